@@ -1,0 +1,244 @@
+//! The fingerprint: whether two requests with one key are the same request.
+//!
+//! It is a MAC over the method, the target, the headers that count and the body in a form that
+//! forgives what cannot change meaning: the order of JSON members, white space, a fresh multipart
+//! boundary. Where forgiving could call two different requests the same, the raw bytes decide, and
+//! a tag of the form used keeps a raw fingerprint from ever equalling a canonical one.
+//!
+//! Deliberately absent: framing and protocol version. Chunked or not, HTTP/1.1 or HTTP/2, a request
+//! is the same request.
+
+mod form;
+mod frame;
+mod json;
+mod multipart;
+mod number;
+mod pointer;
+mod recipe;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::fmt;
+
+use http::HeaderMap;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+
+pub use form::MAX_FORM_PAIRS;
+pub use json::{MAX_DEPTH, canonicalise};
+pub use multipart::{MAX_PART_HEADERS, MAX_PARTS};
+pub use pointer::{Pointer, PointerError};
+pub use recipe::{BodyMode, Recipe, RecipeError, RecipeId};
+
+use crate::secret::{ScopeHasher, write_hex};
+use frame::{write_framed, write_framed_with, write_length};
+
+/// Buffers larger than this are given back after a request instead of being kept by the thread.
+const MAX_KEPT_BYTES: usize = 64 * 1024;
+
+/// Names the whole construction, so that a later one cannot collide with it.
+const DOMAIN: &[u8] = b"onlyonce/fingerprint/1";
+
+/// The MAC of what counts in a request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint(pub [u8; 32]);
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(f, &self.0)
+    }
+}
+
+/// A request as the fingerprint sees it.
+#[derive(Clone, Copy)]
+pub struct RequestView<'a> {
+    /// The method, as sent.
+    pub method: &'a str,
+    /// Path and query exactly as forwarded.
+    pub target: &'a str,
+    /// All headers; the recipe chooses.
+    pub headers: &'a HeaderMap,
+    /// The whole body, without its transfer coding.
+    pub body: &'a [u8],
+}
+
+impl ScopeHasher {
+    /// The fingerprint of `request` under `recipe`, in this hasher's scope.
+    pub fn fingerprint(&self, recipe: &Recipe, request: &RequestView<'_>) -> Fingerprint {
+        BUFFERS.with_borrow_mut(|buffers| {
+            buffers.message.clear();
+            write_head(recipe, request, &mut buffers.message);
+            let raw = match write_body(recipe, request, buffers) {
+                Written::Here => &[],
+                Written::Raw => request.body,
+            };
+            let fingerprint = Fingerprint(self.sign(&[&buffers.message, raw]));
+            buffers.shrink();
+            fingerprint
+        })
+    }
+}
+
+thread_local! {
+    // A warm thread fingerprints an ordinary request without touching the allocator.
+    static BUFFERS: RefCell<Buffers> = RefCell::default();
+}
+
+#[derive(Default)]
+struct Buffers {
+    message: Vec<u8>,
+    json: json::Scratch,
+}
+
+impl Buffers {
+    fn shrink(&mut self) {
+        if self.message.capacity() + self.json.capacity() > MAX_KEPT_BYTES {
+            *self = Buffers::default();
+        }
+    }
+}
+
+/// The form in which a body is hashed. The tags are part of every stored fingerprint.
+#[derive(Clone, Copy)]
+enum BodyKind {
+    Raw = 0,
+    Json = 1,
+    JsonFields = 2,
+    Form = 3,
+    Multipart = 4,
+}
+
+/// Where the body's bytes are after `write_body`.
+enum Written {
+    /// In the message already.
+    Here,
+    /// Not copied: the request's own bytes follow the message.
+    Raw,
+}
+
+fn write_head(recipe: &Recipe, request: &RequestView<'_>, out: &mut Vec<u8>) {
+    write_framed(DOMAIN, out);
+    write_framed(&recipe.id().0, out);
+    write_framed(request.method.as_bytes(), out);
+    write_framed(request.target.as_bytes(), out);
+    write_length(recipe.headers().len(), out);
+    for name in recipe.headers() {
+        write_framed(name.as_bytes(), out);
+        let values = request.headers.get_all(name.as_str());
+        write_length(values.iter().count(), out);
+        for value in values {
+            if name == CONTENT_TYPE.as_str() {
+                let media_type = media_type(value.as_bytes());
+                write_framed_with(out, |out| {
+                    out.extend(media_type.iter().map(u8::to_ascii_lowercase));
+                });
+            } else {
+                write_framed(value.as_bytes(), out);
+            }
+        }
+    }
+}
+
+/// Writes the kind of body and the body, falling back to raw bytes for whatever is in doubt.
+fn write_body(recipe: &Recipe, request: &RequestView<'_>, buffers: &mut Buffers) -> Written {
+    let start = buffers.message.len();
+    if write_understood(recipe, request, buffers).is_some() {
+        return Written::Here;
+    }
+    buffers.message.truncate(start);
+    buffers.message.push(BodyKind::Raw as u8);
+    write_length(request.body.len(), &mut buffers.message);
+    Written::Raw
+}
+
+fn write_understood(
+    recipe: &Recipe,
+    request: &RequestView<'_>,
+    buffers: &mut Buffers,
+) -> Option<()> {
+    let Buffers { message, json } = buffers;
+    if recipe.mode() == BodyMode::Raw || is_encoded(request.headers) {
+        return None;
+    }
+    let content_type = sole_content_type(request.headers)?;
+    let media_type = media_type(content_type);
+    if is_json(media_type) {
+        if recipe.fields().is_empty() && recipe.ignore().is_empty() {
+            message.push(BodyKind::Json as u8);
+            return write_framed_with(message, |out| {
+                json::write_canonical(request.body, out, json)
+            });
+        }
+        return write_selected(recipe, request.body, message, json);
+    }
+    if media_type.eq_ignore_ascii_case(b"application/x-www-form-urlencoded") {
+        message.push(BodyKind::Form as u8);
+        return form::write_form(request.body, message);
+    }
+    if media_type.eq_ignore_ascii_case(b"multipart/form-data") {
+        let boundary = multipart::boundary(content_type)?;
+        message.push(BodyKind::Multipart as u8);
+        return multipart::write_parts(request.body, &boundary, message);
+    }
+    None
+}
+
+/// Writes what the recipe's pointers leave of a JSON body.
+fn write_selected(
+    recipe: &Recipe,
+    body: &[u8],
+    message: &mut Vec<u8>,
+    json: &mut json::Scratch,
+) -> Option<()> {
+    let mut document = Vec::with_capacity(body.len());
+    json::write_canonical(body, &mut document, json)?;
+    if !recipe.ignore().is_empty() {
+        let mut kept = Vec::with_capacity(document.len());
+        pointer::prune(&document, recipe.ignore(), &mut kept);
+        document = kept;
+    }
+    if recipe.fields().is_empty() {
+        message.push(BodyKind::Json as u8);
+        write_framed(&document, message);
+        return Some(());
+    }
+    message.push(BodyKind::JsonFields as u8);
+    for field in recipe.fields() {
+        let value = pointer::find(&document, field);
+        message.push(u8::from(value.is_some()));
+        write_framed(value.unwrap_or_default(), message);
+    }
+    Some(())
+}
+
+fn sole_content_type(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut values = headers.get_all(CONTENT_TYPE).iter();
+    let value = values.next()?;
+    // Two of them: which one the upstream believes is anybody's guess.
+    values.next().is_none().then_some(value.as_bytes())
+}
+
+/// A Content-Type without its parameters.
+fn media_type(content_type: &[u8]) -> &[u8] {
+    content_type
+        .split(|byte| *byte == b';')
+        .next()
+        .unwrap_or_default()
+        .trim_ascii()
+}
+
+fn is_json(media_type: &[u8]) -> bool {
+    let suffix = media_type.len().saturating_sub(b"+json".len());
+    media_type.eq_ignore_ascii_case(b"application/json")
+        || (media_type.contains(&b'/') && media_type[suffix..].eq_ignore_ascii_case(b"+json"))
+}
+
+fn is_encoded(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(CONTENT_ENCODING).iter();
+    codings.any(|coding| {
+        !coding
+            .as_bytes()
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"identity")
+    })
+}

@@ -1,0 +1,398 @@
+//! RFC 8785 (JCS) in one pass from bytes to bytes, refusing whatever JCS would conflate.
+//!
+//! There is no tree: values are written as they are read, and an object is rearranged in place
+//! only if its members did not come sorted. Depth is bounded, so recursion is too, and the copying
+//! of unsorted objects costs at most `MAX_DEPTH` times the size of the body.
+//!
+//! Deliberately absent: repairing anything. Duplicate names, lone surrogates and numbers that a
+//! double cannot hold exactly make the whole body non-canonical, and its raw bytes are hashed.
+
+use std::cmp::Ordering;
+
+use super::number;
+
+/// Arrays and objects nested deeper than this are not canonicalised.
+pub const MAX_DEPTH: usize = 128;
+
+/// Buffers that outlive a call, so that a warm canonicaliser does not allocate.
+#[derive(Default)]
+pub(super) struct Scratch {
+    members: Vec<Member>,
+    spare: Vec<u8>,
+}
+
+impl Scratch {
+    pub(super) fn capacity(&self) -> usize {
+        self.members.capacity() * size_of::<Member>() + self.spare.capacity()
+    }
+}
+
+/// The canonical form of a JSON text, or `None` if its raw bytes must stand for it.
+pub fn canonicalise(input: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(input.len());
+    write_canonical(input, &mut out, &mut Scratch::default())?;
+    Some(out)
+}
+
+/// Appends the canonical form of `input` to `out`; on `None`, `out` holds rubbish past its old end.
+pub(super) fn write_canonical(
+    input: &[u8],
+    out: &mut Vec<u8>,
+    scratch: &mut Scratch,
+) -> Option<()> {
+    Canonicaliser {
+        input,
+        at: 0,
+        out,
+        scratch,
+        exact_only: true,
+    }
+    .text()
+}
+
+/// JCS to the letter, rounding numbers as it does, for comparison with its vectors.
+#[cfg(test)]
+pub(super) fn rounded(input: &[u8]) -> Option<Vec<u8>> {
+    let (mut out, mut scratch) = (Vec::new(), Scratch::default());
+    let canonicaliser = Canonicaliser {
+        input,
+        at: 0,
+        out: &mut out,
+        scratch: &mut scratch,
+        exact_only: false,
+    };
+    canonicaliser.text()?;
+    Some(out)
+}
+
+/// Where one member of an open object lies in the output, quotes included, commas not.
+#[derive(Clone, Copy)]
+struct Member {
+    start: usize,
+    name_end: usize,
+    end: usize,
+}
+
+impl Member {
+    fn name(self, out: &[u8]) -> &[u8] {
+        &out[self.start + 1..self.name_end - 1]
+    }
+}
+
+struct Canonicaliser<'a> {
+    input: &'a [u8],
+    at: usize,
+    out: &'a mut Vec<u8>,
+    scratch: &'a mut Scratch,
+    exact_only: bool,
+}
+
+impl Canonicaliser<'_> {
+    fn text(mut self) -> Option<()> {
+        str::from_utf8(self.input).ok()?;
+        self.scratch.members.clear();
+        self.skip_white_space();
+        self.value(0)?;
+        self.skip_white_space();
+        (self.at == self.input.len()).then_some(())
+    }
+
+    fn value(&mut self, depth: usize) -> Option<()> {
+        match self.peek()? {
+            b'"' => self.string(),
+            b'{' => self.object(depth + 1),
+            b'[' => self.array(depth + 1),
+            b'-' | b'0'..=b'9' => self.number(),
+            b't' => self.literal(b"true"),
+            b'f' => self.literal(b"false"),
+            b'n' => self.literal(b"null"),
+            _ => None,
+        }
+    }
+
+    fn array(&mut self, depth: usize) -> Option<()> {
+        if depth > MAX_DEPTH {
+            return None;
+        }
+        self.copy_byte();
+        self.skip_white_space();
+        if self.peek()? == b']' {
+            self.copy_byte();
+            return Some(());
+        }
+        loop {
+            self.value(depth)?;
+            self.skip_white_space();
+            match self.peek()? {
+                b',' => self.copy_byte(),
+                b']' => break,
+                _ => return None,
+            }
+            self.skip_white_space();
+        }
+        self.copy_byte();
+        Some(())
+    }
+
+    fn object(&mut self, depth: usize) -> Option<()> {
+        if depth > MAX_DEPTH {
+            return None;
+        }
+        self.copy_byte();
+        self.skip_white_space();
+        if self.peek()? == b'}' {
+            self.copy_byte();
+            return Some(());
+        }
+        let base = self.scratch.members.len();
+        let body_start = self.out.len();
+        let mut sorted = true;
+        loop {
+            let index = self.scratch.members.len();
+            self.name()?;
+            if index > base {
+                let [previous, this] = *self.scratch.members.last_chunk()?;
+                match compare_names(previous.name(self.out), this.name(self.out)) {
+                    Ordering::Less => {}
+                    Ordering::Equal => return None,
+                    Ordering::Greater => sorted = false,
+                }
+            }
+            self.value(depth)?;
+            self.scratch.members[index].end = self.out.len();
+            self.skip_white_space();
+            match self.peek()? {
+                b',' => self.copy_byte(),
+                b'}' => break,
+                _ => return None,
+            }
+            self.skip_white_space();
+        }
+        if !sorted {
+            self.sort_members(base, body_start)?;
+        }
+        self.scratch.members.truncate(base);
+        self.copy_byte();
+        Some(())
+    }
+
+    /// Reads a member's name and colon and opens its entry.
+    fn name(&mut self) -> Option<()> {
+        if self.peek()? != b'"' {
+            return None;
+        }
+        let start = self.out.len();
+        self.string()?;
+        let name_end = self.out.len();
+        self.scratch.members.push(Member {
+            start,
+            name_end,
+            end: name_end,
+        });
+        self.skip_white_space();
+        if self.peek()? != b':' {
+            return None;
+        }
+        self.copy_byte();
+        self.skip_white_space();
+        Some(())
+    }
+
+    fn sort_members(&mut self, base: usize, body_start: usize) -> Option<()> {
+        let Scratch { members, spare } = &mut *self.scratch;
+        let members = &mut members[base..];
+        let out = &mut *self.out;
+        members.sort_unstable_by(|a, b| compare_names(a.name(out), b.name(out)));
+        if members
+            .windows(2)
+            .any(|pair| pair[0].name(out) == pair[1].name(out))
+        {
+            return None;
+        }
+        spare.clear();
+        for member in members {
+            if !spare.is_empty() {
+                spare.push(b',');
+            }
+            spare.extend_from_slice(&out[member.start..member.end]);
+        }
+        out.truncate(body_start);
+        out.extend_from_slice(spare);
+        Some(())
+    }
+
+    fn number(&mut self) -> Option<()> {
+        let scanned = number::canonicalise(&self.input[self.at..], self.out)?;
+        self.at += scanned.length;
+        (scanned.exact || !self.exact_only).then_some(())
+    }
+
+    fn literal(&mut self, text: &[u8]) -> Option<()> {
+        if !self.input[self.at..].starts_with(text) {
+            return None;
+        }
+        self.at += text.len();
+        self.out.extend_from_slice(text);
+        Some(())
+    }
+
+    fn string(&mut self) -> Option<()> {
+        // The opening quote belongs to the first run, so a string without escapes is one copy.
+        let mut run_start = self.at;
+        self.at += 1;
+        loop {
+            let rest = &self.input[self.at..];
+            self.at += rest
+                .iter()
+                .position(|byte| NEEDS_CARE[usize::from(*byte)])?;
+            match self.input[self.at] {
+                b'"' => {
+                    self.at += 1;
+                    self.out.extend_from_slice(&self.input[run_start..self.at]);
+                    return Some(());
+                }
+                b'\\' => {
+                    self.out.extend_from_slice(&self.input[run_start..self.at]);
+                    self.escape()?;
+                    run_start = self.at;
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Option<()> {
+        let kind = *self.input.get(self.at + 1)?;
+        self.at += 2;
+        match kind {
+            b'"' | b'\\' | b'b' | b'f' | b'n' | b'r' | b't' => self.out.extend([b'\\', kind]),
+            b'/' => self.out.push(b'/'),
+            b'u' => {
+                let character = self.unicode_escape()?;
+                self.push_character(character);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The character of `\uXXXX`, or of the pair of them that a supplementary character takes.
+    fn unicode_escape(&mut self) -> Option<char> {
+        let unit = self.code_unit()?;
+        if !(0xD800..=0xDBFF).contains(&unit) {
+            return char::from_u32(unit);
+        }
+        if !self.input[self.at..].starts_with(b"\\u") {
+            return None;
+        }
+        self.at += 2;
+        let low = self.code_unit()?;
+        if !(0xDC00..=0xDFFF).contains(&low) {
+            return None;
+        }
+        char::from_u32(0x1_0000 + ((unit - 0xD800) << 10) + (low - 0xDC00))
+    }
+
+    fn code_unit(&mut self) -> Option<u32> {
+        let digits = self.input.get(self.at..self.at + 4)?;
+        self.at += 4;
+        digits.iter().try_fold(0, |unit, digit| {
+            Some(unit * 16 + char::from(*digit).to_digit(16)?)
+        })
+    }
+
+    fn push_character(&mut self, character: char) {
+        match character {
+            '"' => self.out.extend_from_slice(b"\\\""),
+            '\\' => self.out.extend_from_slice(b"\\\\"),
+            '\u{8}' => self.out.extend_from_slice(b"\\b"),
+            '\t' => self.out.extend_from_slice(b"\\t"),
+            '\n' => self.out.extend_from_slice(b"\\n"),
+            '\u{c}' => self.out.extend_from_slice(b"\\f"),
+            '\r' => self.out.extend_from_slice(b"\\r"),
+            '\0'..'\u{20}' => {
+                self.out
+                    .extend_from_slice(format!("\\u{:04x}", u32::from(character)).as_bytes());
+            }
+            _ => self
+                .out
+                .extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.input.get(self.at).copied()
+    }
+
+    /// Copies a structural byte that `peek` has just shown.
+    fn copy_byte(&mut self) {
+        self.out.push(self.input[self.at]);
+        self.at += 1;
+    }
+
+    fn skip_white_space(&mut self) {
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
+            self.at += 1;
+        }
+    }
+}
+
+/// The bytes at which a run of verbatim string content ends.
+const NEEDS_CARE: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 0x20 {
+        table[byte] = true;
+        byte += 1;
+    }
+    table[b'"' as usize] = true;
+    table[b'\\' as usize] = true;
+    table
+};
+
+/// Compares two canonically escaped names by the UTF-16 code units of what they stand for.
+fn compare_names(a: &[u8], b: &[u8]) -> Ordering {
+    let Some(at) = a.iter().zip(b).position(|(x, y)| x != y) else {
+        return a.len().cmp(&b.len());
+    };
+    if a[..=at].contains(&b'\\') || b[at] == b'\\' {
+        return unescaped(a)
+            .map(utf16_rank)
+            .cmp(unescaped(b).map(utf16_rank));
+    }
+    utf16_rank(a[at]).cmp(&utf16_rank(b[at]))
+}
+
+/// Orders UTF-8 bytes as UTF-16 orders what they begin: surrogate pairs come before U+E000.
+fn utf16_rank(byte: u8) -> u16 {
+    match byte {
+        0xEE | 0xEF => u16::from(byte) + 0x100,
+        _ => u16::from(byte),
+    }
+}
+
+/// The bytes that a canonically escaped string (without its quotes) stands for.
+pub(super) fn unescaped(text: &[u8]) -> impl Iterator<Item = u8> {
+    let mut bytes = text.iter().copied();
+    std::iter::from_fn(move || {
+        let byte = bytes.next()?;
+        if byte != b'\\' {
+            return Some(byte);
+        }
+        Some(match bytes.next()? {
+            b'b' => 0x08,
+            b't' => b'\t',
+            b'n' => b'\n',
+            b'f' => 0x0C,
+            b'r' => b'\r',
+            // Canonical text writes only control characters this way, and all are below 0x20.
+            b'u' => {
+                let digits = bytes.by_ref().take(4);
+                digits.fold(0_u8, |n, d| {
+                    n << 4 | char::from(d).to_digit(16).map_or(0, |d| d as u8)
+                })
+            }
+            other => other,
+        })
+    })
+}

@@ -1,0 +1,220 @@
+//! What of a request makes it the same request: a route's choices, with an identity of their own.
+//!
+//! A record keeps the id of the recipe it was made under, and a retry is compared under that one.
+//! So a recipe is stored by id, and its encoding is a format: it may gain versions, never change.
+
+use std::fmt;
+
+use aws_lc_rs::digest;
+
+use super::frame::{write_framed, write_length};
+use super::pointer::{Pointer, PointerError};
+use crate::secret::write_hex;
+
+/// The version of both the encoding and the way a fingerprint is computed from it.
+const VERSION: u8 = 1;
+
+/// The headers that count unless a route says otherwise.
+const DEFAULT_HEADERS: [&str; 4] = [
+    "content-type",
+    "content-encoding",
+    "if-match",
+    "if-none-match",
+];
+
+/// How a body enters the fingerprint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BodyMode {
+    /// By its Content-Type: JSON and forms by their content, anything else byte by byte.
+    Json,
+    /// Always byte by byte.
+    Raw,
+}
+
+/// The identity of a recipe: equal recipes have equal ids on every node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RecipeId(pub [u8; 8]);
+
+impl fmt::Display for RecipeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(f, &self.0)
+    }
+}
+
+impl fmt::Debug for RecipeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(f, &self.0)
+    }
+}
+
+/// Which parts of a request count, in normal form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    id: RecipeId,
+    mode: BodyMode,
+    fields: Vec<Pointer>,
+    ignore: Vec<Pointer>,
+    headers: Vec<String>,
+}
+
+/// Why stored bytes are not a recipe.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecipeError {
+    /// Written by a later release.
+    #[error("recipe version {0} is not known")]
+    Version(u8),
+    /// Cut short, followed by other bytes, or not in normal form.
+    #[error("the recipe is damaged")]
+    Damaged,
+    /// A pointer in it does not parse.
+    #[error("a pointer of the recipe does not parse")]
+    Pointer(#[from] PointerError),
+}
+
+impl Recipe {
+    /// A recipe in normal form: order and repetition make no difference, nor does the case of
+    /// header names.
+    pub fn new(
+        mode: BodyMode,
+        mut fields: Vec<Pointer>,
+        mut ignore: Vec<Pointer>,
+        mut headers: Vec<String>,
+    ) -> Recipe {
+        headers
+            .iter_mut()
+            .for_each(|name| name.make_ascii_lowercase());
+        sort_and_deduplicate(&mut fields);
+        sort_and_deduplicate(&mut ignore);
+        sort_and_deduplicate(&mut headers);
+        let mut recipe = Recipe {
+            id: RecipeId([0; 8]),
+            mode,
+            fields,
+            ignore,
+            headers,
+        };
+        let hash = digest::digest(&digest::SHA256, &recipe.encode());
+        let id = hash
+            .as_ref()
+            .first_chunk()
+            .expect("a SHA-256 digest has 32 bytes");
+        recipe.id = RecipeId(*id);
+        recipe
+    }
+
+    /// The identity under which the recipe is stored.
+    pub fn id(&self) -> RecipeId {
+        self.id
+    }
+
+    /// How bodies enter the fingerprint.
+    pub fn mode(&self) -> BodyMode {
+        self.mode
+    }
+
+    /// The only values of a canonical body that count; all of them if empty.
+    pub fn fields(&self) -> &[Pointer] {
+        &self.fields
+    }
+
+    /// The values of a canonical body that do not count.
+    pub fn ignore(&self) -> &[Pointer] {
+        &self.ignore
+    }
+
+    /// The headers that count, in lower case.
+    pub fn headers(&self) -> &[String] {
+        &self.headers
+    }
+
+    /// The stored form.
+    pub fn encode(&self) -> Vec<u8> {
+        let mode = match self.mode {
+            BodyMode::Json => 0,
+            BodyMode::Raw => 1,
+        };
+        let mut out = vec![VERSION, mode];
+        for pointers in [&self.fields, &self.ignore] {
+            write_length(pointers.len(), &mut out);
+            pointers
+                .iter()
+                .for_each(|p| write_framed(p.to_string().as_bytes(), &mut out));
+        }
+        write_length(self.headers.len(), &mut out);
+        self.headers
+            .iter()
+            .for_each(|name| write_framed(name.as_bytes(), &mut out));
+        out
+    }
+
+    /// Reads the stored form back.
+    ///
+    /// # Errors
+    /// Anything but the exact output of [`Recipe::encode`] is refused, because a recipe that is
+    /// guessed at would turn retries into mismatches.
+    pub fn decode(bytes: &[u8]) -> Result<Recipe, RecipeError> {
+        let [version, mode, rest @ ..] = bytes else {
+            return Err(RecipeError::Damaged);
+        };
+        if *version != VERSION {
+            return Err(RecipeError::Version(*version));
+        }
+        let mode = match mode {
+            0 => BodyMode::Json,
+            1 => BodyMode::Raw,
+            _ => return Err(RecipeError::Damaged),
+        };
+        let mut rest = rest;
+        let fields = pointers(&read_list(&mut rest)?)?;
+        let ignore = pointers(&read_list(&mut rest)?)?;
+        let headers = read_list(&mut rest)?
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
+        let recipe = Recipe::new(mode, fields, ignore, headers);
+        if recipe.encode() == bytes {
+            Ok(recipe)
+        } else {
+            Err(RecipeError::Damaged)
+        }
+    }
+}
+
+impl Default for Recipe {
+    fn default() -> Self {
+        let headers = DEFAULT_HEADERS.map(str::to_owned).to_vec();
+        Recipe::new(BodyMode::Json, Vec::new(), Vec::new(), headers)
+    }
+}
+
+fn sort_and_deduplicate<T: Ord>(items: &mut Vec<T>) {
+    items.sort();
+    items.dedup();
+}
+
+fn pointers(texts: &[&str]) -> Result<Vec<Pointer>, PointerError> {
+    texts.iter().map(|text| Pointer::parse(text)).collect()
+}
+
+fn read_list<'a>(rest: &mut &'a [u8]) -> Result<Vec<&'a str>, RecipeError> {
+    let count = read_length(rest)?;
+    // Each entry has a length of eight bytes, which bounds what a damaged count can demand.
+    if count > rest.len() / 8 {
+        return Err(RecipeError::Damaged);
+    }
+    (0..count).map(|_| read_text(rest)).collect()
+}
+
+fn read_text<'a>(rest: &mut &'a [u8]) -> Result<&'a str, RecipeError> {
+    let length = read_length(rest)?;
+    let (text, tail) = rest.split_at_checked(length).ok_or(RecipeError::Damaged)?;
+    *rest = tail;
+    str::from_utf8(text).map_err(|_| RecipeError::Damaged)
+}
+
+fn read_length(rest: &mut &[u8]) -> Result<usize, RecipeError> {
+    let (length, tail) = rest.split_first_chunk().ok_or(RecipeError::Damaged)?;
+    *rest = tail;
+    usize::try_from(u64::from_be_bytes(*length)).map_err(|_| RecipeError::Damaged)
+}

@@ -1,0 +1,357 @@
+//! Tests of whole fingerprints and of recipes. The canonical form has its own in `tests/canonical`.
+
+mod canonical;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use proptest::prelude::*;
+
+use super::*;
+use crate::secret::Secret;
+
+const JSON: &str = "application/json";
+const FORM: &str = "application/x-www-form-urlencoded";
+
+fn hasher() -> ScopeHasher {
+    Secret::from_bytes([1; 32]).scope_hasher("global")
+}
+
+fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
+    let mut map = HeaderMap::new();
+    for (name, value) in pairs {
+        let name: HeaderName = name.parse().expect("a header name");
+        map.append(name, HeaderValue::from_str(value).expect("a header value"));
+    }
+    map
+}
+
+fn with_headers(recipe: &Recipe, pairs: &[(&str, &str)], body: impl AsRef<[u8]>) -> Fingerprint {
+    let headers = &headers(pairs);
+    let body = body.as_ref();
+    hasher().fingerprint(
+        recipe,
+        &RequestView {
+            method: "POST",
+            target: "/p?q=1",
+            headers,
+            body,
+        },
+    )
+}
+
+fn of(content_type: &str, body: impl AsRef<[u8]>) -> Fingerprint {
+    with_headers(&Recipe::default(), &[("content-type", content_type)], body)
+}
+
+fn selecting(fields: &[&str], ignore: &[&str]) -> Recipe {
+    let parse = |texts: &[&str]| {
+        texts
+            .iter()
+            .map(|text| Pointer::parse(text).expect("a pointer"))
+            .collect()
+    };
+    let headers = Recipe::default().headers().to_vec();
+    Recipe::new(BodyMode::Json, parse(fields), parse(ignore), headers)
+}
+
+#[test]
+fn json_is_compared_by_meaning() {
+    let reference = of(JSON, r#"{"amount":1000,"to":"x"}"#);
+    for same in [
+        r#"{"to":"x","amount":1000}"#,
+        "{ \"amount\" : 1000.0,\r\n\t\"to\":\"x\" }",
+        r#"{"amount":1e3,"t\u006f":"\u0078"}"#,
+    ] {
+        assert_eq!(of(JSON, same), reference, "{same}");
+        assert_eq!(
+            of("Application/JSON; charset=utf-8", same),
+            reference,
+            "{same}"
+        );
+    }
+    assert_ne!(of(JSON, r#"{"amount":1001,"to":"x"}"#), reference);
+    assert_ne!(of("text/plain", r#"{"amount":1000,"to":"x"}"#), reference);
+    let suffixed = |body| of("application/vnd.api+json", body);
+    assert_eq!(suffixed("[1, 2]"), suffixed("[1,2]"));
+    assert_ne!(of("json", "[1, 2]"), of("json", "[1,2]"));
+    assert_ne!(of("text/json", "[1, 2]"), of("text/json", "[1,2]"));
+}
+
+#[test]
+fn what_jcs_conflates_stays_different() {
+    for (one, other) in [
+        ("9007199254740993", "9007199254740992"),
+        (r#"{"a":1,"a":2}"#, r#"{"a":2}"#),
+        (r#"{"a":2,"\u0061":2}"#, r#"{"a":2}"#),
+        ("1e-400", "0"),
+        ("1e400", "1e401"),
+        (r#""\ud800""#, r#""\ud801""#),
+        (r#""\ud800""#, "\"\u{fffd}\""),
+        ("0.1", "0.1000000000000000055511151231257827"),
+        ("", "null"),
+        ("[1", "[1 "),
+        ("", " "),
+    ] {
+        assert_ne!(of(JSON, one), of(JSON, other), "{one} {other}");
+        assert_eq!(of(JSON, one), of(JSON, one));
+    }
+    assert_eq!(of(JSON, "-0"), of(JSON, "0"));
+}
+
+#[test]
+fn a_raw_fingerprint_never_equals_a_canonical_one() {
+    let body = r#"{"a":1}"#;
+    let raw = Recipe::new(
+        BodyMode::Raw,
+        vec![],
+        vec![],
+        Recipe::default().headers().to_vec(),
+    );
+    let json = [("content-type", JSON)];
+    assert_ne!(with_headers(&raw, &json, body), of(JSON, body));
+    assert_ne!(
+        with_headers(&raw, &json, "[1, 2]"),
+        with_headers(&raw, &json, "[1,2]")
+    );
+    // The same with one recipe and equal headers: the kind of body alone must tell them apart.
+    let mut seen = Vec::new();
+    let bare = Recipe::new(BodyMode::Json, vec![], vec![], vec![]);
+    for content_type in [JSON, FORM, "multipart/form-data; boundary=b", "text/plain"] {
+        let body = "--b\r\n\r\n\r\n--b--";
+        let body = if content_type == JSON {
+            r#""--b""#
+        } else {
+            body
+        };
+        let print = with_headers(&bare, &[("content-type", content_type)], body);
+        assert!(!seen.contains(&print), "{content_type}");
+        seen.push(print);
+    }
+}
+
+#[test]
+fn encoded_bodies_are_raw() {
+    let under = |coding: &str, body: &str| {
+        let pairs = [("content-type", JSON), ("content-encoding", coding)];
+        with_headers(&Recipe::default(), &pairs, body)
+    };
+    assert_ne!(under("gzip", "[1, 2]"), under("gzip", "[1,2]"));
+    assert_eq!(under("Identity", "[1, 2]"), under("Identity", "[1,2]"));
+    let twice = [("content-type", JSON), ("content-type", JSON)];
+    let print = |body: &str| with_headers(&Recipe::default(), &twice, body);
+    assert_ne!(print("[1, 2]"), print("[1,2]"));
+}
+
+#[test]
+fn method_target_scope_and_listed_headers_count() {
+    let map = headers(&[
+        ("content-type", JSON),
+        ("x-other", "1"),
+        ("if-match", "\"e\""),
+    ]);
+    let view = RequestView {
+        method: "POST",
+        target: "/p",
+        headers: &map,
+        body: b"{}",
+    };
+    let print = |view: &RequestView<'_>| hasher().fingerprint(&Recipe::default(), view);
+    let reference = print(&view);
+    assert_ne!(
+        print(&RequestView {
+            method: "PUT",
+            ..view
+        }),
+        reference
+    );
+    assert_ne!(
+        print(&RequestView {
+            target: "/p?",
+            ..view
+        }),
+        reference
+    );
+    assert_ne!(
+        print(&RequestView {
+            target: "/P",
+            ..view
+        }),
+        reference
+    );
+    let other = headers(&[
+        ("content-type", JSON),
+        ("x-other", "2"),
+        ("if-match", "\"e\""),
+    ]);
+    assert_eq!(
+        print(&RequestView {
+            headers: &other,
+            ..view
+        }),
+        reference
+    );
+    let other = headers(&[("content-type", JSON), ("if-match", "\"f\"")]);
+    assert_ne!(
+        print(&RequestView {
+            headers: &other,
+            ..view
+        }),
+        reference
+    );
+    let other = headers(&[
+        ("content-type", JSON),
+        ("if-match", "\"e\""),
+        ("if-match", "\"e\""),
+    ]);
+    assert_ne!(
+        print(&RequestView {
+            headers: &other,
+            ..view
+        }),
+        reference
+    );
+    let scope = Secret::from_bytes([1; 32]).scope_hasher("client:a");
+    assert_ne!(scope.fingerprint(&Recipe::default(), &view), reference);
+}
+
+#[test]
+fn fields_alone_count() {
+    let recipe = selecting(&["/amount", "/to/0/iban"], &[]);
+    let print = |body: &str| with_headers(&recipe, &[("content-type", JSON)], body);
+    let reference = print(r#"{"amount":5,"to":[{"iban":"DE"}],"trace":1}"#);
+    assert_eq!(
+        print(r#"{"trace":2,"to":[{"iban":"DE","x":0},7],"amount":5.0}"#),
+        reference
+    );
+    assert_ne!(print(r#"{"amount":6,"to":[{"iban":"DE"}]}"#), reference);
+    assert_ne!(print(r#"{"amount":5}"#), reference);
+    // Absent, null and empty are three things.
+    assert_ne!(print(r#"{"amount":null}"#), print("{}"));
+    assert_ne!(print(r#"{"amount":""}"#), print("{}"));
+    // A body that is not canonical is compared whole.
+    assert_ne!(
+        print(r#"{"amount":5,"a":1,"a":1}"#),
+        print(r#"{"amount":5,"a":1,"a":2}"#)
+    );
+}
+
+#[test]
+fn ignored_values_do_not_count() {
+    let recipe = selecting(&[], &["/sent_at", "/meta/trace"]);
+    let print = |body: &str| with_headers(&recipe, &[("content-type", JSON)], body);
+    let reference = print(r#"{"amount":5,"meta":{"k":1},"sent_at":7}"#);
+    assert_eq!(
+        print(r#"{"meta":{"trace":"t","k":1},"amount":5}"#),
+        reference
+    );
+    assert_ne!(print(r#"{"amount":5,"meta":{"k":2}}"#), reference);
+    let both = selecting(&["/meta"], &["/meta/trace"]);
+    let print = |body: &str| with_headers(&both, &[("content-type", JSON)], body);
+    assert_eq!(
+        print(r#"{"meta":{"k":1,"trace":1}}"#),
+        print(r#"{"a":1,"meta":{"k":1}}"#)
+    );
+}
+
+#[test]
+fn forms_and_multipart_by_content() {
+    assert_eq!(of(FORM, "a=1&b=2"), of(FORM, "b=2&a=1"));
+    assert_ne!(of(FORM, "a=1&a=2"), of(FORM, "a=2&a=1"));
+    assert_ne!(of("text/plain", "a=1&b=2"), of("text/plain", "b=2&a=1"));
+    let print = |boundary: &str, value: &str, tail: &str| {
+        let body = format!("--{boundary}\r\nA: b\r\n\r\n{value}\r\n--{boundary}{tail}");
+        of(&format!("multipart/form-data; boundary={boundary}"), body)
+    };
+    assert_eq!(print("x", "1", "--\r\n"), print("y", "1", "--\r\n"));
+    assert_ne!(print("x", "1", "--\r\n"), print("x", "2", "--\r\n"));
+    assert_ne!(print("x", "1", ""), print("y", "1", ""));
+}
+
+/// Stored fingerprints must match after an upgrade, so the bytes themselves are pinned.
+#[test]
+fn the_construction_never_changes() {
+    assert_eq!(format!("{:?}", Recipe::default().id()), "5c2d4a236a0d24b2");
+    assert_eq!(
+        format!("{:?}", of(JSON, r#"{"amount":1000}"#)),
+        "PINNED-PRINT"
+    );
+}
+
+#[test]
+fn recipes_are_normal_and_survive_storage() {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let one = Recipe::new(
+        BodyMode::Json,
+        vec![],
+        vec![],
+        names(&["X-B", "x-a", "x-b"]),
+    );
+    let other = Recipe::new(BodyMode::Json, vec![], vec![], names(&["x-a", "X-b"]));
+    assert_eq!(one, other);
+    assert_eq!(one.headers(), ["x-a", "x-b"]);
+    let full = selecting(&["/b", "/a~1b", ""], &["/c/0"]);
+    assert_eq!(full, selecting(&["", "/a~1b", "/b", "/b"], &["/c/0"]));
+    for recipe in [&one, &full, &Recipe::default()] {
+        assert_eq!(Recipe::decode(&recipe.encode()).as_ref(), Ok(recipe));
+    }
+    assert_ne!(one.id(), full.id());
+    assert_ne!(selecting(&["/a"], &[]).id(), selecting(&[], &["/a"]).id());
+}
+
+#[test]
+fn damaged_recipes_are_refused() {
+    let good = selecting(&["/a"], &["/b"]).encode();
+    for length in 0..good.len() {
+        assert!(Recipe::decode(&good[..length]).is_err(), "{length}");
+    }
+    assert_eq!(
+        Recipe::decode(&[&good[..], b"x"].concat()),
+        Err(RecipeError::Damaged)
+    );
+    let later = [&[2], &good[1..]].concat();
+    assert_eq!(Recipe::decode(&later), Err(RecipeError::Version(2)));
+    let mut unsorted = vec![1, 0];
+    write_length(0, &mut unsorted);
+    write_length(0, &mut unsorted);
+    write_length(2, &mut unsorted);
+    write_framed(b"b", &mut unsorted);
+    write_framed(b"a", &mut unsorted);
+    assert_eq!(Recipe::decode(&unsorted), Err(RecipeError::Damaged));
+}
+
+#[test]
+fn large_buffers_are_given_back() {
+    let body = format!("[{}1]", "1,".repeat(MAX_KEPT_BYTES));
+    let _ = of(JSON, body);
+    let kept = BUFFERS.with_borrow(|buffers| buffers.message.capacity() + buffers.json.capacity());
+    assert!(kept <= MAX_KEPT_BYTES);
+}
+
+proptest! {
+    #[test]
+    fn any_body_of_any_type_has_a_stable_fingerprint(
+        body in proptest::collection::vec(any::<u8>(), 0..200),
+        content_type in prop_oneof![
+            Just(JSON), Just(FORM), Just("multipart/form-data; boundary=b"), Just("text/plain"),
+        ],
+    ) {
+        prop_assert_eq!(of(content_type, &body), of(content_type, &body));
+    }
+
+    #[test]
+    fn multipart_like_bodies_never_panic(body in "(--b|\r\n|--|:|a|\\\\|\"| |\n){0,40}") {
+        let _ = of("multipart/form-data; boundary=b", body);
+    }
+
+    #[test]
+    fn content_types_never_panic(parameters in "(;|boundary|=|\"|\\\\|a| |b){0,20}") {
+        let _ = multipart::boundary(parameters.as_bytes());
+    }
+
+    #[test]
+    fn recipes_of_random_bytes_never_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let _ = Recipe::decode(&bytes);
+        let _ = Recipe::decode(&[&[1, 0][..], &bytes].concat());
+    }
+}

@@ -1,0 +1,162 @@
+//! The client's idempotency key: parsed once, valid ever after.
+//!
+//! The first byte decides how a value is read: a quote means an RFC 9651 String, anything else an
+//! opaque run of visible ASCII. There is deliberately no falling back from one to the other,
+//! because an unquoted UUID is sometimes a valid Token and a broken String is never a key.
+//!
+//! Deliberately absent: a demand for UUIDs (real SDKs send other shapes) and anything that makes or
+//! rewrites a key.
+
+mod sensitive;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use sfv::{Item, Parser};
+
+pub use sensitive::Sensitive;
+
+/// The longest key accepted unless the configuration says otherwise, in bytes after unwrapping.
+pub const DEFAULT_MAX_LENGTH_BYTES: usize = 256;
+
+/// A valid key, unwrapped: `"abc"` and `abc` are equal. Cloning shares the text.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Key(Arc<str>);
+
+/// What a route demands of a key beyond its syntax.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRules {
+    /// The longest key accepted, in bytes after unwrapping.
+    pub max_length: usize,
+    /// The shortest key accepted, in bytes after unwrapping. An empty key is refused even at 0.
+    pub min_length: usize,
+    /// Whether keys that look like personal data are refused.
+    pub reject_sensitive: bool,
+}
+
+impl Default for KeyRules {
+    fn default() -> Self {
+        KeyRules {
+            max_length: DEFAULT_MAX_LENGTH_BYTES,
+            min_length: 1,
+            reject_sensitive: true,
+        }
+    }
+}
+
+/// Why a header value is not a key. The text is fit for a client and never repeats the value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// Nothing is left after trimming and unwrapping.
+    #[error("The key is empty.")]
+    Empty,
+    /// Longer than the route allows.
+    #[error("The key is longer than {max} bytes.")]
+    TooLong {
+        /// The longest length allowed, in bytes.
+        max: usize,
+    },
+    /// Shorter than the route demands.
+    #[error("The key is shorter than {min} bytes.")]
+    TooShort {
+        /// The shortest length allowed, in bytes.
+        min: usize,
+    },
+    /// A space inside a key that is not quoted.
+    #[error("The key contains a space; a key with spaces must be a quoted string.")]
+    Space,
+    /// A control or non-ASCII byte inside a key that is not quoted.
+    #[error("The key contains a character that is not visible ASCII.")]
+    Character,
+    /// Starts with a quote but is not a String of RFC 9651.
+    #[error("The key starts with a quote but is not a valid structured field string (RFC 9651).")]
+    Malformed,
+    /// Looks like personal data, which has no place in an identifier that is stored and shown.
+    #[error("The key looks like {0}; keys must not carry personal data, send a random one.")]
+    Sensitive(Sensitive),
+}
+
+impl Key {
+    /// Reads one header value.
+    ///
+    /// # Errors
+    /// Says what is wrong with the value, without repeating any of it.
+    pub fn parse(value: &[u8], rules: &KeyRules) -> Result<Key, KeyError> {
+        let value = trim_optional_white_space(value);
+        let key = match value.first() {
+            None => return Err(KeyError::Empty),
+            Some(b'"') => unwrap_string(value)?,
+            Some(_) => opaque(value)?,
+        };
+        if key.is_empty() {
+            return Err(KeyError::Empty);
+        }
+        if key.len() > rules.max_length {
+            return Err(KeyError::TooLong {
+                max: rules.max_length,
+            });
+        }
+        if key.len() < rules.min_length {
+            return Err(KeyError::TooShort {
+                min: rules.min_length,
+            });
+        }
+        if rules.reject_sensitive
+            && let Some(kind) = Sensitive::detect(&key)
+        {
+            return Err(KeyError::Sensitive(kind));
+        }
+        Ok(Key(key))
+    }
+
+    /// A key read back from a store, where only parsed keys are ever written.
+    pub fn from_stored(stored: &str) -> Key {
+        Key(Arc::from(stored))
+    }
+
+    /// The unwrapped text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Keys never reach a log, and `{:?}` of a struct that holds one is how they would.
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+fn trim_optional_white_space(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = value {
+        value = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+fn unwrap_string(value: &[u8]) -> Result<Arc<str>, KeyError> {
+    let item: Item = Parser::new(value)
+        .parse()
+        .map_err(|_| KeyError::Malformed)?;
+    let text = item.bare_item.as_string().ok_or(KeyError::Malformed)?;
+    Ok(Arc::from(text.as_str()))
+}
+
+fn opaque(value: &[u8]) -> Result<Arc<str>, KeyError> {
+    for byte in value {
+        match byte {
+            0x21..=0x7E => {}
+            b' ' => return Err(KeyError::Space),
+            _ => return Err(KeyError::Character),
+        }
+    }
+    str::from_utf8(value)
+        .map(Arc::from)
+        .map_err(|_| KeyError::Character)
+}

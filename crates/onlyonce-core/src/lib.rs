@@ -1,0 +1,29 @@
+//! The pure core of OnlyOnce: what a key is, when two requests are the same request, what is
+//! remembered about a key, and what its past permits.
+//!
+//! Everything here is a function from values to values. There is no I/O, no clock, no randomness
+//! and no async: `now` and fresh attempt ids are arguments.
+//!
+//! The path of a request through this crate: [`key`] parses the header, [`fingerprint`] reduces the
+//! request to 32 bytes, [`machine`] looks at the [`record`] under a [`policy`] and says what to do.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod fingerprint;
+pub mod key;
+pub mod machine;
+pub mod policy;
+pub mod record;
+pub mod scope;
+pub mod secret;
+pub mod time;
+#[cfg(test)]
+mod vectors;
+
+pub use fingerprint::{Fingerprint, Recipe, RecipeId, RequestView};
+pub use key::{Key, KeyError, KeyRules};
+pub use policy::Policy;
+pub use record::{AttemptId, Fence, Record, State, StoredResponse};
+pub use scope::Scope;
+pub use secret::{CallerMark, KeyTag, RecordId, ScopeHasher, Secret};
+pub use time::Timestamp;

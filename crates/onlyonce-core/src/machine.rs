@@ -1,0 +1,67 @@
+//! The idempotency state machine: decisions only.
+//!
+//! Every rule about what a key's past permits lives in this module, as total functions from values
+//! to values. Nothing here reads a clock, awaits, logs, or knows which store or protocol it serves.
+//! The engine, the background loops, the admin API, the model and the simulation all call these
+//! functions; a store only compares a revision and swaps.
+//!
+//! Deliberately absent: an edge from `Unknown` to `InProgress`. We never guess that an execution
+//! whose end we did not see had no effect.
+
+mod admit;
+mod evidence;
+mod expire;
+mod settle;
+
+use crate::{
+    record::{Actor, Change, Draft, JournalEntry, JournalEvent, Record, State},
+    time::Stamp,
+};
+
+pub use admit::{Admission, Refusal, Request, admit, first};
+pub use evidence::{
+    Extended, Forgotten, Looked, Negative, Resolution, Resolved, Source, extend, forget, look,
+    reconcile, resolve,
+};
+pub use expire::{Reaped, Swept, expire, sweep};
+pub use settle::{Renewed, Settled, Settlement, Wake, absent, renew, settle, wake};
+
+/// A journal row about a step of `before` that ends in `to`.
+fn note(
+    before: &Record,
+    to: State,
+    event: JournalEvent,
+    actor: Actor,
+    detail: Option<String>,
+) -> JournalEntry {
+    JournalEntry {
+        id: before.id,
+        event,
+        from: Some(before.state),
+        to: Some(to),
+        attempt: before.fence.0,
+        actor,
+        detail,
+    }
+}
+
+/// A draft after `record` that carries nothing over from an attempt that was running or unclear.
+fn settled_draft(record: &Record, state: State) -> Draft {
+    let mut draft = Draft::after(record);
+    draft.record.state = state;
+    draft.record.evidence = None;
+    draft.record.negatives = 0;
+    draft.record.inconclusive = 0;
+    draft.record.dead_letter = false;
+    draft.stamps.lease_until = Stamp::Never;
+    draft.stamps.unknown_since = Stamp::Never;
+    draft.stamps.reconcile_after = Stamp::Never;
+    draft
+}
+
+fn change(draft: Draft, journal: Vec<JournalEntry>) -> Change {
+    Change { draft: Box::new(draft), journal }
+}
+
+#[cfg(test)]
+mod tests;

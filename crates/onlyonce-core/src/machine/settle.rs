@@ -1,0 +1,189 @@
+//! An attempt ends, or shows a sign of life. Both are judged on the attempt id, never on a number
+//! that could repeat after a forget.
+
+use std::sync::Arc;
+
+use crate::{
+    machine::{change, note, settled_draft},
+    policy::Policy,
+    record::{
+        Actor, AttemptId, Change, Draft, JournalEntry, JournalEvent, LastError, Record, State,
+        StoredResponse,
+    },
+    time::{Stamp, Timestamp},
+};
+
+/// How an attempt ended, as its executor saw it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Settlement {
+    /// With this answer.
+    Complete(Arc<StoredResponse>),
+    /// With nothing left behind.
+    Release(LastError),
+    /// Nobody can tell.
+    Unknown(LastError),
+}
+
+/// What becomes of a settlement.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Settled {
+    /// Swap this in.
+    Write(Change),
+    /// The record already says so, or says something better: leave it.
+    Keep,
+    /// The attempt no longer owns the key. Nothing changes; the journal row says what was seen.
+    NotOurs(Box<JournalEntry>),
+}
+
+/// The end of `attempt` meets `record`.
+pub fn settle(
+    record: &Record,
+    attempt: AttemptId,
+    settlement: &Settlement,
+    policy: &Policy,
+) -> Settled {
+    if record.attempt_id != attempt {
+        return not_ours(record);
+    }
+    match (record.state, settlement) {
+        (State::InProgress | State::Unknown, Settlement::Complete(response)) => {
+            let late = record.state == State::Unknown;
+            let journal = late.then(|| {
+                note(record, State::Completed, JournalEvent::LateResult, Actor::Executor, None)
+            });
+            Settled::Write(change(completed(record, response, policy), journal.into_iter().collect()))
+        }
+        (State::InProgress | State::Unknown, Settlement::Release(error)) => {
+            let mut draft = settled_draft(record, State::FailedRetryable);
+            draft.record.last_error = Some(*error);
+            draft.stamps.expires_at = Stamp::In(policy.ttl);
+            let entry = note(
+                record,
+                State::FailedRetryable,
+                JournalEvent::Released,
+                Actor::Executor,
+                Some(error.as_str().to_owned()),
+            );
+            Settled::Write(change(draft, vec![entry]))
+        }
+        (State::InProgress, Settlement::Unknown(error)) => {
+            Settled::Write(unknown(record, *error, Actor::Executor, Some(policy)))
+        }
+        (State::FailedRetryable, Settlement::Complete(response)) => {
+            let entry = note(
+                record,
+                State::Completed,
+                JournalEvent::ReleaseWasWrong,
+                Actor::Executor,
+                None,
+            );
+            Settled::Write(change(completed(record, response, policy), vec![entry]))
+        }
+        (State::Unknown, Settlement::Unknown(_))
+        | (State::FailedRetryable, Settlement::Release(_) | Settlement::Unknown(_))
+        | (State::Completed, _) => Settled::Keep,
+        (State::Expired, _) => not_ours(record),
+    }
+}
+
+fn not_ours(record: &Record) -> Settled {
+    Settled::NotOurs(Box::new(note(
+        record,
+        record.state,
+        JournalEvent::DuplicateExecutionSuspected,
+        Actor::Executor,
+        None,
+    )))
+}
+
+/// The completed record, for the executor, the reconciler and the operator alike.
+pub(super) fn completed(record: &Record, response: &Arc<StoredResponse>, policy: &Policy) -> Draft {
+    let mut draft = settled_draft(record, State::Completed);
+    draft.record.last_error = None;
+    draft.record.response = Some(response.clone());
+    draft.stamps.completed_at = Stamp::NOW;
+    draft.stamps.expires_at = Stamp::In(policy.ttl);
+    draft
+}
+
+/// The unknown record, for the executor and the sweeper alike.
+pub(super) fn unknown(
+    record: &Record,
+    error: LastError,
+    actor: Actor,
+    policy: Option<&Policy>,
+) -> Change {
+    let mut draft = Draft::after(record);
+    draft.record.state = State::Unknown;
+    draft.record.last_error = Some(error);
+    draft.stamps.lease_until = Stamp::Never;
+    draft.stamps.unknown_since = Stamp::NOW;
+    let reconcile = policy.and_then(|policy| policy.reconcile.as_ref());
+    draft.stamps.reconcile_after = match (&record.evidence, reconcile) {
+        // The provider has already spoken about this attempt.
+        (Some(_), _) => Stamp::NOW,
+        (None, Some(reconcile)) => Stamp::In(reconcile.after),
+        (None, None) => Stamp::Never,
+    };
+    let event = match error {
+        LastError::LeaseLapsed => JournalEvent::LeaseLapsed,
+        _ => JournalEvent::BecameUnknown,
+    };
+    let detail = Some(error.as_str().to_owned());
+    change(draft, vec![note(record, State::Unknown, event, actor, detail)])
+}
+
+/// What becomes of a heartbeat.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Renewed {
+    /// Swap this in: the lease runs on.
+    Write(Change),
+    /// The attempt does not own the key any more, or has run for too long.
+    Lost,
+}
+
+/// `attempt` shows a sign of life.
+pub fn renew(record: &Record, attempt: AttemptId, now: Timestamp, policy: &Policy) -> Renewed {
+    let overdue = record
+        .times
+        .last_run_at
+        .is_none_or(|started| started.plus(policy.max_execution) <= now);
+    let owns = record.state == State::InProgress && record.attempt_id == attempt;
+    if !owns || overdue {
+        return Renewed::Lost;
+    }
+    let mut draft = Draft::after(record);
+    draft.stamps.lease_until = Stamp::In(policy.lease);
+    Renewed::Write(change(draft, Vec::new()))
+}
+
+/// The journal row about a result whose record, last seen as `record`, is gone.
+pub fn absent(record: &Record) -> JournalEntry {
+    JournalEntry {
+        to: None,
+        ..note(
+            record,
+            record.state,
+            JournalEvent::DuplicateExecutionSuspected,
+            Actor::Executor,
+            Some("the record is gone".to_owned()),
+        )
+    }
+}
+
+/// Whom to wake once a record has been written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// One waiter, which executes; the others go on waiting.
+    One,
+    /// Everybody: there is an answer.
+    All,
+}
+
+/// Whom `record`, just written, concerns.
+pub fn wake(record: &Record) -> Wake {
+    match record.state {
+        State::FailedRetryable => Wake::One,
+        State::InProgress | State::Completed | State::Unknown | State::Expired => Wake::All,
+    }
+}

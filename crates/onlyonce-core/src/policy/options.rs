@@ -1,0 +1,300 @@
+//! What somebody wrote down, and how it becomes a policy:
+//! explicit route option > route profile > route dialect > explicit global > global profile >
+//! global dialect > default. A list replaces the default list.
+
+use std::time::Duration;
+
+use http::{HeaderName, Method, StatusCode, header};
+
+use super::{
+    AfterExpiry, Enforce, ErrorFormat, KeyScope, On5xx, OnInFlight, OnStoreError, Policy,
+    ReconcilePolicy,
+};
+use crate::{
+    fingerprint::{BodyMode, Pointer, Recipe},
+    key::KeyRules,
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// The largest request body unless said otherwise, in bytes.
+pub(super) const DEFAULT_MAX_REQUEST_BODY: u64 = 1 << 20;
+/// The largest stored response body unless said otherwise, in bytes.
+pub(super) const DEFAULT_MAX_BODY_SIZE: u64 = 1 << 20;
+/// Waiters on one key unless said otherwise.
+pub(super) const DEFAULT_WAITERS_PER_KEY: usize = 1_000;
+/// Waiters in all unless said otherwise.
+pub(super) const DEFAULT_WAITERS: usize = 10_000;
+
+/// Whose conventions the statuses and marker headers follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Dialect {
+    /// The IETF draft: 400, 409, 422.
+    #[default]
+    Ietf,
+    /// Stripe's API.
+    Stripe,
+    /// The gateway of that name: 422 for a missing key, keys per route.
+    Runway,
+}
+
+/// How much is at stake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Profile {
+    /// Refuses what it cannot protect.
+    #[default]
+    Safe,
+    /// Money: every server error is unknown, keys are demanded and remembered for long.
+    Payments,
+    /// Low stakes: a store that is down does not stop requests.
+    Cache,
+}
+
+/// How requests are compared, as written down.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct FingerprintOptions {
+    /// Canonical or raw bodies.
+    pub mode: Option<BodyMode>,
+    /// Only these members count.
+    pub fields: Option<Vec<Pointer>>,
+    /// These members do not count.
+    pub ignore: Option<Vec<Pointer>>,
+    /// The headers that count.
+    pub headers: Option<Vec<String>>,
+}
+
+macro_rules! options {
+    ($($(#[$doc:meta])* $field:ident: $type:ty,)*) => {
+        /// The idempotency options of a route or of the whole gateway; `None` is "not said".
+        #[derive(Clone, Debug, PartialEq, Default)]
+        pub struct Options {
+            $($(#[$doc])* pub $field: Option<$type>,)*
+        }
+
+        impl Options {
+            /// These options, and beneath them what `under` says where these say nothing.
+            #[must_use]
+            fn over(self, under: Self) -> Self {
+                Self { $($field: self.$field.or(under.$field),)* }
+            }
+        }
+    };
+}
+
+options! {
+    /// Whether keys are looked at.
+    enabled: bool,
+    /// Whose conventions to follow.
+    dialect: Dialect,
+    /// How much is at stake.
+    profile: Profile,
+    /// The header that carries the key.
+    header_name: HeaderName,
+    /// The header that marks a replay.
+    replayed_header: HeaderName,
+    /// The methods on which a key is honoured.
+    methods: Vec<Method>,
+    /// Which requests must carry a key.
+    enforce: Enforce,
+    /// Whose keys share a namespace.
+    key_scope: KeyScope,
+    /// Whether each route has a namespace of its own.
+    key_per_route: bool,
+    /// The longest key in bytes.
+    max_key_length: usize,
+    /// The shortest key in bytes.
+    min_key_length: usize,
+    /// Whether keys that look like personal data are refused.
+    reject_sensitive_keys: bool,
+    /// How long an answer is kept.
+    ttl: Duration,
+    /// How long a tombstone stands.
+    tombstone_ttl: Duration,
+    /// What the same request meets after expiry.
+    after_expiry: AfterExpiry,
+    /// The largest request body in bytes.
+    max_request_body: u64,
+    /// The largest stored response body in bytes.
+    max_body_size: u64,
+    /// What a retry meets in flight.
+    on_in_flight: OnInFlight,
+    /// How long a retry waits.
+    wait_timeout: Duration,
+    /// What a server error means.
+    on_5xx: On5xx,
+    /// Statuses that leave nothing behind.
+    release_statuses: Vec<StatusCode>,
+    /// What happens when the store cannot be asked.
+    on_store_error: OnStoreError,
+    /// How long an executor counts as alive without a sign.
+    lease: Duration,
+    /// From dispatch to the end of the answer, for the client.
+    timeout: Duration,
+    /// From dispatch to the end of the answer, for the key.
+    max_execution: Duration,
+    /// How long a client waits for its answer to become durable.
+    completion_grace: Duration,
+    /// The shape of error bodies.
+    error_format: ErrorFormat,
+    /// The status for a key that was used for another request.
+    reused_status: StatusCode,
+    /// The status for a missing key.
+    missing_status: StatusCode,
+    /// The headers that tell callers apart without authentication.
+    credential_headers: Vec<HeaderName>,
+    /// How requests are compared.
+    fingerprint: FingerprintOptions,
+    /// Headers that count, before anybody said so: the dialect's.
+    fingerprint_headers: Vec<String>,
+    /// Waiters on one key.
+    waiters_per_key: usize,
+    /// Waiters in all.
+    waiters: usize,
+    /// How unknown outcomes are looked into.
+    reconcile: ReconcilePolicy,
+}
+
+impl Dialect {
+    /// What this dialect says.
+    fn options(self) -> Options {
+        match self {
+            Self::Ietf => Options::default(),
+            Self::Stripe => Options {
+                reused_status: Some(StatusCode::BAD_REQUEST),
+                replayed_header: Some(HeaderName::from_static("idempotent-replayed")),
+                on_5xx: Some(On5xx::Store),
+                max_key_length: Some(255),
+                fingerprint_headers: Some(
+                    DEFAULT_FINGERPRINT_HEADERS
+                        .iter()
+                        .copied()
+                        .chain(["stripe-account", "stripe-version"])
+                        .map(str::to_owned)
+                        .collect(),
+                ),
+                ..Options::default()
+            },
+            Self::Runway => Options {
+                missing_status: Some(StatusCode::UNPROCESSABLE_ENTITY),
+                on_in_flight: Some(OnInFlight::Wait),
+                key_scope: Some(KeyScope::Global),
+                key_per_route: Some(true),
+                ..Options::default()
+            },
+        }
+    }
+}
+
+impl Profile {
+    /// What this profile says.
+    fn options(self) -> Options {
+        match self {
+            Self::Safe => Options::default(),
+            Self::Payments => Options {
+                enforce: Some(Enforce::On),
+                on_5xx: Some(On5xx::Unknown),
+                release_statuses: Some(vec![
+                    StatusCode::UNAUTHORIZED,
+                    StatusCode::TOO_MANY_REQUESTS,
+                ]),
+                ttl: Some(72 * HOUR),
+                after_expiry: Some(AfterExpiry::Reject),
+                tombstone_ttl: Some(30 * DAY),
+                min_key_length: Some(16),
+                ..Options::default()
+            },
+            Self::Cache => {
+                Options { on_store_error: Some(OnStoreError::Bypass), ..Options::default() }
+            }
+        }
+    }
+}
+
+const DEFAULT_FINGERPRINT_HEADERS: [&str; 4] =
+    ["content-type", "content-encoding", "if-match", "if-none-match"];
+
+impl Policy {
+    /// The policy of a route whose own options are `route` under the gateway's `global` ones.
+    pub fn resolve(route: &Options, global: &Options) -> Self {
+        let stated = |options: &Options| {
+            options
+                .clone()
+                .over(options.profile.map(Profile::options).unwrap_or_default())
+                .over(options.dialect.map(Dialect::options).unwrap_or_default())
+        };
+        Self::from_stated(stated(route).over(stated(global)))
+    }
+
+    fn from_stated(said: Options) -> Self {
+        let dialect = said.dialect.unwrap_or_default();
+        let enforce = said.enforce.unwrap_or(Enforce::Off);
+        let fingerprint = said.fingerprint.unwrap_or_default();
+        let default_on_store_error = match (dialect, enforce) {
+            // Seed 000 fails open; an enforced route has said that it would rather refuse.
+            (Dialect::Runway, Enforce::Off) => OnStoreError::Bypass,
+            _ => OnStoreError::Refuse,
+        };
+        Self {
+            enabled: said.enabled.unwrap_or(false),
+            dialect,
+            profile: said.profile.unwrap_or_default(),
+            header_name: said
+                .header_name
+                .unwrap_or(HeaderName::from_static("idempotency-key")),
+            replayed_header: said
+                .replayed_header
+                .unwrap_or(HeaderName::from_static("x-idempotent-replayed")),
+            methods: said
+                .methods
+                .unwrap_or_else(|| vec![Method::POST, Method::PUT, Method::PATCH]),
+            enforce,
+            key_scope: said.key_scope,
+            key_per_route: said.key_per_route.unwrap_or(false),
+            key_rules: KeyRules {
+                max_length: said.max_key_length.unwrap_or(256),
+                min_length: said.min_key_length.unwrap_or(1),
+                reject_sensitive: said.reject_sensitive_keys.unwrap_or(true),
+            },
+            ttl: said.ttl.unwrap_or(DAY),
+            tombstone_ttl: said.tombstone_ttl.unwrap_or(DAY),
+            after_expiry: said.after_expiry.unwrap_or(AfterExpiry::New),
+            max_request_body: said.max_request_body.unwrap_or(DEFAULT_MAX_REQUEST_BODY),
+            max_body_size: said.max_body_size.unwrap_or(DEFAULT_MAX_BODY_SIZE),
+            on_in_flight: said.on_in_flight.unwrap_or(OnInFlight::Wait),
+            wait_timeout: said.wait_timeout.unwrap_or(Duration::from_secs(30)),
+            on_5xx: said.on_5xx.unwrap_or(On5xx::Retry),
+            release_statuses: said.release_statuses.unwrap_or_else(default_release_statuses),
+            on_store_error: said.on_store_error.unwrap_or(default_on_store_error),
+            lease: said.lease.unwrap_or(Duration::from_secs(60)),
+            timeout: said.timeout.unwrap_or(Duration::from_secs(30)),
+            max_execution: said.max_execution.unwrap_or(Duration::from_secs(900)),
+            completion_grace: said.completion_grace.unwrap_or(Duration::from_secs(10)),
+            error_format: said.error_format.unwrap_or(ErrorFormat::Hybrid),
+            reused_status: said.reused_status.unwrap_or(StatusCode::UNPROCESSABLE_ENTITY),
+            missing_status: said.missing_status.unwrap_or(StatusCode::BAD_REQUEST),
+            credential_headers: said
+                .credential_headers
+                .unwrap_or_else(|| vec![header::AUTHORIZATION, HeaderName::from_static("x-api-key")]),
+            recipe: Recipe::new(
+                fingerprint.mode.unwrap_or(BodyMode::Json),
+                fingerprint.fields.unwrap_or_default(),
+                fingerprint.ignore.unwrap_or_default(),
+                fingerprint.headers.or(said.fingerprint_headers).unwrap_or_else(|| {
+                    DEFAULT_FINGERPRINT_HEADERS.map(str::to_owned).to_vec()
+                }),
+            ),
+            waiters_per_key: said.waiters_per_key.unwrap_or(DEFAULT_WAITERS_PER_KEY),
+            waiters: said.waiters.unwrap_or(DEFAULT_WAITERS),
+            reconcile: said.reconcile,
+        }
+    }
+}
+
+fn default_release_statuses() -> Vec<StatusCode> {
+    // 421 has a constant of its own only by number in `http`; the others follow for evenness.
+    [401, 407, 408, 421, 425, 429]
+        .into_iter()
+        .filter_map(|code| StatusCode::from_u16(code).ok())
+        .collect()
+}

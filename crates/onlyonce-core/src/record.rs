@@ -1,0 +1,514 @@
+//! What is remembered about a key, and what a write to it looks like.
+//!
+//! Deliberately absent: `Serialize`. Each store has its own versioned row, the admin API its own
+//! types, so that neither can change the other.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+
+use crate::{
+    fingerprint::{Fingerprint, RecipeId},
+    key::Key,
+    scope::Scope,
+    secret::{CallerMark, RecordId},
+    time::{Stamp, Timestamp},
+};
+
+/// The state of a key. The same words stand in code, SQL, JSON, metrics and UI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum State {
+    /// An attempt owns the key and shows signs of life.
+    InProgress,
+    /// The operation took effect and its answer is final.
+    Completed,
+    /// The operation is proven, or declared, to have left nothing behind.
+    FailedRetryable,
+    /// Nobody saw how the last attempt ended.
+    Unknown,
+    /// A tombstone of a key that was completed or released.
+    Expired,
+}
+
+impl State {
+    /// Every state, in the order in which the documents list them.
+    pub const ALL: [Self; 5] =
+        [Self::InProgress, Self::Completed, Self::FailedRetryable, Self::Unknown, Self::Expired];
+
+    /// The word for this state.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::FailedRetryable => "failed_retryable",
+            Self::Unknown => "unknown",
+            Self::Expired => "expired",
+        }
+    }
+
+    /// The state for a word; `None` for any other word, never a default.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// 128 random bits, new with every fence. A settle, a heartbeat or a late result is judged on it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AttemptId(pub u128);
+
+impl fmt::Debug for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AttemptId({:032x})", self.0)
+    }
+}
+
+impl fmt::Display for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// Counts the executions of a key. Only rises, as long as the row exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence(pub u32);
+
+impl Fence {
+    /// The first execution.
+    pub const FIRST: Self = Self(1);
+
+    /// The execution after this one.
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+/// The number of writes to a row. A swap compares it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub u64);
+
+impl Revision {
+    /// The revision of a row that was just inserted.
+    pub const FIRST: Self = Self(1);
+
+    /// The revision after one more write.
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+/// Why a key is not completed: the closed list behind `last_error`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LastError {
+    /// No byte of the request was sent.
+    NotSent,
+    /// The lease had too little time left when the first byte was due, so nothing was sent.
+    GuardFailed,
+    /// The upstream answered with a status that releases the key.
+    ReleasedStatus,
+    /// The upstream answered with a server error.
+    UpstreamError,
+    /// The upstream said itself that it did not execute.
+    DeclaredNotExecuted,
+    /// The upstream said itself that it does not know.
+    DeclaredUnknown,
+    /// The upstream did not answer in time.
+    Timeout,
+    /// The connection was lost after a byte had been sent.
+    ConnectionLost,
+    /// The answer ended before its end.
+    Truncated,
+    /// A conflict on a second or later attempt may speak of the first.
+    ConflictOnRetry,
+    /// The handler panicked.
+    Panicked,
+    /// The executor showed no sign of life for the length of its lease.
+    LeaseLapsed,
+    /// An operator released the key.
+    Operator,
+    /// The provider says that the operation did not happen.
+    ProviderNegative,
+}
+
+impl LastError {
+    /// Every value, for the documents and for decoders.
+    pub const ALL: [Self; 14] = [
+        Self::NotSent,
+        Self::GuardFailed,
+        Self::ReleasedStatus,
+        Self::UpstreamError,
+        Self::DeclaredNotExecuted,
+        Self::DeclaredUnknown,
+        Self::Timeout,
+        Self::ConnectionLost,
+        Self::Truncated,
+        Self::ConflictOnRetry,
+        Self::Panicked,
+        Self::LeaseLapsed,
+        Self::Operator,
+        Self::ProviderNegative,
+    ];
+
+    /// The word for it, as the admin API shows it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotSent => "not_sent",
+            Self::GuardFailed => "guard_failed",
+            Self::ReleasedStatus => "released_status",
+            Self::UpstreamError => "upstream_error",
+            Self::DeclaredNotExecuted => "declared_not_executed",
+            Self::DeclaredUnknown => "declared_unknown",
+            Self::Timeout => "timeout",
+            Self::ConnectionLost => "connection_lost",
+            Self::Truncated => "truncated",
+            Self::ConflictOnRetry => "conflict_on_retry",
+            Self::Panicked => "panicked",
+            Self::LeaseLapsed => "lease_lapsed",
+            Self::Operator => "operator",
+            Self::ProviderNegative => "provider_negative",
+        }
+    }
+
+    /// The value for a word; `None` for any other word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|error| error.as_str() == word)
+    }
+}
+
+/// The answer that every retry gets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredResponse {
+    /// The status as the upstream sent it.
+    pub status: StatusCode,
+    /// The headers that may be replayed, in order, repeated ones included.
+    pub headers: HeaderMap,
+    /// The bytes, or the fact that they were not kept.
+    pub body: StoredBody,
+}
+
+/// The body of a stored response.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoredBody {
+    /// Every byte, and the trailers that followed them.
+    Full {
+        /// The body's bytes.
+        bytes: Bytes,
+        /// The trailers, where there were any.
+        trailers: Option<HeaderMap>,
+    },
+    /// The answer was too large, or endless. It is never executed again for that.
+    NotStored,
+}
+
+impl StoredResponse {
+    /// A response without headers, for operators and tests.
+    pub fn plain(status: StatusCode, bytes: impl Into<Bytes>) -> Self {
+        Self {
+            status,
+            headers: HeaderMap::new(),
+            body: StoredBody::Full { bytes: bytes.into(), trailers: None },
+        }
+    }
+
+    /// How many bytes of body are kept.
+    pub fn stored_bytes(&self) -> u64 {
+        match &self.body {
+            StoredBody::Full { bytes, .. } => bytes.len() as u64,
+            StoredBody::NotStored => 0,
+        }
+    }
+}
+
+/// What a provider or an operator says became of an attempt that nobody saw end.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Evidence {
+    /// It took effect; this is the answer to give.
+    Completed(Arc<StoredResponse>),
+    /// It left nothing behind.
+    NotExecuted,
+}
+
+/// The time fields of a record. `T` is [`Option<Timestamp>`] in a record and [`Stamp`] in a draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Times<T> {
+    /// When the first request of this key arrived.
+    pub created_at: T,
+    /// When the current attempt was reserved.
+    pub last_run_at: T,
+    /// When the answer became durable.
+    pub completed_at: T,
+    /// When the key may be expired. Never set while in progress or unknown.
+    pub expires_at: T,
+    /// Until when the executor counts as alive.
+    pub lease_until: T,
+    /// When the key became unknown.
+    pub unknown_since: T,
+    /// When the reconciler looks next.
+    pub reconcile_after: T,
+    /// When a tombstone may be deleted.
+    pub delete_at: T,
+}
+
+/// Everything remembered about one key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// A keyed hash of scope and key: what indexes are built on.
+    pub id: RecordId,
+    /// Whose key it is.
+    pub scope: Scope,
+    /// The key itself; compared on every hit, whatever the index says.
+    pub key: Key,
+    /// The route that reserved it.
+    pub route: Arc<str>,
+    /// The request's method.
+    pub method: Arc<str>,
+    /// The request's path and query, as forwarded.
+    pub path: Arc<str>,
+    /// The number of writes.
+    pub revision: Revision,
+    /// Where the key stands.
+    pub state: State,
+    /// Who may settle it.
+    pub attempt_id: AttemptId,
+    /// How many times it was dispatched.
+    pub fence: Fence,
+    /// How many lives the key has had: 1, and one more after each expiry.
+    pub generation: u32,
+    /// What the request was. `None` after a forget: then any request may begin a new generation.
+    pub fingerprint: Option<Fingerprint>,
+    /// How the fingerprint was made.
+    pub recipe: RecipeId,
+    /// Which caller made it, where callers share the scope.
+    pub caller: Option<CallerMark>,
+    /// How long a tombstone stays.
+    pub tombstone_ttl: Duration,
+    /// Why it is not completed.
+    pub last_error: Option<LastError>,
+    /// The answer, while it is completed.
+    pub response: Option<Arc<StoredResponse>>,
+    /// What a provider said about the current attempt while it was still running.
+    pub evidence: Option<Evidence>,
+    /// Negative answers of the provider in a row.
+    pub negatives: u16,
+    /// Looks that found out nothing.
+    pub inconclusive: u16,
+    /// Whether a person has to look at it.
+    pub dead_letter: bool,
+    /// When what happened, by the store's clock.
+    pub times: Times<Option<Timestamp>>,
+}
+
+impl Record {
+    /// Whether `now` is past the record's expiry, reaped or not.
+    pub fn is_past_expiry(&self, now: Timestamp) -> bool {
+        self.times.expires_at.is_some_and(|at| at <= now)
+    }
+
+    /// Whether the lease has run out.
+    pub fn lease_lapsed(&self, now: Timestamp) -> bool {
+        self.times.lease_until.is_none_or(|until| until <= now)
+    }
+}
+
+/// A record on its way into a store: its times are stamps, and the store resolves them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Draft {
+    /// Everything but the times, which are those of the record that this draft replaces.
+    pub record: Record,
+    /// The times to write.
+    pub stamps: Times<Stamp>,
+}
+
+impl Draft {
+    /// The next write of `record`: one revision on, all times kept.
+    pub fn after(record: &Record) -> Self {
+        let mut next = record.clone();
+        next.revision = record.revision.next();
+        let times = record.times;
+        Self {
+            record: next,
+            stamps: Times {
+                created_at: times.created_at.into(),
+                last_run_at: times.last_run_at.into(),
+                completed_at: times.completed_at.into(),
+                expires_at: times.expires_at.into(),
+                lease_until: times.lease_until.into(),
+                unknown_since: times.unknown_since.into(),
+                reconcile_after: times.reconcile_after.into(),
+                delete_at: times.delete_at.into(),
+            },
+        }
+    }
+
+    /// The record as a store whose clock says `now` holds it.
+    pub fn stamp(self, now: Timestamp) -> Record {
+        let stamps = self.stamps;
+        let mut record = self.record;
+        record.times = Times {
+            created_at: stamps.created_at.resolve(now),
+            last_run_at: stamps.last_run_at.resolve(now),
+            completed_at: stamps.completed_at.resolve(now),
+            expires_at: stamps.expires_at.resolve(now),
+            lease_until: stamps.lease_until.resolve(now),
+            unknown_since: stamps.unknown_since.resolve(now),
+            reconcile_after: stamps.reconcile_after.resolve(now),
+            delete_at: stamps.delete_at.resolve(now),
+        };
+        record
+    }
+}
+
+/// What a journal row tells: the closed list behind `event` in the history and the audit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum JournalEvent {
+    /// A released key was dispatched again.
+    ExecutedAgain,
+    /// An expired key was dispatched as a new generation.
+    ExecutedAfterExpiry,
+    /// The key was released: nothing was left behind.
+    Released,
+    /// The outcome of the attempt is not known.
+    BecameUnknown,
+    /// The executor showed no sign of life.
+    LeaseLapsed,
+    /// A late result of the current attempt settled an unknown key.
+    LateResult,
+    /// A key that had been released turned out to have been executed.
+    ReleaseWasWrong,
+    /// A result arrived from an attempt that no longer owns the key.
+    DuplicateExecutionSuspected,
+    /// The provider's word settled the key.
+    Reconciled,
+    /// The provider's word was kept while the attempt was running.
+    EvidenceKept,
+    /// The provider's answer decided nothing.
+    Inconclusive,
+    /// A person has to look at it.
+    DeadLettered,
+    /// An operator settled the key.
+    Resolved,
+    /// An operator moved the expiry.
+    Extended,
+    /// An operator removed what was remembered.
+    Forgotten,
+    /// The key expired.
+    Expired,
+}
+
+impl JournalEvent {
+    /// Every value, for the documents and for decoders.
+    pub const ALL: [Self; 16] = [
+        Self::ExecutedAgain,
+        Self::ExecutedAfterExpiry,
+        Self::Released,
+        Self::BecameUnknown,
+        Self::LeaseLapsed,
+        Self::LateResult,
+        Self::ReleaseWasWrong,
+        Self::DuplicateExecutionSuspected,
+        Self::Reconciled,
+        Self::EvidenceKept,
+        Self::Inconclusive,
+        Self::DeadLettered,
+        Self::Resolved,
+        Self::Extended,
+        Self::Forgotten,
+        Self::Expired,
+    ];
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ExecutedAgain => "executed_again",
+            Self::ExecutedAfterExpiry => "executed_after_expiry",
+            Self::Released => "released",
+            Self::BecameUnknown => "became_unknown",
+            Self::LeaseLapsed => "lease_lapsed",
+            Self::LateResult => "late_result",
+            Self::ReleaseWasWrong => "release_was_wrong",
+            Self::DuplicateExecutionSuspected => "duplicate_execution_suspected",
+            Self::Reconciled => "reconciled",
+            Self::EvidenceKept => "evidence_kept",
+            Self::Inconclusive => "inconclusive",
+            Self::DeadLettered => "dead_lettered",
+            Self::Resolved => "resolved",
+            Self::Extended => "extended",
+            Self::Forgotten => "forgotten",
+            Self::Expired => "expired",
+        }
+    }
+
+    /// The value for a word; `None` for any other word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|event| event.as_str() == word)
+    }
+}
+
+/// Who made a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Actor {
+    /// The executor of an attempt.
+    Executor,
+    /// The background loop that finds lapsed leases.
+    Sweeper,
+    /// The background loop that expires keys.
+    Reaper,
+    /// The background loop that asks providers.
+    Reconciler,
+    /// A person or a program with the admin token.
+    Operator,
+}
+
+impl Actor {
+    /// The word for it.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Executor => "executor",
+            Self::Sweeper => "sweeper",
+            Self::Reaper => "reaper",
+            Self::Reconciler => "reconciler",
+            Self::Operator => "operator",
+        }
+    }
+
+    /// The value for a word; `None` for any other word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Executor, Self::Sweeper, Self::Reaper, Self::Reconciler, Self::Operator]
+            .into_iter()
+            .find(|actor| actor.as_str() == word)
+    }
+}
+
+/// A line of a key's history, written in the same atomic write as the change it tells of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalEntry {
+    /// The key it is about.
+    pub id: RecordId,
+    /// What happened.
+    pub event: JournalEvent,
+    /// The state before.
+    pub from: Option<State>,
+    /// The state after.
+    pub to: Option<State>,
+    /// The fence of the attempt it is about.
+    pub attempt: u32,
+    /// Who did it.
+    pub actor: Actor,
+    /// A reason or an error word; never a key, a body or a credential.
+    pub detail: Option<String>,
+}
+
+/// A write and the journal rows that belong to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// What to write.
+    pub draft: Box<Draft>,
+    /// What to note beside it.
+    pub journal: Vec<JournalEntry>,
+}

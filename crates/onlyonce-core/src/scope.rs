@@ -1,0 +1,57 @@
+//! Whose key it is. Two equal keys in different scopes are different keys.
+//!
+//! Deliberately absent: any way to make a scope from a header that a client can choose. The gateway
+//! makes it from the credential, the library from the hook that the application gives.
+
+use std::{fmt, sync::Arc};
+
+/// The namespace of a key: `global`, `client:ID`, `route:ID` or `route:ID/client:ID`.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Scope(Arc<str>);
+
+impl Scope {
+    /// One namespace for everybody. The record then remembers a mark of its caller.
+    pub fn global() -> Self {
+        Self(Arc::from("global"))
+    }
+
+    /// The namespace of one authenticated client.
+    pub fn client(id: &str) -> Self {
+        Self(format!("client:{id}").into())
+    }
+
+    /// The namespace of one route, and within it of one client if there is one.
+    pub fn route(route: &str, client: Option<&str>) -> Self {
+        match client {
+            Some(client) => Self(format!("route:{route}/client:{client}").into()),
+            None => Self(format!("route:{route}").into()),
+        }
+    }
+
+    /// A scope as a store kept it.
+    pub fn from_stored(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// The scope's name, as the admin API shows it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether callers share this scope, so that a record must remember which of them made it.
+    pub fn is_shared(&self) -> bool {
+        !self.0.contains("client:")
+    }
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Scope({})", self.0)
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

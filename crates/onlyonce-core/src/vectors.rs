@@ -1,0 +1,17 @@
+//! Where the tests find the public vectors, which live beside the repository and not in it.
+
+use std::path::PathBuf;
+
+/// The file or directory `relative` of the vectors; says so on standard error if they are absent.
+pub(crate) fn path(relative: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("ONLYONCE_VECTORS").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vectors"),
+        PathBuf::from,
+    );
+    let path = root.join(relative);
+    if path.exists() {
+        return Some(path);
+    }
+    eprintln!("skipped: vectors absent ({})", path.display());
+    None
+}

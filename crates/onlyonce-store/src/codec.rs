@@ -1,0 +1,238 @@
+//! The stored form of a response: a versioned block of bytes for the head, the body as it is.
+//!
+//! Bytes as bytes: a replay must equal the first answer to the letter, so nothing here goes through
+//! text or JSON. A version that this code does not know is an error, never a default.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use onlyonce_core::record::{Evidence, StoredBody, StoredResponse};
+
+/// The version of the head block.
+const HEAD_VERSION: u8 = 1;
+/// The version of the evidence block.
+const EVIDENCE_VERSION: u8 = 1;
+
+const BODY_NOT_STORED: u8 = 0;
+const BODY_FULL: u8 = 1;
+const BODY_FULL_WITH_TRAILERS: u8 = 2;
+
+const EVIDENCE_COMPLETED: u8 = 1;
+const EVIDENCE_NOT_EXECUTED: u8 = 2;
+
+/// A block that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CodecError {
+    /// Written by a newer version.
+    #[error("a stored block has version {0}, which this program does not know")]
+    Version(u8),
+    /// Not what this version writes.
+    #[error("a stored block is damaged")]
+    Damaged,
+}
+
+/// The head of `response` as a block: status, headers, trailers and whether the body is kept.
+pub fn encode_head(response: &StoredResponse) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    out.push(HEAD_VERSION);
+    out.extend_from_slice(&response.status.as_u16().to_le_bytes());
+    match &response.body {
+        StoredBody::NotStored => out.push(BODY_NOT_STORED),
+        StoredBody::Full { trailers: None, .. } => out.push(BODY_FULL),
+        StoredBody::Full { trailers: Some(_), .. } => out.push(BODY_FULL_WITH_TRAILERS),
+    }
+    encode_headers(&response.headers, &mut out);
+    if let StoredBody::Full { trailers: Some(trailers), .. } = &response.body {
+        encode_headers(trailers, &mut out);
+    }
+    out
+}
+
+/// The response whose head is `block` and whose body is `body`.
+///
+/// # Errors
+/// [`CodecError`] if the block is not one that this version wrote.
+pub fn decode_head(block: &[u8], body: Option<Bytes>) -> Result<StoredResponse, CodecError> {
+    let mut reader = Reader(block);
+    match reader.byte()? {
+        HEAD_VERSION => {}
+        version => return Err(CodecError::Version(version)),
+    }
+    let status = StatusCode::from_u16(reader.u16()?).map_err(|_| CodecError::Damaged)?;
+    let kind = reader.byte()?;
+    let headers = reader.headers()?;
+    let trailers = match kind {
+        BODY_FULL_WITH_TRAILERS => Some(reader.headers()?),
+        _ => None,
+    };
+    reader.end()?;
+    let body = match (kind, body) {
+        (BODY_NOT_STORED, None) => StoredBody::NotStored,
+        (BODY_FULL | BODY_FULL_WITH_TRAILERS, Some(bytes)) => StoredBody::Full { bytes, trailers },
+        _ => return Err(CodecError::Damaged),
+    };
+    Ok(StoredResponse { status, headers, body })
+}
+
+/// Evidence as one block.
+pub fn encode_evidence(evidence: &Evidence) -> Vec<u8> {
+    let mut out = vec![EVIDENCE_VERSION];
+    match evidence {
+        Evidence::NotExecuted => out.push(EVIDENCE_NOT_EXECUTED),
+        Evidence::Completed(response) => {
+            out.push(EVIDENCE_COMPLETED);
+            let head = encode_head(response);
+            put_block(&head, &mut out);
+            if let StoredBody::Full { bytes, .. } = &response.body {
+                put_block(bytes, &mut out);
+            }
+        }
+    }
+    out
+}
+
+/// The evidence in a block.
+///
+/// # Errors
+/// [`CodecError`] if the block is not one that this version wrote.
+pub fn decode_evidence(block: &[u8]) -> Result<Evidence, CodecError> {
+    let mut reader = Reader(block);
+    match reader.byte()? {
+        EVIDENCE_VERSION => {}
+        version => return Err(CodecError::Version(version)),
+    }
+    let evidence = match reader.byte()? {
+        EVIDENCE_NOT_EXECUTED => Evidence::NotExecuted,
+        EVIDENCE_COMPLETED => {
+            let head = reader.block()?;
+            let body = match reader.0.is_empty() {
+                true => None,
+                false => Some(Bytes::copy_from_slice(reader.block()?)),
+            };
+            Evidence::Completed(decode_head(head, body)?.into())
+        }
+        _ => return Err(CodecError::Damaged),
+    };
+    reader.end()?;
+    Ok(evidence)
+}
+
+fn encode_headers(headers: &HeaderMap, out: &mut Vec<u8>) {
+    // Neither count nor lengths come near the limits: the HTTP parser bounds both.
+    out.extend_from_slice(&(headers.len() as u16).to_le_bytes());
+    for (name, value) in headers {
+        out.extend_from_slice(&(name.as_str().len() as u16).to_le_bytes());
+        out.extend_from_slice(name.as_str().as_bytes());
+        put_block(value.as_bytes(), out);
+    }
+}
+
+fn put_block(bytes: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], CodecError> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(CodecError::Damaged)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
+        self.take(N)?.try_into().map_err(|_| CodecError::Damaged)
+    }
+
+    fn byte(&mut self) -> Result<u8, CodecError> {
+        Ok(u8::from_le_bytes(self.array()?))
+    }
+
+    fn u16(&mut self) -> Result<u16, CodecError> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    fn block(&mut self) -> Result<&'a [u8], CodecError> {
+        let length = u32::from_le_bytes(self.array()?);
+        self.take(usize::try_from(length).map_err(|_| CodecError::Damaged)?)
+    }
+
+    fn headers(&mut self) -> Result<HeaderMap, CodecError> {
+        let count = self.u16()?;
+        // The count is not trusted for an allocation: a damaged block would reserve too much.
+        let mut headers = HeaderMap::with_capacity(usize::from(count.min(64)));
+        for _ in 0..count {
+            let length = self.u16()?;
+            let name = HeaderName::from_bytes(self.take(usize::from(length))?)
+                .map_err(|_| CodecError::Damaged)?;
+            let value =
+                HeaderValue::from_bytes(self.block()?).map_err(|_| CodecError::Damaged)?;
+            headers.append(name, value);
+        }
+        Ok(headers)
+    }
+
+    fn end(&self) -> Result<(), CodecError> {
+        if self.0.is_empty() { Ok(()) } else { Err(CodecError::Damaged) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> StoredResponse {
+        let mut headers = HeaderMap::new();
+        headers.append("link", HeaderValue::from_static("<a>"));
+        headers.append("link", HeaderValue::from_static("<b>"));
+        headers.append("x-bytes", HeaderValue::from_bytes(b"\xff\xfe").unwrap());
+        let mut trailers = HeaderMap::new();
+        trailers.append("x-sum", HeaderValue::from_static("1"));
+        StoredResponse {
+            status: StatusCode::CREATED,
+            headers,
+            body: StoredBody::Full {
+                bytes: Bytes::from_static(b"\x00\x01"),
+                trailers: Some(trailers),
+            },
+        }
+    }
+
+    #[test]
+    fn a_response_comes_back_as_it_was() {
+        let response = sample();
+        let body = Bytes::from_static(b"\x00\x01");
+        assert_eq!(decode_head(&encode_head(&response), Some(body)), Ok(response.clone()));
+        let bare = StoredResponse { body: StoredBody::NotStored, ..response };
+        assert_eq!(decode_head(&encode_head(&bare), None), Ok(bare));
+    }
+
+    #[test]
+    fn evidence_comes_back_as_it_was() {
+        for evidence in [Evidence::NotExecuted, Evidence::Completed(sample().into())] {
+            assert_eq!(decode_evidence(&encode_evidence(&evidence)), Ok(evidence));
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_refused() {
+        let mut block = encode_head(&sample());
+        block[0] = 2;
+        assert_eq!(decode_head(&block, None), Err(CodecError::Version(2)));
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_blocks_are_errors_not_panics(
+            block in proptest::collection::vec(any::<u8>(), 0..200),
+            cut in 0usize..80,
+        ) {
+            let _ = decode_head(&block, None);
+            let _ = decode_evidence(&block);
+            let whole = encode_head(&sample());
+            let _ = decode_head(&whole[..cut.min(whole.len())], Some(Bytes::new()));
+        }
+    }
+}

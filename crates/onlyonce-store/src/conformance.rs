@@ -1,0 +1,481 @@
+//! The contract of a store as tests. One line adds a store:
+//!
+//! ```text
+//! onlyonce_store::conformance!(memory, || async { MemoryStore::new() });
+//! ```
+//!
+//! The cases drive the trait alone, through the machine's own drafts, so that a store is tested with
+//! exactly what the engine writes.
+
+use std::{sync::Arc, time::Duration};
+
+use http::{HeaderMap, HeaderValue, StatusCode};
+use onlyonce_core::{
+    AttemptId, Fingerprint, Key, Policy, Recipe, Record, Scope, State, StoredResponse,
+    machine::{self, Forgotten, Reaped, Request, Settled, Settlement, Swept},
+    record::{Change, Draft, Evidence, JournalEvent, LastError, Revision, StoredBody},
+    secret::CallerMark,
+};
+
+use crate::{Filter, Inserted, Store, StoreError, Swapped};
+
+/// Writes a test for every case, in a module of that name.
+#[macro_export]
+macro_rules! conformance {
+    ($name:ident, $make:expr) => {
+        mod $name {
+            #[allow(unused_imports)]
+            use super::*;
+            $crate::conformance!(@cases $make,
+                insert_then_get,
+                fresh,
+                one_winner,
+                one_swap_wins,
+                swap_needs_the_revision,
+                swap_of_nothing,
+                journal_with_the_swap,
+                collision_is_refused,
+                every_field_comes_back,
+                bytes_come_back,
+                times_are_the_stores,
+                sweep_finds_the_lapsed,
+                sweep_ignores_a_heartbeat,
+                walk_finds_the_expired,
+                walk_leaves_the_live,
+                delete_needs_the_revision,
+                pages_are_stable,
+                filters_filter,
+                counts_count,
+                recipes_are_kept,
+                swaps_wake,
+                scopes_do_not_meet,
+            );
+        }
+    };
+    (@cases $make:expr, $($case:ident,)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let make = $make;
+                $crate::conformance::$case(std::sync::Arc::new(make().await)).await;
+            }
+        )*
+    };
+}
+
+type Any = Arc<dyn Store>;
+
+fn policy() -> Policy {
+    Policy::default()
+}
+
+/// A request with `key` in `scope` and the attempt id `attempt`.
+fn request(store: &dyn Store, scope: &Scope, key: &str, attempt: u128) -> Request {
+    let key = Key::from_stored(key);
+    Request {
+        id: store.secret().record_id(scope.as_str(), &key),
+        scope: scope.clone(),
+        key,
+        fingerprint: Fingerprint([7; 32]),
+        recipe: Recipe::default().id(),
+        caller: Some(CallerMark([9; 16])),
+        attempt_id: AttemptId(attempt),
+        route: "route".into(),
+        method: "POST".into(),
+        path: "/pay?x=1".into(),
+    }
+}
+
+fn first(store: &dyn Store, key: &str, attempt: u128) -> Draft {
+    machine::first(&request(store, &Scope::global(), key, attempt), &policy())
+}
+
+async fn reserve(store: &dyn Store, key: &str, attempt: u128) -> Record {
+    match store.insert_or_get(first(store, key, attempt)).await.unwrap().value {
+        Inserted::New(record) => record,
+        Inserted::Existing(_) => panic!("the key was there already"),
+    }
+}
+
+fn response() -> Arc<StoredResponse> {
+    let mut headers = HeaderMap::new();
+    headers.append("set-by", HeaderValue::from_static("a"));
+    headers.append("set-by", HeaderValue::from_static("b"));
+    let mut trailers = HeaderMap::new();
+    trailers.append("sum", HeaderValue::from_static("1"));
+    Arc::new(StoredResponse {
+        status: StatusCode::CREATED,
+        headers,
+        body: StoredBody::Full { bytes: vec![0, 159, 146, 150].into(), trailers: Some(trailers) },
+    })
+}
+
+fn settled(record: &Record, settlement: &Settlement, policy: &Policy) -> Change {
+    match machine::settle(record, record.attempt_id, settlement, policy) {
+        Settled::Write(change) => change,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn complete(store: &dyn Store, record: &Record, policy: &Policy) -> Record {
+    let change = settled(record, &Settlement::Complete(response()), policy);
+    done(store.swap(record.revision, change).await.unwrap().value)
+}
+
+fn done(swapped: Swapped) -> Record {
+    match swapped {
+        Swapped::Done(record) => record,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn stored(store: &dyn Store, record: &Record) -> Option<Record> {
+    store.lookup(record.id).await.unwrap().value
+}
+
+/// A record that was inserted is found, and found again by a second insert.
+pub async fn insert_then_get(store: Any) {
+    let record = reserve(&*store, "k", 1).await;
+    assert_eq!(stored(&*store, &record).await.as_ref(), Some(&record));
+    let again = store.insert_or_get(first(&*store, "k", 2)).await.unwrap().value;
+    assert_eq!(again, Inserted::Existing(record));
+}
+
+/// What was written is what is read next.
+pub async fn fresh(store: Any) {
+    let record = reserve(&*store, "k", 1).await;
+    let record = complete(&*store, &record, &policy()).await;
+    assert_eq!(stored(&*store, &record).await.as_ref(), Some(&record));
+    if let Some(peeked) = store.peek(record.id) {
+        assert_eq!(peeked.value, record);
+    }
+    let again = store.insert_or_get(first(&*store, "k", 2)).await.unwrap().value;
+    assert_eq!(again, Inserted::Existing(record));
+}
+
+/// Of many concurrent inserts of one key exactly one is new, and all see the same attempt.
+pub async fn one_winner(store: Any) {
+    for round in 0..20 {
+        let key = format!("race-{round}");
+        let tasks: Vec<_> = (0..50)
+            .map(|attempt| {
+                let store = store.clone();
+                let draft = first(&*store, &key, attempt);
+                tokio::spawn(async move { store.insert_or_get(draft).await.unwrap().value })
+            })
+            .collect();
+        let mut winners = Vec::new();
+        let mut seen = Vec::new();
+        for task in tasks {
+            match task.await.unwrap() {
+                Inserted::New(record) => winners.push(record.attempt_id),
+                Inserted::Existing(record) => seen.push(record.attempt_id),
+            }
+        }
+        assert_eq!(winners.len(), 1, "one insert wins");
+        assert!(seen.iter().all(|attempt| *attempt == winners[0]));
+    }
+}
+
+/// Of many concurrent swaps from one revision exactly one is done; the others see its result.
+pub async fn one_swap_wins(store: Any) {
+    let record = reserve(&*store, "k", 1).await;
+    let tasks: Vec<_> = (0..50)
+        .map(|_| {
+            let (store, record) = (store.clone(), record.clone());
+            tokio::spawn(async move {
+                let release = Settlement::Release(LastError::NotSent);
+                let change = settled(&record, &release, &policy());
+                store.swap(record.revision, change).await.unwrap().value
+            })
+        })
+        .collect();
+    let mut wins = 0;
+    for task in tasks {
+        match task.await.unwrap() {
+            Swapped::Done(_) => wins += 1,
+            Swapped::Conflict(current) => assert_eq!(current.state, State::FailedRetryable),
+            Swapped::Absent => panic!("the record was there"),
+        }
+    }
+    assert_eq!(wins, 1);
+    assert_eq!(store.history(record.id).await.unwrap().len(), 1, "one journal row, the winner's");
+}
+
+/// A swap from an old revision changes nothing and returns what is there.
+pub async fn swap_needs_the_revision(store: Any) {
+    let old = reserve(&*store, "k", 1).await;
+    let current = complete(&*store, &old, &policy()).await;
+    let change = settled(&old, &Settlement::Unknown(LastError::Timeout), &policy());
+    let swapped = store.swap(old.revision, change).await.unwrap().value;
+    assert_eq!(swapped, Swapped::Conflict(current.clone()));
+    assert_eq!(stored(&*store, &old).await, Some(current));
+    assert!(store.history(old.id).await.unwrap().is_empty());
+}
+
+/// A swap of a record that does not exist says so.
+pub async fn swap_of_nothing(store: Any) {
+    let record = first(&*store, "k", 1).stamp(onlyonce_core::Timestamp(0));
+    let change = settled(&record, &Settlement::Unknown(LastError::Timeout), &policy());
+    assert_eq!(store.swap(Revision(1), change).await.unwrap().value, Swapped::Absent);
+}
+
+/// Journal rows are written with their swap, and are numbered in the order of their writing.
+pub async fn journal_with_the_swap(store: Any) {
+    let record = reserve(&*store, "k", 1).await;
+    let change = settled(&record, &Settlement::Unknown(LastError::Timeout), &policy());
+    let record = done(store.swap(record.revision, change).await.unwrap().value);
+    let record = complete(&*store, &record, &policy()).await;
+    let history = store.history(record.id).await.unwrap();
+    let events: Vec<_> = history.iter().map(|row| row.entry.event).collect();
+    assert_eq!(events, [JournalEvent::BecameUnknown, JournalEvent::LateResult]);
+    assert_eq!(history[0].entry.detail.as_deref(), Some("timeout"));
+    assert_eq!((history[0].entry.from, history[0].entry.to),
+        (Some(State::InProgress), Some(State::Unknown)));
+    let audit = store.audit(None, 1).await.unwrap();
+    assert_eq!(audit.items, history[1..]);
+    let rest = store.audit(audit.next, 10).await.unwrap();
+    assert_eq!((rest.items, rest.next), (history[..1].to_vec(), None));
+}
+
+/// A row under the same id that belongs to another key is never answered for.
+pub async fn collision_is_refused(store: Any) {
+    let record = reserve(&*store, "k", 1).await;
+    let mut other = first(&*store, "another", 2);
+    other.record.id = record.id;
+    let outcome = store.insert_or_get(other).await;
+    assert!(matches!(outcome, Err(StoreError::Collision)), "{outcome:?}");
+    assert_eq!(stored(&*store, &record).await, Some(record));
+}
+
+/// Every field of a record that carries everything survives.
+pub async fn every_field_comes_back(store: Any) {
+    let record = reserve(&*store, "k", u128::MAX - 3).await;
+    let mut draft = Draft::after(&record);
+    draft.record.state = State::Unknown;
+    draft.record.evidence = Some(Evidence::Completed(response()));
+    draft.record.negatives = 3;
+    draft.record.inconclusive = 4;
+    draft.record.dead_letter = true;
+    draft.record.last_error = Some(LastError::Truncated);
+    draft.record.generation = 5;
+    draft.record.caller = None;
+    draft.record.fingerprint = None;
+    draft.record.tombstone_ttl = Duration::from_millis(1_234_567);
+    draft.stamps.unknown_since = onlyonce_core::time::Stamp::NOW;
+    draft.stamps.reconcile_after = onlyonce_core::time::Stamp::In(Duration::from_secs(9));
+    let change = Change { draft: Box::new(draft), journal: Vec::new() };
+    let written = done(store.swap(record.revision, change).await.unwrap().value);
+    assert_eq!(stored(&*store, &record).await, Some(written));
+}
+
+/// Bodies, headers in order, and trailers are bytes and stay so; an expired record has none.
+pub async fn bytes_come_back(store: Any) {
+    let record = reserve(&*store, "k", 1).await;
+    let record = complete(&*store, &record, &policy()).await;
+    let read = stored(&*store, &record).await.unwrap();
+    assert_eq!(read.response, Some(response()));
+    let Forgotten::Write(change) = machine::forget(&read, true, AttemptId(9), None) else {
+        panic!("a completed key can be forgotten by force");
+    };
+    store.swap(read.revision, change).await.unwrap();
+    assert_eq!(stored(&*store, &record).await.unwrap().response, None);
+}
+
+/// Stamps are resolved by the store's clock, which the reply carries.
+pub async fn times_are_the_stores(store: Any) {
+    let reply = store.insert_or_get(first(&*store, "k", 1)).await.unwrap();
+    let Inserted::New(record) = reply.value else { panic!("new") };
+    assert_eq!(record.times.created_at, Some(reply.now));
+    assert_eq!(record.times.lease_until, Some(reply.now.plus(policy().lease)));
+    let later = store.lookup(record.id).await.unwrap().now;
+    assert!(later >= reply.now);
+}
+
+fn short_lease() -> Policy {
+    Policy { lease: Duration::ZERO, ..policy() }
+}
+
+async fn reserve_under(store: &dyn Store, key: &str, policy: &Policy) -> Record {
+    let draft = machine::first(&request(store, &Scope::global(), key, 1), policy);
+    match store.insert_or_get(draft).await.unwrap().value {
+        Inserted::New(record) => record,
+        Inserted::Existing(_) => panic!("the key was there already"),
+    }
+}
+
+/// The scan for lapsed leases finds those and no others, and none that was swept.
+pub async fn sweep_finds_the_lapsed(store: Any) {
+    let lapsed = reserve_under(&*store, "lapsed", &short_lease()).await;
+    reserve(&*store, "alive", 1).await;
+    let completed = reserve_under(&*store, "completed", &short_lease()).await;
+    complete(&*store, &completed, &policy()).await;
+    let found = store.lapsed(10).await.unwrap();
+    assert_eq!(found.value, std::slice::from_ref(&lapsed));
+    let Swept::Lapsed(change) = machine::sweep(&found.value[0], found.now, None) else {
+        panic!("the machine agrees that it has lapsed");
+    };
+    done(store.swap(lapsed.revision, change).await.unwrap().value);
+    assert_eq!(store.lapsed(10).await.unwrap().value, []);
+}
+
+/// A heartbeat takes a record out of the scan, and a sweep that read before it changes nothing.
+pub async fn sweep_ignores_a_heartbeat(store: Any) {
+    let record = reserve_under(&*store, "k", &short_lease()).await;
+    let found = store.lapsed(10).await.unwrap();
+    let machine::Renewed::Write(renewal) =
+        machine::renew(&record, record.attempt_id, found.now, &policy())
+    else {
+        panic!("the attempt owns the key");
+    };
+    let renewed = done(store.swap(record.revision, renewal).await.unwrap().value);
+    let Swept::Lapsed(change) = machine::sweep(&found.value[0], found.now, None) else {
+        panic!("it had lapsed when it was read");
+    };
+    let swapped = store.swap(found.value[0].revision, change).await.unwrap().value;
+    assert_eq!(swapped, Swapped::Conflict(renewed));
+    assert_eq!(store.lapsed(10).await.unwrap().value, []);
+}
+
+async fn walk_all(store: &dyn Store) -> Vec<Record> {
+    let mut found = Vec::new();
+    for _ in 0..1_000 {
+        let walk = store.walk(3).await.unwrap().value;
+        found.extend(walk.candidates);
+        if walk.wrapped {
+            return found;
+        }
+    }
+    panic!("the walk never ends");
+}
+
+/// The walk finds what has expired, wherever it stands, and after expiry what may be deleted.
+pub async fn walk_finds_the_expired(store: Any) {
+    let gone = Policy { ttl: Duration::ZERO, tombstone_ttl: Duration::ZERO, ..policy() };
+    for number in 0..10 {
+        let record = reserve_under(&*store, &format!("k{number}"), &gone).await;
+        let kept = if number % 2 == 0 { &gone } else { &policy() };
+        complete(&*store, &record, kept).await;
+    }
+    let expired = walk_all(&*store).await;
+    assert_eq!(expired.len(), 5);
+    for record in &expired {
+        let now = store.lookup(record.id).await.unwrap().now;
+        let Reaped::Expire(change) = machine::expire(record, now) else { panic!("expired") };
+        done(store.swap(record.revision, change).await.unwrap().value);
+    }
+    let tombstones = walk_all(&*store).await;
+    assert_eq!(tombstones.len(), 5);
+    for record in &tombstones {
+        let now = store.lookup(record.id).await.unwrap().now;
+        assert_eq!(machine::expire(record, now), Reaped::Delete);
+        assert!(store.delete(record.id, record.revision).await.unwrap());
+    }
+    assert_eq!(walk_all(&*store).await, []);
+    assert_eq!(store.list(&Filter::default(), None, 100).await.unwrap().items.len(), 5);
+}
+
+/// What is in progress or unknown is never a candidate, however old.
+pub async fn walk_leaves_the_live(store: Any) {
+    let gone = Policy { ttl: Duration::ZERO, lease: Duration::ZERO, ..policy() };
+    reserve_under(&*store, "running", &gone).await;
+    let record = reserve_under(&*store, "unclear", &gone).await;
+    let change = settled(&record, &Settlement::Unknown(LastError::Timeout), &gone);
+    done(store.swap(record.revision, change).await.unwrap().value);
+    assert_eq!(walk_all(&*store).await, []);
+}
+
+/// A delete compares the revision too.
+pub async fn delete_needs_the_revision(store: Any) {
+    let record = reserve(&*store, "k", 1).await;
+    assert!(!store.delete(record.id, Revision(99)).await.unwrap());
+    assert!(stored(&*store, &record).await.is_some());
+    assert!(store.delete(record.id, record.revision).await.unwrap());
+    assert!(!store.delete(record.id, record.revision).await.unwrap());
+    assert_eq!(stored(&*store, &record).await, None);
+}
+
+/// Paging sees every record that was there all along once, whatever is added meanwhile.
+pub async fn pages_are_stable(store: Any) {
+    for number in 0..25 {
+        reserve(&*store, &format!("k{number}"), 1).await;
+    }
+    let mut seen = Vec::new();
+    let mut cursor = None;
+    loop {
+        let page = store.list(&Filter::default(), cursor, 10).await.unwrap();
+        seen.extend(page.items.into_iter().map(|item| item.record.key));
+        reserve(&*store, &format!("late{}", seen.len()), 1).await;
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 25);
+    let newest_first: Vec<_> =
+        (0..25).rev().map(|number| Key::from_stored(&format!("k{number}"))).collect();
+    assert_eq!(seen, newest_first);
+}
+
+/// Lists show what was asked for, with the response's status and size but without its bytes.
+pub async fn filters_filter(store: Any) {
+    let mine = Scope::client("me");
+    for (scope, key) in [(&mine, "a"), (&mine, "b"), (&Scope::client("you"), "a")] {
+        let draft = machine::first(&request(&*store, scope, key, 1), &policy());
+        store.insert_or_get(draft).await.unwrap();
+    }
+    let routed = Scope::route("r", Some("me"));
+    let draft = machine::first(&request(&*store, &routed, "c", 1), &policy());
+    let Inserted::New(record) = store.insert_or_get(draft).await.unwrap().value else {
+        panic!("new")
+    };
+    complete(&*store, &record, &policy()).await;
+    let count = async |filter: Filter| store.list(&filter, None, 10).await.unwrap().items.len();
+    assert_eq!(count(Filter { client: Some("me".into()), ..Filter::default() }).await, 3);
+    assert_eq!(count(Filter { key: Some(Key::from_stored("a")), ..Filter::default() }).await, 2);
+    assert_eq!(count(Filter { route: Some("other".into()), ..Filter::default() }).await, 0);
+    let completed = Filter { state: Some(State::Completed), ..Filter::default() };
+    let page = store.list(&completed, None, 10).await.unwrap();
+    assert_eq!(page.items.len(), 1);
+    assert_eq!(page.items[0].response, Some((StatusCode::CREATED, 4)));
+    assert_eq!(page.items[0].record.response, None);
+}
+
+/// Counts follow every step.
+pub async fn counts_count(store: Any) {
+    let record = reserve(&*store, "a", 1).await;
+    reserve(&*store, "b", 1).await;
+    complete(&*store, &record, &policy()).await;
+    let counts = store.counts().await.unwrap();
+    assert_eq!(counts.get(&State::InProgress), Some(&1));
+    assert_eq!(counts.get(&State::Completed), Some(&1));
+    assert_eq!(counts.get(&State::Unknown), Some(&0));
+}
+
+/// A recipe that was kept is found under its id.
+pub async fn recipes_are_kept(store: Any) {
+    let recipe = Recipe::default();
+    assert!(store.recipe(recipe.id()).await.unwrap().is_none());
+    store.keep_recipe(&recipe).await.unwrap();
+    store.keep_recipe(&recipe).await.unwrap();
+    let found = store.recipe(recipe.id()).await.unwrap().expect("it was kept");
+    assert_eq!(found.encode(), recipe.encode());
+}
+
+/// A swap tells whoever listens.
+pub async fn swaps_wake(store: Any) {
+    let mut wakeups = store.wakeups();
+    let record = reserve(&*store, "k", 1).await;
+    complete(&*store, &record, &policy()).await;
+    let woken = tokio::time::timeout(Duration::from_secs(5), wakeups.recv()).await;
+    assert_eq!(woken.expect("a wake-up within 5 s").unwrap(), record.id);
+}
+
+/// The same key in two scopes is two keys.
+pub async fn scopes_do_not_meet(store: Any) {
+    for scope in [Scope::global(), Scope::client("a"), Scope::client("b")] {
+        let draft = machine::first(&request(&*store, &scope, "k", 1), &policy());
+        let inserted = store.insert_or_get(draft).await.unwrap().value;
+        assert!(matches!(inserted, Inserted::New(_)));
+    }
+}

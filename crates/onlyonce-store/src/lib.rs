@@ -1,0 +1,329 @@
+//! Where OnlyOnce keeps its records.
+//!
+//! A store compares a revision and swaps; it never decides. What may follow what is decided by
+//! [`onlyonce_core::machine`], and the engine carries it out. This crate holds the contract
+//! ([`Store`]), the contract as tests ([`conformance`], with the feature of that name), and the
+//! stores.
+//!
+//! Deliberately absent: HTTP, the engine, and any `match` on a record's state that leads to a
+//! decision.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod clock;
+pub mod codec;
+pub mod memory;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+#[cfg(feature = "conformance")]
+pub mod faulty;
+
+use std::{collections::BTreeMap, fmt};
+
+use async_trait::async_trait;
+use http::StatusCode;
+use onlyonce_core::{
+    Key, Recipe, RecipeId, Record, RecordId, Secret, State, Timestamp,
+    record::{Change, Draft, JournalEntry, Revision},
+};
+use tokio::sync::broadcast;
+
+/// How many settled ids a slow listener may fall behind before it has to look for itself.
+pub const WAKEUP_BACKLOG: usize = 1_024;
+
+/// What an acknowledged write survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Nothing: it is gone with the process.
+    Volatile,
+    /// Most things, but a failover may lose the newest writes.
+    Async,
+    /// A crash of the process and of the machine.
+    Sync,
+}
+
+impl Level {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Volatile => "volatile",
+            Self::Async => "async",
+            Self::Sync => "sync",
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a store could not do what it was asked. An outcome that the machine can judge is never an
+/// error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Nothing was written.
+    #[error("the store is unavailable; nothing was written")]
+    Unavailable(#[source] BoxError),
+    /// The write may have happened. Read before you speak to anybody.
+    #[error("the store did not say whether it wrote")]
+    Ambiguous(#[source] BoxError),
+    /// A row of a newer version, or one that cannot be read. It is left as it is.
+    #[error("a stored record cannot be read by this version")]
+    Unreadable(#[source] BoxError),
+    /// The row under this id belongs to another scope or key. Something is deeply wrong.
+    #[error("a stored record belongs to another key")]
+    Collision,
+}
+
+/// Any error, boxed.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+impl StoreError {
+    /// Whether the write may have happened.
+    pub fn is_ambiguous(&self) -> bool {
+        matches!(self, Self::Ambiguous(_))
+    }
+}
+
+/// A value, and what the store's clock said when it was read or written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reply<T> {
+    /// The store's clock.
+    pub now: Timestamp,
+    /// The value.
+    pub value: T,
+}
+
+/// What an insert found.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Inserted {
+    /// The key was absent; this is its record now.
+    New(Record),
+    /// The key was there.
+    Existing(Record),
+}
+
+/// What a swap found.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Swapped {
+    /// The revision matched; this is the record now.
+    Done(Record),
+    /// It did not; this is what is there.
+    Conflict(Record),
+    /// There is no such record.
+    Absent,
+}
+
+/// A record as lists show it: without its response, but with what is worth knowing of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed {
+    /// The record; `response` is `None`.
+    pub record: Record,
+    /// Status and stored bytes of the response, where there is one.
+    pub response: Option<(StatusCode, u64)>,
+}
+
+/// A page of a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Page<T> {
+    /// The items, newest first.
+    pub items: Vec<T>,
+    /// Where the next page begins.
+    pub next: Option<u64>,
+}
+
+/// What a list is to show.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Filter {
+    /// Only this state.
+    pub state: Option<State>,
+    /// Only this route.
+    pub route: Option<String>,
+    /// Only keys of this client.
+    pub client: Option<String>,
+    /// Only this key.
+    pub key: Option<Key>,
+}
+
+impl Filter {
+    /// Whether `record` is to be shown.
+    pub fn admits(&self, record: &Record) -> bool {
+        self.state.is_none_or(|state| record.state == state)
+            && self.route.as_deref().is_none_or(|route| &*record.route == route)
+            && self.key.as_ref().is_none_or(|key| record.key == *key)
+            && self.client.as_deref().is_none_or(|client| {
+                let scope = record.scope.as_str();
+                let name = scope
+                    .strip_prefix("client:")
+                    .or_else(|| scope.split_once("/client:").map(|(_, name)| name));
+                name == Some(client)
+            })
+    }
+}
+
+/// A line of the journal as it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JournalRow {
+    /// Its number; later rows have higher ones.
+    pub number: u64,
+    /// When it was written, by the store's clock.
+    pub at: Timestamp,
+    /// What it says.
+    pub entry: JournalEntry,
+}
+
+/// A step of the reaper's walk.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Walk {
+    /// Records on this stretch that may be due.
+    pub candidates: Vec<Record>,
+    /// Whether the walk has come to its end and begins anew.
+    pub wrapped: bool,
+}
+
+/// Records per state.
+pub type Counts = BTreeMap<State, u64>;
+
+/// The contract of a store. Every promise names the conformance case that breaks it.
+///
+/// All methods are cancel-safe: if a future is dropped, its write happened whole or not at all.
+/// Times in drafts are resolved by the store's own clock, which every reply carries.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// What an acknowledged write survives: checked, not assumed.
+    fn level(&self) -> Level;
+
+    /// The secret that was created with the schema, so that every node agrees on hashes.
+    fn secret(&self) -> &Secret;
+
+    /// What is remembered of `id`, if the store can tell at once, without waiting for a disk or a
+    /// network. `None` means "ask properly", never "absent". The engine asks this first, so a store
+    /// on this machine answers replays here.
+    fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
+        let _ = id;
+        None
+    }
+
+    /// The latest committed record (`conformance::fresh`).
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError>;
+
+    /// Inserts the draft if the key is absent; otherwise returns what is there, unchanged.
+    ///
+    /// - **Atomic.** Of any number of concurrent calls for one key, exactly one returns
+    ///   [`Inserted::New`]. Check-then-insert fails `conformance::one_winner`.
+    /// - **Durable.** Once `New` is returned, the record survives what the level says.
+    /// - **Fresh.** `Existing` is the latest committed record, never a lagging replica's.
+    /// - **Exact.** Scope and key are compared on a hit; a difference is [`StoreError::Collision`]
+    ///   (`conformance::collision_is_refused`).
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] promises that nothing was written; [`StoreError::Ambiguous`]
+    /// makes the engine read again before it speaks to the upstream.
+    async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError>;
+
+    /// Writes the change if the record's revision is `expected`; otherwise returns what is there.
+    ///
+    /// - **Atomic with its journal.** Both or neither (`conformance::journal_with_the_swap`).
+    /// - **One winner.** Of concurrent swaps from one revision, one succeeds
+    ///   (`conformance::one_swap_wins`).
+    ///
+    /// # Errors
+    /// As [`insert_or_get`](Self::insert_or_get).
+    async fn swap(
+        &self,
+        expected: Revision,
+        change: Change,
+    ) -> Result<Reply<Swapped>, StoreError>;
+
+    /// Deletes the record if its revision is `expected`, and says whether it did.
+    ///
+    /// # Errors
+    /// As [`insert_or_get`](Self::insert_or_get).
+    async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError>;
+
+    /// Writes journal rows that belong to no change.
+    ///
+    /// # Errors
+    /// As [`insert_or_get`](Self::insert_or_get).
+    async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError>;
+
+    /// Records in progress whose lease has run out, without their responses.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError>;
+
+    /// Unknown records that the reconciler is due to look at.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError>;
+
+    /// The next stretch of the reaper's walk over all records: looks at up to `limit` of them and
+    /// returns those that may be due for expiry or deletion. The store remembers where it was.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError>;
+
+    /// Records, newest first. `cursor` is the `next` of an earlier page; records that were there
+    /// all along are seen once each (`conformance::pages_are_stable`).
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn list(
+        &self,
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<Listed>, StoreError>;
+
+    /// The journal of one record, oldest first.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError>;
+
+    /// The whole journal, newest first.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn audit(&self, cursor: Option<u64>, limit: usize) -> Result<Page<JournalRow>, StoreError>;
+
+    /// Records per state.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn counts(&self) -> Result<Counts, StoreError>;
+
+    /// Keeps a recipe under its id, for ever.
+    ///
+    /// # Errors
+    /// As [`insert_or_get`](Self::insert_or_get).
+    async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError>;
+
+    /// A recipe that was kept.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError>;
+
+    /// Ids of records that changed, from any node, for waiters. A hint: polling is the truth.
+    fn wakeups(&self) -> broadcast::Receiver<RecordId>;
+}
+
+/// A secret for a new store.
+pub(crate) fn random_secret() -> Secret {
+    let mut bytes = [0_u8; 32];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the system's random source does not fail on Linux");
+    Secret::from_bytes(bytes)
+}

@@ -1,0 +1,296 @@
+//! Records in this process's memory: for tests, simulation and `memory:`. Gone with the process.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+};
+
+use async_trait::async_trait;
+use onlyonce_core::{
+    Recipe, RecipeId, Record, RecordId, Secret, State, Timestamp,
+    record::{Change, Draft, JournalEntry, Revision},
+};
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+
+use crate::{
+    Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
+    WAKEUP_BACKLOG, Walk, clock::StoreClock, random_secret,
+};
+
+/// Locks that keys are spread over, so that they do not meet.
+const SHARDS: usize = 64;
+
+/// A store in memory.
+pub struct MemoryStore {
+    secret: Secret,
+    clock: StoreClock,
+    shards: Vec<Mutex<Shard>>,
+    next_number: AtomicU64,
+    walked: AtomicUsize,
+    journal: Mutex<Vec<JournalRow>>,
+    recipes: Mutex<HashMap<RecipeId, Recipe>>,
+    wakeups: broadcast::Sender<RecordId>,
+}
+
+#[derive(Default)]
+struct Shard {
+    records: HashMap<RecordId, (u64, Record)>,
+    /// What has a lease or a look that is due, so that the sweeper need not look at everything.
+    live: HashSet<RecordId>,
+}
+
+impl MemoryStore {
+    /// An empty store with a secret of its own.
+    pub fn new() -> Self {
+        Self::with(random_secret(), StoreClock::system())
+    }
+
+    /// An empty store with a given secret and clock: for simulations.
+    pub fn with(secret: Secret, clock: StoreClock) -> Self {
+        Self {
+            secret,
+            clock,
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            next_number: AtomicU64::new(1),
+            walked: AtomicUsize::new(0),
+            journal: Mutex::default(),
+            recipes: Mutex::default(),
+            wakeups: broadcast::Sender::new(WAKEUP_BACKLOG),
+        }
+    }
+
+    fn shard(&self, id: RecordId) -> &Mutex<Shard> {
+        &self.shards[usize::from(id.0[0]) % SHARDS]
+    }
+
+    fn note(&self, at: Timestamp, entries: Vec<JournalEntry>) {
+        if entries.is_empty() {
+            return;
+        }
+        let mut journal = self.journal.lock();
+        for entry in entries {
+            let number = journal.len() as u64 + 1;
+            journal.push(JournalRow { number, at, entry });
+        }
+    }
+
+    fn live_where(
+        &self,
+        limit: usize,
+        wanted: impl Fn(&Record, Timestamp) -> bool,
+    ) -> Reply<Vec<Record>> {
+        let now = self.clock.now();
+        let mut value = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let records = shard.live.iter().filter_map(|id| shard.records.get(id));
+            value.extend(records.map(|(_, record)| record).filter(|r| wanted(r, now)).cloned());
+        }
+        // The order of a hash set is chance, and a simulation must not depend on chance.
+        value.sort_by_key(|record| record.id);
+        value.truncate(limit);
+        Reply { now, value }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Shard {
+    fn put(&mut self, number: u64, record: Record) {
+        let times = &record.times;
+        if times.lease_until.is_some() || times.reconcile_after.is_some() {
+            self.live.insert(record.id);
+        } else {
+            self.live.remove(&record.id);
+        }
+        self.records.insert(record.id, (number, record));
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn level(&self) -> Level {
+        Level::Volatile
+    }
+
+    fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
+        let value = self.shard(id).lock().records.get(&id)?.1.clone();
+        Some(Reply { now: self.clock.now(), value })
+    }
+
+    async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
+        let value = self.shard(id).lock().records.get(&id).map(|(_, record)| record.clone());
+        Ok(Reply { now: self.clock.now(), value })
+    }
+
+    async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
+        let now = self.clock.now();
+        let id = draft.record.id;
+        let mut shard = self.shard(id).lock();
+        if let Some((_, record)) = shard.records.get(&id) {
+            if record.scope != draft.record.scope || record.key != draft.record.key {
+                return Err(StoreError::Collision);
+            }
+            return Ok(Reply { now, value: Inserted::Existing(record.clone()) });
+        }
+        let record = draft.stamp(now);
+        shard.put(self.next_number.fetch_add(1, Ordering::Relaxed), record.clone());
+        Ok(Reply { now, value: Inserted::New(record) })
+    }
+
+    async fn swap(
+        &self,
+        expected: Revision,
+        change: Change,
+    ) -> Result<Reply<Swapped>, StoreError> {
+        let now = self.clock.now();
+        let id = change.draft.record.id;
+        let record = {
+            let mut shard = self.shard(id).lock();
+            let Some((number, current)) = shard.records.get(&id) else {
+                return Ok(Reply { now, value: Swapped::Absent });
+            };
+            if current.revision != expected {
+                return Ok(Reply { now, value: Swapped::Conflict(current.clone()) });
+            }
+            let number = *number;
+            let record = change.draft.stamp(now);
+            shard.put(number, record.clone());
+            self.note(now, change.journal);
+            record
+        };
+        // No listener is no failure.
+        let _ = self.wakeups.send(id);
+        Ok(Reply { now, value: Swapped::Done(record) })
+    }
+
+    async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
+        let mut shard = self.shard(id).lock();
+        if shard.records.get(&id).is_none_or(|(_, record)| record.revision != expected) {
+            return Ok(false);
+        }
+        shard.records.remove(&id);
+        shard.live.remove(&id);
+        Ok(true)
+    }
+
+    async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
+        self.note(self.clock.now(), journal);
+        Ok(())
+    }
+
+    async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        Ok(self.live_where(limit, |record, now| {
+            record.times.lease_until.is_some_and(|until| until <= now)
+        }))
+    }
+
+    async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        Ok(self.live_where(limit, |record, now| {
+            record.times.reconcile_after.is_some_and(|at| at <= now)
+        }))
+    }
+
+    async fn walk(&self, _limit: usize) -> Result<Reply<Walk>, StoreError> {
+        // One shard a stretch: memory needs no gentler pace.
+        let index = self.walked.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        let now = self.clock.now();
+        let shard = self.shards[index].lock();
+        let mut candidates: Vec<Record> = shard
+            .records
+            .values()
+            .map(|(_, record)| record)
+            .filter(|record| is_due(record, now))
+            .cloned()
+            .collect();
+        candidates.sort_by_key(|record| record.id);
+        Ok(Reply { now, value: Walk { candidates, wrapped: index + 1 == SHARDS } })
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<Listed>, StoreError> {
+        let mut found: Vec<(u64, Record)> = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let wanted = shard.records.values().filter(|(number, record)| {
+                cursor.is_none_or(|cursor| *number < cursor) && filter.admits(record)
+            });
+            found.extend(wanted.cloned());
+        }
+        found.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().map(|(number, _)| *number).filter(|_| more);
+        let items = found.into_iter().map(|(_, record)| listed(record)).collect();
+        Ok(Page { items, next })
+    }
+
+    async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
+        Ok(self.journal.lock().iter().filter(|row| row.entry.id == id).cloned().collect())
+    }
+
+    async fn audit(
+        &self,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<JournalRow>, StoreError> {
+        let journal = self.journal.lock();
+        let end = cursor.map_or(journal.len(), |cursor| {
+            usize::try_from(cursor.saturating_sub(1)).unwrap_or(usize::MAX).min(journal.len())
+        });
+        let begin = end.saturating_sub(limit);
+        let items: Vec<_> = journal[begin..end].iter().rev().cloned().collect();
+        let next = items.last().map(|row| row.number).filter(|_| begin > 0);
+        Ok(Page { items, next })
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        let mut counts: Counts = State::ALL.into_iter().map(|state| (state, 0)).collect();
+        for shard in &self.shards {
+            for (_, record) in shard.lock().records.values() {
+                *counts.entry(record.state).or_default() += 1;
+            }
+        }
+        Ok(counts)
+    }
+
+    async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
+        self.recipes.lock().insert(recipe.id(), recipe.clone());
+        Ok(())
+    }
+
+    async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
+        Ok(self.recipes.lock().get(&id).cloned())
+    }
+
+    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
+        self.wakeups.subscribe()
+    }
+}
+
+/// Whether some time of `record` that the reaper cares about has come. What follows from that is
+/// the machine's to say.
+pub(crate) fn is_due(record: &Record, now: Timestamp) -> bool {
+    let times = [record.times.expires_at, record.times.delete_at];
+    times.into_iter().flatten().any(|at| at <= now)
+}
+
+/// A record as lists show it.
+pub(crate) fn listed(mut record: Record) -> Listed {
+    let response = record.response.take();
+    let response = response.map(|response| (response.status, response.stored_bytes()));
+    Listed { record, response }
+}

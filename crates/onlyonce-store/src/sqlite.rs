@@ -1,0 +1,313 @@
+//! The embedded store: one SQLite file, one writer thread that commits in groups.
+//!
+//! A write joins the group that is being gathered while the last one is made durable, so one fsync
+//! serves many keys. Reads go to connections of their own, at once and in the calling thread: a
+//! record is a few pages of a memory-mapped or cached file, and a hop to another thread would cost
+//! more than the read. Replays therefore never wait for an fsync.
+//!
+//! Deliberately absent: a second process on the same file. Wake-ups and counters live in this
+//! process, so [`SqliteStore::open`] takes a lock and refuses a file that is in use.
+
+mod batch;
+mod checkpoint;
+mod read;
+mod row;
+mod schema;
+mod write;
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use async_trait::async_trait;
+use onlyonce_core::{
+    Recipe, RecipeId, Record, RecordId, Secret,
+    record::{Change, Draft, JournalEntry, Revision},
+};
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+
+use crate::{
+    BoxError, Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError,
+    Swapped, WAKEUP_BACKLOG, Walk, clock::StoreClock,
+};
+use batch::{Done, Operation, Writer};
+use checkpoint::Checkpointer;
+use read::Readers;
+use write::Tally;
+
+/// Why a file could not be opened as a store.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another process has it.
+    #[error(
+        "{0} is in use by another process: an embedded store serves one gateway; stop the other one, or use a shared store"
+    )]
+    InUse(PathBuf),
+    /// It was made by a newer version.
+    #[error(
+        "{path} has schema version {found}, and this program knows versions up to {known}: run a newer program"
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// Ours.
+        known: i64,
+    },
+    /// It was made by an older version, and may not be changed.
+    #[error("{path} has schema version {found}, and store.migrate is off: run `onlyonce migrate`")]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+    },
+    /// The file system said no.
+    #[error("cannot open {path}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// SQLite said no.
+    #[error("cannot open {path} as a SQLite database")]
+    Sqlite {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// The secret in the file is not one.
+    #[error("{0} holds no usable secret: it is damaged, or not a store of this program")]
+    Damaged(PathBuf),
+}
+
+/// A store in one SQLite file.
+pub struct SqliteStore {
+    secret: Secret,
+    clock: StoreClock,
+    readers: Readers,
+    writer: Writer,
+    tally: Arc<Tally>,
+    walked: Mutex<i64>,
+    wakeups: broadcast::Sender<RecordId>,
+    _checkpointer: Checkpointer,
+    /// Released with the process, however it ends.
+    _lock: File,
+}
+
+impl SqliteStore {
+    /// Opens or creates the file, bringing its schema up to date.
+    ///
+    /// # Errors
+    /// [`OpenError`] says why the file cannot be used.
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        Self::open_with(path, StoreClock::system(), true)
+    }
+
+    /// As [`open`](Self::open), with a clock, and with the choice to leave an old schema alone.
+    ///
+    /// # Errors
+    /// [`OpenError`] says why the file cannot be used.
+    pub fn open_with(path: &Path, clock: StoreClock, migrate: bool) -> Result<Self, OpenError> {
+        let lock = take_lock(path)?;
+        let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+        let mut connection = schema::connect(path).map_err(sqlite)?;
+        schema::prepare(&mut connection, path, migrate)?;
+        let secret = schema::secret(&connection, path)?;
+        let walked = schema::walk_position(&connection).map_err(sqlite)?;
+        let tally = Arc::new(Tally::count(&connection).map_err(sqlite)?);
+        let readers = Readers::open(path).map_err(sqlite)?;
+        let checkpointer = Checkpointer::start(path).map_err(sqlite)?;
+        let wakeups = broadcast::Sender::new(WAKEUP_BACKLOG);
+        let writer = Writer::start(connection, clock.clone(), tally.clone(), wakeups.clone())
+            .map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+        Ok(Self {
+            secret,
+            clock,
+            readers,
+            writer,
+            tally,
+            walked: Mutex::new(walked),
+            wakeups,
+            _checkpointer: checkpointer,
+            _lock: lock,
+        })
+    }
+
+    fn read<T>(
+        &self,
+        read: impl Fn(&rusqlite::Connection) -> Result<T, ReadError>,
+    ) -> Result<T, StoreError> {
+        Ok(self.readers.with(read)?)
+    }
+}
+
+fn take_lock(path: &Path) -> Result<File, OpenError> {
+    let io = |source| OpenError::Io { path: path.to_owned(), source };
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(PathBuf::from(name))
+        .map_err(io)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),
+        Err(std::fs::TryLockError::Error(source)) => Err(io(source)),
+    }
+}
+
+/// What can go wrong while reading.
+#[derive(Debug)]
+enum ReadError {
+    Sqlite(rusqlite::Error),
+    Unreadable(BoxError),
+}
+
+impl From<rusqlite::Error> for ReadError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+impl From<crate::codec::CodecError> for ReadError {
+    fn from(error: crate::codec::CodecError) -> Self {
+        Self::Unreadable(Box::new(error))
+    }
+}
+
+impl From<ReadError> for StoreError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Sqlite(error) => Self::Unavailable(Box::new(error)),
+            ReadError::Unreadable(error) => Self::Unreadable(error),
+        }
+    }
+}
+
+/// The writer answers each operation with the outcome of its own kind.
+fn mismatched() -> StoreError {
+    StoreError::Ambiguous("the writer answered another question".into())
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn level(&self) -> Level {
+        Level::Sync
+    }
+
+    fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
+        // An error here is met again, and reported, on the way that waits.
+        let value = self.read(|connection| read::record(connection, id)).ok()??;
+        Some(Reply { now: self.clock.now(), value })
+    }
+
+    async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
+        let value = self.read(|connection| read::record(connection, id))?;
+        Ok(Reply { now: self.clock.now(), value })
+    }
+
+    async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
+        match self.writer.submit(Operation::Insert(Box::new(draft))).await? {
+            (now, Done::Inserted(value)) => Ok(Reply { now, value: *value }),
+            _ => Err(mismatched()),
+        }
+    }
+
+    async fn swap(
+        &self,
+        expected: Revision,
+        change: Change,
+    ) -> Result<Reply<Swapped>, StoreError> {
+        match self.writer.submit(Operation::Swap(expected, Box::new(change))).await? {
+            (now, Done::Swapped(value)) => Ok(Reply { now, value: *value }),
+            _ => Err(mismatched()),
+        }
+    }
+
+    async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
+        match self.writer.submit(Operation::Delete(id, expected)).await? {
+            (_, Done::Deleted(deleted)) => Ok(deleted),
+            _ => Err(mismatched()),
+        }
+    }
+
+    async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
+        self.writer.submit(Operation::Append(journal)).await.map(|_| ())
+    }
+
+    async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        let now = self.clock.now();
+        let value = self.read(|connection| read::lapsed(connection, now, limit))?;
+        Ok(Reply { now, value })
+    }
+
+    async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        let now = self.clock.now();
+        let value = self.read(|connection| read::due(connection, now, limit))?;
+        Ok(Reply { now, value })
+    }
+
+    async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError> {
+        let now = self.clock.now();
+        let from = *self.walked.lock();
+        let (walk, position) =
+            self.read(|connection| read::walk(connection, from, now, limit))?;
+        *self.walked.lock() = position;
+        self.writer.submit(Operation::WalkedTo(position)).await?;
+        Ok(Reply { now, value: walk })
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<Listed>, StoreError> {
+        self.read(|connection| read::list(connection, filter, cursor, limit))
+    }
+
+    async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
+        self.read(|connection| read::history(connection, id))
+    }
+
+    async fn audit(
+        &self,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<JournalRow>, StoreError> {
+        self.read(|connection| read::audit(connection, cursor, limit))
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        Ok(self.tally.counts())
+    }
+
+    async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
+        let operation = Operation::KeepRecipe(recipe.id(), recipe.encode());
+        self.writer.submit(operation).await.map(|_| ())
+    }
+
+    async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
+        self.read(|connection| read::recipe(connection, id))
+    }
+
+    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
+        self.wakeups.subscribe()
+    }
+}

@@ -1,0 +1,170 @@
+//! Group commit: one thread owns the writing connection and makes whatever has queued up durable in
+//! one transaction. There is no artificial delay: a lone write commits at once, and while it does,
+//! the next group gathers.
+
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+};
+
+use onlyonce_core::{
+    RecipeId, RecordId, Timestamp,
+    record::{Change, Draft, JournalEntry, Revision},
+};
+use rusqlite::Connection;
+use tokio::sync::{broadcast, oneshot};
+
+use super::write::{self, Tally};
+use crate::{Inserted, StoreError, Swapped, clock::StoreClock};
+
+/// Operations in one transaction.
+const MAX_GROUP: usize = 256;
+/// Operations that may wait. Beyond it the store says that it is unavailable, at once.
+const MAX_QUEUE: usize = 8_192;
+
+/// Something to be written.
+pub(super) enum Operation {
+    Insert(Box<Draft>),
+    Swap(Revision, Box<Change>),
+    Delete(RecordId, Revision),
+    Append(Vec<JournalEntry>),
+    KeepRecipe(RecipeId, Vec<u8>),
+    WalkedTo(i64),
+}
+
+/// What came of it.
+pub(super) enum Done {
+    Inserted(Box<Inserted>),
+    Swapped(Box<Swapped>),
+    Deleted(bool),
+    Written,
+}
+
+struct Queued {
+    operation: Operation,
+    reply: oneshot::Sender<Result<(Timestamp, Done), StoreError>>,
+}
+
+/// The way to the writing thread. It ends when this is dropped.
+pub(super) struct Writer(mpsc::SyncSender<Queued>);
+
+impl Writer {
+    pub(super) fn start(
+        connection: Connection,
+        clock: StoreClock,
+        tally: Arc<Tally>,
+        wakeups: broadcast::Sender<RecordId>,
+    ) -> std::io::Result<Self> {
+        let (sender, queue) = mpsc::sync_channel(MAX_QUEUE);
+        let mut group = Group { connection, clock, tally, wakeups };
+        thread::Builder::new()
+            .name("onlyonce-sqlite-writer".into())
+            .spawn(move || group.run(&queue))?;
+        Ok(Self(sender))
+    }
+
+    /// Queues `operation` and waits until it is durable.
+    pub(super) async fn submit(
+        &self,
+        operation: Operation,
+    ) -> Result<(Timestamp, Done), StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.0.try_send(Queued { operation, reply }).map_err(|error| {
+            StoreError::Unavailable(match error {
+                mpsc::TrySendError::Full(_) => "too many writes are waiting".into(),
+                mpsc::TrySendError::Disconnected(_) => "the writer has ended".into(),
+            })
+        })?;
+        // A writer that died may have committed before it could say so.
+        answer.await.unwrap_or_else(|_| Err(StoreError::Ambiguous("the writer has ended".into())))
+    }
+}
+
+struct Group {
+    connection: Connection,
+    clock: StoreClock,
+    tally: Arc<Tally>,
+    wakeups: broadcast::Sender<RecordId>,
+}
+
+impl Group {
+    fn run(&mut self, queue: &mpsc::Receiver<Queued>) {
+        while let Ok(first) = queue.recv() {
+            let mut group = vec![first];
+            while group.len() < MAX_GROUP
+                && let Ok(next) = queue.try_recv()
+            {
+                group.push(next);
+            }
+            self.commit(group);
+        }
+    }
+
+    /// Commits the group, or, if one of it cannot be written, each of it alone: a bad neighbour
+    /// costs speed, not an answer.
+    fn commit(&mut self, group: Vec<Queued>) {
+        let operations: Vec<&Operation> = group.iter().map(|queued| &queued.operation).collect();
+        match self.transact(&operations) {
+            Ok((now, outcomes)) => {
+                for (queued, outcome) in group.into_iter().zip(outcomes) {
+                    self.answer(queued, Ok((now, outcome)));
+                }
+            }
+            Err(error) if group.len() == 1 || error.is_ambiguous() => {
+                for queued in group {
+                    self.answer(queued, Err(duplicate(&error)));
+                }
+            }
+            Err(_) => {
+                for queued in group {
+                    let outcome = self.transact(&[&queued.operation]).and_then(|(now, outcomes)| {
+                        let outcome = outcomes.into_iter().next();
+                        outcome.map(|outcome| (now, outcome)).ok_or_else(super::mismatched)
+                    });
+                    self.answer(queued, outcome);
+                }
+            }
+        }
+    }
+
+    fn transact(&mut self, group: &[&Operation]) -> Result<(Timestamp, Vec<Done>), StoreError> {
+        let unavailable = |error: rusqlite::Error| StoreError::Unavailable(Box::new(error));
+        let now = self.clock.now();
+        let transaction = self
+            .connection
+            .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
+            .map_err(unavailable)?;
+        let mut steps = Vec::new();
+        let mut outcomes = Vec::with_capacity(group.len());
+        for operation in group {
+            // Dropping the transaction rolls it back, so an error here leaves nothing behind.
+            outcomes.push(write::apply(&transaction, operation, now, &mut steps)?);
+        }
+        // A commit that fails may have reached the disk: recovery would then find it.
+        transaction.commit().map_err(|error| StoreError::Ambiguous(Box::new(error)))?;
+        self.tally.take(&steps);
+        Ok((now, outcomes))
+    }
+
+    fn answer(&self, queued: Queued, outcome: Result<(Timestamp, Done), StoreError>) {
+        if let Ok((_, Done::Swapped(swapped))) = &outcome
+            && let Swapped::Done(record) = &**swapped
+        {
+            // No listener is no failure.
+            let _ = self.wakeups.send(record.id);
+        }
+        // Whoever asked may have gone; what was written stands.
+        let _ = queued.reply.send(outcome);
+    }
+}
+
+/// One failure told to many.
+fn duplicate(error: &StoreError) -> StoreError {
+    let text = std::error::Error::source(error).map_or_else(|| error.to_string(), |s| s.to_string());
+    match error {
+        StoreError::Unavailable(_) => StoreError::Unavailable(text.into()),
+        StoreError::Ambiguous(_) => StoreError::Ambiguous(text.into()),
+        StoreError::Unreadable(_) => StoreError::Unreadable(text.into()),
+        StoreError::Collision => StoreError::Collision,
+    }
+}

@@ -1,0 +1,146 @@
+//! The versioned row: how a record is laid out in `keys`, and how it is read back.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use onlyonce_core::{
+    AttemptId, Fence, Fingerprint, Key, RecipeId, Record, RecordId, Scope, State, Timestamp,
+    record::{
+        Actor, JournalEntry, JournalEvent, LastError, Revision, StoredBody, StoredResponse, Times,
+    },
+    secret::CallerMark,
+};
+use rusqlite::Row;
+
+use super::ReadError;
+use crate::{JournalRow, codec};
+
+/// The version of a row. A row of another version is not read as if it were this one.
+pub(super) const ROW_VERSION: i64 = 1;
+
+/// The columns of `keys` in the order in which [`read`] takes them.
+pub(super) const COLUMNS: &str = "id, row_version, scope, key, route, method, path, revision, \
+     state, attempt_id, fence, generation, fingerprint, recipe, caller, tombstone_ttl, last_error, \
+     created_at, last_run_at, completed_at, expires_at, lease_until, unknown_since, \
+     reconcile_after, delete_at, response_status, response_bytes, response_head, evidence, \
+     negatives, inconclusive, dead_letter";
+
+fn unreadable(what: &'static str) -> ReadError {
+    ReadError::Unreadable(what.into())
+}
+
+fn bytes<const N: usize>(row: &Row<'_>, column: usize) -> Result<[u8; N], ReadError> {
+    optional_bytes(row, column)?.ok_or_else(|| unreadable("a stored id is missing"))
+}
+
+fn optional_bytes<const N: usize>(
+    row: &Row<'_>,
+    column: usize,
+) -> Result<Option<[u8; N]>, ReadError> {
+    let value = row.get_ref(column)?;
+    let blob = value.as_blob_or_null().map_err(|_| unreadable("a stored id is not bytes"))?;
+    blob.map(|blob| blob.try_into().map_err(|_| unreadable("a stored id has a wrong length")))
+        .transpose()
+}
+
+fn text<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a str, ReadError> {
+    row.get_ref(column)?.as_str().map_err(|_| unreadable("a stored text is not text"))
+}
+
+/// The record in `row`, whose columns are [`COLUMNS`]; without its response.
+pub(super) fn read(row: &Row<'_>) -> Result<Record, ReadError> {
+    let version: i64 = row.get(1)?;
+    if version != ROW_VERSION {
+        return Err(unreadable("a stored row has a version that this program does not know"));
+    }
+    let last_error = match row.get_ref(16)?.as_str_or_null() {
+        Ok(None) => None,
+        Ok(Some(word)) => {
+            Some(LastError::from_word(word).ok_or_else(|| unreadable("an unknown last_error"))?)
+        }
+        Err(_) => return Err(unreadable("a stored last_error is not text")),
+    };
+    let evidence = match row.get_ref(28)?.as_blob_or_null() {
+        Ok(block) => block.map(codec::decode_evidence).transpose()?,
+        Err(_) => return Err(unreadable("stored evidence is not bytes")),
+    };
+    let time = |column: usize| row.get::<_, Option<i64>>(column).map(|at| at.map(Timestamp));
+    let millis: i64 = row.get(15)?;
+    Ok(Record {
+        id: RecordId(bytes(row, 0)?),
+        scope: Scope::from_stored(text(row, 2)?),
+        key: Key::from_stored(text(row, 3)?),
+        route: Arc::from(text(row, 4)?),
+        method: Arc::from(text(row, 5)?),
+        path: Arc::from(text(row, 6)?),
+        revision: Revision(row.get::<_, i64>(7)?.unsigned_abs()),
+        state: State::from_word(text(row, 8)?).ok_or_else(|| unreadable("an unknown state"))?,
+        attempt_id: AttemptId(u128::from_be_bytes(bytes(row, 9)?)),
+        fence: Fence(row.get(10)?),
+        generation: row.get(11)?,
+        fingerprint: optional_bytes(row, 12)?.map(Fingerprint),
+        recipe: RecipeId(bytes(row, 13)?),
+        caller: optional_bytes(row, 14)?.map(CallerMark),
+        tombstone_ttl: Duration::from_millis(millis.unsigned_abs()),
+        last_error,
+        response: None,
+        evidence,
+        negatives: row.get(29)?,
+        inconclusive: row.get(30)?,
+        dead_letter: row.get(31)?,
+        times: Times {
+            created_at: time(17)?,
+            last_run_at: time(18)?,
+            completed_at: time(19)?,
+            expires_at: time(20)?,
+            lease_until: time(21)?,
+            unknown_since: time(22)?,
+            reconcile_after: time(23)?,
+            delete_at: time(24)?,
+        },
+    })
+}
+
+/// The response of `row`, whose body stands in the column after [`COLUMNS`].
+pub(super) fn read_response(row: &Row<'_>) -> Result<Option<Arc<StoredResponse>>, ReadError> {
+    let head = row.get_ref(27)?.as_blob_or_null().map_err(|_| unreadable("a head is not bytes"))?;
+    let body = row.get_ref(32)?.as_blob_or_null().map_err(|_| unreadable("a body is not bytes"))?;
+    let Some(head) = head else { return Ok(None) };
+    let response = codec::decode_head(head, body.map(Bytes::copy_from_slice))?;
+    Ok(Some(Arc::new(response)))
+}
+
+/// The bytes of a response that go into `bodies`.
+pub(super) fn body_of(response: &StoredResponse) -> Option<&Bytes> {
+    match &response.body {
+        StoredBody::Full { bytes, .. } => Some(bytes),
+        StoredBody::NotStored => None,
+    }
+}
+
+/// The columns of `journal` in the order in which [`read_journal`] takes them.
+pub(super) const JOURNAL_COLUMNS: &str =
+    "number, at, id, event, from_state, to_state, attempt, actor, detail";
+
+/// The journal row in `row`, whose columns are [`JOURNAL_COLUMNS`].
+pub(super) fn read_journal(row: &Row<'_>) -> Result<JournalRow, ReadError> {
+    let state = |column: usize| -> Result<Option<State>, ReadError> {
+        let word: Option<String> = row.get(column)?;
+        word.map(|word| State::from_word(&word).ok_or_else(|| unreadable("an unknown state")))
+            .transpose()
+    };
+    Ok(JournalRow {
+        number: row.get::<_, i64>(0)?.unsigned_abs(),
+        at: Timestamp(row.get(1)?),
+        entry: JournalEntry {
+            id: RecordId(bytes(row, 2)?),
+            event: JournalEvent::from_word(text(row, 3)?)
+                .ok_or_else(|| unreadable("an unknown event"))?,
+            from: state(4)?,
+            to: state(5)?,
+            attempt: row.get(6)?,
+            actor: Actor::from_word(text(row, 7)?).ok_or_else(|| unreadable("an unknown actor"))?,
+            detail: row.get(8)?,
+        },
+    })
+}

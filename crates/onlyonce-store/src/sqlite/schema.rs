@@ -1,0 +1,142 @@
+//! The tables of the embedded store, how a connection is set up, and how a file is brought up to
+//! date.
+
+use std::{path::Path, time::Duration};
+
+use onlyonce_core::Secret;
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+
+use super::OpenError;
+use crate::random_secret;
+
+/// The newest schema this program knows.
+pub(super) const VERSION: i64 = 1;
+/// How long a statement waits for a lock that a checkpoint holds.
+const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
+/// Statements that a connection keeps prepared.
+const PREPARED_STATEMENTS: usize = 64;
+
+/// Version 1. Rows go in at the end of `keys`; the unique hash is the only index, since an index on
+/// times would be written twice for every key. What is in progress or unknown also stands in
+/// `live`, which stays small, so that the sweeper need not walk everything. Bodies stand apart, so
+/// that walking the keys does not read them.
+const VERSION_1: &str = "
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE keys (
+    n INTEGER PRIMARY KEY,
+    id BLOB NOT NULL UNIQUE,
+    row_version INTEGER NOT NULL,
+    scope TEXT NOT NULL,
+    key TEXT NOT NULL,
+    route TEXT NOT NULL,
+    method TEXT NOT NULL,
+    path TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    attempt_id BLOB NOT NULL,
+    fence INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    fingerprint BLOB,
+    recipe BLOB NOT NULL,
+    caller BLOB,
+    tombstone_ttl INTEGER NOT NULL,
+    last_error TEXT,
+    created_at INTEGER,
+    last_run_at INTEGER,
+    completed_at INTEGER,
+    expires_at INTEGER,
+    lease_until INTEGER,
+    unknown_since INTEGER,
+    reconcile_after INTEGER,
+    delete_at INTEGER,
+    response_status INTEGER,
+    response_bytes INTEGER,
+    response_head BLOB,
+    evidence BLOB,
+    negatives INTEGER NOT NULL,
+    inconclusive INTEGER NOT NULL,
+    dead_letter INTEGER NOT NULL
+);
+CREATE TABLE bodies (n INTEGER PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE live (n INTEGER PRIMARY KEY, lease_until INTEGER, reconcile_after INTEGER);
+CREATE TABLE journal (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    at INTEGER NOT NULL,
+    id BLOB NOT NULL,
+    event TEXT NOT NULL,
+    from_state TEXT,
+    to_state TEXT,
+    attempt INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    detail TEXT
+);
+CREATE INDEX journal_by_id ON journal (id);
+CREATE TABLE recipes (id BLOB PRIMARY KEY, recipe BLOB NOT NULL) WITHOUT ROWID;
+";
+
+/// A connection with the settings that the level `sync` stands on.
+pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    // The checkpoint thread does it; a committing thread would make its group wait.
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    connection.pragma_update(None, "cache_size", -16_384)?;
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
+    Ok(connection)
+}
+
+/// Creates or upgrades the schema.
+pub(super) fn prepare(
+    connection: &mut Connection,
+    path: &Path,
+    migrate: bool,
+) -> Result<(), OpenError> {
+    let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+    let found: i64 = connection
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(sqlite)?;
+    if found > VERSION {
+        return Err(OpenError::Newer { path: path.to_owned(), found, known: VERSION });
+    }
+    if found == VERSION {
+        return Ok(());
+    }
+    if !migrate {
+        return Err(OpenError::Older { path: path.to_owned(), found });
+    }
+    create(connection).map_err(sqlite)
+}
+
+fn create(connection: &mut Connection) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    transaction.execute_batch(VERSION_1)?;
+    transaction.execute(
+        "INSERT INTO meta (name, value) VALUES ('secret', ?1)",
+        params![random_secret().as_bytes()],
+    )?;
+    transaction.pragma_update(None, "user_version", VERSION)?;
+    transaction.commit()
+}
+
+/// The secret that was created with the schema.
+pub(super) fn secret(connection: &Connection, path: &Path) -> Result<Secret, OpenError> {
+    let found: Option<Vec<u8>> = connection
+        .query_row("SELECT value FROM meta WHERE name = 'secret'", [], |row| row.get(0))
+        .optional()
+        .map_err(|source| OpenError::Sqlite { path: path.to_owned(), source })?;
+    found
+        .and_then(|bytes| bytes.try_into().ok())
+        .map(Secret::from_bytes)
+        .ok_or_else(|| OpenError::Damaged(path.to_owned()))
+}
+
+/// Where the reaper's walk stood.
+pub(super) fn walk_position(connection: &Connection) -> rusqlite::Result<i64> {
+    let found = connection
+        .query_row("SELECT value FROM meta WHERE name = 'walked_to'", [], |row| row.get(0))
+        .optional()?;
+    Ok(found.unwrap_or(0))
+}

@@ -1,0 +1,297 @@
+//! What the writing thread does with one operation, inside the group's transaction.
+
+use std::sync::{
+    LazyLock,
+    atomic::{AtomicI64, Ordering},
+};
+
+use onlyonce_core::{
+    Record, RecordId, State, Timestamp,
+    record::{Change, Draft, JournalEntry, Revision},
+};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+
+use super::{
+    ReadError,
+    batch::{Done, Operation},
+    read,
+    row::{self, COLUMNS, ROW_VERSION},
+};
+use crate::{Counts, Inserted, StoreError, Swapped, codec};
+
+/// Records per state, kept in step with what was committed: counting rows would walk them all.
+pub(super) struct Tally([AtomicI64; State::ALL.len()]);
+
+/// A record that went from one state to another.
+pub(super) struct Step {
+    from: Option<State>,
+    to: Option<State>,
+}
+
+impl Tally {
+    pub(super) fn count(connection: &Connection) -> rusqlite::Result<Self> {
+        let tally = Self(State::ALL.map(|_| AtomicI64::new(0)));
+        let mut statement = connection.prepare("SELECT state, count(*) FROM keys GROUP BY state")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let word: String = row.get(0)?;
+            if let Some(state) = State::from_word(&word) {
+                tally.of(state).store(row.get(1)?, Ordering::Relaxed);
+            }
+        }
+        Ok(tally)
+    }
+
+    fn of(&self, state: State) -> &AtomicI64 {
+        let index = State::ALL.iter().position(|other| *other == state);
+        &self.0[index.expect("ALL holds every state")]
+    }
+
+    pub(super) fn take(&self, steps: &[Step]) {
+        for step in steps {
+            if let Some(from) = step.from {
+                self.of(from).fetch_sub(1, Ordering::Relaxed);
+            }
+            if let Some(to) = step.to {
+                self.of(to).fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let count = |state: State| {
+            u64::try_from(self.of(state).load(Ordering::Relaxed)).unwrap_or_default()
+        };
+        State::ALL.into_iter().map(|state| (state, count(state))).collect()
+    }
+}
+
+/// Applies one operation. An error leaves the transaction to be rolled back.
+pub(super) fn apply(
+    transaction: &Transaction<'_>,
+    operation: &Operation,
+    now: Timestamp,
+    steps: &mut Vec<Step>,
+) -> Result<Done, StoreError> {
+    let outcome = match operation {
+        Operation::Insert(draft) => {
+            return insert(transaction, draft, now, steps);
+        }
+        Operation::Swap(expected, change) => swap(transaction, *expected, change, now, steps),
+        Operation::Delete(id, expected) => delete(transaction, *id, *expected, steps),
+        Operation::Append(journal) => note(transaction, now, journal).map(|()| Done::Written),
+        Operation::KeepRecipe(id, recipe) => transaction
+            .execute(
+                "INSERT INTO recipes (id, recipe) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+                params![id.0, recipe],
+            )
+            .map(|_| Done::Written)
+            .map_err(ReadError::from),
+        Operation::WalkedTo(position) => transaction
+            .execute(
+                "INSERT INTO meta (name, value) VALUES ('walked_to', ?1) \
+                 ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                params![position],
+            )
+            .map(|_| Done::Written)
+            .map_err(ReadError::from),
+    };
+    outcome.map_err(StoreError::from)
+}
+
+fn insert(
+    transaction: &Transaction<'_>,
+    draft: &Draft,
+    now: Timestamp,
+    steps: &mut Vec<Step>,
+) -> Result<Done, StoreError> {
+    if let Some(existing) = read::record(transaction, draft.record.id)? {
+        if existing.scope != draft.record.scope || existing.key != draft.record.key {
+            return Err(StoreError::Collision);
+        }
+        return Ok(Done::Inserted(Box::new(Inserted::Existing(existing))));
+    }
+    let record = draft.clone().stamp(now);
+    put(transaction, None, &record).map_err(ReadError::from)?;
+    steps.push(Step { from: None, to: Some(record.state) });
+    Ok(Done::Inserted(Box::new(Inserted::New(record))))
+}
+
+fn swap(
+    transaction: &Transaction<'_>,
+    expected: Revision,
+    change: &Change,
+    now: Timestamp,
+    steps: &mut Vec<Step>,
+) -> Result<Done, ReadError> {
+    let id = change.draft.record.id;
+    let Some((n, revision, from)) = position(transaction, id)? else {
+        return Ok(Done::Swapped(Box::new(Swapped::Absent)));
+    };
+    if revision != expected {
+        let current = read::record(transaction, id)?;
+        let swapped = current.map_or(Swapped::Absent, Swapped::Conflict);
+        return Ok(Done::Swapped(Box::new(swapped)));
+    }
+    let record = (*change.draft).clone().stamp(now);
+    put(transaction, Some(n), &record)?;
+    note(transaction, now, &change.journal)?;
+    steps.push(Step { from: Some(from), to: Some(record.state) });
+    Ok(Done::Swapped(Box::new(Swapped::Done(record))))
+}
+
+fn delete(
+    transaction: &Transaction<'_>,
+    id: RecordId,
+    expected: Revision,
+    steps: &mut Vec<Step>,
+) -> Result<Done, ReadError> {
+    let Some((n, revision, from)) = position(transaction, id)? else {
+        return Ok(Done::Deleted(false));
+    };
+    if revision != expected {
+        return Ok(Done::Deleted(false));
+    }
+    for table in ["keys", "bodies", "live"] {
+        transaction
+            .prepare_cached(&format!("DELETE FROM {table} WHERE n = ?1"))?
+            .execute(params![n])?;
+    }
+    steps.push(Step { from: Some(from), to: None });
+    Ok(Done::Deleted(true))
+}
+
+/// The row, revision and state of a record.
+fn position(
+    transaction: &Transaction<'_>,
+    id: RecordId,
+) -> Result<Option<(i64, Revision, State)>, ReadError> {
+    let found: Option<(i64, i64, String, i64)> = transaction
+        .prepare_cached("SELECT n, revision, state, row_version FROM keys WHERE id = ?1")?
+        .query_row(params![id.0], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        })
+        .optional()?;
+    let Some((n, revision, word, version)) = found else { return Ok(None) };
+    let state = State::from_word(&word).filter(|_| version == ROW_VERSION);
+    let state = state.ok_or_else(|| ReadError::Unreadable("a row that is not ours".into()))?;
+    Ok(Some((n, Revision(revision.unsigned_abs()), state)))
+}
+
+/// Writes the row `n`, or a new one, with its body and its place among the live ones.
+fn put(transaction: &Transaction<'_>, n: Option<i64>, record: &Record) -> rusqlite::Result<()> {
+    static INSERT: LazyLock<String> = LazyLock::new(|| {
+        let places: Vec<String> = (1..=33).map(|place| format!("?{place}")).collect();
+        format!("INSERT INTO keys ({COLUMNS}, n) VALUES ({})", places.join(", "))
+    });
+    // The id is not set again, so the index on it is not touched.
+    static UPDATE: LazyLock<String> = LazyLock::new(|| {
+        let columns = COLUMNS.split(", ").enumerate().skip(1);
+        let pairs: Vec<String> =
+            columns.map(|(index, column)| format!("{column} = ?{}", index + 1)).collect();
+        format!("UPDATE keys SET {} WHERE n = ?33 AND id = ?1", pairs.join(", "))
+    });
+    let response = record.response.as_deref();
+    let times = &record.times;
+    let at = |time: Option<Timestamp>| time.map(|time| time.0);
+    let sql = if n.is_some() { &UPDATE } else { &INSERT };
+    transaction.prepare_cached(sql)?.execute(params![
+        record.id.0,
+        ROW_VERSION,
+        record.scope.as_str(),
+        record.key.as_str(),
+        &*record.route,
+        &*record.method,
+        &*record.path,
+        i64::try_from(record.revision.0).unwrap_or(i64::MAX),
+        record.state.as_str(),
+        record.attempt_id.0.to_be_bytes(),
+        record.fence.0,
+        record.generation,
+        record.fingerprint.map(|fingerprint| fingerprint.0),
+        record.recipe.0,
+        record.caller.map(|caller| caller.0),
+        i64::try_from(record.tombstone_ttl.as_millis()).unwrap_or(i64::MAX),
+        record.last_error.map(|error| error.as_str()),
+        at(times.created_at),
+        at(times.last_run_at),
+        at(times.completed_at),
+        at(times.expires_at),
+        at(times.lease_until),
+        at(times.unknown_since),
+        at(times.reconcile_after),
+        at(times.delete_at),
+        response.map(|response| response.status.as_u16()),
+        response.map(|response| i64::try_from(response.stored_bytes()).unwrap_or(i64::MAX)),
+        response.map(codec::encode_head),
+        record.evidence.as_ref().map(codec::encode_evidence),
+        record.negatives,
+        record.inconclusive,
+        record.dead_letter,
+        n,
+    ])?;
+    let inserted = n.is_none();
+    let n = n.unwrap_or_else(|| transaction.last_insert_rowid());
+    put_body(transaction, n, record, inserted)?;
+    put_live(transaction, n, record)
+}
+
+fn put_body(
+    transaction: &Transaction<'_>,
+    n: i64,
+    record: &Record,
+    inserted: bool,
+) -> rusqlite::Result<()> {
+    match record.response.as_deref().and_then(row::body_of) {
+        Some(body) => transaction
+            .prepare_cached("INSERT OR REPLACE INTO bodies (n, body) VALUES (?1, ?2)")?
+            .execute(params![n, &body[..]])?,
+        None if inserted => 0,
+        None => {
+            transaction.prepare_cached("DELETE FROM bodies WHERE n = ?1")?.execute(params![n])?
+        }
+    };
+    Ok(())
+}
+
+/// A record stands among the live ones while a lease runs or a look is due: both are times, so no
+/// rule about states is repeated here.
+fn put_live(transaction: &Transaction<'_>, n: i64, record: &Record) -> rusqlite::Result<()> {
+    let lease = record.times.lease_until.map(|time| time.0);
+    let look = record.times.reconcile_after.map(|time| time.0);
+    if lease.is_none() && look.is_none() {
+        transaction.prepare_cached("DELETE FROM live WHERE n = ?1")?.execute(params![n])?;
+    } else {
+        transaction
+            .prepare_cached(
+                "INSERT OR REPLACE INTO live (n, lease_until, reconcile_after) VALUES (?1, ?2, ?3)",
+            )?
+            .execute(params![n, lease, look])?;
+    }
+    Ok(())
+}
+
+fn note(
+    transaction: &Transaction<'_>,
+    now: Timestamp,
+    journal: &[JournalEntry],
+) -> Result<(), ReadError> {
+    for entry in journal {
+        transaction
+            .prepare_cached(
+                "INSERT INTO journal (at, id, event, from_state, to_state, attempt, actor, detail) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            )?
+            .execute(params![
+                now.0,
+                entry.id.0,
+                entry.event.as_str(),
+                entry.from.map(State::as_str),
+                entry.to.map(State::as_str),
+                entry.attempt,
+                entry.actor.as_str(),
+                entry.detail,
+            ])?;
+    }
+    Ok(())
+}

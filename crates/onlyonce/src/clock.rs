@@ -1,0 +1,90 @@
+//! The only reader of local time in this crate. Persisted times come from the store; this clock is
+//! for what happens between two words with it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// A moment by two clocks: one that goes on while the machine sleeps, and the wall clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    boot: Duration,
+    wall: Duration,
+}
+
+impl Moment {
+    /// Whether less than `duration` has passed since `self`, by both clocks, when it is `now`. A
+    /// clock that was set back says nothing, so it counts as too late.
+    pub fn is_within(self, duration: Duration, now: Self) -> bool {
+        let within = |then: Duration, now: Duration| {
+            now.checked_sub(then).is_some_and(|passed| passed < duration)
+        };
+        within(self.boot, now.boot) && within(self.wall, now.wall)
+    }
+}
+
+/// Tells local time.
+#[derive(Clone, Debug, Default)]
+pub struct Clock(Option<Arc<AtomicU64>>);
+
+impl Clock {
+    /// The machine's clocks.
+    pub fn system() -> Self {
+        Self(None)
+    }
+
+    /// A clock that shows what `hand` holds, in milliseconds: for simulations.
+    pub fn by_hand(hand: Arc<AtomicU64>) -> Self {
+        Self(Some(hand))
+    }
+
+    /// Now.
+    pub fn moment(&self) -> Moment {
+        match &self.0 {
+            Some(hand) => {
+                let now = Duration::from_millis(hand.load(Ordering::SeqCst));
+                Moment { boot: now, wall: now }
+            }
+            None => Moment { boot: read(ClockId::Boottime), wall: read(ClockId::Realtime) },
+        }
+    }
+}
+
+fn read(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or_default(),
+        u32::try_from(time.tv_nsec).unwrap_or_default(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(boot: u64, wall: u64) -> Moment {
+        Moment { boot: Duration::from_secs(boot), wall: Duration::from_secs(wall) }
+    }
+
+    #[test]
+    fn both_clocks_must_agree() {
+        let lease = Duration::from_secs(10);
+        assert!(at(100, 500).is_within(lease, at(109, 509)));
+        assert!(!at(100, 500).is_within(lease, at(110, 509)), "the machine slept");
+        assert!(!at(100, 500).is_within(lease, at(109, 510)), "the wall clock jumped");
+        assert!(!at(100, 500).is_within(lease, at(101, 499)), "the wall clock was set back");
+    }
+
+    #[test]
+    fn the_system_clock_moves_on() {
+        let clock = Clock::system();
+        let then = clock.moment();
+        assert!(then.is_within(Duration::from_secs(60), clock.moment()));
+    }
+}

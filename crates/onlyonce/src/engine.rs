@@ -1,0 +1,415 @@
+//! Load, ask the machine, swap, act: the only caller of both the machine and the store.
+//!
+//! The engine knows nothing of HTTP beyond the values in a stored response. It holds no locks across
+//! an await, and nothing it does is undone by dropping a future: whoever starts an attempt must see
+//! it through, which the layer does in a task of its own.
+
+mod arrival;
+mod attempt;
+mod operate;
+mod waiters;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use onlyonce_core::{
+    AttemptId, Policy, Recipe, RecipeId, Record, Secret, Timestamp,
+    machine::{self, Admission, Refusal},
+    policy::OnInFlight,
+    record::{Change, Draft, Revision, StoredResponse},
+};
+use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped};
+use parking_lot::{Mutex, RwLock};
+
+pub use arrival::Arrival;
+pub use attempt::{Attempt, Ended, Kept};
+pub use operate::OperateError;
+
+use crate::clock::{Clock, Moment};
+use waiters::Waiters;
+
+/// Rounds of "swap, lost, look again" before a request is told that the store is unavailable.
+const MAX_ROUNDS: usize = 32;
+/// How much longer than its timeout the store may keep a request waiting when it has to be asked a
+/// second time whether the first write happened.
+const SECOND_LOOK: Duration = Duration::from_millis(500);
+/// The first and the longest pause between two looks of a waiter that nobody wakes.
+const FIRST_POLL: Duration = Duration::from_millis(50);
+const LONGEST_POLL: Duration = Duration::from_secs(1);
+
+/// How the engine talks to its store.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// How long one call may take.
+    pub store_timeout: Duration,
+    /// Local time.
+    pub clock: Clock,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { store_timeout: Duration::from_secs(2), clock: Clock::system() }
+    }
+}
+
+/// The store could not be asked, or what it holds cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("the store could not answer; nothing was sent upstream")]
+pub struct Unavailable(#[source] pub StoreError);
+
+/// What a request may do.
+#[derive(Debug)]
+pub enum Admitted {
+    /// Execute. The attempt owns the key.
+    Execute(Box<Attempt>),
+    /// Answer with what is stored.
+    Replay(Replay),
+    /// Another attempt is running.
+    InFlight(OnInFlight),
+    /// No.
+    Refused(Refusal),
+}
+
+/// A stored answer and what a client is told beside it.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// The answer.
+    pub response: Arc<StoredResponse>,
+    /// Until when it is kept.
+    pub expires_at: Option<Timestamp>,
+    /// Which life of the key it is from.
+    pub generation: u32,
+}
+
+/// The engine: cheap to clone, one for each store.
+#[derive(Clone)]
+pub struct Engine(Arc<Inner>);
+
+struct Inner {
+    store: Arc<dyn Store>,
+    options: EngineOptions,
+    waiters: Waiters,
+    policies: RwLock<HashMap<Arc<str>, Arc<Policy>>>,
+    recipes: Mutex<HashMap<RecipeId, Arc<Recipe>>>,
+}
+
+impl Engine {
+    /// An engine on `store`. Must be called inside a tokio runtime, since it listens to the store's
+    /// wake-ups in a task.
+    pub fn start(store: Arc<dyn Store>, options: EngineOptions) -> Self {
+        let waiters = Waiters::default();
+        tokio::spawn(listen(store.wakeups(), waiters.clone()));
+        Self(Arc::new(Inner {
+            store,
+            options,
+            waiters,
+            policies: RwLock::default(),
+            recipes: Mutex::default(),
+        }))
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.0.store
+    }
+
+    /// The secret of the store.
+    pub fn secret(&self) -> &Secret {
+        self.0.store.secret()
+    }
+
+    /// Requests of this process that wait for another one.
+    pub fn waiting(&self) -> usize {
+        self.0.waiters.total()
+    }
+
+    /// Tells the engine which policy `route` has, for the background loops and for operators.
+    pub fn set_policy(&self, route: Arc<str>, policy: Arc<Policy>) {
+        self.0.policies.write().insert(route, policy);
+    }
+
+    /// The policy of `route`; the default one for a route that is gone.
+    pub fn policy(&self, route: &str) -> Arc<Policy> {
+        let found = self.0.policies.read().get(route).cloned();
+        found.unwrap_or_default()
+    }
+
+    /// Keeps `recipe`, so that a retry of one of its keys can be compared after the configuration
+    /// has changed.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the store cannot keep it.
+    pub async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), Unavailable> {
+        self.bounded_read(self.0.store.keep_recipe(recipe)).await.map_err(Unavailable)
+    }
+
+    /// Answers at once where nothing has to be written and the store need not be waited for.
+    pub fn peek(&self, arrival: &mut Arrival, policy: &Policy) -> Option<Admitted> {
+        let reply = self.0.store.peek(arrival.id())?;
+        self.known_recipe(reply.value.recipe, policy)
+            .and_then(|recipe| self.judge(&reply.value, reply.now, arrival, policy, &recipe))
+    }
+
+    /// What `record` says to `arrival`, where that needs no write.
+    fn judge(
+        &self,
+        record: &Record,
+        now: Timestamp,
+        arrival: &mut Arrival,
+        policy: &Policy,
+        recipe: &Recipe,
+    ) -> Option<Admitted> {
+        if !arrival.is_about(record) {
+            return None;
+        }
+        let request = arrival.request(AttemptId(0), recipe, self.secret());
+        match machine::admit(record, &request, now, policy) {
+            Admission::Execute(_) | Admission::Lapse(_) => None,
+            Admission::Refuse(Refusal::OutcomeUnknown { nudge: Some(_) }) => None,
+            Admission::InFlight(how) => Some(Admitted::InFlight(how)),
+            Admission::Replay(response) => Some(Admitted::Replay(replay(response, record))),
+            Admission::Refuse(refusal) => Some(Admitted::Refused(refusal)),
+        }
+    }
+
+    /// Reserves the key, or says why not. When this says [`Admitted::Execute`], the reservation is
+    /// durable, and the caller must see the attempt through.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if it could not be found out. Nothing may be sent upstream then; should the
+    /// reservation turn out to stand, it is released in the background.
+    pub async fn admit(
+        &self,
+        arrival: &mut Arrival,
+        policy: &Arc<Policy>,
+    ) -> Result<Admitted, Unavailable> {
+        // The lease is counted from before the reservation was sent.
+        let began = self.0.options.clock.moment();
+        let attempt_id = fresh_attempt_id();
+        let outcome = self.admit_as(attempt_id, began, arrival, policy).await;
+        if outcome.is_err() {
+            self.release_later(arrival.id(), attempt_id, policy.clone());
+        }
+        outcome
+    }
+
+    async fn admit_as(
+        &self,
+        attempt_id: AttemptId,
+        began: Moment,
+        arrival: &mut Arrival,
+        policy: &Arc<Policy>,
+    ) -> Result<Admitted, Unavailable> {
+        let own = |record: Record| {
+            Ok(Admitted::Execute(Box::new(Attempt::new(self.clone(), record, began, policy))))
+        };
+        let mut found: Option<Reply<Record>> = None;
+        for _ in 0..MAX_ROUNDS {
+            let Some(Reply { now, value: record }) = found.take() else {
+                let request = arrival.request(attempt_id, &policy.recipe, self.secret());
+                let reply = self.insert(machine::first(&request, policy)).await?;
+                match reply.value {
+                    Inserted::New(record) => return own(record),
+                    Inserted::Existing(record) => {
+                        found = Some(Reply { now: reply.now, value: record });
+                    }
+                }
+                continue;
+            };
+            if record.attempt_id == attempt_id {
+                // An earlier write whose answer was lost did happen.
+                return own(record);
+            }
+            let recipe = self.recipe(record.recipe, policy).await?;
+            let request = arrival.request(attempt_id, &recipe, self.secret());
+            let change = match machine::admit(&record, &request, now, policy) {
+                Admission::Execute(change) | Admission::Lapse(change) => change,
+                Admission::InFlight(how) => return Ok(Admitted::InFlight(how)),
+                Admission::Replay(response) => {
+                    return Ok(Admitted::Replay(replay(response, &record)));
+                }
+                Admission::Refuse(refusal) => {
+                    return Ok(Admitted::Refused(self.nudge(refusal, &record).await));
+                }
+            };
+            let reply = self.swap_twice(record.revision, change).await.map_err(Unavailable)?;
+            found = match reply.value {
+                Swapped::Done(record) | Swapped::Conflict(record) => {
+                    Some(Reply { now: reply.now, value: record })
+                }
+                // Reaped between: it is a new key again, and must be inserted, never assumed.
+                Swapped::Absent => None,
+            };
+        }
+        let busy = "the key changes faster than it can be read";
+        Err(Unavailable(StoreError::Unavailable(busy.into())))
+    }
+
+    async fn nudge(&self, refusal: Refusal, record: &Record) -> Refusal {
+        if let Refusal::OutcomeUnknown { nudge: Some(change) } = refusal {
+            // Asking the reconciler to hurry is worth a try, not a failure.
+            let _ = self.swap(record.revision, change).await;
+            return Refusal::OutcomeUnknown { nudge: None };
+        }
+        refusal
+    }
+
+    /// Inserts, and asks a second time, with the same attempt id, if the first answer was lost.
+    async fn insert(&self, draft: Draft) -> Result<Reply<Inserted>, Unavailable> {
+        let store = &self.0.store;
+        let timeout = self.0.options.store_timeout;
+        match within(timeout, store.insert_or_get(draft.clone())).await {
+            Err(error) if error.is_ambiguous() => {
+                within(SECOND_LOOK, store.insert_or_get(draft)).await
+            }
+            outcome => outcome,
+        }
+        .map_err(Unavailable)
+    }
+
+    async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
+        within(self.0.options.store_timeout, self.0.store.swap(expected, change)).await
+    }
+
+    async fn swap_twice(
+        &self,
+        expected: Revision,
+        change: Change,
+    ) -> Result<Reply<Swapped>, StoreError> {
+        match self.swap(expected, change.clone()).await {
+            Err(error) if error.is_ambiguous() => {
+                within(SECOND_LOOK, self.0.store.swap(expected, change)).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn bounded_read<T>(
+        &self,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        within(self.0.options.store_timeout, call).await
+    }
+
+    fn known_recipe(&self, id: RecipeId, policy: &Policy) -> Option<Arc<Recipe>> {
+        if let Some(known) = self.0.recipes.lock().get(&id) {
+            return Some(known.clone());
+        }
+        if id != policy.recipe.id() {
+            return None;
+        }
+        let recipe = Arc::new(policy.recipe.clone());
+        self.0.recipes.lock().insert(id, recipe.clone());
+        Some(recipe)
+    }
+
+    /// The recipe under which a record's fingerprint was made.
+    async fn recipe(&self, id: RecipeId, policy: &Policy) -> Result<Arc<Recipe>, Unavailable> {
+        if let Some(known) = self.known_recipe(id, policy) {
+            return Ok(known);
+        }
+        let found = self.bounded_read(self.0.store.recipe(id)).await.map_err(Unavailable)?;
+        let missing = || Unavailable(StoreError::Unreadable("a record's recipe is missing".into()));
+        let recipe = Arc::new(found.ok_or_else(missing)?);
+        self.0.recipes.lock().insert(id, recipe.clone());
+        Ok(recipe)
+    }
+
+    /// Waits until the key of `arrival` is no longer in flight or `deadline` has come; then says
+    /// what it would be told now, or `None` at the deadline. A full queue is a deadline at once.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the store cannot be read.
+    pub async fn wait(
+        &self,
+        arrival: &mut Arrival,
+        policy: &Policy,
+        deadline: tokio::time::Instant,
+    ) -> Result<Option<Woken>, Unavailable> {
+        let id = arrival.id();
+        let mut pause = FIRST_POLL;
+        loop {
+            let bounds = (policy.waiters_per_key, policy.waiters);
+            let Some(mut place) = self.0.waiters.join(id, bounds.0, bounds.1) else {
+                return Ok(None);
+            };
+            // Joined before looking, so that no wake-up falls between.
+            match self.look(arrival, policy).await? {
+                Some(Admitted::InFlight(_)) => {}
+                Some(other) => {
+                    self.0.waiters.wake_all(id);
+                    return Ok(Some(Woken::Answer(Box::new(other))));
+                }
+                None => return Ok(Some(Woken::AskAgain)),
+            }
+            tokio::select! {
+                biased;
+                () = place.woken() => pause = FIRST_POLL,
+                () = tokio::time::sleep_until(deadline) => return Ok(None),
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_POLL),
+            }
+        }
+    }
+
+    async fn look(
+        &self,
+        arrival: &mut Arrival,
+        policy: &Policy,
+    ) -> Result<Option<Admitted>, Unavailable> {
+        let reply = match self.0.store.peek(arrival.id()) {
+            Some(reply) => Reply { now: reply.now, value: Some(reply.value) },
+            None => self
+                .bounded_read(self.0.store.lookup(arrival.id()))
+                .await
+                .map_err(Unavailable)?,
+        };
+        let Some(record) = reply.value else { return Ok(None) };
+        let recipe = self.recipe(record.recipe, policy).await?;
+        Ok(self.judge(&record, reply.now, arrival, policy, &recipe))
+    }
+}
+
+/// Why a wait ended before its deadline.
+#[derive(Debug)]
+pub enum Woken {
+    /// This is the answer.
+    Answer(Box<Admitted>),
+    /// The key may be free: ask with [`Engine::admit`].
+    AskAgain,
+}
+
+fn replay(response: Arc<StoredResponse>, record: &Record) -> Replay {
+    Replay { response, expires_at: record.times.expires_at, generation: record.generation }
+}
+
+/// `call`, or an ambiguous error if it takes longer than `timeout`: it may still happen.
+async fn within<T>(
+    timeout: Duration,
+    call: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(timeout, call).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(StoreError::Ambiguous("the store did not answer in time".into())),
+    }
+}
+
+fn fresh_attempt_id() -> AttemptId {
+    let mut bytes = [0_u8; 16];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the system's random source does not fail on Linux");
+    AttemptId(u128::from_be_bytes(bytes))
+}
+
+/// Hands the store's wake-ups to the waiters. One is woken; if the key has settled for good, it
+/// wakes the others.
+async fn listen(
+    mut wakeups: tokio::sync::broadcast::Receiver<onlyonce_core::RecordId>,
+    waiters: Waiters,
+) {
+    use tokio::sync::broadcast::error::RecvError;
+    loop {
+        match wakeups.recv().await {
+            Ok(id) => waiters.wake_one(id),
+            Err(RecvError::Lagged(_)) => waiters.wake_everybody(),
+            Err(RecvError::Closed) => return,
+        }
+    }
+}

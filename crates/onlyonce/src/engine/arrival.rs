@@ -1,0 +1,107 @@
+//! A request that has arrived whole, in the form in which it is compared and reserved.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use onlyonce_core::{
+    AttemptId, CallerMark, Fingerprint, Key, Recipe, RecipeId, Record, RecordId, RequestView, Scope,
+    Secret, machine::Request,
+};
+
+/// A request with a key.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    id: RecordId,
+    scope: Scope,
+    key: Key,
+    caller: Option<CallerMark>,
+    route: Arc<str>,
+    method: Arc<str>,
+    target: Arc<str>,
+    headers: HeaderMap,
+    body: Bytes,
+    /// Fingerprints already made: nearly always one.
+    fingerprints: Vec<(RecipeId, Fingerprint)>,
+}
+
+impl Arrival {
+    /// A request for `key` in `scope`. `headers` and `body` are looked at only to compare requests.
+    #[expect(clippy::too_many_arguments, reason = "each is a different thing that a request has")]
+    pub fn new(
+        secret: &Secret,
+        scope: Scope,
+        key: Key,
+        caller: Option<CallerMark>,
+        route: Arc<str>,
+        method: &Method,
+        target: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Self {
+        Self {
+            id: secret.record_id(scope.as_str(), &key),
+            scope,
+            key,
+            caller,
+            route,
+            method: Arc::from(method.as_str()),
+            target: Arc::from(target),
+            headers,
+            body,
+            fingerprints: Vec::with_capacity(1),
+        }
+    }
+
+    /// The hash of scope and key.
+    pub fn id(&self) -> RecordId {
+        self.id
+    }
+
+    /// The key.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Whether `record`, found under this request's id, really is of its scope and key.
+    pub(crate) fn is_about(&self, record: &Record) -> bool {
+        record.scope == self.scope && record.key == self.key
+    }
+
+    /// The machine's view of this request under `recipe`.
+    pub(crate) fn request(
+        &mut self,
+        attempt_id: AttemptId,
+        recipe: &Recipe,
+        secret: &Secret,
+    ) -> Request {
+        Request {
+            id: self.id,
+            scope: self.scope.clone(),
+            key: self.key.clone(),
+            fingerprint: self.fingerprint(recipe, secret),
+            recipe: recipe.id(),
+            caller: self.caller,
+            attempt_id,
+            route: self.route.clone(),
+            method: self.method.clone(),
+            path: self.target.clone(),
+        }
+    }
+
+    fn fingerprint(&mut self, recipe: &Recipe, secret: &Secret) -> Fingerprint {
+        let known = self.fingerprints.iter().find(|(id, _)| *id == recipe.id());
+        if let Some((_, fingerprint)) = known {
+            return *fingerprint;
+        }
+        let view = RequestView {
+            method: &self.method,
+            target: &self.target,
+            headers: &self.headers,
+            body: &self.body,
+        };
+        let fingerprint = secret.scope_hasher(self.scope.as_str()).fingerprint(recipe, &view);
+        self.fingerprints.push((recipe.id(), fingerprint));
+        fingerprint
+    }
+}

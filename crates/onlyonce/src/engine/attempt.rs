@@ -1,0 +1,218 @@
+//! An attempt that owns its key: it shows signs of life, and in the end it settles.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use onlyonce_core::{
+    AttemptId, Policy, Record, RecordId,
+    machine::{self, Renewed, Settled, Settlement, Wake},
+    record::LastError,
+};
+use onlyonce_store::{StoreError, Swapped};
+use parking_lot::Mutex;
+
+use super::Engine;
+use crate::{clock::Moment, seam::DispatchGuard};
+
+/// The first and the longest pause between two tries to make a result durable.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Tries to write the journal row about a result that nobody owns any more.
+const NOTE_TRIES: usize = 5;
+
+/// The right, and the duty, to execute and settle a key.
+pub struct Attempt {
+    engine: Engine,
+    policy: Arc<Policy>,
+    began: Moment,
+    attempt_id: AttemptId,
+    /// The record as last seen; heartbeats move its revision on.
+    record: Arc<Mutex<Record>>,
+}
+
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attempt").field("attempt_id", &self.attempt_id).finish_non_exhaustive()
+    }
+}
+
+/// What the key says now that the attempt has ended.
+#[derive(Clone, Debug)]
+pub enum Ended {
+    /// It says what the attempt brought.
+    Settled(Record),
+    /// It already said something, and that stands.
+    Kept(Kept),
+}
+
+/// What stands instead of the attempt's result.
+#[derive(Clone, Debug)]
+pub enum Kept {
+    /// The key still belongs to this attempt, in this form.
+    Own(Record),
+    /// The key moved on without this attempt.
+    Lost,
+}
+
+impl Attempt {
+    pub(super) fn new(engine: Engine, record: Record, began: Moment, policy: &Arc<Policy>) -> Self {
+        Self {
+            engine,
+            policy: policy.clone(),
+            began,
+            attempt_id: record.attempt_id,
+            record: Arc::new(Mutex::new(record)),
+        }
+    }
+
+    /// The key's record as last seen.
+    pub fn record(&self) -> Record {
+        self.record.lock().clone()
+    }
+
+    /// The token that goes upstream in `Idempotency-Attempt`: opaque, and enough for the upstream
+    /// to settle the key itself.
+    pub fn token(&self) -> String {
+        format!("{}{}", self.record.lock().id, self.attempt_id)
+    }
+
+    /// Holds while the lease, counted from before the reservation was sent, has time left. A
+    /// heartbeat does not move it: it is about the first byte alone.
+    pub fn guard(&self) -> DispatchGuard {
+        let (began, lease) = (self.began, self.policy.lease);
+        let clock = self.engine.0.options.clock.clone();
+        DispatchGuard::new(move || began.is_within(lease, clock.moment()))
+    }
+
+    /// Shows a sign of life. Says whether the attempt still owns the key, as far as it can tell.
+    pub async fn renew(&self) -> bool {
+        let mut record = self.record();
+        // One conflict may come from somebody who kept evidence; more than a few are a sign.
+        for _ in 0..4 {
+            let now = match self.engine.0.store.peek(record.id) {
+                Some(reply) => reply.now,
+                // The machine only asks whether the attempt is overdue, which `last_run_at` of the
+                // same clock tells well enough from the store's next reply.
+                None => record.times.last_run_at.unwrap_or_default(),
+            };
+            let change = match machine::renew(&record, self.attempt_id, now, &self.policy) {
+                Renewed::Write(change) => change,
+                Renewed::Lost => return false,
+            };
+            match self.engine.swap(record.revision, change).await {
+                Ok(reply) => match reply.value {
+                    Swapped::Done(renewed) => {
+                        *self.record.lock() = renewed;
+                        return true;
+                    }
+                    Swapped::Conflict(current) => {
+                        *self.record.lock() = current.clone();
+                        record = current;
+                    }
+                    Swapped::Absent => return false,
+                },
+                // The store may be away for a while. The lease decides, not this failure.
+                Err(_) => return true,
+            }
+        }
+        true
+    }
+
+    /// Makes the end of the attempt durable. Tries until the store takes it: the caller bounds it.
+    pub async fn settle(&self, settlement: &Settlement) -> Ended {
+        let mut record = self.record();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let change =
+                match machine::settle(&record, self.attempt_id, settlement, &self.policy) {
+                    Settled::Write(change) => change,
+                    Settled::Keep => return Ended::Kept(Kept::Own(record)),
+                    Settled::NotOurs(entry) => {
+                        self.note(*entry).await;
+                        return Ended::Kept(Kept::Lost);
+                    }
+                };
+            match self.engine.swap(record.revision, change).await {
+                Ok(reply) => match reply.value {
+                    Swapped::Done(settled) => {
+                        self.wake(&settled);
+                        *self.record.lock() = settled.clone();
+                        return Ended::Settled(settled);
+                    }
+                    Swapped::Conflict(current) => record = current,
+                    Swapped::Absent => {
+                        self.note(machine::absent(&record)).await;
+                        return Ended::Kept(Kept::Lost);
+                    }
+                },
+                Err(error) => {
+                    self.complain(&error);
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    fn wake(&self, record: &Record) {
+        let waiters = &self.engine.0.waiters;
+        match machine::wake(record) {
+            Wake::One => waiters.wake_one(record.id),
+            Wake::All => waiters.wake_all(record.id),
+        }
+    }
+
+    fn complain(&self, error: &StoreError) {
+        let tag = self.engine.secret().key_tag(&self.record.lock().key);
+        let source = std::error::Error::source(error).map(ToString::to_string);
+        tracing::warn!(key = %tag, %error, source, "a result is not durable yet; trying again");
+    }
+
+    async fn note(&self, entry: onlyonce_core::record::JournalEntry) {
+        let tag = self.engine.secret().key_tag(&self.record.lock().key);
+        tracing::error!(
+            key = %tag,
+            attempt = entry.attempt,
+            "duplicate_execution_suspected: a result arrived from an attempt that does not own its key"
+        );
+        let mut pause = FIRST_PAUSE;
+        for _ in 0..NOTE_TRIES {
+            let written = self.engine.0.store.append(vec![entry.clone()]);
+            if self.engine.bounded_read(written).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+impl Engine {
+    /// Releases a reservation that may or may not have been written, once that can be found out.
+    /// Nothing was sent for it.
+    pub(super) fn release_later(&self, id: RecordId, attempt: AttemptId, policy: Arc<Policy>) {
+        let engine = self.clone();
+        tokio::spawn(async move {
+            let release = Settlement::Release(LastError::NotSent);
+            let tries = async {
+                let mut pause = FIRST_PAUSE;
+                loop {
+                    let found = engine.bounded_read(engine.0.store.lookup(id)).await;
+                    if let Ok(reply) = found
+                        && let Some(record) = reply.value
+                        && record.attempt_id == attempt
+                    {
+                        let began = engine.0.options.clock.moment();
+                        let attempt = Attempt::new(engine.clone(), record, began, &policy);
+                        attempt.settle(&release).await;
+                        return;
+                    }
+                    // A write that timed out may still be under way, so absence proves nothing yet.
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            };
+            // After its lease the sweeper has it, and an operator or a late look can release it.
+            let _ = tokio::time::timeout(policy.lease, tries).await;
+        });
+    }
+}

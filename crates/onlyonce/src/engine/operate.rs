@@ -1,0 +1,169 @@
+//! What operators do with a key, and what the background loops do: read, ask the machine, swap.
+
+use std::{sync::Arc, time::Duration};
+
+use onlyonce_core::{
+    Record, RecordId, State,
+    machine::{self, Extended, Forgotten, Reaped, Resolution, Resolved, Swept},
+    record::Change,
+};
+use onlyonce_store::{StoreError, Swapped};
+
+use super::{Engine, MAX_ROUNDS, fresh_attempt_id};
+
+/// Why an operator's wish was not granted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperateError {
+    /// There is no such key.
+    #[error("there is no such key")]
+    Absent,
+    /// The key's state does not allow it.
+    #[error("the key is {0}, which does not allow this; nothing was changed")]
+    State(State),
+    /// The operation took effect, so forgetting it would let a retry execute it again.
+    #[error(
+        "the operation took effect, and forgetting it would let a retry execute it again; nothing was changed"
+    )]
+    TookEffect,
+    /// The store could not be asked.
+    #[error("the store could not answer")]
+    Store(#[from] StoreError),
+}
+
+enum Wish {
+    Write(Change),
+    No(OperateError),
+}
+
+impl Engine {
+    /// Settles an unknown key by an operator's word.
+    ///
+    /// # Errors
+    /// [`OperateError`] says why nothing was changed.
+    pub async fn resolve(
+        &self,
+        id: RecordId,
+        resolution: &Resolution,
+        reason: &str,
+    ) -> Result<Record, OperateError> {
+        let record = self
+            .operate(id, |record, _| {
+                let policy = self.policy(&record.route);
+                match machine::resolve(record, resolution, reason, &policy) {
+                    Resolved::Write(change) => Wish::Write(change),
+                    Resolved::NotUnknown(state) => Wish::No(OperateError::State(state)),
+                }
+            })
+            .await?;
+        self.0.waiters.wake_all(id);
+        Ok(record)
+    }
+
+    /// Removes what is remembered of a key, leaving a tombstone that no late result can match.
+    ///
+    /// # Errors
+    /// [`OperateError`] says why nothing was changed.
+    pub async fn forget(
+        &self,
+        id: RecordId,
+        force: bool,
+        reason: Option<String>,
+    ) -> Result<Record, OperateError> {
+        let fresh = fresh_attempt_id();
+        self.operate(id, |record, _| {
+            match machine::forget(record, force, fresh, reason.clone()) {
+                Forgotten::Write(change) => Wish::Write(change),
+                Forgotten::Live(state) => Wish::No(OperateError::State(state)),
+                Forgotten::TookEffect => Wish::No(OperateError::TookEffect),
+            }
+        })
+        .await
+    }
+
+    /// Moves the expiry of a key to `ttl` from now.
+    ///
+    /// # Errors
+    /// [`OperateError`] says why nothing was changed.
+    pub async fn extend(&self, id: RecordId, ttl: Duration) -> Result<Record, OperateError> {
+        self.operate(id, |record, now| match machine::extend(record, ttl, now) {
+            Extended::Write(change) => Wish::Write(change),
+            Extended::NoExpiry(state) => Wish::No(OperateError::State(state)),
+        })
+        .await
+    }
+
+    async fn operate(
+        &self,
+        id: RecordId,
+        wish: impl Fn(&Record, onlyonce_core::Timestamp) -> Wish,
+    ) -> Result<Record, OperateError> {
+        let reply = self.bounded_read(self.0.store.lookup(id)).await?;
+        let mut now = reply.now;
+        let mut record = reply.value.ok_or(OperateError::Absent)?;
+        for _ in 0..MAX_ROUNDS {
+            let change = match wish(&record, now) {
+                Wish::Write(change) => change,
+                Wish::No(error) => return Err(error),
+            };
+            let reply = self.swap(record.revision, change).await?;
+            now = reply.now;
+            match reply.value {
+                Swapped::Done(done) => return Ok(done),
+                Swapped::Conflict(current) => record = current,
+                Swapped::Absent => return Err(OperateError::Absent),
+            }
+        }
+        Err(StoreError::Unavailable("the key changes faster than it can be read".into()).into())
+    }
+
+    /// Turns lapsed leases into unknown, up to `limit` of them. Says how many it turned and how
+    /// many it looked at.
+    ///
+    /// # Errors
+    /// A [`StoreError`] if the store cannot be asked; what was done until then stands.
+    pub async fn sweep_some(&self, limit: usize) -> Result<(usize, usize), StoreError> {
+        let reply = self.bounded_read(self.0.store.lapsed(limit)).await?;
+        let found = reply.value.len();
+        let mut swept = 0;
+        for record in reply.value {
+            let policy = self.policy(&record.route);
+            let Swept::Lapsed(change) = machine::sweep(&record, reply.now, Some(&policy)) else {
+                continue;
+            };
+            // A conflict means that somebody else was faster, which is just as well.
+            if let Swapped::Done(record) = self.swap(record.revision, change).await?.value {
+                swept += 1;
+                self.0.waiters.wake_all(record.id);
+                let tag = self.secret().key_tag(&record.key);
+                tracing::warn!(key = %tag, route = %record.route, "a lease lapsed: unknown");
+            }
+        }
+        Ok((swept, found))
+    }
+
+    /// Walks one stretch of the records and expires or deletes what is due. Says how many it
+    /// expired and deleted, and whether the walk has come to its end.
+    ///
+    /// # Errors
+    /// A [`StoreError`] if the store cannot be asked; what was done until then stands.
+    pub async fn reap_some(&self, limit: usize) -> Result<(usize, usize, bool), StoreError> {
+        let reply = self.bounded_read(self.0.store.walk(limit)).await?;
+        let (mut expired, mut deleted) = (0, 0);
+        for record in reply.value.candidates {
+            match machine::expire(&record, reply.now) {
+                Reaped::Keep => {}
+                Reaped::Expire(change) => {
+                    let swapped = self.swap(record.revision, change).await?.value;
+                    expired += usize::from(matches!(swapped, Swapped::Done(_)));
+                }
+                Reaped::Delete => {
+                    let store: &Arc<dyn onlyonce_store::Store> = &self.0.store;
+                    let gone = self.bounded_read(store.delete(record.id, record.revision)).await?;
+                    deleted += usize::from(gone);
+                }
+            }
+        }
+        Ok((expired, deleted, reply.value.wrapped))
+    }
+}

@@ -1,0 +1,147 @@
+//! The Tower layer: HTTP on one side, the engine on the other, and nothing else.
+//!
+//! ```text
+//! request -> key? -> whose? -> whole body -> reserve -> inner service -> durable -> answer
+//! ```
+//!
+//! From the moment the body has arrived, everything happens in a task of its own: a client that
+//! hangs up only stops watching.
+
+mod capture;
+mod execute;
+mod headers;
+mod reply;
+mod service;
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use onlyonce_core::{CallerMark, Policy, Scope, Secret};
+
+pub use headers::strip_hop_by_hop;
+pub use service::IdempotencyService;
+
+use crate::{
+    engine::{Engine, Unavailable},
+    stats::RouteStats,
+};
+
+/// Whose request it is.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The namespace of its key.
+    pub scope: Scope,
+    /// What tells callers apart where they share the scope; empty where they do not.
+    caller: Option<Vec<Vec<u8>>>,
+}
+
+impl Identity {
+    /// An authenticated client with a namespace of its own.
+    pub fn client(id: &str) -> Self {
+        Self { scope: Scope::client(id), caller: None }
+    }
+
+    /// A caller in a scope that others use as well. Whoever uses the same key with other `caller`
+    /// bytes is refused; the bytes themselves are kept as a keyed hash only.
+    pub fn shared(scope: Scope, caller: Vec<Vec<u8>>) -> Self {
+        Self { scope, caller: Some(caller) }
+    }
+
+    /// The mark of the caller, where callers share the scope.
+    pub fn mark(&self, secret: &Secret) -> Option<CallerMark> {
+        self.caller.as_ref().map(|parts| {
+            let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+            secret.caller_mark(self.scope.as_str(), &parts)
+        })
+    }
+}
+
+/// Finds out whose request it is. `None` refuses it.
+pub trait Identify: Send + Sync + 'static {
+    /// The identity, from what an authenticating layer left in the request's extensions. Never from
+    /// a header that a client can choose.
+    fn identify(&self, request: &Parts) -> Option<Identity>;
+}
+
+impl<F> Identify for F
+where
+    F: Fn(&Parts) -> Option<Identity> + Send + Sync + 'static,
+{
+    fn identify(&self, request: &Parts) -> Option<Identity> {
+        self(request)
+    }
+}
+
+/// Everything that the services of one layer share.
+pub(crate) struct Shared {
+    pub(crate) engine: Engine,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) route: Arc<str>,
+    pub(crate) identify: Box<dyn Identify>,
+    pub(crate) stats: Arc<RouteStats>,
+}
+
+/// A [`tower_layer::Layer`] that executes each keyed request once.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use axum::{Router, routing::post};
+/// # use onlyonce::{Engine, EngineOptions, Identity, IdempotencyLayer, Policy};
+/// # use onlyonce_store::memory::MemoryStore;
+/// #[derive(Clone)]
+/// struct ClientId(String); // put into the extensions by your authentication
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let engine = Engine::start(Arc::new(MemoryStore::new()), EngineOptions::default());
+/// let layer = IdempotencyLayer::new(engine, "payments", Policy::default(), |request: &http::request::Parts| {
+///     let client = request.extensions.get::<ClientId>()?;
+///     Some(Identity::client(&client.0))
+/// })
+/// .await?;
+/// let app: Router = Router::new().route("/payments", post(|| async { "paid" })).layer(layer);
+/// # drop(app);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct IdempotencyLayer(Arc<Shared>);
+
+impl IdempotencyLayer {
+    /// A layer for the requests of `route` under `policy`.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the store cannot keep the policy's recipe.
+    pub async fn new(
+        engine: Engine,
+        route: &str,
+        policy: Policy,
+        identify: impl Identify,
+    ) -> Result<Self, Unavailable> {
+        let route: Arc<str> = route.into();
+        let policy = Arc::new(policy);
+        engine.keep_recipe(&policy.recipe).await?;
+        engine.set_policy(route.clone(), policy.clone());
+        let stats = Arc::new(RouteStats::new(&route));
+        let identify = Box::new(identify);
+        Ok(Self(Arc::new(Shared { engine, policy, route, identify, stats })))
+    }
+
+    /// What the layer has counted.
+    pub fn stats(&self) -> &Arc<RouteStats> {
+        &self.0.stats
+    }
+
+    /// The policy it follows.
+    pub fn policy(&self) -> &Arc<Policy> {
+        &self.0.policy
+    }
+}
+
+impl<S> tower_layer::Layer<S> for IdempotencyLayer {
+    type Service = IdempotencyService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        IdempotencyService::new(self.0.clone(), inner)
+    }
+}

@@ -1,0 +1,208 @@
+//! Which headers cross the layer, in which direction, and which are remembered.
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue, StatusCode,
+    header::{self, Entry},
+};
+use onlyonce_core::{Key, KeyError, Policy};
+
+/// Says which attempt a request belongs to, on its way upstream.
+pub(super) const ATTEMPT: HeaderName = HeaderName::from_static("idempotency-attempt");
+/// With this an upstream says what happened.
+pub(super) const OUTCOME: HeaderName = HeaderName::from_static("idempotency-outcome");
+/// Until when an answer is kept.
+pub(super) const EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
+/// Which life of the key an answer is from, where it is not the first.
+pub(super) const GENERATION: HeaderName = HeaderName::from_static("idempotency-generation");
+/// Says that a request went through unprotected.
+pub(super) const STATUS: HeaderName = HeaderName::from_static("idempotency-status");
+
+const REPLAYED: HeaderName = HeaderName::from_static("x-idempotent-replayed");
+
+const HOP_BY_HOP: [HeaderName; 8] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::PROXY_AUTHENTICATE,
+];
+
+const NEVER_STORED: [&str; 14] = [
+    "set-cookie",
+    "age",
+    "date",
+    "www-authenticate",
+    "traceparent",
+    "tracestate",
+    "x-request-id",
+    "x-correlation-id",
+    "x-amzn-trace-id",
+    "server-timing",
+    "via",
+    "alt-svc",
+    // Made anew from the stored bytes.
+    "content-length",
+    "idempotency-outcome",
+];
+
+const NEVER_STORED_PREFIXES: [&str; 3] = ["proxy-", "ratelimit", "x-ratelimit-"];
+
+/// Removes the headers that speak of one connection only, and those that `Connection` names.
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = named_in_connection(headers).collect();
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+}
+
+fn named_in_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> + '_ {
+    headers
+        .get_all(header::CONNECTION)
+        .into_iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+}
+
+/// Removes from a client's request what only we, or the upstream, may say.
+pub(super) fn strip_claims(headers: &mut HeaderMap, policy: &Policy) {
+    headers.remove(&ATTEMPT);
+    headers.remove(&OUTCOME);
+    headers.remove(&REPLAYED);
+    headers.remove(&policy.replayed_header);
+}
+
+/// The key in a request's headers.
+pub(super) enum KeyHeader {
+    Absent,
+    /// The key, and the header's value as it came.
+    Present(Key, HeaderValue),
+    Invalid(String),
+}
+
+pub(super) fn read_key(headers: &HeaderMap, policy: &Policy) -> KeyHeader {
+    let mut values = headers.get_all(&policy.header_name).into_iter();
+    let Some(value) = values.next() else { return KeyHeader::Absent };
+    if values.next().is_some() {
+        return KeyHeader::Invalid("it stands there more than once".to_owned());
+    }
+    if named_in_connection(headers).any(|name| name == policy.header_name) {
+        return KeyHeader::Invalid("the header Connection names it".to_owned());
+    }
+    match Key::parse(value.as_bytes(), &policy.key_rules) {
+        Ok(key) => KeyHeader::Present(key, value.clone()),
+        Err(error) => KeyHeader::Invalid(reason(&error)),
+    }
+}
+
+fn reason(error: &KeyError) -> String {
+    error.to_string()
+}
+
+/// The seconds of `Prefer: wait=N`, where a client sent one.
+pub(super) fn preferred_wait(headers: &HeaderMap) -> Option<u64> {
+    headers
+        .get_all("prefer")
+        .into_iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|preference| preference.split(';').next())
+        .filter_map(|preference| preference.split_once('='))
+        .find(|(name, _)| name.trim().eq_ignore_ascii_case("wait"))
+        .and_then(|(_, seconds)| seconds.trim().trim_matches('"').parse().ok())
+}
+
+/// The headers of an answer that are remembered, in order.
+pub(super) fn stored(headers: &HeaderMap, status: StatusCode, policy: &Policy) -> HeaderMap {
+    let mut kept = HeaderMap::with_capacity(headers.len());
+    for (name, value) in headers {
+        if *name == policy.header_name || may_be_stored(name, status) {
+            kept.append(name.clone(), value.clone());
+        }
+    }
+    kept
+}
+
+fn may_be_stored(name: &HeaderName, status: StatusCode) -> bool {
+    let is_error = status.is_client_error() || status.is_server_error();
+    let text = name.as_str();
+    !(NEVER_STORED.contains(&text)
+        || NEVER_STORED_PREFIXES.iter().any(|prefix| text.starts_with(prefix))
+        || (is_error && *name == header::RETRY_AFTER))
+}
+
+/// Names in `Trailer` what will follow the body, since a server sends nothing else there.
+pub(super) fn announce_trailers(headers: &mut HeaderMap, trailers: Option<&HeaderMap>) {
+    let Some(trailers) = trailers else { return };
+    let names: Vec<&str> = trailers.keys().map(HeaderName::as_str).collect();
+    if let Ok(value) = HeaderValue::from_str(&names.join(", "))
+        && let Entry::Vacant(vacant) = headers.entry(header::TRAILER)
+    {
+        vacant.insert(value);
+    }
+    // A body with trailers is chunked, and a length would contradict that.
+    headers.remove(header::CONTENT_LENGTH);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn connection_takes_its_names_along() {
+        let mut headers = map(&[
+            ("connection", "close, X-Private"),
+            ("x-private", "1"),
+            ("keep-alive", "timeout=5"),
+            ("content-type", "text/plain"),
+        ]);
+        strip_hop_by_hop(&mut headers);
+        assert_eq!(headers, map(&[("content-type", "text/plain")]));
+    }
+
+    #[test]
+    fn what_speaks_of_one_answer_only_is_not_stored() {
+        let answer = map(&[
+            ("set-cookie", "a=1"),
+            ("link", "<a>"),
+            ("link", "<b>"),
+            ("x-ratelimit-remaining", "1"),
+            ("ratelimit", "1"),
+            ("proxy-status", "x"),
+            ("retry-after", "3"),
+            ("location", "/p/1"),
+        ]);
+        let policy = Policy::default();
+        let kept = map(&[("link", "<a>"), ("link", "<b>"), ("location", "/p/1")]);
+        assert_eq!(stored(&answer, StatusCode::PAYMENT_REQUIRED, &policy), kept);
+        assert!(stored(&answer, StatusCode::ACCEPTED, &policy).contains_key("retry-after"));
+    }
+
+    #[test]
+    fn the_configured_header_is_exempt() {
+        let policy = Policy {
+            header_name: HeaderName::from_static("x-request-id"),
+            ..Policy::default()
+        };
+        let answer = map(&[("x-request-id", "k")]);
+        assert_eq!(stored(&answer, StatusCode::OK, &policy), answer);
+    }
+
+    #[test]
+    fn preferences_are_read() {
+        assert_eq!(preferred_wait(&map(&[("prefer", "respond-async, wait=10")])), Some(10));
+        assert_eq!(preferred_wait(&map(&[("prefer", "wait=0; x=1")])), Some(0));
+        assert_eq!(preferred_wait(&map(&[("prefer", "wait=soon")])), None);
+    }
+}

@@ -1,0 +1,126 @@
+//! What goes back to the client: the first answer, a stored one, or a refusal.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use http::{HeaderMap, HeaderValue, Response, header, response::Parts};
+use onlyonce_core::{
+    Policy, Record, Timestamp,
+    machine::Refusal,
+    policy::OnInFlight,
+    record::{StoredBody, StoredResponse},
+};
+
+use super::headers::{EXPIRES, GENERATION, OUTCOME, announce_trailers, strip_hop_by_hop};
+use crate::{
+    body::Body,
+    engine::Replay,
+    problem::{Problem, set_should_retry},
+};
+
+/// The upstream's answer to the request that executed it, as it came.
+pub(super) fn first(
+    parts: Parts,
+    body: Body,
+    trailers: Option<&HeaderMap>,
+    record: Option<&Record>,
+    key: &HeaderValue,
+    policy: &Policy,
+) -> Response<Body> {
+    let mut response = Response::from_parts(parts, body);
+    let headers = response.headers_mut();
+    strip_hop_by_hop(headers);
+    headers.remove(&OUTCOME);
+    announce_trailers(headers, trailers);
+    headers.insert(policy.header_name.clone(), key.clone());
+    if let Some(record) = record {
+        tell(headers, record.times.expires_at.filter(|_| record.response.is_some()), record.generation);
+    }
+    response
+}
+
+/// A stored answer.
+pub(super) fn replayed(replay: &Replay, key: &HeaderValue, policy: &Policy) -> Response<Body> {
+    let StoredResponse { status, headers, body } = &*replay.response;
+    let (body, trailers) = match body {
+        StoredBody::Full { bytes, trailers } => {
+            (Body::full(bytes.clone(), trailers.clone()), trailers.as_ref())
+        }
+        // The machine refuses these; were one to come here, an empty body would be a lie.
+        StoredBody::NotStored => return not_stored(&replay.response).response(policy),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = *status;
+    *response.headers_mut() = headers.clone();
+    let headers = response.headers_mut();
+    announce_trailers(headers, trailers);
+    headers.insert(policy.header_name.clone(), key.clone());
+    headers.insert(policy.replayed_header.clone(), HeaderValue::from_static("true"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    tell(headers, replay.expires_at, replay.generation);
+    if status.is_server_error() {
+        set_should_retry(headers, false);
+    }
+    response
+}
+
+fn tell(headers: &mut HeaderMap, expires_at: Option<Timestamp>, generation: u32) {
+    if let Some(at) = expires_at {
+        let millis = u64::try_from(at.0).unwrap_or_default();
+        let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_millis(millis));
+        if let Ok(value) = HeaderValue::try_from(date) {
+            headers.insert(EXPIRES, value);
+        }
+    }
+    if generation > 1 {
+        headers.insert(GENERATION, HeaderValue::from(generation));
+    }
+}
+
+/// The problem behind a refusal.
+pub(super) fn refused(refusal: &Refusal) -> Problem {
+    match refusal {
+        Refusal::Reused => Problem::KeyReused,
+        Refusal::OutcomeUnknown { .. } => Problem::OutcomeUnknown,
+        Refusal::ResponseNotStored(response) => not_stored(response),
+        Refusal::Expired => Problem::KeyExpired,
+    }
+}
+
+fn not_stored(response: &StoredResponse) -> Problem {
+    Problem::NotStored {
+        original_status: response.status,
+        location: response.headers.get(header::LOCATION).cloned(),
+    }
+}
+
+/// What a request is told that does not, or no longer, wait for a running one.
+pub(super) fn in_flight(how: OnInFlight, key: &str) -> Problem {
+    match how {
+        OnInFlight::Wait | OnInFlight::Reject => Problem::InProgress,
+        OnInFlight::Accept => Problem::InProgressAt(format!("/.onlyonce/keys/{}", segment(key))),
+    }
+}
+
+/// `text` as one percent-encoded path segment.
+fn segment(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(byte));
+            }
+            byte => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_one_segment() {
+        assert_eq!(segment("a/b c%"), "a%2Fb%20c%25");
+    }
+}

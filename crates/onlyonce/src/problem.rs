@@ -1,0 +1,320 @@
+//! Refusal -> status, headers and body: the only place that chooses status codes.
+//!
+//! Every text says what happened, whether anything was executed, and what to do. None of them
+//! repeats a key, a body or a credential.
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use onlyonce_core::{Policy, policy::ErrorFormat};
+
+use crate::body::Body;
+
+/// Where the types of problem bodies live: identifiers, explained in `docs/reference/errors.md`.
+const TYPE_BASE: &str = "https://onlyonce.dev/errors/";
+/// Seconds after which a client may try again, unless something better is known.
+const RETRY_AFTER_SECONDS: u64 = 1;
+/// Seconds after which it makes sense to ask again for an unknown outcome.
+const UNKNOWN_RETRY_AFTER_SECONDS: u64 = 30;
+
+const SHOULD_RETRY: [HeaderName; 2] =
+    [HeaderName::from_static("stripe-should-retry"), HeaderName::from_static("x-should-retry")];
+
+/// A refusal, as the client meets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// The key is missing where it is demanded.
+    KeyMissing,
+    /// The key is not one; the text says why.
+    KeyInvalid(String),
+    /// The request's body is larger than the limit, in bytes.
+    RequestTooLarge(u64),
+    /// The key was used for another request, or by another caller.
+    KeyReused,
+    /// Another attempt is running.
+    InProgress,
+    /// Another attempt is running; ask at this place.
+    InProgressAt(String),
+    /// Nobody knows how the last attempt ended.
+    OutcomeUnknown,
+    /// This attempt was sent and nobody saw how it ended: the upstream took too long.
+    TimedOut,
+    /// This attempt was sent and nobody saw how it ended: the connection failed.
+    ConnectionLost,
+    /// This attempt was executed, but its answer could not be made durable.
+    NotDurable,
+    /// It was executed; its answer was not stored.
+    NotStored {
+        /// The status of the answer.
+        original_status: StatusCode,
+        /// Its `Location`.
+        location: Option<HeaderValue>,
+    },
+    /// The store could not be asked.
+    StoreUnavailable,
+    /// Nothing was sent.
+    UpstreamNotReached,
+    /// The key has expired and may not be used again.
+    KeyExpired,
+    /// There is no credential.
+    Unauthenticated,
+    /// No route takes this request.
+    NoRoute,
+}
+
+impl Problem {
+    /// The stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::KeyMissing => "idempotency_key_missing",
+            Self::KeyInvalid(_) => "idempotency_key_invalid",
+            Self::RequestTooLarge(_) => "request_too_large",
+            Self::KeyReused => "idempotency_key_reused",
+            Self::InProgress | Self::InProgressAt(_) => "idempotency_key_in_progress",
+            Self::OutcomeUnknown | Self::TimedOut | Self::ConnectionLost | Self::NotDurable => {
+                "idempotency_outcome_unknown"
+            }
+            Self::NotStored { .. } => "idempotency_response_not_stored",
+            Self::StoreUnavailable => "idempotency_store_unavailable",
+            Self::UpstreamNotReached => "upstream_not_reached",
+            Self::KeyExpired => "idempotency_key_expired",
+            Self::Unauthenticated => "unauthenticated",
+            Self::NoRoute => "no_route",
+        }
+    }
+
+    /// The codes of every problem, for the documents.
+    pub const CODES: [&'static str; 12] = [
+        "idempotency_key_missing",
+        "idempotency_key_invalid",
+        "request_too_large",
+        "idempotency_key_reused",
+        "idempotency_key_in_progress",
+        "idempotency_outcome_unknown",
+        "idempotency_response_not_stored",
+        "idempotency_store_unavailable",
+        "upstream_not_reached",
+        "idempotency_key_expired",
+        "unauthenticated",
+        "no_route",
+    ];
+
+    fn status(&self, policy: &Policy) -> StatusCode {
+        match self {
+            Self::KeyMissing => policy.missing_status,
+            Self::KeyInvalid(_) => StatusCode::BAD_REQUEST,
+            Self::RequestTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::KeyReused => policy.reused_status,
+            Self::InProgressAt(_) => StatusCode::ACCEPTED,
+            Self::InProgress | Self::OutcomeUnknown | Self::NotStored { .. } | Self::KeyExpired => {
+                StatusCode::CONFLICT
+            }
+            Self::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+            Self::ConnectionLost => StatusCode::BAD_GATEWAY,
+            Self::NotDurable | Self::StoreUnavailable | Self::UpstreamNotReached => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Self::NoRoute => StatusCode::NOT_FOUND,
+        }
+    }
+
+    fn title(&self) -> &'static str {
+        match self {
+            Self::KeyMissing => "Idempotency key missing",
+            Self::KeyInvalid(_) => "Idempotency key invalid",
+            Self::RequestTooLarge(_) => "Request too large",
+            Self::KeyReused => "Idempotency key reused",
+            Self::InProgress | Self::InProgressAt(_) => "Request in progress",
+            Self::OutcomeUnknown | Self::TimedOut | Self::ConnectionLost | Self::NotDurable => {
+                "Outcome unknown"
+            }
+            Self::NotStored { .. } => "Response not stored",
+            Self::StoreUnavailable => "Idempotency store unavailable",
+            Self::UpstreamNotReached => "Upstream not reached",
+            Self::KeyExpired => "Idempotency key expired",
+            Self::Unauthenticated => "Not authenticated",
+            Self::NoRoute => "No route",
+        }
+    }
+
+    fn detail(&self, policy: &Policy) -> String {
+        let header = policy.header_name.as_str();
+        match self {
+            Self::KeyMissing => format!(
+                "This request must carry the header {header}. Nothing was executed. Send it again \
+                 with a key of its own, and with the same key on every retry."
+            ),
+            Self::KeyInvalid(why) => format!(
+                "The header {header} does not hold a valid key: {why}. Nothing was executed."
+            ),
+            Self::RequestTooLarge(limit) => format!(
+                "The body is larger than {limit} bytes, the limit for requests with a key. Nothing \
+                 was executed."
+            ),
+            Self::KeyReused => "This key was used before for a different request, or by a \
+                 different caller. This request was not executed, and the first one is untouched. \
+                 Use a new key for a new operation."
+                .to_owned(),
+            Self::InProgress | Self::InProgressAt(_) => "The first request with this key is still \
+                 running. This one was not executed. Send it again with the same key after \
+                 Retry-After to get the first one's answer."
+                .to_owned(),
+            Self::OutcomeUnknown => "An earlier request with this key was sent, and nobody saw how \
+                 it ended: it may have taken effect. This one was not executed. Do not retry with a \
+                 new key; ask again with this one later, or ask the operator."
+                .to_owned(),
+            Self::TimedOut => "The request was sent and the upstream did not answer in time: it \
+                 may have taken effect. Do not retry with a new key; ask again with this one later."
+                .to_owned(),
+            Self::ConnectionLost => "The request was sent and the connection to the upstream \
+                 failed: it may have taken effect. Do not retry with a new key; ask again with this \
+                 one later."
+                .to_owned(),
+            Self::NotDurable => "The request was executed, but its answer could not be made \
+                 durable. Do not retry with a new key; ask again with this one later."
+                .to_owned(),
+            Self::NotStored { original_status, .. } => format!(
+                "The request with this key was executed and answered with status {original_status}. \
+                 The answer was too large to keep, so it cannot be given again, and the request \
+                 was not executed again."
+            ),
+            Self::StoreUnavailable => "The store of idempotency keys cannot be reached. Nothing \
+                 was sent upstream and nothing was executed. Send the request again with the same \
+                 key."
+                .to_owned(),
+            Self::UpstreamNotReached => "The upstream could not be reached. No byte of the request \
+                 was sent and nothing was executed. Send it again with the same key."
+                .to_owned(),
+            Self::KeyExpired => "This key was used before and has expired. This request was not \
+                 executed. Look up what became of the first one before you use a new key."
+                .to_owned(),
+            Self::Unauthenticated => {
+                "This request carries no valid credential. Nothing was executed.".to_owned()
+            }
+            Self::NoRoute => "No route takes this request. Nothing was executed.".to_owned(),
+        }
+    }
+
+    fn should_retry(&self) -> Option<bool> {
+        match self {
+            Self::InProgress
+            | Self::InProgressAt(_)
+            | Self::StoreUnavailable
+            | Self::UpstreamNotReached => Some(true),
+            Self::KeyMissing
+            | Self::KeyInvalid(_)
+            | Self::KeyReused
+            | Self::OutcomeUnknown
+            | Self::TimedOut
+            | Self::ConnectionLost
+            | Self::NotDurable
+            | Self::NotStored { .. }
+            | Self::KeyExpired => Some(false),
+            Self::RequestTooLarge(_) | Self::Unauthenticated | Self::NoRoute => None,
+        }
+    }
+
+    fn retry_after(&self) -> Option<u64> {
+        match self {
+            Self::InProgress
+            | Self::InProgressAt(_)
+            | Self::StoreUnavailable
+            | Self::UpstreamNotReached => Some(RETRY_AFTER_SECONDS),
+            Self::OutcomeUnknown => Some(UNKNOWN_RETRY_AFTER_SECONDS),
+            Self::KeyMissing
+            | Self::KeyInvalid(_)
+            | Self::RequestTooLarge(_)
+            | Self::KeyReused
+            | Self::TimedOut
+            | Self::ConnectionLost
+            | Self::NotDurable
+            | Self::NotStored { .. }
+            | Self::KeyExpired
+            | Self::Unauthenticated
+            | Self::NoRoute => None,
+        }
+    }
+
+    /// Stripe's clients tell errors apart by this word.
+    fn stripe_type(&self, status: StatusCode) -> &'static str {
+        match self {
+            Self::KeyMissing | Self::KeyInvalid(_) | Self::KeyReused | Self::KeyExpired => {
+                "idempotency_error"
+            }
+            Self::Unauthenticated => "authentication_error",
+            _ if status.is_server_error() => "api_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    /// The answer under `policy`.
+    pub fn response(&self, policy: &Policy) -> Response<Body> {
+        let status = self.status(policy);
+        let mut response = Response::new(Body::from(self.body(status, policy)));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        let content_type = match policy.error_format {
+            ErrorFormat::Hybrid | ErrorFormat::Problem => "application/problem+json",
+            ErrorFormat::Stripe => "application/json",
+        };
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(seconds) = self.retry_after() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Some(should) = self.should_retry() {
+            set_should_retry(headers, should);
+        }
+        match self {
+            Self::NotStored { location: Some(location), .. } => {
+                headers.insert(header::LOCATION, location.clone());
+            }
+            Self::InProgressAt(place) => {
+                if let Ok(place) = HeaderValue::from_str(place) {
+                    headers.insert(header::LOCATION, place);
+                }
+            }
+            Self::Unauthenticated => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            _ => {}
+        }
+        response
+    }
+
+    fn body(&self, status: StatusCode, policy: &Policy) -> Bytes {
+        let code = self.code();
+        let detail = self.detail(policy);
+        let mut body = serde_json::Map::new();
+        if policy.error_format != ErrorFormat::Stripe {
+            body.insert("type".into(), format!("{TYPE_BASE}{code}").into());
+            body.insert("title".into(), self.title().into());
+            body.insert("status".into(), status.as_u16().into());
+            body.insert("detail".into(), detail.as_str().into());
+            body.insert("code".into(), code.into());
+        }
+        if let Self::NotStored { original_status, .. } = self {
+            body.insert("original_status".into(), original_status.as_u16().into());
+        }
+        if policy.error_format != ErrorFormat::Problem {
+            body.insert(
+                "error".into(),
+                serde_json::json!({
+                    "type": self.stripe_type(status),
+                    "code": code,
+                    "message": detail,
+                }),
+            );
+        }
+        serde_json::Value::Object(body).to_string().into()
+    }
+}
+
+/// Says whether a client should try again, in the two forms that clients read.
+pub(crate) fn set_should_retry(headers: &mut http::HeaderMap, should: bool) {
+    let value = HeaderValue::from_static(if should { "true" } else { "false" });
+    for name in SHOULD_RETRY {
+        headers.insert(name, value.clone());
+    }
+}

@@ -1,0 +1,104 @@
+//! What a route has counted, for the admin API and for Prometheus: one event, one count.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use metrics::{Counter, counter};
+
+macro_rules! events {
+    ($($(#[$doc:meta])* $event:ident $(=> $metric:literal)?,)*) => {
+        /// Something that a route counts.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Event { $($(#[$doc])* $event,)* }
+
+        impl Event {
+            const ALL: &[Self] = &[$(Self::$event,)*];
+
+            fn metric(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$event => events!(@metric $($metric)?),)*
+                }
+            }
+        }
+    };
+    (@metric $metric:literal) => { Some($metric) };
+    (@metric) => { None };
+}
+
+events! {
+    /// A request with a key, or one that had to have one.
+    Request,
+    /// A key was reserved for the first time.
+    Created => "api_idempotency_reserve_created_total",
+    /// A stored answer was given again.
+    Replayed => "api_idempotency_reserve_replay_total",
+    /// A request met its own first one still running.
+    InProgress => "api_idempotency_reserve_in_progress_total",
+    /// A key was used for another request or by another caller.
+    Misused => "api_idempotency_reserve_key_misuse_total",
+    /// A released key was reserved again.
+    Retried => "api_idempotency_reserve_failed_retry_total",
+    /// A request met an unknown outcome.
+    Unknown => "api_idempotency_reserve_unknown_total",
+    /// The store could not be asked or written.
+    StoreError => "api_idempotency_store_error_total",
+    /// An expired key was executed as a new generation.
+    ExecutedAfterExpiry => "api_idempotency_executed_after_expiry_total",
+    /// A request waited for another one.
+    Waited,
+    /// A key was missing where it is demanded.
+    Enforced,
+    /// A key was not one.
+    InvalidKey,
+    /// A body was too large.
+    TooLarge,
+    /// No identity came with the request.
+    Unauthenticated,
+    /// A key had expired and may not be used again.
+    Expired,
+    /// A retry met an answer that was not stored.
+    NotStored,
+    /// An answer became durable.
+    Stored,
+    /// Nothing was sent upstream.
+    NotSent,
+    /// An attempt ended without anybody seeing how.
+    BecameUnknown,
+    /// A request went through without protection, since the store was away.
+    Bypassed,
+}
+
+/// The counts of one route.
+pub struct RouteStats {
+    counts: Vec<AtomicU64>,
+    counters: Vec<Option<Counter>>,
+}
+
+impl RouteStats {
+    /// All at zero, and declared so to the metrics recorder.
+    pub fn new(route: &str) -> Self {
+        let declare = |event: &Event| {
+            event.metric().map(|name| {
+                let counter = counter!(name, "route" => route.to_owned());
+                counter.increment(0);
+                counter
+            })
+        };
+        Self {
+            counts: Event::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
+            counters: Event::ALL.iter().map(declare).collect(),
+        }
+    }
+
+    /// Counts `event`.
+    pub fn count(&self, event: Event) {
+        self.counts[event as usize].fetch_add(1, Ordering::Relaxed);
+        if let Some(counter) = &self.counters[event as usize] {
+            counter.increment(1);
+        }
+    }
+
+    /// How often `event` was counted.
+    pub fn total(&self, event: Event) -> u64 {
+        self.counts[event as usize].load(Ordering::Relaxed)
+    }
+}
