@@ -24,7 +24,7 @@ pub use evidence::{
     reconcile, resolve,
 };
 pub use expire::{Reaped, Swept, expire, sweep};
-pub use settle::{Renewed, Settled, Settlement, Wake, absent, renew, settle, wake};
+pub use settle::{Renewed, Settled, Settlement, Wake, absent, is_running, renew, settle, wake};
 
 /// A journal row about a step of `before` that ends in `to`.
 fn note(

@@ -1,2 +1,23 @@
-//! stub
-fn main() {}
+//! The binary `onlyonce`: listeners, configuration, admin API, command line and demo.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod admin;
+mod cli;
+mod clock;
+mod config;
+mod demo;
+mod edge;
+mod serve;
+mod upstream;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    cli::run(cli::Cli::parse())
+}

@@ -12,7 +12,7 @@ mod waiters;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use onlyonce_core::{
-    AttemptId, Policy, Recipe, RecipeId, Record, Secret, Timestamp,
+    AttemptId, Policy, Recipe, RecipeId, Record, RecordId, Secret, Timestamp,
     machine::{self, Admission, Refusal},
     policy::OnInFlight,
     record::{Change, Draft, Revision, StoredResponse},
@@ -21,7 +21,7 @@ use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped};
 use parking_lot::{Mutex, RwLock};
 
 pub use arrival::Arrival;
-pub use attempt::{Attempt, Ended, Kept};
+pub use attempt::{Attempt, Began, Ended, Kept};
 pub use operate::OperateError;
 
 use crate::clock::{Clock, Moment};
@@ -90,6 +90,16 @@ struct Inner {
     waiters: Waiters,
     policies: RwLock<HashMap<Arc<str>, Arc<Policy>>>,
     recipes: Mutex<HashMap<RecipeId, Arc<Recipe>>>,
+    running: tokio::sync::watch::Sender<usize>,
+}
+
+/// Counts an execution for as long as it lives.
+pub(crate) struct Running(Engine);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.0.running.send_modify(|running| *running -= 1);
+    }
 }
 
 impl Engine {
@@ -104,6 +114,7 @@ impl Engine {
             waiters,
             policies: RwLock::default(),
             recipes: Mutex::default(),
+            running: tokio::sync::watch::Sender::new(0),
         }))
     }
 
@@ -115,6 +126,18 @@ impl Engine {
     /// The secret of the store.
     pub fn secret(&self) -> &Secret {
         self.0.store.secret()
+    }
+
+    /// Counts an execution of this process until the value is dropped.
+    pub(crate) fn running(&self) -> Running {
+        self.0.running.send_modify(|running| *running += 1);
+        Running(self.clone())
+    }
+
+    /// Resolves when no execution of this process is under way.
+    pub async fn idle(&self) {
+        // The sender lives as long as the engine, so this cannot fail.
+        let _ = self.0.running.subscribe().wait_for(|running| *running == 0).await;
     }
 
     /// Requests of this process that wait for another one.
@@ -199,16 +222,18 @@ impl Engine {
         arrival: &mut Arrival,
         policy: &Arc<Policy>,
     ) -> Result<Admitted, Unavailable> {
-        let own = |record: Record| {
-            Ok(Admitted::Execute(Box::new(Attempt::new(self.clone(), record, began, policy))))
+        let own = |record: Record, as_: Began| {
+            let attempt = Attempt::new(self.clone(), record, began, as_, policy);
+            Ok(Admitted::Execute(Box::new(attempt)))
         };
+        let mut began_as = Began::New;
         let mut found: Option<Reply<Record>> = None;
         for _ in 0..MAX_ROUNDS {
             let Some(Reply { now, value: record }) = found.take() else {
                 let request = arrival.request(attempt_id, &policy.recipe, self.secret());
                 let reply = self.insert(machine::first(&request, policy)).await?;
                 match reply.value {
-                    Inserted::New(record) => return own(record),
+                    Inserted::New(record) => return own(record, began_as),
                     Inserted::Existing(record) => {
                         found = Some(Reply { now: reply.now, value: record });
                     }
@@ -217,12 +242,16 @@ impl Engine {
             };
             if record.attempt_id == attempt_id {
                 // An earlier write whose answer was lost did happen.
-                return own(record);
+                return own(record, began_as);
             }
             let recipe = self.recipe(record.recipe, policy).await?;
             let request = arrival.request(attempt_id, &recipe, self.secret());
             let change = match machine::admit(&record, &request, now, policy) {
-                Admission::Execute(change) | Admission::Lapse(change) => change,
+                Admission::Execute(change) => {
+                    began_as = Began::from_journal(&change.journal);
+                    change
+                }
+                Admission::Lapse(change) => change,
                 Admission::InFlight(how) => return Ok(Admitted::InFlight(how)),
                 Admission::Replay(response) => {
                     return Ok(Admitted::Replay(replay(response, &record)));
@@ -350,6 +379,28 @@ impl Engine {
         }
     }
 
+    /// The record under `id`, once no attempt is running or `deadline` has come.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the store cannot be read.
+    pub async fn find(
+        &self,
+        id: RecordId,
+        deadline: tokio::time::Instant,
+    ) -> Result<Reply<Option<Record>>, Unavailable> {
+        let mut pause = FIRST_POLL;
+        loop {
+            let reply =
+                self.bounded_read(self.0.store.lookup(id)).await.map_err(Unavailable)?;
+            let running = reply.value.as_ref().is_some_and(machine::is_running);
+            if !running || tokio::time::Instant::now() >= deadline {
+                return Ok(reply);
+            }
+            tokio::time::sleep(pause.min(deadline - tokio::time::Instant::now())).await;
+            pause = (pause * 2).min(LONGEST_POLL);
+        }
+    }
+
     async fn look(
         &self,
         arrival: &mut Arrival,
@@ -401,7 +452,7 @@ fn fresh_attempt_id() -> AttemptId {
 /// Hands the store's wake-ups to the waiters. One is woken; if the key has settled for good, it
 /// wakes the others.
 async fn listen(
-    mut wakeups: tokio::sync::broadcast::Receiver<onlyonce_core::RecordId>,
+    mut wakeups: tokio::sync::broadcast::Receiver<RecordId>,
     waiters: Waiters,
 ) {
     use tokio::sync::broadcast::error::RecvError;

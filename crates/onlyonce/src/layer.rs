@@ -10,6 +10,7 @@
 mod capture;
 mod execute;
 mod headers;
+mod hop;
 mod reply;
 mod service;
 
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use http::request::Parts;
 use onlyonce_core::{CallerMark, Policy, Scope, Secret};
 
-pub use headers::strip_hop_by_hop;
+pub use hop::strip_hop_by_hop;
 pub use service::IdempotencyService;
 
 use crate::{

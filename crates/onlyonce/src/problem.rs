@@ -29,6 +29,8 @@ pub enum Problem {
     KeyInvalid(String),
     /// The request's body is larger than the limit, in bytes.
     RequestTooLarge(u64),
+    /// The request's body ended before its end, or was not valid HTTP.
+    RequestIncomplete,
     /// The key was used for another request, or by another caller.
     KeyReused,
     /// Another attempt is running.
@@ -56,10 +58,16 @@ pub enum Problem {
     UpstreamNotReached,
     /// The key has expired and may not be used again.
     KeyExpired,
+    /// A request without a key failed after it was sent.
+    UpstreamFailed,
+    /// A request without a key was not answered in time.
+    UpstreamTimeout,
     /// There is no credential.
     Unauthenticated,
     /// No route takes this request.
     NoRoute,
+    /// There is no such key, or not for this caller.
+    KeyNotFound,
 }
 
 impl Problem {
@@ -69,6 +77,7 @@ impl Problem {
             Self::KeyMissing => "idempotency_key_missing",
             Self::KeyInvalid(_) => "idempotency_key_invalid",
             Self::RequestTooLarge(_) => "request_too_large",
+            Self::RequestIncomplete => "request_incomplete",
             Self::KeyReused => "idempotency_key_reused",
             Self::InProgress | Self::InProgressAt(_) => "idempotency_key_in_progress",
             Self::OutcomeUnknown | Self::TimedOut | Self::ConnectionLost | Self::NotDurable => {
@@ -78,16 +87,20 @@ impl Problem {
             Self::StoreUnavailable => "idempotency_store_unavailable",
             Self::UpstreamNotReached => "upstream_not_reached",
             Self::KeyExpired => "idempotency_key_expired",
+            Self::UpstreamFailed => "upstream_failed",
+            Self::UpstreamTimeout => "upstream_timeout",
             Self::Unauthenticated => "unauthenticated",
             Self::NoRoute => "no_route",
+            Self::KeyNotFound => "key_not_found",
         }
     }
 
     /// The codes of every problem, for the documents.
-    pub const CODES: [&'static str; 12] = [
+    pub const CODES: [&'static str; 16] = [
         "idempotency_key_missing",
         "idempotency_key_invalid",
         "request_too_large",
+        "request_incomplete",
         "idempotency_key_reused",
         "idempotency_key_in_progress",
         "idempotency_outcome_unknown",
@@ -95,27 +108,30 @@ impl Problem {
         "idempotency_store_unavailable",
         "upstream_not_reached",
         "idempotency_key_expired",
+        "upstream_failed",
+        "upstream_timeout",
         "unauthenticated",
         "no_route",
+        "key_not_found",
     ];
 
     fn status(&self, policy: &Policy) -> StatusCode {
         match self {
             Self::KeyMissing => policy.missing_status,
-            Self::KeyInvalid(_) => StatusCode::BAD_REQUEST,
+            Self::KeyInvalid(_) | Self::RequestIncomplete => StatusCode::BAD_REQUEST,
             Self::RequestTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::KeyReused => policy.reused_status,
             Self::InProgressAt(_) => StatusCode::ACCEPTED,
             Self::InProgress | Self::OutcomeUnknown | Self::NotStored { .. } | Self::KeyExpired => {
                 StatusCode::CONFLICT
             }
-            Self::TimedOut => StatusCode::GATEWAY_TIMEOUT,
-            Self::ConnectionLost => StatusCode::BAD_GATEWAY,
+            Self::TimedOut | Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::ConnectionLost | Self::UpstreamFailed => StatusCode::BAD_GATEWAY,
             Self::NotDurable | Self::StoreUnavailable | Self::UpstreamNotReached => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
-            Self::NoRoute => StatusCode::NOT_FOUND,
+            Self::NoRoute | Self::KeyNotFound => StatusCode::NOT_FOUND,
         }
     }
 
@@ -124,6 +140,7 @@ impl Problem {
             Self::KeyMissing => "Idempotency key missing",
             Self::KeyInvalid(_) => "Idempotency key invalid",
             Self::RequestTooLarge(_) => "Request too large",
+            Self::RequestIncomplete => "Request incomplete",
             Self::KeyReused => "Idempotency key reused",
             Self::InProgress | Self::InProgressAt(_) => "Request in progress",
             Self::OutcomeUnknown | Self::TimedOut | Self::ConnectionLost | Self::NotDurable => {
@@ -133,8 +150,11 @@ impl Problem {
             Self::StoreUnavailable => "Idempotency store unavailable",
             Self::UpstreamNotReached => "Upstream not reached",
             Self::KeyExpired => "Idempotency key expired",
+            Self::UpstreamFailed => "Upstream failed",
+            Self::UpstreamTimeout => "Upstream timeout",
             Self::Unauthenticated => "Not authenticated",
             Self::NoRoute => "No route",
+            Self::KeyNotFound => "Key not found",
         }
     }
 
@@ -152,6 +172,9 @@ impl Problem {
                 "The body is larger than {limit} bytes, the limit for requests with a key. Nothing \
                  was executed."
             ),
+            Self::RequestIncomplete => "The body of this request did not arrive whole. Nothing was \
+                 executed and the key was not used. Send it again with the same key."
+                .to_owned(),
             Self::KeyReused => "This key was used before for a different request, or by a \
                  different caller. This request was not executed, and the first one is untouched. \
                  Use a new key for a new operation."
@@ -189,10 +212,17 @@ impl Problem {
             Self::KeyExpired => "This key was used before and has expired. This request was not \
                  executed. Look up what became of the first one before you use a new key."
                 .to_owned(),
+            Self::UpstreamFailed => "The request was sent and the connection to the upstream \
+                 failed: it may have taken effect. It carried no key, so nothing is remembered of it."
+                .to_owned(),
+            Self::UpstreamTimeout => "The request was sent and the upstream did not answer in \
+                 time: it may have taken effect. It carried no key, so nothing is remembered of it."
+                .to_owned(),
             Self::Unauthenticated => {
                 "This request carries no valid credential. Nothing was executed.".to_owned()
             }
             Self::NoRoute => "No route takes this request. Nothing was executed.".to_owned(),
+            Self::KeyNotFound => "There is no such key for this caller.".to_owned(),
         }
     }
 
@@ -211,7 +241,13 @@ impl Problem {
             | Self::NotDurable
             | Self::NotStored { .. }
             | Self::KeyExpired => Some(false),
-            Self::RequestTooLarge(_) | Self::Unauthenticated | Self::NoRoute => None,
+            Self::RequestTooLarge(_)
+            | Self::RequestIncomplete
+            | Self::UpstreamFailed
+            | Self::UpstreamTimeout
+            | Self::Unauthenticated
+            | Self::NoRoute
+            | Self::KeyNotFound => None,
         }
     }
 
@@ -225,14 +261,18 @@ impl Problem {
             Self::KeyMissing
             | Self::KeyInvalid(_)
             | Self::RequestTooLarge(_)
+            | Self::RequestIncomplete
             | Self::KeyReused
             | Self::TimedOut
             | Self::ConnectionLost
             | Self::NotDurable
             | Self::NotStored { .. }
             | Self::KeyExpired
+            | Self::UpstreamFailed
+            | Self::UpstreamTimeout
             | Self::Unauthenticated
-            | Self::NoRoute => None,
+            | Self::NoRoute
+            | Self::KeyNotFound => None,
         }
     }
 

@@ -242,9 +242,7 @@ impl Canonicaliser<'_> {
         self.at += 1;
         loop {
             let rest = &self.input[self.at..];
-            self.at += rest
-                .iter()
-                .position(|byte| NEEDS_CARE[usize::from(*byte)])?;
+            self.at += verbatim_run(rest)?;
             match self.input[self.at] {
                 b'"' => {
                     self.at += 1;
@@ -337,18 +335,30 @@ impl Canonicaliser<'_> {
     }
 }
 
-/// The bytes at which a run of verbatim string content ends.
-const NEEDS_CARE: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut byte = 0;
-    while byte < 0x20 {
-        table[byte] = true;
-        byte += 1;
+/// How many bytes come before the next quote, backslash or control character, if there is one.
+///
+/// Eight bytes are tested at a time: subtracting borrows into the top bit of each byte that is too
+/// small. A borrow can only spoil bytes above the first hit, so the lowest hit is always true.
+fn verbatim_run(text: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::MAX / 0xFF;
+    const TOPS: u64 = ONES * 0x80;
+    let (words, rest) = text.as_chunks::<8>();
+    for (index, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let quotes = word ^ (ONES * b'"' as u64);
+        let slashes = word ^ (ONES * b'\\' as u64);
+        let hits = (word.wrapping_sub(ONES * 0x20) & !word)
+            | (quotes.wrapping_sub(ONES) & !quotes)
+            | (slashes.wrapping_sub(ONES) & !slashes);
+        if hits & TOPS != 0 {
+            return Some(index * 8 + (hits & TOPS).trailing_zeros() as usize / 8);
+        }
     }
-    table[b'"' as usize] = true;
-    table[b'\\' as usize] = true;
-    table
-};
+    let tail = rest
+        .iter()
+        .position(|byte| matches!(byte, 0..0x20 | b'"' | b'\\'))?;
+    Some(words.len() * 8 + tail)
+}
 
 /// Compares two canonically escaped names by the UTF-16 code units of what they stand for.
 fn compare_names(a: &[u8], b: &[u8]) -> Ordering {

@@ -4,7 +4,7 @@
 //! (a preamble, padding after a boundary, a line that merely begins like one, text after the end),
 //! the body is not understood here and its raw bytes are hashed instead.
 
-use super::frame::{write_framed, write_framed_with, write_length};
+use super::frame::{write_framed, write_framed_with};
 
 /// Bodies with more parts than this are hashed raw.
 pub const MAX_PARTS: usize = 4_096;
@@ -70,31 +70,31 @@ pub(super) fn write_parts(body: &[u8], boundary: &[u8], out: &mut Vec<u8>) -> Op
     let mut rest = body.strip_prefix(&delimiter[CRLF.len()..])?;
     for count in 0..=MAX_PARTS {
         if let Some(end) = rest.strip_prefix(b"--") {
-            write_length(count, out);
             return (count > 0 && (end.is_empty() || end == CRLF)).then_some(());
         }
         let part = rest.strip_prefix(CRLF)?;
         let length = find_delimiter(part, &delimiter)?;
-        write_framed_with(out, |out| write_part(&part[..length], out))?;
+        let content = write_framed_with(out, |out| write_headers(&part[..length], out))?;
+        write_framed(content, out);
         rest = &part[length + delimiter.len()..];
     }
     None
 }
 
-fn write_part(part: &[u8], out: &mut Vec<u8>) -> Option<()> {
+/// Appends the headers of a part and returns its content.
+fn write_headers<'a>(part: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
     let mut rest = part;
-    for count in 0..=MAX_PART_HEADERS {
+    for _ in 0..=MAX_PART_HEADERS {
         if let Some(content) = rest.strip_prefix(CRLF) {
-            // After the last header the count, so that headers and content cannot be confused.
-            write_length(count, out);
-            write_framed(content, out);
-            return Some(());
+            return Some(content);
         }
         let end = rest.windows(CRLF.len()).position(|window| window == CRLF)?;
         let line = &rest[..end];
         let (name, value) = line.split_at(line.iter().position(|byte| *byte == b':')?);
-        // White space in a name is also how a folded line begins; servers disagree about both.
-        if name.is_empty() || !name.iter().all(u8::is_ascii_graphic) || value.contains(&b'\r') {
+        // White space in a name is also how a folded line begins; servers disagree about both, and
+        // about bare line breaks.
+        let is_name = !name.is_empty() && name.iter().all(u8::is_ascii_graphic);
+        if !is_name || value.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
             return None;
         }
         write_framed_with(out, |out| {

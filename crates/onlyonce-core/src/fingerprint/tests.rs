@@ -272,7 +272,7 @@ fn the_construction_never_changes() {
     assert_eq!(format!("{:?}", Recipe::default().id()), "5c2d4a236a0d24b2");
     assert_eq!(
         format!("{:?}", of(JSON, r#"{"amount":1000}"#)),
-        "PINNED-PRINT"
+        "a20c01d98a22ac28058d7433f4ba10b97ba6e9c2fcb03c49621d4194464739d8"
     );
 }
 

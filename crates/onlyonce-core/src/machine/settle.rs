@@ -187,3 +187,8 @@ pub fn wake(record: &Record) -> Wake {
         State::InProgress | State::Completed | State::Unknown | State::Expired => Wake::All,
     }
 }
+
+/// Whether an attempt owns the key, as far as the record says.
+pub fn is_running(record: &Record) -> bool {
+    record.state == State::InProgress
+}

@@ -63,6 +63,11 @@ impl Arrival {
         &self.key
     }
 
+    /// The request's headers, which are not needed any more once it may be sent.
+    pub(crate) fn take_headers(&mut self) -> HeaderMap {
+        std::mem::take(&mut self.headers)
+    }
+
     /// Whether `record`, found under this request's id, really is of its scope and key.
     pub(crate) fn is_about(&self, record: &Record) -> bool {
         record.scope == self.scope && record.key == self.key

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use onlyonce_core::{
     AttemptId, Policy, Record, RecordId,
     machine::{self, Renewed, Settled, Settlement, Wake},
-    record::LastError,
+    record::{JournalEntry, JournalEvent, LastError},
 };
 use onlyonce_store::{StoreError, Swapped};
 use parking_lot::Mutex;
@@ -19,11 +19,34 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Tries to write the journal row about a result that nobody owns any more.
 const NOTE_TRIES: usize = 5;
 
+/// Why an attempt began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Began {
+    /// Nobody had used the key.
+    New,
+    /// The key had been released.
+    Again,
+    /// The key had expired.
+    AfterExpiry,
+}
+
+impl Began {
+    /// What the journal of the change that began the attempt says.
+    pub(super) fn from_journal(journal: &[JournalEntry]) -> Self {
+        match journal.first().map(|entry| entry.event) {
+            Some(JournalEvent::ExecutedAgain) => Self::Again,
+            Some(JournalEvent::ExecutedAfterExpiry) => Self::AfterExpiry,
+            _ => Self::New,
+        }
+    }
+}
+
 /// The right, and the duty, to execute and settle a key.
 pub struct Attempt {
     engine: Engine,
     policy: Arc<Policy>,
     began: Moment,
+    began_as: Began,
     attempt_id: AttemptId,
     /// The record as last seen; heartbeats move its revision on.
     record: Arc<Mutex<Record>>,
@@ -54,14 +77,26 @@ pub enum Kept {
 }
 
 impl Attempt {
-    pub(super) fn new(engine: Engine, record: Record, began: Moment, policy: &Arc<Policy>) -> Self {
+    pub(super) fn new(
+        engine: Engine,
+        record: Record,
+        began: Moment,
+        began_as: Began,
+        policy: &Arc<Policy>,
+    ) -> Self {
         Self {
             engine,
             policy: policy.clone(),
             began,
+            began_as,
             attempt_id: record.attempt_id,
             record: Arc::new(Mutex::new(record)),
         }
+    }
+
+    /// Why it began.
+    pub fn began_as(&self) -> Began {
+        self.began_as
     }
 
     /// The key's record as last seen.
@@ -167,7 +202,7 @@ impl Attempt {
         tracing::warn!(key = %tag, %error, source, "a result is not durable yet; trying again");
     }
 
-    async fn note(&self, entry: onlyonce_core::record::JournalEntry) {
+    async fn note(&self, entry: JournalEntry) {
         let tag = self.engine.secret().key_tag(&self.record.lock().key);
         tracing::error!(
             key = %tag,
@@ -202,7 +237,7 @@ impl Engine {
                         && record.attempt_id == attempt
                     {
                         let began = engine.0.options.clock.moment();
-                        let attempt = Attempt::new(engine.clone(), record, began, &policy);
+                        let attempt = Attempt::new(engine.clone(), record, began, Began::New, &policy);
                         attempt.settle(&release).await;
                         return;
                     }

@@ -2,19 +2,18 @@
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, header, response::Parts};
-use http_body::Body as _;
 use http_body_util::BodyExt;
 
-use crate::body::BoxError;
+use crate::body::Body;
 
 /// What became of an answer's body.
-pub(super) enum Captured<B> {
+pub(super) enum Captured {
     /// All of it.
     Whole { bytes: Bytes, trailers: Option<HeaderMap> },
     /// More than can be kept: this much has been read, and the rest is on its way.
-    TooLong { read: Vec<Bytes>, rest: B },
+    TooLong { read: Vec<Bytes>, rest: Body },
     /// It ended before its end.
-    Truncated(BoxError),
+    Truncated,
 }
 
 /// Whether it is plain from the head that the body is not to be kept.
@@ -34,21 +33,17 @@ pub(super) fn is_unkeepable(parts: &Parts, limit: u64) -> bool {
 }
 
 /// Reads `body` up to `limit` bytes.
-pub(super) async fn capture<B>(mut body: B, limit: u64) -> Captured<B>
-where
-    B: http_body::Body<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
+pub(super) async fn capture(mut body: Body, limit: u64) -> Captured {
     let mut read: Vec<Bytes> = Vec::new();
     let mut length = 0_u64;
     let mut trailers = None;
     loop {
-        if body.is_end_stream() {
+        if http_body::Body::is_end_stream(&body) {
             break;
         }
         match body.frame().await {
             None => break,
-            Some(Err(error)) => return Captured::Truncated(error.into()),
+            Some(Err(_)) => return Captured::Truncated,
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(data) if data.is_empty() => {}
                 Ok(data) => {

@@ -4,7 +4,9 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, StatusCode,
     header::{self, Entry},
 };
-use onlyonce_core::{Key, KeyError, Policy};
+use onlyonce_core::{Key, Policy};
+
+use super::hop::named_in_connection;
 
 /// Says which attempt a request belongs to, on its way upstream.
 pub(super) const ATTEMPT: HeaderName = HeaderName::from_static("idempotency-attempt");
@@ -18,17 +20,6 @@ pub(super) const GENERATION: HeaderName = HeaderName::from_static("idempotency-g
 pub(super) const STATUS: HeaderName = HeaderName::from_static("idempotency-status");
 
 const REPLAYED: HeaderName = HeaderName::from_static("x-idempotent-replayed");
-
-const HOP_BY_HOP: [HeaderName; 8] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    header::PROXY_AUTHENTICATE,
-];
 
 const NEVER_STORED: [&str; 14] = [
     "set-cookie",
@@ -49,23 +40,6 @@ const NEVER_STORED: [&str; 14] = [
 ];
 
 const NEVER_STORED_PREFIXES: [&str; 3] = ["proxy-", "ratelimit", "x-ratelimit-"];
-
-/// Removes the headers that speak of one connection only, and those that `Connection` names.
-pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = named_in_connection(headers).collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
-        headers.remove(name);
-    }
-}
-
-fn named_in_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> + '_ {
-    headers
-        .get_all(header::CONNECTION)
-        .into_iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
-}
 
 /// Removes from a client's request what only we, or the upstream, may say.
 pub(super) fn strip_claims(headers: &mut HeaderMap, policy: &Policy) {
@@ -89,17 +63,13 @@ pub(super) fn read_key(headers: &HeaderMap, policy: &Policy) -> KeyHeader {
     if values.next().is_some() {
         return KeyHeader::Invalid("it stands there more than once".to_owned());
     }
-    if named_in_connection(headers).any(|name| name == policy.header_name) {
+    if named_in_connection(headers).contains(&policy.header_name) {
         return KeyHeader::Invalid("the header Connection names it".to_owned());
     }
     match Key::parse(value.as_bytes(), &policy.key_rules) {
         Ok(key) => KeyHeader::Present(key, value.clone()),
-        Err(error) => KeyHeader::Invalid(reason(&error)),
+        Err(error) => KeyHeader::Invalid(error.to_string()),
     }
-}
-
-fn reason(error: &KeyError) -> String {
-    error.to_string()
 }
 
 /// The seconds of `Prefer: wait=N`, where a client sent one.
@@ -157,18 +127,6 @@ mod tests {
             headers.append(*name, HeaderValue::from_static(value));
         }
         headers
-    }
-
-    #[test]
-    fn connection_takes_its_names_along() {
-        let mut headers = map(&[
-            ("connection", "close, X-Private"),
-            ("x-private", "1"),
-            ("keep-alive", "timeout=5"),
-            ("content-type", "text/plain"),
-        ]);
-        strip_hop_by_hop(&mut headers);
-        assert_eq!(headers, map(&[("content-type", "text/plain")]));
     }
 
     #[test]

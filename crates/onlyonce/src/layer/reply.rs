@@ -10,7 +10,10 @@ use onlyonce_core::{
     record::{StoredBody, StoredResponse},
 };
 
-use super::headers::{EXPIRES, GENERATION, OUTCOME, announce_trailers, strip_hop_by_hop};
+use super::{
+    headers::{EXPIRES, GENERATION, OUTCOME, announce_trailers},
+    strip_hop_by_hop,
+};
 use crate::{
     body::Body,
     engine::Replay,

@@ -1,0 +1,278 @@
+//! Keys: list, show, resolve, extend, forget; and the audit.
+
+use std::{collections::HashMap, sync::Arc};
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{Path, Query, State},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use onlyonce::engine::OperateError;
+use onlyonce_core::{
+    Key, Record, RecordId, State as KeyState, StoredResponse, machine::Resolution,
+    record::StoredBody,
+};
+use onlyonce_store::{Filter, StoreError};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Admin, Refused, view::View};
+
+/// Rows of a page unless said otherwise, and at most.
+const DEFAULT_LIMIT: usize = 50;
+const MAX_LIMIT: usize = 500;
+
+type Answer = Result<Json<Value>, Refused>;
+
+fn bad(detail: impl Into<String>) -> Refused {
+    Refused::new(StatusCode::BAD_REQUEST, "bad_request", detail)
+}
+
+fn not_found() -> Refused {
+    Refused::new(StatusCode::NOT_FOUND, "not_found", "There is no such key.")
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        tracing::error!(%error, "an admin request met a store error");
+        let detail = "The store could not answer. Nothing is known to have been changed.";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "idempotency_store_unavailable", detail)
+    }
+}
+
+impl From<OperateError> for Refused {
+    fn from(error: OperateError) -> Self {
+        match error {
+            OperateError::Absent => not_found(),
+            OperateError::Store(error) => error.into(),
+            error => Self::new(StatusCode::CONFLICT, "state_conflict", error.to_string()),
+        }
+    }
+}
+
+impl Admin {
+    fn view(&self) -> View<'_> {
+        View {
+            secret: self.0.engine.secret(),
+            mask_keys: self.0.config.admin.mask_keys,
+        }
+    }
+
+    async fn record(&self, id: &str) -> Result<Record, Refused> {
+        let id = parse_id(id)?;
+        let found = self.0.engine.store().lookup(id).await?.value;
+        found.ok_or_else(not_found)
+    }
+}
+
+fn parse_id(id: &str) -> Result<RecordId, Refused> {
+    id.parse().map_err(|_| not_found())
+}
+
+fn limit(query: &HashMap<String, String>) -> Result<usize, Refused> {
+    let Some(text) = query.get("limit") else { return Ok(DEFAULT_LIMIT) };
+    match text.parse::<usize>() {
+        Ok(limit) if (1..=MAX_LIMIT).contains(&limit) => Ok(limit),
+        _ => Err(bad(format!("`limit` is a number from 1 to {MAX_LIMIT}."))),
+    }
+}
+
+fn cursor(query: &HashMap<String, String>) -> Result<Option<u64>, Refused> {
+    let text = query.get("cursor").filter(|text| !text.is_empty());
+    text.map(|text| text.parse().map_err(|_| bad("`cursor` is the `next` of an earlier page.")))
+        .transpose()
+}
+
+/// `GET /idempotency/keys`.
+pub(super) async fn list(
+    State(admin): State<Admin>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Answer {
+    let text = |name: &str| query.get(name).filter(|text| !text.is_empty()).cloned();
+    let state = match text("state") {
+        None => None,
+        Some(word) => Some(KeyState::from_word(&word).ok_or_else(|| {
+            let words: Vec<&str> = KeyState::ALL.iter().map(|state| state.as_str()).collect();
+            bad(format!("`state` is one of {}.", words.join(", ")))
+        })?),
+    };
+    let filter = Filter {
+        state,
+        route: text("route"),
+        client: text("client"),
+        key: text("key").map(|key| Key::from_stored(&key)),
+    };
+    let page = admin.0.engine.store().list(&filter, cursor(&query)?, limit(&query)?).await?;
+    let view = admin.view();
+    let keys: Vec<Value> = page.items.iter().map(|listed| view.listed(listed)).collect();
+    Ok(Json(json!({ "keys": keys, "next": page.next.map(|next| next.to_string()) })))
+}
+
+/// `GET /idempotency/keys/{id}`.
+pub(super) async fn show(State(admin): State<Admin>, Path(id): Path<String>) -> Answer {
+    let record = admin.record(&id).await?;
+    shown(&admin, &record).await
+}
+
+async fn shown(admin: &Admin, record: &Record) -> Answer {
+    let journal = admin.0.engine.store().history(record.id).await?;
+    let view = admin.view();
+    let mut value = view.record(record);
+    value["history"] = view.history(record, &journal);
+    Ok(Json(value))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResolveBody {
+    outcome: String,
+    #[serde(default)]
+    response: Option<ResponseBody>,
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResponseBody {
+    status: u16,
+    #[serde(default)]
+    headers: HashMap<String, OneOrMany>,
+    #[serde(default)]
+    body: Option<String>,
+    #[serde(default)]
+    body_base64: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// `POST /idempotency/keys/{id}/resolve`.
+pub(super) async fn resolve(
+    State(admin): State<Admin>,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Answer {
+    let id = parse_id(&id)?;
+    let body: ResolveBody = read(&body)?;
+    let reason = body.reason.as_deref().map(str::trim).filter(|reason| !reason.is_empty());
+    let reason = reason.ok_or_else(|| bad("`reason` is mandatory. Nothing was changed."))?;
+    let resolution = match (body.outcome.as_str(), body.response) {
+        ("completed", Some(response)) => Resolution::Completed(Arc::new(stored(response)?)),
+        ("completed", None) => return Err(bad("`completed` needs a `response`.")),
+        ("failed_retryable", None) => Resolution::FailedRetryable,
+        ("failed_retryable", Some(_)) => {
+            return Err(bad("`failed_retryable` takes no `response`: a retry makes one."));
+        }
+        _ => return Err(bad("`outcome` is `completed` or `failed_retryable`.")),
+    };
+    let record = admin.0.engine.resolve(id, &resolution, reason).await?;
+    shown(&admin, &record).await
+}
+
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
+    serde_json::from_slice(body).map_err(|error| {
+        let place = format!("line {} column {}", error.line(), error.column());
+        bad(format!("The body is not what this address takes ({place}): {error}"))
+    })
+}
+
+fn stored(response: ResponseBody) -> Result<StoredResponse, Refused> {
+    let status = StatusCode::from_u16(response.status)
+        .ok()
+        .filter(|status| status.as_u16() >= 200)
+        .ok_or_else(|| bad("`status` is a number from 200 to 999."))?;
+    let mut headers = HeaderMap::new();
+    for (name, values) in response.headers {
+        let name = HeaderName::try_from(name).map_err(|_| bad("A header's name is not valid."))?;
+        let values = match values {
+            OneOrMany::One(value) => vec![value],
+            OneOrMany::Many(values) => values,
+        };
+        for value in values {
+            let value = HeaderValue::try_from(value)
+                .map_err(|_| bad(format!("The value of header `{name}` is not valid.")))?;
+            headers.append(name.clone(), value);
+        }
+    }
+    let bytes = match (response.body, response.body_base64) {
+        (Some(_), Some(_)) => return Err(bad("Give `body` or `body_base64`, not both.")),
+        (Some(body), None) => body.into_bytes(),
+        (None, Some(encoded)) => {
+            STANDARD.decode(encoded).map_err(|_| bad("`body_base64` is not valid base64."))?
+        }
+        (None, None) => Vec::new(),
+    };
+    // Made anew from the bytes.
+    headers.remove(http::header::CONTENT_LENGTH);
+    Ok(StoredResponse {
+        status,
+        headers,
+        body: StoredBody::Full { bytes: bytes.into(), trailers: None },
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExtendBody {
+    ttl: String,
+}
+
+/// `POST /idempotency/keys/{id}/extend`.
+pub(super) async fn extend(
+    State(admin): State<Admin>,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Answer {
+    let id = parse_id(&id)?;
+    let body: ExtendBody = read(&body)?;
+    let ttl = humantime::parse_duration(&body.ttl)
+        .ok()
+        .filter(|ttl| !ttl.is_zero())
+        .ok_or_else(|| bad("`ttl` is a duration such as `48h`."))?;
+    let record = admin.0.engine.extend(id, ttl).await?;
+    shown(&admin, &record).await
+}
+
+/// `DELETE /idempotency/keys/{id}`.
+pub(super) async fn forget(
+    State(admin): State<Admin>,
+    Path(id): Path<String>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Answer {
+    let id = parse_id(&id)?;
+    let force = query.get("force").is_some_and(|force| force == "true");
+    let reason = query.get("reason").cloned();
+    let record = admin.0.engine.forget(id, force, reason).await.map_err(|error| match error {
+        OperateError::TookEffect => Refused::new(
+            StatusCode::CONFLICT,
+            "state_conflict",
+            "The operation took effect, and forgetting it would let a retry execute it again. \
+             Nothing was changed. Add ?force=true if that is what you want.",
+        ),
+        error => error.into(),
+    })?;
+    shown(&admin, &record).await
+}
+
+/// `GET /audit`.
+pub(super) async fn audit(
+    State(admin): State<Admin>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Answer {
+    let page = admin.0.engine.store().audit(cursor(&query)?, limit(&query)?).await?;
+    let view = admin.view();
+    let rows = page.items.iter().map(|row| {
+        let mut line = view.line(row);
+        line["key_id"] = row.entry.id.to_string().into();
+        line
+    });
+    let rows: Vec<Value> = rows.collect();
+    Ok(Json(json!({ "audit": rows, "next": page.next.map(|next| next.to_string()) })))
+}

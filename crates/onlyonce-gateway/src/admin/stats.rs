@@ -1,0 +1,141 @@
+//! What was counted: `GET /idempotency` for people, `GET /metrics` for Prometheus.
+
+use std::time::Duration;
+
+use axum::{Json, extract::State, response::IntoResponse};
+use http::header;
+use metrics::{counter, gauge};
+use onlyonce::{
+    policy::{Enforce, KeyScope},
+    stats::Event,
+};
+use serde_json::{Map, Value, json};
+
+use super::Admin;
+use crate::edge::Lane;
+
+/// Counters that no route owns, and those that later parts of the program count.
+const DECLARED: [&str; 5] = [
+    "api_idempotency_zombie_key_total",
+    "api_idempotency_ttl_pruned_total",
+    "api_idempotency_reconcile_scheduled_total",
+    "api_idempotency_reconcile_resolved_total",
+    "api_idempotency_reconcile_failed_total",
+];
+
+/// Declares at zero what has not happened yet.
+pub(super) fn declare() {
+    for name in DECLARED {
+        counter!(name).increment(0);
+    }
+}
+
+/// `GET /idempotency`.
+pub(super) async fn routes(State(admin): State<Admin>) -> Json<Value> {
+    let lanes = &admin.0.edge.lanes;
+    let routes: Map<String, Value> =
+        lanes.iter().map(|lane| (lane.route.id.clone(), route(lane))).collect();
+    Json(Value::Object(routes))
+}
+
+fn route(lane: &Lane) -> Value {
+    let policy = lane.layer.policy();
+    let total = |event: Event| lane.layer.stats().total(event);
+    let misses =
+        total(Event::Created) + total(Event::Retried) + total(Event::ExecutedAfterExpiry);
+    json!({
+        "header_name": header_case(policy.header_name.as_str()),
+        "ttl": go_duration(policy.ttl),
+        "enforce": policy.enforce != Enforce::Off,
+        "key_scope": match policy.key_scope {
+            Some(KeyScope::PerClient) => "per_client",
+            Some(KeyScope::Global) | None => "global",
+        },
+        "mode": lane.route.mode_name,
+        "total_requests": total(Event::Request),
+        "cache_hits": total(Event::Replayed),
+        "cache_misses": misses,
+        "in_flight_waits": total(Event::Waited),
+        "enforced": total(Event::Enforced),
+        "invalid_key": total(Event::InvalidKey),
+        "store_errors": total(Event::StoreError),
+        "responses_stored": total(Event::Stored),
+        "enabled": policy.enabled,
+        "key_reused": total(Event::Misused),
+        "in_progress": total(Event::InProgress),
+        "outcome_unknown": total(Event::Unknown),
+        "became_unknown": total(Event::BecameUnknown),
+        "executed_again": total(Event::Retried),
+        "executed_after_expiry": total(Event::ExecutedAfterExpiry),
+        "expired": total(Event::Expired),
+        "response_not_stored": total(Event::NotStored),
+        "request_too_large": total(Event::TooLarge),
+        "unauthenticated": total(Event::Unauthenticated),
+        "upstream_not_reached": total(Event::NotSent),
+        "bypassed": total(Event::Bypassed),
+    })
+}
+
+/// A header's name as people write it.
+fn header_case(name: &str) -> String {
+    let capital = |word: &str| {
+        let mut letters = word.chars();
+        letters.next().map_or_else(String::new, |first| {
+            first.to_ascii_uppercase().to_string() + letters.as_str()
+        })
+    };
+    name.split('-').map(capital).collect::<Vec<_>>().join("-")
+}
+
+/// A duration as Go prints it: `48h0m0s`, `1m30s`, `500ms`.
+fn go_duration(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    if millis < 1_000 {
+        return if millis == 0 { "0s".to_owned() } else { format!("{millis}ms") };
+    }
+    let (hours, minutes) = (millis / 3_600_000, millis / 60_000 % 60);
+    let (seconds, rest) = (millis / 1_000 % 60, millis % 1_000);
+    let fraction = match rest {
+        0 => String::new(),
+        rest => format!(".{rest:03}").trim_end_matches('0').to_owned(),
+    };
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds}{fraction}s"),
+        (0, minutes) => format!("{minutes}m{seconds}{fraction}s"),
+        (hours, minutes) => format!("{hours}h{minutes}m{seconds}{fraction}s"),
+    }
+}
+
+/// `GET /metrics`.
+pub(super) async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
+    let inner = &admin.0;
+    if let Ok(counts) = inner.engine.store().counts().await {
+        for (state, count) in counts {
+            // Prometheus counts in floating point; up to 2^53 that is exact.
+            gauge!("onlyonce_keys", "state" => state.as_str()).set(count as f64);
+        }
+    }
+    gauge!("onlyonce_waiters").set(inner.engine.waiting() as f64);
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], inner.metrics.render())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_look_like_gos() {
+        let shown = |millis| go_duration(Duration::from_millis(millis));
+        assert_eq!(shown(48 * 3_600_000), "48h0m0s");
+        assert_eq!(shown(90_000), "1m30s");
+        assert_eq!(shown(500), "500ms");
+        assert_eq!(shown(1_500), "1.5s");
+        assert_eq!(shown(0), "0s");
+    }
+
+    #[test]
+    fn headers_look_like_peoples() {
+        assert_eq!(header_case("idempotency-key"), "Idempotency-Key");
+    }
+}

@@ -1,0 +1,87 @@
+//! The command line.
+
+use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{clock, config, demo, serve};
+
+/// The exit code for an answer that is no.
+const NO: u8 = 1;
+
+/// The idempotency layer for any HTTP API.
+#[derive(Parser)]
+#[command(name = "onlyonce", version, about, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the gateway in front of a small payments API with switchable faults, and say what to try
+    Demo(demo::DemoArgs),
+    /// The payments API of the demo
+    #[command(hide = true)]
+    DemoApi(demo::DemoApiArgs),
+    /// Run the gateway
+    Serve(ServeArgs),
+    /// Say everything that is wrong with a configuration file
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+}
+
+/// What `serve` takes.
+#[derive(Args)]
+pub(crate) struct ServeArgs {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", required_unless_present = "upstream")]
+    pub(crate) config: Option<PathBuf>,
+    /// Without a file: protect this API with the defaults
+    #[arg(long, value_name = "URL", conflicts_with = "config")]
+    pub(crate) upstream: Option<String>,
+    /// Where to take requests
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Where to keep records: memory: or sqlite:FILE
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// End when the process that started this one does
+    #[arg(long, hide = true)]
+    pub(crate) exit_with_parent: bool,
+}
+
+/// Does what was asked, and says how it ended: 0 good, 1 the answer is no, 2 usage.
+pub(crate) fn run(cli: Cli) -> ExitCode {
+    let outcome = match cli.command {
+        Command::Check { file } => return check(&file),
+        Command::Serve(args) => in_runtime(serve::run(args)),
+        Command::Demo(args) => in_runtime(demo::run(args)),
+        Command::DemoApi(args) => in_runtime(async {
+            demo::run_api(args, clock::now).await.map(|()| ExitCode::SUCCESS)
+        }),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::from(NO)
+    })
+}
+
+fn in_runtime(
+    work: impl Future<Output = anyhow::Result<ExitCode>>,
+) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(work);
+    // Executions have been waited for; a blocked name look-up need not be.
+    runtime.shutdown_background();
+    outcome
+}
+
+fn check(file: &std::path::Path) -> ExitCode {
+    match config::check::run(file, &mut io::stdout(), &mut io::stderr()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) | Err(_) => ExitCode::from(NO),
+    }
+}

@@ -1,0 +1,284 @@
+//! What the gateway is told to do: a YAML file, read once, valid ever after.
+//!
+//! Text becomes a tree with places (`tree.rs`), the tree is read section by section into options
+//! (`section.rs`, `options.rs`, `routes.rs`), options become policies, and policies are held
+//! against each other (`rules.rs`). Every stage goes on after a mistake, so that one run of
+//! `onlyonce check` shows all of them.
+//!
+//! Deliberately absent: secrets. A configuration holds the names of the variables that hold them.
+
+mod backend;
+pub(crate) mod check;
+mod diagnostics;
+mod fields;
+mod interpolate;
+mod lower;
+mod options;
+mod routes;
+mod rules;
+mod scalar;
+mod section;
+mod store;
+mod tree;
+mod units;
+mod unsupported;
+
+use std::{
+    fs, io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::Path,
+    time::Duration,
+};
+
+use http::Method;
+use onlyonce_core::policy::Policy;
+
+pub(crate) use backend::Backend;
+pub(crate) use diagnostics::{Diagnostic, Diagnostics};
+pub(crate) use store::StoreUrl;
+
+use diagnostics::Report;
+use tree::{Node, Span, Value};
+
+/// Where requests are taken unless said otherwise.
+pub(crate) const DEFAULT_LISTEN: SocketAddr = loopback(8080);
+/// Where the admin API is unless said otherwise.
+pub(crate) const DEFAULT_ADMIN_LISTEN: SocketAddr = loopback(9090);
+/// The variable that holds the admin token unless said otherwise.
+pub(crate) const DEFAULT_TOKEN_ENV: &str = "ONLYONCE_ADMIN_TOKEN";
+/// The file of the embedded store unless said otherwise.
+pub(crate) const DEFAULT_STORE_FILE: &str = "onlyonce.db";
+/// How long the store may take unless said otherwise.
+pub(crate) const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long running requests may go on after SIGTERM unless said otherwise.
+pub(crate) const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// A pooled connection that idled longer is not used for a new key unless said otherwise.
+pub(crate) const DEFAULT_UPSTREAM_IDLE: Duration = Duration::from_secs(1);
+/// How long a connection to a backend may take to come about unless said otherwise.
+pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a client may take to send the head of a request.
+pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The largest head of a request, in bytes.
+pub(crate) const MAX_HEADER_BYTES: usize = 64 << 10;
+
+/// A configuration without a mistake in it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Config {
+    /// Where requests are taken.
+    pub listen: SocketAddr,
+    /// The admin API.
+    pub admin: AdminConfig,
+    /// Where records are kept.
+    pub store: StoreConfig,
+    /// How often the background loops run.
+    pub workers: Workers,
+    /// Which requests go where. Never empty.
+    pub routes: Vec<Route>,
+    /// How long running requests may go on after SIGTERM.
+    pub drain_timeout: Duration,
+    /// How long a client may take to send the head of a request.
+    pub header_timeout: Duration,
+    /// The largest head of a request, in bytes.
+    pub max_header_bytes: usize,
+    /// Whether a reload may change what makes a scope.
+    pub allow_scope_change: bool,
+    /// What is allowed and should be known; for the start-up log and `check`.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// The admin API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AdminConfig {
+    /// Its own listener.
+    pub listen: SocketAddr,
+    /// The variable that holds the token.
+    pub token_env: String,
+    /// The variable that holds a token for looking only.
+    pub readonly_token_env: Option<String>,
+    /// Whether `/metrics` needs no token.
+    pub public_metrics: bool,
+    /// Whether raw keys are left out of answers.
+    pub mask_keys: bool,
+}
+
+/// Where records are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoreConfig {
+    /// Which store.
+    pub url: StoreUrl,
+    /// How long it may take before it counts as unavailable.
+    pub timeout: Duration,
+    /// Whether `serve` brings its schema up to date.
+    pub migrate: bool,
+}
+
+/// How often the background loops run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Workers {
+    /// Lapsed leases become unknown.
+    pub sweep_every: Duration,
+    /// Expired records go.
+    pub reap_every: Duration,
+    /// Unknown outcomes are looked into.
+    pub reconcile_every: Duration,
+    /// Outbox messages are delivered.
+    pub deliver_every: Duration,
+}
+
+impl Default for Workers {
+    fn default() -> Self {
+        Self {
+            sweep_every: Duration::from_secs(5),
+            reap_every: Duration::from_secs(60),
+            reconcile_every: Duration::from_secs(5),
+            deliver_every: Duration::from_millis(500),
+        }
+    }
+}
+
+/// Which requests are taken, what holds for them, and where they go.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Route {
+    /// Its name in metrics, scopes and the admin API.
+    pub id: String,
+    /// The prefix of the paths that it takes.
+    pub path: String,
+    /// The methods that it takes; `None` is all.
+    pub methods: Option<Vec<Method>>,
+    /// Where its requests go. Never empty.
+    pub backends: Vec<Backend>,
+    /// From dispatch to the end of the answer, for the client; the same as the policy's.
+    pub timeout: Duration,
+    /// A pooled connection that idled longer is not used for a new key.
+    pub upstream_idle: Duration,
+    /// How long a connection to a backend may take to come about.
+    pub connect_timeout: Duration,
+    /// Everything about keys.
+    pub policy: Policy,
+    /// `local` or `distributed`, as the admin API says it.
+    pub mode_name: &'static str,
+}
+
+impl Route {
+    fn takes(&self, method: &Method, path: &str) -> bool {
+        self.methods
+            .as_ref()
+            .is_none_or(|methods| methods.contains(method))
+            && path.strip_prefix(self.path.as_str()).is_some_and(|rest| {
+                rest.is_empty() || self.path.ends_with('/') || rest.starts_with('/')
+            })
+    }
+}
+
+impl Config {
+    /// The index of the route that takes a request: of those whose path is a prefix of `path`, by
+    /// whole segments, and that take `method`, the one with the longest path.
+    pub(crate) fn route_match(&self, method: &Method, path: &str) -> Option<usize> {
+        self.routes
+            .iter()
+            .enumerate()
+            .filter(|(_, route)| route.takes(method, path))
+            .max_by_key(|(_, route)| route.path.len())
+            .map(|(index, _)| index)
+    }
+
+    /// The routes that look at keys.
+    pub(crate) fn protected(&self) -> impl Iterator<Item = &Route> {
+        self.routes.iter().filter(|route| route.policy.enabled)
+    }
+}
+
+/// What the command line says over the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Overrides {
+    /// `--listen`.
+    pub listen: Option<SocketAddr>,
+    /// `--store`.
+    pub store: Option<String>,
+}
+
+impl Overrides {
+    fn apply(&self, root: &mut Node) {
+        if let Some(listen) = self.listen {
+            root.set(&["listen"], Node::word(listen.to_string()));
+        }
+        if let Some(store) = &self.store {
+            root.set(&["store", "url"], Node::word(store));
+        }
+    }
+}
+
+/// Reads the file at `path`.
+///
+/// # Errors
+/// All that is wrong with it, or one diagnostic without a place when it cannot be read.
+pub(crate) fn load(path: &Path, overrides: &Overrides) -> Result<Config, Diagnostics> {
+    let name = path.display().to_string();
+    match read(path) {
+        Ok(text) => parse(&name, &text, &|name| std::env::var(name).ok(), overrides),
+        Err(error) => {
+            let mut report = Report::new(&name, "");
+            report.error(Span::default(), format!("cannot be read: {error}"));
+            Err(Diagnostics(report.into_found()))
+        }
+    }
+}
+
+/// Reads `text`, which messages call `name`; `env` answers for environment variables.
+///
+/// # Errors
+/// All that is wrong with it.
+pub(crate) fn parse(
+    name: &str,
+    text: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+    overrides: &Overrides,
+) -> Result<Config, Diagnostics> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut report = Report::new(name, text);
+    let mut root = tree::parse(text, env, &mut report);
+    if let Some(root) = &mut root {
+        overrides.apply(root);
+    }
+    lower::lower(root, report)
+}
+
+/// The configuration of `serve --upstream URL` without a file: one route that takes everything,
+/// protected with the defaults.
+///
+/// # Errors
+/// What is wrong with the URLs; these diagnostics have no place.
+pub(crate) fn for_upstream(url: &str, overrides: &Overrides) -> Result<Config, Diagnostics> {
+    let backend = Node::map([("url", Node::word(url))]);
+    let route = Node::map([
+        ("id", Node::word("default")),
+        ("path", Node::word("/")),
+        ("backends", Node::unplaced(Value::List(vec![backend]))),
+    ]);
+    let mut root = Node::map([
+        ("idempotency", Node::map([("enabled", Node::word("true"))])),
+        ("routes", Node::unplaced(Value::List(vec![route]))),
+    ]);
+    overrides.apply(&mut root);
+    lower::lower(Some(root), Report::new("command line", ""))
+}
+
+/// The text of a file that is not larger than a configuration can be by much.
+fn read(path: &Path) -> io::Result<String> {
+    use io::Read as _;
+
+    let mut text = String::new();
+    // One byte more than is allowed, so that a larger file is noticed as such.
+    let limit = tree::MAX_TEXT_BYTES as u64 + 1;
+    fs::File::open(path)?
+        .take(limit)
+        .read_to_string(&mut text)?;
+    Ok(text)
+}
+
+const fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Where a route's requests go.
+
+use http::Uri;
+
+/// One upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Backend {
+    /// The name or address to connect to; an IPv6 address has no brackets here.
+    pub host: String,
+    /// The port to connect to.
+    pub port: u16,
+    /// What comes before every path: empty, or starts with a slash and does not end with one.
+    pub prefix: String,
+    /// Its share of the requests among the route's backends.
+    pub weight: u32,
+}
+
+/// Why a text is not the URL of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BackendUrlError {
+    /// No URL, or one without `http://`.
+    #[error("a backend is a URL with scheme and host")]
+    Form,
+    /// A scheme that is no way to speak HTTP.
+    #[error("the scheme of a backend is `http`")]
+    Scheme,
+    /// TLS to the backend.
+    #[error("`https` backends are still to come")]
+    Tls,
+    /// `user:password@`.
+    #[error("credentials have no place in a backend's URL")]
+    Credentials,
+    /// `?…` or `#…`.
+    #[error("a backend's URL ends with its path")]
+    Tail,
+    /// Not 1 to 65535.
+    #[error("this is not a port")]
+    Port,
+}
+
+impl BackendUrlError {
+    pub(super) fn hint(self) -> &'static str {
+        match self {
+            Self::Form | Self::Scheme | Self::Tls | Self::Port => {
+                "for example `http://127.0.0.1:3000`"
+            }
+            Self::Credentials => "the client's own credentials are forwarded unchanged",
+            Self::Tail => "the path and query of each request are put after it",
+        }
+    }
+}
+
+impl Backend {
+    /// Parses `http://HOST[:PORT][/PREFIX]`.
+    pub(crate) fn parse(text: &str) -> Result<Self, BackendUrlError> {
+        if text.contains(['?', '#']) {
+            return Err(BackendUrlError::Tail);
+        }
+        let uri: Uri = text.parse().map_err(|_| BackendUrlError::Form)?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => return Err(BackendUrlError::Tls),
+            Some(_) => return Err(BackendUrlError::Scheme),
+            None => return Err(BackendUrlError::Form),
+        }
+        let authority = uri.authority().ok_or(BackendUrlError::Form)?;
+        if authority.as_str().contains('@') {
+            return Err(BackendUrlError::Credentials);
+        }
+        let host = authority.host();
+        // `Uri::port` is silent about a port that is out of range.
+        let port = match authority.as_str().strip_prefix(host) {
+            Some("") => 80,
+            Some(rest) => rest
+                .strip_prefix(':')
+                .and_then(|digits| digits.parse().ok())
+                .filter(|port| *port != 0)
+                .ok_or(BackendUrlError::Port)?,
+            None => return Err(BackendUrlError::Form),
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() {
+            return Err(BackendUrlError::Form);
+        }
+        let prefix = uri.path().trim_end_matches('/').to_owned();
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+            prefix,
+            weight: 1,
+        })
+    }
+
+    /// Host and port as a URL or a `Host` header has them.
+    pub(crate) fn authority(&self) -> String {
+        let host = match self.host.contains(':') {
+            true => format!("[{}]", self.host),
+            false => self.host.clone(),
+        };
+        if self.port == 80 {
+            host
+        } else {
+            format!("{host}:{}", self.port)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        let backend = |host: &str, port, prefix: &str| {
+            Ok(Backend {
+                host: host.to_owned(),
+                port,
+                prefix: prefix.to_owned(),
+                weight: 1,
+            })
+        };
+        for (text, expected) in [
+            ("http://127.0.0.1:3000", backend("127.0.0.1", 3000, "")),
+            ("http://payments", backend("payments", 80, "")),
+            ("http://payments:8080/v1/", backend("payments", 8080, "/v1")),
+            ("http://[::1]:3000/", backend("::1", 3000, "")),
+            ("https://payments", Err(BackendUrlError::Tls)),
+            ("ftp://payments", Err(BackendUrlError::Scheme)),
+            ("payments:8080", Err(BackendUrlError::Form)),
+            ("", Err(BackendUrlError::Form)),
+            ("http://", Err(BackendUrlError::Form)),
+            ("http://me:pw@payments", Err(BackendUrlError::Credentials)),
+            ("http://payments?x=1", Err(BackendUrlError::Tail)),
+            ("http://payments#top", Err(BackendUrlError::Tail)),
+            ("http://payments:99999", Err(BackendUrlError::Port)),
+            ("http://payments:0", Err(BackendUrlError::Port)),
+        ] {
+            assert_eq!(Backend::parse(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn authorities() {
+        for text in ["127.0.0.1:3000", "payments", "[::1]:3000", "[::1]"] {
+            let backend = Backend::parse(&format!("http://{text}")).unwrap();
+            assert_eq!(backend.authority(), text);
+        }
+    }
+}

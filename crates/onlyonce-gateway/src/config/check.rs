@@ -1,0 +1,38 @@
+//! `onlyonce check FILE`: everything that is wrong with a configuration, at once.
+
+use std::{
+    io::{self, Write},
+    path::Path,
+};
+
+use super::{Overrides, load};
+
+/// Checks the file at `path`; findings go to `findings`, one line about a good file to `verdict`.
+/// Answers whether the file can be used.
+///
+/// # Errors
+/// When the findings cannot be written.
+pub(crate) fn run(
+    path: &Path,
+    verdict: &mut dyn Write,
+    findings: &mut dyn Write,
+) -> io::Result<bool> {
+    match load(path, &Overrides::default()) {
+        Ok(config) => {
+            for warning in &config.warnings {
+                writeln!(findings, "{warning}")?;
+            }
+            let (routes, protected) = (config.routes.len(), config.protected().count());
+            writeln!(
+                verdict,
+                "{}: good; {protected} of {routes} routes protected",
+                path.display()
+            )?;
+            Ok(true)
+        }
+        Err(diagnostics) => {
+            writeln!(findings, "{diagnostics}")?;
+            Ok(false)
+        }
+    }
+}

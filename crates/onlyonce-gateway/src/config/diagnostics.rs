@@ -1,0 +1,289 @@
+//! What is wrong with a configuration, where, and what to write instead.
+//!
+//! A [`Report`] collects while readers go on, so that one run shows every mistake. A [`Diagnostic`]
+//! carries its own file name and source line and can be printed long after the text is gone.
+//!
+//! Deliberately absent: the values of environment variables. Messages quote what stands in the file,
+//! and passwords that stand in the file are blotted out of the source line.
+
+use std::{error::Error, fmt, sync::Arc};
+
+use super::tree::Span;
+
+/// Characters of a source line that are shown; longer lines are cut around the caret.
+const SHOWN_LINE_CHARS: usize = 160;
+/// Characters of a value that are quoted in a message.
+const QUOTED_CHARS: usize = 60;
+/// Diagnostics that are kept; a file with more mistakes than this is not a configuration.
+const MAX_DIAGNOSTICS: usize = 200;
+/// Below this likeness (0 to 1) a suggestion would be a guess.
+const SUGGESTION_LIKENESS: f64 = 0.75;
+
+/// Whether the configuration can be used all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Severity {
+    /// It cannot.
+    Error,
+    /// It can, and somebody should know.
+    Warning,
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Diagnostic {
+    /// Whether the configuration can be used all the same.
+    pub severity: Severity,
+    /// The file as it was named.
+    pub file: Arc<str>,
+    /// The line, from 1; 0 where there is no place in a file.
+    pub line: u32,
+    /// The column in characters, from 1.
+    pub col: u32,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// The caret's width in characters.
+    width: u32,
+    source: String,
+}
+
+/// `FILE:LINE:COL: error: message`, the source line, a caret line, and the hint; no line break at
+/// the end.
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = match self.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        if self.line == 0 {
+            write!(f, "{}: {word}: {}", self.file, self.message)?;
+        } else {
+            write!(
+                f,
+                "{}:{}:{}: {word}: {}",
+                self.file, self.line, self.col, self.message
+            )?;
+            let (shown, column) = window(&self.source, self.col.saturating_sub(1) as usize);
+            let room = shown.chars().count().saturating_sub(column).max(1);
+            let carets = "^".repeat((self.width as usize).clamp(1, room));
+            write!(f, "\n    {shown}\n    {}{carets}", " ".repeat(column))?;
+        }
+        match &self.hint {
+            Some(hint) => write!(f, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Everything that is wrong, in the order of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Diagnostics(pub(crate) Vec<Diagnostic>);
+
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .iter()
+            .enumerate()
+            .try_for_each(|(index, diagnostic)| {
+                let separator = if index == 0 { "" } else { "\n" };
+                write!(f, "{separator}{diagnostic}")
+            })
+    }
+}
+
+impl Error for Diagnostics {}
+
+/// Where readers leave what they find.
+pub(super) struct Report<'a> {
+    file: Arc<str>,
+    lines: Vec<&'a str>,
+    errors: usize,
+    found: Vec<Diagnostic>,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(file: &str, text: &'a str) -> Self {
+        Self {
+            file: file.into(),
+            lines: text.lines().collect(),
+            errors: 0,
+            found: Vec::new(),
+        }
+    }
+
+    /// Notes an error at `at`.
+    pub(super) fn error(&mut self, at: Span, message: impl Into<String>) -> Noted<'_> {
+        self.note(Severity::Error, at, message.into())
+    }
+
+    /// Notes a warning at `at`.
+    pub(super) fn warning(&mut self, at: Span, message: impl Into<String>) -> Noted<'_> {
+        self.note(Severity::Warning, at, message.into())
+    }
+
+    pub(super) fn has_errors(&self) -> bool {
+        self.errors > 0
+    }
+
+    /// Errors so far, those included that were too many to keep.
+    pub(super) fn errors(&self) -> usize {
+        self.errors
+    }
+
+    /// All that was found, in the order of the file, each once: what stands behind an alias is read
+    /// as often as it is referred to.
+    pub(super) fn into_found(self) -> Vec<Diagnostic> {
+        let mut found = self.found;
+        found.sort_by_key(|one| (one.line, one.col));
+        let mut each_once: Vec<Diagnostic> = Vec::with_capacity(found.len());
+        for one in found {
+            if !each_once.contains(&one) {
+                each_once.push(one);
+            }
+        }
+        each_once
+    }
+
+    fn note(&mut self, severity: Severity, at: Span, message: String) -> Noted<'_> {
+        self.errors += usize::from(severity == Severity::Error);
+        let source = match at.line {
+            0 => "",
+            line => self.lines.get(line as usize - 1).copied().unwrap_or(""),
+        };
+        // The last place is overwritten for ever: bounded, and still an error.
+        if self.found.len() >= MAX_DIAGNOSTICS {
+            self.found.pop();
+        }
+        self.found.push(Diagnostic {
+            severity,
+            file: self.file.clone(),
+            line: at.line,
+            col: at.col,
+            message,
+            hint: None,
+            width: at.width,
+            source: blotted(source),
+        });
+        Noted(self.found.last_mut())
+    }
+}
+
+/// A diagnostic that was just noted and may still get its hint.
+pub(super) struct Noted<'a>(Option<&'a mut Diagnostic>);
+
+impl Noted<'_> {
+    pub(super) fn hint(self, hint: impl Into<String>) {
+        self.hint_if(Some(hint.into()));
+    }
+
+    pub(super) fn hint_if(self, hint: Option<String>) {
+        if let Some(diagnostic) = self.0 {
+            diagnostic.hint = hint;
+        }
+    }
+}
+
+/// `text` between backticks, short and without control characters.
+pub(super) fn quoted(text: &str) -> String {
+    let mut short: String = text.chars().take(QUOTED_CHARS).map(printable).collect();
+    if text.chars().nth(QUOTED_CHARS).is_some() {
+        short.push('…');
+    }
+    format!("`{}`", blotted(&short))
+}
+
+/// The words of a list: `a`, `b` or `c`.
+pub(super) fn listed(words: &[&str]) -> String {
+    let ticked: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+    match ticked.as_slice() {
+        [] => String::new(),
+        [one] => one.clone(),
+        [rest @ .., last] => format!("{} or {last}", rest.join(", ")),
+    }
+}
+
+/// The word that `text` was probably meant to be.
+pub(super) fn nearest<'w>(text: &str, words: &[&'w str]) -> Option<&'w str> {
+    let text = text.to_lowercase().replace('-', "_");
+    words
+        .iter()
+        .map(|word| (strsim::jaro_winkler(&text, word), *word))
+        .filter(|(likeness, _)| *likeness >= SUGGESTION_LIKENESS)
+        .max_by(|left, right| left.0.total_cmp(&right.0))
+        .map(|(_, word)| word)
+}
+
+fn printable(character: char) -> char {
+    if character.is_control() {
+        ' '
+    } else {
+        character
+    }
+}
+
+/// The part of `line` around `column` that fits, and the column within it.
+fn window(line: &str, column: usize) -> (String, usize) {
+    let start = column.saturating_sub(SHOWN_LINE_CHARS / 2);
+    let start = if line.chars().count() <= SHOWN_LINE_CHARS {
+        0
+    } else {
+        start
+    };
+    let shown = line
+        .chars()
+        .skip(start)
+        .take(SHOWN_LINE_CHARS)
+        .map(printable)
+        .collect();
+    (shown, column - start)
+}
+
+/// `line` with a star for every character of a password in a URL and of a bearer token, so that
+/// columns stay where they are.
+fn blotted(line: &str) -> String {
+    let mut characters: Vec<char> = line.chars().collect();
+    let plain = characters.clone();
+    let ends = |from: usize, stops: &str| {
+        plain[from..]
+            .iter()
+            .position(|c| c.is_whitespace() || stops.contains(*c))
+            .map_or(plain.len(), |offset| from + offset)
+    };
+    let starts_of = |word: &str| {
+        let word: Vec<char> = word.chars().collect();
+        let length = word.len();
+        plain
+            .windows(length)
+            .enumerate()
+            .filter(move |(_, part)| {
+                part.iter()
+                    .zip(&word)
+                    .all(|(left, right)| left.eq_ignore_ascii_case(right))
+            })
+            .map(move |(index, _)| index + length)
+            .collect::<Vec<_>>()
+    };
+    for start in starts_of("://") {
+        // A password may hold a slash or an at sign itself. Rather too much is blotted than too little.
+        let end = ends(start, "\"'");
+        if let Some(at) = plain[start..end].iter().rposition(|c| *c == '@') {
+            let user = plain[start..start + at]
+                .iter()
+                .position(|c| *c == ':')
+                .unwrap_or(0);
+            characters[start + user..start + at].fill('*');
+        }
+    }
+    for start in starts_of("bearer ") {
+        // `${NAME}` is no secret and helps the reader.
+        if plain.get(start) != Some(&'$') {
+            let end = ends(start, "\"'");
+            characters[start..end].fill('*');
+        }
+    }
+    characters.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests;

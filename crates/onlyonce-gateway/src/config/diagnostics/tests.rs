@@ -1,0 +1,128 @@
+//! How findings look on a terminal.
+
+use super::*;
+
+fn rendered(text: &str, at: Span, message: &str, hint: Option<&str>) -> String {
+    let mut report = Report::new("oo.yaml", text);
+    report.error(at, message).hint_if(hint.map(str::to_owned));
+    Diagnostics(report.into_found()).to_string()
+}
+
+#[test]
+fn a_caret_stands_under_the_place() {
+    let at = Span {
+        line: 2,
+        col: 3,
+        width: 4,
+    };
+    assert_eq!(
+        rendered(
+            "a:\n  colr: red\n",
+            at,
+            "unknown field",
+            Some("did you mean `color`?")
+        ),
+        "oo.yaml:2:3: error: unknown field\n      colr: red\n      ^^^^\nhint: did you mean `color`?"
+    );
+}
+
+#[test]
+fn without_a_place_there_is_no_caret() {
+    assert_eq!(
+        rendered("", Span::default(), "cannot be read", None),
+        "oo.yaml: error: cannot be read"
+    );
+}
+
+#[test]
+fn a_place_beyond_the_text_is_survived() {
+    for at in [
+        Span {
+            line: 9,
+            col: 9,
+            width: 9,
+        },
+        Span {
+            line: 1,
+            col: 90,
+            width: 900,
+        },
+    ] {
+        assert!(rendered("a: b", at, "odd", None).contains("^"));
+    }
+}
+
+#[test]
+fn a_long_line_is_cut_around_the_caret() {
+    let text = format!("{}HERE{}", "x".repeat(5_000), "y".repeat(5_000));
+    let shown = rendered(
+        &text,
+        Span {
+            line: 1,
+            col: 5_001,
+            width: 4,
+        },
+        "m",
+        None,
+    );
+    let lines: Vec<&str> = shown.lines().collect();
+    assert!(lines[1].len() < 200 && lines[1].contains("HERE"));
+    assert_eq!(lines[1].find("HERE"), lines[2].find("^^^^"));
+}
+
+#[test]
+fn secrets_are_blotted_out_and_columns_stay() {
+    for (line, shown) in [
+        ("u: postgres://app:pw@db/x", "u: postgres://app***@db/x"),
+        ("u: \"redis://:p@w/1@db\"", "u: \"redis://******@db\""),
+        ("u: redis://token@db", "u: redis://*****@db"),
+        ("h: { a: \"Bearer abc\" }", "h: { a: \"Bearer ***\" }"),
+        ("h: Bearer ${TOKEN}", "h: Bearer ${TOKEN}"),
+        ("u: http://127.0.0.1:3000/a", "u: http://127.0.0.1:3000/a"),
+    ] {
+        assert_eq!(blotted(line), shown);
+    }
+    assert_eq!(quoted("mysql://u:pw@h"), "`mysql://u***@h`");
+}
+
+#[test]
+fn control_characters_do_not_reach_the_terminal() {
+    let shown = rendered(
+        "a: \u{1b}[31m",
+        Span {
+            line: 1,
+            col: 4,
+            width: 1,
+        },
+        "m",
+        None,
+    );
+    assert!(!shown.contains('\u{1b}'));
+    assert!(!quoted("\u{1b}[31m\n").contains(['\u{1b}', '\n']));
+}
+
+#[test]
+fn suggestions_are_near_or_absent() {
+    let words = ["timeout", "ttl", "enforce", "on_in_flight"];
+    assert_eq!(nearest("timout", &words), Some("timeout"));
+    assert_eq!(nearest("Enforce", &words), Some("enforce"));
+    assert_eq!(nearest("on-in-flight", &words), Some("on_in_flight"));
+    assert_eq!(nearest("zebra", &words), None);
+}
+
+#[test]
+fn a_flood_of_mistakes_is_bounded() {
+    let mut report = Report::new("oo.yaml", "");
+    for line in 1..10_000 {
+        report.error(
+            Span {
+                line,
+                col: 1,
+                width: 1,
+            },
+            "m",
+        );
+    }
+    assert_eq!(report.errors(), 9_999);
+    assert_eq!(report.into_found().len(), MAX_DIAGNOSTICS);
+}

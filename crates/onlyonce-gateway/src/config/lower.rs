@@ -1,0 +1,209 @@
+//! From the tree to a [`Config`]: the top level and its smaller sections.
+
+use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
+
+use onlyonce_core::policy::Policy;
+
+use super::{
+    AdminConfig, Config, DEFAULT_ADMIN_LISTEN, DEFAULT_CONNECT_TIMEOUT, DEFAULT_DRAIN_TIMEOUT,
+    DEFAULT_LISTEN, DEFAULT_STORE_FILE, DEFAULT_STORE_TIMEOUT, DEFAULT_TOKEN_ENV,
+    DEFAULT_UPSTREAM_IDLE, HEADER_TIMEOUT, MAX_HEADER_BYTES, Route, StoreConfig, Workers,
+    diagnostics::{Diagnostics, Report, quoted},
+    fields::{ADMIN, IDEMPOTENCY, STORE, TOP, WORKERS},
+    interpolate,
+    options::{ANY, SOME, Stated},
+    routes::{self, WrittenRoute},
+    rules::{self, Ruled, Surroundings},
+    section::Section,
+    store::StoreUrl,
+    tree::{Node, Span},
+    unsupported,
+};
+
+/// A worker that runs more often than this does nothing else.
+const WORKER_INTERVAL: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(86_400);
+
+/// The configuration that `root` describes, or all that is wrong with it.
+pub(super) fn lower(root: Option<Node>, mut report: Report<'_>) -> Result<Config, Diagnostics> {
+    let config = root.and_then(|root| config(&root, &mut report));
+    let failed = report.has_errors();
+    let found = report.into_found();
+    match config {
+        Some(config) if !failed => Ok(Config {
+            warnings: found,
+            ..config
+        }),
+        _ => Err(Diagnostics(found)),
+    }
+}
+
+fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
+    let top = Section::open(&TOP, root, root.at, report);
+    let listen = top.address("listen", report).unwrap_or(DEFAULT_LISTEN);
+    let admin = admin(&top, listen, report);
+    let (store, store_at) = store(&top, report);
+    let workers = workers(&top, report);
+    let drain_timeout = top
+        .duration("drain_timeout", ANY, report)
+        .unwrap_or(DEFAULT_DRAIN_TIMEOUT);
+    let allow_scope_change = top.boolean("allow_scope_change", report).unwrap_or(false);
+    let upstream_idle = top.duration("upstream_idle", ANY, report);
+    let connect_timeout = top.duration("connect_timeout", SOME, report);
+
+    let routes_at = top.node("routes").map_or(top.at, |(_, key_at)| key_at);
+    let mut global = Stated::read(top.section("idempotency", &IDEMPOTENCY, report), report);
+    global.lift(top, &["limits"], report);
+    let written = routes::read(&top, report);
+    let policies: Vec<Policy> = written
+        .iter()
+        .map(|route| Policy::resolve(&route.stated.options, &global.options))
+        .collect();
+    let around = Surroundings {
+        global: &global,
+        store: &store.url,
+        store_at,
+        has_auth: top.says("auth"),
+    };
+    rule(&written, &policies, &around, routes_at, report);
+
+    let mode_name = store.url.mode_name();
+    let routes = written.into_iter().zip(policies).map(|(written, policy)| {
+        Some(Route {
+            id: written.id?,
+            path: written.path?,
+            methods: written.methods,
+            backends: written.backends,
+            timeout: policy.timeout,
+            upstream_idle: written
+                .upstream_idle
+                .or(upstream_idle)
+                .unwrap_or(DEFAULT_UPSTREAM_IDLE),
+            connect_timeout: written
+                .connect_timeout
+                .or(connect_timeout)
+                .unwrap_or(DEFAULT_CONNECT_TIMEOUT),
+            policy,
+            mode_name,
+        })
+    });
+    Some(Config {
+        listen,
+        admin,
+        store,
+        workers,
+        routes: routes.collect::<Option<_>>()?,
+        drain_timeout,
+        header_timeout: HEADER_TIMEOUT,
+        max_header_bytes: MAX_HEADER_BYTES,
+        allow_scope_change,
+        warnings: Vec::new(),
+    })
+}
+
+fn rule(
+    written: &[WrittenRoute<'_>],
+    policies: &[Policy],
+    around: &Surroundings<'_, '_>,
+    routes_at: Span,
+    report: &mut Report<'_>,
+) {
+    let ruled: Vec<_> = written
+        .iter()
+        .zip(policies)
+        .map(|(route, policy)| Ruled { route, policy })
+        .collect();
+    rules::section_contradictions(around.global, around.store, around.has_auth, report);
+    for one in &ruled {
+        rules::section_contradictions(&one.route.stated, around.store, around.has_auth, report);
+        rules::contradictions(one, around, report);
+    }
+    // A warning about a file that is refused anyway may be about a mistake in it.
+    if !report.has_errors() {
+        rules::warnings(&ruled, around, routes_at, report);
+    }
+}
+
+fn admin(top: &Section<'_>, data: SocketAddr, report: &mut Report<'_>) -> AdminConfig {
+    let section = top.section("admin", &ADMIN, report);
+    let listen = section
+        .address("listen", report)
+        .unwrap_or(DEFAULT_ADMIN_LISTEN);
+    // Port 0 is a different port each time.
+    if listen == data && listen.port() != 0 {
+        let at = section
+            .place("listen")
+            .or(top.place("listen"))
+            .unwrap_or(top.at);
+        report
+            .error(at, format!("`listen` and `admin.listen` are both {listen}"))
+            .hint("the admin API has a listener of its own");
+    }
+    AdminConfig {
+        listen,
+        token_env: env_name(&section, "token_env", report)
+            .unwrap_or_else(|| DEFAULT_TOKEN_ENV.to_owned()),
+        readonly_token_env: env_name(&section, "readonly_token_env", report),
+        public_metrics: section.boolean("public_metrics", report).unwrap_or(false),
+        mask_keys: section.boolean("mask_keys", report).unwrap_or(false),
+    }
+}
+
+/// The name of an environment variable, whose value is not looked at here.
+fn env_name(section: &Section<'_>, field: &str, report: &mut Report<'_>) -> Option<String> {
+    let found = section.scalar(field, report)?;
+    if !interpolate::is_name(found.text) {
+        // Somebody who puts the token itself here must not find it in a log.
+        report
+            .error(
+                found.at,
+                format!("`{field}` is the name of an environment variable"),
+            )
+            .hint(format!("for example `{DEFAULT_TOKEN_ENV}`"));
+        return None;
+    }
+    Some(found.text.to_owned())
+}
+
+/// The store, and where its URL stands.
+fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
+    let section = top.section("store", &STORE, report);
+    let url = section
+        .scalar("url", report)
+        .and_then(|found| match StoreUrl::parse(found.text) {
+            Ok(url) if unsupported::value(&STORE, "url", url.scheme()) => {
+                unsupported::refuse(report, found.at, &format!("a {} store", url.scheme()));
+                Some(url)
+            }
+            Ok(url) => Some(url),
+            Err(error) => {
+                let message = format!("{error}: {}", quoted(found.written));
+                report.error(found.at, message).hint(error.hint());
+                None
+            }
+        });
+    let config = StoreConfig {
+        url: url.unwrap_or_else(|| StoreUrl::Sqlite(DEFAULT_STORE_FILE.into())),
+        timeout: section
+            .duration("timeout", SOME, report)
+            .unwrap_or(DEFAULT_STORE_TIMEOUT),
+        migrate: section.boolean("migrate", report).unwrap_or(true),
+    };
+    (config, section.place("url").unwrap_or(section.at))
+}
+
+fn workers(top: &Section<'_>, report: &mut Report<'_>) -> Workers {
+    let section = top.section("workers", &WORKERS, report);
+    let defaults = Workers::default();
+    let mut every = |field: &str, default: Duration| {
+        section
+            .duration(field, WORKER_INTERVAL, report)
+            .unwrap_or(default)
+    };
+    Workers {
+        sweep_every: every("sweep_every", defaults.sweep_every),
+        reap_every: every("reap_every", defaults.reap_every),
+        reconcile_every: every("reconcile_every", defaults.reconcile_every),
+        deliver_every: every("deliver_every", defaults.deliver_every),
+    }
+}

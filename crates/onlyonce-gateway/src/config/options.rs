@@ -1,0 +1,327 @@
+//! The idempotency options of a route or of the whole gateway, as somebody wrote them down.
+//!
+//! Deliberately absent: defaults, dialects and profiles. [`Policy::resolve`] lays those beneath.
+//!
+//! [`Policy::resolve`]: onlyonce_core::policy::Policy::resolve
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use http::{Method, StatusCode};
+use onlyonce_core::{
+    fingerprint::{BodyMode, Pointer},
+    policy::{
+        AfterExpiry, Dialect, Enforce, ErrorFormat, FingerprintOptions, KeyScope, On5xx,
+        OnInFlight, OnStoreError, Options, Profile,
+    },
+};
+
+use super::{
+    diagnostics::{Report, quoted},
+    fields::{FINGERPRINT, IDEMPOTENCY, LIMITS},
+    scalar::{Found, header_name, method},
+    section::Section,
+    tree::{Span, Value},
+    units::MAX_DURATION,
+    unsupported,
+};
+
+/// The longest key that anybody may ask for, in bytes.
+const MAX_KEY_LENGTH: usize = 1_024;
+/// The largest number of waiters that anybody may ask for.
+const MAX_WAITERS: usize = 1_000_000;
+
+/// Any duration, and none.
+pub(super) const ANY: RangeInclusive<Duration> = Duration::ZERO..=MAX_DURATION;
+/// Any duration that is one.
+pub(super) const SOME: RangeInclusive<Duration> = Duration::from_millis(1)..=MAX_DURATION;
+/// Long enough to be renewed three times before it lapses.
+const LEASE: RangeInclusive<Duration> = Duration::from_secs(1)..=MAX_DURATION;
+
+/// What one `idempotency` section says.
+pub(super) struct Stated<'n> {
+    pub(super) options: Options,
+    /// Whether the embedded store was asked for by name.
+    pub(super) local_mode: bool,
+    /// Whether everything that was said could be read, so that a default is really meant.
+    pub(super) sound: bool,
+    section: Section<'n>,
+    lifted: Vec<(&'static str, Span)>,
+}
+
+impl<'n> Stated<'n> {
+    pub(super) fn read(section: Section<'n>, report: &mut Report<'_>) -> Self {
+        let errors = report.errors();
+        let mut options = Options {
+            enabled: section.boolean("enabled", report),
+            enforce: enforce(&section, report),
+            key_per_route: section.boolean("key_per_route", report),
+            reject_sensitive_keys: section.boolean("reject_sensitive_keys", report),
+            header_name: section.header("header_name", report),
+            replayed_header: section.header("replayed_header", report),
+            methods: section.list("methods", report, honoured_method),
+            credential_headers: section.list("credential_headers", report, header_name),
+            release_statuses: section.list("release_statuses", report, release_status),
+            max_key_length: section.number("max_key_length", 1..=MAX_KEY_LENGTH, report),
+            min_key_length: section.number("min_key_length", 1..=MAX_KEY_LENGTH, report),
+            max_request_body: section.size("max_request_body", report),
+            max_body_size: section.size("max_body_size", report),
+            fingerprint: fingerprint(&section, report),
+            ..Options::default()
+        };
+        words(&section, &mut options, report);
+        durations(&section, &mut options, report);
+        limits(
+            section.section("limits", &LIMITS, report),
+            &mut options,
+            report,
+        );
+        reconcile(&section, report);
+        if section.is_empty_list("methods") {
+            let at = section.place("methods").unwrap_or(section.at);
+            report
+                .error(at, "`methods` is empty")
+                .hint("to switch keys off, say `enabled: false`");
+        }
+        let local_mode = mode(&section, report);
+        let sound = report.errors() == errors;
+        Self {
+            options,
+            local_mode,
+            sound,
+            section,
+            lifted: Vec::new(),
+        }
+    }
+
+    /// Takes over what the section around this one says about `fields`.
+    pub(super) fn lift(
+        &mut self,
+        around: Section<'n>,
+        fields: &[&'static str],
+        report: &mut Report<'_>,
+    ) {
+        let errors = report.errors();
+        for field in fields.iter().copied() {
+            let Some(at) = around.place(field) else {
+                continue;
+            };
+            if self.section.says(field) {
+                report
+                    .error(
+                        at,
+                        format!("`{field}` is said here and under `idempotency`"),
+                    )
+                    .hint("keep one of them");
+                continue;
+            }
+            self.lifted.push((field, at));
+            let options = &mut self.options;
+            match field {
+                "timeout" => options.timeout = around.duration(field, SOME, report),
+                "max_execution" => options.max_execution = around.duration(field, SOME, report),
+                "limits" => limits(around.section(field, &LIMITS, report), options, report),
+                _ => {}
+            }
+        }
+        self.sound &= report.errors() == errors;
+    }
+
+    pub(super) fn says(&self, field: &str) -> bool {
+        self.section.says(field)
+    }
+
+    /// Where options stand that nobody switched on or off.
+    pub(super) fn idle(&self) -> Option<Span> {
+        (self.section.says_anything() && !self.says("enabled")).then_some(self.section.at)
+    }
+
+    /// Where the first of `fields` that was said stands.
+    pub(super) fn place(&self, fields: &[&str]) -> Option<Span> {
+        let lifted = |field: &str| {
+            self.lifted
+                .iter()
+                .find(|(name, _)| *name == field)
+                .map(|(_, at)| *at)
+        };
+        fields
+            .iter()
+            .find_map(|field| self.section.place(field).or_else(|| lifted(field)))
+    }
+}
+
+fn words(section: &Section<'_>, options: &mut Options, report: &mut Report<'_>) {
+    let dialects = [
+        ("ietf", Dialect::Ietf),
+        ("stripe", Dialect::Stripe),
+        ("runway", Dialect::Runway),
+    ];
+    options.dialect = section.word("dialect", &dialects, report);
+    let profiles = [
+        ("safe", Profile::Safe),
+        ("payments", Profile::Payments),
+        ("cache", Profile::Cache),
+    ];
+    options.profile = section.word("profile", &profiles, report);
+    let scopes = [
+        ("per_client", KeyScope::PerClient),
+        ("global", KeyScope::Global),
+    ];
+    options.key_scope = section.word("key_scope", &scopes, report);
+    let expiry = [("new", AfterExpiry::New), ("reject", AfterExpiry::Reject)];
+    options.after_expiry = section.word("after_expiry", &expiry, report);
+    let in_flight = [
+        ("wait", OnInFlight::Wait),
+        ("reject", OnInFlight::Reject),
+        ("accept", OnInFlight::Accept),
+    ];
+    options.on_in_flight = section.word("on_in_flight", &in_flight, report);
+    let errors = [
+        ("retry", On5xx::Retry),
+        ("store", On5xx::Store),
+        ("unknown", On5xx::Unknown),
+    ];
+    options.on_5xx = section.word("on_5xx", &errors, report);
+    let store = [
+        ("refuse", OnStoreError::Refuse),
+        ("bypass", OnStoreError::Bypass),
+    ];
+    options.on_store_error = section.word("on_store_error", &store, report);
+    let formats = [
+        ("hybrid", ErrorFormat::Hybrid),
+        ("problem", ErrorFormat::Problem),
+        ("stripe", ErrorFormat::Stripe),
+    ];
+    options.error_format = section.word("error_format", &formats, report);
+}
+
+fn durations(section: &Section<'_>, options: &mut Options, report: &mut Report<'_>) {
+    options.ttl = section.duration("ttl", SOME, report);
+    options.tombstone_ttl = section.duration("tombstone_ttl", SOME, report);
+    options.wait_timeout = section.duration("wait_timeout", ANY, report);
+    options.lease = section.duration("lease", LEASE, report);
+    options.timeout = section.duration("timeout", SOME, report);
+    options.max_execution = section.duration("max_execution", SOME, report);
+    options.completion_grace = section.duration("completion_grace", ANY, report);
+}
+
+fn enforce(section: &Section<'_>, report: &mut Report<'_>) -> Option<Enforce> {
+    let words = [
+        ("true", Enforce::On),
+        ("false", Enforce::Off),
+        ("all", Enforce::All),
+    ];
+    section.word("enforce", &words, report)
+}
+
+fn limits(section: Section<'_>, options: &mut Options, report: &mut Report<'_>) {
+    let said = section.number("waiters_per_key", 0..=MAX_WAITERS, report);
+    options.waiters_per_key = options.waiters_per_key.or(said);
+    options.waiters = options
+        .waiters
+        .or(section.number("waiters", 0..=MAX_WAITERS, report));
+}
+
+/// Whether the embedded store was asked for by name.
+fn mode(section: &Section<'_>, report: &mut Report<'_>) -> bool {
+    let modes = [("local", true), ("distributed", false)];
+    let local = section.word("mode", &modes, report);
+    if local == Some(false) && unsupported::value(&IDEMPOTENCY, "mode", "distributed") {
+        let at = section.place("mode").unwrap_or(section.at);
+        unsupported::refuse(report, at, "`mode: distributed`");
+    }
+    local == Some(true)
+}
+
+/// `operator` is a promise that somebody looks, and needs nothing from the gateway.
+fn reconcile(section: &Section<'_>, report: &mut Report<'_>) {
+    let Some((node, key_at)) = section.node("reconcile") else {
+        return;
+    };
+    match &node.value {
+        Value::Map(_) if unsupported::value(&IDEMPOTENCY, "reconcile", "{ … }") => {
+            unsupported::refuse(
+                report,
+                key_at,
+                "`reconcile` other than `reconcile: operator`",
+            );
+        }
+        _ => {
+            section.word("reconcile", &[("operator", ())], report);
+        }
+    }
+}
+
+fn fingerprint(parent: &Section<'_>, report: &mut Report<'_>) -> Option<FingerprintOptions> {
+    if !parent.says("fingerprint") {
+        return None;
+    }
+    let section = parent.section("fingerprint", &FINGERPRINT, report);
+    let modes = [("json", BodyMode::Json), ("raw", BodyMode::Raw)];
+    let options = FingerprintOptions {
+        mode: section.word("mode", &modes, report),
+        fields: section.list("fields", report, pointer),
+        ignore: section.list("ignore", report, pointer),
+        headers: section.list("headers", report, |found, report| {
+            header_name(found, report).map(|name| name.as_str().to_owned())
+        }),
+    };
+    if options.mode == Some(BodyMode::Raw) {
+        for field in ["fields", "ignore"] {
+            if let Some(at) = section.place(field) {
+                report
+                    .error(at, format!("`{field}` has no meaning under `mode: raw`"))
+                    .hint("raw bodies are compared byte by byte; pointers need `mode: json`");
+            }
+        }
+    }
+    Some(options)
+}
+
+fn pointer(found: Found<'_>, report: &mut Report<'_>) -> Option<Pointer> {
+    let pointer = Pointer::parse(found.text);
+    if let Err(error) = &pointer {
+        report
+            .error(found.at, format!("{error}: {}", quoted(found.written)))
+            .hint("for example `/metadata/trace_id`");
+    }
+    pointer.ok()
+}
+
+fn honoured_method(found: Found<'_>, report: &mut Report<'_>) -> Option<Method> {
+    let method = method(found, report)?;
+    if method == Method::CONNECT || method == Method::OPTIONS {
+        report.error(
+            found.at,
+            format!("{method} always passes through and takes no key"),
+        );
+        return None;
+    }
+    Some(method)
+}
+
+fn release_status(found: Found<'_>, report: &mut Report<'_>) -> Option<StatusCode> {
+    let status = found
+        .text
+        .parse()
+        .ok()
+        .and_then(|code: u16| StatusCode::from_u16(code).ok());
+    match status.filter(|status| status.as_u16() <= 599) {
+        Some(status) if status.as_u16() >= 400 => Some(status),
+        Some(status) => {
+            report
+                .error(
+                    found.at,
+                    format!("`release_statuses` cannot hold {}", status.as_u16()),
+                )
+                .hint("a request that succeeded would be executed again");
+            None
+        }
+        None => {
+            report.error(
+                found.at,
+                format!("{} is not a status", quoted(found.written)),
+            );
+            None
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The routes of a configuration: which requests they take, and where those go.
+
+use std::time::Duration;
+
+use http::Method;
+
+use super::{
+    backend::Backend,
+    diagnostics::{Report, quoted},
+    fields::{BACKEND, IDEMPOTENCY, ROUTE},
+    options::{ANY, SOME, Stated},
+    scalar::{Found, method},
+    section::Section,
+    tree::{Node, Span, Value},
+    unsupported,
+};
+
+/// The longest route id, in characters.
+const MAX_ID_LENGTH: usize = 64;
+/// The largest weight of a backend.
+const MAX_WEIGHT: usize = 1_000;
+/// The gateway's own paths.
+const RESERVED_PATH: &str = "/.onlyonce";
+
+/// A route as written. `id`, `path` and `backends` are `None` where they were missing or wrong,
+/// which the report knows.
+pub(super) struct WrittenRoute<'n> {
+    pub(super) id: Option<String>,
+    pub(super) path: Option<String>,
+    pub(super) methods: Option<Vec<Method>>,
+    pub(super) backends: Vec<Backend>,
+    pub(super) upstream_idle: Option<Duration>,
+    pub(super) connect_timeout: Option<Duration>,
+    pub(super) stated: Stated<'n>,
+    /// Where to point when the route as a whole is meant.
+    pub(super) at: Span,
+}
+
+/// All routes under `top`.
+pub(super) fn read<'n>(top: &Section<'n>, report: &mut Report<'_>) -> Vec<WrittenRoute<'n>> {
+    const HINT: &str = "a route has an `id`, a `path` and `backends`";
+    let Some((node, key_at)) = top.node("routes") else {
+        if !top.says("routes") {
+            report.error(top.at, "`routes` is missing").hint(HINT);
+        }
+        return Vec::new();
+    };
+    let routes: Vec<_> = match &node.value {
+        Value::List(items) => items.iter().map(|item| route(item, report)).collect(),
+        Value::Null => Vec::new(),
+        Value::Map(_) | Value::Scalar(_) | Value::Broken => {
+            report
+                .error(node.at, "`routes` must be a list")
+                .hint("put `- ` before each route");
+            return Vec::new();
+        }
+    };
+    if routes.is_empty() {
+        report.error(key_at, "`routes` is empty").hint(HINT);
+    }
+    repeated_ids(&routes, report);
+    unreachable_routes(&routes, report);
+    routes
+}
+
+fn route<'n>(node: &'n Node, report: &mut Report<'_>) -> WrittenRoute<'n> {
+    let section = Section::open(&ROUTE, node, node.at, report);
+    for field in ["id", "path", "backends"] {
+        if !section.says(field) {
+            report.error(node.at, format!("a route without `{field}`"));
+        }
+    }
+    let methods = section.list("methods", report, method);
+    if section.is_empty_list("methods") {
+        let at = section.place("methods").unwrap_or(node.at);
+        report
+            .error(at, "`methods` is empty")
+            .hint("leave it out to take every method");
+    }
+    let mut stated = Stated::read(section.section("idempotency", &IDEMPOTENCY, report), report);
+    stated.lift(section, &["timeout", "max_execution", "limits"], report);
+    WrittenRoute {
+        id: section
+            .scalar("id", report)
+            .and_then(|found| id(found, report)),
+        path: section
+            .scalar("path", report)
+            .and_then(|found| path(found, report)),
+        methods,
+        backends: backends(&section, report),
+        upstream_idle: section.duration("upstream_idle", ANY, report),
+        connect_timeout: section.duration("connect_timeout", SOME, report),
+        stated,
+        at: section.place("id").unwrap_or(node.at),
+    }
+}
+
+fn id(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
+    let valid = (1..=MAX_ID_LENGTH).contains(&found.text.len())
+        && found
+            .text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    if !valid {
+        report
+            .error(
+                found.at,
+                format!("{} cannot be a route's id", quoted(found.written)),
+            )
+            .hint("1 to 64 letters, digits, `_` and `-`");
+    }
+    valid.then(|| found.text.to_owned())
+}
+
+fn path(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
+    let text = found.text;
+    let complaint = if !text.starts_with('/') {
+        Some((
+            "a path starts with a slash",
+            format!("did you mean `/{}`?", found.written),
+        ))
+    } else if text == RESERVED_PATH || text.starts_with("/.onlyonce/") {
+        Some((
+            "the gateway keeps this path for itself",
+            "choose another path".to_owned(),
+        ))
+    } else if text.contains(['*', '{', '}']) {
+        Some((
+            "a path holds no patterns",
+            "it is a prefix: leave out the rest".to_owned(),
+        ))
+    } else if text.contains(['?', '#']) || !text.bytes().all(|b| b.is_ascii_graphic()) {
+        Some((
+            "this is not a path",
+            "for example `/api/payments`".to_owned(),
+        ))
+    } else if text.contains("//") || text.split('/').any(|segment| matches!(segment, "." | "..")) {
+        Some((
+            "a path has no empty and no dot segments",
+            "for example `/api/pay`".to_owned(),
+        ))
+    } else {
+        None
+    };
+    match complaint {
+        None => Some(text.to_owned()),
+        Some((message, hint)) => {
+            report
+                .error(found.at, format!("{message}: {}", quoted(found.written)))
+                .hint(hint);
+            None
+        }
+    }
+}
+
+fn backends(section: &Section<'_>, report: &mut Report<'_>) -> Vec<Backend> {
+    const HINT: &str = "for example `backends: [{ url: \"http://127.0.0.1:3000\" }]`";
+    let Some((node, key_at)) = section.node("backends") else {
+        return Vec::new();
+    };
+    let items = match &node.value {
+        Value::List(items) if !items.is_empty() => items,
+        Value::List(_) | Value::Null => {
+            report
+                .error(key_at, "a route needs at least one backend")
+                .hint(HINT);
+            return Vec::new();
+        }
+        Value::Map(_) | Value::Scalar(_) | Value::Broken => {
+            report
+                .error(node.at, "`backends` must be a list")
+                .hint(HINT);
+            return Vec::new();
+        }
+    };
+    let backend = |item| {
+        let section = Section::open(&BACKEND, item, item.at, report);
+        if matches!(item.value, Value::Map(_) | Value::Null) && !section.says("url") {
+            report.error(item.at, "a backend without `url`").hint(HINT);
+        }
+        backend(&section, report)
+    };
+    items.iter().filter_map(backend).collect()
+}
+
+fn backend(section: &Section<'_>, report: &mut Report<'_>) -> Option<Backend> {
+    let weight = section
+        .number("weight", 1..=MAX_WEIGHT, report)
+        .unwrap_or(1);
+    let found = section.scalar("url", report)?;
+    let scheme = found
+        .text
+        .split_once("://")
+        .map_or("", |(scheme, _)| scheme);
+    if unsupported::value(&BACKEND, "url", scheme) {
+        unsupported::refuse(report, found.at, &format!("a backend with `{scheme}://`"));
+        return None;
+    }
+    match Backend::parse(found.text) {
+        Ok(backend) => Some(Backend {
+            weight: u32::try_from(weight).unwrap_or(1),
+            ..backend
+        }),
+        Err(error) => {
+            report
+                .error(found.at, format!("{error}: {}", quoted(found.written)))
+                .hint(error.hint());
+            None
+        }
+    }
+}
+
+fn repeated_ids(routes: &[WrittenRoute<'_>], report: &mut Report<'_>) {
+    for (index, route) in routes.iter().enumerate() {
+        let Some(id) = &route.id else { continue };
+        let before = routes[..index]
+            .iter()
+            .find(|other| other.id.as_ref() == Some(id));
+        if let Some(first) = before {
+            report
+                .error(
+                    route.at,
+                    format!("a second route with the id {}", quoted(id)),
+                )
+                .hint(format!("the first one is in line {}", first.at.line));
+        }
+    }
+}
+
+/// Of two routes with the same path, the second takes nothing that the first takes already.
+fn unreachable_routes(routes: &[WrittenRoute<'_>], report: &mut Report<'_>) {
+    for (index, route) in routes.iter().enumerate() {
+        let Some(path) = &route.path else { continue };
+        let rival = routes[..index].iter().find(|other| {
+            other.path.as_ref() == Some(path) && overlap(&other.methods, &route.methods)
+        });
+        if let Some(first) = rival {
+            let message = format!("two routes take the same requests under {}", quoted(path));
+            report.error(route.at, message).hint(format!(
+                "the other one is in line {}; give them other paths or other `methods`",
+                first.at.line
+            ));
+        }
+    }
+}
+
+fn overlap(left: &Option<Vec<Method>>, right: &Option<Vec<Method>>) -> bool {
+    match (left, right) {
+        (Some(left), Some(right)) => left.iter().any(|method| right.contains(method)),
+        _ => true,
+    }
+}

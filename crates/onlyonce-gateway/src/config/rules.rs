@@ -1,0 +1,245 @@
+//! What holds between fields: contradictions, and what is allowed but should be known.
+//!
+//! Every rule looks at the policy that results, whichever line of the file, dialect or profile it
+//! came from, and points at the line nearest to the cause.
+
+use std::time::Duration;
+
+use http::Method;
+use onlyonce_core::policy::{Dialect, KeyScope, OnInFlight, OnStoreError, Policy, Profile};
+
+use super::{
+    diagnostics::Report, options::Stated, routes::WrittenRoute, store::StoreUrl, tree::Span,
+};
+
+/// Below this a client that retries after a break finds its key forgotten.
+const SHORT_TTL: Duration = Duration::from_secs(3_600);
+
+/// What the rules need to know beside the route.
+pub(super) struct Surroundings<'a, 'n> {
+    pub(super) global: &'a Stated<'n>,
+    pub(super) store: &'a StoreUrl,
+    pub(super) store_at: Span,
+    pub(super) has_auth: bool,
+}
+
+/// A route and what holds for it.
+pub(super) struct Ruled<'a, 'n> {
+    pub(super) route: &'a WrittenRoute<'n>,
+    pub(super) policy: &'a Policy,
+}
+
+impl Ruled<'_, '_> {
+    /// The line nearest to the cause: what the route says, then what the gateway says.
+    fn place(&self, around: &Surroundings<'_, '_>, fields: &[&str]) -> Span {
+        let route = self.route.stated.place(fields);
+        route
+            .or_else(|| around.global.place(fields))
+            .unwrap_or(self.route.at)
+    }
+
+    fn name(&self) -> &str {
+        self.route.id.as_deref().unwrap_or("?")
+    }
+}
+
+/// Contradictions that stand in the file whatever the routes do with them.
+pub(super) fn section_contradictions(
+    stated: &Stated<'_>,
+    store: &StoreUrl,
+    has_auth: bool,
+    report: &mut Report<'_>,
+) {
+    if stated.options.key_scope == Some(KeyScope::PerClient)
+        && !has_auth
+        && let Some(at) = stated.place(&["key_scope"])
+    {
+        report
+            .error(
+                at,
+                "`key_scope: per_client` without `auth`: there is no client to tell apart",
+            )
+            .hint("configure `auth`, or say `key_scope: global`");
+    }
+    if stated.local_mode
+        && store.mode_name() != "local"
+        && let Some(at) = stated.place(&["mode"])
+    {
+        report
+            .error(
+                at,
+                format!("`mode: local` contradicts a {} store", store.scheme()),
+            )
+            .hint("leave `mode` out: it follows `store.url`");
+    }
+}
+
+/// Contradictions of a protected route.
+pub(super) fn contradictions(
+    ruled: &Ruled<'_, '_>,
+    around: &Surroundings<'_, '_>,
+    report: &mut Report<'_>,
+) {
+    let policy = ruled.policy;
+    if !policy.enabled {
+        return;
+    }
+    // A default that stands in for an unreadable value contradicts nothing.
+    if ruled.route.stated.sound && around.global.sound {
+        quantities(ruled, around, report);
+    }
+    if policy.header_name == policy.replayed_header {
+        let name = &policy.header_name;
+        report.error(
+            ruled.place(around, &["replayed_header", "header_name"]),
+            format!("`header_name` and `replayed_header` are both `{name}`"),
+        );
+    }
+    if policy.on_in_flight == OnInFlight::Accept {
+        let strict = match (policy.profile, policy.dialect) {
+            (Profile::Payments, _) => Some("profile `payments`"),
+            (_, Dialect::Stripe) => Some("dialect `stripe`"),
+            _ => None,
+        };
+        if let Some(strict) = strict {
+            let at = ruled.place(around, &["on_in_flight"]);
+            report
+                .error(
+                    at,
+                    format!("`on_in_flight: accept` is not possible in {strict}"),
+                )
+                .hint("its clients take a 202 for success; say `wait` or `reject`");
+        }
+    }
+    if policy.profile == Profile::Payments {
+        payments(ruled, around, report);
+    }
+}
+
+fn quantities(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut Report<'_>) {
+    let policy = ruled.policy;
+    if policy.max_execution < policy.timeout {
+        let at = ruled.place(around, &["max_execution", "timeout"]);
+        let message = format!(
+            "`max_execution` ({}) is shorter than `timeout` ({})",
+            humantime::format_duration(policy.max_execution),
+            humantime::format_duration(policy.timeout),
+        );
+        report
+            .error(at, message)
+            .hint("an execution is watched at least until its client is told");
+    }
+    if policy.key_rules.min_length > policy.key_rules.max_length {
+        let at = ruled.place(around, &["min_key_length", "max_key_length"]);
+        let (min, max) = (policy.key_rules.min_length, policy.key_rules.max_length);
+        report.error(
+            at,
+            format!("no key is at least {min} and at most {max} bytes long"),
+        );
+    }
+}
+
+fn payments(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut Report<'_>) {
+    if !ruled.route.stated.says("reconcile") && !around.global.says("reconcile") {
+        report
+            .error(
+                ruled.place(around, &["profile"]),
+                "profile `payments` demands `reconcile`",
+            )
+            .hint("say `reconcile: operator` if a person looks into unknown outcomes");
+    }
+    if !around.store.survives_a_restart() {
+        report
+            .error(
+                around.store_at,
+                "profile `payments` demands a store that survives a crash",
+            )
+            .hint("for example `sqlite:onlyonce.db`");
+    }
+}
+
+/// What is allowed and should be known.
+pub(super) fn warnings(
+    routes: &[Ruled<'_, '_>],
+    around: &Surroundings<'_, '_>,
+    routes_at: Span,
+    report: &mut Report<'_>,
+) {
+    let protected: Vec<_> = routes.iter().filter(|ruled| ruled.policy.enabled).collect();
+    if protected.is_empty() {
+        report
+            .warning(
+                routes_at,
+                "no route is protected: every request passes through unrecorded",
+            )
+            .hint("say `enabled: true` under `idempotency`");
+    }
+    if !around.has_auth
+        && let Some(shared) = protected
+            .iter()
+            .find(|r| r.policy.key_scope != Some(KeyScope::PerClient))
+    {
+        report
+            .warning(
+                shared.place(around, &["key_scope"]),
+                "without `auth` all clients share one namespace of keys",
+            )
+            .hint("callers are told apart by `credential_headers` alone");
+    }
+    for ruled in routes.iter().filter(|ruled| !ruled.policy.enabled) {
+        if let Some(at) = ruled.route.stated.idle() {
+            report
+                .warning(
+                    at,
+                    format!(
+                        "route `{}` has options for keys but ignores keys",
+                        ruled.name()
+                    ),
+                )
+                .hint("say `enabled: true`, here or for all routes");
+        }
+    }
+    for ruled in protected {
+        route_warnings(ruled, around, report);
+    }
+}
+
+fn route_warnings(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut Report<'_>) {
+    let (policy, name) = (ruled.policy, ruled.name());
+    let takes = |method: &Method| {
+        ruled
+            .route
+            .methods
+            .as_ref()
+            .is_none_or(|methods| methods.contains(method))
+    };
+    if !policy.methods.iter().any(takes) {
+        report.warning(
+            ruled.place(around, &["methods"]),
+            format!("route `{name}` takes none of the methods on which keys are honoured"),
+        );
+    }
+    if takes(&Method::POST) && policy.honours(&Method::POST) && !policy.demands_key(&Method::POST) {
+        report
+            .warning(
+                ruled.place(around, &["enforce"]),
+                format!("route `{name}` lets POST requests without a key pass unprotected"),
+            )
+            .hint("say `enforce: true` once every client sends a key");
+    }
+    if policy.ttl < SHORT_TTL {
+        report.warning(
+            ruled.place(around, &["ttl"]),
+            format!(
+                "route `{name}` forgets answers after {}",
+                humantime::format_duration(policy.ttl)
+            ),
+        );
+    }
+    if policy.on_store_error == OnStoreError::Bypass {
+        report.warning(
+            ruled.place(around, &["on_store_error", "profile", "dialect"]),
+            format!("route `{name}` lets requests through unprotected while the store is down"),
+        );
+    }
+}

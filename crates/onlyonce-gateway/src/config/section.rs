@@ -1,0 +1,274 @@
+//! Reads typed values out of one mapping of the tree.
+//!
+//! Every reader answers `None` both for "not said" and for "said wrongly"; in the second case the
+//! report knows, and no configuration comes of it.
+
+use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
+
+use http::HeaderName;
+
+use super::{
+    diagnostics::{Report, listed, nearest, quoted},
+    fields::{self, Schema},
+    scalar::{self, Found},
+    tree::{Entry, Node, Span, Value},
+    units, unsupported,
+};
+
+/// One mapping, its unknown and unsupported fields already reported.
+#[derive(Clone, Copy)]
+pub(super) struct Section<'n> {
+    schema: &'static Schema,
+    entries: &'n [Entry],
+    /// Where the section is.
+    pub(super) at: Span,
+}
+
+impl<'n> Section<'n> {
+    /// A section of which nothing was said.
+    pub(super) fn absent(schema: &'static Schema, at: Span) -> Self {
+        Self {
+            schema,
+            entries: &[],
+            at,
+        }
+    }
+
+    /// Opens `node`, which stands at or after `at`.
+    pub(super) fn open(
+        schema: &'static Schema,
+        node: &'n Node,
+        at: Span,
+        report: &mut Report<'_>,
+    ) -> Self {
+        let entries = match &node.value {
+            Value::Map(entries) => entries.as_slice(),
+            // A section whose lines are all commented out says nothing.
+            Value::Null | Value::Broken => &[],
+            Value::Scalar(_) | Value::List(_) => {
+                report
+                    .error(node.at, format!("{} must be a mapping", schema.name))
+                    .hint(format!(
+                        "its fields are {}",
+                        listed(&schema.fields[..schema.fields.len().min(4)])
+                    ));
+                &[]
+            }
+        };
+        for entry in entries {
+            if unsupported::field(schema, &entry.key) {
+                unsupported::refuse(report, entry.key_at, &quoted(&entry.key));
+            } else if !schema.fields.contains(&entry.key.as_str()) {
+                unknown_field(schema, entry, report);
+            }
+        }
+        Self {
+            schema,
+            entries,
+            at,
+        }
+    }
+
+    /// Whether anything was said of `field`.
+    pub(super) fn says(&self, field: &str) -> bool {
+        self.entry(field).is_some()
+    }
+
+    /// Whether anything was said at all.
+    pub(super) fn says_anything(&self) -> bool {
+        !self.entries.is_empty()
+    }
+
+    /// The value of `field`, where something was said and it is still to be read.
+    pub(super) fn node(&self, field: &str) -> Option<(&'n Node, Span)> {
+        debug_assert!(
+            self.schema.fields.contains(&field),
+            "{field} has no place in the schema"
+        );
+        let entry = self.entry(field)?;
+        let readable =
+            !unsupported::field(self.schema, field) && !matches!(entry.node.value, Value::Broken);
+        readable.then_some((&entry.node, entry.key_at))
+    }
+
+    /// Where the value of `field` stands.
+    pub(super) fn place(&self, field: &str) -> Option<Span> {
+        self.entry(field).map(|entry| match entry.node.value {
+            Value::Null => entry.key_at,
+            _ => entry.node.at,
+        })
+    }
+
+    /// The section under `field`.
+    pub(super) fn section(
+        &self,
+        field: &str,
+        schema: &'static Schema,
+        report: &mut Report<'_>,
+    ) -> Section<'n> {
+        match self.node(field) {
+            Some((node, at)) => Section::open(schema, node, at, report),
+            None => Section::absent(schema, self.at),
+        }
+    }
+
+    /// A single value.
+    pub(super) fn scalar(&self, field: &str, report: &mut Report<'_>) -> Option<Found<'n>> {
+        let (node, key_at) = self.node(field)?;
+        scalar::of(node, key_at, &quoted(field), report)
+    }
+
+    /// `true` or `false`.
+    pub(super) fn boolean(&self, field: &str, report: &mut Report<'_>) -> Option<bool> {
+        self.word(field, &[("true", true), ("false", false)], report)
+    }
+
+    /// One of `words`.
+    pub(super) fn word<T: Copy>(
+        &self,
+        field: &str,
+        words: &[(&str, T)],
+        report: &mut Report<'_>,
+    ) -> Option<T> {
+        let found = self.scalar(field, report)?;
+        let known = words
+            .iter()
+            .find(|(word, _)| *word == found.text)
+            .map(|(_, value)| *value);
+        if known.is_none() {
+            let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            let message = format!(
+                "`{field}` is {}, not {}",
+                listed(&names),
+                quoted(found.written)
+            );
+            let meant = match found.text {
+                "yes" | "on" | "True" | "TRUE" if names.contains(&"true") => Some("true"),
+                "no" | "off" | "False" | "FALSE" if names.contains(&"false") => Some("false"),
+                text => nearest(text, &names),
+            };
+            report
+                .error(found.at, message)
+                .hint_if(meant.map(|word| format!("did you mean `{word}`?")));
+        }
+        known
+    }
+
+    /// A duration within `bounds`.
+    pub(super) fn duration(
+        &self,
+        field: &str,
+        bounds: RangeInclusive<Duration>,
+        report: &mut Report<'_>,
+    ) -> Option<Duration> {
+        let found = self.scalar(field, report)?;
+        match units::duration(found.text) {
+            Ok(duration) => scalar::bounded(field, found, duration, bounds, report, |bound| {
+                humantime::format_duration(*bound).to_string()
+            }),
+            Err(error) => {
+                let message = format!("`{field}`: {error}, {}", quoted(found.written));
+                report.error(found.at, message).hint(error.hint());
+                None
+            }
+        }
+    }
+
+    /// A size in bytes.
+    pub(super) fn size(&self, field: &str, report: &mut Report<'_>) -> Option<u64> {
+        let found = self.scalar(field, report)?;
+        let size = units::size(found.text);
+        if let Err(error) = size {
+            let message = format!("`{field}`: {error}, {}", quoted(found.written));
+            report.error(found.at, message).hint(error.hint());
+        }
+        size.ok()
+    }
+
+    /// A whole number within `bounds`.
+    pub(super) fn number(
+        &self,
+        field: &str,
+        bounds: RangeInclusive<usize>,
+        report: &mut Report<'_>,
+    ) -> Option<usize> {
+        let found = self.scalar(field, report)?;
+        match found.text.parse() {
+            Ok(number) => scalar::bounded(field, found, number, bounds, report, usize::to_string),
+            Err(_) => {
+                let message = format!("`{field}` is a whole number, not {}", quoted(found.written));
+                report.error(found.at, message);
+                None
+            }
+        }
+    }
+
+    /// An address to listen on.
+    pub(super) fn address(&self, field: &str, report: &mut Report<'_>) -> Option<SocketAddr> {
+        let found = self.scalar(field, report)?;
+        let address = found.text.parse().ok();
+        if address.is_none() {
+            let message = format!(
+                "`{field}` is an IP address and a port, not {}",
+                quoted(found.written)
+            );
+            report
+                .error(found.at, message)
+                .hint("for example `127.0.0.1:8080` or `[::1]:8080`");
+        }
+        address
+    }
+
+    /// A header that the gateway reads or writes.
+    pub(super) fn header(&self, field: &str, report: &mut Report<'_>) -> Option<HeaderName> {
+        scalar::own_header(field, self.scalar(field, report)?, report)
+    }
+
+    /// A list whose items `read` makes sense of; items that make none are left out.
+    pub(super) fn list<T>(
+        &self,
+        field: &str,
+        report: &mut Report<'_>,
+        read: impl Fn(Found<'n>, &mut Report<'_>) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let (node, key_at) = self.node(field)?;
+        let Value::List(items) = &node.value else {
+            let at = if node.value == Value::Null {
+                key_at
+            } else {
+                node.at
+            };
+            report
+                .error(at, format!("`{field}` must be a list"))
+                .hint("for example `[a, b]`");
+            return None;
+        };
+        let what = format!("an item of `{field}`");
+        let read = |item: &'n Node| {
+            let found = scalar::of(item, item.at, &what, report)?;
+            read(found, report)
+        };
+        Some(items.iter().filter_map(read).collect())
+    }
+
+    /// Whether `field` is a list with nothing in it.
+    pub(super) fn is_empty_list(&self, field: &str) -> bool {
+        matches!(self.node(field), Some((Node { value: Value::List(items), .. }, _)) if items.is_empty())
+    }
+
+    fn entry(&self, field: &str) -> Option<&'n Entry> {
+        self.entries.iter().find(|entry| entry.key == field)
+    }
+}
+
+fn unknown_field(schema: &Schema, entry: &Entry, report: &mut Report<'_>) {
+    let message = format!("unknown field {} in {}", quoted(&entry.key), schema.name);
+    let hint = if entry.key == "<<" {
+        Some("merge keys are not part of YAML 1.2; repeat the fields".to_owned())
+    } else if let Some(home) = fields::home_of(&entry.key) {
+        Some(format!("`{}` belongs in {home}", entry.key))
+    } else {
+        nearest(&entry.key, schema.fields).map(|name| format!("did you mean `{name}`?"))
+    };
+    report.error(entry.key_at, message).hint_if(hint);
+}

@@ -1,0 +1,158 @@
+//! Where records are kept, as a URL says it.
+
+use std::{fmt, path::PathBuf};
+
+/// A store, by its URL. Its `Debug` form leaves out everything that could be a password.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum StoreUrl {
+    /// This process alone, until it ends.
+    Memory,
+    /// A file beside this process.
+    Sqlite(PathBuf),
+    /// A PostgreSQL server.
+    Postgres(String),
+    /// A MySQL or MariaDB server.
+    Mysql(String),
+    /// A Redis or Valkey server.
+    Redis(String),
+}
+
+/// Why a text is not the URL of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum StoreUrlError {
+    /// No scheme, or one that names no store.
+    #[error("this is not the URL of a store")]
+    Scheme,
+    /// `sqlite:` alone.
+    #[error("`sqlite:` needs a file")]
+    NoFile,
+    /// SQLite's own name for a database that is not kept.
+    #[error("this SQLite database would not be kept")]
+    NotKept,
+    /// Parameters after a question mark.
+    #[error("the URL of a SQLite store takes no parameters")]
+    Parameters,
+    /// Something after `memory:`.
+    #[error("`memory:` takes nothing after it")]
+    NotMemory,
+}
+
+impl StoreUrlError {
+    pub(super) fn hint(self) -> &'static str {
+        match self {
+            Self::Scheme => "for example `sqlite:onlyonce.db` or `memory:`",
+            Self::NoFile | Self::Parameters => "for example `sqlite:onlyonce.db`",
+            Self::NotKept | Self::NotMemory => "write `memory:` for a store that is not kept",
+        }
+    }
+}
+
+impl StoreUrl {
+    /// Parses `memory:`, `sqlite:FILE`, `postgres://…`, `mysql://…` or `redis://…`.
+    pub(crate) fn parse(text: &str) -> Result<Self, StoreUrlError> {
+        let (scheme, rest) = text.split_once(':').ok_or(StoreUrlError::Scheme)?;
+        match scheme {
+            "memory" if rest.is_empty() => Ok(Self::Memory),
+            "memory" => Err(StoreUrlError::NotMemory),
+            "sqlite" => sqlite_file(rest).map(Self::Sqlite),
+            "postgres" | "postgresql" if rest.starts_with("//") => {
+                Ok(Self::Postgres(text.to_owned()))
+            }
+            "mysql" | "mariadb" if rest.starts_with("//") => Ok(Self::Mysql(text.to_owned())),
+            "redis" | "rediss" if rest.starts_with("//") => Ok(Self::Redis(text.to_owned())),
+            _ => Err(StoreUrlError::Scheme),
+        }
+    }
+
+    /// The word for this kind of store.
+    pub(crate) fn scheme(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Sqlite(_) => "sqlite",
+            Self::Postgres(_) => "postgres",
+            Self::Mysql(_) => "mysql",
+            Self::Redis(_) => "redis",
+        }
+    }
+
+    /// `local` for an embedded store, `distributed` for one that several gateways can share.
+    pub(crate) fn mode_name(&self) -> &'static str {
+        match self {
+            Self::Memory | Self::Sqlite(_) => "local",
+            Self::Postgres(_) | Self::Mysql(_) | Self::Redis(_) => "distributed",
+        }
+    }
+
+    /// Whether an acknowledged write can survive the end of this process.
+    pub(crate) fn survives_a_restart(&self) -> bool {
+        !matches!(self, Self::Memory)
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// The URL without credentials, parameters and database name.
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory:"),
+            Self::Sqlite(file) => write!(f, "sqlite:{}", file.display()),
+            Self::Postgres(url) | Self::Mysql(url) | Self::Redis(url) => {
+                let after = url.split_once("//").map_or("", |(_, after)| after);
+                let host = after.split(['/', '?']).next().unwrap_or("");
+                let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+                write!(f, "{}://{host}", self.scheme())
+            }
+        }
+    }
+}
+
+fn sqlite_file(rest: &str) -> Result<PathBuf, StoreUrlError> {
+    // `sqlite://FILE` is how other tools write it.
+    let file = rest.strip_prefix("//").unwrap_or(rest);
+    match file {
+        "" => Err(StoreUrlError::NoFile),
+        file if file.starts_with(':') => Err(StoreUrlError::NotKept),
+        file if file.contains('?') => Err(StoreUrlError::Parameters),
+        file => Ok(PathBuf::from(file)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        let file = |name: &str| Ok(StoreUrl::Sqlite(PathBuf::from(name)));
+        for (text, expected) in [
+            ("memory:", Ok(StoreUrl::Memory)),
+            ("sqlite:onlyonce.db", file("onlyonce.db")),
+            ("sqlite:/var/lib/oo.db", file("/var/lib/oo.db")),
+            ("sqlite://oo.db", file("oo.db")),
+            ("sqlite:///var/oo.db", file("/var/oo.db")),
+            ("sqlite:", Err(StoreUrlError::NoFile)),
+            ("sqlite::memory:", Err(StoreUrlError::NotKept)),
+            ("sqlite:a.db?mode=rwc", Err(StoreUrlError::Parameters)),
+            ("memory", Err(StoreUrlError::Scheme)),
+            ("memory://x", Err(StoreUrlError::NotMemory)),
+            ("postgres:db", Err(StoreUrlError::Scheme)),
+            ("oracle://db", Err(StoreUrlError::Scheme)),
+        ] {
+            assert_eq!(StoreUrl::parse(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let url = StoreUrl::parse("postgres://app:s3cr@t@db:5432/x?password=s3cret").unwrap();
+        assert_eq!(
+            format!("{url} {url:?}"),
+            "postgres://db:5432 postgres://db:5432"
+        );
+    }
+}

@@ -1,0 +1,43 @@
+//! Configurations, good and bad, and exactly what is said about them.
+
+mod bad;
+mod good;
+mod hostile;
+mod seeds;
+mod warned;
+
+use super::*;
+
+/// A route that is right, for tests about something else.
+const ROUTE: &str = "routes: [{ id: a, path: /, backends: [{ url: \"http://up:3000\" }] }]\n";
+
+fn env(name: &str) -> Option<String> {
+    match name {
+        "PORT" => Some("4711".to_owned()),
+        "DB" => Some("oracle://app:hunter2@db/x".to_owned()),
+        _ => None,
+    }
+}
+
+fn parsed(text: &str) -> Result<Config, Diagnostics> {
+    parse("oo.yaml", text, &env, &Overrides::default())
+}
+
+fn good(text: &str) -> Config {
+    parsed(text).unwrap_or_else(|diagnostics| panic!("{text}\n{diagnostics}"))
+}
+
+/// `LINE:COL: message` of every error.
+fn errors(text: &str) -> Vec<String> {
+    match parsed(text) {
+        Ok(_) => Vec::new(),
+        Err(Diagnostics(found)) => found.iter().map(brief).collect(),
+    }
+}
+
+fn brief(diagnostic: &Diagnostic) -> String {
+    format!(
+        "{}:{}: {}",
+        diagnostic.line, diagnostic.col, diagnostic.message
+    )
+}

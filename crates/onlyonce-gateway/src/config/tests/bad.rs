@@ -1,0 +1,476 @@
+//! Bad configurations, and exactly what is said about them and where.
+
+use super::*;
+
+/// A line before a good route, and what is said about it.
+const LINES: &[(&str, &str)] = &[
+    (
+        "lisen: 127.0.0.1:1",
+        "1:1: unknown field `lisen` in the top level",
+    ),
+    ("ttl: 24h", "1:1: unknown field `ttl` in the top level"),
+    (
+        "listen: 8080",
+        "1:9: `listen` is an IP address and a port, not `8080`",
+    ),
+    ("listen:", "1:1: `listen` has no value"),
+    ("listen: [a]", "1:9: `listen` must be a single value"),
+    (
+        "listen: 127.0.0.1:9090",
+        "1:9: `listen` and `admin.listen` are both 127.0.0.1:9090",
+    ),
+    ("admin: true", "1:8: `admin` must be a mapping"),
+    (
+        "admin: { token_env: \"s3cret!\" }",
+        "1:21: `token_env` is the name of an environment variable",
+    ),
+    (
+        "admin: { public_metrics: yes }",
+        "1:26: `public_metrics` is `true` or `false`, not `yes`",
+    ),
+    (
+        "store: { url: memory }",
+        "1:15: this is not the URL of a store: `memory`",
+    ),
+    (
+        "store: { url: \"${DB}\" }",
+        "1:15: this is not the URL of a store: `${DB}`",
+    ),
+    (
+        "store: { timeout: 0s }",
+        "1:19: `timeout` is at least 1ms, not `0s`",
+    ),
+    (
+        "workers: { sweep_every: 2d }",
+        "1:25: `sweep_every` is at most 1day, not `2d`",
+    ),
+    (
+        "drain_timeout: ${NOPE}",
+        "1:16: the environment variable `NOPE` is not set",
+    ),
+    (
+        "drain_timeout: ${PORT",
+        "1:16: `${` must be followed by a variable's name and `}`",
+    ),
+    (
+        "drain_timeout: !dur 3s",
+        "1:16: the tag `!dur` has no meaning here",
+    ),
+    ("[a]: b", "1:1: a key must be a word"),
+    (
+        "listen: 127.0.0.1:1\nlisten: 127.0.0.1:2",
+        "2:1: `listen` is here twice",
+    ),
+    ("listen: *nope", "1:9: no anchor `&nope` stands before this"),
+    (
+        "listen: a: b",
+        "1:10: this is not YAML: mapping values are not allowed in this context",
+    ),
+    (
+        "%YAML 1.2\n---\n",
+        "1:1: this is not YAML: YAML directives are disallowed",
+    ),
+];
+
+/// One field of `idempotency`, and what is said about it.
+const OPTIONS: &[(&str, &str)] = &[
+    (
+        "enabled: 1",
+        "1:25: `enabled` is `true` or `false`, not `1`",
+    ),
+    (
+        "enabeld: true",
+        "1:16: unknown field `enabeld` in `idempotency`",
+    ),
+    ("<<: {}", "1:16: unknown field `<<` in `idempotency`"),
+    ("ttl: 30", "1:21: `ttl`: a duration needs a unit, `30`"),
+    ("ttl: soon", "1:21: `ttl`: this is not a duration, `soon`"),
+    ("lease: 999ms", "1:23: `lease` is at least 1s, not `999ms`"),
+    (
+        "enforce: some",
+        "1:25: `enforce` is `true`, `false` or `all`, not `some`",
+    ),
+    (
+        "on_in_flight: wiat",
+        "1:30: `on_in_flight` is `wait`, `reject` or `accept`, not `wiat`",
+    ),
+    (
+        "on_store_error: open",
+        "1:32: `on_store_error` is `refuse` or `bypass`, not `open`",
+    ),
+    (
+        "key_scope: per_client",
+        "1:27: `key_scope: per_client` without `auth`: there is no client to tell apart",
+    ),
+    (
+        "max_key_length: 0",
+        "1:32: `max_key_length` is at least 1, not `0`",
+    ),
+    (
+        "max_key_length: long",
+        "1:32: `max_key_length` is a whole number, not `long`",
+    ),
+    (
+        "max_body_size: 1MB",
+        "1:31: `max_body_size`: this is not a size, `1MB`",
+    ),
+    (
+        "methods: [post]",
+        "1:26: methods are upper case, not `post`",
+    ),
+    (
+        "methods: [CONNECT]",
+        "1:26: CONNECT always passes through and takes no key",
+    ),
+    ("methods: []", "1:25: `methods` is empty"),
+    ("methods: POST", "1:25: `methods` must be a list"),
+    (
+        "header_name: Transfer-Encoding",
+        "1:29: `header_name` cannot be `Transfer-Encoding`",
+    ),
+    (
+        "header_name: \"a b\"",
+        "1:29: `a b` is not the name of a header",
+    ),
+    (
+        "release_statuses: [200]",
+        "1:35: `release_statuses` cannot hold 200",
+    ),
+    ("release_statuses: [4000]", "1:35: `4000` is not a status"),
+    (
+        "fingerprint: { fields: [a] }",
+        "1:40: a JSON pointer that is not empty must start with a slash: `a`",
+    ),
+    (
+        "fingerprint: { mode: raw, ignore: [/a] }",
+        "1:50: `ignore` has no meaning under `mode: raw`",
+    ),
+    (
+        "reconcile: nobody",
+        "1:27: `reconcile` is `operator`, not `nobody`",
+    ),
+    (
+        "limits: { waiters: -1 }",
+        "1:35: `waiters` is a whole number, not `-1`",
+    ),
+    (
+        "enabled: true, max_execution: 10s",
+        "1:46: `max_execution` (10s) is shorter than `timeout` (30s)",
+    ),
+    (
+        "enabled: true, min_key_length: 300",
+        "1:47: no key is at least 300 and at most 256 bytes long",
+    ),
+    (
+        "enabled: true, replayed_header: idempotency-key",
+        "1:48: `header_name` and `replayed_header` are both `idempotency-key`",
+    ),
+    (
+        "enabled: true, on_in_flight: accept, dialect: stripe",
+        "1:45: `on_in_flight: accept` is not possible in dialect `stripe`",
+    ),
+    (
+        "enabled: true, profile: payments",
+        "1:40: profile `payments` demands `reconcile`",
+    ),
+    (
+        "enabled: true, profile: payments, on_in_flight: accept, reconcile: operator",
+        "1:64: `on_in_flight: accept` is not possible in profile `payments`",
+    ),
+];
+
+/// What is still to come, by the text that stands before a good route.
+const UNSUPPORTED: &[(&str, &str)] = &[
+    ("auth: { jwt: { issuer: x } }", "1:1: `auth`"),
+    ("tls: { cert: a, key: b }", "1:1: `tls`"),
+    ("redis: { address: \"localhost:6379\" }", "1:1: `redis`"),
+    ("limits: { burst: 1 }", "1:11: `burst`"),
+    (
+        "store: { url: \"postgres://db/x\" }",
+        "1:15: a postgres store",
+    ),
+    ("store: { url: \"mysql://db/x\" }", "1:15: a mysql store"),
+    ("store: { url: \"redis://db/0\" }", "1:15: a redis store"),
+    ("store: { cache: \"redis://db\" }", "1:10: `cache`"),
+    (
+        "store: { encryption_key_env: K }",
+        "1:10: `encryption_key_env`",
+    ),
+    ("store: { spool_dir: /x }", "1:10: `spool_dir`"),
+    ("store: { pooler: transaction }", "1:10: `pooler`"),
+    (
+        "idempotency: { mode: distributed }",
+        "1:22: `mode: distributed`",
+    ),
+    (
+        "idempotency: { max_request_age: 5m }",
+        "1:16: `max_request_age`",
+    ),
+    (
+        "idempotency: { request_time_header: X-T }",
+        "1:16: `request_time_header`",
+    ),
+    ("idempotency: { shadow: true }", "1:16: `shadow`"),
+    (
+        "idempotency: { limits: { live_keys: 1 } }",
+        "1:26: `live_keys`",
+    ),
+    (
+        "idempotency: { reconcile: { after: 5s } }",
+        "1:16: `reconcile` other than `reconcile: operator`",
+    ),
+];
+
+/// A whole `routes` section, and what is said about it.
+const ROUTES: &[(&str, &[&str])] = &[
+    ("", &["1:1: `routes` is missing"]),
+    (
+        "- a\n",
+        &[
+            "1:1: the top level must be a mapping",
+            "1:1: `routes` is missing",
+        ],
+    ),
+    ("routes:\n", &["1:1: `routes` is empty"]),
+    ("routes: []\n", &["1:1: `routes` is empty"]),
+    ("routes: { a: b }\n", &["1:9: `routes` must be a list"]),
+    (
+        "routes: [a]\n",
+        &[
+            "1:10: a route must be a mapping",
+            "1:10: a route without `id`",
+            "1:10: a route without `path`",
+            "1:10: a route without `backends`",
+        ],
+    ),
+    (
+        "routes: [{ id: 'a b', path: /, backends: [{ url: http://u }] }]",
+        &["1:16: `a b` cannot be a route's id"],
+    ),
+    (
+        "routes: [{ id: a, path: x, backends: [{ url: http://u }] }]",
+        &["1:25: a path starts with a slash: `x`"],
+    ),
+    (
+        "routes: [{ id: a, path: /x/*, backends: [{ url: http://u }] }]",
+        &["1:25: a path holds no patterns: `/x/*`"],
+    ),
+    (
+        "routes: [{ id: a, path: /x?y, backends: [{ url: http://u }] }]",
+        &["1:25: this is not a path: `/x?y`"],
+    ),
+    (
+        "routes: [{ id: a, path: /x/../y, backends: [{ url: http://u }] }]",
+        &["1:25: a path has no empty and no dot segments: `/x/../y`"],
+    ),
+    (
+        "routes: [{ id: a, path: /.onlyonce/x, backends: [{ url: http://u }] }]",
+        &["1:25: the gateway keeps this path for itself: `/.onlyonce/x`"],
+    ),
+    (
+        "routes: [{ id: a, path: /, backends: [] }]",
+        &["1:28: a route needs at least one backend"],
+    ),
+    (
+        "routes: [{ id: a, path: /, backends: [{}] }]",
+        &["1:39: a backend without `url`"],
+    ),
+    (
+        "routes: [{ id: a, path: /, backends: [{ url: u }] }]",
+        &["1:46: a backend is a URL with scheme and host: `u`"],
+    ),
+    (
+        "routes: [{ id: a, path: /, backends: [{ url: \"https://u\" }] }]",
+        &["1:46: a backend with `https://` is not supported by this version yet"],
+    ),
+    (
+        "routes: [{ id: a, path: /, backends: [{ url: http://u, weight: 0 }] }]",
+        &["1:64: `weight` is at least 1, not `0`"],
+    ),
+    (
+        "routes: [{ id: a, path: /, auth: optional, backends: [{ url: http://u }] }]",
+        &["1:28: `auth` is not supported by this version yet"],
+    ),
+    (
+        "routes: [{ id: a, path: /, timeout: 1s, backends: [{ url: http://u }], idempotency: { timeout: 2s } }]",
+        &["1:37: `timeout` is said here and under `idempotency`"],
+    ),
+    (
+        "routes:\n- { id: a, path: /, backends: [{ url: http://u }] }\n- { id: a, path: /x, backends: [{ url: http://u }] }\n",
+        &["3:9: a second route with the id `a`"],
+    ),
+    (
+        "routes:\n- { id: a, path: /x, backends: [{ url: http://u }] }\n- { id: b, path: /x, methods: [PUT], backends: [{ url: http://u }] }\n",
+        &["3:9: two routes take the same requests under `/x`"],
+    ),
+    (
+        "store: { url: 'memory:' }\nroutes: [{ id: a, path: /, backends: [{ url: http://u }], idempotency: { enabled: true, profile: payments, reconcile: operator } }]",
+        &["1:15: profile `payments` demands a store that survives a crash"],
+    ),
+    (
+        "routes: [{ id: a, path: /, backends: [{ url: http://u }] }]\n---\na: b\n",
+        &["2:1: a configuration is one YAML document, and here starts another"],
+    ),
+    (
+        "routes: [{ id: a, path: /, backends: [{ url: http://u }]\n",
+        &["1:10: this is not YAML: unclosed bracket '{'"],
+    ),
+];
+
+#[test]
+fn lines_at_the_top_level() {
+    for (line, expected) in LINES {
+        assert_eq!(errors(&format!("{line}\n{ROUTE}")), [*expected], "{line}");
+    }
+}
+
+#[test]
+fn options() {
+    for (option, expected) in OPTIONS {
+        let text = format!("idempotency: {{ {option} }}\n{ROUTE}");
+        assert_eq!(errors(&text), [*expected], "{option}");
+    }
+}
+
+#[test]
+fn what_is_still_to_come_is_refused() {
+    for (line, expected) in UNSUPPORTED {
+        let expected = format!("{expected} is not supported by this version yet");
+        assert_eq!(errors(&format!("{line}\n{ROUTE}")), [expected], "{line}");
+    }
+}
+
+#[test]
+fn routes() {
+    for (text, expected) in ROUTES {
+        assert_eq!(errors(text), *expected, "{text}");
+    }
+}
+
+#[test]
+fn six_mistakes_give_six_diagnostics() {
+    let text = "listen: nowhere\n\
+                store: { url: \"sqlite:\" }\n\
+                idempotency:\n\
+                \x20 enabled: true\n\
+                \x20 tll: 24h\n\
+                \x20 on_5xx: retri\n\
+                routes:\n\
+                \x20 - id: payments\n\
+                \x20   path: api\n\
+                \x20   backends: [{ url: \"http://up\" }]\n\
+                \x20   timeout: 30\n";
+    let rendered = parsed(text).unwrap_err().to_string();
+    let heads: Vec<&str> = rendered
+        .lines()
+        .filter(|line| line.starts_with("oo.yaml:"))
+        .collect();
+    assert_eq!(
+        heads,
+        [
+            "oo.yaml:1:9: error: `listen` is an IP address and a port, not `nowhere`",
+            "oo.yaml:2:15: error: `sqlite:` needs a file: `sqlite:`",
+            "oo.yaml:5:3: error: unknown field `tll` in `idempotency`",
+            "oo.yaml:6:11: error: `on_5xx` is `retry`, `store` or `unknown`, not `retri`",
+            "oo.yaml:9:11: error: a path starts with a slash: `api`",
+            "oo.yaml:11:14: error: `timeout`: a duration needs a unit, `30`",
+        ]
+    );
+    for hint in [
+        "hint: did you mean `ttl`?",
+        "hint: did you mean `retry`?",
+        "hint: did you mean `/api`?",
+    ] {
+        assert!(rendered.contains(hint), "{hint}\n{rendered}");
+    }
+}
+
+#[test]
+fn a_mistake_behind_an_alias_is_told_once() {
+    let text = "idempotency: &i { ttl: 5 }\n\
+                routes:\n\
+                - { id: a, path: /a, backends: [{ url: http://u }], idempotency: *i }\n\
+                - { id: b, path: /b, backends: [{ url: http://u }], idempotency: *i }\n";
+    assert_eq!(errors(text), ["1:24: `ttl`: a duration needs a unit, `5`"]);
+}
+
+#[test]
+fn a_default_for_an_unreadable_value_contradicts_nothing() {
+    let text = format!("idempotency: {{ enabled: true, timeout: 5, max_execution: 10s }}\n{ROUTE}");
+    assert_eq!(
+        errors(&text),
+        ["1:40: `timeout`: a duration needs a unit, `5`"]
+    );
+}
+
+/// Goal: whatever field a secret was meant for or strays into, no diagnostic repeats it.
+///
+/// Method: put the same variable into every field of every section, alone and as a list.
+#[test]
+fn a_secret_from_the_environment_is_not_printed() {
+    use crate::config::fields::{ADMIN, FINGERPRINT, IDEMPOTENCY, LIMITS, STORE, TOP, WORKERS};
+    let sections = [
+        (&TOP, "", "\n"),
+        (&ADMIN, "admin: { ", " }\n"),
+        (&STORE, "store: { ", " }\n"),
+        (&WORKERS, "workers: { ", " }\n"),
+        (&LIMITS, "limits: { ", " }\n"),
+        (&IDEMPOTENCY, "idempotency: { ", " }\n"),
+        (&FINGERPRINT, "idempotency: { fingerprint: { ", " } }\n"),
+        (&crate::config::fields::ROUTE, "routes: [{ ", " }]\n"),
+        (
+            &crate::config::fields::BACKEND,
+            "routes: [{ backends: [{ ",
+            " }] }]\n",
+        ),
+    ];
+    for (schema, before, after) in sections {
+        for field in schema.fields {
+            for value in ["\"${DB}\"", "[\"${DB}\"]"] {
+                let text = format!("{before}{field}: {value}{after}");
+                let shown = parsed(&text).unwrap_err().to_string();
+                assert!(
+                    !shown.contains("hunter2") && !shown.contains("oracle"),
+                    "{text}\n{shown}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn check_speaks_on_the_right_streams() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("oo.yaml");
+    let run = |path: &Path| {
+        let (mut verdict, mut findings) = (Vec::new(), Vec::new());
+        let usable = check::run(path, &mut verdict, &mut findings).unwrap();
+        (
+            usable,
+            String::from_utf8(verdict).unwrap(),
+            String::from_utf8(findings).unwrap(),
+        )
+    };
+    fs::write(&path, ROUTE).unwrap();
+    let (usable, verdict, findings) = run(&path);
+    assert!(
+        usable && verdict.contains("0 of 1 routes protected"),
+        "{verdict}"
+    );
+    assert!(
+        findings.contains("oo.yaml:1:1: warning: no route is protected"),
+        "{findings}"
+    );
+    fs::write(&path, "routes: 5\n").unwrap();
+    let (usable, verdict, findings) = run(&path);
+    assert!(!usable && verdict.is_empty());
+    assert!(
+        findings.contains("oo.yaml:1:9: error: `routes` must be a list"),
+        "{findings}"
+    );
+    let (usable, _, findings) = run(&folder.path().join("absent.yaml"));
+    assert!(
+        !usable && findings.contains("absent.yaml: error: cannot be read"),
+        "{findings}"
+    );
+}

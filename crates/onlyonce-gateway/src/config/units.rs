@@ -1,0 +1,143 @@
+//! Durations and sizes as people write them: `1h30m`, `500ms`, `512KiB`.
+
+use std::time::Duration;
+
+/// The longest duration: long enough for anybody, short enough that adding it to a clock is safe.
+pub(super) const MAX_DURATION: Duration = Duration::from_secs(10 * 366 * 86_400);
+/// The largest size, in bytes: bodies are held in memory.
+pub(super) const MAX_SIZE: u64 = 1 << 30;
+
+/// Why a text is not a quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UnitError {
+    /// A number alone does not say what it counts.
+    #[error("a duration needs a unit")]
+    BareNumber,
+    /// Not a duration at all.
+    #[error("this is not a duration")]
+    Duration,
+    /// Longer than [`MAX_DURATION`].
+    #[error("the longest duration is ten years")]
+    TooLong,
+    /// Thousands are not 1024s.
+    #[error("this is not a size")]
+    Size,
+    /// Larger than [`MAX_SIZE`].
+    #[error("the largest size is 1GiB")]
+    TooLarge,
+}
+
+impl UnitError {
+    pub(super) fn hint(self) -> &'static str {
+        match self {
+            Self::BareNumber => "write the unit, for example `30s`, `500ms` or `24h`",
+            Self::Duration => "for example `500ms`, `30s`, `1h30m`, `24h` or `7d`",
+            Self::TooLong => "for example `30d`",
+            Self::Size => "a number of bytes, or for example `512KiB` or `1MiB`",
+            Self::TooLarge => "bodies are held in memory: for example `1MiB`",
+        }
+    }
+}
+
+/// A Go-style duration.
+pub(super) fn duration(text: &str) -> Result<Duration, UnitError> {
+    if !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.') {
+        return Err(UnitError::BareNumber);
+    }
+    // humantime takes `5M` for five months; whoever writes it means minutes.
+    if text.chars().any(|c| c.is_ascii_uppercase()) {
+        return Err(UnitError::Duration);
+    }
+    match humantime::parse_duration(text) {
+        Ok(duration) if duration > MAX_DURATION => Err(UnitError::TooLong),
+        Ok(duration) => Ok(duration),
+        Err(humantime::DurationError::NumberOverflow) => Err(UnitError::TooLong),
+        Err(_) => Err(UnitError::Duration),
+    }
+}
+
+/// A size in bytes, with a binary unit or without any.
+pub(super) fn size(text: &str) -> Result<u64, UnitError> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    if number.is_empty() {
+        return Err(UnitError::Size);
+    }
+    let factor: u64 = match unit.trim_start() {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return Err(UnitError::Size),
+    };
+    // Only too many digits can fail here.
+    let number: u64 = number.parse().map_err(|_| UnitError::TooLarge)?;
+    number
+        .checked_mul(factor)
+        .filter(|bytes| *bytes <= MAX_SIZE)
+        .ok_or(UnitError::TooLarge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (text, milliseconds) in [
+            ("24h", 86_400_000),
+            ("1h30m", 5_400_000),
+            ("24h0m0s", 86_400_000),
+            ("500ms", 500),
+            ("7d", 604_800_000),
+            ("1.5h", 5_400_000),
+            ("0s", 0),
+        ] {
+            assert_eq!(
+                duration(text),
+                Ok(Duration::from_millis(milliseconds)),
+                "{text}"
+            );
+        }
+        for (text, error) in [
+            ("30", UnitError::BareNumber),
+            ("0", UnitError::BareNumber),
+            ("1.5", UnitError::BareNumber),
+            ("", UnitError::Duration),
+            ("soon", UnitError::Duration),
+            ("-1s", UnitError::Duration),
+            ("5M", UnitError::Duration),
+            ("11y", UnitError::TooLong),
+            ("99999999999999999999999s", UnitError::TooLong),
+        ] {
+            assert_eq!(duration(text), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("1048576", 1 << 20),
+            ("512KiB", 512 << 10),
+            ("1MiB", 1 << 20),
+            ("1 GiB", 1 << 30),
+        ] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for (text, error) in [
+            ("", UnitError::Size),
+            ("1MB", UnitError::Size),
+            ("1mib", UnitError::Size),
+            ("-1", UnitError::Size),
+            ("1.5MiB", UnitError::Size),
+            ("2GiB", UnitError::TooLarge),
+            ("99999999999999999999999", UnitError::TooLarge),
+            ("18446744073709551615GiB", UnitError::TooLarge),
+        ] {
+            assert_eq!(size(text), Err(error), "{text}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The data listener: connections in, and the stack that a request goes through.
+//!
+//! ```text
+//! framing -> /.onlyonce -> route -> (authentication) -> idempotency layer -> upstream
+//! ```
+//!
+//! The idempotency part is the library's own layer around the upstream service; there is no second
+//! path. Authentication has its seat in [`Edge::handle`], between the route and the layer.
+
+mod connection;
+mod lookup;
+
+use std::sync::Arc;
+
+use http::{Method, Request, Response};
+use onlyonce::{
+    Body, BoxError, Engine, IdempotencyLayer, IdempotencyService, Identity, Policy, Problem,
+};
+use onlyonce_core::{Scope, policy::KeyScope};
+use tower::{Layer, ServiceExt};
+
+pub(crate) use connection::serve;
+
+use crate::{
+    config::{Config, Route},
+    upstream::{Backend, Upstream, UpstreamError, UpstreamOptions},
+};
+
+/// A route, ready to take requests.
+pub(crate) struct Lane {
+    pub(crate) route: Route,
+    pub(crate) layer: IdempotencyLayer,
+    service: IdempotencyService<Upstream>,
+}
+
+/// Everything behind the data listener.
+pub(crate) struct Edge {
+    config: Arc<Config>,
+    pub(crate) engine: Engine,
+    pub(crate) lanes: Vec<Lane>,
+    /// For answers that no route gives.
+    pub(crate) policy: Policy,
+}
+
+impl Edge {
+    /// The routes of `config` on `engine`.
+    pub(crate) async fn new(config: &Arc<Config>, engine: &Engine) -> anyhow::Result<Self> {
+        let mut lanes = Vec::with_capacity(config.routes.len());
+        for route in &config.routes {
+            lanes.push(lane(route, engine).await?);
+        }
+        Ok(Self {
+            config: config.clone(),
+            engine: engine.clone(),
+            lanes,
+            policy: Policy::default(),
+        })
+    }
+
+    /// The answer to a request.
+    pub(crate) async fn handle<B>(&self, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        if let Some(rest) = request.uri().path().strip_prefix(lookup::PREFIX) {
+            let rest = rest.to_owned();
+            return lookup::answer(self, &request, &rest).await;
+        }
+        // What the upstream takes for the same path must meet the same route.
+        let path = plain_path(request.uri().path());
+        let found = self.config.route_match(request.method(), &path);
+        let Some(lane) = found.and_then(|index| self.lanes.get(index)) else {
+            return Problem::NoRoute.response(&self.policy);
+        };
+        let policy = lane.layer.policy();
+        let keyed = policy.honours(request.method())
+            && (request.headers().contains_key(&policy.header_name)
+                || policy.demands_key(request.method()));
+        let answer = lane.service.clone().oneshot(request);
+        // The layer keeps its own time for requests with a key; others have only this.
+        let answer = if keyed {
+            Ok(answer.await)
+        } else {
+            tokio::time::timeout(policy.timeout, answer).await
+        };
+        match answer {
+            Ok(Ok(response)) => response,
+            Ok(Err(UpstreamError::NotSent(_))) => Problem::UpstreamNotReached.response(policy),
+            Ok(Err(_)) => Problem::UpstreamFailed.response(policy),
+            Err(_) => Problem::UpstreamTimeout.response(policy),
+        }
+    }
+
+    /// The route with this id.
+    pub(crate) fn lane(&self, id: &str) -> Option<&Lane> {
+        self.lanes.iter().find(|lane| lane.route.id == id)
+    }
+}
+
+async fn lane(route: &Route, engine: &Engine) -> anyhow::Result<Lane> {
+    let backends = route.backends.iter().map(|backend| Backend {
+        host: backend.host.clone(),
+        port: backend.port,
+        path_prefix: backend.prefix.clone(),
+    });
+    let mut options = UpstreamOptions::new(backends.collect());
+    options.upstream_idle = route.upstream_idle;
+    options.connect_timeout = route.connect_timeout;
+    let who = Who::new(route);
+    let identify = move |request: &http::request::Parts| Some(who.identity(&request.headers));
+    let policy = route.policy.clone();
+    let layer = IdempotencyLayer::new(engine.clone(), &route.id, policy, identify).await?;
+    let service = layer.layer(Upstream::new(options));
+    Ok(Lane { route: route.clone(), layer, service })
+}
+
+/// Whose request it is, without authentication: everybody shares the scope, and the credential
+/// headers tell callers apart.
+struct Who {
+    scope: Scope,
+    credential_headers: Vec<http::HeaderName>,
+}
+
+impl Who {
+    fn new(route: &Route) -> Self {
+        debug_assert_ne!(route.policy.key_scope, Some(KeyScope::PerClient), "refused by check");
+        let scope = match route.policy.key_per_route {
+            true => Scope::route(&route.id, None),
+            false => Scope::global(),
+        };
+        Self { scope, credential_headers: route.policy.credential_headers.clone() }
+    }
+
+    fn identity(&self, headers: &http::HeaderMap) -> Identity {
+        let mut caller = Vec::new();
+        for name in &self.credential_headers {
+            for value in headers.get_all(name) {
+                caller.push(name.as_str().as_bytes().to_vec());
+                caller.push(value.as_bytes().to_vec());
+            }
+        }
+        Identity::shared(self.scope.clone(), caller)
+    }
+}
+
+/// The path as an upstream may read it: without percent-encoding, dot segments and empty segments.
+/// Only for finding the route; the request is forwarded as it came.
+fn plain_path(path: &str) -> String {
+    let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in decoded.split('/').filter(|segment| !segment.is_empty()) {
+        match segment {
+            "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    let slash = if decoded.ends_with('/') && !segments.is_empty() { "/" } else { "" };
+    format!("/{}{slash}", segments.join("/"))
+}
+
+/// Whether only looking is asked for.
+fn is_get(method: &Method) -> bool {
+    method == Method::GET || method == Method::HEAD
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain_path;
+
+    #[test]
+    fn one_resource_has_one_path() {
+        for path in ["/api/payments", "/api/%70ayments", "/api/x/../payments", "//api/./payments"] {
+            assert_eq!(plain_path(path), "/api/payments");
+        }
+        assert_eq!(plain_path("/"), "/");
+        assert_eq!(plain_path("/a/"), "/a/");
+        assert_eq!(plain_path("/../.."), "/");
+    }
+}

@@ -1,0 +1,110 @@
+//! `GET /.onlyonce/keys/{key}`: what became of a key, for the caller that used it.
+//!
+//! Anything that is not this caller's key is 404, whatever the reason, so that nobody learns from
+//! the answer which keys others use.
+
+use std::time::Duration;
+
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use onlyonce::{Body, Problem};
+use onlyonce_core::{Key, KeyRules, Record};
+use percent_encoding::percent_decode_str;
+use tokio::time::Instant;
+
+use super::{Edge, Lane, Who, is_get};
+use crate::clock::rfc3339;
+
+/// Where the gateway's own addresses begin.
+pub(super) const PREFIX: &str = "/.onlyonce/";
+/// The longest that a look-up is held.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// The answer to a request for `/.onlyonce/{rest}`.
+pub(super) async fn answer<B>(edge: &Edge, request: &Request<B>, rest: &str) -> Response<Body> {
+    let key = rest.strip_prefix("keys/").filter(|_| is_get(request.method())).and_then(read_key);
+    let Some(key) = key else { return not_found(edge) };
+    let query = Query::read(request.uri().query().unwrap_or_default());
+    let Some(lane) = lane_for(edge, query.route) else { return not_found(edge) };
+    let identity = Who::new(&lane.route).identity(request.headers());
+    let secret = edge.engine.secret();
+    let id = secret.record_id(identity.scope.as_str(), &key);
+    let reply = match edge.engine.find(id, Instant::now() + query.wait).await {
+        Ok(reply) => reply,
+        Err(_) => return Problem::StoreUnavailable.response(&edge.policy),
+    };
+    let Some(record) = reply.value.filter(|record| record.key == key) else {
+        return not_found(edge);
+    };
+    // The caller is told apart by the headers of the route that the key was used on.
+    let owner = edge.lane(&record.route).unwrap_or(lane);
+    let caller = Who::new(&owner.route).identity(request.headers()).mark(secret);
+    let mine = record.scope == identity.scope && record.caller == caller;
+    if !mine || record.is_past_expiry(reply.now) {
+        return not_found(edge);
+    }
+    shown(&record)
+}
+
+/// The route named in the query; without one, any route whose keys are not its own.
+fn lane_for<'a>(edge: &'a Edge, route: Option<&str>) -> Option<&'a Lane> {
+    match route {
+        Some(id) => edge.lane(id),
+        None => edge.lanes.iter().find(|lane| !lane.route.policy.key_per_route),
+    }
+}
+
+fn read_key(segment: &str) -> Option<Key> {
+    if segment.is_empty() || segment.contains('/') {
+        return None;
+    }
+    let text = percent_decode_str(segment).decode_utf8().ok()?;
+    // Whatever was once accepted may be asked for: the rules were applied when it was used.
+    let rules = KeyRules { max_length: usize::MAX, min_length: 1, reject_sensitive: false };
+    Key::parse(text.as_bytes(), &rules)
+        .ok()
+        .or_else(|| text.bytes().all(|b| (0x20..0x7f).contains(&b)).then(|| Key::from_stored(&text)))
+}
+
+struct Query<'a> {
+    wait: Duration,
+    route: Option<&'a str>,
+}
+
+impl<'a> Query<'a> {
+    fn read(query: &'a str) -> Self {
+        let mut read = Self { wait: Duration::ZERO, route: None };
+        for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
+            match name {
+                "wait" => {
+                    let wait = humantime::parse_duration(value).unwrap_or_default();
+                    read.wait = wait.min(MAX_WAIT);
+                }
+                "route" => read.route = Some(value),
+                _ => {}
+            }
+        }
+        read
+    }
+}
+
+fn shown(record: &Record) -> Response<Body> {
+    let body = serde_json::json!({
+        "state": record.state.as_str(),
+        "generation": record.generation,
+        "created_at": record.times.created_at.map(rfc3339),
+        "expires_at": record.times.expires_at.map(rfc3339),
+        "response": record.response.as_ref().map(|response| {
+            serde_json::json!({ "status": response.status.as_u16() })
+        }),
+    });
+    let mut response = Response::new(Body::from(bytes::Bytes::from(body.to_string())));
+    *response.status_mut() = StatusCode::OK;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn not_found(edge: &Edge) -> Response<Body> {
+    Problem::KeyNotFound.response(&edge.policy)
+}

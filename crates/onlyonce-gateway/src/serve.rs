@@ -1,0 +1,168 @@
+//! `onlyonce serve`: puts the pieces together, says that it is ready, and ends in good order.
+
+use std::{io::Write, process::ExitCode, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use onlyonce::{
+    Engine, EngineOptions,
+    worker::{self, Pace},
+};
+use onlyonce_store::{Store, memory::MemoryStore, sqlite::SqliteStore};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+
+use crate::{
+    admin,
+    cli::ServeArgs,
+    config::{self, Config, Overrides, StoreUrl},
+    demo, edge,
+};
+
+/// How often the metrics recorder tidies up.
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+/// The variable that chooses what is logged.
+const LOG_ENV: &str = "ONLYONCE_LOG";
+/// The variable that chooses how it is logged: `json`, or anything else for text.
+const LOG_FORMAT_ENV: &str = "ONLYONCE_LOG_FORMAT";
+
+/// Runs the gateway until it is told to stop.
+pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    let overrides = Overrides { listen: args.listen, store: args.store.clone() };
+    let read = match (&args.config, &args.upstream) {
+        (Some(file), _) => config::load(file, &overrides),
+        (None, Some(upstream)) => config::for_upstream(upstream, &overrides),
+        (None, None) => anyhow::bail!("one of --config and --upstream is needed"),
+    };
+    let config = match read {
+        Ok(config) => Arc::new(config),
+        Err(diagnostics) => {
+            eprintln!("{diagnostics}");
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    log_to_stderr();
+    for warning in &config.warnings {
+        eprintln!("{warning}");
+    }
+    let metrics = PrometheusBuilder::new().install_recorder()?;
+    tidy(metrics.clone());
+    let store = open(&config).context("the store cannot be opened")?;
+    let options = EngineOptions { store_timeout: config.store.timeout, ..Default::default() };
+    let engine = Engine::start(store, options);
+    let edge = Arc::new(edge::Edge::new(&config, &engine).await?);
+    serve(args, config, engine, edge, metrics).await
+}
+
+async fn serve(
+    args: ServeArgs,
+    config: Arc<Config>,
+    engine: Engine,
+    edge: Arc<edge::Edge>,
+    metrics: PrometheusHandle,
+) -> anyhow::Result<ExitCode> {
+    let data = bind(config.listen, "listen").await?;
+    let admin_listener = bind(config.admin.listen, "admin.listen").await?;
+    let addresses = (data.local_addr()?, admin_listener.local_addr()?);
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let _workers = worker::start(
+        &engine,
+        Pace {
+            sweep_every: config.workers.sweep_every,
+            reap_every: config.workers.reap_every,
+        },
+    );
+    let (stop, stopping) = watch::channel(false);
+    let admin = admin::Admin::new(config.clone(), engine.clone(), edge.clone(), metrics);
+    let has_token = admin.has_token();
+    tokio::spawn(admin::serve(admin, admin_listener));
+    let serving = tokio::spawn(edge::serve(edge, config.clone(), data, stopping));
+    announce(&config, &engine, addresses, has_token)?;
+
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        () = demo::parent_gone(), if args.exit_with_parent => {}
+    }
+    tracing::info!("stopping: no new connections; what is running is finished");
+    // The receiver lives in the serving task; if that is gone there is nobody to tell.
+    let _ = stop.send(true);
+    let finished = async {
+        let _ = serving.await;
+        engine.idle().await;
+    };
+    if tokio::time::timeout(config.drain_timeout, finished).await.is_err() {
+        tracing::warn!("drain_timeout is over and something is still running; its key turns unknown");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn bind(address: std::net::SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address} ({option}); nothing was started"))
+}
+
+fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    Ok(match &config.store.url {
+        StoreUrl::Memory => Arc::new(MemoryStore::new()),
+        StoreUrl::Sqlite(path) => Arc::new(SqliteStore::open_with(
+            path,
+            onlyonce_store::clock::StoreClock::system(),
+            config.store.migrate,
+        )?),
+        // `check` refuses these with a place and a hint before it comes to this.
+        other => anyhow::bail!("{} stores are not supported by this version yet", other.scheme()),
+    })
+}
+
+/// One line, for people and for programs that wait for it.
+fn announce(
+    config: &Config,
+    engine: &Engine,
+    (data, admin): (std::net::SocketAddr, std::net::SocketAddr),
+    has_token: bool,
+) -> std::io::Result<()> {
+    let protected = config.protected().count();
+    let mut out = std::io::stdout().lock();
+    write!(
+        out,
+        "ready data={data} admin={admin} store={} level={} protected={protected}/{}",
+        config.store.url.scheme(),
+        engine.store().level(),
+        config.routes.len(),
+    )?;
+    if protected == 0 {
+        write!(out, " (no route is protected: set idempotency.enabled)")?;
+    }
+    if !has_token {
+        write!(out, " (no admin token: set {}; until then it answers 401)", config.admin.token_env)?;
+    }
+    writeln!(out)?;
+    out.flush()
+}
+
+fn log_to_stderr() {
+    use tracing_subscriber::{EnvFilter, fmt};
+    let filter = EnvFilter::try_from_env(LOG_ENV).unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if std::env::var(LOG_FORMAT_ENV).is_ok_and(|format| format == "json") {
+        builder.json().init();
+    } else {
+        builder.with_ansi(false).init();
+    }
+}
+
+fn tidy(metrics: PrometheusHandle) {
+    tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(UPKEEP_EVERY);
+        loop {
+            ticks.tick().await;
+            metrics.run_upkeep();
+        }
+    });
+}

@@ -1,0 +1,219 @@
+//! The socket below an upstream connection. It knows whether any byte of the current request has
+//! left, and it asks the dispatch guard before the first one does.
+//!
+//! That knowledge decides between "the key may be used again" and "the outcome is unknown", so
+//! the stages are claimed with compare-and-swap: once [`Wire::verdict`] has said that nothing was
+//! sent, nothing can be sent any more, whatever hyper still holds in its buffers.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use rustix::{io::Errno, net::RecvFlags};
+use tokio::net::TcpStream;
+
+use onlyonce::{DispatchGuard, GuardFailed};
+
+/// No byte may leave: there is no request yet, or its attempt has been declared unsent.
+const SHUT: u8 = 0;
+/// A request was handed to the connection and none of its bytes has left.
+const ARMED: u8 = 1;
+/// The first write of the request is in the kernel's hands.
+const WRITING: u8 = 2;
+/// At least one byte of the request has left.
+const OPEN: u8 = 3;
+/// The guard said no at the first write.
+const REFUSED: u8 = 4;
+
+/// What became of a request that got no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// No byte has left, and none will.
+    Unsent,
+    /// No byte has left, and none will, because the lease had run out.
+    Refused,
+    /// A byte has left, or may be leaving now.
+    Sent,
+}
+
+/// The half of the socket's knowledge that is shared with whoever sends the request.
+pub(super) struct Wire {
+    stage: AtomicU8,
+    guard: Mutex<Option<DispatchGuard>>,
+}
+
+impl Wire {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            stage: AtomicU8::new(SHUT),
+            guard: Mutex::new(None),
+        })
+    }
+
+    /// Lets the next request out, past `guard`. To be called just before the request is handed to
+    /// the connection; one request at a time.
+    pub(super) fn arm(&self, guard: Option<DispatchGuard>) {
+        *self.guard.lock() = guard;
+        self.stage.store(ARMED, Ordering::Release);
+    }
+
+    /// Decides, once and for all, whether the armed request counts as sent.
+    pub(super) fn verdict(&self) -> Verdict {
+        let was = self
+            .stage
+            .compare_exchange(ARMED, SHUT, Ordering::AcqRel, Ordering::Acquire);
+        match was {
+            Ok(_) | Err(SHUT) => Verdict::Unsent,
+            Err(REFUSED) => Verdict::Refused,
+            Err(_) => Verdict::Sent,
+        }
+    }
+
+    /// Claims the first write, or says why it may not happen.
+    ///
+    /// The guard is asked again if an earlier try could not write a single byte: what counts is
+    /// the lease at the moment when the first byte leaves.
+    fn claim(&self) -> io::Result<()> {
+        let refused = self
+            .guard
+            .lock()
+            .as_ref()
+            .is_some_and(|guard| guard.check().is_err());
+        let next = if refused { REFUSED } else { WRITING };
+        self.stage
+            .compare_exchange(ARMED, next, Ordering::AcqRel, Ordering::Acquire)
+            .map_err(|_| io::Error::from(io::ErrorKind::NotConnected))?;
+        if refused {
+            Err(io::Error::other(GuardFailed))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Records how the claimed write ended. A write that failed or would block moved no byte.
+    fn wrote(&self, result: &Poll<io::Result<usize>>) {
+        if matches!(result, Poll::Ready(Ok(count)) if *count > 0) {
+            self.stage.store(OPEN, Ordering::Release);
+            *self.guard.lock() = None;
+        } else {
+            self.stage.store(ARMED, Ordering::Release);
+        }
+    }
+}
+
+type Socket = TokioIo<TcpStream>;
+
+/// The other half: the socket itself, owned by hyper's connection.
+pub(super) struct WireIo {
+    socket: Socket,
+    wire: Arc<Wire>,
+    /// Whether the peer was found present since the current request was armed.
+    probed: bool,
+}
+
+impl WireIo {
+    pub(super) fn new(socket: TcpStream, wire: Arc<Wire>) -> Self {
+        Self {
+            socket: TokioIo::new(socket),
+            wire,
+            probed: false,
+        }
+    }
+
+    /// Asks the kernel whether the peer has hung up or spoken out of turn; `Pending` means that it
+    /// is there and silent.
+    ///
+    /// tokio reads only after its event loop has seen the socket become readable, which lags behind
+    /// under load. Without this question a connection whose end has long arrived would be
+    /// written to, and each such write is an outcome that nobody can know.
+    fn probe(&mut self) -> Poll<io::Result<()>> {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match rustix::net::recv(self.socket.inner(), &mut [0_u8; 1], flags) {
+            Ok(_) => Poll::Ready(Ok(())),
+            Err(Errno::AGAIN | Errno::INTR) => {
+                self.probed = true;
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(error.into())),
+        }
+    }
+
+    /// Writes; the first write of a request only if peer, guard and verdict allow it.
+    fn poll_guarded(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: impl FnOnce(Pin<&mut Socket>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if self.wire.stage.load(Ordering::Acquire) == OPEN {
+            return write(Pin::new(&mut self.socket), cx);
+        }
+        if !self.probed && self.probe()?.is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        self.wire.claim()?;
+        let result = write(Pin::new(&mut self.socket), cx);
+        self.wire.wrote(&result);
+        self.probed = false;
+        result
+    }
+}
+
+impl Read for WireIo {
+    /// hyper reads before it takes the next request off its queue. A peer that the probe finds
+    /// gone is reported here as the end of the stream, so hyper hands the request back untouched
+    /// and it can go over another connection.
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        match Pin::new(&mut this.socket).poll_read(cx, buffer) {
+            Poll::Pending if !this.probed && this.wire.stage.load(Ordering::Acquire) == ARMED => {
+                this.probe()
+            }
+            read => read,
+        }
+    }
+}
+
+impl Write for WireIo {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.get_mut()
+            .poll_guarded(cx, |socket, cx| socket.poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.get_mut()
+            .poll_guarded(cx, |socket, cx| socket.poll_write_vectored(cx, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,81 @@
+//! The idle connections to one backend: newest first, none older than the limit, never more than
+//! the limit.
+//!
+//! Deliberately absent: a task that closes old ones. They are closed when the pool is next used,
+//! and until then their number is bounded.
+
+use std::{collections::VecDeque, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::connect::Link;
+
+pub(super) struct Pool {
+    /// Oldest in front.
+    idle: Mutex<VecDeque<Idle>>,
+    max_idle: usize,
+    max_age: Duration,
+}
+
+struct Idle {
+    link: Link,
+    since: Instant,
+}
+
+impl Pool {
+    pub(super) fn new(max_idle: usize, max_age: Duration) -> Self {
+        Self {
+            idle: Mutex::new(VecDeque::new()),
+            max_idle,
+            max_age,
+        }
+    }
+
+    /// Takes out the newest connection that can be used.
+    ///
+    /// A connection may arrive here a moment before hyper has finished with its last response; it
+    /// is passed over until then.
+    pub(super) fn checkout(&self) -> Option<Link> {
+        let mut idle = self.idle.lock();
+        self.prune(&mut idle, Instant::now());
+        let mut at = idle.len();
+        while at > 0 {
+            at -= 1;
+            if idle[at].link.is_closed() {
+                idle.remove(at);
+            } else if idle[at].link.is_ready() {
+                return idle.remove(at).map(|idle| idle.link);
+            }
+        }
+        None
+    }
+
+    /// Puts a connection back whose last response was read to its end.
+    pub(super) fn give_back(&self, link: Link) {
+        if link.is_closed() || self.max_idle == 0 {
+            return;
+        }
+        let mut idle = self.idle.lock();
+        let now = Instant::now();
+        self.prune(&mut idle, now);
+        if idle.len() >= self.max_idle {
+            idle.pop_front();
+        }
+        idle.push_back(Idle { link, since: now });
+    }
+
+    fn prune(&self, idle: &mut VecDeque<Idle>, now: Instant) {
+        while idle
+            .front()
+            .is_some_and(|idle| now.duration_since(idle.since) > self.max_age)
+        {
+            idle.pop_front();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.idle.lock().len()
+    }
+}

@@ -1,0 +1,90 @@
+//! How a request that came in becomes the request that goes out.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{
+    HeaderMap, HeaderValue, Method, Request, Uri, Version,
+    header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING},
+    uri::{Authority, InvalidUri, PathAndQuery},
+};
+use http_body::Body as _;
+
+use onlyonce::layer::strip_hop_by_hop;
+use onlyonce::Body;
+
+/// Makes `request` fit for HTTP/1.1 and for any backend; returns its path and query, exactly as
+/// they came.
+pub(super) fn prepare(request: &mut Request<Body>) -> PathAndQuery {
+    strip_hop_by_hop(request.headers_mut());
+    // Answered by our own listener, which has asked for the body if it was wanted.
+    request.headers_mut().remove(EXPECT);
+    let uri = std::mem::take(request.uri_mut()).into_parts();
+    if let Some(host) = uri.authority.as_ref().and_then(host_value) {
+        // From `:authority` or an absolute request target, both of which outrank Host.
+        request.headers_mut().insert(HOST, host);
+    }
+    *request.version_mut() = Version::HTTP_11;
+    frame(request);
+    uri.path_and_query
+        .unwrap_or_else(|| PathAndQuery::from_static("/"))
+}
+
+/// The request target of `path` under `prefix`.
+pub(super) fn target(prefix: &str, path: &PathAndQuery) -> Result<Uri, InvalidUri> {
+    if prefix.is_empty() || path.as_str() == "*" {
+        return Ok(Uri::from(path.clone()));
+    }
+    let mut joined = BytesMut::with_capacity(prefix.len() + path.as_str().len());
+    joined.put_slice(prefix.as_bytes());
+    joined.put_slice(path.as_str().as_bytes());
+    PathAndQuery::from_maybe_shared(joined.freeze()).map(Uri::from)
+}
+
+fn host_value(authority: &Authority) -> Option<HeaderValue> {
+    let host = authority.as_str();
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    HeaderValue::from_maybe_shared(Bytes::copy_from_slice(host.as_bytes())).ok()
+}
+
+/// Makes the framing headers say what the body is, whatever the client's said.
+///
+/// hyper believes a Content-Length that it is given, sends none for an empty body, and drops a
+/// body of unknown length on GET and HEAD; each of these would change the request.
+fn frame(request: &mut Request<Body>) {
+    let length = if request.body().is_end_stream() {
+        Some(0)
+    } else {
+        request.body().size_hint().exact()
+    };
+    let bodiless = matches!(
+        *request.method(),
+        Method::GET
+            | Method::HEAD
+            | Method::DELETE
+            | Method::OPTIONS
+            | Method::TRACE
+            | Method::CONNECT
+    );
+    let headers = request.headers_mut();
+    match length {
+        Some(0) if bodiless => {
+            headers.remove(CONTENT_LENGTH);
+        }
+        Some(length) => {
+            if declared_length(headers) != Some(length) {
+                headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+            }
+        }
+        None => {
+            headers.remove(CONTENT_LENGTH);
+            headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+    }
+}
+
+/// The Content-Length, if there is exactly one and it is a plain number.
+fn declared_length(headers: &HeaderMap) -> Option<u64> {
+    let mut values = headers.get_all(CONTENT_LENGTH).iter();
+    let value = values.next().filter(|_| values.next().is_none())?;
+    let digits = value.as_bytes().iter().all(u8::is_ascii_digit);
+    value.to_str().ok().filter(|_| digits)?.parse().ok()
+}

@@ -1,0 +1,125 @@
+//! The answer: its head as the client may see it, and a body that keeps its connection until the
+//! last byte.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, Response, StatusCode, Version,
+    header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING},
+};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::{connect::Link, pool::Pool};
+use onlyonce::layer::strip_hop_by_hop;
+use onlyonce::BoxError;
+
+/// The body of an answer.
+///
+/// It fails if the upstream stopped short of what it announced: before the end of Content-Length,
+/// or before the last chunk. An answer that announced neither ends where the connection ends.
+///
+/// Read to its end, it returns its connection to the pool; dropped before, it closes it.
+pub(crate) struct UpstreamBody {
+    incoming: Incoming,
+    /// Held even if it is to be closed, because it must live until the body has been read.
+    link: Option<Link>,
+    /// Where the link goes, if it may be used again.
+    home: Option<Arc<Pool>>,
+}
+
+/// Turns what hyper received into what may be passed on.
+pub(super) fn receive(
+    response: Response<Incoming>,
+    link: Link,
+    pool: &Arc<Pool>,
+) -> Response<UpstreamBody> {
+    let (mut head, incoming) = response.into_parts();
+    // An HTTP/1.0 peer is not asked twice: hyper would speak HTTP/1.0 to it from now on.
+    let reusable = head.version == Version::HTTP_11
+        && head.status != StatusCode::SWITCHING_PROTOCOLS
+        && !announces_close(&head.headers);
+    if head.headers.contains_key(TRANSFER_ENCODING) {
+        // It has decided where the body ends (RFC 9112 6.3); a Content-Length beside it is a lie
+        // that our own listener would repeat as framing.
+        head.headers.remove(CONTENT_LENGTH);
+    }
+    strip_hop_by_hop(&mut head.headers);
+    head.version = Version::HTTP_11;
+
+    let home = reusable.then(|| Arc::clone(pool));
+    let mut body = UpstreamBody {
+        incoming,
+        link: Some(link),
+        home,
+    };
+    if body.incoming.is_end_stream() {
+        body.release();
+    }
+    Response::from_parts(head, body)
+}
+
+fn announces_close(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"))
+}
+
+impl UpstreamBody {
+    /// The body is at its end: the connection is free.
+    fn release(&mut self) {
+        if let (Some(link), Some(home)) = (self.link.take(), self.home.take()) {
+            home.give_back(link);
+        }
+    }
+}
+
+impl Body for UpstreamBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match ready!(Pin::new(&mut self.incoming).poll_frame(cx)) {
+            Some(Ok(frame)) => {
+                // A reader that knows the length does not ask again after the last byte.
+                if self.incoming.is_end_stream() {
+                    self.release();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(error)) => {
+                self.link = None;
+                Poll::Ready(Some(Err(error.into())))
+            }
+            None => {
+                self.release();
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+impl fmt::Debug for UpstreamBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("UpstreamBody")
+    }
+}

@@ -1,0 +1,138 @@
+//! How answers come through, whole and cut short.
+
+use futures_util::future::join;
+use http::header::CONTENT_LENGTH;
+use tokio::io::AsyncWriteExt;
+
+use super::*;
+
+/// The answer to a request whose server sends these bytes and closes.
+async fn answer(bytes: &[u8]) -> Response<UpstreamBody> {
+    let server = Server::start().await;
+    let upstream = server.upstream();
+    let serve = async { drop(answer_once(&server, bytes).await) };
+    join(call(&upstream, post("")), serve)
+        .await
+        .0
+        .expect("the head of an answer")
+}
+
+#[tokio::test]
+async fn a_body_shorter_than_announced_is_an_error() {
+    let response = answer(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf").await;
+    assert_eq!(response.headers()[CONTENT_LENGTH], "9");
+    response
+        .into_body()
+        .collect()
+        .await
+        .expect_err("five bytes are missing");
+}
+
+#[tokio::test]
+async fn a_chunked_body_without_its_last_chunk_is_an_error() {
+    let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    for body in ["4\r\nhalf\r\n", "9\r\nhalf", "4\r\nhalf\r\n0\r\n"] {
+        let response = answer(format!("{head}{body}").as_bytes()).await;
+        response.into_body().collect().await.expect_err(body);
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_announced_no_end_ends_with_the_connection() {
+    let response = answer(b"HTTP/1.0 200 OK\r\n\r\nall of it").await;
+    assert_eq!(response.version(), http::Version::HTTP_11);
+    let body = response.into_body().collect().await.expect("a whole body");
+    assert_eq!(body.to_bytes(), "all of it");
+}
+
+#[tokio::test]
+async fn trailers_come_through_and_free_the_connection() {
+    let server = Server::start().await;
+    let upstream = server.upstream();
+    let chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n\
+        2\r\nok\r\n0\r\nx-sum: 42\r\n\r\n";
+    let (response, _socket) = join(call(&upstream, post("")), answer_once(&server, chunked)).await;
+    let body = response
+        .expect("an answer")
+        .into_body()
+        .collect()
+        .await
+        .expect("a whole body");
+    assert_eq!(body.trailers().expect("trailers")["x-sum"], "42");
+    assert_eq!(body.to_bytes(), "ok");
+    assert_eq!(upstream.0.nodes[0].pool.len(), 1);
+}
+
+#[tokio::test]
+async fn headers_of_the_hop_stay_behind_and_repeated_ones_keep_their_order() {
+    let response = answer(
+        b"HTTP/1.1 201 Made\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n\
+        Keep-Alive: timeout=5\r\n\
+        Link: <a>\r\nLink: <b>\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    )
+    .await;
+    assert_eq!(response.status(), 201);
+    let names: Vec<_> = response.headers().keys().collect();
+    assert_eq!(names, ["link"]);
+    let links: Vec<_> = response.headers().get_all("link").iter().collect();
+    assert_eq!(links, ["<a>", "<b>"]);
+}
+
+/// A Content-Length beside chunks would become the framing of our own answer.
+#[tokio::test]
+async fn a_length_that_contradicts_the_chunks_is_not_passed_on() {
+    let response = answer(
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n\
+        2\r\nok\r\n0\r\n\r\n",
+    )
+    .await;
+    assert!(!response.headers().contains_key(CONTENT_LENGTH));
+    assert_eq!(
+        response
+            .into_body()
+            .collect()
+            .await
+            .expect("a whole body")
+            .to_bytes(),
+        "ok"
+    );
+}
+
+#[tokio::test]
+async fn informational_answers_are_skipped() {
+    let response = answer(
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: <a>\r\n\r\n\
+        HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+    )
+    .await;
+    assert_eq!(response.status(), 200);
+    assert_eq!(
+        response
+            .into_body()
+            .collect()
+            .await
+            .expect("a whole body")
+            .to_bytes(),
+        "ok"
+    );
+}
+
+/// An early answer does not wait for the rest of the request, nor is its connection used again
+/// while the rest is still owed.
+#[tokio::test]
+async fn an_answer_before_the_end_of_the_request_comes_through() {
+    let server = Server::start().await;
+    let upstream = server.upstream();
+    let endless = Body::stream(http_body_util::StreamBody::new(
+        futures_util::stream::pending::<Result<http_body::Frame<Bytes>, std::io::Error>>(),
+    ));
+    let (body, _first) = join(
+        fetch(&upstream, post("").map(|_| endless)),
+        answer_once(&server, OK),
+    )
+    .await;
+    assert_eq!(body, "ok");
+    let (body, (mut second, _)) = join(fetch(&upstream, post("")), answer_once(&server, OK)).await;
+    assert_eq!(body, "ok");
+    second.shutdown().await.expect("an open connection");
+}

@@ -1,0 +1,405 @@
+//! One execution, in a task of its own, from the reservation to the durable answer. The client's
+//! connection only watches.
+
+use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{HeaderMap, HeaderValue, Request, Response, response::Parts};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use onlyonce_core::{
+    Record, StoredResponse,
+    machine::Settlement,
+    policy::{Declared, Verdict},
+    record::{LastError, StoredBody},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+use tower::ServiceExt;
+use tower_service::Service;
+
+use super::{
+    Shared,
+    capture::{Captured, capture, is_unkeepable},
+    headers::{OUTCOME, stored},
+    reply,
+    service::Told,
+    strip_hop_by_hop,
+};
+use crate::{
+    body::{Body, BoxError},
+    engine::{Attempt, Began, Ended, Kept, Replay},
+    problem::Problem,
+    seam::{GuardFailed, Outcome, find_not_sent},
+    stats::Event,
+};
+
+/// Pieces of a long answer that wait for a slow client.
+const STREAM_BACKLOG: usize = 8;
+/// Signs of life within one lease.
+const BEATS_PER_LEASE: u32 = 3;
+
+/// How the inner service ended.
+enum Finished {
+    Whole { parts: Parts, bytes: Bytes, trailers: Option<HeaderMap> },
+    TooLong { parts: Parts, read: Vec<Bytes>, rest: Body },
+    Truncated,
+    NotSent(LastError),
+    Lost,
+    Panicked,
+    /// Not at all, within the longest time an execution may take.
+    Never,
+}
+
+/// The client's end of the task: there until it has been told something.
+struct Client {
+    tell: Option<oneshot::Sender<Told>>,
+    key: HeaderValue,
+}
+
+impl Client {
+    fn tell(&mut self, response: Response<Body>) {
+        if let Some(tell) = self.tell.take() {
+            // It may have gone; that changes nothing.
+            drop(tell.send(Told::Answer(response)));
+        }
+    }
+}
+
+/// Executes the attempt and sees it through.
+pub(super) async fn execute<S, R>(
+    shared: Arc<Shared>,
+    attempt: Attempt,
+    inner: S,
+    mut request: Request<Body>,
+    key: HeaderValue,
+    tell: oneshot::Sender<Told>,
+) where
+    S: Service<Request<Body>, Response = Response<R>> + Send + 'static,
+    S::Error: Into<BoxError> + Send,
+    S::Future: Send,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    shared.stats.count(match attempt.began_as() {
+        Began::New => Event::Created,
+        Began::Again => Event::Retried,
+        Began::AfterExpiry => Event::ExecutedAfterExpiry,
+    });
+    let mut client = Client { tell: Some(tell), key };
+    let started = Instant::now();
+    let guard = attempt.guard();
+    request.extensions_mut().insert(guard.clone());
+    let finished = if guard.check().is_err() {
+        Finished::NotSent(LastError::GuardFailed)
+    } else {
+        let work = AssertUnwindSafe(run(inner, request, shared.policy.max_body_size));
+        tokio::select! {
+            biased;
+            finished = work.catch_unwind() => finished.unwrap_or(Finished::Panicked),
+            () = watch(&shared, &attempt, &mut client, started) => Finished::Never,
+        }
+    };
+    finish(&shared, &attempt, &mut client, finished, started).await;
+}
+
+async fn run<S, R>(inner: S, request: Request<Body>, limit: u64) -> Finished
+where
+    S: Service<Request<Body>, Response = Response<R>>,
+    S::Error: Into<BoxError>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let response = match inner.oneshot(request).await {
+        Ok(response) => response,
+        Err(error) => return failed(&*error.into()),
+    };
+    let (parts, body) = response.into_parts();
+    let body = Body::stream(body);
+    if is_unkeepable(&parts, limit) {
+        return Finished::TooLong { parts, read: Vec::new(), rest: body };
+    }
+    match capture(body, limit).await {
+        Captured::Whole { bytes, trailers } => Finished::Whole { parts, bytes, trailers },
+        Captured::TooLong { read, rest } => Finished::TooLong { parts, read, rest },
+        Captured::Truncated => Finished::Truncated,
+    }
+}
+
+fn failed(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Finished {
+    match find_not_sent(error) {
+        Some(proof) if proof.source.is::<GuardFailed>() => {
+            Finished::NotSent(LastError::GuardFailed)
+        }
+        Some(_) => Finished::NotSent(LastError::NotSent),
+        None => Finished::Lost,
+    }
+}
+
+/// Shows signs of life, tells the client when it takes too long, and ends when it takes far too
+/// long.
+async fn watch(shared: &Shared, attempt: &Attempt, client: &mut Client, started: Instant) {
+    let policy = &shared.policy;
+    let beat = policy.lease / BEATS_PER_LEASE;
+    let end = started + policy.max_execution;
+    let timeout = started + policy.timeout;
+    let mut next_beat = started + beat;
+    loop {
+        tokio::time::sleep_until(next_beat.min(timeout).min(end)).await;
+        let now = Instant::now();
+        if now >= end {
+            return;
+        }
+        if now >= timeout {
+            break;
+        }
+        if !attempt.renew().await {
+            // Somebody else has settled the key. The result is still worth having.
+            break;
+        }
+        next_beat = Instant::now() + beat;
+    }
+    tokio::time::sleep_until(timeout.min(end)).await;
+    if Instant::now() >= timeout {
+        let unknown = Settlement::Unknown(LastError::Timeout);
+        // Telling the client does not wait for ever; the lease tells everybody else.
+        let settled = attempt.settle(&unknown);
+        if tokio::time::timeout(policy.completion_grace, settled).await.is_ok() {
+            shared.stats.count(Event::BecameUnknown);
+        }
+        client.tell(Problem::TimedOut.response(policy));
+    }
+    tokio::time::sleep_until(end).await;
+}
+
+/// Makes the end durable, and only then tells the client.
+async fn finish(
+    shared: &Shared,
+    attempt: &Attempt,
+    client: &mut Client,
+    finished: Finished,
+    started: Instant,
+) {
+    let policy = &shared.policy;
+    match finished {
+        Finished::NotSent(error) => {
+            shared.stats.count(Event::NotSent);
+            let problem = Problem::UpstreamNotReached;
+            end_without(shared, attempt, client, Settlement::Release(error), problem, started).await;
+        }
+        Finished::Truncated => {
+            let unknown = Settlement::Unknown(LastError::Truncated);
+            end_without(shared, attempt, client, unknown, Problem::ConnectionLost, started).await;
+        }
+        Finished::Lost => {
+            let unknown = Settlement::Unknown(LastError::ConnectionLost);
+            end_without(shared, attempt, client, unknown, Problem::ConnectionLost, started).await;
+        }
+        Finished::Panicked => {
+            let unknown = Settlement::Unknown(LastError::Panicked);
+            end_without(shared, attempt, client, unknown, Problem::ConnectionLost, started).await;
+        }
+        Finished::Never => {
+            let unknown = Settlement::Unknown(LastError::Timeout);
+            end_without(shared, attempt, client, unknown, Problem::TimedOut, started).await;
+        }
+        Finished::Whole { mut parts, bytes, trailers } => {
+            let body = StoredBody::Full { bytes: bytes.clone(), trailers: trailers.clone() };
+            let settlement = judge(shared, attempt, &mut parts, body);
+            let Some(ended) = settle(shared, attempt, client, &settlement, started).await else {
+                return;
+            };
+            let response = match other_answer(&ended, &settlement) {
+                Some(replay) => reply::replayed(&replay, &client.key, policy),
+                None if matches!(ended, Ended::Kept(Kept::Lost)) => {
+                    Problem::NotDurable.response(policy)
+                }
+                None => {
+                    let body = Body::full(bytes, trailers.clone());
+                    let record = record_of(&ended);
+                    reply::first(parts, body, trailers.as_ref(), record, &client.key, policy)
+                }
+            };
+            client.tell(response);
+        }
+        Finished::TooLong { mut parts, read, rest } => {
+            let settlement = judge(shared, attempt, &mut parts, StoredBody::NotStored);
+            let Some(ended) = settle(shared, attempt, client, &settlement, started).await else {
+                return;
+            };
+            let (body, pipe) = pipe();
+            let response =
+                reply::first(parts, body, None, record_of(&ended), &client.key, policy);
+            client.tell(response);
+            let end = started + policy.max_execution;
+            // A slow client may take its time, but not for ever.
+            let _ = tokio::time::timeout_at(end, pump(pipe, read, rest)).await;
+        }
+    }
+}
+
+fn record_of(ended: &Ended) -> Option<&Record> {
+    match ended {
+        Ended::Settled(record) | Ended::Kept(Kept::Own(record)) => Some(record),
+        Ended::Kept(Kept::Lost) => None,
+    }
+}
+
+/// The stored answer, where somebody else has completed the key with another one than ours.
+fn other_answer(ended: &Ended, settlement: &Settlement) -> Option<Replay> {
+    let Ended::Kept(Kept::Own(record)) = ended else { return None };
+    let response = record.response.as_ref()?;
+    if let Settlement::Complete(ours) = settlement
+        && ours == response
+    {
+        return None;
+    }
+    Some(Replay {
+        response: response.clone(),
+        expires_at: record.times.expires_at,
+        generation: record.generation,
+    })
+}
+
+/// What an answer means for the key.
+fn judge(shared: &Shared, attempt: &Attempt, parts: &mut Parts, body: StoredBody) -> Settlement {
+    let policy = &shared.policy;
+    let declared = parts.extensions.remove::<Outcome>().map(|outcome| outcome.0).or_else(|| {
+        let word = parts.headers.get(&OUTCOME)?.to_str().ok()?;
+        Declared::from_word(word.trim())
+    });
+    strip_hop_by_hop(&mut parts.headers);
+    match policy.judge(parts.status, attempt.record().fence, declared) {
+        Verdict::Complete => Settlement::Complete(Arc::new(StoredResponse {
+            status: parts.status,
+            headers: stored(&parts.headers, parts.status, policy),
+            body,
+        })),
+        Verdict::Release(error) => Settlement::Release(error),
+        Verdict::Unknown(error) => Settlement::Unknown(error),
+    }
+}
+
+/// Settles an attempt that brought no answer, and tells the client what that means.
+async fn end_without(
+    shared: &Shared,
+    attempt: &Attempt,
+    client: &mut Client,
+    settlement: Settlement,
+    problem: Problem,
+    started: Instant,
+) {
+    let told = problem.response(&shared.policy);
+    let settle = settle_within(shared, attempt, &settlement, started);
+    let mut settle = std::pin::pin!(settle);
+    tokio::select! {
+        biased;
+        ended = &mut settle => {
+            let response = match ended.as_ref().and_then(|ended| other_answer(ended, &settlement)) {
+                Some(replay) => reply::replayed(&replay, &client.key, &shared.policy),
+                None => told,
+            };
+            client.tell(response);
+        }
+        // What it says is true whether or not the store has heard it.
+        () = tokio::time::sleep(shared.policy.completion_grace) => {
+            client.tell(told);
+            settle.await;
+        }
+    }
+}
+
+/// Settles an attempt that brought an answer. `None` when the client could not wait: it has then
+/// been told so.
+async fn settle(
+    shared: &Shared,
+    attempt: &Attempt,
+    client: &mut Client,
+    settlement: &Settlement,
+    started: Instant,
+) -> Option<Ended> {
+    let settle = settle_within(shared, attempt, settlement, started);
+    let mut settle = std::pin::pin!(settle);
+    let ended = tokio::select! {
+        biased;
+        ended = &mut settle => ended,
+        () = tokio::time::sleep(shared.policy.completion_grace) => {
+            shared.stats.count(Event::StoreError);
+            client.tell(Problem::NotDurable.response(&shared.policy));
+            settle.await;
+            return None;
+        }
+    };
+    if ended.is_none() {
+        client.tell(Problem::NotDurable.response(&shared.policy));
+    }
+    ended
+}
+
+/// Tries to settle for as long as an execution may take.
+async fn settle_within(
+    shared: &Shared,
+    attempt: &Attempt,
+    settlement: &Settlement,
+    started: Instant,
+) -> Option<Ended> {
+    let policy = &shared.policy;
+    // An execution that used up its time still gets the grace.
+    let end = (started + policy.max_execution).max(Instant::now() + policy.completion_grace);
+    let ended = tokio::time::timeout_at(end, attempt.settle(settlement)).await.ok();
+    match (&ended, settlement) {
+        (Some(Ended::Settled(_)), Settlement::Complete(_)) => shared.stats.count(Event::Stored),
+        (Some(Ended::Settled(_)), Settlement::Unknown(_)) => {
+            shared.stats.count(Event::BecameUnknown);
+        }
+        _ => {}
+    }
+    ended
+}
+
+type Pipe = mpsc::Sender<Result<Frame<Bytes>, BoxError>>;
+
+fn pipe() -> (Body, Pipe) {
+    let (sender, receiver) = mpsc::channel(STREAM_BACKLOG);
+    (Body::stream(Piped(receiver)), sender)
+}
+
+/// Moves a long answer to the client. A client that goes away does not stop it being read: the
+/// upstream may not be finished.
+async fn pump(pipe: Pipe, read: Vec<Bytes>, mut rest: Body) {
+    let mut pipe = Some(pipe);
+    let send = async |pipe: &mut Option<Pipe>, frame: Result<Frame<Bytes>, BoxError>| {
+        if let Some(open) = pipe
+            && open.send(frame).await.is_err()
+        {
+            *pipe = None;
+        }
+    };
+    for piece in read {
+        send(&mut pipe, Ok(Frame::data(piece))).await;
+    }
+    while let Some(frame) = rest.frame().await {
+        let ended = frame.is_err();
+        send(&mut pipe, frame).await;
+        if ended {
+            return;
+        }
+    }
+}
+
+struct Piped(mpsc::Receiver<Result<Frame<Bytes>, BoxError>>);
+
+impl http_body::Body for Piped {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.0.poll_recv(cx)
+    }
+}

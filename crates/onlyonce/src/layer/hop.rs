@@ -1,0 +1,139 @@
+//! Headers that belong to one hop, and so must not cross the gateway in either direction.
+//!
+//! Deliberately absent: framing. Content-Length and Transfer-Encoding are set where a message is
+//! written, because only that place knows the body.
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{
+        CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING,
+        UPGRADE,
+    },
+};
+
+/// Removed whether `Connection` names them or not (RFC 9110 7.6.1, and RFC 2616 13.5.1 for the
+/// older ones).
+const HOP_BY_HOP: [HeaderName; 7] = [
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// Removes what concerns only the connection that the message came over: `Connection`, everything
+/// it names, and the headers that are hop-by-hop by definition.
+///
+/// `TE: trailers` survives, because this gateway does pass trailers on.
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        for name in named_in_connection(headers) {
+            headers.remove(name);
+        }
+        headers.remove(CONNECTION);
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+    if headers.contains_key(TE) {
+        let trailers = headers.get_all(TE).iter().any(accepts_trailers);
+        headers.remove(TE);
+        if trailers {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+        }
+    }
+}
+
+/// The header names that `Connection` declares to be hop-by-hop.
+///
+/// The everyday values name no header and are left out, so that they cost no allocation. `TE` is
+/// left to its own rule.
+pub(super) fn named_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
+        .filter(|option| {
+            !(option.eq_ignore_ascii_case(b"keep-alive")
+                || option.eq_ignore_ascii_case(b"close")
+                || option.eq_ignore_ascii_case(b"te"))
+        })
+        .filter_map(|option| HeaderName::from_bytes(option).ok())
+        .collect()
+}
+
+fn accepts_trailers(value: &HeaderValue) -> bool {
+    value
+        .as_bytes()
+        .split(|byte| *byte == b',')
+        .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::{AUTHORIZATION, CONTENT_TYPE};
+
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            );
+        }
+        headers
+    }
+
+    #[test]
+    fn what_connection_names_goes_and_the_rest_stays() {
+        let mut headers = map(&[
+            ("connection", "keep-alive, X-One"),
+            ("connection", " x-two ,, not a name"),
+            ("x-one", "1"),
+            ("x-one", "1 again"),
+            ("x-two", "2"),
+            ("x-three", "3"),
+            ("authorization", "Bearer t"),
+            ("content-type", "text/plain"),
+        ]);
+        strip_hop_by_hop(&mut headers);
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(
+            left,
+            [AUTHORIZATION.as_str(), CONTENT_TYPE.as_str(), "x-three"]
+        );
+    }
+
+    #[test]
+    fn the_fixed_list_goes_without_being_named() {
+        let mut headers = map(&[
+            ("keep-alive", "timeout=5"),
+            ("proxy-connection", "keep-alive"),
+            ("proxy-authenticate", "Basic"),
+            ("proxy-authorization", "Basic x"),
+            ("te", "gzip"),
+            ("trailer", "x-sum"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "websocket"),
+        ]);
+        strip_hop_by_hop(&mut headers);
+        assert!(headers.is_empty(), "{headers:?}");
+    }
+
+    #[test]
+    fn te_keeps_trailers_alone() {
+        let mut headers = map(&[
+            ("connection", "TE"),
+            ("te", "gzip;q=0.5"),
+            ("te", "Trailers"),
+        ]);
+        strip_hop_by_hop(&mut headers);
+        assert_eq!(headers, map(&[("te", "trailers")]));
+    }
+}

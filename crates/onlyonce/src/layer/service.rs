@@ -1,0 +1,363 @@
+//! One request through the layer, up to the point where something has to be executed.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, header, request::Parts};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use onlyonce_core::{Key, policy::{OnInFlight, OnStoreError}};
+use tokio::{sync::oneshot, time::Instant};
+use tower::ServiceExt;
+use tower_service::Service;
+
+use super::{
+    Shared,
+    execute::execute,
+    headers::{self, ATTEMPT, KeyHeader, STATUS, preferred_wait, read_key, strip_claims},
+    reply, strip_hop_by_hop,
+};
+use crate::{
+    body::{Body, BoxError},
+    engine::{Admitted, Arrival, Attempt, Unavailable, Woken},
+    problem::Problem,
+    stats::Event,
+};
+
+/// The service that [`IdempotencyLayer`](super::IdempotencyLayer) makes.
+pub struct IdempotencyService<S> {
+    shared: Arc<Shared>,
+    inner: S,
+}
+
+impl<S: Clone> Clone for IdempotencyService<S> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), inner: self.inner.clone() }
+    }
+}
+
+impl<S> IdempotencyService<S> {
+    pub(super) fn new(shared: Arc<Shared>, inner: S) -> Self {
+        Self { shared, inner }
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for IdempotencyService<S>
+where
+    S: Service<Request<Body>, Response = Response<R>> + Clone + Send + 'static,
+    S::Error: Into<BoxError> + Send + 'static,
+    S::Future: Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
+
+    /// Always ready: the inner service is asked when it is called, so that its not being ready
+    /// counts as nothing sent.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (shared, inner) = (self.shared.clone(), self.inner.clone());
+        Box::pin(async move {
+            let arrived = Instant::now();
+            let (mut parts, body) = request.into_parts();
+            strip_claims(&mut parts.headers, &shared.policy);
+            let (key, value) = match wanted_key(&shared, &parts) {
+                Wanted::Key(key, value) => (key, value),
+                Wanted::Nothing => return pass(inner, parts, Body::stream(body)).await,
+                Wanted::Refuse(problem) => return Ok(problem.response(&shared.policy)),
+            };
+            let pending = match gather(&shared, parts, body, key, value).await {
+                Ok(pending) => pending,
+                Err(problem) => return Ok(problem.response(&shared.policy)),
+            };
+            answer(shared, inner, pending, arrived).await
+        })
+    }
+}
+
+async fn pass<S, R>(inner: S, parts: Parts, body: Body) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<R>>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let mut response = inner.oneshot(Request::from_parts(parts, body)).await?;
+    response.headers_mut().remove(&headers::OUTCOME);
+    Ok(response.map(Body::stream))
+}
+
+enum Wanted {
+    /// The request is none of our business.
+    Nothing,
+    Key(Key, HeaderValue),
+    Refuse(Problem),
+}
+
+fn wanted_key(shared: &Shared, parts: &Parts) -> Wanted {
+    let policy = &shared.policy;
+    let never = parts.method == Method::OPTIONS
+        || parts.method == Method::CONNECT
+        || parts.headers.contains_key(header::UPGRADE);
+    if never || !policy.honours(&parts.method) {
+        return Wanted::Nothing;
+    }
+    let found = read_key(&parts.headers, policy);
+    let demanded = policy.demands_key(&parts.method);
+    if matches!(found, KeyHeader::Absent) && !demanded {
+        return Wanted::Nothing;
+    }
+    shared.stats.count(Event::Request);
+    if shared.identify.identify(parts).is_none() {
+        shared.stats.count(Event::Unauthenticated);
+        return Wanted::Refuse(Problem::Unauthenticated);
+    }
+    match found {
+        KeyHeader::Present(key, value) => Wanted::Key(key, value),
+        KeyHeader::Absent => {
+            shared.stats.count(Event::Enforced);
+            Wanted::Refuse(Problem::KeyMissing)
+        }
+        KeyHeader::Invalid(why) => {
+            shared.stats.count(Event::InvalidKey);
+            Wanted::Refuse(Problem::KeyInvalid(why))
+        }
+    }
+}
+
+/// A request that has arrived whole. Its headers are with the arrival until it is sent.
+pub(super) struct Pending {
+    parts: Parts,
+    arrival: Arrival,
+    body: Bytes,
+    key: HeaderValue,
+    prefers: Option<u64>,
+}
+
+async fn gather<B>(
+    shared: &Shared,
+    mut parts: Parts,
+    body: B,
+    key: Key,
+    value: HeaderValue,
+) -> Result<Box<Pending>, Problem>
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let limit = shared.policy.max_request_body;
+    let too_large = || {
+        shared.stats.count(Event::TooLarge);
+        Problem::RequestTooLarge(limit)
+    };
+    // A declared length is believed when it is too large, so that nothing of it is read.
+    if body.size_hint().lower() > limit {
+        return Err(too_large());
+    }
+    let capacity = usize::try_from(limit).unwrap_or(usize::MAX);
+    let body = match Limited::new(body, capacity).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
+        Err(_) => return Err(Problem::RequestIncomplete),
+    };
+    let identity = shared.identify.identify(&parts).ok_or(Problem::Unauthenticated)?;
+    let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+    let secret = shared.engine.secret();
+    let prefers = preferred_wait(&parts.headers);
+    let arrival = Arrival::new(
+        secret,
+        identity.scope.clone(),
+        key,
+        identity.mark(secret),
+        shared.route.clone(),
+        &parts.method,
+        target,
+        std::mem::take(&mut parts.headers),
+        body.clone(),
+    );
+    Ok(Box::new(Pending { parts, arrival, body, key: value, prefers }))
+}
+
+impl Pending {
+    /// The request for the inner service.
+    fn into_request(mut self: Box<Self>, attempt: Option<&Attempt>) -> (Request<Body>, HeaderValue) {
+        self.parts.headers = self.arrival.take_headers();
+        let headers = &mut self.parts.headers;
+        // Before ours are added: a client could otherwise name them in `Connection`.
+        strip_hop_by_hop(headers);
+        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if let Some(attempt) = attempt
+            && let Ok(token) = HeaderValue::try_from(attempt.token())
+        {
+            headers.insert(ATTEMPT, token);
+        }
+        (Request::from_parts(self.parts, Body::from(self.body)), self.key)
+    }
+
+    fn deadline(&self, arrived: Instant, longest: Duration) -> Instant {
+        let wait = self.prefers.map_or(longest, |prefers| longest.min(Duration::from_secs(prefers)));
+        arrived + wait
+    }
+}
+
+/// What the task that asks the engine tells the one that watches for the client.
+pub(super) enum Told {
+    /// The client's answer.
+    Answer(Response<Body>),
+    /// No execution: this is how it stands, and here is the request back.
+    Admitted(Admitted, Box<Pending>),
+    /// The store could not be asked.
+    Unavailable(Unavailable, Box<Pending>),
+}
+
+async fn answer<S, R>(
+    shared: Arc<Shared>,
+    inner: S,
+    mut pending: Box<Pending>,
+    arrived: Instant,
+) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<R>> + Clone + Send + 'static,
+    S::Error: Into<BoxError> + Send + 'static,
+    S::Future: Send + 'static,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let policy = &shared.policy;
+    let mut next = shared.engine.peek(&mut pending.arrival, policy);
+    let mut waited = false;
+    loop {
+        let admitted = match next.take() {
+            Some(admitted) => admitted,
+            None => {
+                let (tell, told) = oneshot::channel();
+                // From here on the client's going away changes nothing.
+                tokio::spawn(ask(shared.clone(), inner.clone(), pending, tell));
+                match told.await {
+                    Ok(Told::Answer(response)) => return Ok(response),
+                    Ok(Told::Admitted(admitted, back)) => {
+                        pending = back;
+                        admitted
+                    }
+                    Ok(Told::Unavailable(error, back)) => {
+                        return unavailable(&shared, inner, back, &error).await;
+                    }
+                    // The task ended without a word: whatever it did is not known here.
+                    Err(_) => return Ok(Problem::NotDurable.response(policy)),
+                }
+            }
+        };
+        let how = match settled_answer(&shared, admitted, &pending) {
+            Ok(response) => return Ok(response),
+            Err(how) => how,
+        };
+        if !waited {
+            shared.stats.count(Event::InProgress);
+        }
+        let deadline = pending.deadline(arrived, policy.wait_timeout);
+        if how != OnInFlight::Wait || Instant::now() >= deadline {
+            let problem = reply::in_flight(how, pending.arrival.key().as_str());
+            return Ok(problem.response(policy));
+        }
+        if !waited {
+            waited = true;
+            shared.stats.count(Event::Waited);
+        }
+        match shared.engine.wait(&mut pending.arrival, policy, deadline).await {
+            Ok(Some(Woken::Answer(admitted))) => next = Some(*admitted),
+            Ok(Some(Woken::AskAgain)) => {}
+            Ok(None) => return Ok(Problem::InProgress.response(policy)),
+            Err(error) => return unavailable(&shared, inner, pending, &error).await,
+        }
+    }
+}
+
+/// The answer to a request that is not executed, or how it stands with the one that is running.
+fn settled_answer(
+    shared: &Shared,
+    admitted: Admitted,
+    pending: &Pending,
+) -> Result<Response<Body>, OnInFlight> {
+    use onlyonce_core::machine::Refusal;
+    let policy = &shared.policy;
+    match admitted {
+        Admitted::Replay(replay) => {
+            shared.stats.count(Event::Replayed);
+            Ok(reply::replayed(&replay, &pending.key, policy))
+        }
+        Admitted::Refused(refusal) => {
+            shared.stats.count(match &refusal {
+                Refusal::Reused => Event::Misused,
+                Refusal::OutcomeUnknown { .. } => Event::Unknown,
+                Refusal::ResponseNotStored(_) => Event::NotStored,
+                Refusal::Expired => Event::Expired,
+            });
+            Ok(reply::refused(&refusal).response(policy))
+        }
+        Admitted::InFlight(how) => Err(how),
+        // Only the task of its own is told to execute.
+        Admitted::Execute(_) => Ok(Problem::NotDurable.response(policy)),
+    }
+}
+
+async fn ask<S, R>(
+    shared: Arc<Shared>,
+    inner: S,
+    mut pending: Box<Pending>,
+    tell: oneshot::Sender<Told>,
+) where
+    S: Service<Request<Body>, Response = Response<R>> + Send + 'static,
+    S::Error: Into<BoxError> + Send,
+    S::Future: Send,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let _running = shared.engine.running();
+    // A client that has gone needs none of these answers, so a failed send is no failure.
+    match shared.engine.admit(&mut pending.arrival, &shared.policy).await {
+        Ok(Admitted::Execute(attempt)) => {
+            let (request, key) = pending.into_request(Some(&attempt));
+            execute(shared, *attempt, inner, request, key, tell).await;
+        }
+        Ok(admitted) => drop(tell.send(Told::Admitted(admitted, pending))),
+        Err(error) => drop(tell.send(Told::Unavailable(error, pending))),
+    }
+}
+
+async fn unavailable<S, R>(
+    shared: &Shared,
+    inner: S,
+    pending: Box<Pending>,
+    error: &Unavailable,
+) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<R>>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    shared.stats.count(Event::StoreError);
+    let tag = shared.engine.secret().key_tag(pending.arrival.key());
+    let reason = std::error::Error::source(&error.0).map(ToString::to_string);
+    tracing::error!(key = %tag, route = %shared.route, error = %error.0, reason, "store error");
+    match shared.policy.on_store_error {
+        OnStoreError::Refuse => Ok(Problem::StoreUnavailable.response(&shared.policy)),
+        OnStoreError::Bypass => {
+            shared.stats.count(Event::Bypassed);
+            let (request, _) = pending.into_request(None);
+            let (parts, body) = request.into_parts();
+            let mut response = pass(inner, parts, body).await?;
+            response.headers_mut().insert(STATUS, HeaderValue::from_static("bypassed"));
+            Ok(response)
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The background loops. Each is one `run_once`, safe to run on every node at once: what is right
+//! comes from the swap, not from who runs it.
+
+pub mod reap;
+pub mod sweep;
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::engine::Engine;
+
+/// How often each loop runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// The search for lapsed leases.
+    pub sweep_every: Duration,
+    /// The search for what has expired.
+    pub reap_every: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { sweep_every: Duration::from_secs(5), reap_every: Duration::from_secs(60) }
+    }
+}
+
+/// Starts the loops. They end when the set is dropped.
+pub fn start(engine: &Engine, pace: Pace) -> JoinSet<()> {
+    let mut loops = JoinSet::new();
+    let sweeper = engine.clone();
+    loops.spawn(async move {
+        let mut ticks = every(pace.sweep_every);
+        loop {
+            ticks.tick().await;
+            if let Err(error) = sweep::run_once(&sweeper).await {
+                tracing::warn!(%error, "the sweep could not be finished; the next one tries again");
+            }
+        }
+    });
+    let reaper = engine.clone();
+    loops.spawn(async move {
+        let mut ticks = every(pace.reap_every);
+        loop {
+            ticks.tick().await;
+            if let Err(error) = reap::run_once(&reaper).await {
+                tracing::warn!(%error, "the reaping could not be finished; the next one tries again");
+            }
+        }
+    });
+    loops
+}
+
+fn every(period: Duration) -> tokio::time::Interval {
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks
+}

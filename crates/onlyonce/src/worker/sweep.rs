@@ -1,0 +1,25 @@
+//! Finds leases that have lapsed and turns their keys into `unknown`.
+
+use onlyonce_store::StoreError;
+
+use crate::engine::Engine;
+
+/// Records in one scan.
+const BATCH: usize = 200;
+
+/// Sweeps until nothing lapsed is left. Says how many keys became unknown.
+///
+/// # Errors
+/// A [`StoreError`] if the store cannot be asked; what was done until then stands.
+pub async fn run_once(engine: &Engine) -> Result<usize, StoreError> {
+    let mut total = 0;
+    loop {
+        let (swept, found) = engine.sweep_some(BATCH).await?;
+        total += swept;
+        metrics::counter!("api_idempotency_zombie_key_total").increment(swept as u64);
+        // A full batch of which nothing could be swept belongs to somebody faster.
+        if found < BATCH || swept == 0 {
+            return Ok(total);
+        }
+    }
+}
