@@ -60,7 +60,10 @@ fn settled_draft(record: &Record, state: State) -> Draft {
 }
 
 fn change(draft: Draft, journal: Vec<JournalEntry>) -> Change {
-    Change { draft: Box::new(draft), journal }
+    Change {
+        draft: Box::new(draft),
+        journal,
+    }
 }
 
 #[cfg(test)]

@@ -250,7 +250,10 @@ impl Policy {
 impl Default for Policy {
     /// The default dialect and profile, switched on.
     fn default() -> Self {
-        let on = Options { enabled: Some(true), ..Options::default() };
+        let on = Options {
+            enabled: Some(true),
+            ..Options::default()
+        };
         Self::resolve(&on, &Options::default())
     }
 }

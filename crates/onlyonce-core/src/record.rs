@@ -33,8 +33,13 @@ pub enum State {
 
 impl State {
     /// Every state, in the order in which the documents list them.
-    pub const ALL: [Self; 5] =
-        [Self::InProgress, Self::Completed, Self::FailedRetryable, Self::Unknown, Self::Expired];
+    pub const ALL: [Self; 5] = [
+        Self::InProgress,
+        Self::Completed,
+        Self::FailedRetryable,
+        Self::Unknown,
+        Self::Expired,
+    ];
 
     /// The word for this state.
     pub fn as_str(self) -> &'static str {
@@ -212,7 +217,10 @@ impl StoredResponse {
         Self {
             status,
             headers: HeaderMap::new(),
-            body: StoredBody::Full { bytes: bytes.into(), trailers: None },
+            body: StoredBody::Full {
+                bytes: bytes.into(),
+                trailers: None,
+            },
         }
     }
 
@@ -479,9 +487,15 @@ impl Actor {
 
     /// The value for a word; `None` for any other word.
     pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Executor, Self::Sweeper, Self::Reaper, Self::Reconciler, Self::Operator]
-            .into_iter()
-            .find(|actor| actor.as_str() == word)
+        [
+            Self::Executor,
+            Self::Sweeper,
+            Self::Reaper,
+            Self::Reconciler,
+            Self::Operator,
+        ]
+        .into_iter()
+        .find(|actor| actor.as_str() == word)
     }
 }
 

@@ -51,7 +51,14 @@ impl Admin {
         let token = from(&config.admin.token_env);
         let readonly_token = config.admin.readonly_token_env.as_deref().and_then(from);
         stats::declare();
-        Self(Arc::new(Inner { config, engine, edge, metrics, token, readonly_token }))
+        Self(Arc::new(Inner {
+            config,
+            engine,
+            edge,
+            metrics,
+            token,
+            readonly_token,
+        }))
     }
 
     /// Whether anybody can get in.
@@ -65,12 +72,17 @@ pub(crate) async fn serve(admin: Admin, listener: TcpListener) {
     let guarded = Router::new()
         .route("/idempotency", get(stats::routes))
         .route("/idempotency/keys", get(keys::list))
-        .route("/idempotency/keys/{id}", get(keys::show).delete(keys::forget))
+        .route(
+            "/idempotency/keys/{id}",
+            get(keys::show).delete(keys::forget),
+        )
         .route("/idempotency/keys/{id}/resolve", post(keys::resolve))
         .route("/idempotency/keys/{id}/extend", post(keys::extend))
         .route("/audit", get(keys::audit))
         .route("/metrics", get(stats::metrics))
-        .fallback(async || Refused::new(StatusCode::NOT_FOUND, "not_found", "There is nothing here."))
+        .fallback(async || {
+            Refused::new(StatusCode::NOT_FOUND, "not_found", "There is nothing here.")
+        })
         .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn_with_state(admin.clone(), authorize));
     let app = Router::new()
@@ -88,7 +100,10 @@ async fn no_store(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
     response
 }
 
@@ -103,7 +118,9 @@ async fn authorize(State(admin): State<Admin>, request: Request, next: Next) -> 
         .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "))
         .unwrap_or_default();
     let is = |token: &Option<String>| {
-        token.as_ref().is_some_and(|token| verify_slices_are_equal(given, token.as_bytes()).is_ok())
+        token
+            .as_ref()
+            .is_some_and(|token| verify_slices_are_equal(given, token.as_bytes()).is_ok())
     };
     if is(&inner.token) {
         return next.run(request).await;
@@ -133,7 +150,11 @@ async fn readyz(State(admin): State<Admin>) -> Response {
     let ask = inner.engine.store().lookup(RecordId([0; 16]));
     let timeout = inner.config.store.timeout.min(Duration::from_secs(5));
     let reachable = matches!(tokio::time::timeout(timeout, ask).await, Ok(Ok(_)));
-    let status = if reachable { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if reachable {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
     let body = json!({
         "status": if reachable { "ready" } else { "unavailable" },
         "store": {
@@ -156,7 +177,11 @@ pub(crate) struct Refused {
 
 impl Refused {
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, detail: detail.into() }
+        Self {
+            status,
+            code,
+            detail: detail.into(),
+        }
     }
 }
 

@@ -60,7 +60,9 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Serve(args) => in_runtime(serve::run(args)),
         Command::Demo(args) => in_runtime(demo::run(args)),
         Command::DemoApi(args) => in_runtime(async {
-            demo::run_api(args, clock::now).await.map(|()| ExitCode::SUCCESS)
+            demo::run_api(args, clock::now)
+                .await
+                .map(|()| ExitCode::SUCCESS)
         }),
     };
     outcome.unwrap_or_else(|error| {
@@ -69,10 +71,10 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     })
 }
 
-fn in_runtime(
-    work: impl Future<Output = anyhow::Result<ExitCode>>,
-) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+fn in_runtime(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let outcome = runtime.block_on(work);
     // Executions have been waited for; a blocked name look-up need not be.
     runtime.shutdown_background();

@@ -23,7 +23,7 @@ pub(crate) use connection::serve;
 
 use crate::{
     config::{Config, Route},
-    upstream::{Backend, Upstream, UpstreamError, UpstreamOptions},
+    upstream::{Upstream, UpstreamError, UpstreamOptions},
 };
 
 /// A route, ready to take requests.
@@ -99,12 +99,7 @@ impl Edge {
 }
 
 async fn lane(route: &Route, engine: &Engine) -> anyhow::Result<Lane> {
-    let backends = route.backends.iter().map(|backend| Backend {
-        host: backend.host.clone(),
-        port: backend.port,
-        path_prefix: backend.prefix.clone(),
-    });
-    let mut options = UpstreamOptions::new(backends.collect());
+    let mut options = UpstreamOptions::new(route.backends.clone());
     options.upstream_idle = route.upstream_idle;
     options.connect_timeout = route.connect_timeout;
     let who = Who::new(route);
@@ -112,7 +107,11 @@ async fn lane(route: &Route, engine: &Engine) -> anyhow::Result<Lane> {
     let policy = route.policy.clone();
     let layer = IdempotencyLayer::new(engine.clone(), &route.id, policy, identify).await?;
     let service = layer.layer(Upstream::new(options));
-    Ok(Lane { route: route.clone(), layer, service })
+    Ok(Lane {
+        route: route.clone(),
+        layer,
+        service,
+    })
 }
 
 /// Whose request it is, without authentication: everybody shares the scope, and the credential
@@ -124,12 +123,19 @@ struct Who {
 
 impl Who {
     fn new(route: &Route) -> Self {
-        debug_assert_ne!(route.policy.key_scope, Some(KeyScope::PerClient), "refused by check");
+        debug_assert_ne!(
+            route.policy.key_scope,
+            Some(KeyScope::PerClient),
+            "refused by check"
+        );
         let scope = match route.policy.key_per_route {
             true => Scope::route(&route.id, None),
             false => Scope::global(),
         };
-        Self { scope, credential_headers: route.policy.credential_headers.clone() }
+        Self {
+            scope,
+            credential_headers: route.policy.credential_headers.clone(),
+        }
     }
 
     fn identity(&self, headers: &http::HeaderMap) -> Identity {
@@ -156,7 +162,11 @@ fn plain_path(path: &str) -> String {
             segment => segments.push(segment),
         }
     }
-    let slash = if decoded.ends_with('/') && !segments.is_empty() { "/" } else { "" };
+    let slash = if decoded.ends_with('/') && !segments.is_empty() {
+        "/"
+    } else {
+        ""
+    };
     format!("/{}{slash}", segments.join("/"))
 }
 
@@ -171,7 +181,12 @@ mod tests {
 
     #[test]
     fn one_resource_has_one_path() {
-        for path in ["/api/payments", "/api/%70ayments", "/api/x/../payments", "//api/./payments"] {
+        for path in [
+            "/api/payments",
+            "/api/%70ayments",
+            "/api/x/../payments",
+            "//api/./payments",
+        ] {
             assert_eq!(plain_path(path), "/api/payments");
         }
         assert_eq!(plain_path("/"), "/");

@@ -31,7 +31,10 @@ const LOG_FORMAT_ENV: &str = "ONLYONCE_LOG_FORMAT";
 
 /// Runs the gateway until it is told to stop.
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
-    let overrides = Overrides { listen: args.listen, store: args.store.clone() };
+    let overrides = Overrides {
+        listen: args.listen,
+        store: args.store.clone(),
+    };
     let read = match (&args.config, &args.upstream) {
         (Some(file), _) => config::load(file, &overrides),
         (None, Some(upstream)) => config::for_upstream(upstream, &overrides),
@@ -51,7 +54,10 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let metrics = PrometheusBuilder::new().install_recorder()?;
     tidy(metrics.clone());
     let store = open(&config).context("the store cannot be opened")?;
-    let options = EngineOptions { store_timeout: config.store.timeout, ..Default::default() };
+    let options = EngineOptions {
+        store_timeout: config.store.timeout,
+        ..Default::default()
+    };
     let engine = Engine::start(store, options);
     let edge = Arc::new(edge::Edge::new(&config, &engine).await?);
     serve(args, config, engine, edge, metrics).await
@@ -95,8 +101,13 @@ async fn serve(
         let _ = serving.await;
         engine.idle().await;
     };
-    if tokio::time::timeout(config.drain_timeout, finished).await.is_err() {
-        tracing::warn!("drain_timeout is over and something is still running; its key turns unknown");
+    if tokio::time::timeout(config.drain_timeout, finished)
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            "drain_timeout is over and something is still running; its key turns unknown"
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -116,7 +127,10 @@ fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
             config.store.migrate,
         )?),
         // `check` refuses these with a place and a hint before it comes to this.
-        other => anyhow::bail!("{} stores are not supported by this version yet", other.scheme()),
+        other => anyhow::bail!(
+            "{} stores are not supported by this version yet",
+            other.scheme()
+        ),
     })
 }
 
@@ -140,7 +154,11 @@ fn announce(
         write!(out, " (no route is protected: set idempotency.enabled)")?;
     }
     if !has_token {
-        write!(out, " (no admin token: set {}; until then it answers 401)", config.admin.token_env)?;
+        write!(
+            out,
+            " (no admin token: set {}; until then it answers 401)",
+            config.admin.token_env
+        )?;
     }
     writeln!(out)?;
     out.flush()

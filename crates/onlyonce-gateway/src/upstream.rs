@@ -24,6 +24,8 @@ use tower_service::Service;
 
 use onlyonce::{Body, DispatchGuard, NotSent};
 
+use crate::config::Backend;
+
 mod connect;
 mod io;
 mod pool;
@@ -45,35 +47,6 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) const MAX_IDLE_PER_BACKEND: usize = 1024;
 /// A backend that could not be reached is tried last for this long.
 pub(crate) const EJECT_FOR: Duration = Duration::from_secs(1);
-
-/// Where requests can go. HTTP in plain text only.
-#[derive(Clone, Debug)]
-pub(crate) struct Backend {
-    /// A name or an address; IPv6 with or without brackets.
-    pub(crate) host: String,
-    /// The TCP port.
-    pub(crate) port: u16,
-    /// Put before the path of every request; empty, or `/…` without a slash at the end.
-    pub(crate) path_prefix: String,
-}
-
-impl Backend {
-    /// What the resolver takes.
-    fn dial_host(&self) -> &str {
-        self.host.trim_start_matches('[').trim_end_matches(']')
-    }
-
-    /// The Host for a request that came without any (HTTP/1.0).
-    fn host_value(&self) -> Option<HeaderValue> {
-        let (host, port) = (self.dial_host(), self.port);
-        let host = if host.contains(':') {
-            format!("[{host}]:{port}")
-        } else {
-            format!("{host}:{port}")
-        };
-        HeaderValue::try_from(host).ok()
-    }
-}
 
 /// What an [`Upstream`] is made from.
 #[derive(Clone, Debug)]
@@ -131,7 +104,8 @@ impl Upstream {
     pub(crate) fn new(options: UpstreamOptions) -> Self {
         let started = Instant::now();
         let node = |backend: Backend| Node {
-            host: backend.host_value(),
+            // For a request that came without any (HTTP/1.0).
+            host: HeaderValue::try_from(backend.authority()).ok(),
             pool: Arc::new(Pool::new(
                 options.max_idle_per_backend,
                 options.upstream_idle,
@@ -230,7 +204,7 @@ impl Node {
         path: &PathAndQuery,
         named_host: bool,
     ) -> Result<(), Unreached> {
-        let target = request::target(&self.backend.path_prefix, path);
+        let target = request::target(&self.backend.prefix, path);
         *request.uri_mut() = target.map_err(Unreached::Target)?;
         if let (false, Some(host)) = (named_host, &self.host) {
             request.headers_mut().insert(HOST, host.clone());

@@ -36,6 +36,8 @@ impl StoreClock {
 
 #[allow(clippy::disallowed_methods, reason = "this is the one place that may")]
 fn wall_clock_millis() -> i64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
 }

@@ -39,10 +39,16 @@ pub fn encode_head(response: &StoredResponse) -> Vec<u8> {
     match &response.body {
         StoredBody::NotStored => out.push(BODY_NOT_STORED),
         StoredBody::Full { trailers: None, .. } => out.push(BODY_FULL),
-        StoredBody::Full { trailers: Some(_), .. } => out.push(BODY_FULL_WITH_TRAILERS),
+        StoredBody::Full {
+            trailers: Some(_), ..
+        } => out.push(BODY_FULL_WITH_TRAILERS),
     }
     encode_headers(&response.headers, &mut out);
-    if let StoredBody::Full { trailers: Some(trailers), .. } = &response.body {
+    if let StoredBody::Full {
+        trailers: Some(trailers),
+        ..
+    } = &response.body
+    {
         encode_headers(trailers, &mut out);
     }
     out
@@ -71,7 +77,11 @@ pub fn decode_head(block: &[u8], body: Option<Bytes>) -> Result<StoredResponse, 
         (BODY_FULL | BODY_FULL_WITH_TRAILERS, Some(bytes)) => StoredBody::Full { bytes, trailers },
         _ => return Err(CodecError::Damaged),
     };
-    Ok(StoredResponse { status, headers, body })
+    Ok(StoredResponse {
+        status,
+        headers,
+        body,
+    })
 }
 
 /// Evidence as one block.
@@ -166,15 +176,18 @@ impl<'a> Reader<'a> {
             let length = self.u16()?;
             let name = HeaderName::from_bytes(self.take(usize::from(length))?)
                 .map_err(|_| CodecError::Damaged)?;
-            let value =
-                HeaderValue::from_bytes(self.block()?).map_err(|_| CodecError::Damaged)?;
+            let value = HeaderValue::from_bytes(self.block()?).map_err(|_| CodecError::Damaged)?;
             headers.append(name, value);
         }
         Ok(headers)
     }
 
     fn end(&self) -> Result<(), CodecError> {
-        if self.0.is_empty() { Ok(()) } else { Err(CodecError::Damaged) }
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(CodecError::Damaged)
+        }
     }
 }
 
@@ -204,8 +217,14 @@ mod tests {
     fn a_response_comes_back_as_it_was() {
         let response = sample();
         let body = Bytes::from_static(b"\x00\x01");
-        assert_eq!(decode_head(&encode_head(&response), Some(body)), Ok(response.clone()));
-        let bare = StoredResponse { body: StoredBody::NotStored, ..response };
+        assert_eq!(
+            decode_head(&encode_head(&response), Some(body)),
+            Ok(response.clone())
+        );
+        let bare = StoredResponse {
+            body: StoredBody::NotStored,
+            ..response
+        };
         assert_eq!(decode_head(&encode_head(&bare), None), Ok(bare));
     }
 

@@ -7,6 +7,12 @@
 //! The cases drive the trait alone, through the machine's own drafts, so that a store is tested with
 //! exactly what the engine writes.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "these are tests"
+)]
+
 use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -91,7 +97,12 @@ fn first(store: &dyn Store, key: &str, attempt: u128) -> Draft {
 }
 
 async fn reserve(store: &dyn Store, key: &str, attempt: u128) -> Record {
-    match store.insert_or_get(first(store, key, attempt)).await.unwrap().value {
+    match store
+        .insert_or_get(first(store, key, attempt))
+        .await
+        .unwrap()
+        .value
+    {
         Inserted::New(record) => record,
         Inserted::Existing(_) => panic!("the key was there already"),
     }
@@ -106,7 +117,10 @@ fn response() -> Arc<StoredResponse> {
     Arc::new(StoredResponse {
         status: StatusCode::CREATED,
         headers,
-        body: StoredBody::Full { bytes: vec![0, 159, 146, 150].into(), trailers: Some(trailers) },
+        body: StoredBody::Full {
+            bytes: vec![0, 159, 146, 150].into(),
+            trailers: Some(trailers),
+        },
     })
 }
 
@@ -137,7 +151,11 @@ async fn stored(store: &dyn Store, record: &Record) -> Option<Record> {
 pub async fn insert_then_get(store: Any) {
     let record = reserve(&*store, "k", 1).await;
     assert_eq!(stored(&*store, &record).await.as_ref(), Some(&record));
-    let again = store.insert_or_get(first(&*store, "k", 2)).await.unwrap().value;
+    let again = store
+        .insert_or_get(first(&*store, "k", 2))
+        .await
+        .unwrap()
+        .value;
     assert_eq!(again, Inserted::Existing(record));
 }
 
@@ -149,7 +167,11 @@ pub async fn fresh(store: Any) {
     if let Some(peeked) = store.peek(record.id) {
         assert_eq!(peeked.value, record);
     }
-    let again = store.insert_or_get(first(&*store, "k", 2)).await.unwrap().value;
+    let again = store
+        .insert_or_get(first(&*store, "k", 2))
+        .await
+        .unwrap()
+        .value;
     assert_eq!(again, Inserted::Existing(record));
 }
 
@@ -199,7 +221,11 @@ pub async fn one_swap_wins(store: Any) {
         }
     }
     assert_eq!(wins, 1);
-    assert_eq!(store.history(record.id).await.unwrap().len(), 1, "one journal row, the winner's");
+    assert_eq!(
+        store.history(record.id).await.unwrap().len(),
+        1,
+        "one journal row, the winner's"
+    );
 }
 
 /// A swap from an old revision changes nothing and returns what is there.
@@ -217,7 +243,10 @@ pub async fn swap_needs_the_revision(store: Any) {
 pub async fn swap_of_nothing(store: Any) {
     let record = first(&*store, "k", 1).stamp(onlyonce_core::Timestamp(0));
     let change = settled(&record, &Settlement::Unknown(LastError::Timeout), &policy());
-    assert_eq!(store.swap(Revision(1), change).await.unwrap().value, Swapped::Absent);
+    assert_eq!(
+        store.swap(Revision(1), change).await.unwrap().value,
+        Swapped::Absent
+    );
 }
 
 /// Journal rows are written with their swap, and are numbered in the order of their writing.
@@ -228,10 +257,15 @@ pub async fn journal_with_the_swap(store: Any) {
     let record = complete(&*store, &record, &policy()).await;
     let history = store.history(record.id).await.unwrap();
     let events: Vec<_> = history.iter().map(|row| row.entry.event).collect();
-    assert_eq!(events, [JournalEvent::BecameUnknown, JournalEvent::LateResult]);
+    assert_eq!(
+        events,
+        [JournalEvent::BecameUnknown, JournalEvent::LateResult]
+    );
     assert_eq!(history[0].entry.detail.as_deref(), Some("timeout"));
-    assert_eq!((history[0].entry.from, history[0].entry.to),
-        (Some(State::InProgress), Some(State::Unknown)));
+    assert_eq!(
+        (history[0].entry.from, history[0].entry.to),
+        (Some(State::InProgress), Some(State::Unknown))
+    );
     let audit = store.audit(None, 1).await.unwrap();
     assert_eq!(audit.items, history[1..]);
     let rest = store.audit(audit.next, 10).await.unwrap();
@@ -264,7 +298,10 @@ pub async fn every_field_comes_back(store: Any) {
     draft.record.tombstone_ttl = Duration::from_millis(1_234_567);
     draft.stamps.unknown_since = onlyonce_core::time::Stamp::NOW;
     draft.stamps.reconcile_after = onlyonce_core::time::Stamp::In(Duration::from_secs(9));
-    let change = Change { draft: Box::new(draft), journal: Vec::new() };
+    let change = Change {
+        draft: Box::new(draft),
+        journal: Vec::new(),
+    };
     let written = done(store.swap(record.revision, change).await.unwrap().value);
     assert_eq!(stored(&*store, &record).await, Some(written));
 }
@@ -285,15 +322,23 @@ pub async fn bytes_come_back(store: Any) {
 /// Stamps are resolved by the store's clock, which the reply carries.
 pub async fn times_are_the_stores(store: Any) {
     let reply = store.insert_or_get(first(&*store, "k", 1)).await.unwrap();
-    let Inserted::New(record) = reply.value else { panic!("new") };
+    let Inserted::New(record) = reply.value else {
+        panic!("new")
+    };
     assert_eq!(record.times.created_at, Some(reply.now));
-    assert_eq!(record.times.lease_until, Some(reply.now.plus(policy().lease)));
+    assert_eq!(
+        record.times.lease_until,
+        Some(reply.now.plus(policy().lease))
+    );
     let later = store.lookup(record.id).await.unwrap().now;
     assert!(later >= reply.now);
 }
 
 fn short_lease() -> Policy {
-    Policy { lease: Duration::ZERO, ..policy() }
+    Policy {
+        lease: Duration::ZERO,
+        ..policy()
+    }
 }
 
 async fn reserve_under(store: &dyn Store, key: &str, policy: &Policy) -> Record {
@@ -332,7 +377,11 @@ pub async fn sweep_ignores_a_heartbeat(store: Any) {
     let Swept::Lapsed(change) = machine::sweep(&found.value[0], found.now, None) else {
         panic!("it had lapsed when it was read");
     };
-    let swapped = store.swap(found.value[0].revision, change).await.unwrap().value;
+    let swapped = store
+        .swap(found.value[0].revision, change)
+        .await
+        .unwrap()
+        .value;
     assert_eq!(swapped, Swapped::Conflict(renewed));
     assert_eq!(store.lapsed(10).await.unwrap().value, []);
 }
@@ -351,7 +400,11 @@ async fn walk_all(store: &dyn Store) -> Vec<Record> {
 
 /// The walk finds what has expired, wherever it stands, and after expiry what may be deleted.
 pub async fn walk_finds_the_expired(store: Any) {
-    let gone = Policy { ttl: Duration::ZERO, tombstone_ttl: Duration::ZERO, ..policy() };
+    let gone = Policy {
+        ttl: Duration::ZERO,
+        tombstone_ttl: Duration::ZERO,
+        ..policy()
+    };
     for number in 0..10 {
         let record = reserve_under(&*store, &format!("k{number}"), &gone).await;
         let kept = if number % 2 == 0 { &gone } else { &policy() };
@@ -361,7 +414,9 @@ pub async fn walk_finds_the_expired(store: Any) {
     assert_eq!(expired.len(), 5);
     for record in &expired {
         let now = store.lookup(record.id).await.unwrap().now;
-        let Reaped::Expire(change) = machine::expire(record, now) else { panic!("expired") };
+        let Reaped::Expire(change) = machine::expire(record, now) else {
+            panic!("expired")
+        };
         done(store.swap(record.revision, change).await.unwrap().value);
     }
     let tombstones = walk_all(&*store).await;
@@ -372,12 +427,24 @@ pub async fn walk_finds_the_expired(store: Any) {
         assert!(store.delete(record.id, record.revision).await.unwrap());
     }
     assert_eq!(walk_all(&*store).await, []);
-    assert_eq!(store.list(&Filter::default(), None, 100).await.unwrap().items.len(), 5);
+    assert_eq!(
+        store
+            .list(&Filter::default(), None, 100)
+            .await
+            .unwrap()
+            .items
+            .len(),
+        5
+    );
 }
 
 /// What is in progress or unknown is never a candidate, however old.
 pub async fn walk_leaves_the_live(store: Any) {
-    let gone = Policy { ttl: Duration::ZERO, lease: Duration::ZERO, ..policy() };
+    let gone = Policy {
+        ttl: Duration::ZERO,
+        lease: Duration::ZERO,
+        ..policy()
+    };
     reserve_under(&*store, "running", &gone).await;
     let record = reserve_under(&*store, "unclear", &gone).await;
     let change = settled(&record, &Settlement::Unknown(LastError::Timeout), &gone);
@@ -412,8 +479,10 @@ pub async fn pages_are_stable(store: Any) {
         }
     }
     assert_eq!(seen.len(), 25);
-    let newest_first: Vec<_> =
-        (0..25).rev().map(|number| Key::from_stored(&format!("k{number}"))).collect();
+    let newest_first: Vec<_> = (0..25)
+        .rev()
+        .map(|number| Key::from_stored(&format!("k{number}")))
+        .collect();
     assert_eq!(seen, newest_first);
 }
 
@@ -431,10 +500,34 @@ pub async fn filters_filter(store: Any) {
     };
     complete(&*store, &record, &policy()).await;
     let count = async |filter: Filter| store.list(&filter, None, 10).await.unwrap().items.len();
-    assert_eq!(count(Filter { client: Some("me".into()), ..Filter::default() }).await, 3);
-    assert_eq!(count(Filter { key: Some(Key::from_stored("a")), ..Filter::default() }).await, 2);
-    assert_eq!(count(Filter { route: Some("other".into()), ..Filter::default() }).await, 0);
-    let completed = Filter { state: Some(State::Completed), ..Filter::default() };
+    assert_eq!(
+        count(Filter {
+            client: Some("me".into()),
+            ..Filter::default()
+        })
+        .await,
+        3
+    );
+    assert_eq!(
+        count(Filter {
+            key: Some(Key::from_stored("a")),
+            ..Filter::default()
+        })
+        .await,
+        2
+    );
+    assert_eq!(
+        count(Filter {
+            route: Some("other".into()),
+            ..Filter::default()
+        })
+        .await,
+        0
+    );
+    let completed = Filter {
+        state: Some(State::Completed),
+        ..Filter::default()
+    };
     let page = store.list(&completed, None, 10).await.unwrap();
     assert_eq!(page.items.len(), 1);
     assert_eq!(page.items[0].response, Some((StatusCode::CREATED, 4)));
@@ -458,7 +551,11 @@ pub async fn recipes_are_kept(store: Any) {
     assert!(store.recipe(recipe.id()).await.unwrap().is_none());
     store.keep_recipe(&recipe).await.unwrap();
     store.keep_recipe(&recipe).await.unwrap();
-    let found = store.recipe(recipe.id()).await.unwrap().expect("it was kept");
+    let found = store
+        .recipe(recipe.id())
+        .await
+        .unwrap()
+        .expect("it was kept");
     assert_eq!(found.encode(), recipe.encode());
 }
 

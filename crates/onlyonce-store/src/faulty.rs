@@ -50,7 +50,11 @@ enum Fault {
 impl FaultyStore {
     /// `inner`, failing by `plan` with chance drawn from `seed`.
     pub fn new(inner: Arc<dyn Store>, plan: FaultPlan, seed: u64) -> Self {
-        Self { inner, plan: Mutex::new(plan), random: Mutex::new(seed) }
+        Self {
+            inner,
+            plan: Mutex::new(plan),
+            random: Mutex::new(seed),
+        }
     }
 
     /// From now on, fail by `plan`.
@@ -133,11 +137,7 @@ impl Store for FaultyStore {
         self.write(self.inner.insert_or_get(draft)).await
     }
 
-    async fn swap(
-        &self,
-        expected: Revision,
-        change: Change,
-    ) -> Result<Reply<Swapped>, StoreError> {
+    async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
         self.write(self.inner.swap(expected, change)).await
     }
 

@@ -155,7 +155,10 @@ impl Filter {
     /// Whether `record` is to be shown.
     pub fn admits(&self, record: &Record) -> bool {
         self.state.is_none_or(|state| record.state == state)
-            && self.route.as_deref().is_none_or(|route| &*record.route == route)
+            && self
+                .route
+                .as_deref()
+                .is_none_or(|route| &*record.route == route)
             && self.key.as_ref().is_none_or(|key| record.key == *key)
             && self.client.as_deref().is_none_or(|client| {
                 let scope = record.scope.as_str();
@@ -238,11 +241,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     /// As [`insert_or_get`](Self::insert_or_get).
-    async fn swap(
-        &self,
-        expected: Revision,
-        change: Change,
-    ) -> Result<Reply<Swapped>, StoreError>;
+    async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError>;
 
     /// Deletes the record if its revision is `expected`, and says whether it did.
     ///
@@ -297,7 +296,11 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
-    async fn audit(&self, cursor: Option<u64>, limit: usize) -> Result<Page<JournalRow>, StoreError>;
+    async fn audit(
+        &self,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<JournalRow>, StoreError>;
 
     /// Records per state.
     ///

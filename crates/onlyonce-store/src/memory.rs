@@ -85,7 +85,12 @@ impl MemoryStore {
         for shard in &self.shards {
             let shard = shard.lock();
             let records = shard.live.iter().filter_map(|id| shard.records.get(id));
-            value.extend(records.map(|(_, record)| record).filter(|r| wanted(r, now)).cloned());
+            value.extend(
+                records
+                    .map(|(_, record)| record)
+                    .filter(|r| wanted(r, now))
+                    .cloned(),
+            );
         }
         // The order of a hash set is chance, and a simulation must not depend on chance.
         value.sort_by_key(|record| record.id);
@@ -124,12 +129,23 @@ impl Store for MemoryStore {
 
     fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
         let value = self.shard(id).lock().records.get(&id)?.1.clone();
-        Some(Reply { now: self.clock.now(), value })
+        Some(Reply {
+            now: self.clock.now(),
+            value,
+        })
     }
 
     async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
-        let value = self.shard(id).lock().records.get(&id).map(|(_, record)| record.clone());
-        Ok(Reply { now: self.clock.now(), value })
+        let value = self
+            .shard(id)
+            .lock()
+            .records
+            .get(&id)
+            .map(|(_, record)| record.clone());
+        Ok(Reply {
+            now: self.clock.now(),
+            value,
+        })
     }
 
     async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
@@ -140,27 +156,38 @@ impl Store for MemoryStore {
             if record.scope != draft.record.scope || record.key != draft.record.key {
                 return Err(StoreError::Collision);
             }
-            return Ok(Reply { now, value: Inserted::Existing(record.clone()) });
+            return Ok(Reply {
+                now,
+                value: Inserted::Existing(record.clone()),
+            });
         }
         let record = draft.stamp(now);
-        shard.put(self.next_number.fetch_add(1, Ordering::Relaxed), record.clone());
-        Ok(Reply { now, value: Inserted::New(record) })
+        shard.put(
+            self.next_number.fetch_add(1, Ordering::Relaxed),
+            record.clone(),
+        );
+        Ok(Reply {
+            now,
+            value: Inserted::New(record),
+        })
     }
 
-    async fn swap(
-        &self,
-        expected: Revision,
-        change: Change,
-    ) -> Result<Reply<Swapped>, StoreError> {
+    async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
         let now = self.clock.now();
         let id = change.draft.record.id;
         let record = {
             let mut shard = self.shard(id).lock();
             let Some((number, current)) = shard.records.get(&id) else {
-                return Ok(Reply { now, value: Swapped::Absent });
+                return Ok(Reply {
+                    now,
+                    value: Swapped::Absent,
+                });
             };
             if current.revision != expected {
-                return Ok(Reply { now, value: Swapped::Conflict(current.clone()) });
+                return Ok(Reply {
+                    now,
+                    value: Swapped::Conflict(current.clone()),
+                });
             }
             let number = *number;
             let record = change.draft.stamp(now);
@@ -170,12 +197,19 @@ impl Store for MemoryStore {
         };
         // No listener is no failure.
         let _ = self.wakeups.send(id);
-        Ok(Reply { now, value: Swapped::Done(record) })
+        Ok(Reply {
+            now,
+            value: Swapped::Done(record),
+        })
     }
 
     async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
         let mut shard = self.shard(id).lock();
-        if shard.records.get(&id).is_none_or(|(_, record)| record.revision != expected) {
+        if shard
+            .records
+            .get(&id)
+            .is_none_or(|(_, record)| record.revision != expected)
+        {
             return Ok(false);
         }
         shard.records.remove(&id);
@@ -213,7 +247,13 @@ impl Store for MemoryStore {
             .cloned()
             .collect();
         candidates.sort_by_key(|record| record.id);
-        Ok(Reply { now, value: Walk { candidates, wrapped: index + 1 == SHARDS } })
+        Ok(Reply {
+            now,
+            value: Walk {
+                candidates,
+                wrapped: index + 1 == SHARDS,
+            },
+        })
     }
 
     async fn list(
@@ -234,12 +274,21 @@ impl Store for MemoryStore {
         let more = found.len() > limit;
         found.truncate(limit);
         let next = found.last().map(|(number, _)| *number).filter(|_| more);
-        let items = found.into_iter().map(|(_, record)| listed(record)).collect();
+        let items = found
+            .into_iter()
+            .map(|(_, record)| listed(record))
+            .collect();
         Ok(Page { items, next })
     }
 
     async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
-        Ok(self.journal.lock().iter().filter(|row| row.entry.id == id).cloned().collect())
+        Ok(self
+            .journal
+            .lock()
+            .iter()
+            .filter(|row| row.entry.id == id)
+            .cloned()
+            .collect())
     }
 
     async fn audit(
@@ -249,7 +298,9 @@ impl Store for MemoryStore {
     ) -> Result<Page<JournalRow>, StoreError> {
         let journal = self.journal.lock();
         let end = cursor.map_or(journal.len(), |cursor| {
-            usize::try_from(cursor.saturating_sub(1)).unwrap_or(usize::MAX).min(journal.len())
+            usize::try_from(cursor.saturating_sub(1))
+                .unwrap_or(usize::MAX)
+                .min(journal.len())
         });
         let begin = end.saturating_sub(limit);
         let items: Vec<_> = journal[begin..end].iter().rev().cloned().collect();

@@ -119,7 +119,10 @@ impl SqliteStore {
     /// [`OpenError`] says why the file cannot be used.
     pub fn open_with(path: &Path, clock: StoreClock, migrate: bool) -> Result<Self, OpenError> {
         let lock = take_lock(path)?;
-        let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+        let sqlite = |source| OpenError::Sqlite {
+            path: path.to_owned(),
+            source,
+        };
         let mut connection = schema::connect(path).map_err(sqlite)?;
         schema::prepare(&mut connection, path, migrate)?;
         let secret = schema::secret(&connection, path)?;
@@ -129,7 +132,10 @@ impl SqliteStore {
         let checkpointer = Checkpointer::start(path).map_err(sqlite)?;
         let wakeups = broadcast::Sender::new(WAKEUP_BACKLOG);
         let writer = Writer::start(connection, clock.clone(), tally.clone(), wakeups.clone())
-            .map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+            .map_err(|source| OpenError::Io {
+                path: path.to_owned(),
+                source,
+            })?;
         Ok(Self {
             secret,
             clock,
@@ -152,7 +158,10 @@ impl SqliteStore {
 }
 
 fn take_lock(path: &Path) -> Result<File, OpenError> {
-    let io = |source| OpenError::Io { path: path.to_owned(), source };
+    let io = |source| OpenError::Io {
+        path: path.to_owned(),
+        source,
+    };
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let file = File::options()
@@ -213,28 +222,40 @@ impl Store for SqliteStore {
 
     fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
         // An error here is met again, and reported, on the way that waits.
-        let value = self.read(|connection| read::record(connection, id)).ok()??;
-        Some(Reply { now: self.clock.now(), value })
+        let value = self
+            .read(|connection| read::record(connection, id))
+            .ok()??;
+        Some(Reply {
+            now: self.clock.now(),
+            value,
+        })
     }
 
     async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
         let value = self.read(|connection| read::record(connection, id))?;
-        Ok(Reply { now: self.clock.now(), value })
+        Ok(Reply {
+            now: self.clock.now(),
+            value,
+        })
     }
 
     async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
-        match self.writer.submit(Operation::Insert(Box::new(draft))).await? {
+        match self
+            .writer
+            .submit(Operation::Insert(Box::new(draft)))
+            .await?
+        {
             (now, Done::Inserted(value)) => Ok(Reply { now, value: *value }),
             _ => Err(mismatched()),
         }
     }
 
-    async fn swap(
-        &self,
-        expected: Revision,
-        change: Change,
-    ) -> Result<Reply<Swapped>, StoreError> {
-        match self.writer.submit(Operation::Swap(expected, Box::new(change))).await? {
+    async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
+        match self
+            .writer
+            .submit(Operation::Swap(expected, Box::new(change)))
+            .await?
+        {
             (now, Done::Swapped(value)) => Ok(Reply { now, value: *value }),
             _ => Err(mismatched()),
         }
@@ -248,7 +269,10 @@ impl Store for SqliteStore {
     }
 
     async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
-        self.writer.submit(Operation::Append(journal)).await.map(|_| ())
+        self.writer
+            .submit(Operation::Append(journal))
+            .await
+            .map(|_| ())
     }
 
     async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
@@ -266,8 +290,7 @@ impl Store for SqliteStore {
     async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError> {
         let now = self.clock.now();
         let from = *self.walked.lock();
-        let (walk, position) =
-            self.read(|connection| read::walk(connection, from, now, limit))?;
+        let (walk, position) = self.read(|connection| read::walk(connection, from, now, limit))?;
         *self.walked.lock() = position;
         self.writer.submit(Operation::WalkedTo(position)).await?;
         Ok(Reply { now, value: walk })

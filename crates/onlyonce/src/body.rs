@@ -21,20 +21,29 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub struct Body(Kind);
 
 enum Kind {
-    Full { bytes: Option<Bytes>, trailers: Option<Box<HeaderMap>> },
+    Full {
+        bytes: Option<Bytes>,
+        trailers: Option<Box<HeaderMap>>,
+    },
     Stream(UnsyncBoxBody<Bytes, BoxError>),
 }
 
 impl Body {
     /// A body without a byte.
     pub fn empty() -> Self {
-        Self(Kind::Full { bytes: None, trailers: None })
+        Self(Kind::Full {
+            bytes: None,
+            trailers: None,
+        })
     }
 
     /// Bytes, followed by trailers where there are any.
     pub fn full(bytes: Bytes, trailers: Option<HeaderMap>) -> Self {
         let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
-        Self(Kind::Full { bytes, trailers: trailers.map(Box::new) })
+        Self(Kind::Full {
+            bytes,
+            trailers: trailers.map(Box::new),
+        })
     }
 
     /// A body that is still on its way.
@@ -79,7 +88,9 @@ impl http_body::Body for Body {
         match &mut self.0 {
             Kind::Full { bytes, trailers } => Poll::Ready(match bytes.take() {
                 Some(bytes) => Some(Ok(Frame::data(bytes))),
-                None => trailers.take().map(|trailers| Ok(Frame::trailers(*trailers))),
+                None => trailers
+                    .take()
+                    .map(|trailers| Ok(Frame::trailers(*trailers))),
             }),
             Kind::Stream(stream) => Pin::new(stream).poll_frame(cx),
         }
@@ -94,9 +105,10 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Kind::Full { bytes, trailers: None } => {
-                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
-            }
+            Kind::Full {
+                bytes,
+                trailers: None,
+            } => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             // An exact length would make HTTP/1 send Content-Length, which leaves no room for
             // trailers.
             Kind::Full { .. } => SizeHint::default(),

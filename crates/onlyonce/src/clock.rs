@@ -23,7 +23,8 @@ impl Moment {
     /// clock that was set back says nothing, so it counts as too late.
     pub fn is_within(self, duration: Duration, now: Self) -> bool {
         let within = |then: Duration, now: Duration| {
-            now.checked_sub(then).is_some_and(|passed| passed < duration)
+            now.checked_sub(then)
+                .is_some_and(|passed| passed < duration)
         };
         within(self.boot, now.boot) && within(self.wall, now.wall)
     }
@@ -49,9 +50,15 @@ impl Clock {
         match &self.0 {
             Some(hand) => {
                 let now = Duration::from_millis(hand.load(Ordering::SeqCst));
-                Moment { boot: now, wall: now }
+                Moment {
+                    boot: now,
+                    wall: now,
+                }
             }
-            None => Moment { boot: read(ClockId::Boottime), wall: read(ClockId::Realtime) },
+            None => Moment {
+                boot: read(ClockId::Boottime),
+                wall: read(ClockId::Realtime),
+            },
         }
     }
 }
@@ -69,16 +76,28 @@ mod tests {
     use super::*;
 
     fn at(boot: u64, wall: u64) -> Moment {
-        Moment { boot: Duration::from_secs(boot), wall: Duration::from_secs(wall) }
+        Moment {
+            boot: Duration::from_secs(boot),
+            wall: Duration::from_secs(wall),
+        }
     }
 
     #[test]
     fn both_clocks_must_agree() {
         let lease = Duration::from_secs(10);
         assert!(at(100, 500).is_within(lease, at(109, 509)));
-        assert!(!at(100, 500).is_within(lease, at(110, 509)), "the machine slept");
-        assert!(!at(100, 500).is_within(lease, at(109, 510)), "the wall clock jumped");
-        assert!(!at(100, 500).is_within(lease, at(101, 499)), "the wall clock was set back");
+        assert!(
+            !at(100, 500).is_within(lease, at(110, 509)),
+            "the machine slept"
+        );
+        assert!(
+            !at(100, 500).is_within(lease, at(109, 510)),
+            "the wall clock jumped"
+        );
+        assert!(
+            !at(100, 500).is_within(lease, at(101, 499)),
+            "the wall clock was set back"
+        );
     }
 
     #[test]

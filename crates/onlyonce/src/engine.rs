@@ -47,7 +47,10 @@ pub struct EngineOptions {
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { store_timeout: Duration::from_secs(2), clock: Clock::system() }
+        Self {
+            store_timeout: Duration::from_secs(2),
+            clock: Clock::system(),
+        }
     }
 }
 
@@ -137,7 +140,12 @@ impl Engine {
     /// Resolves when no execution of this process is under way.
     pub async fn idle(&self) {
         // The sender lives as long as the engine, so this cannot fail.
-        let _ = self.0.running.subscribe().wait_for(|running| *running == 0).await;
+        let _ = self
+            .0
+            .running
+            .subscribe()
+            .wait_for(|running| *running == 0)
+            .await;
     }
 
     /// Requests of this process that wait for another one.
@@ -162,7 +170,9 @@ impl Engine {
     /// # Errors
     /// [`Unavailable`] if the store cannot keep it.
     pub async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), Unavailable> {
-        self.bounded_read(self.0.store.keep_recipe(recipe)).await.map_err(Unavailable)
+        self.bounded_read(self.0.store.keep_recipe(recipe))
+            .await
+            .map_err(Unavailable)
     }
 
     /// Answers at once where nothing has to be written and the store need not be waited for.
@@ -235,7 +245,10 @@ impl Engine {
                 match reply.value {
                     Inserted::New(record) => return own(record, began_as),
                     Inserted::Existing(record) => {
-                        found = Some(Reply { now: reply.now, value: record });
+                        found = Some(Reply {
+                            now: reply.now,
+                            value: record,
+                        });
                     }
                 }
                 continue;
@@ -260,11 +273,15 @@ impl Engine {
                     return Ok(Admitted::Refused(self.nudge(refusal, &record).await));
                 }
             };
-            let reply = self.swap_twice(record.revision, change).await.map_err(Unavailable)?;
+            let reply = self
+                .swap_twice(record.revision, change)
+                .await
+                .map_err(Unavailable)?;
             found = match reply.value {
-                Swapped::Done(record) | Swapped::Conflict(record) => {
-                    Some(Reply { now: reply.now, value: record })
-                }
+                Swapped::Done(record) | Swapped::Conflict(record) => Some(Reply {
+                    now: reply.now,
+                    value: record,
+                }),
                 // Reaped between: it is a new key again, and must be inserted, never assumed.
                 Swapped::Absent => None,
             };
@@ -274,7 +291,10 @@ impl Engine {
     }
 
     async fn nudge(&self, refusal: Refusal, record: &Record) -> Refusal {
-        if let Refusal::OutcomeUnknown { nudge: Some(change) } = refusal {
+        if let Refusal::OutcomeUnknown {
+            nudge: Some(change),
+        } = refusal
+        {
             // Asking the reconciler to hurry is worth a try, not a failure.
             let _ = self.swap(record.revision, change).await;
             return Refusal::OutcomeUnknown { nudge: None };
@@ -296,7 +316,11 @@ impl Engine {
     }
 
     async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
-        within(self.0.options.store_timeout, self.0.store.swap(expected, change)).await
+        within(
+            self.0.options.store_timeout,
+            self.0.store.swap(expected, change),
+        )
+        .await
     }
 
     async fn swap_twice(
@@ -336,8 +360,15 @@ impl Engine {
         if let Some(known) = self.known_recipe(id, policy) {
             return Ok(known);
         }
-        let found = self.bounded_read(self.0.store.recipe(id)).await.map_err(Unavailable)?;
-        let missing = || Unavailable(StoreError::Unreadable("a record's recipe is missing".into()));
+        let found = self
+            .bounded_read(self.0.store.recipe(id))
+            .await
+            .map_err(Unavailable)?;
+        let missing = || {
+            Unavailable(StoreError::Unreadable(
+                "a record's recipe is missing".into(),
+            ))
+        };
         let recipe = Arc::new(found.ok_or_else(missing)?);
         self.0.recipes.lock().insert(id, recipe.clone());
         Ok(recipe)
@@ -390,8 +421,10 @@ impl Engine {
     ) -> Result<Reply<Option<Record>>, Unavailable> {
         let mut pause = FIRST_POLL;
         loop {
-            let reply =
-                self.bounded_read(self.0.store.lookup(id)).await.map_err(Unavailable)?;
+            let reply = self
+                .bounded_read(self.0.store.lookup(id))
+                .await
+                .map_err(Unavailable)?;
             let running = reply.value.as_ref().is_some_and(machine::is_running);
             if !running || tokio::time::Instant::now() >= deadline {
                 return Ok(reply);
@@ -407,13 +440,18 @@ impl Engine {
         policy: &Policy,
     ) -> Result<Option<Admitted>, Unavailable> {
         let reply = match self.0.store.peek(arrival.id()) {
-            Some(reply) => Reply { now: reply.now, value: Some(reply.value) },
+            Some(reply) => Reply {
+                now: reply.now,
+                value: Some(reply.value),
+            },
             None => self
                 .bounded_read(self.0.store.lookup(arrival.id()))
                 .await
                 .map_err(Unavailable)?,
         };
-        let Some(record) = reply.value else { return Ok(None) };
+        let Some(record) = reply.value else {
+            return Ok(None);
+        };
         let recipe = self.recipe(record.recipe, policy).await?;
         Ok(self.judge(&record, reply.now, arrival, policy, &recipe))
     }
@@ -429,7 +467,11 @@ pub enum Woken {
 }
 
 fn replay(response: Arc<StoredResponse>, record: &Record) -> Replay {
-    Replay { response, expires_at: record.times.expires_at, generation: record.generation }
+    Replay {
+        response,
+        expires_at: record.times.expires_at,
+        generation: record.generation,
+    }
 }
 
 /// `call`, or an ambiguous error if it takes longer than `timeout`: it may still happen.
@@ -439,7 +481,9 @@ async fn within<T>(
 ) -> Result<T, StoreError> {
     match tokio::time::timeout(timeout, call).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(StoreError::Ambiguous("the store did not answer in time".into())),
+        Err(_) => Err(StoreError::Ambiguous(
+            "the store did not answer in time".into(),
+        )),
     }
 }
 
@@ -451,10 +495,7 @@ fn fresh_attempt_id() -> AttemptId {
 
 /// Hands the store's wake-ups to the waiters. One is woken; if the key has settled for good, it
 /// wakes the others.
-async fn listen(
-    mut wakeups: tokio::sync::broadcast::Receiver<RecordId>,
-    waiters: Waiters,
-) {
+async fn listen(mut wakeups: tokio::sync::broadcast::Receiver<RecordId>, waiters: Waiters) {
     use tokio::sync::broadcast::error::RecvError;
     loop {
         match wakeups.recv().await {

@@ -39,13 +39,19 @@ pub struct Identity {
 impl Identity {
     /// An authenticated client with a namespace of its own.
     pub fn client(id: &str) -> Self {
-        Self { scope: Scope::client(id), caller: None }
+        Self {
+            scope: Scope::client(id),
+            caller: None,
+        }
     }
 
     /// A caller in a scope that others use as well. Whoever uses the same key with other `caller`
     /// bytes is refused; the bytes themselves are kept as a keyed hash only.
     pub fn shared(scope: Scope, caller: Vec<Vec<u8>>) -> Self {
-        Self { scope, caller: Some(caller) }
+        Self {
+            scope,
+            caller: Some(caller),
+        }
     }
 
     /// The mark of the caller, where callers share the scope.
@@ -125,7 +131,13 @@ impl IdempotencyLayer {
         engine.set_policy(route.clone(), policy.clone());
         let stats = Arc::new(RouteStats::new(&route));
         let identify = Box::new(identify);
-        Ok(Self(Arc::new(Shared { engine, policy, route, identify, stats })))
+        Ok(Self(Arc::new(Shared {
+            engine,
+            policy,
+            route,
+            identify,
+            stats,
+        })))
     }
 
     /// What the layer has counted.

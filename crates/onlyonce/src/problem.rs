@@ -16,8 +16,10 @@ const RETRY_AFTER_SECONDS: u64 = 1;
 /// Seconds after which it makes sense to ask again for an unknown outcome.
 const UNKNOWN_RETRY_AFTER_SECONDS: u64 = 30;
 
-const SHOULD_RETRY: [HeaderName; 2] =
-    [HeaderName::from_static("stripe-should-retry"), HeaderName::from_static("x-should-retry")];
+const SHOULD_RETRY: [HeaderName; 2] = [
+    HeaderName::from_static("stripe-should-retry"),
+    HeaderName::from_static("x-should-retry"),
+];
 
 /// A refusal, as the client meets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -307,7 +309,10 @@ impl Problem {
             set_should_retry(headers, should);
         }
         match self {
-            Self::NotStored { location: Some(location), .. } => {
+            Self::NotStored {
+                location: Some(location),
+                ..
+            } => {
                 headers.insert(header::LOCATION, location.clone());
             }
             Self::InProgressAt(place) => {
@@ -334,7 +339,10 @@ impl Problem {
             body.insert("detail".into(), detail.as_str().into());
             body.insert("code".into(), code.into());
         }
-        if let Self::NotStored { original_status, .. } = self {
+        if let Self::NotStored {
+            original_status, ..
+        } = self
+        {
             body.insert("original_status".into(), original_status.as_u16().into());
         }
         if policy.error_format != ErrorFormat::Problem {

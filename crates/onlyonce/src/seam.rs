@@ -24,7 +24,9 @@ pub struct NotSent {
 impl NotSent {
     /// A proof with its reason.
     pub fn new(source: impl Into<BoxError>) -> Self {
-        Self { source: source.into() }
+        Self {
+            source: source.into(),
+        }
     }
 }
 

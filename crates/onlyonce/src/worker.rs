@@ -21,7 +21,10 @@ pub struct Pace {
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { sweep_every: Duration::from_secs(5), reap_every: Duration::from_secs(60) }
+        Self {
+            sweep_every: Duration::from_secs(5),
+            reap_every: Duration::from_secs(60),
+        }
     }
 }
 

@@ -142,9 +142,9 @@ pub fn admit(record: &Record, request: &Request, now: Timestamp, policy: &Policy
         State::FailedRetryable => {
             Admission::Execute(begin(record, request, policy, Begin::SameGeneration))
         }
-        State::Unknown => {
-            Admission::Refuse(Refusal::OutcomeUnknown { nudge: nudge(record, now, policy) })
-        }
+        State::Unknown => Admission::Refuse(Refusal::OutcomeUnknown {
+            nudge: nudge(record, now, policy),
+        }),
         State::Expired => after_expiry(record, request, policy),
     }
 }
@@ -217,7 +217,10 @@ fn begin(record: &Record, request: &Request, policy: &Policy, how: Begin) -> Cha
     let fence = draft.record.fence;
     let journal = event
         .map(|event| note(record, State::InProgress, event, Actor::Executor, None))
-        .map(|entry| crate::record::JournalEntry { attempt: fence.0, ..entry });
+        .map(|entry| crate::record::JournalEntry {
+            attempt: fence.0,
+            ..entry
+        });
     change(draft, journal.into_iter().collect())
 }
 

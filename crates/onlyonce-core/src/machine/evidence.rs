@@ -90,7 +90,13 @@ fn keep(record: &Record, evidence: &Evidence) -> Looked {
     }
     let mut draft = Draft::after(record);
     draft.record.evidence = Some(evidence.clone());
-    let entry = note(record, record.state, JournalEvent::EvidenceKept, Actor::Reconciler, None);
+    let entry = note(
+        record,
+        record.state,
+        JournalEvent::EvidenceKept,
+        Actor::Reconciler,
+        None,
+    );
     Looked::Write(change(draft, vec![entry]))
 }
 
@@ -100,7 +106,13 @@ fn proven_executed(
     actor: Actor,
     policy: &Policy,
 ) -> Change {
-    let entry = note(record, State::Completed, JournalEvent::Reconciled, actor, None);
+    let entry = note(
+        record,
+        State::Completed,
+        JournalEvent::Reconciled,
+        actor,
+        None,
+    );
     change(completed(record, response, policy), vec![entry])
 }
 
@@ -119,24 +131,27 @@ fn proven_not_executed(record: &Record, policy: &Policy) -> Change {
         Actor::Reconciler,
         Some(LastError::ProviderNegative.as_str().to_owned()),
     );
-    change(released(record, LastError::ProviderNegative, policy), vec![entry])
+    change(
+        released(record, LastError::ProviderNegative, policy),
+        vec![entry],
+    )
 }
 
 /// "Not found" counts only twice in a row, only once the operation cannot still be under way, and
 /// only from a query that is known to find things.
-fn negative_answer(
-    record: &Record,
-    negative: Negative,
-    now: Timestamp,
-    policy: &Policy,
-) -> Change {
-    let Some(upstream_max) =
-        policy.reconcile.as_ref().and_then(|reconcile| reconcile.upstream_max_execution)
+fn negative_answer(record: &Record, negative: Negative, now: Timestamp, policy: &Policy) -> Change {
+    let Some(upstream_max) = policy
+        .reconcile
+        .as_ref()
+        .and_then(|reconcile| reconcile.upstream_max_execution)
     else {
         return dead_letter(record, "negative answer without upstream_max_execution");
     };
     if negative == Negative::Unproven {
-        return dead_letter(record, "negative answer from a query that never found a key");
+        return dead_letter(
+            record,
+            "negative answer from a query that never found a key",
+        );
     }
     let may_still_run = policy.lease + policy.timeout + upstream_max;
     let settled_down = record
@@ -148,14 +163,21 @@ fn negative_answer(
     }
     let mut draft = Draft::after(record);
     // Looks before that moment are not counted: the first of the two must come after it as well.
-    draft.record.negatives = if settled_down { record.negatives.saturating_add(1) } else { 0 };
+    draft.record.negatives = if settled_down {
+        record.negatives.saturating_add(1)
+    } else {
+        0
+    };
     draft.stamps.reconcile_after = Stamp::In(pause(record, policy));
     change(draft, Vec::new())
 }
 
 fn found_nothing(record: &Record, policy: &Policy) -> Change {
     let tries = record.inconclusive.saturating_add(1);
-    let bound = policy.reconcile.as_ref().map_or(0, |reconcile| reconcile.attempts);
+    let bound = policy
+        .reconcile
+        .as_ref()
+        .map_or(0, |reconcile| reconcile.attempts);
     if tries >= bound {
         return dead_letter(record, "inconclusive");
     }
@@ -163,8 +185,13 @@ fn found_nothing(record: &Record, policy: &Policy) -> Change {
     draft.record.inconclusive = tries;
     draft.record.negatives = 0;
     draft.stamps.reconcile_after = Stamp::In(pause(record, policy));
-    let entry =
-        note(record, State::Unknown, JournalEvent::Inconclusive, Actor::Reconciler, None);
+    let entry = note(
+        record,
+        State::Unknown,
+        JournalEvent::Inconclusive,
+        Actor::Reconciler,
+        None,
+    );
     change(draft, vec![entry])
 }
 
@@ -185,7 +212,10 @@ fn dead_letter(record: &Record, why: &str) -> Change {
 
 /// Exponential in the number of looks. The worker adds the jitter, since chance is not for us.
 fn pause(record: &Record, policy: &Policy) -> Duration {
-    let first = policy.reconcile.as_ref().map_or(MAX_LOOK_PAUSE, |reconcile| reconcile.after);
+    let first = policy
+        .reconcile
+        .as_ref()
+        .map_or(MAX_LOOK_PAUSE, |reconcile| reconcile.after);
     let doubled = 1_u32 << u32::from(record.inconclusive.saturating_add(record.negatives).min(16));
     first.saturating_mul(doubled).min(MAX_LOOK_PAUSE)
 }
@@ -219,12 +249,11 @@ pub fn resolve(
         return Resolved::NotUnknown(record.state);
     }
     let (draft, to) = match resolution {
-        Resolution::Completed(response) => {
-            (completed(record, response, policy), State::Completed)
-        }
-        Resolution::FailedRetryable => {
-            (released(record, LastError::Operator, policy), State::FailedRetryable)
-        }
+        Resolution::Completed(response) => (completed(record, response, policy), State::Completed),
+        Resolution::FailedRetryable => (
+            released(record, LastError::Operator, policy),
+            State::FailedRetryable,
+        ),
     };
     let reason = Some(reason.to_owned());
     let entry = note(record, to, JournalEvent::Resolved, Actor::Operator, reason);
@@ -276,8 +305,13 @@ pub fn extend(record: &Record, ttl: Duration, now: Timestamp) -> Extended {
         State::Completed | State::FailedRetryable if !record.is_past_expiry(now) => {
             let mut draft = Draft::after(record);
             draft.stamps.expires_at = Stamp::In(ttl);
-            let entry =
-                note(record, record.state, JournalEvent::Extended, Actor::Operator, None);
+            let entry = note(
+                record,
+                record.state,
+                JournalEvent::Extended,
+                Actor::Operator,
+                None,
+            );
             Extended::Write(change(draft, vec![entry]))
         }
         State::Completed

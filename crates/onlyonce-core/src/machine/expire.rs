@@ -19,9 +19,12 @@ pub enum Swept {
 /// The sweeper looks at `record`. A lapsed lease becomes unknown; it is never permission to execute.
 pub fn sweep(record: &Record, now: Timestamp, policy: Option<&Policy>) -> Swept {
     match record.state {
-        State::InProgress if record.lease_lapsed(now) => {
-            Swept::Lapsed(unknown(record, LastError::LeaseLapsed, Actor::Sweeper, policy))
-        }
+        State::InProgress if record.lease_lapsed(now) => Swept::Lapsed(unknown(
+            record,
+            LastError::LeaseLapsed,
+            Actor::Sweeper,
+            policy,
+        )),
         State::InProgress
         | State::Completed
         | State::FailedRetryable
@@ -83,6 +86,12 @@ pub(super) fn forgotten(
     draft.record.attempt_id = fresh;
     draft.stamps.expires_at = Stamp::NOW;
     draft.stamps.delete_at = Stamp::In(record.tombstone_ttl);
-    let entry = note(record, State::Expired, JournalEvent::Forgotten, Actor::Operator, reason);
+    let entry = note(
+        record,
+        State::Expired,
+        JournalEvent::Forgotten,
+        Actor::Operator,
+        reason,
+    );
     change(draft, vec![entry])
 }

@@ -49,9 +49,18 @@ pub fn settle(
         (State::InProgress | State::Unknown, Settlement::Complete(response)) => {
             let late = record.state == State::Unknown;
             let journal = late.then(|| {
-                note(record, State::Completed, JournalEvent::LateResult, Actor::Executor, None)
+                note(
+                    record,
+                    State::Completed,
+                    JournalEvent::LateResult,
+                    Actor::Executor,
+                    None,
+                )
             });
-            Settled::Write(change(completed(record, response, policy), journal.into_iter().collect()))
+            Settled::Write(change(
+                completed(record, response, policy),
+                journal.into_iter().collect(),
+            ))
         }
         (State::InProgress | State::Unknown, Settlement::Release(error)) => {
             let mut draft = settled_draft(record, State::FailedRetryable);
@@ -130,7 +139,10 @@ pub(super) fn unknown(
         _ => JournalEvent::BecameUnknown,
     };
     let detail = Some(error.as_str().to_owned());
-    change(draft, vec![note(record, State::Unknown, event, actor, detail)])
+    change(
+        draft,
+        vec![note(record, State::Unknown, event, actor, detail)],
+    )
 }
 
 /// What becomes of a heartbeat.

@@ -204,15 +204,20 @@ impl Profile {
                 min_key_length: Some(16),
                 ..Options::default()
             },
-            Self::Cache => {
-                Options { on_store_error: Some(OnStoreError::Bypass), ..Options::default() }
-            }
+            Self::Cache => Options {
+                on_store_error: Some(OnStoreError::Bypass),
+                ..Options::default()
+            },
         }
     }
 }
 
-const DEFAULT_FINGERPRINT_HEADERS: [&str; 4] =
-    ["content-type", "content-encoding", "if-match", "if-none-match"];
+const DEFAULT_FINGERPRINT_HEADERS: [&str; 4] = [
+    "content-type",
+    "content-encoding",
+    "if-match",
+    "if-none-match",
+];
 
 impl Policy {
     /// The policy of a route whose own options are `route` under the gateway's `global` ones.
@@ -264,25 +269,30 @@ impl Policy {
             on_in_flight: said.on_in_flight.unwrap_or(OnInFlight::Wait),
             wait_timeout: said.wait_timeout.unwrap_or(Duration::from_secs(30)),
             on_5xx: said.on_5xx.unwrap_or(On5xx::Retry),
-            release_statuses: said.release_statuses.unwrap_or_else(default_release_statuses),
+            release_statuses: said
+                .release_statuses
+                .unwrap_or_else(default_release_statuses),
             on_store_error: said.on_store_error.unwrap_or(default_on_store_error),
             lease: said.lease.unwrap_or(Duration::from_secs(60)),
             timeout: said.timeout.unwrap_or(Duration::from_secs(30)),
             max_execution: said.max_execution.unwrap_or(Duration::from_secs(900)),
             completion_grace: said.completion_grace.unwrap_or(Duration::from_secs(10)),
             error_format: said.error_format.unwrap_or(ErrorFormat::Hybrid),
-            reused_status: said.reused_status.unwrap_or(StatusCode::UNPROCESSABLE_ENTITY),
+            reused_status: said
+                .reused_status
+                .unwrap_or(StatusCode::UNPROCESSABLE_ENTITY),
             missing_status: said.missing_status.unwrap_or(StatusCode::BAD_REQUEST),
-            credential_headers: said
-                .credential_headers
-                .unwrap_or_else(|| vec![header::AUTHORIZATION, HeaderName::from_static("x-api-key")]),
+            credential_headers: said.credential_headers.unwrap_or_else(|| {
+                vec![header::AUTHORIZATION, HeaderName::from_static("x-api-key")]
+            }),
             recipe: Recipe::new(
                 fingerprint.mode.unwrap_or(BodyMode::Json),
                 fingerprint.fields.unwrap_or_default(),
                 fingerprint.ignore.unwrap_or_default(),
-                fingerprint.headers.or(said.fingerprint_headers).unwrap_or_else(|| {
-                    DEFAULT_FINGERPRINT_HEADERS.map(str::to_owned).to_vec()
-                }),
+                fingerprint
+                    .headers
+                    .or(said.fingerprint_headers)
+                    .unwrap_or_else(|| DEFAULT_FINGERPRINT_HEADERS.map(str::to_owned).to_vec()),
             ),
             waiters_per_key: said.waiters_per_key.unwrap_or(DEFAULT_WAITERS_PER_KEY),
             waiters: said.waiters.unwrap_or(DEFAULT_WAITERS),

@@ -38,7 +38,11 @@ impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
         tracing::error!(%error, "an admin request met a store error");
         let detail = "The store could not answer. Nothing is known to have been changed.";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "idempotency_store_unavailable", detail)
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "idempotency_store_unavailable",
+            detail,
+        )
     }
 }
 
@@ -72,7 +76,9 @@ fn parse_id(id: &str) -> Result<RecordId, Refused> {
 }
 
 fn limit(query: &HashMap<String, String>) -> Result<usize, Refused> {
-    let Some(text) = query.get("limit") else { return Ok(DEFAULT_LIMIT) };
+    let Some(text) = query.get("limit") else {
+        return Ok(DEFAULT_LIMIT);
+    };
     match text.parse::<usize>() {
         Ok(limit) if (1..=MAX_LIMIT).contains(&limit) => Ok(limit),
         _ => Err(bad(format!("`limit` is a number from 1 to {MAX_LIMIT}."))),
@@ -81,8 +87,11 @@ fn limit(query: &HashMap<String, String>) -> Result<usize, Refused> {
 
 fn cursor(query: &HashMap<String, String>) -> Result<Option<u64>, Refused> {
     let text = query.get("cursor").filter(|text| !text.is_empty());
-    text.map(|text| text.parse().map_err(|_| bad("`cursor` is the `next` of an earlier page.")))
-        .transpose()
+    text.map(|text| {
+        text.parse()
+            .map_err(|_| bad("`cursor` is the `next` of an earlier page."))
+    })
+    .transpose()
 }
 
 /// `GET /idempotency/keys`.
@@ -104,10 +113,21 @@ pub(super) async fn list(
         client: text("client"),
         key: text("key").map(|key| Key::from_stored(&key)),
     };
-    let page = admin.0.engine.store().list(&filter, cursor(&query)?, limit(&query)?).await?;
+    let page = admin
+        .0
+        .engine
+        .store()
+        .list(&filter, cursor(&query)?, limit(&query)?)
+        .await?;
     let view = admin.view();
-    let keys: Vec<Value> = page.items.iter().map(|listed| view.listed(listed)).collect();
-    Ok(Json(json!({ "keys": keys, "next": page.next.map(|next| next.to_string()) })))
+    let keys: Vec<Value> = page
+        .items
+        .iter()
+        .map(|listed| view.listed(listed))
+        .collect();
+    Ok(Json(
+        json!({ "keys": keys, "next": page.next.map(|next| next.to_string()) }),
+    ))
 }
 
 /// `GET /idempotency/keys/{id}`.
@@ -161,14 +181,20 @@ pub(super) async fn resolve(
 ) -> Answer {
     let id = parse_id(&id)?;
     let body: ResolveBody = read(&body)?;
-    let reason = body.reason.as_deref().map(str::trim).filter(|reason| !reason.is_empty());
+    let reason = body
+        .reason
+        .as_deref()
+        .map(str::trim)
+        .filter(|reason| !reason.is_empty());
     let reason = reason.ok_or_else(|| bad("`reason` is mandatory. Nothing was changed."))?;
     let resolution = match (body.outcome.as_str(), body.response) {
         ("completed", Some(response)) => Resolution::Completed(Arc::new(stored(response)?)),
         ("completed", None) => return Err(bad("`completed` needs a `response`.")),
         ("failed_retryable", None) => Resolution::FailedRetryable,
         ("failed_retryable", Some(_)) => {
-            return Err(bad("`failed_retryable` takes no `response`: a retry makes one."));
+            return Err(bad(
+                "`failed_retryable` takes no `response`: a retry makes one.",
+            ));
         }
         _ => return Err(bad("`outcome` is `completed` or `failed_retryable`.")),
     };
@@ -179,7 +205,9 @@ pub(super) async fn resolve(
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
     serde_json::from_slice(body).map_err(|error| {
         let place = format!("line {} column {}", error.line(), error.column());
-        bad(format!("The body is not what this address takes ({place}): {error}"))
+        bad(format!(
+            "The body is not what this address takes ({place}): {error}"
+        ))
     })
 }
 
@@ -204,9 +232,9 @@ fn stored(response: ResponseBody) -> Result<StoredResponse, Refused> {
     let bytes = match (response.body, response.body_base64) {
         (Some(_), Some(_)) => return Err(bad("Give `body` or `body_base64`, not both.")),
         (Some(body), None) => body.into_bytes(),
-        (None, Some(encoded)) => {
-            STANDARD.decode(encoded).map_err(|_| bad("`body_base64` is not valid base64."))?
-        }
+        (None, Some(encoded)) => STANDARD
+            .decode(encoded)
+            .map_err(|_| bad("`body_base64` is not valid base64."))?,
         (None, None) => Vec::new(),
     };
     // Made anew from the bytes.
@@ -214,7 +242,10 @@ fn stored(response: ResponseBody) -> Result<StoredResponse, Refused> {
     Ok(StoredResponse {
         status,
         headers,
-        body: StoredBody::Full { bytes: bytes.into(), trailers: None },
+        body: StoredBody::Full {
+            bytes: bytes.into(),
+            trailers: None,
+        },
     })
 }
 
@@ -249,15 +280,20 @@ pub(super) async fn forget(
     let id = parse_id(&id)?;
     let force = query.get("force").is_some_and(|force| force == "true");
     let reason = query.get("reason").cloned();
-    let record = admin.0.engine.forget(id, force, reason).await.map_err(|error| match error {
-        OperateError::TookEffect => Refused::new(
-            StatusCode::CONFLICT,
-            "state_conflict",
-            "The operation took effect, and forgetting it would let a retry execute it again. \
+    let record = admin
+        .0
+        .engine
+        .forget(id, force, reason)
+        .await
+        .map_err(|error| match error {
+            OperateError::TookEffect => Refused::new(
+                StatusCode::CONFLICT,
+                "state_conflict",
+                "The operation took effect, and forgetting it would let a retry execute it again. \
              Nothing was changed. Add ?force=true if that is what you want.",
-        ),
-        error => error.into(),
-    })?;
+            ),
+            error => error.into(),
+        })?;
     shown(&admin, &record).await
 }
 
@@ -266,7 +302,12 @@ pub(super) async fn audit(
     State(admin): State<Admin>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Answer {
-    let page = admin.0.engine.store().audit(cursor(&query)?, limit(&query)?).await?;
+    let page = admin
+        .0
+        .engine
+        .store()
+        .audit(cursor(&query)?, limit(&query)?)
+        .await?;
     let view = admin.view();
     let rows = page.items.iter().map(|row| {
         let mut line = view.line(row);
@@ -274,5 +315,7 @@ pub(super) async fn audit(
         line
     });
     let rows: Vec<Value> = rows.collect();
-    Ok(Json(json!({ "audit": rows, "next": page.next.map(|next| next.to_string()) })))
+    Ok(Json(
+        json!({ "audit": rows, "next": page.next.map(|next| next.to_string()) }),
+    ))
 }

@@ -33,16 +33,17 @@ pub(super) fn declare() {
 /// `GET /idempotency`.
 pub(super) async fn routes(State(admin): State<Admin>) -> Json<Value> {
     let lanes = &admin.0.edge.lanes;
-    let routes: Map<String, Value> =
-        lanes.iter().map(|lane| (lane.route.id.clone(), route(lane))).collect();
+    let routes: Map<String, Value> = lanes
+        .iter()
+        .map(|lane| (lane.route.id.clone(), route(lane)))
+        .collect();
     Json(Value::Object(routes))
 }
 
 fn route(lane: &Lane) -> Value {
     let policy = lane.layer.policy();
     let total = |event: Event| lane.layer.stats().total(event);
-    let misses =
-        total(Event::Created) + total(Event::Retried) + total(Event::ExecutedAfterExpiry);
+    let misses = total(Event::Created) + total(Event::Retried) + total(Event::ExecutedAfterExpiry);
     json!({
         "header_name": header_case(policy.header_name.as_str()),
         "ttl": go_duration(policy.ttl),
@@ -91,7 +92,11 @@ fn header_case(name: &str) -> String {
 fn go_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     if millis < 1_000 {
-        return if millis == 0 { "0s".to_owned() } else { format!("{millis}ms") };
+        return if millis == 0 {
+            "0s".to_owned()
+        } else {
+            format!("{millis}ms")
+        };
     }
     let (hours, minutes) = (millis / 3_600_000, millis / 60_000 % 60);
     let (seconds, rest) = (millis / 1_000 % 60, millis % 1_000);

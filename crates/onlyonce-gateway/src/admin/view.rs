@@ -23,7 +23,10 @@ impl View<'_> {
     /// A record that was read whole.
     pub(super) fn record(&self, record: &Record) -> Value {
         let response = record.response.as_ref();
-        self.fields(record, response.map(|response| (response.status, response.stored_bytes())))
+        self.fields(
+            record,
+            response.map(|response| (response.status, response.stored_bytes())),
+        )
     }
 
     fn fields(&self, record: &Record, response: Option<(StatusCode, u64)>) -> Value {
@@ -70,14 +73,30 @@ impl View<'_> {
         };
         let in_progress = State::InProgress.as_str();
         let completed = State::Completed.as_str();
-        let first = journal.iter().map(|row| row.entry.attempt).min().unwrap_or(record.fence.0);
-        ordinary(record.times.created_at, "reserved", None, in_progress, first);
+        let first = journal
+            .iter()
+            .map(|row| row.entry.attempt)
+            .min()
+            .unwrap_or(record.fence.0);
+        ordinary(
+            record.times.created_at,
+            "reserved",
+            None,
+            in_progress,
+            first,
+        );
         let journalled = |row: &JournalRow| {
             row.entry.to == Some(State::Completed) && row.entry.attempt == record.fence.0
         };
         if !journal.iter().any(journalled) {
             let at = record.times.completed_at;
-            ordinary(at, "completed", Some(in_progress), completed, record.fence.0);
+            ordinary(
+                at,
+                "completed",
+                Some(in_progress),
+                completed,
+                record.fence.0,
+            );
         }
         lines.extend(journal.iter().map(|row| (row.at.0, self.line(row))));
         lines.sort_by_key(|(at, _)| *at);

@@ -35,7 +35,9 @@ pub(crate) async fn serve(
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
-        let Ok(place) = room.clone().acquire_owned().await else { break };
+        let Ok(place) = room.clone().acquire_owned().await else {
+            break;
+        };
         let accepted = tokio::select! {
             biased;
             () = told_to_stop(&mut stopping) => break,

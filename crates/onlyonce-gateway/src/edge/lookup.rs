@@ -21,10 +21,17 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// The answer to a request for `/.onlyonce/{rest}`.
 pub(super) async fn answer<B>(edge: &Edge, request: &Request<B>, rest: &str) -> Response<Body> {
-    let key = rest.strip_prefix("keys/").filter(|_| is_get(request.method())).and_then(read_key);
-    let Some(key) = key else { return not_found(edge) };
+    let key = rest
+        .strip_prefix("keys/")
+        .filter(|_| is_get(request.method()))
+        .and_then(read_key);
+    let Some(key) = key else {
+        return not_found(edge);
+    };
     let query = Query::read(request.uri().query().unwrap_or_default());
-    let Some(lane) = lane_for(edge, query.route) else { return not_found(edge) };
+    let Some(lane) = lane_for(edge, query.route) else {
+        return not_found(edge);
+    };
     let identity = Who::new(&lane.route).identity(request.headers());
     let secret = edge.engine.secret();
     let id = secret.record_id(identity.scope.as_str(), &key);
@@ -37,7 +44,9 @@ pub(super) async fn answer<B>(edge: &Edge, request: &Request<B>, rest: &str) -> 
     };
     // The caller is told apart by the headers of the route that the key was used on.
     let owner = edge.lane(&record.route).unwrap_or(lane);
-    let caller = Who::new(&owner.route).identity(request.headers()).mark(secret);
+    let caller = Who::new(&owner.route)
+        .identity(request.headers())
+        .mark(secret);
     let mine = record.scope == identity.scope && record.caller == caller;
     if !mine || record.is_past_expiry(reply.now) {
         return not_found(edge);
@@ -49,7 +58,10 @@ pub(super) async fn answer<B>(edge: &Edge, request: &Request<B>, rest: &str) -> 
 fn lane_for<'a>(edge: &'a Edge, route: Option<&str>) -> Option<&'a Lane> {
     match route {
         Some(id) => edge.lane(id),
-        None => edge.lanes.iter().find(|lane| !lane.route.policy.key_per_route),
+        None => edge
+            .lanes
+            .iter()
+            .find(|lane| !lane.route.policy.key_per_route),
     }
 }
 
@@ -59,10 +71,16 @@ fn read_key(segment: &str) -> Option<Key> {
     }
     let text = percent_decode_str(segment).decode_utf8().ok()?;
     // Whatever was once accepted may be asked for: the rules were applied when it was used.
-    let rules = KeyRules { max_length: usize::MAX, min_length: 1, reject_sensitive: false };
-    Key::parse(text.as_bytes(), &rules)
-        .ok()
-        .or_else(|| text.bytes().all(|b| (0x20..0x7f).contains(&b)).then(|| Key::from_stored(&text)))
+    let rules = KeyRules {
+        max_length: usize::MAX,
+        min_length: 1,
+        reject_sensitive: false,
+    };
+    Key::parse(text.as_bytes(), &rules).ok().or_else(|| {
+        text.bytes()
+            .all(|b| (0x20..0x7f).contains(&b))
+            .then(|| Key::from_stored(&text))
+    })
 }
 
 struct Query<'a> {
@@ -72,7 +90,10 @@ struct Query<'a> {
 
 impl<'a> Query<'a> {
     fn read(query: &'a str) -> Self {
-        let mut read = Self { wait: Duration::ZERO, route: None };
+        let mut read = Self {
+            wait: Duration::ZERO,
+            route: None,
+        };
         for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
             match name {
                 "wait" => {
@@ -100,7 +121,10 @@ fn shown(record: &Record) -> Response<Body> {
     let mut response = Response::new(Body::from(bytes::Bytes::from(body.to_string())));
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

@@ -57,7 +57,7 @@ pub(super) struct Link {
 impl Link {
     /// Connects and starts the task that drives the connection until it ends.
     pub(super) async fn open(backend: &Backend, limit: Duration) -> Result<Self, Unreached> {
-        let dial = TcpStream::connect((backend.dial_host(), backend.port));
+        let dial = TcpStream::connect((backend.host.as_str(), backend.port));
         let socket = tokio::time::timeout(limit, dial)
             .await
             .map_err(|_| Unreached::ConnectTimeout(limit))?

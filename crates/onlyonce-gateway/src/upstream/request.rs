@@ -8,8 +8,8 @@ use http::{
 };
 use http_body::Body as _;
 
-use onlyonce::layer::strip_hop_by_hop;
 use onlyonce::Body;
+use onlyonce::layer::strip_hop_by_hop;
 
 /// Makes `request` fit for HTTP/1.1 and for any backend; returns its path and query, exactly as
 /// they came.

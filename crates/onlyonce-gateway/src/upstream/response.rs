@@ -17,8 +17,8 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::{connect::Link, pool::Pool};
-use onlyonce::layer::strip_hop_by_hop;
 use onlyonce::BoxError;
+use onlyonce::layer::strip_hop_by_hop;
 
 /// The body of an answer.
 ///

@@ -40,7 +40,8 @@ impl Server {
         Backend {
             host: "127.0.0.1".to_owned(),
             port,
-            path_prefix: String::new(),
+            prefix: String::new(),
+            weight: 1,
         }
     }
 

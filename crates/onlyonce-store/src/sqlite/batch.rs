@@ -56,7 +56,12 @@ impl Writer {
         wakeups: broadcast::Sender<RecordId>,
     ) -> std::io::Result<Self> {
         let (sender, queue) = mpsc::sync_channel(MAX_QUEUE);
-        let mut group = Group { connection, clock, tally, wakeups };
+        let mut group = Group {
+            connection,
+            clock,
+            tally,
+            wakeups,
+        };
         thread::Builder::new()
             .name("onlyonce-sqlite-writer".into())
             .spawn(move || group.run(&queue))?;
@@ -69,14 +74,18 @@ impl Writer {
         operation: Operation,
     ) -> Result<(Timestamp, Done), StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.0.try_send(Queued { operation, reply }).map_err(|error| {
-            StoreError::Unavailable(match error {
-                mpsc::TrySendError::Full(_) => "too many writes are waiting".into(),
-                mpsc::TrySendError::Disconnected(_) => "the writer has ended".into(),
-            })
-        })?;
+        self.0
+            .try_send(Queued { operation, reply })
+            .map_err(|error| {
+                StoreError::Unavailable(match error {
+                    mpsc::TrySendError::Full(_) => "too many writes are waiting".into(),
+                    mpsc::TrySendError::Disconnected(_) => "the writer has ended".into(),
+                })
+            })?;
         // A writer that died may have committed before it could say so.
-        answer.await.unwrap_or_else(|_| Err(StoreError::Ambiguous("the writer has ended".into())))
+        answer
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Ambiguous("the writer has ended".into())))
     }
 }
 
@@ -117,10 +126,14 @@ impl Group {
             }
             Err(_) => {
                 for queued in group {
-                    let outcome = self.transact(&[&queued.operation]).and_then(|(now, outcomes)| {
-                        let outcome = outcomes.into_iter().next();
-                        outcome.map(|outcome| (now, outcome)).ok_or_else(super::mismatched)
-                    });
+                    let outcome =
+                        self.transact(&[&queued.operation])
+                            .and_then(|(now, outcomes)| {
+                                let outcome = outcomes.into_iter().next();
+                                outcome
+                                    .map(|outcome| (now, outcome))
+                                    .ok_or_else(super::mismatched)
+                            });
                     self.answer(queued, outcome);
                 }
             }
@@ -141,7 +154,9 @@ impl Group {
             outcomes.push(write::apply(&transaction, operation, now, &mut steps)?);
         }
         // A commit that fails may have reached the disk: recovery would then find it.
-        transaction.commit().map_err(|error| StoreError::Ambiguous(Box::new(error)))?;
+        transaction
+            .commit()
+            .map_err(|error| StoreError::Ambiguous(Box::new(error)))?;
         self.tally.take(&steps);
         Ok((now, outcomes))
     }
@@ -160,7 +175,8 @@ impl Group {
 
 /// One failure told to many.
 fn duplicate(error: &StoreError) -> StoreError {
-    let text = std::error::Error::source(error).map_or_else(|| error.to_string(), |s| s.to_string());
+    let text =
+        std::error::Error::source(error).map_or_else(|| error.to_string(), |s| s.to_string());
     match error {
         StoreError::Unavailable(_) => StoreError::Unavailable(text.into()),
         StoreError::Ambiguous(_) => StoreError::Ambiguous(text.into()),

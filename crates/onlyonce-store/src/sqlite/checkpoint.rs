@@ -19,7 +19,9 @@ const WORTH_MOVING: u64 = 4 << 20;
 const TOO_LONG: u64 = 256 << 20;
 
 /// The thread's life: it ends when this is dropped.
-pub(super) struct Checkpointer(#[allow(dead_code, reason = "dropping it ends the thread")] mpsc::Sender<()>);
+pub(super) struct Checkpointer(
+    #[allow(dead_code, reason = "dropping it ends the thread")] mpsc::Sender<()>,
+);
 
 impl Checkpointer {
     pub(super) fn start(path: &Path) -> rusqlite::Result<Self> {
@@ -28,13 +30,13 @@ impl Checkpointer {
         log.push("-wal");
         let log = PathBuf::from(log);
         let (life, ended) = mpsc::channel();
-        let spawned = thread::Builder::new().name("onlyonce-sqlite-checkpoint".into()).spawn(
-            move || {
+        let spawned = thread::Builder::new()
+            .name("onlyonce-sqlite-checkpoint".into())
+            .spawn(move || {
                 while ended.recv_timeout(EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
                     move_log(&connection, &log);
                 }
-            },
-        );
+            });
         if let Err(error) = spawned {
             tracing::warn!(%error, "no checkpoint thread: the log grows until the store is closed");
         }
@@ -43,7 +45,9 @@ impl Checkpointer {
 }
 
 fn move_log(connection: &Connection, log: &Path) {
-    let length = std::fs::metadata(log).map(|metadata| metadata.len()).unwrap_or(0);
+    let length = std::fs::metadata(log)
+        .map(|metadata| metadata.len())
+        .unwrap_or(0);
     let mode = match length {
         length if length > TOO_LONG => "TRUNCATE",
         length if length > WORTH_MOVING => "PASSIVE",

@@ -35,7 +35,10 @@ impl Readers {
                 Ok(Mutex::new(connection))
             })
             .collect::<rusqlite::Result<_>>()?;
-        Ok(Self { connections, next: AtomicUsize::new(0) })
+        Ok(Self {
+            connections,
+            next: AtomicUsize::new(0),
+        })
     }
 
     /// Runs `read` on a connection that is free, or on the next one once it is.
@@ -72,7 +75,9 @@ pub(super) fn record(connection: &Connection, id: RecordId) -> Result<Option<Rec
     });
     let mut statement = connection.prepare_cached(&SQL)?;
     let mut rows = statement.query(params![id.0])?;
-    let Some(row) = rows.next()? else { return Ok(None) };
+    let Some(row) = rows.next()? else {
+        return Ok(None);
+    };
     let mut record = row::read(row)?;
     record.response = row::read_response(row)?;
     Ok(Some(record))
@@ -123,9 +128,18 @@ pub(super) fn walk(
         Some((n, _)) if !wrapped => *n,
         _ => 0,
     };
-    let candidates =
-        rows.into_iter().map(|(_, record)| record).filter(|record| is_due(record, now)).collect();
-    Ok((Walk { candidates, wrapped }, position))
+    let candidates = rows
+        .into_iter()
+        .map(|(_, record)| record)
+        .filter(|record| is_due(record, now))
+        .collect();
+    Ok((
+        Walk {
+            candidates,
+            wrapped,
+        },
+        position,
+    ))
 }
 
 pub(super) fn list(
@@ -135,9 +149,10 @@ pub(super) fn list(
     limit: usize,
 ) -> Result<Page<Listed>, ReadError> {
     let mut conditions = vec!["n < ?1".to_owned()];
-    let mut values = vec![Value::Integer(cursor.map_or(i64::MAX, |cursor| {
-        i64::try_from(cursor).unwrap_or(i64::MAX)
-    }))];
+    let mut values =
+        vec![Value::Integer(cursor.map_or(i64::MAX, |cursor| {
+            i64::try_from(cursor).unwrap_or(i64::MAX)
+        }))];
     let mut also = |condition: &str, value: String| {
         values.push(Value::Text(value));
         conditions.push(condition.replace('?', &format!("?{}", values.len())));
@@ -152,8 +167,10 @@ pub(super) fn list(
         also("key = ?", key.as_str().to_owned());
     }
     if let Some(client) = &filter.client {
-        also("(scope = 'client:' || ? OR substr(scope, instr(scope, '/client:')) = '/client:' || ?)",
-            client.clone());
+        also(
+            "(scope = 'client:' || ? OR substr(scope, instr(scope, '/client:')) = '/client:' || ?)",
+            client.clone(),
+        );
     }
     values.push(Value::Integer(limit_of(limit.saturating_add(1))));
     let sql = format!(
@@ -167,7 +184,13 @@ pub(super) fn list(
         let response = status.and_then(|status| StatusCode::from_u16(status).ok());
         let response = response.map(|status| (status, bytes.unwrap_or(0).unsigned_abs()));
         let number = row.get::<_, i64>(32)?.unsigned_abs();
-        Ok((number, Listed { record: row::read(row)?, response }))
+        Ok((
+            number,
+            Listed {
+                record: row::read(row)?,
+                response,
+            },
+        ))
     };
     let rows = collect(connection, &sql, params_from_iter(values), read)?;
     Ok(page(rows, limit))
@@ -177,13 +200,13 @@ fn page<T>(mut rows: Vec<(u64, T)>, limit: usize) -> Page<T> {
     let more = rows.len() > limit;
     rows.truncate(limit);
     let next = rows.last().map(|(number, _)| *number).filter(|_| more);
-    Page { items: rows.into_iter().map(|(_, item)| item).collect(), next }
+    Page {
+        items: rows.into_iter().map(|(_, item)| item).collect(),
+        next,
+    }
 }
 
-pub(super) fn history(
-    connection: &Connection,
-    id: RecordId,
-) -> Result<Vec<JournalRow>, ReadError> {
+pub(super) fn history(connection: &Connection, id: RecordId) -> Result<Vec<JournalRow>, ReadError> {
     let sql = format!("SELECT {JOURNAL_COLUMNS} FROM journal WHERE id = ?1 ORDER BY number");
     collect(connection, &sql, params![id.0], row::read_journal)
 }
@@ -198,7 +221,12 @@ pub(super) fn audit(
     );
     let before = cursor.map_or(i64::MAX, |cursor| i64::try_from(cursor).unwrap_or(i64::MAX));
     let read = |row: &Row<'_>| row::read_journal(row).map(|row| (row.number, row));
-    let rows = collect(connection, &sql, params![before, limit_of(limit.saturating_add(1))], read)?;
+    let rows = collect(
+        connection,
+        &sql,
+        params![before, limit_of(limit.saturating_add(1))],
+        read,
+    )?;
     Ok(page(rows, limit))
 }
 

@@ -38,20 +38,29 @@ fn optional_bytes<const N: usize>(
     column: usize,
 ) -> Result<Option<[u8; N]>, ReadError> {
     let value = row.get_ref(column)?;
-    let blob = value.as_blob_or_null().map_err(|_| unreadable("a stored id is not bytes"))?;
-    blob.map(|blob| blob.try_into().map_err(|_| unreadable("a stored id has a wrong length")))
-        .transpose()
+    let blob = value
+        .as_blob_or_null()
+        .map_err(|_| unreadable("a stored id is not bytes"))?;
+    blob.map(|blob| {
+        blob.try_into()
+            .map_err(|_| unreadable("a stored id has a wrong length"))
+    })
+    .transpose()
 }
 
 fn text<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a str, ReadError> {
-    row.get_ref(column)?.as_str().map_err(|_| unreadable("a stored text is not text"))
+    row.get_ref(column)?
+        .as_str()
+        .map_err(|_| unreadable("a stored text is not text"))
 }
 
 /// The record in `row`, whose columns are [`COLUMNS`]; without its response.
 pub(super) fn read(row: &Row<'_>) -> Result<Record, ReadError> {
     let version: i64 = row.get(1)?;
     if version != ROW_VERSION {
-        return Err(unreadable("a stored row has a version that this program does not know"));
+        return Err(unreadable(
+            "a stored row has a version that this program does not know",
+        ));
     }
     let last_error = match row.get_ref(16)?.as_str_or_null() {
         Ok(None) => None,
@@ -64,7 +73,10 @@ pub(super) fn read(row: &Row<'_>) -> Result<Record, ReadError> {
         Ok(block) => block.map(codec::decode_evidence).transpose()?,
         Err(_) => return Err(unreadable("stored evidence is not bytes")),
     };
-    let time = |column: usize| row.get::<_, Option<i64>>(column).map(|at| at.map(Timestamp));
+    let time = |column: usize| {
+        row.get::<_, Option<i64>>(column)
+            .map(|at| at.map(Timestamp))
+    };
     let millis: i64 = row.get(15)?;
     Ok(Record {
         id: RecordId(bytes(row, 0)?),
@@ -103,8 +115,14 @@ pub(super) fn read(row: &Row<'_>) -> Result<Record, ReadError> {
 
 /// The response of `row`, whose body stands in the column after [`COLUMNS`].
 pub(super) fn read_response(row: &Row<'_>) -> Result<Option<Arc<StoredResponse>>, ReadError> {
-    let head = row.get_ref(27)?.as_blob_or_null().map_err(|_| unreadable("a head is not bytes"))?;
-    let body = row.get_ref(32)?.as_blob_or_null().map_err(|_| unreadable("a body is not bytes"))?;
+    let head = row
+        .get_ref(27)?
+        .as_blob_or_null()
+        .map_err(|_| unreadable("a head is not bytes"))?;
+    let body = row
+        .get_ref(32)?
+        .as_blob_or_null()
+        .map_err(|_| unreadable("a body is not bytes"))?;
     let Some(head) = head else { return Ok(None) };
     let response = codec::decode_head(head, body.map(Bytes::copy_from_slice))?;
     Ok(Some(Arc::new(response)))

@@ -94,18 +94,28 @@ pub(super) fn prepare(
     path: &Path,
     migrate: bool,
 ) -> Result<(), OpenError> {
-    let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+    let sqlite = |source| OpenError::Sqlite {
+        path: path.to_owned(),
+        source,
+    };
     let found: i64 = connection
         .pragma_query_value(None, "user_version", |row| row.get(0))
         .map_err(sqlite)?;
     if found > VERSION {
-        return Err(OpenError::Newer { path: path.to_owned(), found, known: VERSION });
+        return Err(OpenError::Newer {
+            path: path.to_owned(),
+            found,
+            known: VERSION,
+        });
     }
     if found == VERSION {
         return Ok(());
     }
     if !migrate {
-        return Err(OpenError::Older { path: path.to_owned(), found });
+        return Err(OpenError::Older {
+            path: path.to_owned(),
+            found,
+        });
     }
     create(connection).map_err(sqlite)
 }
@@ -124,9 +134,14 @@ fn create(connection: &mut Connection) -> rusqlite::Result<()> {
 /// The secret that was created with the schema.
 pub(super) fn secret(connection: &Connection, path: &Path) -> Result<Secret, OpenError> {
     let found: Option<Vec<u8>> = connection
-        .query_row("SELECT value FROM meta WHERE name = 'secret'", [], |row| row.get(0))
+        .query_row("SELECT value FROM meta WHERE name = 'secret'", [], |row| {
+            row.get(0)
+        })
         .optional()
-        .map_err(|source| OpenError::Sqlite { path: path.to_owned(), source })?;
+        .map_err(|source| OpenError::Sqlite {
+            path: path.to_owned(),
+            source,
+        })?;
     found
         .and_then(|bytes| bytes.try_into().ok())
         .map(Secret::from_bytes)
@@ -136,7 +151,11 @@ pub(super) fn secret(connection: &Connection, path: &Path) -> Result<Secret, Ope
 /// Where the reaper's walk stood.
 pub(super) fn walk_position(connection: &Connection) -> rusqlite::Result<i64> {
     let found = connection
-        .query_row("SELECT value FROM meta WHERE name = 'walked_to'", [], |row| row.get(0))
+        .query_row(
+            "SELECT value FROM meta WHERE name = 'walked_to'",
+            [],
+            |row| row.get(0),
+        )
         .optional()?;
     Ok(found.unwrap_or(0))
 }

@@ -31,7 +31,8 @@ pub(super) struct Step {
 impl Tally {
     pub(super) fn count(connection: &Connection) -> rusqlite::Result<Self> {
         let tally = Self(State::ALL.map(|_| AtomicI64::new(0)));
-        let mut statement = connection.prepare("SELECT state, count(*) FROM keys GROUP BY state")?;
+        let mut statement =
+            connection.prepare("SELECT state, count(*) FROM keys GROUP BY state")?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             let word: String = row.get(0)?;
@@ -62,7 +63,10 @@ impl Tally {
         let count = |state: State| {
             u64::try_from(self.of(state).load(Ordering::Relaxed)).unwrap_or_default()
         };
-        State::ALL.into_iter().map(|state| (state, count(state))).collect()
+        State::ALL
+            .into_iter()
+            .map(|state| (state, count(state)))
+            .collect()
     }
 }
 
@@ -113,7 +117,10 @@ fn insert(
     }
     let record = draft.clone().stamp(now);
     put(transaction, None, &record).map_err(ReadError::from)?;
-    steps.push(Step { from: None, to: Some(record.state) });
+    steps.push(Step {
+        from: None,
+        to: Some(record.state),
+    });
     Ok(Done::Inserted(Box::new(Inserted::New(record))))
 }
 
@@ -136,7 +143,10 @@ fn swap(
     let record = (*change.draft).clone().stamp(now);
     put(transaction, Some(n), &record)?;
     note(transaction, now, &change.journal)?;
-    steps.push(Step { from: Some(from), to: Some(record.state) });
+    steps.push(Step {
+        from: Some(from),
+        to: Some(record.state),
+    });
     Ok(Done::Swapped(Box::new(Swapped::Done(record))))
 }
 
@@ -157,7 +167,10 @@ fn delete(
             .prepare_cached(&format!("DELETE FROM {table} WHERE n = ?1"))?
             .execute(params![n])?;
     }
-    steps.push(Step { from: Some(from), to: None });
+    steps.push(Step {
+        from: Some(from),
+        to: None,
+    });
     Ok(Done::Deleted(true))
 }
 
@@ -172,7 +185,9 @@ fn position(
             Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
         })
         .optional()?;
-    let Some((n, revision, word, version)) = found else { return Ok(None) };
+    let Some((n, revision, word, version)) = found else {
+        return Ok(None);
+    };
     let state = State::from_word(&word).filter(|_| version == ROW_VERSION);
     let state = state.ok_or_else(|| ReadError::Unreadable("a row that is not ours".into()))?;
     Ok(Some((n, Revision(revision.unsigned_abs()), state)))
@@ -182,14 +197,21 @@ fn position(
 fn put(transaction: &Transaction<'_>, n: Option<i64>, record: &Record) -> rusqlite::Result<()> {
     static INSERT: LazyLock<String> = LazyLock::new(|| {
         let places: Vec<String> = (1..=33).map(|place| format!("?{place}")).collect();
-        format!("INSERT INTO keys ({COLUMNS}, n) VALUES ({})", places.join(", "))
+        format!(
+            "INSERT INTO keys ({COLUMNS}, n) VALUES ({})",
+            places.join(", ")
+        )
     });
     // The id is not set again, so the index on it is not touched.
     static UPDATE: LazyLock<String> = LazyLock::new(|| {
         let columns = COLUMNS.split(", ").enumerate().skip(1);
-        let pairs: Vec<String> =
-            columns.map(|(index, column)| format!("{column} = ?{}", index + 1)).collect();
-        format!("UPDATE keys SET {} WHERE n = ?33 AND id = ?1", pairs.join(", "))
+        let pairs: Vec<String> = columns
+            .map(|(index, column)| format!("{column} = ?{}", index + 1))
+            .collect();
+        format!(
+            "UPDATE keys SET {} WHERE n = ?33 AND id = ?1",
+            pairs.join(", ")
+        )
     });
     let response = record.response.as_deref();
     let times = &record.times;
@@ -247,9 +269,9 @@ fn put_body(
             .prepare_cached("INSERT OR REPLACE INTO bodies (n, body) VALUES (?1, ?2)")?
             .execute(params![n, &body[..]])?,
         None if inserted => 0,
-        None => {
-            transaction.prepare_cached("DELETE FROM bodies WHERE n = ?1")?.execute(params![n])?
-        }
+        None => transaction
+            .prepare_cached("DELETE FROM bodies WHERE n = ?1")?
+            .execute(params![n])?,
     };
     Ok(())
 }
@@ -260,7 +282,9 @@ fn put_live(transaction: &Transaction<'_>, n: i64, record: &Record) -> rusqlite:
     let lease = record.times.lease_until.map(|time| time.0);
     let look = record.times.reconcile_after.map(|time| time.0);
     if lease.is_none() && look.is_none() {
-        transaction.prepare_cached("DELETE FROM live WHERE n = ?1")?.execute(params![n])?;
+        transaction
+            .prepare_cached("DELETE FROM live WHERE n = ?1")?
+            .execute(params![n])?;
     } else {
         transaction
             .prepare_cached(

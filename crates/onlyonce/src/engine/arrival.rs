@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use onlyonce_core::{
-    AttemptId, CallerMark, Fingerprint, Key, Recipe, RecipeId, Record, RecordId, RequestView, Scope,
-    Secret, machine::Request,
+    AttemptId, CallerMark, Fingerprint, Key, Recipe, RecipeId, Record, RecordId, RequestView,
+    Scope, Secret, machine::Request,
 };
 
 /// A request with a key.
@@ -27,7 +27,10 @@ pub struct Arrival {
 
 impl Arrival {
     /// A request for `key` in `scope`. `headers` and `body` are looked at only to compare requests.
-    #[expect(clippy::too_many_arguments, reason = "each is a different thing that a request has")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is a different thing that a request has"
+    )]
     pub fn new(
         secret: &Secret,
         scope: Scope,
@@ -105,7 +108,9 @@ impl Arrival {
             headers: &self.headers,
             body: &self.body,
         };
-        let fingerprint = secret.scope_hasher(self.scope.as_str()).fingerprint(recipe, &view);
+        let fingerprint = secret
+            .scope_hasher(self.scope.as_str())
+            .fingerprint(recipe, &view);
         self.fingerprints.push((recipe.id(), fingerprint));
         fingerprint
     }

@@ -54,7 +54,9 @@ pub struct Attempt {
 
 impl fmt::Debug for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attempt").field("attempt_id", &self.attempt_id).finish_non_exhaustive()
+        f.debug_struct("Attempt")
+            .field("attempt_id", &self.attempt_id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -62,7 +64,7 @@ impl fmt::Debug for Attempt {
 #[derive(Clone, Debug)]
 pub enum Ended {
     /// It says what the attempt brought.
-    Settled(Record),
+    Settled(Box<Record>),
     /// It already said something, and that stands.
     Kept(Kept),
 }
@@ -71,7 +73,7 @@ pub enum Ended {
 #[derive(Clone, Debug)]
 pub enum Kept {
     /// The key still belongs to this attempt, in this form.
-    Own(Record),
+    Own(Box<Record>),
     /// The key moved on without this attempt.
     Lost,
 }
@@ -157,21 +159,20 @@ impl Attempt {
         let mut record = self.record();
         let mut pause = FIRST_PAUSE;
         loop {
-            let change =
-                match machine::settle(&record, self.attempt_id, settlement, &self.policy) {
-                    Settled::Write(change) => change,
-                    Settled::Keep => return Ended::Kept(Kept::Own(record)),
-                    Settled::NotOurs(entry) => {
-                        self.note(*entry).await;
-                        return Ended::Kept(Kept::Lost);
-                    }
-                };
+            let change = match machine::settle(&record, self.attempt_id, settlement, &self.policy) {
+                Settled::Write(change) => change,
+                Settled::Keep => return Ended::Kept(Kept::Own(Box::new(record))),
+                Settled::NotOurs(entry) => {
+                    self.note(*entry).await;
+                    return Ended::Kept(Kept::Lost);
+                }
+            };
             match self.engine.swap(record.revision, change).await {
                 Ok(reply) => match reply.value {
                     Swapped::Done(settled) => {
                         self.wake(&settled);
                         *self.record.lock() = settled.clone();
-                        return Ended::Settled(settled);
+                        return Ended::Settled(Box::new(settled));
                     }
                     Swapped::Conflict(current) => record = current,
                     Swapped::Absent => {
@@ -237,7 +238,8 @@ impl Engine {
                         && record.attempt_id == attempt
                     {
                         let began = engine.0.options.clock.moment();
-                        let attempt = Attempt::new(engine.clone(), record, began, Began::New, &policy);
+                        let attempt =
+                            Attempt::new(engine.clone(), record, began, Began::New, &policy);
                         attempt.settle(&release).await;
                         return;
                     }

@@ -159,7 +159,9 @@ impl Engine {
                 }
                 Reaped::Delete => {
                     let store: &Arc<dyn onlyonce_store::Store> = &self.0.store;
-                    let gone = self.bounded_read(store.delete(record.id, record.revision)).await?;
+                    let gone = self
+                        .bounded_read(store.delete(record.id, record.revision))
+                        .await?;
                     deleted += usize::from(gone);
                 }
             }

@@ -43,8 +43,17 @@ impl Waiters {
         waiting.next_ticket += 1;
         waiting.total += 1;
         let ticket = waiting.next_ticket;
-        waiting.by_key.entry(id).or_default().push_back((ticket, wake));
-        Some(Waiter { waiters: self.clone(), id, ticket, woken })
+        waiting
+            .by_key
+            .entry(id)
+            .or_default()
+            .push_back((ticket, wake));
+        Some(Waiter {
+            waiters: self.clone(),
+            id,
+            ticket,
+            woken,
+        })
     }
 
     /// Wakes the longest waiter of `id`.
@@ -110,7 +119,9 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         let mut waiting = self.waiters.0.lock();
-        let Some(queue) = waiting.by_key.get_mut(&self.id) else { return };
+        let Some(queue) = waiting.by_key.get_mut(&self.id) else {
+            return;
+        };
         let before = queue.len();
         queue.retain(|(ticket, _)| *ticket != self.ticket);
         let left = before - queue.len();
@@ -132,8 +143,9 @@ mod tests {
     #[tokio::test]
     async fn one_is_woken_then_all() {
         let waiters = Waiters::default();
-        let mut places: Vec<Waiter> =
-            (0..3).map(|_| waiters.join(id(1), 10, 10).expect("there is room")).collect();
+        let mut places: Vec<Waiter> = (0..3)
+            .map(|_| waiters.join(id(1), 10, 10).expect("there is room"))
+            .collect();
         waiters.wake_one(id(1));
         places.remove(0).woken().await;
         assert_eq!(waiters.total(), 2);
@@ -153,7 +165,10 @@ mod tests {
         waiters.wake_one(id(1));
         stays.woken().await;
         drop(stays);
-        assert!(waiters.0.lock().by_key.is_empty(), "no empty queue is left behind");
+        assert!(
+            waiters.0.lock().by_key.is_empty(),
+            "no empty queue is left behind"
+        );
     }
 
     #[test]

@@ -9,7 +9,10 @@ use crate::body::Body;
 /// What became of an answer's body.
 pub(super) enum Captured {
     /// All of it.
-    Whole { bytes: Bytes, trailers: Option<HeaderMap> },
+    Whole {
+        bytes: Bytes,
+        trailers: Option<HeaderMap>,
+    },
     /// More than can be kept: this much has been read, and the rest is on its way.
     TooLong { read: Vec<Bytes>, rest: Body },
     /// It ended before its end.
@@ -57,7 +60,10 @@ pub(super) async fn capture(mut body: Body, limit: u64) -> Captured {
             },
         }
     }
-    Captured::Whole { bytes: join(read), trailers }
+    Captured::Whole {
+        bytes: join(read),
+        trailers,
+    }
 }
 
 /// One piece is shared as it is; several are copied together once.

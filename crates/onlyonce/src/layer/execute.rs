@@ -44,8 +44,16 @@ const BEATS_PER_LEASE: u32 = 3;
 
 /// How the inner service ended.
 enum Finished {
-    Whole { parts: Parts, bytes: Bytes, trailers: Option<HeaderMap> },
-    TooLong { parts: Parts, read: Vec<Bytes>, rest: Body },
+    Whole {
+        parts: Parts,
+        bytes: Bytes,
+        trailers: Option<HeaderMap>,
+    },
+    TooLong {
+        parts: Parts,
+        read: Vec<Bytes>,
+        rest: Body,
+    },
     Truncated,
     NotSent(LastError),
     Lost,
@@ -89,7 +97,10 @@ pub(super) async fn execute<S, R>(
         Began::Again => Event::Retried,
         Began::AfterExpiry => Event::ExecutedAfterExpiry,
     });
-    let mut client = Client { tell: Some(tell), key };
+    let mut client = Client {
+        tell: Some(tell),
+        key,
+    };
     let started = Instant::now();
     let guard = attempt.guard();
     request.extensions_mut().insert(guard.clone());
@@ -120,10 +131,18 @@ where
     let (parts, body) = response.into_parts();
     let body = Body::stream(body);
     if is_unkeepable(&parts, limit) {
-        return Finished::TooLong { parts, read: Vec::new(), rest: body };
+        return Finished::TooLong {
+            parts,
+            read: Vec::new(),
+            rest: body,
+        };
     }
     match capture(body, limit).await {
-        Captured::Whole { bytes, trailers } => Finished::Whole { parts, bytes, trailers },
+        Captured::Whole { bytes, trailers } => Finished::Whole {
+            parts,
+            bytes,
+            trailers,
+        },
         Captured::TooLong { read, rest } => Finished::TooLong { parts, read, rest },
         Captured::Truncated => Finished::Truncated,
     }
@@ -167,7 +186,10 @@ async fn watch(shared: &Shared, attempt: &Attempt, client: &mut Client, started:
         let unknown = Settlement::Unknown(LastError::Timeout);
         // Telling the client does not wait for ever; the lease tells everybody else.
         let settled = attempt.settle(&unknown);
-        if tokio::time::timeout(policy.completion_grace, settled).await.is_ok() {
+        if tokio::time::timeout(policy.completion_grace, settled)
+            .await
+            .is_ok()
+        {
             shared.stats.count(Event::BecameUnknown);
         }
         client.tell(Problem::TimedOut.response(policy));
@@ -188,26 +210,65 @@ async fn finish(
         Finished::NotSent(error) => {
             shared.stats.count(Event::NotSent);
             let problem = Problem::UpstreamNotReached;
-            end_without(shared, attempt, client, Settlement::Release(error), problem, started).await;
+            end_without(
+                shared,
+                attempt,
+                client,
+                Settlement::Release(error),
+                problem,
+                started,
+            )
+            .await;
         }
         Finished::Truncated => {
             let unknown = Settlement::Unknown(LastError::Truncated);
-            end_without(shared, attempt, client, unknown, Problem::ConnectionLost, started).await;
+            end_without(
+                shared,
+                attempt,
+                client,
+                unknown,
+                Problem::ConnectionLost,
+                started,
+            )
+            .await;
         }
         Finished::Lost => {
             let unknown = Settlement::Unknown(LastError::ConnectionLost);
-            end_without(shared, attempt, client, unknown, Problem::ConnectionLost, started).await;
+            end_without(
+                shared,
+                attempt,
+                client,
+                unknown,
+                Problem::ConnectionLost,
+                started,
+            )
+            .await;
         }
         Finished::Panicked => {
             let unknown = Settlement::Unknown(LastError::Panicked);
-            end_without(shared, attempt, client, unknown, Problem::ConnectionLost, started).await;
+            end_without(
+                shared,
+                attempt,
+                client,
+                unknown,
+                Problem::ConnectionLost,
+                started,
+            )
+            .await;
         }
         Finished::Never => {
             let unknown = Settlement::Unknown(LastError::Timeout);
             end_without(shared, attempt, client, unknown, Problem::TimedOut, started).await;
         }
-        Finished::Whole { mut parts, bytes, trailers } => {
-            let body = StoredBody::Full { bytes: bytes.clone(), trailers: trailers.clone() };
+        Finished::Whole {
+            mut parts,
+            bytes,
+            trailers,
+        } => {
+            let body = StoredBody::Full {
+                bytes: bytes.clone(),
+                trailers: trailers.clone(),
+            };
             let settlement = judge(shared, attempt, &mut parts, body);
             let Some(ended) = settle(shared, attempt, client, &settlement, started).await else {
                 return;
@@ -225,14 +286,17 @@ async fn finish(
             };
             client.tell(response);
         }
-        Finished::TooLong { mut parts, read, rest } => {
+        Finished::TooLong {
+            mut parts,
+            read,
+            rest,
+        } => {
             let settlement = judge(shared, attempt, &mut parts, StoredBody::NotStored);
             let Some(ended) = settle(shared, attempt, client, &settlement, started).await else {
                 return;
             };
             let (body, pipe) = pipe();
-            let response =
-                reply::first(parts, body, None, record_of(&ended), &client.key, policy);
+            let response = reply::first(parts, body, None, record_of(&ended), &client.key, policy);
             client.tell(response);
             let end = started + policy.max_execution;
             // A slow client may take its time, but not for ever.
@@ -250,7 +314,9 @@ fn record_of(ended: &Ended) -> Option<&Record> {
 
 /// The stored answer, where somebody else has completed the key with another one than ours.
 fn other_answer(ended: &Ended, settlement: &Settlement) -> Option<Replay> {
-    let Ended::Kept(Kept::Own(record)) = ended else { return None };
+    let Ended::Kept(Kept::Own(record)) = ended else {
+        return None;
+    };
     let response = record.response.as_ref()?;
     if let Settlement::Complete(ours) = settlement
         && ours == response
@@ -267,10 +333,14 @@ fn other_answer(ended: &Ended, settlement: &Settlement) -> Option<Replay> {
 /// What an answer means for the key.
 fn judge(shared: &Shared, attempt: &Attempt, parts: &mut Parts, body: StoredBody) -> Settlement {
     let policy = &shared.policy;
-    let declared = parts.extensions.remove::<Outcome>().map(|outcome| outcome.0).or_else(|| {
-        let word = parts.headers.get(&OUTCOME)?.to_str().ok()?;
-        Declared::from_word(word.trim())
-    });
+    let declared = parts
+        .extensions
+        .remove::<Outcome>()
+        .map(|outcome| outcome.0)
+        .or_else(|| {
+            let word = parts.headers.get(&OUTCOME)?.to_str().ok()?;
+            Declared::from_word(word.trim())
+        });
     strip_hop_by_hop(&mut parts.headers);
     match policy.judge(parts.status, attempt.record().fence, declared) {
         Verdict::Complete => Settlement::Complete(Arc::new(StoredResponse {
@@ -349,7 +419,9 @@ async fn settle_within(
     let policy = &shared.policy;
     // An execution that used up its time still gets the grace.
     let end = (started + policy.max_execution).max(Instant::now() + policy.completion_grace);
-    let ended = tokio::time::timeout_at(end, attempt.settle(settlement)).await.ok();
+    let ended = tokio::time::timeout_at(end, attempt.settle(settlement))
+        .await
+        .ok();
     match (&ended, settlement) {
         (Some(Ended::Settled(_)), Settlement::Complete(_)) => shared.stats.count(Event::Stored),
         (Some(Ended::Settled(_)), Settlement::Unknown(_)) => {

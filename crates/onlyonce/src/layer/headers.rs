@@ -59,7 +59,9 @@ pub(super) enum KeyHeader {
 
 pub(super) fn read_key(headers: &HeaderMap, policy: &Policy) -> KeyHeader {
     let mut values = headers.get_all(&policy.header_name).into_iter();
-    let Some(value) = values.next() else { return KeyHeader::Absent };
+    let Some(value) = values.next() else {
+        return KeyHeader::Absent;
+    };
     if values.next().is_some() {
         return KeyHeader::Invalid("it stands there more than once".to_owned());
     }
@@ -100,7 +102,9 @@ fn may_be_stored(name: &HeaderName, status: StatusCode) -> bool {
     let is_error = status.is_client_error() || status.is_server_error();
     let text = name.as_str();
     !(NEVER_STORED.contains(&text)
-        || NEVER_STORED_PREFIXES.iter().any(|prefix| text.starts_with(prefix))
+        || NEVER_STORED_PREFIXES
+            .iter()
+            .any(|prefix| text.starts_with(prefix))
         || (is_error && *name == header::RETRY_AFTER))
 }
 
@@ -159,7 +163,10 @@ mod tests {
 
     #[test]
     fn preferences_are_read() {
-        assert_eq!(preferred_wait(&map(&[("prefer", "respond-async, wait=10")])), Some(10));
+        assert_eq!(
+            preferred_wait(&map(&[("prefer", "respond-async, wait=10")])),
+            Some(10)
+        );
         assert_eq!(preferred_wait(&map(&[("prefer", "wait=0; x=1")])), Some(0));
         assert_eq!(preferred_wait(&map(&[("prefer", "wait=soon")])), None);
     }

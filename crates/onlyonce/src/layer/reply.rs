@@ -36,18 +36,30 @@ pub(super) fn first(
     announce_trailers(headers, trailers);
     headers.insert(policy.header_name.clone(), key.clone());
     if let Some(record) = record {
-        tell(headers, record.times.expires_at.filter(|_| record.response.is_some()), record.generation);
+        tell(
+            headers,
+            record
+                .times
+                .expires_at
+                .filter(|_| record.response.is_some()),
+            record.generation,
+        );
     }
     response
 }
 
 /// A stored answer.
 pub(super) fn replayed(replay: &Replay, key: &HeaderValue, policy: &Policy) -> Response<Body> {
-    let StoredResponse { status, headers, body } = &*replay.response;
+    let StoredResponse {
+        status,
+        headers,
+        body,
+    } = &*replay.response;
     let (body, trailers) = match body {
-        StoredBody::Full { bytes, trailers } => {
-            (Body::full(bytes.clone(), trailers.clone()), trailers.as_ref())
-        }
+        StoredBody::Full { bytes, trailers } => (
+            Body::full(bytes.clone(), trailers.clone()),
+            trailers.as_ref(),
+        ),
         // The machine refuses these; were one to come here, an empty body would be a lie.
         StoredBody::NotStored => return not_stored(&replay.response).response(policy),
     };
@@ -57,7 +69,10 @@ pub(super) fn replayed(replay: &Replay, key: &HeaderValue, policy: &Policy) -> R
     let headers = response.headers_mut();
     announce_trailers(headers, trailers);
     headers.insert(policy.header_name.clone(), key.clone());
-    headers.insert(policy.replayed_header.clone(), HeaderValue::from_static("true"));
+    headers.insert(
+        policy.replayed_header.clone(),
+        HeaderValue::from_static("true"),
+    );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     tell(headers, replay.expires_at, replay.generation);
     if status.is_server_error() {

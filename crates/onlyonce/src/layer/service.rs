@@ -10,7 +10,10 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use onlyonce_core::{Key, policy::{OnInFlight, OnStoreError}};
+use onlyonce_core::{
+    Key,
+    policy::{OnInFlight, OnStoreError},
+};
 use tokio::{sync::oneshot, time::Instant};
 use tower::ServiceExt;
 use tower_service::Service;
@@ -36,7 +39,10 @@ pub struct IdempotencyService<S> {
 
 impl<S: Clone> Clone for IdempotencyService<S> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), inner: self.inner.clone() }
+        Self {
+            shared: self.shared.clone(),
+            inner: self.inner.clone(),
+        }
     }
 }
 
@@ -170,8 +176,14 @@ where
         Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
         Err(_) => return Err(Problem::RequestIncomplete),
     };
-    let identity = shared.identify.identify(&parts).ok_or(Problem::Unauthenticated)?;
-    let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+    let identity = shared
+        .identify
+        .identify(&parts)
+        .ok_or(Problem::Unauthenticated)?;
+    let target = parts
+        .uri
+        .path_and_query()
+        .map_or("/", |target| target.as_str());
     let secret = shared.engine.secret();
     let prefers = preferred_wait(&parts.headers);
     let arrival = Arrival::new(
@@ -185,27 +197,44 @@ where
         std::mem::take(&mut parts.headers),
         body.clone(),
     );
-    Ok(Box::new(Pending { parts, arrival, body, key: value, prefers }))
+    Ok(Box::new(Pending {
+        parts,
+        arrival,
+        body,
+        key: value,
+        prefers,
+    }))
 }
 
 impl Pending {
     /// The request for the inner service.
-    fn into_request(mut self: Box<Self>, attempt: Option<&Attempt>) -> (Request<Body>, HeaderValue) {
+    fn into_request(
+        mut self: Box<Self>,
+        attempt: Option<&Attempt>,
+    ) -> (Request<Body>, HeaderValue) {
         self.parts.headers = self.arrival.take_headers();
         let headers = &mut self.parts.headers;
         // Before ours are added: a client could otherwise name them in `Connection`.
         strip_hop_by_hop(headers);
-        headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers.insert(
+            header::ACCEPT_ENCODING,
+            HeaderValue::from_static("identity"),
+        );
         if let Some(attempt) = attempt
             && let Ok(token) = HeaderValue::try_from(attempt.token())
         {
             headers.insert(ATTEMPT, token);
         }
-        (Request::from_parts(self.parts, Body::from(self.body)), self.key)
+        (
+            Request::from_parts(self.parts, Body::from(self.body)),
+            self.key,
+        )
     }
 
     fn deadline(&self, arrived: Instant, longest: Duration) -> Instant {
-        let wait = self.prefers.map_or(longest, |prefers| longest.min(Duration::from_secs(prefers)));
+        let wait = self
+            .prefers
+            .map_or(longest, |prefers| longest.min(Duration::from_secs(prefers)));
         arrived + wait
     }
 }
@@ -273,7 +302,11 @@ where
             waited = true;
             shared.stats.count(Event::Waited);
         }
-        match shared.engine.wait(&mut pending.arrival, policy, deadline).await {
+        match shared
+            .engine
+            .wait(&mut pending.arrival, policy, deadline)
+            .await
+        {
             Ok(Some(Woken::Answer(admitted))) => next = Some(*admitted),
             Ok(Some(Woken::AskAgain)) => {}
             Ok(None) => return Ok(Problem::InProgress.response(policy)),
@@ -324,7 +357,11 @@ async fn ask<S, R>(
 {
     let _running = shared.engine.running();
     // A client that has gone needs none of these answers, so a failed send is no failure.
-    match shared.engine.admit(&mut pending.arrival, &shared.policy).await {
+    match shared
+        .engine
+        .admit(&mut pending.arrival, &shared.policy)
+        .await
+    {
         Ok(Admitted::Execute(attempt)) => {
             let (request, key) = pending.into_request(Some(&attempt));
             execute(shared, *attempt, inner, request, key, tell).await;
@@ -356,7 +393,9 @@ where
             let (request, _) = pending.into_request(None);
             let (parts, body) = request.into_parts();
             let mut response = pass(inner, parts, body).await?;
-            response.headers_mut().insert(STATUS, HeaderValue::from_static("bypassed"));
+            response
+                .headers_mut()
+                .insert(STATUS, HeaderValue::from_static("bypassed"));
             Ok(response)
         }
     }

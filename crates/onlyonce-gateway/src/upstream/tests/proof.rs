@@ -6,11 +6,11 @@ use futures_util::future::join;
 use tokio::{io::AsyncReadExt, net::TcpSocket};
 
 use super::*;
-use onlyonce::{DispatchGuard, GuardFailed, NotSent};
 use crate::upstream::{
     CONNECT_TIMEOUT, Unreached,
     io::{Verdict, Wire, WireIo},
 };
+use onlyonce::{DispatchGuard, GuardFailed, NotSent};
 
 /// What the layer asks of every error: is the proof somewhere along its sources?
 fn proves_not_sent(error: &UpstreamError) -> bool {
@@ -50,7 +50,8 @@ async fn a_name_that_does_not_resolve_is_not_sent() {
     let backend = Backend {
         host: "no such name".to_owned(),
         port: 1,
-        path_prefix: String::new(),
+        prefix: String::new(),
+        weight: 1,
     };
     let upstream = Upstream::new(UpstreamOptions::new(vec![backend]));
     let error = call(&upstream, post(""))

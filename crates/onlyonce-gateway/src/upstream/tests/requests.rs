@@ -13,7 +13,7 @@ use onlyonce::DispatchGuard;
 async fn arrives_under(prefix: &str, request: Request<Body>) -> String {
     let server = Server::start().await;
     let backend = Backend {
-        path_prefix: prefix.to_owned(),
+        prefix: prefix.to_owned(),
         ..server.backend()
     };
     let upstream = Upstream::new(UpstreamOptions::new(vec![backend]));

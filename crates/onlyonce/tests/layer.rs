@@ -1,0 +1,322 @@
+//! The layer around plain services: what a user of the library meets.
+//!
+//! The evidence is the inner service's own count of executions.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, request::Parts};
+use http_body_util::BodyExt;
+use onlyonce::{
+    Body, BoxError, DispatchGuard, Engine, EngineOptions, GuardFailed, IdempotencyLayer, Identity,
+    NotSent, Outcome, Policy, policy::Declared,
+};
+use onlyonce_core::State;
+use onlyonce_store::{Filter, memory::MemoryStore};
+use tower::{Layer, ServiceExt, service_fn};
+
+#[derive(Clone)]
+struct ClientId(&'static str);
+
+fn identify(request: &Parts) -> Option<Identity> {
+    request
+        .extensions
+        .get::<ClientId>()
+        .map(|client| Identity::client(client.0))
+}
+
+struct World {
+    engine: Engine,
+    calls: Arc<AtomicUsize>,
+}
+
+impl World {
+    fn new() -> Self {
+        let engine = Engine::start(Arc::new(MemoryStore::new()), EngineOptions::default());
+        Self {
+            engine,
+            calls: Arc::default(),
+        }
+    }
+
+    async fn layer(&self, policy: Policy) -> IdempotencyLayer {
+        IdempotencyLayer::new(self.engine.clone(), "r", policy, identify)
+            .await
+            .expect("memory does not fail")
+    }
+
+    fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    async fn states(&self) -> Vec<State> {
+        let page = self
+            .engine
+            .store()
+            .list(&Filter::default(), None, 100)
+            .await
+            .unwrap();
+        page.items
+            .into_iter()
+            .map(|item| item.record.state)
+            .collect()
+    }
+}
+
+fn post(key: &str) -> Request<Body> {
+    let mut request = Request::post("/pay")
+        .header("idempotency-key", key)
+        .body(Body::from(Bytes::from_static(b"{}")))
+        .unwrap();
+    request.extensions_mut().insert(ClientId("ada"));
+    request
+}
+
+async fn text(response: Response<Body>) -> (StatusCode, String) {
+    let status = response.status();
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(bytes.to_vec()).unwrap())
+}
+
+fn code(body: &str) -> String {
+    let body: serde_json::Value = serde_json::from_str(body).unwrap();
+    body["code"].as_str().unwrap().to_owned()
+}
+
+/// Goal: a panic in a handler is unknown, not forgotten and not executed again.
+///
+/// Method: a handler that counts and then panics; send twice.
+/// Evidence: the handler's count.
+#[tokio::test]
+async fn a_panic_is_unknown() {
+    let world = World::new();
+    let calls = world.calls.clone();
+    let inner = service_fn(move |request: Request<Body>| {
+        calls.fetch_add(1, Ordering::SeqCst);
+        async move {
+            assert!(
+                !request.headers().contains_key("idempotency-key"),
+                "a bug in the handler"
+            );
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        }
+    });
+    let service = world.layer(Policy::default()).await.layer(inner);
+    let (status, body) = text(service.clone().oneshot(post("k")).await.unwrap()).await;
+    assert_eq!(
+        (status.as_u16(), code(&body).as_str()),
+        (502, "idempotency_outcome_unknown")
+    );
+    let (status, body) = text(service.oneshot(post("k")).await.unwrap()).await;
+    assert_eq!(
+        (status.as_u16(), code(&body).as_str()),
+        (409, "idempotency_outcome_unknown")
+    );
+    assert_eq!(world.calls(), 1);
+}
+
+/// Goal: an inner service that proves that nothing was sent leaves the key retryable; one that only
+/// fails does not.
+///
+/// Method: fail with `NotSent`, then with another error, then answer.
+/// Evidence: states in the store, and the count.
+#[tokio::test]
+async fn only_a_proof_releases() {
+    let world = World::new();
+    let calls = world.calls.clone();
+    let inner = service_fn(move |_: Request<Body>| {
+        let call = calls.fetch_add(1, Ordering::SeqCst);
+        async move {
+            match call {
+                0 => Err::<Response<Body>, BoxError>(NotSent::new("no route to host").into()),
+                1 => Err("the line went dead".into()),
+                _ => Ok(Response::new(Body::empty())),
+            }
+        }
+    });
+    let service = world.layer(Policy::default()).await.layer(inner);
+    let (status, body) = text(service.clone().oneshot(post("k")).await.unwrap()).await;
+    assert_eq!(
+        (status.as_u16(), code(&body).as_str()),
+        (503, "upstream_not_reached")
+    );
+    assert_eq!(world.states().await, [State::FailedRetryable]);
+    let (status, body) = text(service.clone().oneshot(post("k")).await.unwrap()).await;
+    assert_eq!(
+        (status.as_u16(), code(&body).as_str()),
+        (502, "idempotency_outcome_unknown")
+    );
+    let (status, _) = text(service.oneshot(post("k")).await.unwrap()).await;
+    assert_eq!(status.as_u16(), 409);
+    assert_eq!(world.states().await, [State::Unknown]);
+    assert_eq!(world.calls(), 2);
+}
+
+/// Goal: a handler can say what happened, whatever its status.
+///
+/// Method: 500 declared final, 200 declared not executed.
+/// Evidence: states in the store; the retry of the first is a replay.
+#[tokio::test]
+async fn a_handler_has_the_last_word() {
+    let world = World::new();
+    let calls = world.calls.clone();
+    let inner = service_fn(move |request: Request<Body>| {
+        calls.fetch_add(1, Ordering::SeqCst);
+        async move {
+            let is_final = request.headers()["idempotency-key"] == "final";
+            let (status, declared) = match is_final {
+                true => (StatusCode::INTERNAL_SERVER_ERROR, Declared::Final),
+                false => (StatusCode::OK, Declared::NotExecuted),
+            };
+            let mut response = Response::new(Body::from(Bytes::from_static(b"said")));
+            *response.status_mut() = status;
+            response.extensions_mut().insert(Outcome(declared));
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let service = world.layer(Policy::default()).await.layer(inner);
+    for _ in 0..2 {
+        let response = service.clone().oneshot(post("final")).await.unwrap();
+        assert_eq!(
+            text(response).await,
+            (StatusCode::INTERNAL_SERVER_ERROR, "said".to_owned())
+        );
+    }
+    assert_eq!(world.calls(), 1);
+    for _ in 0..2 {
+        let response = service.clone().oneshot(post("again")).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(!response.headers().contains_key("idempotency-key-expires"));
+    }
+    assert_eq!(world.calls(), 3);
+}
+
+/// Goal: no identity, no execution.
+///
+/// Method: a request whose extensions hold no client.
+/// Evidence: the count, and an empty store.
+#[tokio::test]
+async fn without_an_identity_nothing_happens() {
+    let world = World::new();
+    let calls = world.calls.clone();
+    let inner = service_fn(move |_: Request<Body>| {
+        calls.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, Infallible>(Response::new(Body::empty())) }
+    });
+    let service = world.layer(Policy::default()).await.layer(inner);
+    let mut request = post("k");
+    request.extensions_mut().clear();
+    let (status, body) = text(service.oneshot(request).await.unwrap()).await;
+    assert_eq!(
+        (status.as_u16(), code(&body).as_str()),
+        (401, "unauthenticated")
+    );
+    assert_eq!((world.calls(), world.states().await), (0, vec![]));
+}
+
+/// Goal: nothing is sent once the lease has run out.
+///
+/// Method: a service that asks the guard after the lease, as a proxy does before its first write.
+/// Evidence: the guard's word, and that the key is retryable.
+#[tokio::test]
+async fn the_guard_closes_with_the_lease() {
+    let world = World::new();
+    let policy = Policy {
+        lease: Duration::from_millis(50),
+        ..Policy::default()
+    };
+    let inner = service_fn(|request: Request<Body>| async move {
+        let guard = request
+            .extensions()
+            .get::<DispatchGuard>()
+            .expect("a guard comes along");
+        assert_eq!(guard.check(), Ok(()));
+        // Real time on purpose: the guard reads the machine's clocks.
+        tokio::time::sleep(Duration::from_millis(80)).await;
+        match guard.check() {
+            Err(GuardFailed) => Err::<Response<Body>, BoxError>(NotSent::new(GuardFailed).into()),
+            Ok(()) => Ok(Response::new(Body::empty())),
+        }
+    });
+    let service = world.layer(policy).await.layer(inner);
+    let (status, body) = text(service.oneshot(post("k")).await.unwrap()).await;
+    assert_eq!(
+        (status.as_u16(), code(&body).as_str()),
+        (503, "upstream_not_reached")
+    );
+    assert_eq!(world.states().await, [State::FailedRetryable]);
+}
+
+/// Goal: the layer fits axum, around a router as well as around one route.
+///
+/// Method: a router with a counting handler; ten duplicates at once.
+/// Evidence: the handler's count, and equal bodies.
+#[tokio::test]
+async fn it_fits_axum() {
+    let world = World::new();
+    let calls = world.calls.clone();
+    let handler = move || {
+        let calls = calls.clone();
+        async move {
+            let call = calls.fetch_add(1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            format!("call {call}")
+        }
+    };
+    let app = axum::Router::new()
+        .route("/pay", axum::routing::post(handler))
+        .layer(world.layer(Policy::default()).await);
+    let requests: Vec<_> = (0..10)
+        .map(|_| {
+            let app = app.clone();
+            tokio::spawn(async move {
+                let request = post("k").map(axum::body::Body::new);
+                let response = app.oneshot(request).await.unwrap();
+                response.into_body().collect().await.unwrap().to_bytes()
+            })
+        })
+        .collect();
+    for request in requests {
+        assert_eq!(request.await.unwrap(), "call 0");
+    }
+    assert_eq!(world.calls(), 1);
+}
+
+/// Goal: dropping the client's future changes nothing.
+///
+/// Method: drop it while the handler is held; let the handler go; ask again.
+/// Evidence: the count, and the stored answer.
+#[tokio::test]
+async fn a_dropped_future_releases_nothing() {
+    let world = World::new();
+    let calls = world.calls.clone();
+    let (let_go, held) = tokio::sync::watch::channel(false);
+    let (entered, mut inside) = tokio::sync::mpsc::channel(1);
+    let inner = service_fn(move |_: Request<Body>| {
+        let (calls, mut held, entered) = (calls.clone(), held.clone(), entered.clone());
+        async move {
+            calls.fetch_add(1, Ordering::SeqCst);
+            entered.send(()).await.unwrap();
+            held.wait_for(|go| *go).await.unwrap();
+            Ok::<_, Infallible>(Response::new(Body::from(Bytes::from_static(b"done"))))
+        }
+    });
+    let service = world.layer(Policy::default()).await.layer(inner);
+    let client = tokio::spawn(service.clone().oneshot(post("k")));
+    inside.recv().await.unwrap();
+    client.abort();
+    assert!(client.await.is_err());
+    let_go.send(true).unwrap();
+    let (status, body) = text(service.oneshot(post("k")).await.unwrap()).await;
+    assert_eq!((status.as_u16(), body.as_str()), (200, "done"));
+    assert_eq!(world.calls(), 1);
+}
