@@ -6,6 +6,7 @@
 
 mod arrival;
 mod attempt;
+mod attempt_ids;
 mod operate;
 mod waiters;
 
@@ -22,6 +23,7 @@ use parking_lot::{Mutex, RwLock};
 
 pub use arrival::Arrival;
 pub use attempt::{Attempt, Began, Ended, Kept};
+pub use attempt_ids::AttemptIds;
 pub use operate::OperateError;
 
 use crate::clock::{Clock, Moment};
@@ -43,6 +45,8 @@ pub struct EngineOptions {
     pub store_timeout: Duration,
     /// Local time.
     pub clock: Clock,
+    /// Where the ids of new attempts come from.
+    pub attempt_ids: AttemptIds,
 }
 
 impl Default for EngineOptions {
@@ -50,6 +54,7 @@ impl Default for EngineOptions {
         Self {
             store_timeout: Duration::from_secs(2),
             clock: Clock::system(),
+            attempt_ids: AttemptIds::random(),
         }
     }
 }
@@ -217,7 +222,7 @@ impl Engine {
     ) -> Result<Admitted, Unavailable> {
         // The lease is counted from before the reservation was sent.
         let began = self.0.options.clock.moment();
-        let attempt_id = fresh_attempt_id();
+        let attempt_id = self.0.options.attempt_ids.fresh();
         let outcome = self.admit_as(attempt_id, began, arrival, policy).await;
         if outcome.is_err() {
             self.release_later(arrival.id(), attempt_id, policy.clone());
@@ -485,12 +490,6 @@ async fn within<T>(
             "the store did not answer in time".into(),
         )),
     }
-}
-
-fn fresh_attempt_id() -> AttemptId {
-    let mut bytes = [0_u8; 16];
-    aws_lc_rs::rand::fill(&mut bytes).expect("the system's random source does not fail on Linux");
-    AttemptId(u128::from_be_bytes(bytes))
 }
 
 /// Hands the store's wake-ups to the waiters. One is woken; if the key has settled for good, it

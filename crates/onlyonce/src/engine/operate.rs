@@ -9,7 +9,7 @@ use onlyonce_core::{
 };
 use onlyonce_store::{StoreError, Swapped};
 
-use super::{Engine, MAX_ROUNDS, fresh_attempt_id};
+use super::{Engine, MAX_ROUNDS};
 
 /// Why an operator's wish was not granted.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +70,7 @@ impl Engine {
         force: bool,
         reason: Option<String>,
     ) -> Result<Record, OperateError> {
-        let fresh = fresh_attempt_id();
+        let fresh = self.0.options.attempt_ids.fresh();
         self.operate(id, |record, _| {
             match machine::forget(record, force, fresh, reason.clone()) {
                 Forgotten::Write(change) => Wish::Write(change),
