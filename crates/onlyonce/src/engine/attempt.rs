@@ -1,6 +1,13 @@
 //! An attempt that owns its key: it shows signs of life, and in the end it settles.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use onlyonce_core::{
     AttemptId, Policy, Record, RecordId,
@@ -48,6 +55,8 @@ pub struct Attempt {
     began: Moment,
     began_as: Began,
     attempt_id: AttemptId,
+    /// Whether it is too late to send a first byte, whatever the clocks say.
+    closed: Arc<AtomicBool>,
     /// The record as last seen; heartbeats move its revision on.
     record: Arc<Mutex<Record>>,
 }
@@ -92,6 +101,7 @@ impl Attempt {
             began,
             began_as,
             attempt_id: record.attempt_id,
+            closed: Arc::default(),
             record: Arc::new(Mutex::new(record)),
         }
     }
@@ -112,12 +122,21 @@ impl Attempt {
         format!("{}{}", self.record.lock().id, self.attempt_id)
     }
 
-    /// Holds while the lease, counted from before the reservation was sent, has time left. A
-    /// heartbeat does not move it: it is about the first byte alone.
+    /// Holds while the lease, counted from before the reservation was sent, has time left, and
+    /// until [`close`](Self::close). A heartbeat does not move it: it is about the first byte alone.
     pub fn guard(&self) -> DispatchGuard {
         let (began, lease) = (self.began, self.policy.lease);
         let clock = self.engine.0.options.clock.clone();
-        DispatchGuard::new(move || began.is_within(lease, clock.moment()))
+        let closed = self.closed.clone();
+        DispatchGuard::new(move || {
+            !closed.load(Ordering::SeqCst) && began.is_within(lease, clock.moment())
+        })
+    }
+
+    /// From now on no first byte may be sent: the key is about to be told, or somebody else has
+    /// told it, that nobody knows. What was sent before may still bring a result.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
     }
 
     /// Shows a sign of life. Says whether the attempt still owns the key, as far as it can tell.

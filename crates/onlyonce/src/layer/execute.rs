@@ -176,6 +176,7 @@ async fn watch(shared: &Shared, attempt: &Attempt, client: &mut Client, started:
             break;
         }
         if !attempt.renew().await {
+            attempt.close();
             // Somebody else has settled the key. The result is still worth having.
             break;
         }
@@ -183,6 +184,9 @@ async fn watch(shared: &Shared, attempt: &Attempt, client: &mut Client, started:
     }
     tokio::time::sleep_until(timeout.min(end)).await;
     if Instant::now() >= timeout {
+        // An inner service that has not sent anything by now must not do so under a key that others
+        // may settle.
+        attempt.close();
         let unknown = Settlement::Unknown(LastError::Timeout);
         // Telling the client does not wait for ever; the lease tells everybody else.
         let settled = attempt.settle(&unknown);
