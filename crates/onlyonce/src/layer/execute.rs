@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, response::Parts};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use onlyonce_core::{
-    Record, StoredResponse,
+    Policy, Record, StoredResponse,
     machine::Settlement,
     policy::{Declared, Verdict},
     record::{LastError, StoredBody},
@@ -277,17 +277,11 @@ async fn finish(
             let Some(ended) = settle(shared, attempt, client, &settlement, started).await else {
                 return;
             };
-            let response = match other_answer(&ended, &settlement) {
-                Some(replay) => reply::replayed(&replay, &client.key, policy),
-                None if matches!(ended, Ended::Kept(Kept::Lost)) => {
-                    Problem::NotDurable.response(policy)
-                }
-                None => {
-                    let body = Body::full(bytes, trailers.clone());
-                    let record = record_of(&ended);
-                    reply::first(parts, body, trailers.as_ref(), record, &client.key, policy)
-                }
-            };
+            let response = instead(&ended, &settlement, client, policy).unwrap_or_else(|| {
+                let body = Body::full(bytes, trailers.clone());
+                let record = record_of(&ended);
+                reply::first(parts, body, trailers.as_ref(), record, &client.key, policy)
+            });
             client.tell(response);
         }
         Finished::TooLong {
@@ -300,7 +294,10 @@ async fn finish(
                 return;
             };
             let (body, pipe) = pipe();
-            let response = reply::first(parts, body, None, record_of(&ended), &client.key, policy);
+            // The body of an answer that is not told goes nowhere, but it is read to its end.
+            let response = instead(&ended, &settlement, client, policy).unwrap_or_else(|| {
+                reply::first(parts, body, None, record_of(&ended), &client.key, policy)
+            });
             client.tell(response);
             let end = started + policy.max_execution;
             // A slow client may take its time, but not for ever.
@@ -313,6 +310,23 @@ fn record_of(ended: &Ended) -> Option<&Record> {
     match ended {
         Ended::Settled(record) | Ended::Kept(Kept::Own(record)) => Some(record),
         Ended::Kept(Kept::Lost) => None,
+    }
+}
+
+/// What the client gets instead of the answer that the upstream gave just now: the stored one, where
+/// there is another, or the truth that this one is not kept.
+fn instead(
+    ended: &Ended,
+    settlement: &Settlement,
+    client: &Client,
+    policy: &Policy,
+) -> Option<Response<Body>> {
+    match other_answer(ended, settlement) {
+        Some(replay) => Some(reply::replayed(&replay, &client.key, policy)),
+        None if matches!(ended, Ended::Kept(Kept::Lost)) => {
+            Some(Problem::NotDurable.response(policy))
+        }
+        None => None,
     }
 }
 
