@@ -176,11 +176,24 @@ impl Attempt {
     /// Makes the end of the attempt durable. Tries until the store takes it: the caller bounds it.
     pub async fn settle(&self, settlement: &Settlement) -> Ended {
         let mut record = self.record();
+        // What a heartbeat saw may be long past; a write finds that out, leaving it alone does not.
+        let mut fresh = false;
         let mut pause = FIRST_PAUSE;
         loop {
             let change = match machine::settle(&record, self.attempt_id, settlement, &self.policy) {
                 Settled::Write(change) => change,
-                Settled::Keep => return Ended::Kept(Kept::Own(Box::new(record))),
+                Settled::Keep if fresh => return Ended::Kept(Kept::Own(Box::new(record))),
+                Settled::Keep => {
+                    let store = &self.engine.0.store;
+                    match self.engine.bounded_read(store.lookup(record.id)).await {
+                        Ok(reply) => match reply.value {
+                            Some(current) => (record, fresh) = (current, true),
+                            None => return self.gone(&record).await,
+                        },
+                        Err(error) => self.pause(&error, &mut pause).await,
+                    }
+                    continue;
+                }
                 Settled::NotOurs(entry) => {
                     self.note(*entry).await;
                     return Ended::Kept(Kept::Lost);
@@ -193,19 +206,17 @@ impl Attempt {
                         *self.record.lock() = settled.clone();
                         return Ended::Settled(Box::new(settled));
                     }
-                    Swapped::Conflict(current) => record = current,
-                    Swapped::Absent => {
-                        self.note(machine::absent(&record)).await;
-                        return Ended::Kept(Kept::Lost);
-                    }
+                    Swapped::Conflict(current) => (record, fresh) = (current, true),
+                    Swapped::Absent => return self.gone(&record).await,
                 },
-                Err(error) => {
-                    self.complain(&error);
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
+                Err(error) => self.pause(&error, &mut pause).await,
             }
         }
+    }
+
+    async fn gone(&self, last_seen: &Record) -> Ended {
+        self.note(machine::absent(last_seen)).await;
+        Ended::Kept(Kept::Lost)
     }
 
     fn wake(&self, record: &Record) {
@@ -216,10 +227,13 @@ impl Attempt {
         }
     }
 
-    fn complain(&self, error: &StoreError) {
+    /// Says that the store did not answer, and waits before the next try, longer each time.
+    async fn pause(&self, error: &StoreError, pause: &mut Duration) {
         let tag = self.engine.secret().key_tag(&self.record.lock().key);
         let source = std::error::Error::source(error).map(ToString::to_string);
         tracing::warn!(key = %tag, %error, source, "a result is not durable yet; trying again");
+        tokio::time::sleep(*pause).await;
+        *pause = (*pause * 2).min(LONGEST_PAUSE);
     }
 
     async fn note(&self, entry: JournalEntry) {
