@@ -1,6 +1,6 @@
 //! What operators do with a key, and what the background loops do: read, ask the machine, swap.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use onlyonce_core::{
     Record, RecordId, State,
@@ -132,7 +132,11 @@ impl Engine {
                 continue;
             };
             // A conflict means that somebody else was faster, which is just as well.
-            if let Swapped::Done(record) = self.swap(record.revision, change).await?.value {
+            let Some(swapped) = self.past_unreadable(self.swap(record.revision, change).await)?
+            else {
+                continue;
+            };
+            if let Swapped::Done(record) = swapped.value {
                 swept += 1;
                 self.0.waiters.wake_all(record.id);
                 let tag = self.secret().key_tag(&record.key);
@@ -154,18 +158,32 @@ impl Engine {
             match machine::expire(&record, reply.now) {
                 Reaped::Keep => {}
                 Reaped::Expire(change) => {
-                    let swapped = self.swap(record.revision, change).await?.value;
-                    expired += usize::from(matches!(swapped, Swapped::Done(_)));
+                    let swapped = self.swap(record.revision, change).await;
+                    let done = self
+                        .past_unreadable(swapped)?
+                        .is_some_and(|reply| matches!(reply.value, Swapped::Done(_)));
+                    expired += usize::from(done);
                 }
                 Reaped::Delete => {
-                    let store: &Arc<dyn onlyonce_store::Store> = &self.0.store;
-                    let gone = self
-                        .bounded_read(store.delete(record.id, record.revision))
-                        .await?;
-                    deleted += usize::from(gone);
+                    let delete = self.0.store.delete(record.id, record.revision);
+                    let gone = self.past_unreadable(self.bounded_read(delete).await)?;
+                    deleted += usize::from(gone.unwrap_or(false));
                 }
             }
         }
         Ok((expired, deleted, reply.value.wrapped))
+    }
+
+    /// What a loop got for one row. A row that cannot be read is left as it is (`None`) and must
+    /// not keep the loop from the others; any other error ends the run.
+    fn past_unreadable<T>(&self, got: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+        match got {
+            Ok(got) => Ok(Some(got)),
+            Err(error @ (StoreError::Unreadable(_) | StoreError::Collision)) => {
+                tracing::error!(%error, "a record is left as it is");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 }
