@@ -260,7 +260,12 @@ impl Engine {
             };
             if record.attempt_id == attempt_id {
                 // An earlier write whose answer was lost did happen.
-                return own(record, began_as);
+                if machine::is_running(&record) {
+                    return own(record, began_as);
+                }
+                // And its lease has lapsed since: others may settle the key, so nothing is sent.
+                let lapsed = "the reservation lapsed before it was confirmed";
+                return Err(Unavailable(StoreError::Unavailable(lapsed.into())));
             }
             let recipe = self.recipe(record.recipe, policy).await?;
             let request = arrival.request(attempt_id, &recipe, self.secret());
