@@ -94,13 +94,19 @@ impl Fence {
     }
 }
 
-/// The number of writes to a row. A swap compares it.
+/// Goes up by one with every write to a row. A swap compares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// The revision of a row that was just inserted.
-    pub const FIRST: Self = Self(1);
+    /// The revision of a row that was just inserted for `attempt`.
+    ///
+    /// It does not begin at one: a row that is deleted and inserted again would repeat the numbers
+    /// of the first, and a swap or a deletion that was meant for the first could hit the second.
+    /// 47 of the attempt's random bits keep the two apart, and fit into six bytes.
+    pub fn first_of(attempt: AttemptId) -> Self {
+        Self(u64::try_from(attempt.0 >> 81).unwrap_or_default().saturating_add(1))
+    }
 
     /// The revision after one more write.
     pub fn next(self) -> Self {
