@@ -190,13 +190,16 @@ async fn watch(shared: &Shared, attempt: &Attempt, client: &mut Client, started:
         let unknown = Settlement::Unknown(LastError::Timeout);
         // Telling the client does not wait for ever; the lease tells everybody else.
         let settled = attempt.settle(&unknown);
-        if tokio::time::timeout(policy.completion_grace, settled)
-            .await
-            .is_ok()
-        {
+        let ended = tokio::time::timeout(policy.completion_grace, settled).await;
+        if let Ok(Ended::Settled(_)) = ended {
             shared.stats.count(Event::BecameUnknown);
         }
-        client.tell(Problem::TimedOut.response(policy));
+        // Somebody may have completed the key in the meantime.
+        let stored = ended.ok().and_then(|ended| other_answer(&ended, &unknown));
+        client.tell(match stored {
+            Some(replay) => reply::replayed(&replay, &client.key, policy),
+            None => Problem::TimedOut.response(policy),
+        });
     }
     tokio::time::sleep_until(end).await;
 }
