@@ -194,6 +194,10 @@ impl Store for FaultyStore {
         self.read(self.inner.recipe(id)).await
     }
 
+    async fn probe(&self) -> Result<(), StoreError> {
+        self.write(self.inner.probe()).await
+    }
+
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {
         self.inner.wakeups()
     }

@@ -320,6 +320,12 @@ pub trait Store: Send + Sync + 'static {
     /// Any [`StoreError`] but `Ambiguous`.
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError>;
 
+    /// Writes something of no account, durably: whether records could be written now.
+    ///
+    /// # Errors
+    /// Any [`StoreError`]: they could not.
+    async fn probe(&self) -> Result<(), StoreError>;
+
     /// Ids of records that changed, from any node, for waiters. A hint: polling is the truth.
     fn wakeups(&self) -> broadcast::Receiver<RecordId>;
 }
