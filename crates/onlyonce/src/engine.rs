@@ -19,6 +19,7 @@ use onlyonce_core::{
 };
 use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped};
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use arrival::Arrival;
 pub use attempt::{Attempt, Began, Ended, Kept};
@@ -36,6 +37,11 @@ const SECOND_LOOK: Duration = Duration::from_millis(500);
 const FIRST_POLL: Duration = Duration::from_millis(50);
 const LONGEST_POLL: Duration = Duration::from_secs(1);
 
+/// The unit in which room for request bodies is counted, in bytes.
+const GATHER_UNIT: usize = 1 << 10;
+/// Reservations at once that are looked after once they cannot be used.
+const MAX_RELEASING: usize = 1_000;
+
 /// How the engine talks to its store.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
@@ -43,6 +49,10 @@ pub struct EngineOptions {
     pub store_timeout: Duration,
     /// Local time.
     pub clock: Clock,
+    /// Executions at once. Beyond it a new key is told that the upstream was not reached.
+    pub max_executions: usize,
+    /// Bytes of request bodies at once that are being read or wait to be sent.
+    pub max_gathered_bytes: usize,
 }
 
 impl Default for EngineOptions {
@@ -50,6 +60,8 @@ impl Default for EngineOptions {
         Self {
             store_timeout: Duration::from_secs(2),
             clock: Clock::system(),
+            max_executions: 10_000,
+            max_gathered_bytes: 256 << 20,
         }
     }
 }
@@ -94,6 +106,12 @@ struct Inner {
     policies: RwLock<HashMap<Arc<str>, Arc<Policy>>>,
     recipes: Mutex<HashMap<RecipeId, Arc<Recipe>>>,
     running: tokio::sync::watch::Sender<usize>,
+    /// Room for executions.
+    executions: Arc<Semaphore>,
+    /// Room for request bodies, in units of [`GATHER_UNIT`].
+    gathering: Arc<Semaphore>,
+    /// Room for reservations that are looked after once they cannot be used.
+    releasing: Arc<Semaphore>,
 }
 
 /// Counts an execution for as long as it lives.
@@ -110,6 +128,8 @@ impl Engine {
     /// wake-ups in a task.
     pub fn start(store: Arc<dyn Store>, options: EngineOptions) -> Self {
         let waiters = Waiters::default();
+        let executions = options.max_executions.min(Semaphore::MAX_PERMITS);
+        let gathering = (options.max_gathered_bytes / GATHER_UNIT).min(Semaphore::MAX_PERMITS);
         tokio::spawn(listen(store.wakeups(), waiters.clone()));
         Self(Arc::new(Inner {
             store,
@@ -118,6 +138,9 @@ impl Engine {
             policies: RwLock::default(),
             recipes: Mutex::default(),
             running: tokio::sync::watch::Sender::new(0),
+            executions: Arc::new(Semaphore::new(executions)),
+            gathering: Arc::new(Semaphore::new(gathering)),
+            releasing: Arc::new(Semaphore::new(MAX_RELEASING)),
         }))
     }
 
@@ -135,6 +158,27 @@ impl Engine {
     pub(crate) fn running(&self) -> Running {
         self.0.running.send_modify(|running| *running += 1);
         Running(self.clone())
+    }
+
+    /// Room for one more execution, or `None` where there is none.
+    pub(crate) fn room_to_execute(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.executions.clone().try_acquire_owned().ok()
+    }
+
+    /// Room for a request body of up to `bytes`, once there is some.
+    pub(crate) async fn room_to_gather(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
+        let all = self.0.options.max_gathered_bytes / GATHER_UNIT;
+        let units = usize::try_from(bytes)
+            .unwrap_or(usize::MAX)
+            .div_ceil(GATHER_UNIT)
+            .clamp(1, all.max(1));
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        self.0
+            .gathering
+            .clone()
+            .acquire_many_owned(units)
+            .await
+            .ok()
     }
 
     /// Resolves when no execution of this process is under way.
@@ -219,7 +263,9 @@ impl Engine {
         let began = self.0.options.clock.moment();
         let attempt_id = fresh_attempt_id();
         let outcome = self.admit_as(attempt_id, began, arrival, policy).await;
-        if outcome.is_err() {
+        if let Err(Unavailable(error)) = &outcome
+            && error.is_ambiguous()
+        {
             self.release_later(arrival.id(), attempt_id, policy.clone());
         }
         outcome
@@ -259,12 +305,16 @@ impl Engine {
             }
             let recipe = self.recipe(record.recipe, policy).await?;
             let request = arrival.request(attempt_id, &recipe, self.secret());
+            let mut lapses = false;
             let change = match machine::admit(&record, &request, now, policy) {
                 Admission::Execute(change) => {
                     began_as = Began::from_journal(&change.journal);
                     change
                 }
-                Admission::Lapse(change) => change,
+                Admission::Lapse(change) => {
+                    lapses = true;
+                    change
+                }
                 Admission::InFlight(how) => return Ok(Admitted::InFlight(how)),
                 Admission::Replay(response) => {
                     return Ok(Admitted::Replay(replay(response, &record)));
@@ -277,6 +327,9 @@ impl Engine {
                 .swap_twice(record.revision, change)
                 .await
                 .map_err(Unavailable)?;
+            if lapses && matches!(reply.value, Swapped::Done(_)) {
+                metrics::counter!(crate::stats::ZOMBIES).increment(1);
+            }
             found = match reply.value {
                 Swapped::Done(record) | Swapped::Conflict(record) => Some(Reply {
                     now: reply.now,
@@ -387,11 +440,13 @@ impl Engine {
     ) -> Result<Option<Woken>, Unavailable> {
         let id = arrival.id();
         let mut pause = FIRST_POLL;
+        let mut bounds = (policy.waiters_per_key, policy.waiters);
         loop {
-            let bounds = (policy.waiters_per_key, policy.waiters);
             let Some(mut place) = self.0.waiters.join(id, bounds.0, bounds.1) else {
                 return Ok(None);
             };
+            // Whoever was woken for nothing does not lose its place to newcomers.
+            bounds = (usize::MAX, usize::MAX);
             // Joined before looking, so that no wake-up falls between.
             match self.look(arrival, policy).await? {
                 Some(Admitted::InFlight(_)) => {}

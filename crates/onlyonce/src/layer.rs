@@ -28,12 +28,21 @@ use crate::{
 };
 
 /// Whose request it is.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Identity {
     /// The namespace of its key.
     pub scope: Scope,
     /// What tells callers apart where they share the scope; empty where they do not.
     caller: Option<Vec<Vec<u8>>>,
+}
+
+impl std::fmt::Debug for Identity {
+    /// Without what tells callers apart, which may be a credential.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity")
+            .field("scope", &self.scope)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Identity {

@@ -31,6 +31,8 @@ pub enum Problem {
     KeyInvalid(String),
     /// The request's body is larger than the limit, in bytes.
     RequestTooLarge(u64),
+    /// The request's body took too long to arrive.
+    RequestTimeout,
     /// The request's body ended before its end, or was not valid HTTP.
     RequestIncomplete,
     /// The key was used for another request, or by another caller.
@@ -80,6 +82,7 @@ impl Problem {
             Self::KeyInvalid(_) => "idempotency_key_invalid",
             Self::RequestTooLarge(_) => "request_too_large",
             Self::RequestIncomplete => "request_incomplete",
+            Self::RequestTimeout => "request_timeout",
             Self::KeyReused => "idempotency_key_reused",
             Self::InProgress | Self::InProgressAt(_) => "idempotency_key_in_progress",
             Self::OutcomeUnknown | Self::TimedOut | Self::ConnectionLost | Self::NotDurable => {
@@ -98,11 +101,12 @@ impl Problem {
     }
 
     /// The codes of every problem, for the documents.
-    pub const CODES: [&'static str; 16] = [
+    pub const CODES: [&'static str; 17] = [
         "idempotency_key_missing",
         "idempotency_key_invalid",
         "request_too_large",
         "request_incomplete",
+        "request_timeout",
         "idempotency_key_reused",
         "idempotency_key_in_progress",
         "idempotency_outcome_unknown",
@@ -122,6 +126,7 @@ impl Problem {
             Self::KeyMissing => policy.missing_status,
             Self::KeyInvalid(_) | Self::RequestIncomplete => StatusCode::BAD_REQUEST,
             Self::RequestTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::KeyReused => policy.reused_status,
             Self::InProgressAt(_) => StatusCode::ACCEPTED,
             Self::InProgress | Self::OutcomeUnknown | Self::NotStored { .. } | Self::KeyExpired => {
@@ -143,6 +148,7 @@ impl Problem {
             Self::KeyInvalid(_) => "Idempotency key invalid",
             Self::RequestTooLarge(_) => "Request too large",
             Self::RequestIncomplete => "Request incomplete",
+            Self::RequestTimeout => "Request timeout",
             Self::KeyReused => "Idempotency key reused",
             Self::InProgress | Self::InProgressAt(_) => "Request in progress",
             Self::OutcomeUnknown | Self::TimedOut | Self::ConnectionLost | Self::NotDurable => {
@@ -174,6 +180,9 @@ impl Problem {
                 "The body is larger than {limit} bytes, the limit for requests with a key. Nothing \
                  was executed."
             ),
+            Self::RequestTimeout => "The body of this request took too long to arrive. Nothing was \
+                 executed and the key was not used. Send it again with the same key."
+                .to_owned(),
             Self::RequestIncomplete => "The body of this request did not arrive whole. Nothing was \
                  executed and the key was not used. Send it again with the same key."
                 .to_owned(),
@@ -245,6 +254,7 @@ impl Problem {
             | Self::KeyExpired => Some(false),
             Self::RequestTooLarge(_)
             | Self::RequestIncomplete
+            | Self::RequestTimeout
             | Self::UpstreamFailed
             | Self::UpstreamTimeout
             | Self::Unauthenticated
@@ -264,6 +274,7 @@ impl Problem {
             | Self::KeyInvalid(_)
             | Self::RequestTooLarge(_)
             | Self::RequestIncomplete
+            | Self::RequestTimeout
             | Self::KeyReused
             | Self::TimedOut
             | Self::ConnectionLost

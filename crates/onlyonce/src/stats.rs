@@ -4,6 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use metrics::{Counter, counter};
 
+/// Counts leases that lapsed, whoever noticed.
+pub(crate) const ZOMBIES: &str = "api_idempotency_zombie_key_total";
+
 macro_rules! events {
     ($($(#[$doc:meta])* $event:ident $(=> $metric:literal)?,)*) => {
         /// Something that a route counts.

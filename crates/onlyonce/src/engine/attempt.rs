@@ -227,7 +227,13 @@ impl Engine {
     /// Nothing was sent for it.
     pub(super) fn release_later(&self, id: RecordId, attempt: AttemptId, policy: Arc<Policy>) {
         let engine = self.clone();
+        // Beyond this the sweeper has them, and an operator can tell from the journal.
+        let Ok(room) = self.0.releasing.clone().try_acquire_owned() else {
+            return;
+        };
+        let running = self.running();
         tokio::spawn(async move {
+            let _held = (room, running);
             let release = Settlement::Release(LastError::NotSent);
             let tries = async {
                 let mut pause = FIRST_PAUSE;
@@ -248,8 +254,8 @@ impl Engine {
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             };
-            // After its lease the sweeper has it, and an operator or a late look can release it.
-            let _ = tokio::time::timeout(policy.lease, tries).await;
+            // A late result of its own attempt is taken even after the lease has lapsed.
+            let _ = tokio::time::timeout(policy.max_execution, tries).await;
         });
     }
 }

@@ -1,6 +1,8 @@
 //! What operators do with a key, and what the background loops do: read, ask the machine, swap.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
+
+use futures_util::future::join_all;
 
 use onlyonce_core::{
     Record, RecordId, State,
@@ -125,21 +127,26 @@ impl Engine {
     pub async fn sweep_some(&self, limit: usize) -> Result<(usize, usize), StoreError> {
         let reply = self.bounded_read(self.0.store.lapsed(limit)).await?;
         let found = reply.value.len();
-        let mut swept = 0;
-        for record in reply.value {
+        // All at once, so that a store that commits in groups commits them in one.
+        let swept = join_all(reply.value.iter().map(|record| async {
             let policy = self.policy(&record.route);
-            let Swept::Lapsed(change) = machine::sweep(&record, reply.now, Some(&policy)) else {
-                continue;
+            let Swept::Lapsed(change) = machine::sweep(record, reply.now, Some(&policy)) else {
+                return Ok(false);
             };
             // A conflict means that somebody else was faster, which is just as well.
-            if let Swapped::Done(record) = self.swap(record.revision, change).await?.value {
-                swept += 1;
+            let done = matches!(
+                self.swap(record.revision, change).await?.value,
+                Swapped::Done(_)
+            );
+            if done {
                 self.0.waiters.wake_all(record.id);
                 let tag = self.secret().key_tag(&record.key);
                 tracing::warn!(key = %tag, route = %record.route, "a lease lapsed: unknown");
             }
-        }
-        Ok((swept, found))
+            Ok(done)
+        }))
+        .await;
+        Ok((count(swept)?, found))
     }
 
     /// Walks one stretch of the records and expires or deletes what is due. Says how many it
@@ -149,23 +156,39 @@ impl Engine {
     /// A [`StoreError`] if the store cannot be asked; what was done until then stands.
     pub async fn reap_some(&self, limit: usize) -> Result<(usize, usize, bool), StoreError> {
         let reply = self.bounded_read(self.0.store.walk(limit)).await?;
-        let (mut expired, mut deleted) = (0, 0);
+        let (mut expiring, mut deleting) = (Vec::new(), Vec::new());
         for record in reply.value.candidates {
             match machine::expire(&record, reply.now) {
                 Reaped::Keep => {}
-                Reaped::Expire(change) => {
-                    let swapped = self.swap(record.revision, change).await?.value;
-                    expired += usize::from(matches!(swapped, Swapped::Done(_)));
-                }
-                Reaped::Delete => {
-                    let store: &Arc<dyn onlyonce_store::Store> = &self.0.store;
-                    let gone = self
-                        .bounded_read(store.delete(record.id, record.revision))
-                        .await?;
-                    deleted += usize::from(gone);
-                }
+                Reaped::Expire(change) => expiring.push((record.revision, change)),
+                Reaped::Delete => deleting.push((record.id, record.revision)),
             }
         }
-        Ok((expired, deleted, reply.value.wrapped))
+        let expired = join_all(expiring.into_iter().map(|(revision, change)| async move {
+            let swapped = self.swap(revision, change).await?.value;
+            Ok(matches!(swapped, Swapped::Done(_)))
+        }))
+        .await;
+        let deleted = join_all(deleting.into_iter().map(|(id, revision)| async move {
+            self.bounded_read(self.0.store.delete(id, revision)).await
+        }))
+        .await;
+        Ok((count(expired)?, count(deleted)?, reply.value.wrapped))
+    }
+}
+
+/// How many were done; an error only if none was.
+fn count(outcomes: Vec<Result<bool, StoreError>>) -> Result<usize, StoreError> {
+    let mut done = 0;
+    let mut failed = None;
+    for outcome in outcomes {
+        match outcome {
+            Ok(one) => done += usize::from(one),
+            Err(error) => failed = Some(error),
+        }
+    }
+    match failed {
+        Some(error) if done == 0 => Err(error),
+        _ => Ok(done),
     }
 }

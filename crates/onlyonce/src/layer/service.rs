@@ -14,7 +14,11 @@ use onlyonce_core::{
     Key,
     policy::{OnInFlight, OnStoreError},
 };
-use tokio::{sync::oneshot, time::Instant};
+use onlyonce_store::StoreError;
+use tokio::{
+    sync::{OwnedSemaphorePermit, oneshot},
+    time::Instant,
+};
 use tower::ServiceExt;
 use tower_service::Service;
 
@@ -112,9 +116,9 @@ enum Wanted {
 
 fn wanted_key(shared: &Shared, parts: &Parts) -> Wanted {
     let policy = &shared.policy;
-    let never = parts.method == Method::OPTIONS
-        || parts.method == Method::CONNECT
-        || parts.headers.contains_key(header::UPGRADE);
+    // An `Upgrade` on one of the methods is not obeyed but removed: some clients send `h2c` with
+    // every POST, and passing those through would leave them unprotected.
+    let never = parts.method == Method::OPTIONS || parts.method == Method::CONNECT;
     if never || !policy.honours(&parts.method) {
         return Wanted::Nothing;
     }
@@ -148,6 +152,8 @@ pub(super) struct Pending {
     body: Bytes,
     key: HeaderValue,
     prefers: Option<u64>,
+    /// Room for the body among those of other requests.
+    _room: OwnedSemaphorePermit,
 }
 
 async fn gather<B>(
@@ -171,11 +177,22 @@ where
         return Err(too_large());
     }
     let capacity = usize::try_from(limit).unwrap_or(usize::MAX);
-    let body = match Limited::new(body, capacity).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
-        Err(_) => return Err(Problem::RequestIncomplete),
+    let most = body.size_hint().upper().unwrap_or(limit);
+    let gathered = async {
+        let room = shared
+            .engine
+            .room_to_gather(most)
+            .await
+            .ok_or(Problem::RequestTimeout)?;
+        match Limited::new(body, capacity).collect().await {
+            Ok(body) => Ok((body.to_bytes(), room)),
+            Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+            Err(_) => Err(Problem::RequestIncomplete),
+        }
     };
+    // A body has as long to arrive as its answer has.
+    let gathered = tokio::time::timeout(shared.policy.timeout, gathered).await;
+    let (body, room) = gathered.unwrap_or(Err(Problem::RequestTimeout))?;
     let identity = shared
         .identify
         .identify(&parts)
@@ -203,6 +220,7 @@ where
         body,
         key: value,
         prefers,
+        _room: room,
     }))
 }
 
@@ -279,7 +297,7 @@ where
                         admitted
                     }
                     Ok(Told::Unavailable(error, back)) => {
-                        return unavailable(&shared, inner, back, &error).await;
+                        return unavailable(&shared, inner, back, &error, waited).await;
                     }
                     // The task ended without a word: whatever it did is not known here.
                     Err(_) => return Ok(Problem::NotDurable.response(policy)),
@@ -295,7 +313,8 @@ where
         }
         let deadline = pending.deadline(arrived, policy.wait_timeout);
         if how != OnInFlight::Wait || Instant::now() >= deadline {
-            let problem = reply::in_flight(how, pending.arrival.key().as_str());
+            let route = policy.key_per_route.then_some(&*shared.route);
+            let problem = reply::in_flight(how, pending.arrival.key().as_str(), route);
             return Ok(problem.response(policy));
         }
         if !waited {
@@ -310,7 +329,7 @@ where
             Ok(Some(Woken::Answer(admitted))) => next = Some(*admitted),
             Ok(Some(Woken::AskAgain)) => {}
             Ok(None) => return Ok(Problem::InProgress.response(policy)),
-            Err(error) => return unavailable(&shared, inner, pending, &error).await,
+            Err(error) => return unavailable(&shared, inner, pending, &error, true).await,
         }
     }
 }
@@ -356,6 +375,11 @@ async fn ask<S, R>(
     R::Error: Into<BoxError>,
 {
     let _running = shared.engine.running();
+    let Some(_room) = shared.engine.room_to_execute() else {
+        shared.stats.count(Event::NotSent);
+        let response = Problem::UpstreamNotReached.response(&shared.policy);
+        return drop(tell.send(Told::Answer(response)));
+    };
     // A client that has gone needs none of these answers, so a failed send is no failure.
     match shared
         .engine
@@ -376,6 +400,7 @@ async fn unavailable<S, R>(
     inner: S,
     pending: Box<Pending>,
     error: &Unavailable,
+    first_is_running: bool,
 ) -> Result<Response<Body>, S::Error>
 where
     S: Service<Request<Body>, Response = Response<R>>,
@@ -386,17 +411,24 @@ where
     let tag = shared.engine.secret().key_tag(pending.arrival.key());
     let reason = std::error::Error::source(&error.0).map(ToString::to_string);
     tracing::error!(key = %tag, route = %shared.route, error = %error.0, reason, "store error");
-    match shared.policy.on_store_error {
-        OnStoreError::Refuse => Ok(Problem::StoreUnavailable.response(&shared.policy)),
-        OnStoreError::Bypass => {
-            shared.stats.count(Event::Bypassed);
-            let (request, _) = pending.into_request(None);
-            let (parts, body) = request.into_parts();
-            let mut response = pass(inner, parts, body).await?;
-            response
-                .headers_mut()
-                .insert(STATUS, HeaderValue::from_static("bypassed"));
-            Ok(response)
-        }
+    // What the store holds but cannot be read, and what is known to be running, is never bypassed.
+    let absent = matches!(
+        error.0,
+        StoreError::Unavailable(_) | StoreError::Ambiguous(_)
+    );
+    let policy = &shared.policy;
+    if policy.on_store_error == OnStoreError::Refuse || !absent || first_is_running {
+        return Ok(Problem::StoreUnavailable.response(policy));
     }
+    shared.stats.count(Event::Bypassed);
+    let (request, _) = pending.into_request(None);
+    let (parts, body) = request.into_parts();
+    let Ok(answered) = tokio::time::timeout(policy.timeout, pass(inner, parts, body)).await else {
+        return Ok(Problem::UpstreamTimeout.response(policy));
+    };
+    let mut response = answered?;
+    response
+        .headers_mut()
+        .insert(STATUS, HeaderValue::from_static("bypassed"));
+    Ok(response)
 }
