@@ -20,7 +20,7 @@ mod scalar;
 mod section;
 mod store;
 mod tree;
-mod units;
+pub(crate) mod units;
 mod unsupported;
 
 use std::{
