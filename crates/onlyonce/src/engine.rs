@@ -9,7 +9,14 @@ mod attempt;
 mod operate;
 mod waiters;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use onlyonce_core::{
     AttemptId, Policy, Recipe, RecipeId, Record, RecordId, Secret, Timestamp,
@@ -37,6 +44,8 @@ const SECOND_LOOK: Duration = Duration::from_millis(500);
 const FIRST_POLL: Duration = Duration::from_millis(50);
 const LONGEST_POLL: Duration = Duration::from_secs(1);
 
+/// How long wake-ups are listened to after the last waiter has gone.
+const LINGER: Duration = Duration::from_secs(1);
 /// The unit in which room for request bodies is counted, in bytes.
 const GATHER_UNIT: usize = 1 << 10;
 /// Reservations at once that are looked after once they cannot be used.
@@ -106,6 +115,9 @@ struct Inner {
     policies: RwLock<HashMap<Arc<str>, Arc<Policy>>>,
     recipes: Mutex<HashMap<RecipeId, Arc<Recipe>>>,
     running: tokio::sync::watch::Sender<usize>,
+    /// Whether a task listens to the store's wake-ups: only while somebody waits, since otherwise
+    /// every settlement would wake it for nothing.
+    listening: Arc<AtomicBool>,
     /// Room for executions.
     executions: Arc<Semaphore>,
     /// Room for request bodies, in units of [`GATHER_UNIT`].
@@ -124,13 +136,11 @@ impl Drop for Running {
 }
 
 impl Engine {
-    /// An engine on `store`. Must be called inside a tokio runtime, since it listens to the store's
-    /// wake-ups in a task.
+    /// An engine on `store`. Its work is done in tasks of the tokio runtime that it is used in.
     pub fn start(store: Arc<dyn Store>, options: EngineOptions) -> Self {
         let waiters = Waiters::default();
         let executions = options.max_executions.min(Semaphore::MAX_PERMITS);
         let gathering = (options.max_gathered_bytes / GATHER_UNIT).min(Semaphore::MAX_PERMITS);
-        tokio::spawn(listen(store.wakeups(), waiters.clone()));
         Self(Arc::new(Inner {
             store,
             options,
@@ -138,6 +148,7 @@ impl Engine {
             policies: RwLock::default(),
             recipes: Mutex::default(),
             running: tokio::sync::watch::Sender::new(0),
+            listening: Arc::default(),
             executions: Arc::new(Semaphore::new(executions)),
             gathering: Arc::new(Semaphore::new(gathering)),
             releasing: Arc::new(Semaphore::new(MAX_RELEASING)),
@@ -447,6 +458,7 @@ impl Engine {
             };
             // Whoever was woken for nothing does not lose its place to newcomers.
             bounds = (usize::MAX, usize::MAX);
+            self.listen();
             // Joined before looking, so that no wake-up falls between.
             match self.look(arrival, policy).await? {
                 Some(Admitted::InFlight(_)) => {}
@@ -486,6 +498,19 @@ impl Engine {
             }
             tokio::time::sleep(pause.min(deadline - tokio::time::Instant::now())).await;
             pause = (pause * 2).min(LONGEST_POLL);
+        }
+    }
+
+    /// Makes sure that the store's wake-ups reach the waiters.
+    fn listen(&self) {
+        let inner = &self.0;
+        if !inner.listening.swap(true, Ordering::SeqCst) {
+            let wakeups = inner.store.wakeups();
+            tokio::spawn(pass_on(
+                wakeups,
+                inner.waiters.clone(),
+                inner.listening.clone(),
+            ));
         }
     }
 
@@ -548,12 +573,28 @@ fn fresh_attempt_id() -> AttemptId {
     AttemptId(u128::from_be_bytes(bytes))
 }
 
-/// Hands the store's wake-ups to the waiters. One is woken; if the key has settled for good, it
-/// wakes the others.
-async fn listen(mut wakeups: tokio::sync::broadcast::Receiver<RecordId>, waiters: Waiters) {
+/// Hands the store's wake-ups to the waiters, until nobody waits. One is woken; if the key has
+/// settled for good, it wakes the others.
+async fn pass_on(
+    mut wakeups: tokio::sync::broadcast::Receiver<RecordId>,
+    waiters: Waiters,
+    listening: Arc<AtomicBool>,
+) {
     use tokio::sync::broadcast::error::RecvError;
     loop {
-        match wakeups.recv().await {
+        let heard = tokio::select! {
+            biased;
+            heard = wakeups.recv() => heard,
+            () = tokio::time::sleep(LINGER) => {
+                if waiters.total() == 0 {
+                    // One that joins at this moment starts another task, or polls.
+                    listening.store(false, Ordering::SeqCst);
+                    return;
+                }
+                continue;
+            }
+        };
+        match heard {
             Ok(id) => waiters.wake_one(id),
             Err(RecvError::Lagged(_)) => waiters.wake_everybody(),
             Err(RecvError::Closed) => return,

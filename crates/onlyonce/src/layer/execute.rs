@@ -24,7 +24,7 @@ use tower_service::Service;
 use super::{
     Shared,
     capture::{Captured, capture, is_unkeepable},
-    headers::{OUTCOME, stored},
+    headers::{OUTCOME, compact, stored},
     reply,
     service::Told,
     strip_hop_by_hop,
@@ -363,11 +363,19 @@ fn judge(shared: &Shared, attempt: &Attempt, parts: &mut Parts, body: StoredBody
         });
     strip_hop_by_hop(&mut parts.headers);
     match policy.judge(parts.status, attempt.record().fence, declared) {
-        Verdict::Complete => Settlement::Complete(Arc::new(StoredResponse {
-            status: parts.status,
-            headers: stored(&parts.headers, parts.status, policy),
-            body,
-        })),
+        Verdict::Complete => {
+            let mut headers = stored(&parts.headers, parts.status, policy);
+            let mut body = body;
+            match &mut body {
+                StoredBody::Full { bytes, .. } => compact(&mut headers, bytes),
+                StoredBody::NotStored => compact(&mut headers, &mut Bytes::new()),
+            }
+            Settlement::Complete(Arc::new(StoredResponse {
+                status: parts.status,
+                headers,
+                body,
+            }))
+        }
         Verdict::Release(error) => Settlement::Release(error),
         Verdict::Unknown(error) => Settlement::Unknown(error),
     }

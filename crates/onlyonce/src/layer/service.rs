@@ -23,7 +23,7 @@ use tower::ServiceExt;
 use tower_service::Service;
 
 use super::{
-    Shared,
+    Identity, Shared,
     execute::execute,
     headers::{self, ATTEMPT, KeyHeader, STATUS, preferred_wait, read_key, strip_claims},
     reply, strip_hop_by_hop,
@@ -82,12 +82,12 @@ where
             let arrived = Instant::now();
             let (mut parts, body) = request.into_parts();
             strip_claims(&mut parts.headers, &shared.policy);
-            let (key, value) = match wanted_key(&shared, &parts) {
-                Wanted::Key(key, value) => (key, value),
+            let (key, value, identity) = match wanted_key(&shared, &parts) {
+                Wanted::Key(key, value, identity) => (key, value, identity),
                 Wanted::Nothing => return pass(inner, parts, Body::stream(body)).await,
                 Wanted::Refuse(problem) => return Ok(problem.response(&shared.policy)),
             };
-            let pending = match gather(&shared, parts, body, key, value).await {
+            let pending = match gather(&shared, parts, body, (key, value, identity)).await {
                 Ok(pending) => pending,
                 Err(problem) => return Ok(problem.response(&shared.policy)),
             };
@@ -110,7 +110,7 @@ where
 enum Wanted {
     /// The request is none of our business.
     Nothing,
-    Key(Key, HeaderValue),
+    Key(Key, HeaderValue, Identity),
     Refuse(Problem),
 }
 
@@ -128,12 +128,12 @@ fn wanted_key(shared: &Shared, parts: &Parts) -> Wanted {
         return Wanted::Nothing;
     }
     shared.stats.count(Event::Request);
-    if shared.identify.identify(parts).is_none() {
+    let Some(identity) = shared.identify.identify(parts) else {
         shared.stats.count(Event::Unauthenticated);
         return Wanted::Refuse(Problem::Unauthenticated);
-    }
+    };
     match found {
-        KeyHeader::Present(key, value) => Wanted::Key(key, value),
+        KeyHeader::Present(key, value) => Wanted::Key(key, value, identity),
         KeyHeader::Absent => {
             shared.stats.count(Event::Enforced);
             Wanted::Refuse(Problem::KeyMissing)
@@ -160,8 +160,7 @@ async fn gather<B>(
     shared: &Shared,
     mut parts: Parts,
     body: B,
-    key: Key,
-    value: HeaderValue,
+    (key, value, identity): (Key, HeaderValue, Identity),
 ) -> Result<Box<Pending>, Problem>
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -193,10 +192,6 @@ where
     // A body has as long to arrive as its answer has.
     let gathered = tokio::time::timeout(shared.policy.timeout, gathered).await;
     let (body, room) = gathered.unwrap_or(Err(Problem::RequestTimeout))?;
-    let identity = shared
-        .identify
-        .identify(&parts)
-        .ok_or(Problem::Unauthenticated)?;
     let target = parts
         .uri
         .path_and_query()
