@@ -58,7 +58,11 @@ pub fn reconcile(
         return Looked::Ignore;
     }
     match record.state {
-        State::InProgress => keep(record, evidence),
+        State::InProgress => match source {
+            Source::Webhook(_) => keep(record, evidence),
+            // Asked about an attempt that has since been settled: it says nothing of this one.
+            Source::Kept | Source::Query(_) => Looked::Ignore,
+        },
         State::Unknown => match (evidence, source) {
             (Evidence::Completed(response), _) => {
                 Looked::Write(proven_executed(record, response, Actor::Reconciler, policy))
@@ -85,8 +89,11 @@ pub fn look(record: &Record, policy: &Policy) -> Looked {
 }
 
 fn keep(record: &Record, evidence: &Evidence) -> Looked {
-    if record.evidence.is_some() {
-        return Looked::Ignore;
+    match (&record.evidence, evidence) {
+        (None, _) => {}
+        // A provider that contradicts itself has proven nothing, so what speaks for an effect stands.
+        (Some(Evidence::NotExecuted), Evidence::Completed(_)) => {}
+        (Some(_), _) => return Looked::Ignore,
     }
     let mut draft = Draft::after(record);
     draft.record.evidence = Some(evidence.clone());
