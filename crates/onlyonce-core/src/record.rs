@@ -94,13 +94,22 @@ impl Fence {
     }
 }
 
-/// The number of writes to a row. A swap compares it.
+/// Counts the writes to a row. A swap compares it.
+///
+/// It does not begin at 1: a row that was deleted and inserted again would repeat its numbers, and
+/// an executor that slept through both would overwrite the new row by the old revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// The revision of a row that was just inserted.
-    pub const FIRST: Self = Self(1);
+    /// Few enough that a store may keep the number as a double, as Redis scripts do.
+    const START_BITS: u32 = 47;
+
+    /// The revision of a row that `attempt` inserts.
+    pub fn first_of(attempt: AttemptId) -> Self {
+        let start = attempt.0 & ((1 << Self::START_BITS) - 1);
+        Self(u64::try_from(start).expect("47 bits fit into 64"))
+    }
 
     /// The revision after one more write.
     pub fn next(self) -> Self {
@@ -278,7 +287,7 @@ pub struct Record {
     pub method: Arc<str>,
     /// The request's path and query, as forwarded.
     pub path: Arc<str>,
-    /// The number of writes.
+    /// Where the count of writes stands.
     pub revision: Revision,
     /// Where the key stands.
     pub state: State,

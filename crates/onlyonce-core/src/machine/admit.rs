@@ -87,7 +87,7 @@ pub fn first(request: &Request, policy: &Policy) -> Draft {
             route: request.route.clone(),
             method: request.method.clone(),
             path: request.path.clone(),
-            revision: Revision::FIRST,
+            revision: Revision::first_of(request.attempt_id),
             state: State::InProgress,
             attempt_id: request.attempt_id,
             fence: Fence::FIRST,
