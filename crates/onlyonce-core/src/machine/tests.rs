@@ -9,4 +9,5 @@ mod expire;
 mod invariants;
 mod sequences;
 mod settle;
+mod table;
 mod world;
