@@ -50,7 +50,9 @@ async fn charge(bank: SocketAddr, request: Request<Body>) -> Result<Response<Bod
     if declined {
         // The bank said itself that it did nothing, so the key may be used again.
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-        response.extensions_mut().insert(Outcome(Declared::NotExecuted));
+        response
+            .extensions_mut()
+            .insert(Outcome(Declared::NotExecuted));
     } else {
         *response.status_mut() = StatusCode::CREATED;
     }
@@ -94,7 +96,9 @@ async fn main() -> Result<(), BoxError> {
         ..Policy::default()
     };
     let once = IdempotencyLayer::new(engine.clone(), "payments", policy, identify).await?;
-    let service = once.layer(tower::service_fn(move |request| charge(bank_address, request)));
+    let service = once.layer(tower::service_fn(move |request| {
+        charge(bank_address, request)
+    }));
 
     let listener = TcpListener::bind("127.0.0.1:3002").await?;
     println!("listening on http://{}", listener.local_addr()?);

@@ -38,7 +38,10 @@ fn rows(section: &str) -> Vec<Vec<String>> {
 }
 
 fn first_cells(section: &str) -> Vec<String> {
-    rows(section).into_iter().map(|mut row| row.remove(0)).collect()
+    rows(section)
+        .into_iter()
+        .map(|mut row| row.remove(0))
+        .collect()
 }
 
 #[test]
@@ -103,7 +106,9 @@ fn statuses_and_hints_are_as_the_table_says() {
             let response = problem.response(&Policy::default());
             let header = |name: &str| {
                 let value = response.headers().get(name);
-                value.map_or("-", |value| value.to_str().unwrap()).to_owned()
+                value
+                    .map_or("-", |value| value.to_str().unwrap())
+                    .to_owned()
             };
             assert_eq!(header("stripe-should-retry"), header("x-should-retry"));
             vec![
@@ -125,7 +130,8 @@ fn lines(text: &str) -> Vec<&str> {
 
 #[test]
 fn listings_are_parts_of_the_examples() {
-    let examples = ["axum", "hyper"].map(|name| read(&format!("crates/onlyonce/examples/{name}.rs")));
+    let examples =
+        ["axum", "hyper"].map(|name| read(&format!("crates/onlyonce/examples/{name}.rs")));
     let page = read("docs/guide/library.md");
     let listings: Vec<&str> = page
         .split("```rust\n")

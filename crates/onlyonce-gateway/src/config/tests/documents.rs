@@ -64,7 +64,11 @@ fn the_reference_names_every_field() {
             let has_row = rows.contains(&format!("\n| `{field}` |"));
             let is_refused = refused.is_some_and(|line| line.contains(&format!("`{field}`")));
             if unsupported::field(schema, field) {
-                assert!(is_refused && !has_row, "`{field}` of {} is refused", schema.name);
+                assert!(
+                    is_refused && !has_row,
+                    "`{field}` of {} is refused",
+                    schema.name
+                );
             } else {
                 assert!(has_row, "`{field}` of {} has no row", schema.name);
             }
