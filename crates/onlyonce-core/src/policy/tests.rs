@@ -348,7 +348,7 @@ fn expected(policy: &Policy, code: u16, fence: Fence, declared: Option<Declared>
         (Some(Declared::Unknown), _) => Verdict::Unknown(LastError::DeclaredUnknown),
         (None, 409 | 423 | 425) if fence.0 > 1 => Verdict::Unknown(LastError::ConflictOnRetry),
         (None, _) if released => Verdict::Release(LastError::ReleasedStatus),
-        (None, 502 | 504) => Verdict::Unknown(LastError::UpstreamError),
+        (None, ..200 | 502 | 504) => Verdict::Unknown(LastError::UpstreamError),
         (None, 500..) => match policy.on_5xx {
             On5xx::Retry => Verdict::Release(LastError::UpstreamError),
             On5xx::Store => Verdict::Complete,
