@@ -75,6 +75,7 @@ fn problems() -> Vec<Problem> {
         Problem::KeyInvalid("why".to_owned()),
         Problem::RequestTooLarge(1),
         Problem::RequestIncomplete,
+        Problem::RequestTimeout,
         Problem::KeyReused,
         Problem::InProgress,
         Problem::InProgressAt("/.onlyonce/keys/k".to_owned()),
