@@ -89,7 +89,7 @@ pub enum ErrorFormat {
     Stripe,
 }
 
-/// The rules of CONTRACT 9 that the machine needs.
+/// The rules of reconciliation that the machine needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReconcilePolicy {
     /// The first look after a key became unknown.

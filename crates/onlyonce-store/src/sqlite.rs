@@ -68,7 +68,9 @@ pub enum OpenError {
         known: i64,
     },
     /// It was made by an older version, and may not be changed.
-    #[error("{path} has schema version {found}, and store.migrate is off: run `onlyonce migrate`")]
+    #[error(
+        "{path} has schema version {found}, and store.migrate is off: start once with store.migrate on"
+    )]
     Older {
         /// The file.
         path: PathBuf,

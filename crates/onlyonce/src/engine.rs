@@ -514,7 +514,7 @@ impl Engine {
         }
     }
 
-    async fn look(
+    pub(crate) async fn look(
         &self,
         arrival: &mut Arrival,
         policy: &Policy,

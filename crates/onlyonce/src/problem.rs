@@ -62,9 +62,9 @@ pub enum Problem {
     UpstreamNotReached,
     /// The key has expired and may not be used again.
     KeyExpired,
-    /// A request without a key failed after it was sent.
+    /// A request that no key protects failed after it was sent.
     UpstreamFailed,
-    /// A request without a key was not answered in time.
+    /// A request that no key protects was not answered in time.
     UpstreamTimeout,
     /// There is no credential.
     Unauthenticated,
@@ -174,7 +174,8 @@ impl Problem {
                  with a key of its own, and with the same key on every retry."
             ),
             Self::KeyInvalid(why) => format!(
-                "The header {header} does not hold a valid key: {why}. Nothing was executed."
+                "The header {header} does not hold a valid key: {} Nothing was executed.",
+                sentence(why)
             ),
             Self::RequestTooLarge(limit) => format!(
                 "The body is larger than {limit} bytes, the limit for requests with a key. Nothing \
@@ -217,17 +218,19 @@ impl Problem {
                  was sent upstream and nothing was executed. Send the request again with the same \
                  key."
                 .to_owned(),
-            Self::UpstreamNotReached => "The upstream could not be reached. No byte of the request \
-                 was sent and nothing was executed. Send it again with the same key."
+            Self::UpstreamNotReached => "The upstream could not be reached, or had no room. No byte \
+                 of the request was sent and nothing was executed. Send it again with the same key."
                 .to_owned(),
             Self::KeyExpired => "This key was used before and has expired. This request was not \
                  executed. Look up what became of the first one before you use a new key."
                 .to_owned(),
             Self::UpstreamFailed => "The request was sent and the connection to the upstream \
-                 failed: it may have taken effect. It carried no key, so nothing is remembered of it."
+                 failed: it may have taken effect. It was not protected by a key, so nothing is remembered \
+                 of it."
                 .to_owned(),
             Self::UpstreamTimeout => "The request was sent and the upstream did not answer in \
-                 time: it may have taken effect. It carried no key, so nothing is remembered of it."
+                 time: it may have taken effect. It was not protected by a key, so nothing is remembered of \
+                 it."
                 .to_owned(),
             Self::Unauthenticated => {
                 "This request carries no valid credential. Nothing was executed.".to_owned()
@@ -368,6 +371,11 @@ impl Problem {
         }
         serde_json::Value::Object(body).to_string().into()
     }
+}
+
+/// `text` with one full stop at its end.
+fn sentence(text: &str) -> String {
+    format!("{}.", text.trim_end_matches('.'))
 }
 
 /// Says whether a client should try again, in the two forms that clients read.

@@ -66,8 +66,12 @@ events! {
     NotSent,
     /// An attempt ended without anybody seeing how.
     BecameUnknown,
+    /// A body took too long or did not arrive whole.
+    Incomplete,
     /// A request went through without protection, since the store was away.
-    Bypassed,
+    Bypassed => "onlyonce_bypassed_total",
+    /// A key that had been released turned out to have been executed.
+    ReleaseWasWrong => "onlyonce_release_was_wrong_total",
 }
 
 /// The counts of one route.

@@ -1,4 +1,4 @@
-//! The machine against DESIGN 3: each edge by itself, everything that is possible in one sweep, and
+//! The machine against the design: each edge by itself, everything that is possible in one sweep, and
 //! random histories. What holds of every change is written down once, in `invariants`.
 
 mod admit;

@@ -198,7 +198,7 @@ impl Dialect {
                 on_in_flight: Some(OnInFlight::Wait),
                 key_scope: Some(KeyScope::Global),
                 key_per_route: Some(true),
-                // Seed 000 fails open; an enforced route has said that it would rather refuse.
+                // The gateway of that name fails open; an enforced route has said that it would rather refuse.
                 on_store_error: Some(match enforce {
                     Enforce::Off => OnStoreError::Bypass,
                     Enforce::On | Enforce::All => OnStoreError::Refuse,

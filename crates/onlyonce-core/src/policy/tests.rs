@@ -339,7 +339,7 @@ fn a_route_inherits_enabled_and_may_switch_it_off() {
     assert!(Policy::resolve(&on, &off).enabled);
 }
 
-/// CONTRACT 7 once more, as a table from status to meaning.
+/// The contract once more, as a table from status to meaning.
 fn expected(policy: &Policy, code: u16, fence: Fence, declared: Option<Declared>) -> Verdict {
     let released = codes(&policy.release_statuses).contains(&code);
     match (declared, code) {

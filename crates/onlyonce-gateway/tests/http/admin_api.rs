@@ -50,7 +50,7 @@ async fn a_token_is_needed() {
     assert_eq!(upstream.executions(), 0);
 }
 
-/// Goal: the counters of seed 000 tell what happened.
+/// Goal: the counters tell what happened.
 ///
 /// Method: a new key, a replay, a mismatch, a missing and an invalid key, a waiter.
 /// Evidence: every field of the route's line, beside the upstream's own count.
@@ -114,7 +114,7 @@ fn find_route(shown: &Value) -> Option<Value> {
         .or_else(|| listed(shown))
 }
 
-/// Goal: the list shows every field of CONTRACT 12, and filters and pages work.
+/// Goal: the list shows every field, and filters and pages work.
 ///
 /// Method: one key in each of four states; filters by state, route and key; pages of one.
 /// Evidence: the fields; each key once over all pages.

@@ -21,7 +21,7 @@ const COUNTERS: [&str; 13] = [
 /// Goal: a dashboard sees every counter before anything has happened.
 ///
 /// Method: `/metrics` right after the start.
-/// Evidence: a sample of zero for each name of CONTRACT 13, declared as a counter.
+/// Evidence: a sample of zero for each documented name, declared as a counter.
 #[tokio::test]
 async fn declared_at_zero() {
     let upstream = Upstream::start();

@@ -51,7 +51,7 @@ fn hints(answer: &Response, hint: Option<&str>) {
     assert_eq!(answer.header("x-should-retry"), hint, "{answer}");
 }
 
-/// Goal: every refusal of ours has the same shape, and its hint is the one of CONTRACT 6.
+/// Goal: every refusal of ours has the same shape, and its hint is the right one.
 ///
 /// Method: provoke each code that one gateway can give.
 /// Evidence: the fields, the hint, Retry-After where promised; executions as counted.

@@ -105,7 +105,7 @@ async fn headers_of_the_answer_are_kept_in_order() {
 
 /// Goal: what belongs to one exchange only is never stored.
 ///
-/// Method: an answer with every header that CONTRACT 6 names, then a retry.
+/// Method: an answer with every header that is never stored, then a retry.
 /// Evidence: none of them on the replay, a fresh Date; Set-Cookie reached the first client.
 #[tokio::test]
 async fn headers_of_one_exchange_are_not_stored() {

@@ -1,6 +1,13 @@
 //! An attempt that owns its key: it shows signs of life, and in the end it settles.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use onlyonce_core::{
     AttemptId, Policy, Record, RecordId,
@@ -50,6 +57,7 @@ pub struct Attempt {
     attempt_id: AttemptId,
     /// The record as last seen; heartbeats move its revision on.
     record: Arc<Mutex<Record>>,
+    release_was_wrong: AtomicBool,
 }
 
 impl fmt::Debug for Attempt {
@@ -93,6 +101,7 @@ impl Attempt {
             began_as,
             attempt_id: record.attempt_id,
             record: Arc::new(Mutex::new(record)),
+            release_was_wrong: AtomicBool::new(false),
         }
     }
 
@@ -167,9 +176,16 @@ impl Attempt {
                     return Ended::Kept(Kept::Lost);
                 }
             };
+            let wrong = change
+                .journal
+                .iter()
+                .any(|entry| entry.event == JournalEvent::ReleaseWasWrong);
             match self.engine.swap(record.revision, change).await {
                 Ok(reply) => match reply.value {
                     Swapped::Done(settled) => {
+                        if wrong {
+                            self.alarm(&settled);
+                        }
                         self.wake(&settled);
                         *self.record.lock() = settled.clone();
                         return Ended::Settled(Box::new(settled));
@@ -187,6 +203,21 @@ impl Attempt {
                 }
             }
         }
+    }
+
+    /// Whether a late result showed that the key should not have been released.
+    pub fn release_was_wrong(&self) -> bool {
+        self.release_was_wrong.load(Ordering::Relaxed)
+    }
+
+    fn alarm(&self, record: &Record) {
+        self.release_was_wrong.store(true, Ordering::Relaxed);
+        let tag = self.engine.secret().key_tag(&record.key);
+        tracing::error!(
+            key = %tag,
+            route = %record.route,
+            "release_was_wrong: a key that had been released turned out to have been executed"
+        );
     }
 
     fn wake(&self, record: &Record) {

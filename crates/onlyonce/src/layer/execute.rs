@@ -119,14 +119,19 @@ pub(super) async fn execute<S, R>(
     finish(&shared, &attempt, &mut client, finished, started).await;
 }
 
-async fn run<S, R>(inner: S, request: Request<Body>, limit: u64) -> Finished
+async fn run<S, R>(mut inner: S, request: Request<Body>, limit: u64) -> Finished
 where
     S: Service<Request<Body>, Response = Response<R>>,
     S::Error: Into<BoxError>,
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let response = match inner.oneshot(request).await {
+    let ready = match inner.ready().await {
+        Ok(ready) => ready,
+        // It was not called.
+        Err(_) => return Finished::NotSent(LastError::NotSent),
+    };
+    let response = match ready.call(request).await {
         Ok(response) => response,
         Err(error) => return failed(&*error.into()),
     };
@@ -451,6 +456,9 @@ async fn settle_within(
     let ended = tokio::time::timeout_at(end, attempt.settle(settlement))
         .await
         .ok();
+    if attempt.release_was_wrong() {
+        shared.stats.count(Event::ReleaseWasWrong);
+    }
     match (&ended, settlement) {
         (Some(Ended::Settled(_)), Settlement::Complete(_)) => shared.stats.count(Event::Stored),
         // An earlier try whose answer was lost had succeeded.

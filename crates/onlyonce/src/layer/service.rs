@@ -70,8 +70,8 @@ where
     type Error = S::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
 
-    /// Always ready: the inner service is asked when it is called, so that its not being ready
-    /// counts as nothing sent.
+    /// Always ready: the inner service is asked when it is called, and one that fails to become
+    /// ready has executed nothing.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         Poll::Ready(Ok(()))
     }
@@ -191,7 +191,14 @@ where
     };
     // A body has as long to arrive as its answer has.
     let gathered = tokio::time::timeout(shared.policy.timeout, gathered).await;
-    let (body, room) = gathered.unwrap_or(Err(Problem::RequestTimeout))?;
+    let gathered = gathered.unwrap_or(Err(Problem::RequestTimeout));
+    if matches!(
+        gathered,
+        Err(Problem::RequestTimeout | Problem::RequestIncomplete)
+    ) {
+        shared.stats.count(Event::Incomplete);
+    }
+    let (body, room) = gathered?;
     let target = parts
         .uri
         .path_and_query()
@@ -371,9 +378,19 @@ async fn ask<S, R>(
 {
     let _running = shared.engine.running();
     let Some(_room) = shared.engine.room_to_execute() else {
-        shared.stats.count(Event::NotSent);
-        let response = Problem::UpstreamNotReached.response(&shared.policy);
-        return drop(tell.send(Told::Answer(response)));
+        // What is known can still be told; only a new execution finds no room.
+        let known = shared
+            .engine
+            .look(&mut pending.arrival, &shared.policy)
+            .await;
+        return drop(tell.send(match known {
+            Ok(Some(admitted)) => Told::Admitted(admitted, pending),
+            Ok(None) => {
+                shared.stats.count(Event::NotSent);
+                Told::Answer(Problem::UpstreamNotReached.response(&shared.policy))
+            }
+            Err(error) => Told::Unavailable(error, pending),
+        }));
     };
     // A client that has gone needs none of these answers, so a failed send is no failure.
     match shared

@@ -1,4 +1,4 @@
-//! A request meets each state of DESIGN 3, at each edge of the clock.
+//! A request meets each state of the design, at each edge of the clock.
 
 use super::world::{
     FRESH, LEASE, LOOK_AFTER, OWN, START, TOMBSTONE, TTL, again, answer, around, completed,

@@ -1,5 +1,5 @@
 //! State x event x clock edge x policy, all of them: every step keeps the invariants, and what is
-//! possible is what DESIGN 3 lists, no less and no more.
+//! possible is what the design lists, no less and no more.
 
 use std::collections::BTreeSet;
 
@@ -62,7 +62,7 @@ fn every_step_keeps_the_invariants_and_every_edge_is_reached() {
     assert!(never_reached.is_empty(), "never reached: {never_reached:?}");
     assert!(
         not_in_design.is_empty(),
-        "not in DESIGN 3: {not_in_design:?}"
+        "not in the design: {not_in_design:?}"
     );
     println!("{steps} steps, {} kinds of write", seen.len());
 }

@@ -1,4 +1,4 @@
-//! What holds of every step, whatever led to it: invariants 7 to 12 of DESIGN 7, and the shape of a
+//! What holds of every step, whatever led to it: the invariants of the architecture, and the shape of a
 //! record in each state.
 
 use super::events::{Effect, End, Event, Says, Setting, Step, Voice, Who, Whose};
@@ -14,7 +14,7 @@ const F: Option<State> = Some(State::FailedRetryable);
 const U: Option<State> = Some(State::Unknown);
 const E: Option<State> = Some(State::Expired);
 
-/// The writes that DESIGN 3 knows, by hand. Everything else is a violation.
+/// The writes that the design knows, by hand. Everything else is a violation.
 pub(super) fn edges(event: Event) -> &'static [Edge] {
     match event {
         // (I, U) is a lapsed lease, (U, U) a nudge.

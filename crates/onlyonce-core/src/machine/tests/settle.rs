@@ -118,7 +118,7 @@ fn a_late_result_of_the_current_attempt_settles_an_unknown_key() {
     }
 }
 
-/// A release rests on proof, and not to have seen the end is no evidence against it; DESIGN 3 has no
+/// A release rests on proof, and not to have seen the end is no evidence against it; the design has no
 /// edge from failed_retryable to unknown. An answer is evidence, and raises the alarm.
 #[test]
 fn a_released_key_yields_to_an_answer_of_its_own_attempt_and_to_nothing_else() {
