@@ -9,10 +9,11 @@
 
 mod connection;
 mod lookup;
+mod patience;
 
 use std::sync::Arc;
 
-use http::{Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use onlyonce::{
     Body, BoxError, Engine, IdempotencyLayer, IdempotencyService, Identity, Policy, Problem,
 };
@@ -20,6 +21,7 @@ use onlyonce_core::{Scope, policy::KeyScope};
 use tower::{Layer, ServiceExt};
 
 pub(crate) use connection::serve;
+use patience::Timely;
 
 use crate::{
     config::{Config, Route},
@@ -77,11 +79,13 @@ impl Edge {
         let keyed = policy.honours(request.method())
             && (request.headers().contains_key(&policy.header_name)
                 || policy.demands_key(request.method()));
-        let answer = lane.service.clone().oneshot(request);
-        // The layer keeps its own time for requests with a key; others have only this.
+        // The layer keeps its own time for requests with a key, from their last byte on; others have
+        // only this.
         let answer = if keyed {
-            Ok(answer.await)
+            let request = request.map(|body| Timely::new(body, self.config.body_timeout));
+            Ok(lane.service.clone().oneshot(request).await)
         } else {
+            let answer = lane.service.clone().oneshot(request);
             tokio::time::timeout(policy.timeout, answer).await
         };
         match answer {
@@ -138,7 +142,7 @@ impl Who {
         }
     }
 
-    fn identity(&self, headers: &http::HeaderMap) -> Identity {
+    fn identity(&self, headers: &HeaderMap) -> Identity {
         let mut caller = Vec::new();
         for name in &self.credential_headers {
             for value in headers.get_all(name) {

@@ -24,6 +24,9 @@ pub(super) const TOP: Schema = Schema {
         "upstream_idle",
         "connect_timeout",
         "drain_timeout",
+        "header_timeout",
+        "body_timeout",
+        "send_timeout",
         "allow_scope_change",
     ],
 };
