@@ -13,7 +13,7 @@ mod patience;
 
 use std::sync::Arc;
 
-use http::{HeaderMap, Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use onlyonce::{
     Body, BoxError, Engine, IdempotencyLayer, IdempotencyService, Identity, Policy, Problem,
 };
@@ -65,6 +65,12 @@ impl Edge {
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
+        if !is_plainly_framed(request.headers()) {
+            let mut refused = Problem::RequestIncomplete.response(&self.policy);
+            let close = HeaderValue::from_static("close");
+            refused.headers_mut().insert(header::CONNECTION, close);
+            return refused;
+        }
         if let Some(rest) = request.uri().path().strip_prefix(lookup::PREFIX) {
             let rest = rest.to_owned();
             return lookup::answer(self, &request, &rest).await;
@@ -152,6 +158,15 @@ impl Who {
         }
         Identity::shared(self.scope.clone(), caller)
     }
+}
+
+/// Whether the body is as it was before it was sent: in chunks at most. Another coding would be lost
+/// on the way, since transfer codings end here, and its bytes would be taken for the body itself.
+fn is_plainly_framed(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    codings.next().is_none_or(|first| {
+        first.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none()
+    })
 }
 
 /// The path as an upstream may read it: without percent-encoding, dot segments and empty segments.
