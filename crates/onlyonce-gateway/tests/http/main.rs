@@ -11,6 +11,10 @@ mod harness;
 
 mod admin_api;
 mod asking;
+mod bad_input;
+mod bad_input_framing;
+mod bad_input_http2;
+mod bad_input_slow;
 mod bodies;
 mod callers;
 mod crash;

@@ -200,6 +200,26 @@ impl Connection {
         within("a write", self.wire.write(bytes)).await
     }
 
+    /// A connection whose end of the pipe is as narrow as the system allows.
+    pub(crate) async fn open_narrow(addr: SocketAddr) -> io::Result<Self> {
+        let socket = tokio::net::TcpSocket::new_v4()?;
+        socket.set_recv_buffer_size(4_096)?;
+        let stream = within("a connection", socket.connect(addr)).await?;
+        Ok(Self {
+            wire: Wire::new(stream),
+        })
+    }
+
+    /// Takes about `count` bytes off the socket, keeps them for `response`, and says how many.
+    pub(crate) async fn take(&mut self, count: usize) -> io::Result<usize> {
+        self.wire.take(count).await
+    }
+
+    /// Reads until the peer has closed, in good order or not, and returns what came.
+    pub(crate) async fn until_closed(&mut self) -> Vec<u8> {
+        within("the peer to close", self.wire.until_closed()).await
+    }
+
     /// The next final answer; an error if the peer broke it off.
     pub(crate) async fn response(&mut self) -> io::Result<Response> {
         within("an answer", self.read_response()).await

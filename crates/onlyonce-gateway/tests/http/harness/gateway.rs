@@ -282,6 +282,16 @@ impl Gateway {
         }
     }
 
+    /// The memory that the process holds, in KiB.
+    pub(crate) fn rss_kib(&self) -> u64 {
+        let id = self.running.child.id().expect("a running gateway");
+        let status = std::fs::read_to_string(format!("/proc/{id}/status"))
+            .expect("the gateway is still running");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        line.and_then(|line| line.split_whitespace().next()?.parse().ok())
+            .expect("a VmRSS line in KiB")
+    }
+
     /// From now on no file of the gateway may be written; `false` lifts that again.
     pub(crate) fn fill_disk(&self, full: bool) {
         assert!(self.launch.full_disk, "set up with can_fill_disk");

@@ -141,6 +141,23 @@ impl Wire {
         }
     }
 
+    /// Reads until about `count` bytes more are in the buffer, and says how many it were.
+    pub(crate) async fn take(&mut self, count: usize) -> io::Result<usize> {
+        let before = self.buffer.len();
+        while self.buffer.len() < before + count {
+            if !self.fill().await? {
+                break;
+            }
+        }
+        Ok(self.buffer.len() - before)
+    }
+
+    /// Everything that comes before the peer closes or resets.
+    pub(crate) async fn until_closed(&mut self) -> Vec<u8> {
+        while self.fill().await.unwrap_or(false) {}
+        self.buffer.split().to_vec()
+    }
+
     /// Reads on until `text` has come by, without using anything up.
     pub(crate) async fn until(&mut self, text: &str) -> io::Result<()> {
         while !self
