@@ -77,6 +77,9 @@ pub enum OpenError {
         /// Its version.
         found: i64,
     },
+    /// It can be read, and not written.
+    #[error("{0} cannot be written: the file, its folder or its file system is read-only")]
+    ReadOnly(PathBuf),
     /// The file system said no.
     #[error("cannot open {path}")]
     Io {
@@ -150,6 +153,10 @@ impl SqliteStore {
             source,
         };
         let mut connection = schema::connect(path).map_err(sqlite)?;
+        // SQLite opens a file that it cannot write for reading, without a word.
+        if connection.is_readonly(rusqlite::MAIN_DB).map_err(sqlite)? {
+            return Err(OpenError::ReadOnly(path.to_owned()));
+        }
         schema::check_settings(&connection, path)?;
         schema::prepare(&mut connection, path, migrate)?;
         let secret = schema::secret(&connection, path)?;
