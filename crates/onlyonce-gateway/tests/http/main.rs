@@ -28,6 +28,7 @@ mod idle;
 mod in_flight;
 mod keys;
 mod lifecycle;
+mod machine_faults;
 mod metrics;
 mod mismatch;
 mod operator;
