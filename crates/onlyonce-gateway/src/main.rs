@@ -10,6 +10,8 @@ mod config;
 mod demo;
 mod edge;
 mod serve;
+#[cfg(test)]
+mod soak;
 mod upstream;
 
 use std::process::ExitCode;

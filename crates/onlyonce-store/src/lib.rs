@@ -13,6 +13,8 @@
 pub mod clock;
 pub mod codec;
 pub mod memory;
+#[cfg(test)]
+mod soak;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -29,6 +29,7 @@ mod in_flight;
 mod keys;
 mod lifecycle;
 mod machine_faults;
+mod memory;
 mod metrics;
 mod mismatch;
 mod operator;
