@@ -182,7 +182,7 @@ async fn replays_that_nobody_reads() {
 
 /// Goal: a slow reader that does read is served to the last byte, however long it takes.
 ///
-/// Method: 7 MiB through a narrow socket, over several times `send_timeout`; the same over HTTP/2.
+/// Method: 7 MiB through a narrow socket, over several times `send_timeout`; then over HTTP/2.
 /// Evidence: every byte.
 #[tokio::test]
 async fn a_replay_that_is_read_slowly() {

@@ -45,7 +45,7 @@ fn last_words(logs: &str) -> String {
 /// Goal: a disk that fills up costs availability, never the promise, and heals by itself.
 ///
 /// Method: a file system of 24 MiB, half of it taken; payments with answers of 16 KiB until it is
-/// full, and thirty more; one that is running when it gets full; then room is made. No restart.
+/// full and thirty have been refused, eight at a time; then room is made. No restart.
 /// Evidence: whatever was answered with 201 is replayed to the byte, before and after kill -9; what
 /// was refused as not executed runs once; what was executed without an answer completes by itself.
 #[tokio::test]
@@ -156,8 +156,8 @@ async fn a_disk_that_is_full_at_completion() {
 
 /// Goal: a gateway that cannot write does not start, and says so.
 ///
-/// Method: its file on a read-only file system; the file alone read-only, by permission and, since
-/// root is not bound by those, by a mount.
+/// Method: the file alone read-only, by a mount, since permissions do not bind root; then the whole
+/// file system.
 /// Evidence: a failure at start that names the file and says read-only; afterwards, writable again,
 /// the answer of before is replayed.
 #[tokio::test]
