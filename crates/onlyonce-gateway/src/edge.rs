@@ -78,6 +78,8 @@ impl Edge {
         // What the upstream takes for the same path must meet the same route.
         let path = plain_path(request.uri().path());
         let found = self.config.route_match(request.method(), &path);
+        // A tunnel cannot be opened to a named backend, so CONNECT has no route.
+        let found = found.filter(|_| request.method() != Method::CONNECT);
         let Some(lane) = found.and_then(|index| self.lanes.get(index)) else {
             return Problem::NoRoute.response(&self.policy);
         };
