@@ -12,6 +12,8 @@
 
 pub mod clock;
 pub mod codec;
+#[doc(hidden)]
+pub mod failpoint;
 pub mod memory;
 #[cfg(test)]
 mod soak;

@@ -24,7 +24,7 @@ use onlyonce_core::{
     policy::OnInFlight,
     record::{Change, Draft, Revision, StoredResponse},
 };
-use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped};
+use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped, failpoint};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -298,9 +298,13 @@ impl Engine {
         for _ in 0..MAX_ROUNDS {
             let Some(Reply { now, value: record }) = found.take() else {
                 let request = arrival.request(attempt_id, &policy.recipe, self.secret());
+                failpoint!("engine.reserve.insert.before");
                 let reply = self.insert(machine::first(&request, policy)).await?;
                 match reply.value {
-                    Inserted::New(record) => return own(record, began_as),
+                    Inserted::New(record) => {
+                        failpoint!("engine.reserve.insert.after");
+                        return own(record, began_as);
+                    }
                     Inserted::Existing(record) => {
                         found = Some(Reply {
                             now: reply.now,
@@ -316,15 +320,31 @@ impl Engine {
             }
             let recipe = self.recipe(record.recipe, policy).await?;
             let request = arrival.request(attempt_id, &recipe, self.secret());
-            let mut lapses = false;
-            let change = match machine::admit(&record, &request, now, policy) {
+            match machine::admit(&record, &request, now, policy) {
                 Admission::Execute(change) => {
                     began_as = Began::from_journal(&change.journal);
-                    change
+                    failpoint!(match began_as {
+                        Began::New => "engine.reserve.anew.before",
+                        Began::Again => "engine.reserve.again.before",
+                        Began::AfterExpiry => "engine.reserve.next_generation.before",
+                    });
+                    let swapped = self.swap_twice(record.revision, change).await;
+                    found = now_there(swapped.map_err(Unavailable)?);
+                    failpoint!(match began_as {
+                        Began::New => "engine.reserve.anew.after",
+                        Began::Again => "engine.reserve.again.after",
+                        Began::AfterExpiry => "engine.reserve.next_generation.after",
+                    });
                 }
                 Admission::Lapse(change) => {
-                    lapses = true;
-                    change
+                    failpoint!("engine.reserve.lapse.before");
+                    let swapped = self.swap_twice(record.revision, change).await;
+                    let swapped = swapped.map_err(Unavailable)?;
+                    failpoint!("engine.reserve.lapse.after");
+                    if matches!(swapped.value, Swapped::Done(_)) {
+                        metrics::counter!(crate::stats::ZOMBIES).increment(1);
+                    }
+                    found = now_there(swapped);
                 }
                 Admission::InFlight(how) => return Ok(Admitted::InFlight(how)),
                 Admission::Replay(response) => {
@@ -333,22 +353,7 @@ impl Engine {
                 Admission::Refuse(refusal) => {
                     return Ok(Admitted::Refused(self.nudge(refusal, &record).await));
                 }
-            };
-            let reply = self
-                .swap_twice(record.revision, change)
-                .await
-                .map_err(Unavailable)?;
-            if lapses && matches!(reply.value, Swapped::Done(_)) {
-                metrics::counter!(crate::stats::ZOMBIES).increment(1);
             }
-            found = match reply.value {
-                Swapped::Done(record) | Swapped::Conflict(record) => Some(Reply {
-                    now: reply.now,
-                    value: record,
-                }),
-                // Reaped between: it is a new key again, and must be inserted, never assumed.
-                Swapped::Absent => None,
-            };
         }
         let busy = "the key changes faster than it can be read";
         Err(Unavailable(StoreError::Unavailable(busy.into())))
@@ -544,6 +549,18 @@ pub enum Woken {
     Answer(Box<Admitted>),
     /// The key may be free: ask with [`Engine::admit`].
     AskAgain,
+}
+
+/// What a swap left behind or found.
+fn now_there(reply: Reply<Swapped>) -> Option<Reply<Record>> {
+    match reply.value {
+        Swapped::Done(record) | Swapped::Conflict(record) => Some(Reply {
+            now: reply.now,
+            value: record,
+        }),
+        // Reaped between: it is a new key again, and must be inserted, never assumed.
+        Swapped::Absent => None,
+    }
 }
 
 fn replay(response: Arc<StoredResponse>, record: &Record) -> Replay {

@@ -15,7 +15,7 @@ use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
 
 use super::write::{self, Tally};
-use crate::{Inserted, StoreError, Swapped, clock::StoreClock};
+use crate::{Inserted, StoreError, Swapped, clock::StoreClock, failpoint};
 
 /// Operations in one transaction.
 const MAX_GROUP: usize = 256;
@@ -31,6 +31,27 @@ pub(super) enum Operation {
     KeepRecipe(RecipeId, Vec<u8>),
     WalkedTo(i64),
     Probe,
+}
+
+#[cfg(feature = "failpoints")]
+impl Operation {
+    fn is_insert(&self) -> bool {
+        matches!(self, Self::Insert(_))
+    }
+
+    fn is_swap(&self) -> bool {
+        matches!(self, Self::Swap(..))
+    }
+
+    fn is_append(&self) -> bool {
+        matches!(self, Self::Append(_))
+    }
+}
+
+/// Whether one of the group is of this kind.
+#[cfg(feature = "failpoints")]
+fn holds(group: &[&Operation], kind: fn(&Operation) -> bool) -> bool {
+    group.iter().copied().any(kind)
 }
 
 /// What came of it.
@@ -150,6 +171,9 @@ impl Group {
 
     fn transact(&mut self, group: &[&Operation]) -> Result<(Timestamp, Vec<Done>), Failed> {
         let now = self.clock.now();
+        failpoint!(holds(group, Operation::is_insert).then_some("sqlite.insert.begin"));
+        failpoint!(holds(group, Operation::is_swap).then_some("sqlite.swap.begin"));
+        failpoint!(holds(group, Operation::is_append).then_some("sqlite.append.begin"));
         let transaction = self
             .connection
             .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
@@ -161,10 +185,16 @@ impl Group {
             let done = write::apply(&transaction, operation, now, &mut steps);
             outcomes.push(done.map_err(Failed::Apply)?);
         }
+        failpoint!(holds(group, Operation::is_insert).then_some("sqlite.insert.applied"));
+        failpoint!(holds(group, Operation::is_swap).then_some("sqlite.swap.applied"));
+        failpoint!(holds(group, Operation::is_append).then_some("sqlite.append.applied"));
         // A commit that fails may have reached the disk: recovery would then find it.
         transaction
             .commit()
             .map_err(|error| Failed::Whole(StoreError::Ambiguous(Box::new(error))))?;
+        failpoint!(holds(group, Operation::is_insert).then_some("sqlite.insert.committed"));
+        failpoint!(holds(group, Operation::is_swap).then_some("sqlite.swap.committed"));
+        failpoint!(holds(group, Operation::is_append).then_some("sqlite.append.committed"));
         self.tally.take(&steps);
         Ok((now, outcomes))
     }

@@ -14,7 +14,7 @@ use onlyonce_core::{
     machine::{self, Renewed, Settled, Settlement, Wake},
     record::{JournalEntry, JournalEvent, LastError},
 };
-use onlyonce_store::{StoreError, Swapped};
+use onlyonce_store::{StoreError, Swapped, failpoint};
 use parking_lot::Mutex;
 
 use super::Engine;
@@ -144,9 +144,11 @@ impl Attempt {
                 Renewed::Write(change) => change,
                 Renewed::Lost => return false,
             };
+            failpoint!("engine.renew.before");
             match self.engine.swap(record.revision, change).await {
                 Ok(reply) => match reply.value {
                     Swapped::Done(renewed) => {
+                        failpoint!("engine.renew.after");
                         *self.record.lock() = renewed;
                         return true;
                     }
@@ -180,9 +182,19 @@ impl Attempt {
                 .journal
                 .iter()
                 .any(|entry| entry.event == JournalEvent::ReleaseWasWrong);
+            failpoint!(match settlement {
+                Settlement::Complete(_) => "engine.settle.complete.before",
+                Settlement::Release(_) => "engine.settle.release.before",
+                Settlement::Unknown(_) => "engine.settle.unknown.before",
+            });
             match self.engine.swap(record.revision, change).await {
                 Ok(reply) => match reply.value {
                     Swapped::Done(settled) => {
+                        failpoint!(match settlement {
+                            Settlement::Complete(_) => "engine.settle.complete.after",
+                            Settlement::Release(_) => "engine.settle.release.after",
+                            Settlement::Unknown(_) => "engine.settle.unknown.after",
+                        });
                         if wrong {
                             self.alarm(&settled);
                         }
@@ -243,8 +255,10 @@ impl Attempt {
         );
         let mut pause = FIRST_PAUSE;
         for _ in 0..NOTE_TRIES {
+            failpoint!("engine.note.before");
             let written = self.engine.0.store.append(vec![entry.clone()]);
             if self.engine.bounded_read(written).await.is_ok() {
+                failpoint!("engine.note.after");
                 return;
             }
             tokio::time::sleep(pause).await;
@@ -277,7 +291,9 @@ impl Engine {
                         let began = engine.0.options.clock.moment();
                         let attempt =
                             Attempt::new(engine.clone(), record, began, Began::New, &policy);
+                        failpoint!("engine.release_later.before");
                         attempt.settle(&release).await;
+                        failpoint!("engine.release_later.after");
                         return;
                     }
                     // A write that timed out may still be under way, so absence proves nothing yet.

@@ -9,7 +9,7 @@ use onlyonce_core::{
     machine::{self, Extended, Forgotten, Reaped, Resolution, Resolved, Swept},
     record::Change,
 };
-use onlyonce_store::{StoreError, Swapped};
+use onlyonce_store::{StoreError, Swapped, failpoint};
 
 use super::{Engine, MAX_ROUNDS, fresh_attempt_id};
 
@@ -133,12 +133,14 @@ impl Engine {
             let Swept::Lapsed(change) = machine::sweep(record, reply.now, Some(&policy)) else {
                 return Ok(false);
             };
+            failpoint!("engine.sweep.before");
             // A conflict means that somebody else was faster, which is just as well.
             let done = matches!(
                 self.swap(record.revision, change).await?.value,
                 Swapped::Done(_)
             );
             if done {
+                failpoint!("engine.sweep.after");
                 self.0.waiters.wake_all(record.id);
                 let tag = self.secret().key_tag(&record.key);
                 tracing::warn!(key = %tag, route = %record.route, "a lease lapsed: unknown");

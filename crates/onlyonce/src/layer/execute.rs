@@ -14,6 +14,7 @@ use onlyonce_core::{
     policy::{Declared, Verdict},
     record::{LastError, StoredBody},
 };
+use onlyonce_store::failpoint;
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
@@ -73,8 +74,10 @@ struct Client {
 impl Client {
     fn tell(&mut self, response: Response<Body>) {
         if let Some(tell) = self.tell.take() {
+            failpoint!("layer.tell.before");
             // It may have gone; that changes nothing.
             drop(tell.send(Told::Answer(response)));
+            failpoint!("layer.tell.after");
         }
     }
 }
@@ -116,6 +119,7 @@ pub(super) async fn execute<S, R>(
             () = watch(&shared, &attempt, &mut client, started) => Finished::Never,
         }
     };
+    failpoint!("layer.executed");
     finish(&shared, &attempt, &mut client, finished, started).await;
 }
 
@@ -197,12 +201,14 @@ async fn watch(shared: &Shared, attempt: &Attempt, client: &mut Client, started:
     tokio::time::sleep_until(timeout.min(end)).await;
     if Instant::now() >= timeout {
         let unknown = Settlement::Unknown(LastError::Timeout);
+        failpoint!("layer.timeout.before");
         // Telling the client does not wait for ever; the lease tells everybody else.
         let settled = attempt.settle(&unknown);
         if tokio::time::timeout(policy.completion_grace, settled)
             .await
             .is_ok()
         {
+            failpoint!("layer.timeout.after");
             shared.stats.count(Event::BecameUnknown);
         }
         client.tell(Problem::TimedOut.response(policy));
