@@ -7,6 +7,7 @@
     reason = "in a test a panic is the report, in helpers too"
 )]
 
+#[allow(dead_code, reason = "shared with the tests of crash points")]
 mod harness;
 
 mod admin_api;

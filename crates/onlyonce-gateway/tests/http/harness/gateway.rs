@@ -24,6 +24,7 @@ use super::{
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     store: Option<String>,
+    store_options: String,
     idempotency: String,
     path: String,
     route: String,
@@ -32,6 +33,7 @@ pub(crate) struct Setup {
     top: String,
     ignores_full_disk: bool,
     log_level: &'static str,
+    env: Vec<(String, String)>,
 }
 
 impl Setup {
@@ -39,6 +41,7 @@ impl Setup {
     pub(crate) fn with(idempotency: &str) -> Self {
         Self {
             store: None,
+            store_options: String::new(),
             idempotency: idempotency.to_owned(),
             path: "/".to_owned(),
             route: String::new(),
@@ -48,12 +51,25 @@ impl Setup {
             top: String::new(),
             ignores_full_disk: false,
             log_level: "info",
+            env: Vec::new(),
         }
     }
 
     /// Another store than SQLite in the gateway's folder.
     pub(crate) fn store(mut self, url: &str) -> Self {
         self.store = Some(url.to_owned());
+        self
+    }
+
+    /// More options of the store, `timeout: 1s` for instance.
+    pub(crate) fn store_options(mut self, options: &str) -> Self {
+        self.store_options = format!(", {options}");
+        self
+    }
+
+    /// A variable in the environment of the process.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -111,11 +127,12 @@ impl Setup {
         format!(
             "listen: 127.0.0.1:0\n\
              admin: {{ listen: 127.0.0.1:0, token_env: ONLYONCE_ADMIN_TOKEN{admin} }}\n\
-             store: {{ url: \"{store}\" }}\n\
+             store: {{ url: \"{store}\"{store_options} }}\n\
              workers: {{ {workers} }}\n\
              {top}\
              idempotency: {{ enabled: true{comma}{options} }}\n\
              routes:\n  - id: r\n    path: {path}\n    backends: [{{ url: \"{upstream}\" }}]\n{route}",
+            store_options = self.store_options,
             workers = self.workers,
             top = self.top,
             options = self.idempotency,
@@ -161,6 +178,7 @@ impl Setup {
             config,
             full_disk: self.ignores_full_disk,
             log: self.log_level,
+            env: self.env,
         };
         let running = spawn(&launch, &logs).await?;
         Ok(Gateway {
@@ -265,6 +283,19 @@ impl Gateway {
 
     pub(crate) fn wake(&self) {
         self.signal(Signal::CONT);
+    }
+
+    /// The environment of the next restart, instead of the one it was set up with.
+    pub(crate) fn set_env(&mut self, env: &[(&str, &str)]) {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        self.launch.env = env.iter().map(owned).collect();
+    }
+
+    /// The letter for its state in `/proc`: `T` when it is stopped.
+    pub(crate) fn process_state(&self) -> Option<char> {
+        let id = self.running.child.id()?;
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        stat.rsplit(')').next()?.trim_start().chars().next()
     }
 
     /// Waits for its end.

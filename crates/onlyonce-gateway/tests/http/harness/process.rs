@@ -30,6 +30,7 @@ pub(crate) struct Launch {
     pub(crate) config: PathBuf,
     pub(crate) full_disk: bool,
     pub(crate) log: &'static str,
+    pub(crate) env: Vec<(String, String)>,
 }
 
 /// A gateway that has said it is ready.
@@ -59,6 +60,7 @@ pub(crate) async fn spawn(launch: &Launch, logs: &Arc<Mutex<String>>) -> Result<
         .env("ONLYONCE_ADMIN_TOKEN", TOKEN)
         .env("RUST_LOG", launch.log)
         .env("ONLYONCE_LOG", launch.log)
+        .envs(launch.env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -39,6 +39,7 @@ struct Book {
     otherwise: Script,
     close_idle_after: Option<Duration>,
     betray_idle_after: Option<Duration>,
+    reads_after: Duration,
     connections: usize,
     slam: usize,
 }
@@ -116,6 +117,7 @@ impl Upstream {
                 otherwise: Script::created(),
                 close_idle_after: None,
                 betray_idle_after: None,
+                reads_after: Duration::ZERO,
                 connections: 0,
                 slam: 0,
             }),
@@ -158,6 +160,12 @@ impl Upstream {
     /// nothing: the race between an idle close and the next request, always lost.
     pub(crate) fn betray_idle_after(&self, idle: Duration) {
         self.shared.book().betray_idle_after = Some(idle);
+    }
+
+    /// Lets a new connection wait this long before anything is read from it, so that no more can be
+    /// written to it than the buffers take.
+    pub(crate) fn read_after(&self, time: Duration) {
+        self.shared.book().reads_after = time;
     }
 
     /// Closes the next `count` connections as soon as they are there, without reading.
@@ -229,6 +237,10 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 async fn converse(stream: TcpStream, shared: &Shared) -> io::Result<()> {
+    let reads_after = shared.book().reads_after;
+    if !reads_after.is_zero() {
+        tokio::time::sleep(reads_after).await;
+    }
     let mut wire = Wire::new(stream);
     let mut idle = None;
     let mut answered: Option<Instant> = None;
