@@ -377,7 +377,8 @@ impl Engine {
         let timeout = self.0.options.store_timeout;
         match within(timeout, store.insert_or_get(draft.clone())).await {
             Err(error) if error.is_ambiguous() => {
-                within(SECOND_LOOK, store.insert_or_get(draft)).await
+                let second = within(SECOND_LOOK, store.insert_or_get(draft)).await;
+                second.map_err(still_ambiguous)
             }
             outcome => outcome,
         }
@@ -399,7 +400,8 @@ impl Engine {
     ) -> Result<Reply<Swapped>, StoreError> {
         match self.swap(expected, change.clone()).await {
             Err(error) if error.is_ambiguous() => {
-                within(SECOND_LOOK, self.0.store.swap(expected, change)).await
+                let second = within(SECOND_LOOK, self.0.store.swap(expected, change)).await;
+                second.map_err(still_ambiguous)
             }
             outcome => outcome,
         }
@@ -549,6 +551,11 @@ pub enum Woken {
     Answer(Box<Admitted>),
     /// The key may be free: ask with [`Engine::admit`].
     AskAgain,
+}
+
+/// A second look that failed says nothing of the first write, even if it says that it wrote nothing.
+fn still_ambiguous(second: StoreError) -> StoreError {
+    StoreError::Ambiguous(Box::new(second))
 }
 
 /// What a swap left behind or found.
