@@ -2,7 +2,7 @@
 //!
 //! A store compares a revision and swaps; it never decides. What may follow what is decided by
 //! [`onlyonce_core::machine`], and the engine carries it out. This crate holds the contract
-//! ([`Store`]), the contract as tests ([`conformance`], with the feature of that name), and the
+//! ([`Store`]), the contract as tests (`conformance`, with the feature of that name), and the
 //! stores.
 //!
 //! Deliberately absent: HTTP, the engine, and any `match` on a record's state that leads to a
