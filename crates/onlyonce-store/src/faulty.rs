@@ -27,10 +27,15 @@ pub struct FaultPlan {
     pub after_per_mille: u32,
     /// The call writes, and its answer never arrives.
     pub lost_per_mille: u32,
+    /// The call's answer never arrives, and it is written [`delay`](Self::delay) later, when
+    /// nobody waits for it any more.
+    pub late_per_mille: u32,
     /// The call takes [`delay`](Self::delay) longer.
     pub slow_per_mille: u32,
     /// How much longer.
     pub delay: Duration,
+    /// How often [`peek`](Store::peek) answers; a store behind a network never does.
+    pub peek_per_mille: u32,
 }
 
 /// A store with faults.
@@ -45,6 +50,7 @@ enum Fault {
     Before,
     After,
     Lost,
+    Late(Duration),
 }
 
 impl FaultyStore {
@@ -78,10 +84,12 @@ impl FaultyStore {
             tokio::time::sleep(plan.delay).await;
         }
         let drawn = self.draw();
-        let lost = plan.lost_per_mille;
+        let late = plan.late_per_mille;
+        let lost = late + plan.lost_per_mille;
         let after = lost + plan.after_per_mille;
         let before = after + plan.before_per_mille;
         match drawn {
+            drawn if drawn < late => Fault::Late(plan.delay),
             drawn if drawn < lost => Fault::Lost,
             drawn if drawn < after => Fault::After,
             drawn if drawn < before => Fault::Before,
@@ -89,11 +97,18 @@ impl FaultyStore {
         }
     }
 
-    async fn write<T>(
+    /// `call` is made on a handle of its own, since a late one outlives whoever made it.
+    async fn write<T, C>(
         &self,
-        call: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        match self.fault().await {
+        call: impl FnOnce(Arc<dyn Store>) -> C + Send,
+    ) -> Result<T, StoreError>
+    where
+        T: Send,
+        C: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let fault = self.fault().await;
+        let call = call(self.inner.clone());
+        match fault {
             Fault::None => call.await,
             Fault::Before => Err(StoreError::Unavailable("a planned fault".into())),
             Fault::After => {
@@ -102,6 +117,14 @@ impl FaultyStore {
             }
             Fault::Lost => {
                 call.await?;
+                std::future::pending().await
+            }
+            Fault::Late(delay) => {
+                tokio::spawn(async move {
+                    tokio::time::sleep(delay).await;
+                    // Nobody is left to be told what became of it.
+                    drop(call.await);
+                });
                 std::future::pending().await
             }
         }
@@ -114,7 +137,7 @@ impl FaultyStore {
         match self.fault().await {
             Fault::None => call.await,
             Fault::Before | Fault::After => Err(StoreError::Unavailable("a planned fault".into())),
-            Fault::Lost => std::future::pending().await,
+            Fault::Lost | Fault::Late(_) => std::future::pending().await,
         }
     }
 }
@@ -129,24 +152,36 @@ impl Store for FaultyStore {
         self.inner.secret()
     }
 
+    fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
+        let often = self.plan.lock().peek_per_mille;
+        if often == 0 || self.draw() >= often {
+            return None;
+        }
+        self.inner.peek(id)
+    }
+
     async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
         self.read(self.inner.lookup(id)).await
     }
 
     async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
-        self.write(self.inner.insert_or_get(draft)).await
+        self.write(|inner| async move { inner.insert_or_get(draft).await })
+            .await
     }
 
     async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
-        self.write(self.inner.swap(expected, change)).await
+        self.write(move |inner| async move { inner.swap(expected, change).await })
+            .await
     }
 
     async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
-        self.write(self.inner.delete(id, expected)).await
+        self.write(move |inner| async move { inner.delete(id, expected).await })
+            .await
     }
 
     async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
-        self.write(self.inner.append(journal)).await
+        self.write(|inner| async move { inner.append(journal).await })
+            .await
     }
 
     async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
@@ -187,7 +222,9 @@ impl Store for FaultyStore {
     }
 
     async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
-        self.write(self.inner.keep_recipe(recipe)).await
+        let recipe = recipe.clone();
+        self.write(|inner| async move { inner.keep_recipe(&recipe).await })
+            .await
     }
 
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
@@ -195,7 +232,8 @@ impl Store for FaultyStore {
     }
 
     async fn probe(&self) -> Result<(), StoreError> {
-        self.write(self.inner.probe()).await
+        self.write(move |inner| async move { inner.probe().await })
+            .await
     }
 
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {

@@ -41,7 +41,14 @@ impl Moment {
 
 /// Tells local time.
 #[derive(Clone, Debug, Default)]
-pub struct Clock(Option<Arc<AtomicU64>>);
+pub struct Clock(Option<Hands>);
+
+/// What a clock by hand shows, in milliseconds.
+#[derive(Clone, Debug)]
+struct Hands {
+    boot: Arc<AtomicU64>,
+    wall: Arc<AtomicU64>,
+}
 
 impl Clock {
     /// The machine's clocks.
@@ -51,19 +58,21 @@ impl Clock {
 
     /// A clock that shows what `hand` holds, in milliseconds: for simulations.
     pub fn by_hand(hand: Arc<AtomicU64>) -> Self {
-        Self(Some(hand))
+        Self::by_hands(hand.clone(), hand)
+    }
+
+    /// Two clocks by hand, in milliseconds: `wall` may be set, `boot` only ever goes on.
+    pub fn by_hands(boot: Arc<AtomicU64>, wall: Arc<AtomicU64>) -> Self {
+        Self(Some(Hands { boot, wall }))
     }
 
     /// Now.
     pub fn moment(&self) -> Moment {
         match &self.0 {
-            Some(hand) => {
-                let now = Duration::from_millis(hand.load(Ordering::SeqCst));
-                Moment {
-                    boot: now,
-                    wall: now,
-                }
-            }
+            Some(hands) => Moment {
+                boot: Duration::from_millis(hands.boot.load(Ordering::SeqCst)),
+                wall: Duration::from_millis(hands.wall.load(Ordering::SeqCst)),
+            },
             None => Moment {
                 boot: read(ClockId::Boottime),
                 wall: read(ClockId::Realtime),

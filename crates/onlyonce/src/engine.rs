@@ -6,6 +6,7 @@
 
 mod arrival;
 mod attempt;
+mod attempt_ids;
 mod operate;
 mod waiters;
 
@@ -30,6 +31,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use arrival::Arrival;
 pub use attempt::{Attempt, Began, Ended, Kept};
+pub use attempt_ids::AttemptIds;
 pub use operate::OperateError;
 
 use crate::clock::{Clock, Moment};
@@ -62,6 +64,8 @@ pub struct EngineOptions {
     pub max_executions: usize,
     /// Bytes of request bodies at once that are being read or wait to be sent.
     pub max_gathered_bytes: usize,
+    /// Where the ids of new attempts come from.
+    pub attempt_ids: AttemptIds,
 }
 
 impl Default for EngineOptions {
@@ -71,6 +75,7 @@ impl Default for EngineOptions {
             clock: Clock::system(),
             max_executions: 10_000,
             max_gathered_bytes: 256 << 20,
+            attempt_ids: AttemptIds::random(),
         }
     }
 }
@@ -272,7 +277,7 @@ impl Engine {
     ) -> Result<Admitted, Unavailable> {
         // The lease is counted from before the reservation was sent.
         let began = self.0.options.clock.moment();
-        let attempt_id = fresh_attempt_id();
+        let attempt_id = self.0.options.attempt_ids.fresh();
         let outcome = self.admit_as(attempt_id, began, arrival, policy).await;
         if let Err(Unavailable(error)) = &outcome
             && error.is_ambiguous()
@@ -316,7 +321,12 @@ impl Engine {
             };
             if record.attempt_id == attempt_id {
                 // An earlier write whose answer was lost did happen.
-                return own(record, began_as);
+                if machine::is_running(&record) {
+                    return own(record, began_as);
+                }
+                // And its lease has lapsed since: others may settle the key, so nothing is sent.
+                let lapsed = "the reservation lapsed before it was confirmed";
+                return Err(Unavailable(StoreError::Unavailable(lapsed.into())));
             }
             let recipe = self.recipe(record.recipe, policy).await?;
             let request = arrival.request(attempt_id, &recipe, self.secret());
@@ -589,12 +599,6 @@ async fn within<T>(
             "the store did not answer in time".into(),
         )),
     }
-}
-
-fn fresh_attempt_id() -> AttemptId {
-    let mut bytes = [0_u8; 16];
-    aws_lc_rs::rand::fill(&mut bytes).expect("the system's random source does not fail on Linux");
-    AttemptId(u128::from_be_bytes(bytes))
 }
 
 /// Hands the store's wake-ups to the waiters, until nobody waits. One is woken; if the key has

@@ -19,6 +19,8 @@ use onlyonce_store::{
 
 /// Every call fails, half of them after having written.
 const HALF_WRITTEN: FaultPlan = FaultPlan {
+    late_per_mille: 0,
+    peek_per_mille: 0,
     before_per_mille: 500,
     after_per_mille: 500,
     lost_per_mille: 0,

@@ -55,6 +55,8 @@ pub struct Attempt {
     began: Moment,
     began_as: Began,
     attempt_id: AttemptId,
+    /// Whether it is too late to send a first byte, whatever the clocks say.
+    closed: Arc<AtomicBool>,
     /// The record as last seen; heartbeats move its revision on.
     record: Arc<Mutex<Record>>,
     release_was_wrong: AtomicBool,
@@ -100,6 +102,7 @@ impl Attempt {
             began,
             began_as,
             attempt_id: record.attempt_id,
+            closed: Arc::default(),
             record: Arc::new(Mutex::new(record)),
             release_was_wrong: AtomicBool::new(false),
         }
@@ -121,12 +124,21 @@ impl Attempt {
         format!("{}{}", self.record.lock().id, self.attempt_id)
     }
 
-    /// Holds while the lease, counted from before the reservation was sent, has time left. A
-    /// heartbeat does not move it: it is about the first byte alone.
+    /// Holds while the lease, counted from before the reservation was sent, has time left, and
+    /// until [`close`](Self::close). A heartbeat does not move it: it is about the first byte alone.
     pub fn guard(&self) -> DispatchGuard {
         let (began, lease) = (self.began, self.policy.lease);
         let clock = self.engine.0.options.clock.clone();
-        DispatchGuard::new(move || began.is_within(lease, clock.moment()))
+        let closed = self.closed.clone();
+        DispatchGuard::new(move || {
+            !closed.load(Ordering::SeqCst) && began.is_within(lease, clock.moment())
+        })
+    }
+
+    /// From now on no first byte may be sent: the key is about to be told, or somebody else has
+    /// told it, that nobody knows. What was sent before may still bring a result.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
     }
 
     /// Shows a sign of life. Says whether the attempt still owns the key, as far as it can tell.
@@ -168,11 +180,24 @@ impl Attempt {
     /// Makes the end of the attempt durable. Tries until the store takes it: the caller bounds it.
     pub async fn settle(&self, settlement: &Settlement) -> Ended {
         let mut record = self.record();
+        // What a heartbeat saw may be long past; a write finds that out, leaving it alone does not.
+        let mut fresh = false;
         let mut pause = FIRST_PAUSE;
         loop {
             let change = match machine::settle(&record, self.attempt_id, settlement, &self.policy) {
                 Settled::Write(change) => change,
-                Settled::Keep => return Ended::Kept(Kept::Own(Box::new(record))),
+                Settled::Keep if fresh => return Ended::Kept(Kept::Own(Box::new(record))),
+                Settled::Keep => {
+                    let store = &self.engine.0.store;
+                    match self.engine.bounded_read(store.lookup(record.id)).await {
+                        Ok(reply) => match reply.value {
+                            Some(current) => (record, fresh) = (current, true),
+                            None => return self.gone(&record).await,
+                        },
+                        Err(error) => self.pause(&error, &mut pause).await,
+                    }
+                    continue;
+                }
                 Settled::NotOurs(entry) => {
                     self.note(*entry).await;
                     return Ended::Kept(Kept::Lost);
@@ -202,17 +227,10 @@ impl Attempt {
                         *self.record.lock() = settled.clone();
                         return Ended::Settled(Box::new(settled));
                     }
-                    Swapped::Conflict(current) => record = current,
-                    Swapped::Absent => {
-                        self.note(machine::absent(&record)).await;
-                        return Ended::Kept(Kept::Lost);
-                    }
+                    Swapped::Conflict(current) => (record, fresh) = (current, true),
+                    Swapped::Absent => return self.gone(&record).await,
                 },
-                Err(error) => {
-                    self.complain(&error);
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
+                Err(error) => self.pause(&error, &mut pause).await,
             }
         }
     }
@@ -232,6 +250,11 @@ impl Attempt {
         );
     }
 
+    async fn gone(&self, last_seen: &Record) -> Ended {
+        self.note(machine::absent(last_seen)).await;
+        Ended::Kept(Kept::Lost)
+    }
+
     fn wake(&self, record: &Record) {
         let waiters = &self.engine.0.waiters;
         match machine::wake(record) {
@@ -240,10 +263,13 @@ impl Attempt {
         }
     }
 
-    fn complain(&self, error: &StoreError) {
+    /// Says that the store did not answer, and waits before the next try, longer each time.
+    async fn pause(&self, error: &StoreError, pause: &mut Duration) {
         let tag = self.engine.secret().key_tag(&self.record.lock().key);
         let source = std::error::Error::source(error).map(ToString::to_string);
         tracing::warn!(key = %tag, %error, source, "a result is not durable yet; trying again");
+        tokio::time::sleep(*pause).await;
+        *pause = (*pause * 2).min(LONGEST_PAUSE);
     }
 
     async fn note(&self, entry: JournalEntry) {

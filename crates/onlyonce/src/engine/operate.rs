@@ -11,7 +11,7 @@ use onlyonce_core::{
 };
 use onlyonce_store::{StoreError, Swapped, failpoint};
 
-use super::{Engine, MAX_ROUNDS, fresh_attempt_id};
+use super::{Engine, MAX_ROUNDS};
 
 /// Why an operator's wish was not granted.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +72,7 @@ impl Engine {
         force: bool,
         reason: Option<String>,
     ) -> Result<Record, OperateError> {
-        let fresh = fresh_attempt_id();
+        let fresh = self.0.options.attempt_ids.fresh();
         self.operate(id, |record, _| {
             match machine::forget(record, force, fresh, reason.clone()) {
                 Forgotten::Write(change) => Wish::Write(change),
@@ -186,6 +186,10 @@ fn count(outcomes: Vec<Result<bool, StoreError>>) -> Result<usize, StoreError> {
     for outcome in outcomes {
         match outcome {
             Ok(one) => done += usize::from(one),
+            // It is left as it is, and must not keep a loop from the others.
+            Err(error @ (StoreError::Unreadable(_) | StoreError::Collision)) => {
+                tracing::error!(%error, "a record is left as it is");
+            }
             Err(error) => failed = Some(error),
         }
     }

@@ -193,6 +193,7 @@ async fn watch(shared: &Shared, attempt: &Attempt, client: &mut Client, started:
             break;
         }
         if !attempt.renew().await {
+            attempt.close();
             // Somebody else has settled the key. The result is still worth having.
             break;
         }
@@ -200,18 +201,24 @@ async fn watch(shared: &Shared, attempt: &Attempt, client: &mut Client, started:
     }
     tokio::time::sleep_until(timeout.min(end)).await;
     if Instant::now() >= timeout {
+        // An inner service that has not sent anything by now must not do so under a key that others
+        // may settle.
+        attempt.close();
         let unknown = Settlement::Unknown(LastError::Timeout);
         failpoint!("layer.timeout.before");
         // Telling the client does not wait for ever; the lease tells everybody else.
         let settled = attempt.settle(&unknown);
-        if tokio::time::timeout(policy.completion_grace, settled)
-            .await
-            .is_ok()
-        {
-            failpoint!("layer.timeout.after");
+        let ended = tokio::time::timeout(policy.completion_grace, settled).await;
+        failpoint!("layer.timeout.after");
+        if let Ok(Ended::Settled(_)) = ended {
             shared.stats.count(Event::BecameUnknown);
         }
-        client.tell(Problem::TimedOut.response(policy));
+        // Somebody may have completed the key in the meantime.
+        let stored = ended.ok().and_then(|ended| other_answer(&ended, &unknown));
+        client.tell(match stored {
+            Some(replay) => reply::replayed(&replay, &client.key, policy),
+            None => Problem::TimedOut.response(policy),
+        });
     }
     tokio::time::sleep_until(end).await;
 }

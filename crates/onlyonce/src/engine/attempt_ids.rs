@@ -1,0 +1,70 @@
+//! Where the ids of attempts come from: the system's random source, or a seed, so that a simulation
+//! can be run again.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use onlyonce_core::AttemptId;
+
+/// Makes attempt ids. No two of one source are equal, and of two random sources neither.
+#[derive(Clone, Debug, Default)]
+pub struct AttemptIds(Option<Arc<AtomicU64>>);
+
+impl AttemptIds {
+    /// 128 bits from the system's random source.
+    pub fn random() -> Self {
+        Self(None)
+    }
+
+    /// The same ids in the same order for the same seed: for simulations, never for production,
+    /// where two processes with one seed would take each other's attempts for their own.
+    pub fn seeded(seed: u64) -> Self {
+        Self(Some(Arc::new(AtomicU64::new(seed))))
+    }
+
+    /// An id that no attempt has had.
+    pub(crate) fn fresh(&self) -> AttemptId {
+        let Some(state) = &self.0 else {
+            let mut bytes = [0_u8; 16];
+            aws_lc_rs::rand::fill(&mut bytes)
+                .expect("the system's random source does not fail on Linux");
+            return AttemptId(u128::from_be_bytes(bytes));
+        };
+        let (high, low) = (mixed(step(state)), mixed(step(state)));
+        AttemptId(u128::from(high) << 64 | u128::from(low))
+    }
+}
+
+/// The increment of splitmix64: odd, so that all 2^64 states are passed.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+fn step(state: &AtomicU64) -> u64 {
+    state.fetch_add(STEP, Ordering::SeqCst).wrapping_add(STEP)
+}
+
+fn mixed(state: u64) -> u64 {
+    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_repeats_and_chance_does_not() {
+        let ids = |source: &AttemptIds| (0..100).map(|_| source.fresh()).collect::<Vec<_>>();
+        let seeded = ids(&AttemptIds::seeded(7));
+        assert_eq!(seeded, ids(&AttemptIds::seeded(7)));
+        assert_ne!(seeded, ids(&AttemptIds::seeded(8)));
+        assert!(
+            seeded
+                .iter()
+                .all(|id| seeded.iter().filter(|other| *other == id).count() == 1)
+        );
+        assert_ne!(ids(&AttemptIds::random()), ids(&AttemptIds::random()));
+    }
+}

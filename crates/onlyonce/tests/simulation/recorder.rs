@@ -1,0 +1,228 @@
+//! What every node's faulty store stands on: the one shared store, and a witness of each committed
+//! write. It sits below the faults, so it sees what happened and not what anybody was told.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use onlyonce_core::{
+    AttemptId, Recipe, RecipeId, Record, RecordId, Secret, State,
+    record::{Change, Draft, JournalEntry, JournalEvent, Revision},
+};
+use onlyonce_store::{
+    Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
+    Walk, memory::MemoryStore,
+};
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+
+use crate::{
+    edges::Edge,
+    history::{History, Process},
+};
+
+tokio::task_local! {
+    /// Set while the sweep runs, so that its lapses can be told from those that a request makes.
+    pub static SWEEPING: ();
+}
+
+/// The shared store as one process sees it.
+pub struct Recorder {
+    pub store: Arc<MemoryStore>,
+    pub history: Arc<Mutex<History>>,
+    pub process: Process,
+}
+
+impl Recorder {
+    fn readable(&self, id: RecordId) -> Result<(), StoreError> {
+        if self.history.lock().unreadable == Some(id) {
+            return Err(StoreError::Unreadable("a row of a newer version".into()));
+        }
+        Ok(())
+    }
+
+    fn before(&self, id: RecordId) -> Option<Record> {
+        self.store.peek(id).map(|reply| reply.value)
+    }
+}
+
+#[async_trait]
+impl Store for Recorder {
+    fn level(&self) -> Level {
+        self.store.level()
+    }
+
+    fn secret(&self) -> &Secret {
+        self.store.secret()
+    }
+
+    fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
+        self.readable(id).ok()?;
+        self.store.peek(id)
+    }
+
+    async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
+        self.readable(id)?;
+        self.store.lookup(id).await
+    }
+
+    async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
+        self.readable(draft.record.id)?;
+        let attempt = draft.record.attempt_id;
+        let reply = self.store.insert_or_get(draft).await?;
+        let mut history = self.history.lock();
+        match &reply.value {
+            Inserted::New(record) => {
+                history.committed(self.process, None, Some(record), &[], false)
+            }
+            Inserted::Existing(record) => history.met(record, attempt),
+        }
+        Ok(reply)
+    }
+
+    async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
+        let id = change.draft.record.id;
+        self.readable(id)?;
+        let sweeping = SWEEPING.try_with(|()| ()).is_ok();
+        let before = self.before(id);
+        let (wanted, journal) = (change.draft.record.clone(), change.journal.clone());
+        let reply = self.store.swap(expected, change).await?;
+        let mut history = self.history.lock();
+        match &reply.value {
+            Swapped::Done(after) => {
+                let before = before.as_ref();
+                history.committed(self.process, before, Some(after), &journal, sweeping);
+            }
+            Swapped::Conflict(current) => history.conflict(&wanted, current),
+            Swapped::Absent => history.absent(&wanted),
+        }
+        Ok(reply)
+    }
+
+    async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
+        self.readable(id)?;
+        let before = self.before(id);
+        let gone = self.store.delete(id, expected).await?;
+        if gone {
+            self.history
+                .lock()
+                .committed(self.process, before.as_ref(), None, &[], false);
+        }
+        Ok(gone)
+    }
+
+    async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
+        self.history.lock().noted(&journal);
+        self.store.append(journal).await
+    }
+
+    async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        self.store.lapsed(limit).await
+    }
+
+    async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        self.store.due(limit).await
+    }
+
+    async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError> {
+        self.store.walk(limit).await
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<Listed>, StoreError> {
+        self.store.list(filter, cursor, limit).await
+    }
+
+    async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
+        self.store.history(id).await
+    }
+
+    async fn audit(
+        &self,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<JournalRow>, StoreError> {
+        self.store.audit(cursor, limit).await
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        self.store.counts().await
+    }
+
+    async fn probe(&self) -> Result<(), StoreError> {
+        self.store.probe().await
+    }
+
+    async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
+        self.store.keep_recipe(recipe).await
+    }
+
+    async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
+        self.store.recipe(id).await
+    }
+
+    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
+        self.store.wakeups()
+    }
+}
+
+/// What was seen besides committed writes.
+impl History {
+    /// A reservation met a record.
+    fn met(&mut self, record: &Record, attempt: AttemptId) {
+        if record.attempt_id != attempt {
+            return;
+        }
+        self.hits.hit(Edge::ReserveWasOurs);
+        let moved_on = record.state != State::InProgress;
+        if let Some(trial) = self.trials.get_mut(&attempt.0) {
+            trial.warned |= moved_on;
+        }
+    }
+
+    /// A swap of `wanted` met `current` instead of what it expected.
+    fn conflict(&mut self, wanted: &Record, current: &Record) {
+        if wanted.state != State::InProgress {
+            return;
+        }
+        let trial = self.trials.get_mut(&wanted.attempt_id.0);
+        let begins = trial.is_none();
+        if let Some(trial) = trial
+            && trial.call.is_none()
+        {
+            trial.warned |=
+                wanted.attempt_id == current.attempt_id && current.state != State::InProgress;
+        }
+        if wanted.attempt_id == current.attempt_id && current.state == State::InProgress {
+            self.hits.hit(Edge::ReserveWasOurs);
+        } else if begins && current.state == State::InProgress {
+            self.hits.hit(Edge::LostRace);
+        } else if !begins {
+            self.hits.hit(Edge::HeartbeatLost);
+        }
+    }
+
+    /// A swap of `wanted` met nothing.
+    fn absent(&mut self, wanted: &Record) {
+        if wanted.state == State::InProgress && !self.trials.contains_key(&wanted.attempt_id.0) {
+            self.hits.hit(Edge::ReapedBetween);
+        }
+    }
+
+    /// Journal rows without a write: results that came too late.
+    fn noted(&mut self, journal: &[JournalEntry]) {
+        for entry in journal {
+            self.say(&format!("noted {:?} at {:?}", entry.event, entry.from));
+            if entry.event == JournalEvent::DuplicateExecutionSuspected {
+                self.hits.hit(match (entry.from, entry.to) {
+                    (_, None) => Edge::LateAbsent,
+                    (Some(State::Expired), _) => Edge::LateExpired,
+                    _ => Edge::LateOtherAttempt,
+                });
+            }
+        }
+    }
+}
