@@ -11,7 +11,7 @@ mod connection;
 mod lookup;
 mod patience;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use onlyonce::{
@@ -173,7 +173,10 @@ fn is_plainly_framed(headers: &HeaderMap) -> bool {
 
 /// The path as an upstream may read it: without percent-encoding, dot segments and empty segments.
 /// Only for finding the route; the request is forwarded as it came.
-fn plain_path(path: &str) -> String {
+fn plain_path(path: &str) -> Cow<'_, str> {
+    if !path.contains('%') && !path.contains("//") && !path.contains("/.") {
+        return Cow::Borrowed(path);
+    }
     let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
     let mut segments: Vec<&str> = Vec::new();
     for segment in decoded.split('/').filter(|segment| !segment.is_empty()) {
@@ -188,7 +191,7 @@ fn plain_path(path: &str) -> String {
     } else {
         ""
     };
-    format!("/{}{slash}", segments.join("/"))
+    Cow::Owned(format!("/{}{slash}", segments.join("/")))
 }
 
 /// Whether only looking is asked for.

@@ -14,20 +14,20 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use onlyonce_core::{
-    AttemptId, Policy, Recipe, RecipeId, Record, RecordId, Secret, Timestamp,
+    AttemptId, Policy, Recipe, RecipeId, Record, RecordId, Scope, ScopeHasher, Secret, Timestamp,
     machine::{self, Admission, Refusal},
     policy::OnInFlight,
     record::{Change, Draft, Revision, StoredResponse},
 };
 use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped, failpoint};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 pub use arrival::Arrival;
 pub use attempt::{Attempt, Began, Ended, Kept};
@@ -46,6 +46,8 @@ const SECOND_LOOK: Duration = Duration::from_millis(500);
 const FIRST_POLL: Duration = Duration::from_millis(50);
 const LONGEST_POLL: Duration = Duration::from_secs(1);
 
+/// Fingerprint keys of scopes that are kept at hand.
+const MAX_HASHERS: usize = 10_000;
 /// How long wake-ups are listened to after the last waiter has gone.
 const LINGER: Duration = Duration::from_secs(1);
 /// The unit in which room for request bodies is counted, in bytes.
@@ -119,7 +121,11 @@ struct Inner {
     waiters: Waiters,
     policies: RwLock<HashMap<Arc<str>, Arc<Policy>>>,
     recipes: Mutex<HashMap<RecipeId, Arc<Recipe>>>,
-    running: tokio::sync::watch::Sender<usize>,
+    running: AtomicUsize,
+    /// Tells whoever waits for it that nothing is running any more.
+    idle: Notify,
+    /// The fingerprint keys of scopes seen lately.
+    hashers: RwLock<HashMap<Scope, ScopeHasher>>,
     /// Whether a task listens to the store's wake-ups: only while somebody waits, since otherwise
     /// every settlement would wake it for nothing.
     listening: Arc<AtomicBool>,
@@ -136,7 +142,10 @@ pub(crate) struct Running(Engine);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.0.running.send_modify(|running| *running -= 1);
+        let inner = &self.0.0;
+        if inner.running.fetch_sub(1, Ordering::SeqCst) == 1 {
+            inner.idle.notify_waiters();
+        }
     }
 }
 
@@ -152,7 +161,9 @@ impl Engine {
             waiters,
             policies: RwLock::default(),
             recipes: Mutex::default(),
-            running: tokio::sync::watch::Sender::new(0),
+            running: AtomicUsize::new(0),
+            idle: Notify::new(),
+            hashers: RwLock::default(),
             listening: Arc::default(),
             executions: Arc::new(Semaphore::new(executions)),
             gathering: Arc::new(Semaphore::new(gathering)),
@@ -172,7 +183,7 @@ impl Engine {
 
     /// Counts an execution of this process until the value is dropped.
     pub(crate) fn running(&self) -> Running {
-        self.0.running.send_modify(|running| *running += 1);
+        self.0.running.fetch_add(1, Ordering::SeqCst);
         Running(self.clone())
     }
 
@@ -199,13 +210,30 @@ impl Engine {
 
     /// Resolves when no execution of this process is under way.
     pub async fn idle(&self) {
-        // The sender lives as long as the engine, so this cannot fail.
-        let _ = self
-            .0
-            .running
-            .subscribe()
-            .wait_for(|running| *running == 0)
-            .await;
+        loop {
+            let mut idle = std::pin::pin!(self.0.idle.notified());
+            // Listening before looking, so that the last one to end is not missed.
+            idle.as_mut().enable();
+            if self.0.running.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// The fingerprint key of `scope`.
+    pub(crate) fn scope_hasher(&self, scope: &Scope) -> ScopeHasher {
+        if let Some(known) = self.0.hashers.read().get(scope) {
+            return known.clone();
+        }
+        let hasher = self.secret().scope_hasher(scope.as_str());
+        let mut hashers = self.0.hashers.write();
+        if hashers.len() >= MAX_HASHERS {
+            // They are made anew as they are needed.
+            hashers.clear();
+        }
+        hashers.insert(scope.clone(), hasher.clone());
+        hasher
     }
 
     /// Requests of this process that wait for another one.
@@ -254,7 +282,7 @@ impl Engine {
         if !arrival.is_about(record) {
             return None;
         }
-        let request = arrival.request(AttemptId(0), recipe, self.secret());
+        let request = arrival.request(AttemptId(0), recipe);
         match machine::admit(record, &request, now, policy) {
             Admission::Execute(_) | Admission::Lapse(_) => None,
             Admission::Refuse(Refusal::OutcomeUnknown { nudge: Some(_) }) => None,
@@ -302,7 +330,7 @@ impl Engine {
         let mut found: Option<Reply<Record>> = None;
         for _ in 0..MAX_ROUNDS {
             let Some(Reply { now, value: record }) = found.take() else {
-                let request = arrival.request(attempt_id, &policy.recipe, self.secret());
+                let request = arrival.request(attempt_id, &policy.recipe);
                 failpoint!("engine.reserve.insert.before");
                 let reply = self.insert(machine::first(&request, policy)).await?;
                 match reply.value {
@@ -329,7 +357,7 @@ impl Engine {
                 return Err(Unavailable(StoreError::Unavailable(lapsed.into())));
             }
             let recipe = self.recipe(record.recipe, policy).await?;
-            let request = arrival.request(attempt_id, &recipe, self.secret());
+            let request = arrival.request(attempt_id, &recipe);
             match machine::admit(&record, &request, now, policy) {
                 Admission::Execute(change) => {
                     began_as = Began::from_journal(&change.journal);

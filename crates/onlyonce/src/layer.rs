@@ -4,14 +4,15 @@
 //! request -> key? -> whose? -> whole body -> reserve -> inner service -> durable -> answer
 //! ```
 //!
-//! From the moment the body has arrived, everything happens in a task of its own: a client that
-//! hangs up only stops watching.
+//! From the moment the body has arrived, everything is seen through to its end: a client that hangs
+//! up only stops watching.
 
 mod capture;
 mod execute;
 mod headers;
 mod hop;
 mod reply;
+mod seen_through;
 mod service;
 
 use std::sync::Arc;

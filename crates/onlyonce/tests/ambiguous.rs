@@ -67,7 +67,7 @@ async fn a_reservation_that_nobody_heard_of_is_released() {
 fn arrival(engine: &Engine) -> Arrival {
     let key = Key::from_stored("k");
     Arrival::new(
-        engine.secret(),
+        engine,
         Scope::global(),
         key,
         None,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use onlyonce_core::{
-    AttemptId, Policy, Record, RecordId,
+    AttemptId, Fence, Policy, Record, RecordId,
     machine::{self, Renewed, Settled, Settlement, Wake},
     record::{JournalEntry, JournalEvent, LastError},
 };
@@ -111,6 +111,11 @@ impl Attempt {
     /// Why it began.
     pub fn began_as(&self) -> Began {
         self.began_as
+    }
+
+    /// How many times the key was dispatched, this attempt included.
+    pub fn fence(&self) -> Fence {
+        self.record.lock().fence
     }
 
     /// The key's record as last seen.

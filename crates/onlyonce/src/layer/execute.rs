@@ -1,5 +1,4 @@
-//! One execution, in a task of its own, from the reservation to the durable answer. The client's
-//! connection only watches.
+//! One execution, from the reservation to the durable answer. The client's connection only watches.
 
 use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
@@ -380,7 +379,7 @@ fn judge(shared: &Shared, attempt: &Attempt, parts: &mut Parts, body: StoredBody
             Declared::from_word(word.trim())
         });
     strip_hop_by_hop(&mut parts.headers);
-    match policy.judge(parts.status, attempt.record().fence, declared) {
+    match policy.judge(parts.status, attempt.fence(), declared) {
         Verdict::Complete => {
             let mut headers = stored(&parts.headers, parts.status, policy);
             let mut body = body;

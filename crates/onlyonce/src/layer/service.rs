@@ -26,7 +26,9 @@ use super::{
     Identity, Shared,
     execute::execute,
     headers::{self, ATTEMPT, KeyHeader, STATUS, preferred_wait, read_key, strip_claims},
-    reply, strip_hop_by_hop,
+    reply,
+    seen_through::SeenThrough,
+    strip_hop_by_hop,
 };
 use crate::{
     body::{Body, BoxError},
@@ -206,7 +208,7 @@ where
     let secret = shared.engine.secret();
     let prefers = preferred_wait(&parts.headers);
     let arrival = Arrival::new(
-        secret,
+        &shared.engine,
         identity.scope.clone(),
         key,
         identity.mark(secret),
@@ -259,7 +261,7 @@ impl Pending {
     }
 }
 
-/// What the task that asks the engine tells the one that watches for the client.
+/// What whoever asks the engine tells the one that watches for the client.
 pub(super) enum Told {
     /// The client's answer.
     Answer(Response<Body>),
@@ -289,17 +291,23 @@ where
         let admitted = match next.take() {
             Some(admitted) => admitted,
             None => {
-                let (tell, told) = oneshot::channel();
+                let (tell, mut told) = oneshot::channel();
                 // From here on the client's going away changes nothing.
-                tokio::spawn(ask(shared.clone(), inner.clone(), pending, tell));
-                match told.await {
+                let mut work = SeenThrough::new(ask(shared.clone(), inner.clone(), pending, tell));
+                let heard = tokio::select! {
+                    biased;
+                    () = &mut work => told.await,
+                    heard = &mut told => heard,
+                };
+                drop(work);
+                match heard {
                     Ok(Told::Answer(response)) => return Ok(response),
                     Ok(Told::Admitted(admitted, back)) => {
                         pending = back;
                         admitted
                     }
                     Ok(Told::Unavailable(error, back)) => {
-                        return unavailable(&shared, inner, back, &error, waited).await;
+                        return Box::pin(unavailable(&shared, inner, back, &error, waited)).await;
                     }
                     // The task ended without a word: whatever it did is not known here.
                     Err(_) => return Ok(Problem::NotDurable.response(policy)),
@@ -323,15 +331,15 @@ where
             waited = true;
             shared.stats.count(Event::Waited);
         }
-        match shared
-            .engine
-            .wait(&mut pending.arrival, policy, deadline)
-            .await
-        {
+        let wait = shared.engine.wait(&mut pending.arrival, policy, deadline);
+        // Boxed, since most requests do not wait and need not carry the room for it.
+        match Box::pin(wait).await {
             Ok(Some(Woken::Answer(admitted))) => next = Some(*admitted),
             Ok(Some(Woken::AskAgain)) => {}
             Ok(None) => return Ok(Problem::InProgress.response(policy)),
-            Err(error) => return unavailable(&shared, inner, pending, &error, true).await,
+            Err(error) => {
+                return Box::pin(unavailable(&shared, inner, pending, &error, true)).await;
+            }
         }
     }
 }
@@ -359,7 +367,7 @@ fn settled_answer(
             Ok(reply::refused(&refusal).response(policy))
         }
         Admitted::InFlight(how) => Err(how),
-        // Only the task of its own is told to execute.
+        // Only what is seen through is told to execute.
         Admitted::Execute(_) => Ok(Problem::NotDurable.response(policy)),
     }
 }
