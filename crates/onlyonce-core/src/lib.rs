@@ -16,6 +16,8 @@ pub mod policy;
 pub mod record;
 pub mod scope;
 pub mod secret;
+#[cfg(test)]
+mod soak;
 pub mod time;
 #[cfg(test)]
 mod vectors;

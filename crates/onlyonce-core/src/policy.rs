@@ -89,7 +89,7 @@ pub enum ErrorFormat {
     Stripe,
 }
 
-/// The rules of CONTRACT 9 that the machine needs.
+/// The rules of reconciliation that the machine needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReconcilePolicy {
     /// The first look after a key became unknown.
@@ -236,7 +236,9 @@ impl Policy {
             return Verdict::Release(LastError::ReleasedStatus);
         }
         match status.as_u16() {
-            0..=499 => Verdict::Complete,
+            // Not an answer at all.
+            0..=199 => Verdict::Unknown(LastError::UpstreamError),
+            200..=499 => Verdict::Complete,
             502 | 504 => Verdict::Unknown(LastError::UpstreamError),
             _ => match self.on_5xx {
                 On5xx::Retry => Verdict::Release(LastError::UpstreamError),

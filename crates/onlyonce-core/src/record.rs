@@ -94,18 +94,21 @@ impl Fence {
     }
 }
 
-/// Goes up by one with every write to a row. A swap compares it.
+/// Counts the writes to a row. A swap compares it.
+///
+/// It does not begin at 1: a row that was deleted and inserted again would repeat its numbers, and
+/// an executor that slept through both would overwrite the new row by the old revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// The revision of a row that was just inserted for `attempt`.
-    ///
-    /// It does not begin at one: a row that is deleted and inserted again would repeat the numbers
-    /// of the first, and a swap or a deletion that was meant for the first could hit the second.
-    /// 47 of the attempt's random bits keep the two apart, and fit into six bytes.
+    /// Few enough that a store may keep the number as a double, as Redis scripts do.
+    const START_BITS: u32 = 47;
+
+    /// The revision of a row that `attempt` inserts.
     pub fn first_of(attempt: AttemptId) -> Self {
-        Self(u64::try_from(attempt.0 >> 81).unwrap_or_default().saturating_add(1))
+        let start = attempt.0 & ((1 << Self::START_BITS) - 1);
+        Self(u64::try_from(start).expect("47 bits fit into 64"))
     }
 
     /// The revision after one more write.
@@ -284,7 +287,7 @@ pub struct Record {
     pub method: Arc<str>,
     /// The request's path and query, as forwarded.
     pub path: Arc<str>,
-    /// The number of writes.
+    /// Where the count of writes stands.
     pub revision: Revision,
     /// Where the key stands.
     pub state: State,

@@ -17,14 +17,17 @@ use axum::{
 use http::{HeaderValue, StatusCode, header};
 use metrics_exporter_prometheus::PrometheusHandle;
 use onlyonce::Engine;
-use onlyonce_core::RecordId;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::watch, time::Instant};
 
 use crate::{config::Config, edge::Edge};
 
 /// The largest body of an admin request, in bytes: a response that an operator resolves with.
 const MAX_BODY: usize = 4 << 20;
+/// How long an answer of the store to `/readyz` is passed on.
+const PROBE_HOLDS: Duration = Duration::from_secs(1);
+/// The longest that `/readyz` waits for the store.
+const MAX_PROBE: Duration = Duration::from_secs(5);
 
 /// What the admin API works on.
 #[derive(Clone)]
@@ -37,15 +40,17 @@ struct Inner {
     metrics: PrometheusHandle,
     token: Option<String>,
     readonly_token: Option<String>,
+    stopping: watch::Receiver<bool>,
+    /// When the store was last asked whether it can be written to, and what it said.
+    probed: tokio::sync::Mutex<Option<(Instant, bool)>>,
 }
 
 impl Admin {
     /// The admin API of this gateway; its tokens come from the environment.
     pub(crate) fn new(
-        config: Arc<Config>,
-        engine: Engine,
-        edge: Arc<Edge>,
+        (config, engine, edge): (Arc<Config>, Engine, Arc<Edge>),
         metrics: PrometheusHandle,
+        stopping: watch::Receiver<bool>,
     ) -> Self {
         let from = |name: &str| std::env::var(name).ok().filter(|token| !token.is_empty());
         let token = from(&config.admin.token_env);
@@ -58,6 +63,8 @@ impl Admin {
             metrics,
             token,
             readonly_token,
+            stopping,
+            probed: tokio::sync::Mutex::default(),
         }))
     }
 
@@ -83,21 +90,35 @@ pub(crate) async fn serve(admin: Admin, listener: TcpListener) {
         .fallback(async || {
             Refused::new(StatusCode::NOT_FOUND, "not_found", "There is nothing here.")
         })
+        .method_not_allowed_fallback(async || {
+            let detail = "This address does not take this method. Nothing was changed.";
+            Refused::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+        })
         .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn_with_state(admin.clone(), authorize));
     let app = Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .merge(guarded)
-        .layer(middleware::from_fn(no_store))
+        .layer(middleware::from_fn(tidy))
         .with_state(admin);
     if let Err(error) = axum::serve(listener, app).await {
         tracing::error!(%error, "the admin listener ended");
     }
 }
 
-async fn no_store(request: Request, next: Next) -> Response {
+async fn tidy(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
+    let status = response.status();
+    let is_problem = response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().ends_with(b"json"));
+    if status.is_client_error() && !is_problem {
+        // What the framework refuses by itself: a body that is too large, a query that is not one.
+        let detail = "The request could not be read. Nothing was changed.";
+        response = Refused::new(status, "bad_request", detail).into_response();
+    }
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(
@@ -115,8 +136,9 @@ async fn authorize(State(admin): State<Admin>, request: Request, next: Next) -> 
     let given = request
         .headers()
         .get(header::AUTHORIZATION)
-        .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "))
-        .unwrap_or_default();
+        .and_then(|value| value.as_bytes().split_at_checked(b"Bearer ".len()))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "))
+        .map_or(&b""[..], |(_, token)| token);
     let is = |token: &Option<String>| {
         token
             .as_ref()
@@ -144,23 +166,41 @@ async fn authorize(State(admin): State<Admin>, request: Request, next: Next) -> 
     response
 }
 
+impl Admin {
+    /// Whether the store takes writes, as of a moment ago: everybody may ask, so not every question
+    /// becomes a write.
+    async fn store_is_writable(&self) -> bool {
+        let inner = &self.0;
+        let mut probed = inner.probed.lock().await;
+        if let Some((at, writable)) = *probed
+            && at.elapsed() < PROBE_HOLDS
+        {
+            return writable;
+        }
+        let timeout = inner.config.store.timeout.min(MAX_PROBE);
+        let asked = tokio::time::timeout(timeout, inner.engine.store().probe()).await;
+        let writable = matches!(asked, Ok(Ok(())));
+        *probed = Some((Instant::now(), writable));
+        writable
+    }
+}
+
 /// Whether requests can be protected now.
 async fn readyz(State(admin): State<Admin>) -> Response {
     let inner = &admin.0;
-    let ask = inner.engine.store().lookup(RecordId([0; 16]));
-    let timeout = inner.config.store.timeout.min(Duration::from_secs(5));
-    let reachable = matches!(tokio::time::timeout(timeout, ask).await, Ok(Ok(_)));
-    let status = if reachable {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
+    let writable = admin.store_is_writable().await;
+    let stopping = *inner.stopping.borrow();
+    let (status, word) = match (stopping, writable) {
+        (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+        (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        (false, true) => (StatusCode::OK, "ready"),
     };
     let body = json!({
-        "status": if reachable { "ready" } else { "unavailable" },
+        "status": word,
         "store": {
             "kind": inner.config.store.url.scheme(),
             "level": inner.engine.store().level().as_str(),
-            "reachable": reachable,
+            "writable": writable,
         },
         "protected_routes": inner.config.protected().count(),
         "routes": inner.config.routes.len(),

@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{clock, config, demo, serve};
+use crate::{bench, clock, config, demo, serve};
 
 /// The exit code for an answer that is no.
 const NO: u8 = 1;
@@ -26,6 +26,11 @@ enum Command {
     DemoApi(demo::DemoApiArgs),
     /// Run the gateway
     Serve(ServeArgs),
+    /// Measure what the gateway costs against baselines of the same run, or load any address
+    Bench(bench::BenchArgs),
+    /// The API and the proxy of the benchmark
+    #[command(hide = true)]
+    BenchStandIn(bench::StandInArgs),
     /// Say everything that is wrong with a configuration file
     Check {
         /// The file
@@ -58,6 +63,8 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Check { file } => return check(&file),
         Command::Serve(args) => in_runtime(serve::run(args)),
+        Command::Bench(args) => in_runtime(bench::run(args)),
+        Command::BenchStandIn(args) => in_runtime(bench::run_stand_in(args)),
         Command::Demo(args) => in_runtime(demo::run(args)),
         Command::DemoApi(args) => in_runtime(async {
             demo::run_api(args, clock::now)

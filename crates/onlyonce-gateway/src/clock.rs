@@ -15,7 +15,11 @@ fn system_time(at: Timestamp) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(u64::try_from(at.0).unwrap_or_default())
 }
 
+/// The last moment that four digits of a year can tell, in milliseconds.
+const END_OF_YEAR_9999: i64 = 253_402_300_799_000;
+
 /// RFC 3339 in UTC with milliseconds.
 pub(crate) fn rfc3339(at: Timestamp) -> String {
+    let at = Timestamp(at.0.clamp(0, END_OF_YEAR_9999));
     humantime::format_rfc3339_millis(system_time(at)).to_string()
 }

@@ -20,7 +20,7 @@ mod scalar;
 mod section;
 mod store;
 mod tree;
-mod units;
+pub(crate) mod units;
 mod unsupported;
 
 use std::{
@@ -56,8 +56,12 @@ pub(crate) const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) const DEFAULT_UPSTREAM_IDLE: Duration = Duration::from_secs(1);
 /// How long a connection to a backend may take to come about unless said otherwise.
 pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a client may take to send the head of a request.
-pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may take to send the head of a request unless said otherwise.
+pub(crate) const DEFAULT_HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may take to send the body of a request with a key unless said otherwise.
+pub(crate) const DEFAULT_BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a client may take nothing of its answer unless said otherwise.
+pub(crate) const DEFAULT_SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest head of a request, in bytes.
 pub(crate) const MAX_HEADER_BYTES: usize = 64 << 10;
 
@@ -76,8 +80,15 @@ pub(crate) struct Config {
     pub routes: Vec<Route>,
     /// How long running requests may go on after SIGTERM.
     pub drain_timeout: Duration,
-    /// How long a client may take to send the head of a request.
+    /// How long a client may take to send the head of a request, counted from its connecting or from
+    /// the end of the request before: a connection that is idle for longer is closed.
     pub header_timeout: Duration,
+    /// How long a client may take to send the whole body of a request with a key. Without a key the
+    /// body is streamed, and the route's `timeout` holds.
+    pub body_timeout: Duration,
+    /// How long a client may take nothing of its answer before its connection is closed. A slow
+    /// reader is none: every byte it takes begins this time anew.
+    pub send_timeout: Duration,
     /// The largest head of a request, in bytes.
     pub max_header_bytes: usize,
     /// Whether a reload may change what makes a scope.

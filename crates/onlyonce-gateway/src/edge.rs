@@ -9,10 +9,11 @@
 
 mod connection;
 mod lookup;
+mod patience;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
-use http::{Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use onlyonce::{
     Body, BoxError, Engine, IdempotencyLayer, IdempotencyService, Identity, Policy, Problem,
 };
@@ -20,6 +21,7 @@ use onlyonce_core::{Scope, policy::KeyScope};
 use tower::{Layer, ServiceExt};
 
 pub(crate) use connection::serve;
+use patience::Timely;
 
 use crate::{
     config::{Config, Route},
@@ -63,6 +65,12 @@ impl Edge {
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
+        if !is_plainly_framed(request.headers()) {
+            let mut refused = Problem::RequestIncomplete.response(&self.policy);
+            let close = HeaderValue::from_static("close");
+            refused.headers_mut().insert(header::CONNECTION, close);
+            return refused;
+        }
         if let Some(rest) = request.uri().path().strip_prefix(lookup::PREFIX) {
             let rest = rest.to_owned();
             return lookup::answer(self, &request, &rest).await;
@@ -70,6 +78,8 @@ impl Edge {
         // What the upstream takes for the same path must meet the same route.
         let path = plain_path(request.uri().path());
         let found = self.config.route_match(request.method(), &path);
+        // A tunnel cannot be opened to a named backend, so CONNECT has no route.
+        let found = found.filter(|_| request.method() != Method::CONNECT);
         let Some(lane) = found.and_then(|index| self.lanes.get(index)) else {
             return Problem::NoRoute.response(&self.policy);
         };
@@ -77,11 +87,13 @@ impl Edge {
         let keyed = policy.honours(request.method())
             && (request.headers().contains_key(&policy.header_name)
                 || policy.demands_key(request.method()));
-        let answer = lane.service.clone().oneshot(request);
-        // The layer keeps its own time for requests with a key; others have only this.
+        // The layer keeps its own time for requests with a key, from their last byte on; others have
+        // only this.
         let answer = if keyed {
-            Ok(answer.await)
+            let request = request.map(|body| Timely::new(body, self.config.body_timeout));
+            Ok(lane.service.clone().oneshot(request).await)
         } else {
+            let answer = lane.service.clone().oneshot(request);
             tokio::time::timeout(policy.timeout, answer).await
         };
         match answer {
@@ -138,7 +150,7 @@ impl Who {
         }
     }
 
-    fn identity(&self, headers: &http::HeaderMap) -> Identity {
+    fn identity(&self, headers: &HeaderMap) -> Identity {
         let mut caller = Vec::new();
         for name in &self.credential_headers {
             for value in headers.get_all(name) {
@@ -150,9 +162,21 @@ impl Who {
     }
 }
 
+/// Whether the body is as it was before it was sent: in chunks at most. Another coding would be lost
+/// on the way, since transfer codings end here, and its bytes would be taken for the body itself.
+fn is_plainly_framed(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    codings.next().is_none_or(|first| {
+        first.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none()
+    })
+}
+
 /// The path as an upstream may read it: without percent-encoding, dot segments and empty segments.
 /// Only for finding the route; the request is forwarded as it came.
-fn plain_path(path: &str) -> String {
+fn plain_path(path: &str) -> Cow<'_, str> {
+    if !path.contains('%') && !path.contains("//") && !path.contains("/.") {
+        return Cow::Borrowed(path);
+    }
     let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
     let mut segments: Vec<&str> = Vec::new();
     for segment in decoded.split('/').filter(|segment| !segment.is_empty()) {
@@ -167,7 +191,7 @@ fn plain_path(path: &str) -> String {
     } else {
         ""
     };
-    format!("/{}{slash}", segments.join("/"))
+    Cow::Owned(format!("/{}{slash}", segments.join("/")))
 }
 
 /// Whether only looking is asked for.

@@ -3,12 +3,15 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admin;
+mod bench;
 mod cli;
 mod clock;
 mod config;
 mod demo;
 mod edge;
 mod serve;
+#[cfg(test)]
+mod soak;
 mod upstream;
 
 use std::process::ExitCode;

@@ -82,17 +82,31 @@ async fn serve(
             reap_every: config.workers.reap_every,
         },
     );
+    let mut hang_up = signal(SignalKind::hangup())?;
     let (stop, stopping) = watch::channel(false);
-    let admin = admin::Admin::new(config.clone(), engine.clone(), edge.clone(), metrics);
+    let parts = (config.clone(), engine.clone(), edge.clone());
+    let admin = admin::Admin::new(parts, metrics, stopping.clone());
     let has_token = admin.has_token();
     tokio::spawn(admin::serve(admin, admin_listener));
     let serving = tokio::spawn(edge::serve(edge, config.clone(), data, stopping));
     announce(&config, &engine, addresses, has_token)?;
 
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-        () = demo::parent_gone(), if args.exit_with_parent => {}
+    let told_to_stop = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            () = demo::parent_gone(), if args.exit_with_parent => {}
+        }
+    };
+    let mut told_to_stop = std::pin::pin!(told_to_stop);
+    loop {
+        tokio::select! {
+            () = &mut told_to_stop => break,
+            // Without a handler it would end the process in the middle of everything.
+            _ = hang_up.recv() => {
+                tracing::warn!("SIGHUP: this version does not reload; restart to read the file anew");
+            }
+        }
     }
     tracing::info!("stopping: no new connections; what is running is finished");
     // The receiver lives in the serving task; if that is gone there is nobody to tell.

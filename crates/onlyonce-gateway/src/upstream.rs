@@ -94,7 +94,9 @@ pub(crate) struct Upstream(Arc<Shared>);
 
 struct Shared {
     nodes: Box<[Node]>,
-    /// Whose turn it is.
+    /// Whose turn comes when: each node as often as its weight says.
+    turns: Box<[usize]>,
+    /// How many turns there have been.
     turn: AtomicUsize,
     connect_timeout: Duration,
 }
@@ -114,8 +116,10 @@ impl Upstream {
             started,
             ejected_until: AtomicU64::new(0),
         };
+        let turns = turns(&options.backends);
         Self(Arc::new(Shared {
             nodes: options.backends.into_iter().map(node).collect(),
+            turns,
             turn: AtomicUsize::new(0),
             connect_timeout: options.connect_timeout,
         }))
@@ -175,15 +179,34 @@ impl Shared {
     /// The backend to try next: in turn, the ejected ones last.
     fn next(&self, turn: usize, tried: &[usize]) -> Option<usize> {
         let count = self.nodes.len();
+        let first = *self.turns.get(turn % self.turns.len().max(1))?;
         let left = || {
             (0..count)
-                .map(|step| turn.wrapping_add(step) % count)
+                .map(|step| (first + step) % count)
                 .filter(|index| !tried.contains(index))
         };
         left()
             .find(|index| !self.nodes[*index].is_ejected())
             .or_else(|| left().next())
     }
+}
+
+/// The order of turns: in every round each backend comes as often as its weight, spread out.
+fn turns(backends: &[Backend]) -> Box<[usize]> {
+    let heaviest = backends
+        .iter()
+        .map(|backend| backend.weight)
+        .max()
+        .unwrap_or(0);
+    let round = |lap: u32| {
+        let takes_part = move |(_, backend): &(usize, &Backend)| backend.weight > lap;
+        backends
+            .iter()
+            .enumerate()
+            .filter(takes_part)
+            .map(|(index, _)| index)
+    };
+    (0..heaviest).flat_map(round).collect()
 }
 
 /// A backend, its idle connections and its health.

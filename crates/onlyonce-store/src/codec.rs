@@ -243,6 +243,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::soak::cases(256))]
+
         #[test]
         fn damaged_blocks_are_errors_not_panics(
             block in proptest::collection::vec(any::<u8>(), 0..200),
@@ -252,6 +254,29 @@ mod tests {
             let _ = decode_evidence(&block);
             let whole = encode_head(&sample());
             let _ = decode_head(&whole[..cut.min(whole.len())], Some(Bytes::new()));
+        }
+
+        /// A block that is ours but for some bytes: an error or a response, never a panic; and what
+        /// is read is what is written again.
+        #[test]
+        fn bent_blocks_are_read_or_refused(
+            bends in proptest::collection::vec((0usize..120, any::<u8>()), 1..4),
+        ) {
+            let mut block = encode_head(&sample());
+            let mut evidence = encode_evidence(&Evidence::Completed(sample().into()));
+            for (at, byte) in bends {
+                let (length, evidences) = (block.len(), evidence.len());
+                block[at % length] = byte;
+                evidence[at % evidences] = byte;
+            }
+            for body in [None, Some(Bytes::from_static(b"body"))] {
+                if let Ok(response) = decode_head(&block, body.clone()) {
+                    prop_assert_eq!(decode_head(&encode_head(&response), body), Ok(response));
+                }
+            }
+            if let Ok(read) = decode_evidence(&evidence) {
+                prop_assert_eq!(decode_evidence(&encode_evidence(&read)), Ok(read));
+            }
         }
     }
 }

@@ -231,6 +231,11 @@ impl Store for FaultyStore {
         self.read(self.inner.recipe(id)).await
     }
 
+    async fn probe(&self) -> Result<(), StoreError> {
+        self.write(move |inner| async move { inner.probe().await })
+            .await
+    }
+
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {
         self.inner.wakeups()
     }

@@ -2,7 +2,7 @@
 //!
 //! A store compares a revision and swaps; it never decides. What may follow what is decided by
 //! [`onlyonce_core::machine`], and the engine carries it out. This crate holds the contract
-//! ([`Store`]), the contract as tests ([`conformance`], with the feature of that name), and the
+//! ([`Store`]), the contract as tests (`conformance`, with the feature of that name), and the
 //! stores.
 //!
 //! Deliberately absent: HTTP, the engine, and any `match` on a record's state that leads to a
@@ -12,7 +12,11 @@
 
 pub mod clock;
 pub mod codec;
+#[doc(hidden)]
+pub mod failpoint;
 pub mod memory;
+#[cfg(test)]
+mod soak;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -319,6 +323,12 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError>;
+
+    /// Writes something of no account, durably: whether records could be written now.
+    ///
+    /// # Errors
+    /// Any [`StoreError`]: they could not.
+    async fn probe(&self) -> Result<(), StoreError>;
 
     /// Ids of records that changed, from any node, for waiters. A hint: polling is the truth.
     fn wakeups(&self) -> broadcast::Receiver<RecordId>;

@@ -1,7 +1,7 @@
 //! Records in this process's memory: for tests, simulation and `memory:`. Gone with the process.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
@@ -20,6 +20,8 @@ use crate::{
 
 /// Locks that keys are spread over, so that they do not meet.
 const SHARDS: usize = 64;
+/// Journal rows that are kept; the oldest go first.
+const MAX_JOURNAL: usize = 100_000;
 
 /// A store in memory.
 pub struct MemoryStore {
@@ -28,9 +30,15 @@ pub struct MemoryStore {
     shards: Vec<Mutex<Shard>>,
     next_number: AtomicU64,
     walked: AtomicUsize,
-    journal: Mutex<Vec<JournalRow>>,
+    journal: Mutex<Journal>,
     recipes: Mutex<HashMap<RecipeId, Recipe>>,
     wakeups: broadcast::Sender<RecordId>,
+}
+
+#[derive(Default)]
+struct Journal {
+    rows: VecDeque<JournalRow>,
+    written: u64,
 }
 
 #[derive(Default)]
@@ -70,8 +78,12 @@ impl MemoryStore {
         }
         let mut journal = self.journal.lock();
         for entry in entries {
-            let number = journal.len() as u64 + 1;
-            journal.push(JournalRow { number, at, entry });
+            journal.written += 1;
+            let number = journal.written;
+            journal.rows.push_back(JournalRow { number, at, entry });
+            if journal.rows.len() > MAX_JOURNAL {
+                journal.rows.pop_front();
+            }
         }
     }
 
@@ -285,6 +297,7 @@ impl Store for MemoryStore {
         Ok(self
             .journal
             .lock()
+            .rows
             .iter()
             .filter(|row| row.entry.id == id)
             .cloned()
@@ -297,14 +310,18 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Page<JournalRow>, StoreError> {
         let journal = self.journal.lock();
-        let end = cursor.map_or(journal.len(), |cursor| {
-            usize::try_from(cursor.saturating_sub(1))
-                .unwrap_or(usize::MAX)
-                .min(journal.len())
-        });
-        let begin = end.saturating_sub(limit);
-        let items: Vec<_> = journal[begin..end].iter().rev().cloned().collect();
-        let next = items.last().map(|row| row.number).filter(|_| begin > 0);
+        let older = |row: &&JournalRow| cursor.is_none_or(|cursor| row.number < cursor);
+        let mut items: Vec<_> = journal
+            .rows
+            .iter()
+            .rev()
+            .filter(older)
+            .take(limit + 1)
+            .cloned()
+            .collect();
+        let more = items.len() > limit;
+        items.truncate(limit);
+        let next = items.last().map(|row| row.number).filter(|_| more);
         Ok(Page { items, next })
     }
 
@@ -325,6 +342,10 @@ impl Store for MemoryStore {
 
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
         Ok(self.recipes.lock().get(&id).cloned())
+    }
+
+    async fn probe(&self) -> Result<(), StoreError> {
+        Ok(())
     }
 
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {

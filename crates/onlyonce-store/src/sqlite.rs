@@ -1,9 +1,10 @@
 //! The embedded store: one SQLite file, one writer thread that commits in groups.
 //!
 //! A write joins the group that is being gathered while the last one is made durable, so one fsync
-//! serves many keys. Reads go to connections of their own, at once and in the calling thread: a
-//! record is a few pages of a memory-mapped or cached file, and a hop to another thread would cost
-//! more than the read. Replays therefore never wait for an fsync.
+//! serves many keys. The first look at a key happens on a reader connection, at once and in the
+//! calling thread: a record is a few cached pages, and a hop to another thread would cost more than
+//! the read. Replays therefore never wait for an fsync. Whatever may take longer runs in a thread
+//! that may wait.
 //!
 //! Deliberately absent: a second process on the same file. Wake-ups and counters live in this
 //! process, so [`SqliteStore::open`] takes a lock and refuses a file that is in use.
@@ -18,7 +19,10 @@ mod write;
 use std::{
     fs::File,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use async_trait::async_trait;
@@ -27,6 +31,7 @@ use onlyonce_core::{
     record::{Change, Draft, JournalEntry, Revision},
 };
 use parking_lot::Mutex;
+use rusqlite::Connection;
 use tokio::sync::broadcast;
 
 use crate::{
@@ -37,6 +42,9 @@ use batch::{Done, Operation, Writer};
 use checkpoint::Checkpointer;
 use read::Readers;
 use write::Tally;
+
+/// Stretches of the reaper's walk after which its place is written down.
+const STRETCHES_PER_NOTE: u64 = 64;
 
 /// Why a file could not be opened as a store.
 #[derive(Debug, thiserror::Error)]
@@ -60,13 +68,18 @@ pub enum OpenError {
         known: i64,
     },
     /// It was made by an older version, and may not be changed.
-    #[error("{path} has schema version {found}, and store.migrate is off: run `onlyonce migrate`")]
+    #[error(
+        "{path} has schema version {found}, and store.migrate is off: start once with store.migrate on"
+    )]
     Older {
         /// The file.
         path: PathBuf,
         /// Its version.
         found: i64,
     },
+    /// It can be read, and not written.
+    #[error("{0} cannot be written: the file, its folder or its file system is read-only")]
+    ReadOnly(PathBuf),
     /// The file system said no.
     #[error("cannot open {path}")]
     Io {
@@ -75,6 +88,16 @@ pub enum OpenError {
         /// Why.
         #[source]
         source: std::io::Error,
+    },
+    /// The file system does not allow what the level `sync` stands on.
+    #[error("{path} cannot be used with {pragma}: SQLite answered `{found}`")]
+    Setting {
+        /// The file.
+        path: PathBuf,
+        /// The setting.
+        pragma: &'static str,
+        /// What it is instead.
+        found: String,
     },
     /// SQLite said no.
     #[error("cannot open {path} as a SQLite database")]
@@ -95,9 +118,14 @@ pub struct SqliteStore {
     secret: Secret,
     clock: StoreClock,
     readers: Readers,
+    /// For scans of the background loops, and for those of people: neither holds up the other, and
+    /// neither holds up requests.
+    worker_scans: Arc<Mutex<Connection>>,
+    admin_scans: Arc<Mutex<Connection>>,
     writer: Writer,
     tally: Arc<Tally>,
     walked: Mutex<i64>,
+    stretches: AtomicU64,
     wakeups: broadcast::Sender<RecordId>,
     _checkpointer: Checkpointer,
     /// Released with the process, however it ends.
@@ -119,11 +147,17 @@ impl SqliteStore {
     /// [`OpenError`] says why the file cannot be used.
     pub fn open_with(path: &Path, clock: StoreClock, migrate: bool) -> Result<Self, OpenError> {
         let lock = take_lock(path)?;
+        create_for_the_owner(path)?;
         let sqlite = |source| OpenError::Sqlite {
             path: path.to_owned(),
             source,
         };
         let mut connection = schema::connect(path).map_err(sqlite)?;
+        // SQLite opens a file that it cannot write for reading, without a word.
+        if connection.is_readonly(rusqlite::MAIN_DB).map_err(sqlite)? {
+            return Err(OpenError::ReadOnly(path.to_owned()));
+        }
+        schema::check_settings(&connection, path)?;
         schema::prepare(&mut connection, path, migrate)?;
         let secret = schema::secret(&connection, path)?;
         let walked = schema::walk_position(&connection).map_err(sqlite)?;
@@ -140,21 +174,27 @@ impl SqliteStore {
             secret,
             clock,
             readers,
+            worker_scans: Arc::new(Mutex::new(schema::connect_to_read(path).map_err(sqlite)?)),
+            admin_scans: Arc::new(Mutex::new(schema::connect_to_read(path).map_err(sqlite)?)),
             writer,
             tally,
             walked: Mutex::new(walked),
+            stretches: AtomicU64::new(0),
             wakeups,
             _checkpointer: checkpointer,
             _lock: lock,
         })
     }
+}
 
-    fn read<T>(
-        &self,
-        read: impl Fn(&rusqlite::Connection) -> Result<T, ReadError>,
-    ) -> Result<T, StoreError> {
-        Ok(self.readers.with(read)?)
-    }
+/// Runs a scan in a thread that may wait.
+async fn scan<T: Send + 'static>(
+    connection: &Arc<Mutex<Connection>>,
+    read: impl FnOnce(&Connection) -> Result<T, ReadError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let connection = connection.clone();
+    let read = tokio::task::spawn_blocking(move || read(&connection.lock())).await;
+    Ok(read.map_err(|error| StoreError::Unavailable(Box::new(error)))??)
 }
 
 fn take_lock(path: &Path) -> Result<File, OpenError> {
@@ -174,6 +214,24 @@ fn take_lock(path: &Path) -> Result<File, OpenError> {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),
         Err(std::fs::TryLockError::Error(source)) => Err(io(source)),
+    }
+}
+
+/// Creates the file, if it is not there, so that nobody else can read keys and answers.
+fn create_for_the_owner(path: &Path) -> Result<(), OpenError> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let created = File::options()
+        .create_new(true)
+        .write(true)
+        .mode(0o600)
+        .open(path);
+    match created {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(source) => Err(OpenError::Io {
+            path: path.to_owned(),
+            source,
+        }),
     }
 }
 
@@ -223,7 +281,8 @@ impl Store for SqliteStore {
     fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
         // An error here is met again, and reported, on the way that waits.
         let value = self
-            .read(|connection| read::record(connection, id))
+            .readers
+            .try_with(|connection| read::record(connection, id))?
             .ok()??;
         Some(Reply {
             now: self.clock.now(),
@@ -232,7 +291,10 @@ impl Store for SqliteStore {
     }
 
     async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
-        let value = self.read(|connection| read::record(connection, id))?;
+        let readers = self.readers.clone();
+        let read = move || readers.with(|connection| read::record(connection, id));
+        let read = tokio::task::spawn_blocking(read).await;
+        let value = read.map_err(|error| StoreError::Unavailable(Box::new(error)))??;
         Ok(Reply {
             now: self.clock.now(),
             value,
@@ -277,22 +339,35 @@ impl Store for SqliteStore {
 
     async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
         let now = self.clock.now();
-        let value = self.read(|connection| read::lapsed(connection, now, limit))?;
+        let value = scan(&self.worker_scans, move |connection| {
+            read::lapsed(connection, now, limit)
+        })
+        .await?;
         Ok(Reply { now, value })
     }
 
     async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
         let now = self.clock.now();
-        let value = self.read(|connection| read::due(connection, now, limit))?;
+        let value = scan(&self.worker_scans, move |connection| {
+            read::due(connection, now, limit)
+        })
+        .await?;
         Ok(Reply { now, value })
     }
 
     async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError> {
         let now = self.clock.now();
         let from = *self.walked.lock();
-        let (walk, position) = self.read(|connection| read::walk(connection, from, now, limit))?;
+        let (walk, position) = scan(&self.worker_scans, move |connection| {
+            read::walk(connection, from, now, limit)
+        })
+        .await?;
         *self.walked.lock() = position;
-        self.writer.submit(Operation::WalkedTo(position)).await?;
+        // Starting over after a restart costs a walk, so the place need not be durable each time.
+        let stretch = self.stretches.fetch_add(1, Ordering::Relaxed);
+        if stretch.is_multiple_of(STRETCHES_PER_NOTE) {
+            self.writer.submit(Operation::WalkedTo(position)).await?;
+        }
         Ok(Reply { now, value: walk })
     }
 
@@ -302,11 +377,18 @@ impl Store for SqliteStore {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<Listed>, StoreError> {
-        self.read(|connection| read::list(connection, filter, cursor, limit))
+        let filter = filter.clone();
+        scan(&self.admin_scans, move |connection| {
+            read::list(connection, &filter, cursor, limit)
+        })
+        .await
     }
 
     async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
-        self.read(|connection| read::history(connection, id))
+        scan(&self.admin_scans, move |connection| {
+            read::history(connection, id)
+        })
+        .await
     }
 
     async fn audit(
@@ -314,7 +396,10 @@ impl Store for SqliteStore {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<JournalRow>, StoreError> {
-        self.read(|connection| read::audit(connection, cursor, limit))
+        scan(&self.admin_scans, move |connection| {
+            read::audit(connection, cursor, limit)
+        })
+        .await
     }
 
     async fn counts(&self) -> Result<Counts, StoreError> {
@@ -327,7 +412,14 @@ impl Store for SqliteStore {
     }
 
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
-        self.read(|connection| read::recipe(connection, id))
+        scan(&self.admin_scans, move |connection| {
+            read::recipe(connection, id)
+        })
+        .await
+    }
+
+    async fn probe(&self) -> Result<(), StoreError> {
+        self.writer.submit(Operation::Probe).await.map(|_| ())
     }
 
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {

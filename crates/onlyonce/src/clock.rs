@@ -30,6 +30,15 @@ impl Moment {
     }
 }
 
+impl Moment {
+    /// By how much the wall clock moved more, or less, than time went by until `later`.
+    pub fn jump(self, later: Self) -> Duration {
+        let by_boot = later.boot.saturating_sub(self.boot);
+        let expected = self.wall + by_boot;
+        expected.abs_diff(later.wall)
+    }
+}
+
 /// Tells local time.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Option<Hands>);

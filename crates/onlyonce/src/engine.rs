@@ -10,16 +10,24 @@ mod attempt_ids;
 mod operate;
 mod waiters;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use onlyonce_core::{
-    AttemptId, Policy, Recipe, RecipeId, Record, RecordId, Secret, Timestamp,
+    AttemptId, Policy, Recipe, RecipeId, Record, RecordId, Scope, ScopeHasher, Secret, Timestamp,
     machine::{self, Admission, Refusal},
     policy::OnInFlight,
     record::{Change, Draft, Revision, StoredResponse},
 };
-use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped};
+use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped, failpoint};
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 pub use arrival::Arrival;
 pub use attempt::{Attempt, Began, Ended, Kept};
@@ -38,6 +46,15 @@ const SECOND_LOOK: Duration = Duration::from_millis(500);
 const FIRST_POLL: Duration = Duration::from_millis(50);
 const LONGEST_POLL: Duration = Duration::from_secs(1);
 
+/// Fingerprint keys of scopes that are kept at hand.
+const MAX_HASHERS: usize = 10_000;
+/// How long wake-ups are listened to after the last waiter has gone.
+const LINGER: Duration = Duration::from_secs(1);
+/// The unit in which room for request bodies is counted, in bytes.
+const GATHER_UNIT: usize = 1 << 10;
+/// Reservations at once that are looked after once they cannot be used.
+const MAX_RELEASING: usize = 1_000;
+
 /// How the engine talks to its store.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
@@ -45,6 +62,10 @@ pub struct EngineOptions {
     pub store_timeout: Duration,
     /// Local time.
     pub clock: Clock,
+    /// Executions at once. Beyond it a new key is told that the upstream was not reached.
+    pub max_executions: usize,
+    /// Bytes of request bodies at once that are being read or wait to be sent.
+    pub max_gathered_bytes: usize,
     /// Where the ids of new attempts come from.
     pub attempt_ids: AttemptIds,
 }
@@ -54,6 +75,8 @@ impl Default for EngineOptions {
         Self {
             store_timeout: Duration::from_secs(2),
             clock: Clock::system(),
+            max_executions: 10_000,
+            max_gathered_bytes: 256 << 20,
             attempt_ids: AttemptIds::random(),
         }
     }
@@ -98,7 +121,20 @@ struct Inner {
     waiters: Waiters,
     policies: RwLock<HashMap<Arc<str>, Arc<Policy>>>,
     recipes: Mutex<HashMap<RecipeId, Arc<Recipe>>>,
-    running: tokio::sync::watch::Sender<usize>,
+    running: AtomicUsize,
+    /// Tells whoever waits for it that nothing is running any more.
+    idle: Notify,
+    /// The fingerprint keys of scopes seen lately.
+    hashers: RwLock<HashMap<Scope, ScopeHasher>>,
+    /// Whether a task listens to the store's wake-ups: only while somebody waits, since otherwise
+    /// every settlement would wake it for nothing.
+    listening: Arc<AtomicBool>,
+    /// Room for executions.
+    executions: Arc<Semaphore>,
+    /// Room for request bodies, in units of [`GATHER_UNIT`].
+    gathering: Arc<Semaphore>,
+    /// Room for reservations that are looked after once they cannot be used.
+    releasing: Arc<Semaphore>,
 }
 
 /// Counts an execution for as long as it lives.
@@ -106,23 +142,32 @@ pub(crate) struct Running(Engine);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.0.running.send_modify(|running| *running -= 1);
+        let inner = &self.0.0;
+        if inner.running.fetch_sub(1, Ordering::SeqCst) == 1 {
+            inner.idle.notify_waiters();
+        }
     }
 }
 
 impl Engine {
-    /// An engine on `store`. Must be called inside a tokio runtime, since it listens to the store's
-    /// wake-ups in a task.
+    /// An engine on `store`. Its work is done in tasks of the tokio runtime that it is used in.
     pub fn start(store: Arc<dyn Store>, options: EngineOptions) -> Self {
         let waiters = Waiters::default();
-        tokio::spawn(listen(store.wakeups(), waiters.clone()));
+        let executions = options.max_executions.min(Semaphore::MAX_PERMITS);
+        let gathering = (options.max_gathered_bytes / GATHER_UNIT).min(Semaphore::MAX_PERMITS);
         Self(Arc::new(Inner {
             store,
             options,
             waiters,
             policies: RwLock::default(),
             recipes: Mutex::default(),
-            running: tokio::sync::watch::Sender::new(0),
+            running: AtomicUsize::new(0),
+            idle: Notify::new(),
+            hashers: RwLock::default(),
+            listening: Arc::default(),
+            executions: Arc::new(Semaphore::new(executions)),
+            gathering: Arc::new(Semaphore::new(gathering)),
+            releasing: Arc::new(Semaphore::new(MAX_RELEASING)),
         }))
     }
 
@@ -138,19 +183,57 @@ impl Engine {
 
     /// Counts an execution of this process until the value is dropped.
     pub(crate) fn running(&self) -> Running {
-        self.0.running.send_modify(|running| *running += 1);
+        self.0.running.fetch_add(1, Ordering::SeqCst);
         Running(self.clone())
+    }
+
+    /// Room for one more execution, or `None` where there is none.
+    pub(crate) fn room_to_execute(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.executions.clone().try_acquire_owned().ok()
+    }
+
+    /// Room for a request body of up to `bytes`, once there is some.
+    pub(crate) async fn room_to_gather(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
+        let all = self.0.options.max_gathered_bytes / GATHER_UNIT;
+        let units = usize::try_from(bytes)
+            .unwrap_or(usize::MAX)
+            .div_ceil(GATHER_UNIT)
+            .clamp(1, all.max(1));
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        self.0
+            .gathering
+            .clone()
+            .acquire_many_owned(units)
+            .await
+            .ok()
     }
 
     /// Resolves when no execution of this process is under way.
     pub async fn idle(&self) {
-        // The sender lives as long as the engine, so this cannot fail.
-        let _ = self
-            .0
-            .running
-            .subscribe()
-            .wait_for(|running| *running == 0)
-            .await;
+        loop {
+            let mut idle = std::pin::pin!(self.0.idle.notified());
+            // Listening before looking, so that the last one to end is not missed.
+            idle.as_mut().enable();
+            if self.0.running.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// The fingerprint key of `scope`.
+    pub(crate) fn scope_hasher(&self, scope: &Scope) -> ScopeHasher {
+        if let Some(known) = self.0.hashers.read().get(scope) {
+            return known.clone();
+        }
+        let hasher = self.secret().scope_hasher(scope.as_str());
+        let mut hashers = self.0.hashers.write();
+        if hashers.len() >= MAX_HASHERS {
+            // They are made anew as they are needed.
+            hashers.clear();
+        }
+        hashers.insert(scope.clone(), hasher.clone());
+        hasher
     }
 
     /// Requests of this process that wait for another one.
@@ -199,7 +282,7 @@ impl Engine {
         if !arrival.is_about(record) {
             return None;
         }
-        let request = arrival.request(AttemptId(0), recipe, self.secret());
+        let request = arrival.request(AttemptId(0), recipe);
         match machine::admit(record, &request, now, policy) {
             Admission::Execute(_) | Admission::Lapse(_) => None,
             Admission::Refuse(Refusal::OutcomeUnknown { nudge: Some(_) }) => None,
@@ -224,7 +307,9 @@ impl Engine {
         let began = self.0.options.clock.moment();
         let attempt_id = self.0.options.attempt_ids.fresh();
         let outcome = self.admit_as(attempt_id, began, arrival, policy).await;
-        if outcome.is_err() {
+        if let Err(Unavailable(error)) = &outcome
+            && error.is_ambiguous()
+        {
             self.release_later(arrival.id(), attempt_id, policy.clone());
         }
         outcome
@@ -245,10 +330,14 @@ impl Engine {
         let mut found: Option<Reply<Record>> = None;
         for _ in 0..MAX_ROUNDS {
             let Some(Reply { now, value: record }) = found.take() else {
-                let request = arrival.request(attempt_id, &policy.recipe, self.secret());
+                let request = arrival.request(attempt_id, &policy.recipe);
+                failpoint!("engine.reserve.insert.before");
                 let reply = self.insert(machine::first(&request, policy)).await?;
                 match reply.value {
-                    Inserted::New(record) => return own(record, began_as),
+                    Inserted::New(record) => {
+                        failpoint!("engine.reserve.insert.after");
+                        return own(record, began_as);
+                    }
                     Inserted::Existing(record) => {
                         found = Some(Reply {
                             now: reply.now,
@@ -268,13 +357,33 @@ impl Engine {
                 return Err(Unavailable(StoreError::Unavailable(lapsed.into())));
             }
             let recipe = self.recipe(record.recipe, policy).await?;
-            let request = arrival.request(attempt_id, &recipe, self.secret());
-            let change = match machine::admit(&record, &request, now, policy) {
+            let request = arrival.request(attempt_id, &recipe);
+            match machine::admit(&record, &request, now, policy) {
                 Admission::Execute(change) => {
                     began_as = Began::from_journal(&change.journal);
-                    change
+                    failpoint!(match began_as {
+                        Began::New => "engine.reserve.anew.before",
+                        Began::Again => "engine.reserve.again.before",
+                        Began::AfterExpiry => "engine.reserve.next_generation.before",
+                    });
+                    let swapped = self.swap_twice(record.revision, change).await;
+                    found = now_there(swapped.map_err(Unavailable)?);
+                    failpoint!(match began_as {
+                        Began::New => "engine.reserve.anew.after",
+                        Began::Again => "engine.reserve.again.after",
+                        Began::AfterExpiry => "engine.reserve.next_generation.after",
+                    });
                 }
-                Admission::Lapse(change) => change,
+                Admission::Lapse(change) => {
+                    failpoint!("engine.reserve.lapse.before");
+                    let swapped = self.swap_twice(record.revision, change).await;
+                    let swapped = swapped.map_err(Unavailable)?;
+                    failpoint!("engine.reserve.lapse.after");
+                    if matches!(swapped.value, Swapped::Done(_)) {
+                        metrics::counter!(crate::stats::ZOMBIES).increment(1);
+                    }
+                    found = now_there(swapped);
+                }
                 Admission::InFlight(how) => return Ok(Admitted::InFlight(how)),
                 Admission::Replay(response) => {
                     return Ok(Admitted::Replay(replay(response, &record)));
@@ -282,19 +391,7 @@ impl Engine {
                 Admission::Refuse(refusal) => {
                     return Ok(Admitted::Refused(self.nudge(refusal, &record).await));
                 }
-            };
-            let reply = self
-                .swap_twice(record.revision, change)
-                .await
-                .map_err(Unavailable)?;
-            found = match reply.value {
-                Swapped::Done(record) | Swapped::Conflict(record) => Some(Reply {
-                    now: reply.now,
-                    value: record,
-                }),
-                // Reaped between: it is a new key again, and must be inserted, never assumed.
-                Swapped::Absent => None,
-            };
+            }
         }
         let busy = "the key changes faster than it can be read";
         Err(Unavailable(StoreError::Unavailable(busy.into())))
@@ -318,7 +415,8 @@ impl Engine {
         let timeout = self.0.options.store_timeout;
         match within(timeout, store.insert_or_get(draft.clone())).await {
             Err(error) if error.is_ambiguous() => {
-                within(SECOND_LOOK, store.insert_or_get(draft)).await
+                let second = within(SECOND_LOOK, store.insert_or_get(draft)).await;
+                second.map_err(still_ambiguous)
             }
             outcome => outcome,
         }
@@ -340,7 +438,8 @@ impl Engine {
     ) -> Result<Reply<Swapped>, StoreError> {
         match self.swap(expected, change.clone()).await {
             Err(error) if error.is_ambiguous() => {
-                within(SECOND_LOOK, self.0.store.swap(expected, change)).await
+                let second = within(SECOND_LOOK, self.0.store.swap(expected, change)).await;
+                second.map_err(still_ambiguous)
             }
             outcome => outcome,
         }
@@ -397,11 +496,14 @@ impl Engine {
     ) -> Result<Option<Woken>, Unavailable> {
         let id = arrival.id();
         let mut pause = FIRST_POLL;
+        let mut bounds = (policy.waiters_per_key, policy.waiters);
         loop {
-            let bounds = (policy.waiters_per_key, policy.waiters);
             let Some(mut place) = self.0.waiters.join(id, bounds.0, bounds.1) else {
                 return Ok(None);
             };
+            // Whoever was woken for nothing does not lose its place to newcomers.
+            bounds = (usize::MAX, usize::MAX);
+            self.listen();
             // Joined before looking, so that no wake-up falls between.
             match self.look(arrival, policy).await? {
                 Some(Admitted::InFlight(_)) => {}
@@ -444,7 +546,20 @@ impl Engine {
         }
     }
 
-    async fn look(
+    /// Makes sure that the store's wake-ups reach the waiters.
+    fn listen(&self) {
+        let inner = &self.0;
+        if !inner.listening.swap(true, Ordering::SeqCst) {
+            let wakeups = inner.store.wakeups();
+            tokio::spawn(pass_on(
+                wakeups,
+                inner.waiters.clone(),
+                inner.listening.clone(),
+            ));
+        }
+    }
+
+    pub(crate) async fn look(
         &self,
         arrival: &mut Arrival,
         policy: &Policy,
@@ -476,6 +591,23 @@ pub enum Woken {
     AskAgain,
 }
 
+/// A second look that failed says nothing of the first write, even if it says that it wrote nothing.
+fn still_ambiguous(second: StoreError) -> StoreError {
+    StoreError::Ambiguous(Box::new(second))
+}
+
+/// What a swap left behind or found.
+fn now_there(reply: Reply<Swapped>) -> Option<Reply<Record>> {
+    match reply.value {
+        Swapped::Done(record) | Swapped::Conflict(record) => Some(Reply {
+            now: reply.now,
+            value: record,
+        }),
+        // Reaped between: it is a new key again, and must be inserted, never assumed.
+        Swapped::Absent => None,
+    }
+}
+
 fn replay(response: Arc<StoredResponse>, record: &Record) -> Replay {
     Replay {
         response,
@@ -497,12 +629,28 @@ async fn within<T>(
     }
 }
 
-/// Hands the store's wake-ups to the waiters. One is woken; if the key has settled for good, it
-/// wakes the others.
-async fn listen(mut wakeups: tokio::sync::broadcast::Receiver<RecordId>, waiters: Waiters) {
+/// Hands the store's wake-ups to the waiters, until nobody waits. One is woken; if the key has
+/// settled for good, it wakes the others.
+async fn pass_on(
+    mut wakeups: tokio::sync::broadcast::Receiver<RecordId>,
+    waiters: Waiters,
+    listening: Arc<AtomicBool>,
+) {
     use tokio::sync::broadcast::error::RecvError;
     loop {
-        match wakeups.recv().await {
+        let heard = tokio::select! {
+            biased;
+            heard = wakeups.recv() => heard,
+            () = tokio::time::sleep(LINGER) => {
+                if waiters.total() == 0 {
+                    // One that joins at this moment starts another task, or polls.
+                    listening.store(false, Ordering::SeqCst);
+                    return;
+                }
+                continue;
+            }
+        };
+        match heard {
             Ok(id) => waiters.wake_one(id),
             Err(RecvError::Lagged(_)) => waiters.wake_everybody(),
             Err(RecvError::Closed) => return,

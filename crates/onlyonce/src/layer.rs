@@ -4,14 +4,15 @@
 //! request -> key? -> whose? -> whole body -> reserve -> inner service -> durable -> answer
 //! ```
 //!
-//! From the moment the body has arrived, everything happens in a task of its own: a client that
-//! hangs up only stops watching.
+//! From the moment the body has arrived, everything is seen through to its end: a client that hangs
+//! up only stops watching.
 
 mod capture;
 mod execute;
 mod headers;
 mod hop;
 mod reply;
+mod seen_through;
 mod service;
 
 use std::sync::Arc;
@@ -28,12 +29,21 @@ use crate::{
 };
 
 /// Whose request it is.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Identity {
     /// The namespace of its key.
     pub scope: Scope,
     /// What tells callers apart where they share the scope; empty where they do not.
     caller: Option<Vec<Vec<u8>>>,
+}
+
+impl std::fmt::Debug for Identity {
+    /// Without what tells callers apart, which may be a credential.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity")
+            .field("scope", &self.scope)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Identity {

@@ -31,6 +31,8 @@ pub enum Problem {
     KeyInvalid(String),
     /// The request's body is larger than the limit, in bytes.
     RequestTooLarge(u64),
+    /// The request's body took too long to arrive.
+    RequestTimeout,
     /// The request's body ended before its end, or was not valid HTTP.
     RequestIncomplete,
     /// The key was used for another request, or by another caller.
@@ -60,9 +62,9 @@ pub enum Problem {
     UpstreamNotReached,
     /// The key has expired and may not be used again.
     KeyExpired,
-    /// A request without a key failed after it was sent.
+    /// A request that no key protects failed after it was sent.
     UpstreamFailed,
-    /// A request without a key was not answered in time.
+    /// A request that no key protects was not answered in time.
     UpstreamTimeout,
     /// There is no credential.
     Unauthenticated,
@@ -80,6 +82,7 @@ impl Problem {
             Self::KeyInvalid(_) => "idempotency_key_invalid",
             Self::RequestTooLarge(_) => "request_too_large",
             Self::RequestIncomplete => "request_incomplete",
+            Self::RequestTimeout => "request_timeout",
             Self::KeyReused => "idempotency_key_reused",
             Self::InProgress | Self::InProgressAt(_) => "idempotency_key_in_progress",
             Self::OutcomeUnknown | Self::TimedOut | Self::ConnectionLost | Self::NotDurable => {
@@ -98,11 +101,12 @@ impl Problem {
     }
 
     /// The codes of every problem, for the documents.
-    pub const CODES: [&'static str; 16] = [
+    pub const CODES: [&'static str; 17] = [
         "idempotency_key_missing",
         "idempotency_key_invalid",
         "request_too_large",
         "request_incomplete",
+        "request_timeout",
         "idempotency_key_reused",
         "idempotency_key_in_progress",
         "idempotency_outcome_unknown",
@@ -122,6 +126,7 @@ impl Problem {
             Self::KeyMissing => policy.missing_status,
             Self::KeyInvalid(_) | Self::RequestIncomplete => StatusCode::BAD_REQUEST,
             Self::RequestTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::KeyReused => policy.reused_status,
             Self::InProgressAt(_) => StatusCode::ACCEPTED,
             Self::InProgress | Self::OutcomeUnknown | Self::NotStored { .. } | Self::KeyExpired => {
@@ -143,6 +148,7 @@ impl Problem {
             Self::KeyInvalid(_) => "Idempotency key invalid",
             Self::RequestTooLarge(_) => "Request too large",
             Self::RequestIncomplete => "Request incomplete",
+            Self::RequestTimeout => "Request timeout",
             Self::KeyReused => "Idempotency key reused",
             Self::InProgress | Self::InProgressAt(_) => "Request in progress",
             Self::OutcomeUnknown | Self::TimedOut | Self::ConnectionLost | Self::NotDurable => {
@@ -168,12 +174,16 @@ impl Problem {
                  with a key of its own, and with the same key on every retry."
             ),
             Self::KeyInvalid(why) => format!(
-                "The header {header} does not hold a valid key: {why}. Nothing was executed."
+                "The header {header} does not hold a valid key: {} Nothing was executed.",
+                sentence(why)
             ),
             Self::RequestTooLarge(limit) => format!(
                 "The body is larger than {limit} bytes, the limit for requests with a key. Nothing \
                  was executed."
             ),
+            Self::RequestTimeout => "The body of this request took too long to arrive. Nothing was \
+                 executed and the key was not used. Send it again with the same key."
+                .to_owned(),
             Self::RequestIncomplete => "The body of this request did not arrive whole. Nothing was \
                  executed and the key was not used. Send it again with the same key."
                 .to_owned(),
@@ -208,17 +218,19 @@ impl Problem {
                  was sent upstream and nothing was executed. Send the request again with the same \
                  key."
                 .to_owned(),
-            Self::UpstreamNotReached => "The upstream could not be reached. No byte of the request \
-                 was sent and nothing was executed. Send it again with the same key."
+            Self::UpstreamNotReached => "The upstream could not be reached, or had no room. No byte \
+                 of the request was sent and nothing was executed. Send it again with the same key."
                 .to_owned(),
             Self::KeyExpired => "This key was used before and has expired. This request was not \
                  executed. Look up what became of the first one before you use a new key."
                 .to_owned(),
             Self::UpstreamFailed => "The request was sent and the connection to the upstream \
-                 failed: it may have taken effect. It carried no key, so nothing is remembered of it."
+                 failed: it may have taken effect. It was not protected by a key, so nothing is remembered \
+                 of it."
                 .to_owned(),
             Self::UpstreamTimeout => "The request was sent and the upstream did not answer in \
-                 time: it may have taken effect. It carried no key, so nothing is remembered of it."
+                 time: it may have taken effect. It was not protected by a key, so nothing is remembered of \
+                 it."
                 .to_owned(),
             Self::Unauthenticated => {
                 "This request carries no valid credential. Nothing was executed.".to_owned()
@@ -245,6 +257,7 @@ impl Problem {
             | Self::KeyExpired => Some(false),
             Self::RequestTooLarge(_)
             | Self::RequestIncomplete
+            | Self::RequestTimeout
             | Self::UpstreamFailed
             | Self::UpstreamTimeout
             | Self::Unauthenticated
@@ -264,6 +277,7 @@ impl Problem {
             | Self::KeyInvalid(_)
             | Self::RequestTooLarge(_)
             | Self::RequestIncomplete
+            | Self::RequestTimeout
             | Self::KeyReused
             | Self::TimedOut
             | Self::ConnectionLost
@@ -357,6 +371,11 @@ impl Problem {
         }
         serde_json::Value::Object(body).to_string().into()
     }
+}
+
+/// `text` with one full stop at its end.
+fn sentence(text: &str) -> String {
+    format!("{}.", text.trim_end_matches('.'))
 }
 
 /// Says whether a client should try again, in the two forms that clients read.

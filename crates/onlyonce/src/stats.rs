@@ -4,6 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use metrics::{Counter, counter};
 
+/// Counts leases that lapsed, whoever noticed.
+pub(crate) const ZOMBIES: &str = "api_idempotency_zombie_key_total";
+
 macro_rules! events {
     ($($(#[$doc:meta])* $event:ident $(=> $metric:literal)?,)*) => {
         /// Something that a route counts.
@@ -63,8 +66,12 @@ events! {
     NotSent,
     /// An attempt ended without anybody seeing how.
     BecameUnknown,
+    /// A body took too long or did not arrive whole.
+    Incomplete,
     /// A request went through without protection, since the store was away.
-    Bypassed,
+    Bypassed => "onlyonce_bypassed_total",
+    /// A key that had been released turned out to have been executed.
+    ReleaseWasWrong => "onlyonce_release_was_wrong_total",
 }
 
 /// The counts of one route.

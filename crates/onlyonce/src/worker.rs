@@ -10,6 +10,9 @@ use tokio::task::JoinSet;
 
 use crate::engine::Engine;
 
+/// A wall clock that moves further than this between two rounds of the reaper is not believed.
+const MAX_CLOCK_JUMP: Duration = Duration::from_secs(60);
+
 /// How often each loop runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
@@ -44,8 +47,17 @@ pub fn start(engine: &Engine, pace: Pace) -> JoinSet<()> {
     let reaper = engine.clone();
     loops.spawn(async move {
         let mut ticks = every(pace.reap_every);
+        let clock = crate::clock::Clock::system();
+        let mut last = clock.moment();
         loop {
             ticks.tick().await;
+            let now = clock.moment();
+            let jump = last.jump(now);
+            last = now;
+            if jump > MAX_CLOCK_JUMP {
+                tracing::error!(?jump, "the wall clock jumped: nothing is expired in this round");
+                continue;
+            }
             if let Err(error) = reap::run_once(&reaper).await {
                 tracing::warn!(%error, "the reaping could not be finished; the next one tries again");
             }

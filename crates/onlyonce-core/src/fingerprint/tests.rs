@@ -327,6 +327,8 @@ fn large_buffers_are_given_back() {
 }
 
 proptest! {
+    #![proptest_config(crate::soak::cases(256))]
+
     #[test]
     fn any_body_of_any_type_has_a_stable_fingerprint(
         body in proptest::collection::vec(any::<u8>(), 0..200),
@@ -340,6 +342,49 @@ proptest! {
     #[test]
     fn multipart_like_bodies_never_panic(body in "(--b|\r\n|--|:|a|\\\\|\"| |\n){0,40}") {
         let _ = of("multipart/form-data; boundary=b", body);
+    }
+
+    #[test]
+    fn form_like_bodies_never_panic(body in "(a|b|&|=|%|\\+|%61|%4|\\[|\\]|;|\u{e9}){0,60}") {
+        let _ = of(FORM, body);
+    }
+
+    /// Moving a whole pair past pairs of other names changes nothing; moving it past its own does.
+    #[test]
+    fn forms_are_compared_by_name_and_order(
+        pairs in proptest::collection::vec(("[a-c]{1,2}", "[0-9]{0,3}"), 2..8),
+        at in 0_usize..8,
+    ) {
+        let at = at % (pairs.len() - 1);
+        let mut swapped = pairs.clone();
+        swapped.swap(at, at + 1);
+        let text = |pairs: &[(String, String)]| {
+            let pairs: Vec<_> = pairs.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            of(FORM, pairs.join("&"))
+        };
+        let harmless = pairs[at].0 != pairs[at + 1].0 || pairs[at] == pairs[at + 1];
+        prop_assert_eq!(text(&pairs) == text(&swapped), harmless);
+    }
+
+    /// A new boundary is the same request; another content is another one.
+    #[test]
+    fn multiparts_are_compared_part_by_part(
+        parts in proptest::collection::vec(("[a-z]{1,8}", "[ -~]{0,40}"), 1..6),
+        boundaries in ("[A-Za-z0-9]{20,40}", "[A-Za-z0-9]{20,40}"),
+    ) {
+        let body = |boundary: &str, parts: &[(String, String)]| {
+            let mut body = String::new();
+            for (name, content) in parts {
+                body += &format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"");
+                body += &format!("\r\n\r\n{content}\r\n");
+            }
+            of(&format!("multipart/form-data; boundary={boundary}"), format!("{body}--{boundary}--\r\n"))
+        };
+        let one = body(&boundaries.0, &parts);
+        prop_assert_eq!(one, body(&boundaries.1, &parts));
+        let mut other = parts.clone();
+        other[0].1.push('!');
+        prop_assert_ne!(one, body(&boundaries.1, &other));
     }
 
     #[test]

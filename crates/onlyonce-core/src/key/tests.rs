@@ -187,6 +187,8 @@ fn structured_field_vectors() {
 }
 
 proptest! {
+    #![proptest_config(crate::soak::cases(256))]
+
     #[test]
     fn parse_never_panics(value in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = Key::parse(&value, &KeyRules::default());

@@ -58,7 +58,11 @@ pub fn reconcile(
         return Looked::Ignore;
     }
     match record.state {
-        State::InProgress => keep(record, evidence),
+        State::InProgress => match source {
+            Source::Webhook(_) => keep(record, evidence),
+            // Asked about an attempt that has since been settled: it says nothing of this one.
+            Source::Kept | Source::Query(_) => Looked::Ignore,
+        },
         State::Unknown => match (evidence, source) {
             (Evidence::Completed(response), _) => {
                 Looked::Write(proven_executed(record, response, Actor::Reconciler, policy))
@@ -85,8 +89,11 @@ pub fn look(record: &Record, policy: &Policy) -> Looked {
 }
 
 fn keep(record: &Record, evidence: &Evidence) -> Looked {
-    if record.evidence.is_some() {
-        return Looked::Ignore;
+    match (&record.evidence, evidence) {
+        (None, _) => {}
+        // A provider that contradicts itself has proven nothing, so what speaks for an effect stands.
+        (Some(Evidence::NotExecuted), Evidence::Completed(_)) => {}
+        (Some(_), _) => return Looked::Ignore,
     }
     let mut draft = Draft::after(record);
     draft.record.evidence = Some(evidence.clone());
@@ -168,7 +175,7 @@ fn negative_answer(record: &Record, negative: Negative, now: Timestamp, policy: 
     } else {
         0
     };
-    draft.stamps.reconcile_after = Stamp::In(pause(record, policy));
+    draft.stamps.reconcile_after = next_look(record, policy);
     change(draft, Vec::new())
 }
 
@@ -184,7 +191,7 @@ fn found_nothing(record: &Record, policy: &Policy) -> Change {
     let mut draft = Draft::after(record);
     draft.record.inconclusive = tries;
     draft.record.negatives = 0;
-    draft.stamps.reconcile_after = Stamp::In(pause(record, policy));
+    draft.stamps.reconcile_after = next_look(record, policy);
     let entry = note(
         record,
         State::Unknown,
@@ -211,13 +218,17 @@ fn dead_letter(record: &Record, why: &str) -> Change {
 }
 
 /// Exponential in the number of looks. The worker adds the jitter, since chance is not for us.
-fn pause(record: &Record, policy: &Policy) -> Duration {
+fn next_look(record: &Record, policy: &Policy) -> Stamp {
+    if record.dead_letter {
+        // A person may look again, and what they find counts; nobody else is sent.
+        return Stamp::Never;
+    }
     let first = policy
         .reconcile
         .as_ref()
         .map_or(MAX_LOOK_PAUSE, |reconcile| reconcile.after);
     let doubled = 1_u32 << u32::from(record.inconclusive.saturating_add(record.negatives).min(16));
-    first.saturating_mul(doubled).min(MAX_LOOK_PAUSE)
+    Stamp::In(first.saturating_mul(doubled).min(MAX_LOOK_PAUSE))
 }
 
 /// What an operator says became of an unknown key.

@@ -64,6 +64,17 @@ pub struct FingerprintOptions {
     pub headers: Option<Vec<String>>,
 }
 
+impl FingerprintOptions {
+    fn over(self, under: Self) -> Self {
+        Self {
+            mode: self.mode.or(under.mode),
+            fields: self.fields.or(under.fields),
+            ignore: self.ignore.or(under.ignore),
+            headers: self.headers.or(under.headers),
+        }
+    }
+}
+
 macro_rules! options {
     ($($(#[$doc:meta])* $field:ident: $type:ty,)*) => {
         /// The idempotency options of a route or of the whole gateway; `None` is "not said".
@@ -76,7 +87,12 @@ macro_rules! options {
             /// These options, and beneath them what `under` says where these say nothing.
             #[must_use]
             fn over(self, under: Self) -> Self {
-                Self { $($field: self.$field.or(under.$field),)* }
+                // Each part of the fingerprint is an option of its own.
+                let fingerprint = match (self.fingerprint.clone(), under.fingerprint.clone()) {
+                    (Some(over), Some(under)) => Some(over.over(under)),
+                    (over, under) => over.or(under),
+                };
+                Self { fingerprint, ..Self { $($field: self.$field.or(under.$field),)* } }
             }
         }
     };
@@ -145,8 +161,6 @@ options! {
     credential_headers: Vec<HeaderName>,
     /// How requests are compared.
     fingerprint: FingerprintOptions,
-    /// Headers that count, before anybody said so: the dialect's.
-    fingerprint_headers: Vec<String>,
     /// Waiters on one key.
     waiters_per_key: usize,
     /// Waiters in all.
@@ -156,30 +170,39 @@ options! {
 }
 
 impl Dialect {
-    /// What this dialect says.
-    fn options(self) -> Options {
+    /// What this dialect says, where a request without a key is treated as `enforce` says.
+    fn options(self, enforce: Enforce) -> Options {
         match self {
-            Self::Ietf => Options::default(),
+            Self::Ietf => Options {
+                reused_status: Some(StatusCode::UNPROCESSABLE_ENTITY),
+                missing_status: Some(StatusCode::BAD_REQUEST),
+                replayed_header: Some(DEFAULT_REPLAYED_HEADER),
+                ..Options::default()
+            },
             Self::Stripe => Options {
                 reused_status: Some(StatusCode::BAD_REQUEST),
+                missing_status: Some(StatusCode::BAD_REQUEST),
                 replayed_header: Some(HeaderName::from_static("idempotent-replayed")),
                 on_5xx: Some(On5xx::Store),
                 max_key_length: Some(255),
-                fingerprint_headers: Some(
-                    DEFAULT_FINGERPRINT_HEADERS
-                        .iter()
-                        .copied()
-                        .chain(["stripe-account", "stripe-version"])
-                        .map(str::to_owned)
-                        .collect(),
-                ),
+                fingerprint: Some(FingerprintOptions {
+                    headers: Some(stripe_fingerprint_headers()),
+                    ..FingerprintOptions::default()
+                }),
                 ..Options::default()
             },
             Self::Runway => Options {
+                reused_status: Some(StatusCode::UNPROCESSABLE_ENTITY),
                 missing_status: Some(StatusCode::UNPROCESSABLE_ENTITY),
+                replayed_header: Some(DEFAULT_REPLAYED_HEADER),
                 on_in_flight: Some(OnInFlight::Wait),
                 key_scope: Some(KeyScope::Global),
                 key_per_route: Some(true),
+                // The gateway of that name fails open; an enforced route has said that it would rather refuse.
+                on_store_error: Some(match enforce {
+                    Enforce::Off => OnStoreError::Bypass,
+                    Enforce::On | Enforce::All => OnStoreError::Refuse,
+                }),
                 ..Options::default()
             },
         }
@@ -212,6 +235,7 @@ impl Profile {
     }
 }
 
+const DEFAULT_REPLAYED_HEADER: HeaderName = HeaderName::from_static("x-idempotent-replayed");
 const DEFAULT_FINGERPRINT_HEADERS: [&str; 4] = [
     "content-type",
     "content-encoding",
@@ -222,38 +246,31 @@ const DEFAULT_FINGERPRINT_HEADERS: [&str; 4] = [
 impl Policy {
     /// The policy of a route whose own options are `route` under the gateway's `global` ones.
     pub fn resolve(route: &Options, global: &Options) -> Self {
-        let stated = |options: &Options| {
-            options
-                .clone()
-                .over(options.profile.map(Profile::options).unwrap_or_default())
-                .over(options.dialect.map(Dialect::options).unwrap_or_default())
+        // A route that names a profile or a dialect of its own is not under the gateway's.
+        let under = Options {
+            profile: global.profile.filter(|_| route.profile.is_none()),
+            dialect: global.dialect.filter(|_| route.dialect.is_none()),
+            ..global.clone()
         };
-        Self::from_stated(stated(route).over(stated(global)))
+        // A dialect has an opinion that depends on `enforce`, and none on `enforce` itself.
+        let enforce = layered(route, &under, Enforce::Off).enforce;
+        Self::from_stated(layered(route, &under, enforce.unwrap_or(Enforce::Off)))
     }
 
     fn from_stated(said: Options) -> Self {
-        let dialect = said.dialect.unwrap_or_default();
-        let enforce = said.enforce.unwrap_or(Enforce::Off);
         let fingerprint = said.fingerprint.unwrap_or_default();
-        let default_on_store_error = match (dialect, enforce) {
-            // Seed 000 fails open; an enforced route has said that it would rather refuse.
-            (Dialect::Runway, Enforce::Off) => OnStoreError::Bypass,
-            _ => OnStoreError::Refuse,
-        };
         Self {
             enabled: said.enabled.unwrap_or(false),
-            dialect,
+            dialect: said.dialect.unwrap_or_default(),
             profile: said.profile.unwrap_or_default(),
             header_name: said
                 .header_name
                 .unwrap_or(HeaderName::from_static("idempotency-key")),
-            replayed_header: said
-                .replayed_header
-                .unwrap_or(HeaderName::from_static("x-idempotent-replayed")),
+            replayed_header: said.replayed_header.unwrap_or(DEFAULT_REPLAYED_HEADER),
             methods: said
                 .methods
                 .unwrap_or_else(|| vec![Method::POST, Method::PUT, Method::PATCH]),
-            enforce,
+            enforce: said.enforce.unwrap_or(Enforce::Off),
             key_scope: said.key_scope,
             key_per_route: said.key_per_route.unwrap_or(false),
             key_rules: KeyRules {
@@ -272,7 +289,7 @@ impl Policy {
             release_statuses: said
                 .release_statuses
                 .unwrap_or_else(default_release_statuses),
-            on_store_error: said.on_store_error.unwrap_or(default_on_store_error),
+            on_store_error: said.on_store_error.unwrap_or(OnStoreError::Refuse),
             lease: said.lease.unwrap_or(Duration::from_secs(60)),
             timeout: said.timeout.unwrap_or(Duration::from_secs(30)),
             max_execution: said.max_execution.unwrap_or(Duration::from_secs(900)),
@@ -291,7 +308,6 @@ impl Policy {
                 fingerprint.ignore.unwrap_or_default(),
                 fingerprint
                     .headers
-                    .or(said.fingerprint_headers)
                     .unwrap_or_else(|| DEFAULT_FINGERPRINT_HEADERS.map(str::to_owned).to_vec()),
             ),
             waiters_per_key: said.waiters_per_key.unwrap_or(DEFAULT_WAITERS_PER_KEY),
@@ -299,6 +315,27 @@ impl Policy {
             reconcile: said.reconcile,
         }
     }
+}
+
+/// Everything that was said about a route, the strongest voice on top.
+fn layered(route: &Options, global: &Options, enforce: Enforce) -> Options {
+    let stated = |options: &Options| {
+        let dialect = options.dialect.map(|dialect| dialect.options(enforce));
+        options
+            .clone()
+            .over(options.profile.map(Profile::options).unwrap_or_default())
+            .over(dialect.unwrap_or_default())
+    };
+    stated(route).over(stated(global))
+}
+
+fn stripe_fingerprint_headers() -> Vec<String> {
+    let own = ["stripe-account", "stripe-version"];
+    DEFAULT_FINGERPRINT_HEADERS
+        .into_iter()
+        .chain(own)
+        .map(str::to_owned)
+        .collect()
 }
 
 fn default_release_statuses() -> Vec<StatusCode> {

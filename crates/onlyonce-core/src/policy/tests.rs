@@ -1,1 +1,512 @@
+//! What dialects and profiles say, who overrules whom, and what an answer means.
 
+use std::time::Duration;
+
+use super::*;
+use crate::fingerprint::BodyMode;
+
+fn named(dialect: Option<Dialect>, profile: Option<Profile>) -> Options {
+    Options {
+        enabled: Some(true),
+        dialect,
+        profile,
+        ..Options::default()
+    }
+}
+
+fn dialect(dialect: Dialect) -> Options {
+    named(Some(dialect), None)
+}
+
+fn profile(profile: Profile) -> Options {
+    named(None, Some(profile))
+}
+
+fn alone(options: &Options) -> Policy {
+    Policy::resolve(options, &Options::default())
+}
+
+fn status(code: u16) -> StatusCode {
+    StatusCode::from_u16(code).unwrap()
+}
+
+fn codes(statuses: &[StatusCode]) -> Vec<u16> {
+    statuses.iter().map(StatusCode::as_u16).collect()
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+#[test]
+fn the_defaults_are_those_of_the_contract() {
+    let policy = Policy::default();
+    assert!(policy.enabled);
+    assert!(!alone(&Options::default()).enabled, "off unless said");
+    assert_eq!(
+        (policy.dialect, policy.profile),
+        (Dialect::Ietf, Profile::Safe)
+    );
+    assert_eq!(policy.header_name, "idempotency-key");
+    assert_eq!(policy.replayed_header, "x-idempotent-replayed");
+    assert_eq!(policy.methods, [Method::POST, Method::PUT, Method::PATCH]);
+    assert_eq!(policy.enforce, Enforce::Off);
+    assert_eq!((policy.key_scope, policy.key_per_route), (None, false));
+    assert_eq!(policy.key_rules, KeyRules::default());
+    assert_eq!((policy.ttl, policy.tombstone_ttl), (24 * HOUR, 24 * HOUR));
+    assert_eq!(policy.after_expiry, AfterExpiry::New);
+    assert_eq!(
+        (policy.max_request_body, policy.max_body_size),
+        (1 << 20, 1 << 20)
+    );
+    assert_eq!(policy.on_in_flight, OnInFlight::Wait);
+    assert_eq!(policy.wait_timeout, Duration::from_secs(30));
+    assert_eq!(policy.on_5xx, On5xx::Retry);
+    assert_eq!(
+        codes(&policy.release_statuses),
+        [401, 407, 408, 421, 425, 429]
+    );
+    assert_eq!(policy.on_store_error, OnStoreError::Refuse);
+    assert_eq!(policy.lease, Duration::from_secs(60));
+    assert_eq!(policy.timeout, Duration::from_secs(30));
+    assert_eq!(policy.max_execution, Duration::from_secs(900));
+    assert_eq!(policy.completion_grace, Duration::from_secs(10));
+    assert_eq!(policy.error_format, ErrorFormat::Hybrid);
+    assert_eq!(
+        (
+            policy.reused_status.as_u16(),
+            policy.missing_status.as_u16()
+        ),
+        (422, 400)
+    );
+    assert_eq!(policy.credential_headers, ["authorization", "x-api-key"]);
+    assert_eq!(policy.recipe, Recipe::default());
+    assert_eq!(policy.waiters_per_key, 1_000);
+    assert_eq!(policy.reconcile, None);
+}
+
+#[test]
+fn to_say_the_default_dialect_and_profile_changes_nothing() {
+    let said = named(Some(Dialect::Ietf), Some(Profile::Safe));
+    assert_eq!(alone(&said), Policy::default());
+}
+
+#[test]
+fn stripe_changes_statuses_marker_5xx_key_length_and_headers() {
+    let policy = alone(&dialect(Dialect::Stripe));
+    let headers = ["stripe-account", "stripe-version"].map(str::to_owned);
+    let recipe = Recipe::new(
+        BodyMode::Json,
+        Vec::new(),
+        Vec::new(),
+        Recipe::default()
+            .headers()
+            .iter()
+            .cloned()
+            .chain(headers)
+            .collect(),
+    );
+    let expected = Policy {
+        dialect: Dialect::Stripe,
+        reused_status: StatusCode::BAD_REQUEST,
+        replayed_header: HeaderName::from_static("idempotent-replayed"),
+        on_5xx: On5xx::Store,
+        key_rules: KeyRules {
+            max_length: 255,
+            ..KeyRules::default()
+        },
+        recipe,
+        ..Policy::default()
+    };
+    assert_eq!(policy, expected);
+}
+
+#[test]
+fn runway_changes_missing_scope_and_failing_open() {
+    let expected = Policy {
+        dialect: Dialect::Runway,
+        missing_status: StatusCode::UNPROCESSABLE_ENTITY,
+        key_scope: Some(KeyScope::Global),
+        key_per_route: true,
+        on_store_error: OnStoreError::Bypass,
+        ..Policy::default()
+    };
+    assert_eq!(alone(&dialect(Dialect::Runway)), expected);
+}
+
+#[test]
+fn runway_fails_open_unless_it_enforces_wherever_that_is_said() {
+    for enforce in [Enforce::On, Enforce::All] {
+        let enforced = Options {
+            enforce: Some(enforce),
+            ..Options::default()
+        };
+        let said = Options {
+            enforce: Some(enforce),
+            ..dialect(Dialect::Runway)
+        };
+        let policies = [
+            alone(&said),
+            Policy::resolve(&dialect(Dialect::Runway), &enforced),
+            Policy::resolve(&enforced, &dialect(Dialect::Runway)),
+            Policy::resolve(&dialect(Dialect::Runway), &profile(Profile::Payments)),
+            Policy::resolve(&said, &profile(Profile::Cache)),
+        ];
+        for policy in policies {
+            assert_eq!(policy.on_store_error, OnStoreError::Refuse);
+        }
+    }
+    let closed = Options {
+        on_store_error: Some(OnStoreError::Refuse),
+        ..dialect(Dialect::Runway)
+    };
+    assert_eq!(alone(&closed).on_store_error, OnStoreError::Refuse);
+}
+
+#[test]
+fn payments_demands_keys_distrusts_5xx_and_remembers_for_long() {
+    let expected = Policy {
+        profile: Profile::Payments,
+        enforce: Enforce::On,
+        on_5xx: On5xx::Unknown,
+        release_statuses: vec![status(401), status(429)],
+        ttl: 72 * HOUR,
+        after_expiry: AfterExpiry::Reject,
+        tombstone_ttl: 30 * 24 * HOUR,
+        key_rules: KeyRules {
+            min_length: 16,
+            ..KeyRules::default()
+        },
+        ..Policy::default()
+    };
+    assert_eq!(alone(&profile(Profile::Payments)), expected);
+}
+
+#[test]
+fn cache_lets_requests_through_when_the_store_is_down() {
+    let expected = Policy {
+        profile: Profile::Cache,
+        on_store_error: OnStoreError::Bypass,
+        ..Policy::default()
+    };
+    assert_eq!(alone(&profile(Profile::Cache)), expected);
+}
+
+/// The seven voices about `on_5xx`, the strongest first: whoever is on top of those that speak wins.
+#[test]
+fn the_route_overrules_the_gateway_and_options_overrule_profiles_and_dialects() {
+    // (explicit, payments, stripe) of the route, then of the gateway.
+    for voices in 0_u32..64 {
+        let speaks = |voice: u32| voices & (1 << voice) != 0;
+        let level = |first: u32| Options {
+            enabled: Some(true),
+            on_5xx: speaks(first).then_some(On5xx::Retry),
+            profile: speaks(first + 1).then_some(Profile::Payments),
+            dialect: speaks(first + 2).then_some(Dialect::Stripe),
+            ..Options::default()
+        };
+        let said = [On5xx::Retry, On5xx::Unknown, On5xx::Store];
+        let strongest = (0..6).find(|voice| speaks(*voice));
+        let expected = strongest.map_or(On5xx::Retry, |voice| said[voice as usize % 3]);
+        let policy = Policy::resolve(&level(0), &level(3));
+        assert_eq!(policy.on_5xx, expected, "voices {voices:06b}");
+    }
+}
+
+#[test]
+fn a_route_that_names_its_own_dialect_or_profile_is_not_under_the_gateways() {
+    let strict = named(Some(Dialect::Stripe), Some(Profile::Payments));
+    let plain = named(Some(Dialect::Ietf), Some(Profile::Safe));
+    assert_eq!(Policy::resolve(&plain, &strict), Policy::default());
+
+    let ietf = Policy::resolve(&dialect(Dialect::Ietf), &dialect(Dialect::Stripe));
+    assert_eq!(ietf, Policy::default());
+
+    let safe = Policy::resolve(&profile(Profile::Safe), &profile(Profile::Payments));
+    assert_eq!(safe, Policy::default());
+
+    let both = Policy::resolve(&dialect(Dialect::Ietf), &strict);
+    assert_eq!(
+        both,
+        alone(&profile(Profile::Payments)),
+        "the global profile still holds"
+    );
+
+    let runway = Policy::resolve(&dialect(Dialect::Runway), &dialect(Dialect::Stripe));
+    assert_eq!(runway, alone(&dialect(Dialect::Runway)));
+}
+
+#[test]
+fn a_routes_dialect_overrules_what_is_said_for_all() {
+    let global = Options {
+        replayed_header: Some(HeaderName::from_static("x-again")),
+        reused_status: Some(StatusCode::CONFLICT),
+        ttl: Some(HOUR),
+        ..Options::default()
+    };
+    for own in [Dialect::Ietf, Dialect::Stripe, Dialect::Runway] {
+        let policy = Policy::resolve(&dialect(own), &global);
+        let expected = Policy {
+            ttl: HOUR,
+            ..alone(&dialect(own))
+        };
+        assert_eq!(policy, expected, "{own:?}");
+    }
+    let unsaid = Policy::resolve(&Options::default(), &global);
+    assert_eq!(unsaid.replayed_header, "x-again");
+    assert_eq!(unsaid.reused_status, StatusCode::CONFLICT);
+}
+
+#[test]
+fn a_routes_profile_overrules_what_is_said_for_all_but_not_what_the_route_says() {
+    let global = Options {
+        ttl: Some(HOUR),
+        enforce: Some(Enforce::All),
+        ..Options::default()
+    };
+    let policy = Policy::resolve(&profile(Profile::Payments), &global);
+    assert_eq!((policy.ttl, policy.enforce), (72 * HOUR, Enforce::On));
+    let route = Options {
+        ttl: Some(2 * HOUR),
+        ..profile(Profile::Payments)
+    };
+    assert_eq!(Policy::resolve(&route, &global).ttl, 2 * HOUR);
+}
+
+#[test]
+fn a_list_replaces_the_default_list() {
+    let said = Options {
+        release_statuses: Some(vec![status(418)]),
+        methods: Some(vec![Method::DELETE]),
+        credential_headers: Some(Vec::new()),
+        ..profile(Profile::Payments)
+    };
+    let policy = alone(&said);
+    assert_eq!(codes(&policy.release_statuses), [418]);
+    assert_eq!(policy.methods, [Method::DELETE]);
+    assert!(policy.credential_headers.is_empty());
+}
+
+#[test]
+fn the_parts_of_the_fingerprint_are_options_of_their_own() {
+    let fingerprint = |mode, headers: Option<&str>| Options {
+        fingerprint: Some(FingerprintOptions {
+            mode,
+            headers: headers.map(|header| vec![header.to_owned()]),
+            ..FingerprintOptions::default()
+        }),
+        ..Options::default()
+    };
+    let raw = fingerprint(Some(BodyMode::Raw), None);
+    let global = fingerprint(None, Some("x-tenant"));
+
+    let both = Policy::resolve(&raw, &global).recipe;
+    assert_eq!(
+        (both.mode(), both.headers()),
+        (BodyMode::Raw, &["x-tenant".to_owned()][..])
+    );
+
+    let stripe = alone(&dialect(Dialect::Stripe)).recipe;
+    let route = Options {
+        dialect: Some(Dialect::Stripe),
+        ..raw
+    };
+    let recipe = Policy::resolve(&route, &global).recipe;
+    assert_eq!(recipe.mode(), BodyMode::Raw);
+    assert_eq!(
+        recipe.headers(),
+        stripe.headers(),
+        "the route's dialect is above the gateway"
+    );
+
+    let route = Options {
+        dialect: Some(Dialect::Stripe),
+        ..fingerprint(None, Some("x-own"))
+    };
+    assert_eq!(alone(&route).recipe.headers(), ["x-own".to_owned()]);
+}
+
+#[test]
+fn a_route_inherits_enabled_and_may_switch_it_off() {
+    let on = Options {
+        enabled: Some(true),
+        ..Options::default()
+    };
+    let off = Options {
+        enabled: Some(false),
+        ..Options::default()
+    };
+    assert!(Policy::resolve(&Options::default(), &on).enabled);
+    assert!(!Policy::resolve(&off, &on).enabled);
+    assert!(Policy::resolve(&on, &off).enabled);
+}
+
+/// The contract once more, as a table from status to meaning.
+fn expected(policy: &Policy, code: u16, fence: Fence, declared: Option<Declared>) -> Verdict {
+    let released = codes(&policy.release_statuses).contains(&code);
+    match (declared, code) {
+        (Some(Declared::NotExecuted), _) => Verdict::Release(LastError::DeclaredNotExecuted),
+        (Some(Declared::Final), _) => Verdict::Complete,
+        (Some(Declared::Unknown), _) => Verdict::Unknown(LastError::DeclaredUnknown),
+        (None, 409 | 423 | 425) if fence.0 > 1 => Verdict::Unknown(LastError::ConflictOnRetry),
+        (None, _) if released => Verdict::Release(LastError::ReleasedStatus),
+        (None, ..200 | 502 | 504) => Verdict::Unknown(LastError::UpstreamError),
+        (None, 500..) => match policy.on_5xx {
+            On5xx::Retry => Verdict::Release(LastError::UpstreamError),
+            On5xx::Store => Verdict::Complete,
+            On5xx::Unknown => Verdict::Unknown(LastError::UpstreamError),
+        },
+        (None, _) => Verdict::Complete,
+    }
+}
+
+#[test]
+fn every_status_has_its_meaning_at_every_attempt_and_declaration() {
+    let policies = [
+        Policy::default(),
+        alone(&dialect(Dialect::Stripe)),
+        alone(&dialect(Dialect::Runway)),
+        alone(&profile(Profile::Payments)),
+        alone(&profile(Profile::Cache)),
+        Policy {
+            release_statuses: vec![status(409), status(503)],
+            ..Policy::default()
+        },
+    ];
+    let said = [
+        None,
+        Some(Declared::NotExecuted),
+        Some(Declared::Final),
+        Some(Declared::Unknown),
+    ];
+    for policy in &policies {
+        for code in 100..=999 {
+            for fence in [Fence(1), Fence(2), Fence(u32::MAX)] {
+                for declared in said {
+                    let verdict = policy.judge(status(code), fence, declared);
+                    let expected = expected(policy, code, fence, declared);
+                    assert_eq!(verdict, expected, "{code} {fence:?} {declared:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_statuses_that_the_contract_names_mean_what_it_says() {
+    let judge = |policy: &Policy, code| policy.judge(status(code), Fence::FIRST, None);
+    let safe = Policy::default();
+    for code in [200, 201, 204, 301, 304, 400, 402, 404, 409, 422, 423] {
+        assert_eq!(judge(&safe, code), Verdict::Complete, "{code}");
+    }
+    for code in [401, 407, 408, 421, 425, 429] {
+        assert_eq!(
+            judge(&safe, code),
+            Verdict::Release(LastError::ReleasedStatus),
+            "{code}"
+        );
+    }
+    for code in [500, 501, 503, 505, 507, 599] {
+        assert_eq!(
+            judge(&safe, code),
+            Verdict::Release(LastError::UpstreamError),
+            "{code}"
+        );
+    }
+    for code in [502, 504] {
+        assert_eq!(
+            judge(&safe, code),
+            Verdict::Unknown(LastError::UpstreamError),
+            "{code}"
+        );
+    }
+    let payments = alone(&profile(Profile::Payments));
+    for code in 500..=599 {
+        assert_eq!(
+            judge(&payments, code),
+            Verdict::Unknown(LastError::UpstreamError),
+            "{code}"
+        );
+    }
+    assert_eq!(
+        judge(&payments, 408),
+        Verdict::Complete,
+        "the list is replaced"
+    );
+    let stripe = alone(&dialect(Dialect::Stripe));
+    assert_eq!(judge(&stripe, 500), Verdict::Complete);
+    assert_eq!(
+        judge(&stripe, 502),
+        Verdict::Unknown(LastError::UpstreamError)
+    );
+}
+
+#[test]
+fn an_upstream_declares_by_three_words_and_no_other() {
+    assert_eq!(
+        Declared::from_word("not-executed"),
+        Some(Declared::NotExecuted)
+    );
+    assert_eq!(Declared::from_word("final"), Some(Declared::Final));
+    assert_eq!(Declared::from_word("unknown"), Some(Declared::Unknown));
+    for word in ["", "Final", "executed", "not_executed", "unknown "] {
+        assert_eq!(Declared::from_word(word), None, "{word:?}");
+    }
+}
+
+#[test]
+fn keys_are_demanded_where_enforce_says_and_only_of_honoured_methods() {
+    let demanded = |options: Options| {
+        let policy = alone(&options);
+        let all = [
+            Method::POST,
+            Method::PUT,
+            Method::PATCH,
+            Method::DELETE,
+            Method::GET,
+        ];
+        let demanded: Vec<_> = all
+            .into_iter()
+            .filter(|method| policy.demands_key(method))
+            .collect();
+        assert!(demanded.iter().all(|method| policy.honours(method)));
+        demanded
+    };
+    let enforcing = |enforce, dialect| Options {
+        enabled: Some(true),
+        enforce: Some(enforce),
+        dialect: Some(dialect),
+        ..Options::default()
+    };
+    for dialect in [Dialect::Ietf, Dialect::Stripe, Dialect::Runway] {
+        assert_eq!(
+            demanded(enforcing(Enforce::Off, dialect)),
+            [] as [Method; 0]
+        );
+        let every = [Method::POST, Method::PUT, Method::PATCH];
+        assert_eq!(demanded(enforcing(Enforce::All, dialect)), every);
+        let on = demanded(enforcing(Enforce::On, dialect));
+        if dialect == Dialect::Runway {
+            assert_eq!(on, every, "runway enforces every method listed");
+        } else {
+            assert_eq!(on, [Method::POST, Method::PATCH]);
+        }
+    }
+    assert_eq!(
+        demanded(profile(Profile::Payments)),
+        [Method::POST, Method::PATCH]
+    );
+    let only_put = Options {
+        methods: Some(vec![Method::PUT]),
+        ..enforcing(Enforce::On, Dialect::Ietf)
+    };
+    assert_eq!(demanded(only_put.clone()), [] as [Method; 0]);
+    let off = Options {
+        enabled: Some(false),
+        enforce: Some(Enforce::All),
+        ..only_put
+    };
+    assert_eq!(
+        demanded(off),
+        [] as [Method; 0],
+        "what is switched off demands nothing"
+    );
+}

@@ -9,7 +9,7 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use onlyonce::engine::OperateError;
+use onlyonce::{engine::OperateError, layer::strip_hop_by_hop};
 use onlyonce_core::{
     Key, Record, RecordId, State as KeyState, StoredResponse, machine::Resolution,
     record::StoredBody,
@@ -237,6 +237,9 @@ fn stored(response: ResponseBody) -> Result<StoredResponse, Refused> {
             .map_err(|_| bad("`body_base64` is not valid base64."))?,
         (None, None) => Vec::new(),
     };
+    // What speaks of one connection or one client has no place in an answer that is given again.
+    strip_hop_by_hop(&mut headers);
+    headers.remove(http::header::SET_COOKIE);
     // Made anew from the bytes.
     headers.remove(http::header::CONTENT_LENGTH);
     Ok(StoredResponse {
@@ -263,10 +266,10 @@ pub(super) async fn extend(
 ) -> Answer {
     let id = parse_id(&id)?;
     let body: ExtendBody = read(&body)?;
-    let ttl = humantime::parse_duration(&body.ttl)
+    let ttl = crate::config::units::duration(&body.ttl)
         .ok()
         .filter(|ttl| !ttl.is_zero())
-        .ok_or_else(|| bad("`ttl` is a duration such as `48h`."))?;
+        .ok_or_else(|| bad("`ttl` is a duration such as `48h`, and at most ten years."))?;
     let record = admin.0.engine.extend(id, ttl).await?;
     shown(&admin, &record).await
 }

@@ -73,6 +73,7 @@ fn route(lane: &Lane) -> Value {
         "request_too_large": total(Event::TooLarge),
         "unauthenticated": total(Event::Unauthenticated),
         "upstream_not_reached": total(Event::NotSent),
+        "request_incomplete": total(Event::Incomplete),
         "bypassed": total(Event::Bypassed),
     })
 }

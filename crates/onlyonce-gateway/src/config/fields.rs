@@ -1,4 +1,4 @@
-//! The names that a configuration may contain, section by section: all of CONTRACT 8, whether this
+//! The names that a configuration may contain, section by section: all of them, whether this
 //! version acts on them or, by `unsupported.rs`, refuses them.
 
 /// A section: how messages name it, and its fields.
@@ -24,6 +24,9 @@ pub(super) const TOP: Schema = Schema {
         "upstream_idle",
         "connect_timeout",
         "drain_timeout",
+        "header_timeout",
+        "body_timeout",
+        "send_timeout",
         "allow_scope_change",
     ],
 };

@@ -5,9 +5,10 @@ use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 use onlyonce_core::policy::Policy;
 
 use super::{
-    AdminConfig, Config, DEFAULT_ADMIN_LISTEN, DEFAULT_CONNECT_TIMEOUT, DEFAULT_DRAIN_TIMEOUT,
-    DEFAULT_LISTEN, DEFAULT_STORE_FILE, DEFAULT_STORE_TIMEOUT, DEFAULT_TOKEN_ENV,
-    DEFAULT_UPSTREAM_IDLE, HEADER_TIMEOUT, MAX_HEADER_BYTES, Route, StoreConfig, Workers,
+    AdminConfig, Config, DEFAULT_ADMIN_LISTEN, DEFAULT_BODY_TIMEOUT, DEFAULT_CONNECT_TIMEOUT,
+    DEFAULT_DRAIN_TIMEOUT, DEFAULT_HEADER_TIMEOUT, DEFAULT_LISTEN, DEFAULT_SEND_TIMEOUT,
+    DEFAULT_STORE_FILE, DEFAULT_STORE_TIMEOUT, DEFAULT_TOKEN_ENV, DEFAULT_UPSTREAM_IDLE,
+    MAX_HEADER_BYTES, Route, StoreConfig, Workers,
     diagnostics::{Diagnostics, Report, quoted},
     fields::{ADMIN, IDEMPOTENCY, STORE, TOP, WORKERS},
     interpolate,
@@ -47,6 +48,10 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
     let drain_timeout = top
         .duration("drain_timeout", ANY, report)
         .unwrap_or(DEFAULT_DRAIN_TIMEOUT);
+    let mut client = |field: &str, default| top.duration(field, SOME, report).unwrap_or(default);
+    let header_timeout = client("header_timeout", DEFAULT_HEADER_TIMEOUT);
+    let body_timeout = client("body_timeout", DEFAULT_BODY_TIMEOUT);
+    let send_timeout = client("send_timeout", DEFAULT_SEND_TIMEOUT);
     let allow_scope_change = top.boolean("allow_scope_change", report).unwrap_or(false);
     let upstream_idle = top.duration("upstream_idle", ANY, report);
     let connect_timeout = top.duration("connect_timeout", SOME, report);
@@ -94,7 +99,9 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
         workers,
         routes: routes.collect::<Option<_>>()?,
         drain_timeout,
-        header_timeout: HEADER_TIMEOUT,
+        header_timeout,
+        body_timeout,
+        send_timeout,
         max_header_bytes: MAX_HEADER_BYTES,
         allow_scope_change,
         warnings: Vec::new(),

@@ -11,7 +11,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::Edge;
+use super::{Edge, patience::Unstalled};
 use crate::config::Config;
 
 /// Connections at once; further ones wait in the listener's queue.
@@ -81,7 +81,7 @@ async fn connection(
         let edge = edge.clone();
         async move { Ok::<_, Infallible>(edge.handle(request).await) }
     });
-    let io = TokioIo::new(stream);
+    let io = Unstalled::new(TokioIo::new(stream), config.send_timeout);
     // How a connection fails is the peer's affair; what was executed does not depend on it.
     if is_http2 {
         let connection = http2::Builder::new(TokioExecutor::new())
@@ -89,6 +89,7 @@ async fn connection(
             .max_concurrent_streams(MAX_STREAMS)
             .max_header_list_size(u32::try_from(config.max_header_bytes).unwrap_or(u32::MAX))
             .keep_alive_interval(Some(config.header_timeout))
+            .keep_alive_timeout(config.header_timeout)
             .serve_connection(io, service);
         let mut connection = std::pin::pin!(connection);
         tokio::select! {

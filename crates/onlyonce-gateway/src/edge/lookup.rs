@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use onlyonce::{Body, Problem};
-use onlyonce_core::{Key, KeyRules, Record};
+use onlyonce_core::{Key, KeyRules, Record, machine::is_running};
+use onlyonce_store::Reply;
 use percent_encoding::percent_decode_str;
 use tokio::time::Instant;
 
@@ -21,6 +22,7 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// The answer to a request for `/.onlyonce/{rest}`.
 pub(super) async fn answer<B>(edge: &Edge, request: &Request<B>, rest: &str) -> Response<Body> {
+    let arrived = Instant::now();
     let key = rest
         .strip_prefix("keys/")
         .filter(|_| is_get(request.method()))
@@ -35,23 +37,32 @@ pub(super) async fn answer<B>(edge: &Edge, request: &Request<B>, rest: &str) -> 
     let identity = Who::new(&lane.route).identity(request.headers());
     let secret = edge.engine.secret();
     let id = secret.record_id(identity.scope.as_str(), &key);
-    let reply = match edge.engine.find(id, Instant::now() + query.wait).await {
-        Ok(reply) => reply,
-        Err(_) => return Problem::StoreUnavailable.response(&edge.policy),
+    let mine = |reply: &Reply<Option<Record>>| {
+        let record = reply.value.as_ref().filter(|record| record.key == key)?;
+        // The caller is told apart by the headers of the route that the key was used on.
+        let owner = edge.lane(&record.route).unwrap_or(lane);
+        let caller = Who::new(&owner.route)
+            .identity(request.headers())
+            .mark(secret);
+        let mine = record.scope == identity.scope && record.caller == caller;
+        (mine && !record.is_past_expiry(reply.now)).then(|| record.clone())
     };
-    let Some(record) = reply.value.filter(|record| record.key == key) else {
-        return not_found(edge);
-    };
-    // The caller is told apart by the headers of the route that the key was used on.
-    let owner = edge.lane(&record.route).unwrap_or(lane);
-    let caller = Who::new(&owner.route)
-        .identity(request.headers())
-        .mark(secret);
-    let mine = record.scope == identity.scope && record.caller == caller;
-    if !mine || record.is_past_expiry(reply.now) {
-        return not_found(edge);
+    // Whose key it is comes before any waiting: how long an answer takes would tell a stranger.
+    let mut deadline = Instant::now();
+    loop {
+        let reply = match edge.engine.find(id, deadline).await {
+            Ok(reply) => reply,
+            Err(_) => return Problem::StoreUnavailable.response(&edge.policy),
+        };
+        let Some(record) = mine(&reply) else {
+            return not_found(edge);
+        };
+        let until = arrived + query.wait;
+        if deadline >= until || !is_running(&record) {
+            return shown(&record);
+        }
+        deadline = until;
     }
-    shown(&record)
 }
 
 /// The route named in the query; without one, any route whose keys are not its own.

@@ -14,6 +14,7 @@ use super::{
     io::{Verdict, Wire, WireIo},
 };
 use onlyonce::{Body, DispatchGuard, GuardFailed, NotSent};
+use onlyonce_store::failpoint;
 
 /// Why no connection could take the request.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +86,10 @@ impl Link {
     ) -> Attempt<(Response<Incoming>, Self)> {
         self.wire.arm(guard);
         let mut failure = match self.sender.try_send_request(request).await {
-            Ok(response) => return Attempt::Answered((response, self)),
+            Ok(response) => {
+                failpoint!("upstream.answered");
+                return Attempt::Answered((response, self));
+            }
             Err(failure) => failure,
         };
         let verdict = self.wire.verdict();

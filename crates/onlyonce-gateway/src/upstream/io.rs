@@ -22,6 +22,7 @@ use rustix::{io::Errno, net::RecvFlags};
 use tokio::net::TcpStream;
 
 use onlyonce::{DispatchGuard, GuardFailed};
+use onlyonce_store::failpoint;
 
 /// No byte may leave: there is no request yet, or its attempt has been declared unsent.
 const SHUT: u8 = 0;
@@ -154,13 +155,19 @@ impl WireIo {
         write: impl FnOnce(Pin<&mut Socket>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if self.wire.stage.load(Ordering::Acquire) == OPEN {
-            return write(Pin::new(&mut self.socket), cx);
+            failpoint!("upstream.more_bytes.before");
+            let result = write(Pin::new(&mut self.socket), cx);
+            failpoint!("upstream.more_bytes.after");
+            return result;
         }
         if !self.probed && self.probe()?.is_ready() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
+        failpoint!("upstream.guard.before");
         self.wire.claim()?;
+        failpoint!("upstream.first_byte.before");
         let result = write(Pin::new(&mut self.socket), cx);
+        failpoint!("upstream.first_byte.after");
         self.wire.wrote(&result);
         self.probed = false;
         result

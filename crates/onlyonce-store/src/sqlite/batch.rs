@@ -15,7 +15,7 @@ use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
 
 use super::write::{self, Tally};
-use crate::{Inserted, StoreError, Swapped, clock::StoreClock};
+use crate::{Inserted, StoreError, Swapped, clock::StoreClock, failpoint};
 
 /// Operations in one transaction.
 const MAX_GROUP: usize = 256;
@@ -30,6 +30,28 @@ pub(super) enum Operation {
     Append(Vec<JournalEntry>),
     KeepRecipe(RecipeId, Vec<u8>),
     WalkedTo(i64),
+    Probe,
+}
+
+#[cfg(feature = "failpoints")]
+impl Operation {
+    fn is_insert(&self) -> bool {
+        matches!(self, Self::Insert(_))
+    }
+
+    fn is_swap(&self) -> bool {
+        matches!(self, Self::Swap(..))
+    }
+
+    fn is_append(&self) -> bool {
+        matches!(self, Self::Append(_))
+    }
+}
+
+/// Whether one of the group is of this kind.
+#[cfg(feature = "failpoints")]
+fn holds(group: &[&Operation], kind: fn(&Operation) -> bool) -> bool {
+    group.iter().copied().any(kind)
 }
 
 /// What came of it.
@@ -111,7 +133,12 @@ impl Group {
 
     /// Commits the group, or, if one of it cannot be written, each of it alone: a bad neighbour
     /// costs speed, not an answer.
-    fn commit(&mut self, group: Vec<Queued>) {
+    fn commit(&mut self, mut group: Vec<Queued>) {
+        // Whoever gave up waiting has been told that it may not have happened: then it does not.
+        group.retain(|queued| !queued.reply.is_closed());
+        if group.is_empty() {
+            return;
+        }
         let operations: Vec<&Operation> = group.iter().map(|queued| &queued.operation).collect();
         match self.transact(&operations) {
             Ok((now, outcomes)) => {
@@ -119,44 +146,55 @@ impl Group {
                     self.answer(queued, Ok((now, outcome)));
                 }
             }
-            Err(error) if group.len() == 1 || error.is_ambiguous() => {
+            Err(Failed::Apply(_)) if group.len() > 1 => {
                 for queued in group {
-                    self.answer(queued, Err(duplicate(&error)));
+                    let alone = self.transact(&[&queued.operation]);
+                    let outcome = alone
+                        .map_err(Failed::into_error)
+                        .and_then(|(now, outcomes)| {
+                            let outcome = outcomes.into_iter().next();
+                            outcome
+                                .map(|outcome| (now, outcome))
+                                .ok_or_else(super::mismatched)
+                        });
+                    self.answer(queued, outcome);
                 }
             }
-            Err(_) => {
+            Err(failed) => {
+                let error = failed.into_error();
                 for queued in group {
-                    let outcome =
-                        self.transact(&[&queued.operation])
-                            .and_then(|(now, outcomes)| {
-                                let outcome = outcomes.into_iter().next();
-                                outcome
-                                    .map(|outcome| (now, outcome))
-                                    .ok_or_else(super::mismatched)
-                            });
-                    self.answer(queued, outcome);
+                    self.answer(queued, Err(duplicate(&error)));
                 }
             }
         }
     }
 
-    fn transact(&mut self, group: &[&Operation]) -> Result<(Timestamp, Vec<Done>), StoreError> {
-        let unavailable = |error: rusqlite::Error| StoreError::Unavailable(Box::new(error));
+    fn transact(&mut self, group: &[&Operation]) -> Result<(Timestamp, Vec<Done>), Failed> {
         let now = self.clock.now();
+        failpoint!(holds(group, Operation::is_insert).then_some("sqlite.insert.begin"));
+        failpoint!(holds(group, Operation::is_swap).then_some("sqlite.swap.begin"));
+        failpoint!(holds(group, Operation::is_append).then_some("sqlite.append.begin"));
         let transaction = self
             .connection
             .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
-            .map_err(unavailable)?;
+            .map_err(|error| Failed::Whole(StoreError::Unavailable(Box::new(error))))?;
         let mut steps = Vec::new();
         let mut outcomes = Vec::with_capacity(group.len());
         for operation in group {
             // Dropping the transaction rolls it back, so an error here leaves nothing behind.
-            outcomes.push(write::apply(&transaction, operation, now, &mut steps)?);
+            let done = write::apply(&transaction, operation, now, &mut steps);
+            outcomes.push(done.map_err(Failed::Apply)?);
         }
+        failpoint!(holds(group, Operation::is_insert).then_some("sqlite.insert.applied"));
+        failpoint!(holds(group, Operation::is_swap).then_some("sqlite.swap.applied"));
+        failpoint!(holds(group, Operation::is_append).then_some("sqlite.append.applied"));
         // A commit that fails may have reached the disk: recovery would then find it.
         transaction
             .commit()
-            .map_err(|error| StoreError::Ambiguous(Box::new(error)))?;
+            .map_err(|error| Failed::Whole(StoreError::Ambiguous(Box::new(error))))?;
+        failpoint!(holds(group, Operation::is_insert).then_some("sqlite.insert.committed"));
+        failpoint!(holds(group, Operation::is_swap).then_some("sqlite.swap.committed"));
+        failpoint!(holds(group, Operation::is_append).then_some("sqlite.append.committed"));
         self.tally.take(&steps);
         Ok((now, outcomes))
     }
@@ -170,6 +208,22 @@ impl Group {
         }
         // Whoever asked may have gone; what was written stands.
         let _ = queued.reply.send(outcome);
+    }
+}
+
+/// Where a transaction failed.
+enum Failed {
+    /// At one operation: the others may fare better alone.
+    Apply(StoreError),
+    /// At its beginning or its end: it is the same for all.
+    Whole(StoreError),
+}
+
+impl Failed {
+    fn into_error(self) -> StoreError {
+        match self {
+            Self::Apply(error) | Self::Whole(error) => error,
+        }
     }
 }
 

@@ -2,11 +2,14 @@
 
 use std::{
     path::Path,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use http::StatusCode;
-use onlyonce_core::{Recipe, RecipeId, Record, RecordId, Timestamp};
+use onlyonce_core::{Recipe, RecipeId, Record, RecordId, State, Timestamp};
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types::Value};
 
@@ -21,7 +24,10 @@ use crate::{Filter, JournalRow, Listed, Page, Walk, memory::is_due};
 const READERS: usize = 4;
 
 /// A handful of connections that are only read from.
-pub(super) struct Readers {
+#[derive(Clone)]
+pub(super) struct Readers(Arc<Pool>);
+
+struct Pool {
     connections: Vec<Mutex<Connection>>,
     next: AtomicUsize,
 }
@@ -29,16 +35,23 @@ pub(super) struct Readers {
 impl Readers {
     pub(super) fn open(path: &Path) -> rusqlite::Result<Self> {
         let connections = (0..READERS)
-            .map(|_| {
-                let connection = schema::connect(path)?;
-                connection.pragma_update(None, "query_only", true)?;
-                Ok(Mutex::new(connection))
-            })
+            .map(|_| schema::connect_to_read(path).map(Mutex::new))
             .collect::<rusqlite::Result<_>>()?;
-        Ok(Self {
+        Ok(Self(Arc::new(Pool {
             connections,
             next: AtomicUsize::new(0),
-        })
+        })))
+    }
+
+    /// Runs `read` on a connection that is free, or says at once that none is.
+    pub(super) fn try_with<T>(
+        &self,
+        read: impl Fn(&Connection) -> Result<T, ReadError>,
+    ) -> Option<Result<T, ReadError>> {
+        let start = self.0.next.fetch_add(1, Ordering::Relaxed);
+        (0..READERS)
+            .find_map(|offset| self.0.connections[(start + offset) % READERS].try_lock())
+            .map(|connection| read(&connection))
     }
 
     /// Runs `read` on a connection that is free, or on the next one once it is.
@@ -46,13 +59,13 @@ impl Readers {
         &self,
         read: impl Fn(&Connection) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
-        let start = self.next.fetch_add(1, Ordering::Relaxed);
-        for offset in 0..READERS {
-            if let Some(connection) = self.connections[(start + offset) % READERS].try_lock() {
-                return read(&connection);
+        match self.try_with(&read) {
+            Some(outcome) => outcome,
+            None => {
+                let next = self.0.next.fetch_add(1, Ordering::Relaxed);
+                read(&self.0.connections[next % READERS].lock())
             }
         }
-        read(&self.connections[start % READERS].lock())
     }
 }
 
@@ -121,16 +134,18 @@ pub(super) fn walk(
     limit: usize,
 ) -> Result<(Walk, i64), ReadError> {
     let sql = format!("SELECT {COLUMNS}, n FROM keys WHERE n > ?1 ORDER BY n LIMIT ?2");
-    let read = |row: &Row<'_>| Ok((row.get::<_, i64>(32)?, row::read(row)?));
-    let rows = collect(connection, &sql, params![from, limit_of(limit)], read)?;
-    let wrapped = rows.len() < limit;
-    let position = match rows.last() {
-        Some((n, _)) if !wrapped => *n,
-        _ => 0,
+    let walked = std::cell::Cell::new((0, from));
+    let read = |row: &Row<'_>| {
+        // Counted before it is read, so that a row that cannot be read is walked past.
+        walked.set((walked.get().0 + 1, row.get(32)?));
+        row::read(row)
     };
+    let rows = collect(connection, &sql, params![from, limit_of(limit)], read)?;
+    let (count, last) = walked.get();
+    let wrapped = count < limit;
+    let position = if wrapped { 0 } else { last };
     let candidates = rows
         .into_iter()
-        .map(|(_, record)| record)
         .filter(|record| is_due(record, now))
         .collect();
     Ok((
@@ -171,6 +186,10 @@ pub(super) fn list(
             "(scope = 'client:' || ? OR substr(scope, instr(scope, '/client:')) = '/client:' || ?)",
             client.clone(),
         );
+    }
+    if matches!(filter.state, Some(State::InProgress | State::Unknown)) {
+        // They stand in the small table too, so that few among many are found at once.
+        conditions.push("n IN (SELECT n FROM live)".to_owned());
     }
     values.push(Value::Integer(limit_of(limit.saturating_add(1))));
     let sql = format!(
@@ -244,6 +263,8 @@ fn limit_of(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
+/// Reads all rows. One that cannot be read is passed over, with a complaint: it must not keep the
+/// others from being swept, reaped or shown.
 fn collect<T>(
     connection: &Connection,
     sql: &str,
@@ -254,7 +275,13 @@ fn collect<T>(
     let mut rows = statement.query(params)?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
-        found.push(read(row)?);
+        match read(row) {
+            Ok(item) => found.push(item),
+            Err(ReadError::Unreadable(error)) => {
+                tracing::error!(%error, "a row of the store cannot be read; it is left as it is");
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(found)
 }

@@ -162,3 +162,88 @@ pub(super) fn read_journal(row: &Row<'_>) -> Result<JournalRow, ReadError> {
         },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rusqlite::{Connection, params_from_iter, types::Value};
+
+    use super::*;
+
+    /// A row as this version writes it, with the body in the column after [`COLUMNS`].
+    fn ours() -> Vec<Value> {
+        let mut row = vec![Value::Null; 33];
+        for (columns, value) in [
+            (&[0, 9][..], Value::Blob(vec![7; 16])),
+            (&[12, 14], Value::Blob(vec![7; 32])),
+            (&[1, 7, 10, 11], Value::Integer(1)),
+            (&[15, 29, 30, 31], Value::Integer(0)),
+            (&[17, 19, 20], Value::Integer(1_700_000_000_000)),
+            (&[2], Value::Text("global".into())),
+            (&[3, 4, 5, 6], Value::Text("x".into())),
+            (&[8], Value::Text("completed".into())),
+            (&[13], Value::Blob(vec![7; size_of::<RecipeId>()])),
+            (&[14], Value::Blob(vec![7; size_of::<CallerMark>()])),
+            (&[27], Value::Blob(vec![1, 201, 0, 1, 0, 0])),
+            (&[32], Value::Blob(b"{}".to_vec())),
+        ] {
+            for column in columns {
+                row[*column] = value.clone();
+            }
+        }
+        row
+    }
+
+    /// What reading it as a record, with its response, comes to.
+    fn reads(row: Vec<Value>) -> Result<(Record, Option<Arc<StoredResponse>>), ReadError> {
+        let connection = Connection::open_in_memory().unwrap();
+        let places: Vec<String> = (1..=row.len()).map(|place| format!("?{place}")).collect();
+        let sql = format!("SELECT {}", places.join(", "));
+        let mut statement = connection.prepare(&sql).unwrap();
+        let mut rows = statement.query(params_from_iter(row)).unwrap();
+        let row = rows.next().unwrap().expect("a row");
+        Ok((read(row)?, read_response(row)?))
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        prop_oneof![
+            Just(Value::Null),
+            any::<i64>().prop_map(Value::Integer),
+            any::<f64>().prop_map(Value::Real),
+            "\\PC{0,12}".prop_map(Value::Text),
+            "(in_progress|completed|expired|client:x|route:)".prop_map(Value::Text),
+            proptest::collection::vec(any::<u8>(), 0..40).prop_map(Value::Blob),
+        ]
+    }
+
+    #[test]
+    fn a_row_of_ours_is_read() {
+        let (record, response) = reads(ours()).expect("readable");
+        assert_eq!(record.state, State::Completed);
+        assert!(response.is_some());
+    }
+
+    proptest! {
+        #![proptest_config(crate::soak::cases(256))]
+
+        /// A damaged row is an error, so that the engine fails closed: no panic, no default.
+        #[test]
+        fn damaged_rows_are_errors_not_panics(
+            damage in proptest::collection::vec((0usize..33, any_value()), 1..4),
+        ) {
+            let mut row = ours();
+            for (column, value) in damage {
+                row[column] = value;
+            }
+            let state = row[8].clone();
+            if let Ok((record, _)) = reads(row) {
+                prop_assert_eq!(state, Value::Text(record.state.as_str().to_owned()));
+            }
+        }
+
+        #[test]
+        fn random_rows_are_errors_not_panics(row in proptest::collection::vec(any_value(), 33)) {
+            prop_assert!(reads(row).is_err());
+        }
+    }
+}

@@ -88,6 +88,39 @@ pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
+/// A connection that is only read from.
+pub(super) fn connect_to_read(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = connect(path)?;
+    connection.pragma_update(None, "query_only", true)?;
+    Ok(connection)
+}
+
+/// Whether the settings took: SQLite answers what is, not what was asked for.
+pub(super) fn check_settings(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    let wanted = [("journal_mode", "wal"), ("synchronous", "2")];
+    for (pragma, expected) in wanted {
+        let found: rusqlite::types::Value = connection
+            .pragma_query_value(None, pragma, |row| row.get(0))
+            .map_err(|source| OpenError::Sqlite {
+                path: path.to_owned(),
+                source,
+            })?;
+        let found = match found {
+            rusqlite::types::Value::Text(text) => text,
+            rusqlite::types::Value::Integer(number) => number.to_string(),
+            _ => String::new(),
+        };
+        if found != expected {
+            return Err(OpenError::Setting {
+                path: path.to_owned(),
+                pragma,
+                found,
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Creates or upgrades the schema.
 pub(super) fn prepare(
     connection: &mut Connection,

@@ -91,6 +91,14 @@ pub(super) fn apply(
             )
             .map(|_| Done::Written)
             .map_err(ReadError::from),
+        Operation::Probe => transaction
+            .execute(
+                "INSERT INTO meta (name, value) VALUES ('probed_at', ?1) \
+                 ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                params![now.0],
+            )
+            .map(|_| Done::Written)
+            .map_err(ReadError::from),
         Operation::WalkedTo(position) => transaction
             .execute(
                 "INSERT INTO meta (name, value) VALUES ('walked_to', ?1) \
@@ -167,6 +175,10 @@ fn delete(
             .prepare_cached(&format!("DELETE FROM {table} WHERE n = ?1"))?
             .execute(params![n])?;
     }
+    // What operators did stays in the audit; the rest of the story goes with its key.
+    transaction
+        .prepare_cached("DELETE FROM journal WHERE id = ?1 AND actor <> 'operator'")?
+        .execute(params![id.0])?;
     steps.push(Step {
         from: Some(from),
         to: None,
@@ -276,12 +288,12 @@ fn put_body(
     Ok(())
 }
 
-/// A record stands among the live ones while a lease runs or a look is due: both are times, so no
-/// rule about states is repeated here.
+/// A record stands among the live ones while a lease runs or its outcome is unknown: both show in
+/// its times, so no rule about states is repeated here.
 fn put_live(transaction: &Transaction<'_>, n: i64, record: &Record) -> rusqlite::Result<()> {
     let lease = record.times.lease_until.map(|time| time.0);
     let look = record.times.reconcile_after.map(|time| time.0);
-    if lease.is_none() && look.is_none() {
+    if lease.is_none() && look.is_none() && record.times.unknown_since.is_none() {
         transaction
             .prepare_cached("DELETE FROM live WHERE n = ?1")?
             .execute(params![n])?;

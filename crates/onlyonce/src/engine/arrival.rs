@@ -1,18 +1,34 @@
 //! A request that has arrived whole, in the form in which it is compared and reserved.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use onlyonce_core::{
     AttemptId, CallerMark, Fingerprint, Key, Recipe, RecipeId, Record, RecordId, RequestView,
-    Scope, Secret, machine::Request,
+    Scope, ScopeHasher, machine::Request,
 };
 
+use super::Engine;
+
+/// The names of the usual methods, shared by all records.
+static USUAL: LazyLock<[(Method, Arc<str>); 3]> = LazyLock::new(|| {
+    [Method::POST, Method::PUT, Method::PATCH].map(|method| {
+        let name = Arc::from(method.as_str());
+        (method, name)
+    })
+});
+
+fn name_of(method: &Method) -> Arc<str> {
+    let usual = USUAL.iter().find(|(usual, _)| usual == method);
+    usual.map_or_else(|| Arc::from(method.as_str()), |(_, name)| name.clone())
+}
+
 /// A request with a key.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Arrival {
     id: RecordId,
+    hasher: ScopeHasher,
     scope: Scope,
     key: Key,
     caller: Option<CallerMark>,
@@ -25,6 +41,15 @@ pub struct Arrival {
     fingerprints: Vec<(RecipeId, Fingerprint)>,
 }
 
+impl std::fmt::Debug for Arrival {
+    /// Neither key nor headers nor body.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arrival")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Arrival {
     /// A request for `key` in `scope`. `headers` and `body` are looked at only to compare requests.
     #[expect(
@@ -32,7 +57,7 @@ impl Arrival {
         reason = "each is a different thing that a request has"
     )]
     pub fn new(
-        secret: &Secret,
+        engine: &Engine,
         scope: Scope,
         key: Key,
         caller: Option<CallerMark>,
@@ -43,12 +68,13 @@ impl Arrival {
         body: Bytes,
     ) -> Self {
         Self {
-            id: secret.record_id(scope.as_str(), &key),
+            id: engine.secret().record_id(scope.as_str(), &key),
+            hasher: engine.scope_hasher(&scope),
             scope,
             key,
             caller,
             route,
-            method: Arc::from(method.as_str()),
+            method: name_of(method),
             target: Arc::from(target),
             headers,
             body,
@@ -77,17 +103,12 @@ impl Arrival {
     }
 
     /// The machine's view of this request under `recipe`.
-    pub(crate) fn request(
-        &mut self,
-        attempt_id: AttemptId,
-        recipe: &Recipe,
-        secret: &Secret,
-    ) -> Request {
+    pub(crate) fn request(&mut self, attempt_id: AttemptId, recipe: &Recipe) -> Request {
         Request {
             id: self.id,
             scope: self.scope.clone(),
             key: self.key.clone(),
-            fingerprint: self.fingerprint(recipe, secret),
+            fingerprint: self.fingerprint(recipe),
             recipe: recipe.id(),
             caller: self.caller,
             attempt_id,
@@ -97,7 +118,7 @@ impl Arrival {
         }
     }
 
-    fn fingerprint(&mut self, recipe: &Recipe, secret: &Secret) -> Fingerprint {
+    fn fingerprint(&mut self, recipe: &Recipe) -> Fingerprint {
         let known = self.fingerprints.iter().find(|(id, _)| *id == recipe.id());
         if let Some((_, fingerprint)) = known {
             return *fingerprint;
@@ -108,9 +129,7 @@ impl Arrival {
             headers: &self.headers,
             body: &self.body,
         };
-        let fingerprint = secret
-            .scope_hasher(self.scope.as_str())
-            .fingerprint(recipe, &view);
+        let fingerprint = self.hasher.fingerprint(recipe, &view);
         self.fingerprints.push((recipe.id(), fingerprint));
         fingerprint
     }

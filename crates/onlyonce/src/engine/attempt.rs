@@ -10,11 +10,11 @@ use std::{
 };
 
 use onlyonce_core::{
-    AttemptId, Policy, Record, RecordId,
+    AttemptId, Fence, Policy, Record, RecordId,
     machine::{self, Renewed, Settled, Settlement, Wake},
     record::{JournalEntry, JournalEvent, LastError},
 };
-use onlyonce_store::{StoreError, Swapped};
+use onlyonce_store::{StoreError, Swapped, failpoint};
 use parking_lot::Mutex;
 
 use super::Engine;
@@ -59,6 +59,7 @@ pub struct Attempt {
     closed: Arc<AtomicBool>,
     /// The record as last seen; heartbeats move its revision on.
     record: Arc<Mutex<Record>>,
+    release_was_wrong: AtomicBool,
 }
 
 impl fmt::Debug for Attempt {
@@ -103,12 +104,18 @@ impl Attempt {
             attempt_id: record.attempt_id,
             closed: Arc::default(),
             record: Arc::new(Mutex::new(record)),
+            release_was_wrong: AtomicBool::new(false),
         }
     }
 
     /// Why it began.
     pub fn began_as(&self) -> Began {
         self.began_as
+    }
+
+    /// How many times the key was dispatched, this attempt included.
+    pub fn fence(&self) -> Fence {
+        self.record.lock().fence
     }
 
     /// The key's record as last seen.
@@ -154,9 +161,11 @@ impl Attempt {
                 Renewed::Write(change) => change,
                 Renewed::Lost => return false,
             };
+            failpoint!("engine.renew.before");
             match self.engine.swap(record.revision, change).await {
                 Ok(reply) => match reply.value {
                     Swapped::Done(renewed) => {
+                        failpoint!("engine.renew.after");
                         *self.record.lock() = renewed;
                         return true;
                     }
@@ -199,9 +208,26 @@ impl Attempt {
                     return Ended::Kept(Kept::Lost);
                 }
             };
+            let wrong = change
+                .journal
+                .iter()
+                .any(|entry| entry.event == JournalEvent::ReleaseWasWrong);
+            failpoint!(match settlement {
+                Settlement::Complete(_) => "engine.settle.complete.before",
+                Settlement::Release(_) => "engine.settle.release.before",
+                Settlement::Unknown(_) => "engine.settle.unknown.before",
+            });
             match self.engine.swap(record.revision, change).await {
                 Ok(reply) => match reply.value {
                     Swapped::Done(settled) => {
+                        failpoint!(match settlement {
+                            Settlement::Complete(_) => "engine.settle.complete.after",
+                            Settlement::Release(_) => "engine.settle.release.after",
+                            Settlement::Unknown(_) => "engine.settle.unknown.after",
+                        });
+                        if wrong {
+                            self.alarm(&settled);
+                        }
                         self.wake(&settled);
                         *self.record.lock() = settled.clone();
                         return Ended::Settled(Box::new(settled));
@@ -212,6 +238,21 @@ impl Attempt {
                 Err(error) => self.pause(&error, &mut pause).await,
             }
         }
+    }
+
+    /// Whether a late result showed that the key should not have been released.
+    pub fn release_was_wrong(&self) -> bool {
+        self.release_was_wrong.load(Ordering::Relaxed)
+    }
+
+    fn alarm(&self, record: &Record) {
+        self.release_was_wrong.store(true, Ordering::Relaxed);
+        let tag = self.engine.secret().key_tag(&record.key);
+        tracing::error!(
+            key = %tag,
+            route = %record.route,
+            "release_was_wrong: a key that had been released turned out to have been executed"
+        );
     }
 
     async fn gone(&self, last_seen: &Record) -> Ended {
@@ -245,8 +286,10 @@ impl Attempt {
         );
         let mut pause = FIRST_PAUSE;
         for _ in 0..NOTE_TRIES {
+            failpoint!("engine.note.before");
             let written = self.engine.0.store.append(vec![entry.clone()]);
             if self.engine.bounded_read(written).await.is_ok() {
+                failpoint!("engine.note.after");
                 return;
             }
             tokio::time::sleep(pause).await;
@@ -260,7 +303,13 @@ impl Engine {
     /// Nothing was sent for it.
     pub(super) fn release_later(&self, id: RecordId, attempt: AttemptId, policy: Arc<Policy>) {
         let engine = self.clone();
+        // Beyond this the sweeper has them, and an operator can tell from the journal.
+        let Ok(room) = self.0.releasing.clone().try_acquire_owned() else {
+            return;
+        };
+        let running = self.running();
         tokio::spawn(async move {
+            let _held = (room, running);
             let release = Settlement::Release(LastError::NotSent);
             let tries = async {
                 let mut pause = FIRST_PAUSE;
@@ -273,7 +322,9 @@ impl Engine {
                         let began = engine.0.options.clock.moment();
                         let attempt =
                             Attempt::new(engine.clone(), record, began, Began::New, &policy);
+                        failpoint!("engine.release_later.before");
                         attempt.settle(&release).await;
+                        failpoint!("engine.release_later.after");
                         return;
                     }
                     // A write that timed out may still be under way, so absence proves nothing yet.
@@ -281,8 +332,8 @@ impl Engine {
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             };
-            // After its lease the sweeper has it, and an operator or a late look can release it.
-            let _ = tokio::time::timeout(policy.lease, tries).await;
+            // A late result of its own attempt is taken even after the lease has lapsed.
+            let _ = tokio::time::timeout(policy.max_execution, tries).await;
         });
     }
 }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use onlyonce_core::{
     Record, RecordId, State,
     machine::{self, Extended, Forgotten, Reaped, Resolution, Resolved, Swept},
     record::Change,
 };
-use onlyonce_store::{StoreError, Swapped};
+use onlyonce_store::{StoreError, Swapped, failpoint};
 
 use super::{Engine, MAX_ROUNDS};
 
@@ -125,25 +127,28 @@ impl Engine {
     pub async fn sweep_some(&self, limit: usize) -> Result<(usize, usize), StoreError> {
         let reply = self.bounded_read(self.0.store.lapsed(limit)).await?;
         let found = reply.value.len();
-        let mut swept = 0;
-        for record in reply.value {
+        // All at once, so that a store that commits in groups commits them in one.
+        let swept = join_all(reply.value.iter().map(|record| async {
             let policy = self.policy(&record.route);
-            let Swept::Lapsed(change) = machine::sweep(&record, reply.now, Some(&policy)) else {
-                continue;
+            let Swept::Lapsed(change) = machine::sweep(record, reply.now, Some(&policy)) else {
+                return Ok(false);
             };
+            failpoint!("engine.sweep.before");
             // A conflict means that somebody else was faster, which is just as well.
-            let Some(swapped) = self.past_unreadable(self.swap(record.revision, change).await)?
-            else {
-                continue;
-            };
-            if let Swapped::Done(record) = swapped.value {
-                swept += 1;
+            let done = matches!(
+                self.swap(record.revision, change).await?.value,
+                Swapped::Done(_)
+            );
+            if done {
+                failpoint!("engine.sweep.after");
                 self.0.waiters.wake_all(record.id);
                 let tag = self.secret().key_tag(&record.key);
                 tracing::warn!(key = %tag, route = %record.route, "a lease lapsed: unknown");
             }
-        }
-        Ok((swept, found))
+            Ok(done)
+        }))
+        .await;
+        Ok((count(swept)?, found))
     }
 
     /// Walks one stretch of the records and expires or deletes what is due. Says how many it
@@ -153,37 +158,43 @@ impl Engine {
     /// A [`StoreError`] if the store cannot be asked; what was done until then stands.
     pub async fn reap_some(&self, limit: usize) -> Result<(usize, usize, bool), StoreError> {
         let reply = self.bounded_read(self.0.store.walk(limit)).await?;
-        let (mut expired, mut deleted) = (0, 0);
+        let (mut expiring, mut deleting) = (Vec::new(), Vec::new());
         for record in reply.value.candidates {
             match machine::expire(&record, reply.now) {
                 Reaped::Keep => {}
-                Reaped::Expire(change) => {
-                    let swapped = self.swap(record.revision, change).await;
-                    let done = self
-                        .past_unreadable(swapped)?
-                        .is_some_and(|reply| matches!(reply.value, Swapped::Done(_)));
-                    expired += usize::from(done);
-                }
-                Reaped::Delete => {
-                    let delete = self.0.store.delete(record.id, record.revision);
-                    let gone = self.past_unreadable(self.bounded_read(delete).await)?;
-                    deleted += usize::from(gone.unwrap_or(false));
-                }
+                Reaped::Expire(change) => expiring.push((record.revision, change)),
+                Reaped::Delete => deleting.push((record.id, record.revision)),
             }
         }
-        Ok((expired, deleted, reply.value.wrapped))
+        let expired = join_all(expiring.into_iter().map(|(revision, change)| async move {
+            let swapped = self.swap(revision, change).await?.value;
+            Ok(matches!(swapped, Swapped::Done(_)))
+        }))
+        .await;
+        let deleted = join_all(deleting.into_iter().map(|(id, revision)| async move {
+            self.bounded_read(self.0.store.delete(id, revision)).await
+        }))
+        .await;
+        Ok((count(expired)?, count(deleted)?, reply.value.wrapped))
     }
+}
 
-    /// What a loop got for one row. A row that cannot be read is left as it is (`None`) and must
-    /// not keep the loop from the others; any other error ends the run.
-    fn past_unreadable<T>(&self, got: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
-        match got {
-            Ok(got) => Ok(Some(got)),
+/// How many were done; an error only if none was.
+fn count(outcomes: Vec<Result<bool, StoreError>>) -> Result<usize, StoreError> {
+    let mut done = 0;
+    let mut failed = None;
+    for outcome in outcomes {
+        match outcome {
+            Ok(one) => done += usize::from(one),
+            // It is left as it is, and must not keep a loop from the others.
             Err(error @ (StoreError::Unreadable(_) | StoreError::Collision)) => {
                 tracing::error!(%error, "a record is left as it is");
-                Ok(None)
             }
-            Err(error) => Err(error),
+            Err(error) => failed = Some(error),
         }
+    }
+    match failed {
+        Some(error) if done == 0 => Err(error),
+        _ => Ok(done),
     }
 }

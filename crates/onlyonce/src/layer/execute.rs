@@ -1,7 +1,6 @@
-//! One execution, in a task of its own, from the reservation to the durable answer. The client's
-//! connection only watches.
+//! One execution, from the reservation to the durable answer. The client's connection only watches.
 
-use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc};
+use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -9,11 +8,12 @@ use http::{HeaderMap, HeaderValue, Request, Response, response::Parts};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use onlyonce_core::{
-    Policy, Record, StoredResponse,
+    Record, StoredResponse,
     machine::Settlement,
     policy::{Declared, Verdict},
     record::{LastError, StoredBody},
 };
+use onlyonce_store::failpoint;
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
@@ -24,7 +24,7 @@ use tower_service::Service;
 use super::{
     Shared,
     capture::{Captured, capture, is_unkeepable},
-    headers::{OUTCOME, stored},
+    headers::{OUTCOME, compact, stored},
     reply,
     service::Told,
     strip_hop_by_hop,
@@ -39,6 +39,8 @@ use crate::{
 
 /// Pieces of a long answer that wait for a slow client.
 const STREAM_BACKLOG: usize = 8;
+/// Longer than anybody waits, and short enough to be added to any moment.
+const AS_GOOD_AS_NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// Signs of life within one lease.
 const BEATS_PER_LEASE: u32 = 3;
 
@@ -71,8 +73,10 @@ struct Client {
 impl Client {
     fn tell(&mut self, response: Response<Body>) {
         if let Some(tell) = self.tell.take() {
+            failpoint!("layer.tell.before");
             // It may have gone; that changes nothing.
             drop(tell.send(Told::Answer(response)));
+            failpoint!("layer.tell.after");
         }
     }
 }
@@ -114,17 +118,23 @@ pub(super) async fn execute<S, R>(
             () = watch(&shared, &attempt, &mut client, started) => Finished::Never,
         }
     };
+    failpoint!("layer.executed");
     finish(&shared, &attempt, &mut client, finished, started).await;
 }
 
-async fn run<S, R>(inner: S, request: Request<Body>, limit: u64) -> Finished
+async fn run<S, R>(mut inner: S, request: Request<Body>, limit: u64) -> Finished
 where
     S: Service<Request<Body>, Response = Response<R>>,
     S::Error: Into<BoxError>,
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let response = match inner.oneshot(request).await {
+    let ready = match inner.ready().await {
+        Ok(ready) => ready,
+        // It was not called.
+        Err(_) => return Finished::NotSent(LastError::NotSent),
+    };
+    let response = match ready.call(request).await {
         Ok(response) => response,
         Err(error) => return failed(&*error.into()),
     };
@@ -158,14 +168,20 @@ fn failed(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Finished {
     }
 }
 
+/// `duration` after `from`, or as good as never.
+fn after(from: Instant, duration: Duration) -> Instant {
+    from.checked_add(duration)
+        .unwrap_or_else(|| from + AS_GOOD_AS_NEVER)
+}
+
 /// Shows signs of life, tells the client when it takes too long, and ends when it takes far too
 /// long.
 async fn watch(shared: &Shared, attempt: &Attempt, client: &mut Client, started: Instant) {
     let policy = &shared.policy;
     let beat = policy.lease / BEATS_PER_LEASE;
-    let end = started + policy.max_execution;
-    let timeout = started + policy.timeout;
-    let mut next_beat = started + beat;
+    let end = after(started, policy.max_execution);
+    let timeout = after(started, policy.timeout);
+    let mut next_beat = after(started, beat);
     loop {
         tokio::time::sleep_until(next_beat.min(timeout).min(end)).await;
         let now = Instant::now();
@@ -180,7 +196,7 @@ async fn watch(shared: &Shared, attempt: &Attempt, client: &mut Client, started:
             // Somebody else has settled the key. The result is still worth having.
             break;
         }
-        next_beat = Instant::now() + beat;
+        next_beat = after(Instant::now(), beat);
     }
     tokio::time::sleep_until(timeout.min(end)).await;
     if Instant::now() >= timeout {
@@ -188,9 +204,11 @@ async fn watch(shared: &Shared, attempt: &Attempt, client: &mut Client, started:
         // may settle.
         attempt.close();
         let unknown = Settlement::Unknown(LastError::Timeout);
+        failpoint!("layer.timeout.before");
         // Telling the client does not wait for ever; the lease tells everybody else.
         let settled = attempt.settle(&unknown);
         let ended = tokio::time::timeout(policy.completion_grace, settled).await;
+        failpoint!("layer.timeout.after");
         if let Ok(Ended::Settled(_)) = ended {
             shared.stats.count(Event::BecameUnknown);
         }
@@ -212,124 +230,122 @@ async fn finish(
     finished: Finished,
     started: Instant,
 ) {
-    let policy = &shared.policy;
-    match finished {
-        Finished::NotSent(error) => {
-            shared.stats.count(Event::NotSent);
-            let problem = Problem::UpstreamNotReached;
-            end_without(
-                shared,
-                attempt,
-                client,
-                Settlement::Release(error),
-                problem,
-                started,
-            )
-            .await;
-        }
-        Finished::Truncated => {
-            let unknown = Settlement::Unknown(LastError::Truncated);
-            end_without(
-                shared,
-                attempt,
-                client,
-                unknown,
-                Problem::ConnectionLost,
-                started,
-            )
-            .await;
-        }
-        Finished::Lost => {
-            let unknown = Settlement::Unknown(LastError::ConnectionLost);
-            end_without(
-                shared,
-                attempt,
-                client,
-                unknown,
-                Problem::ConnectionLost,
-                started,
-            )
-            .await;
-        }
-        Finished::Panicked => {
-            let unknown = Settlement::Unknown(LastError::Panicked);
-            end_without(
-                shared,
-                attempt,
-                client,
-                unknown,
-                Problem::ConnectionLost,
-                started,
-            )
-            .await;
-        }
-        Finished::Never => {
-            let unknown = Settlement::Unknown(LastError::Timeout);
-            end_without(shared, attempt, client, unknown, Problem::TimedOut, started).await;
-        }
+    let (settlement, problem) = match finished {
+        Finished::NotSent(error) => (Settlement::Release(error), Problem::UpstreamNotReached),
+        Finished::Truncated => (
+            Settlement::Unknown(LastError::Truncated),
+            Problem::ConnectionLost,
+        ),
+        Finished::Lost => (
+            Settlement::Unknown(LastError::ConnectionLost),
+            Problem::ConnectionLost,
+        ),
+        Finished::Panicked => (
+            Settlement::Unknown(LastError::Panicked),
+            Problem::ConnectionLost,
+        ),
+        Finished::Never => (Settlement::Unknown(LastError::Timeout), Problem::TimedOut),
         Finished::Whole {
-            mut parts,
+            parts,
             bytes,
             trailers,
         } => {
-            let body = StoredBody::Full {
-                bytes: bytes.clone(),
-                trailers: trailers.clone(),
-            };
-            let settlement = judge(shared, attempt, &mut parts, body);
-            let Some(ended) = settle(shared, attempt, client, &settlement, started).await else {
-                return;
-            };
-            let response = instead(&ended, &settlement, client, policy).unwrap_or_else(|| {
-                let body = Body::full(bytes, trailers.clone());
-                let record = record_of(&ended);
-                reply::first(parts, body, trailers.as_ref(), record, &client.key, policy)
-            });
-            client.tell(response);
+            return whole(shared, attempt, client, parts, bytes, trailers, started).await;
         }
-        Finished::TooLong {
-            mut parts,
-            read,
-            rest,
-        } => {
-            let settlement = judge(shared, attempt, &mut parts, StoredBody::NotStored);
-            let Some(ended) = settle(shared, attempt, client, &settlement, started).await else {
-                return;
-            };
-            let (body, pipe) = pipe();
-            // The body of an answer that is not told goes nowhere, but it is read to its end.
-            let response = instead(&ended, &settlement, client, policy).unwrap_or_else(|| {
-                reply::first(parts, body, None, record_of(&ended), &client.key, policy)
-            });
-            client.tell(response);
-            let end = started + policy.max_execution;
-            // A slow client may take its time, but not for ever.
-            let _ = tokio::time::timeout_at(end, pump(pipe, read, rest)).await;
+        Finished::TooLong { parts, read, rest } => {
+            return too_long(shared, attempt, client, parts, read, rest, started).await;
         }
+    };
+    if problem == Problem::UpstreamNotReached {
+        shared.stats.count(Event::NotSent);
     }
+    end_without(shared, attempt, client, settlement, problem, started).await;
+}
+
+/// An answer that was read to its end.
+async fn whole(
+    shared: &Shared,
+    attempt: &Attempt,
+    client: &mut Client,
+    mut parts: Parts,
+    bytes: Bytes,
+    trailers: Option<HeaderMap>,
+    started: Instant,
+) {
+    let policy = &shared.policy;
+    let kept = trailers
+        .as_ref()
+        .map(|all| stored(all, parts.status, policy));
+    let kept = kept.filter(|kept| !kept.is_empty());
+    let body = StoredBody::Full {
+        bytes: bytes.clone(),
+        trailers: kept,
+    };
+    let settlement = judge(shared, attempt, &mut parts, body);
+    let Some(ended) = settle(shared, attempt, client, &settlement, started).await else {
+        return;
+    };
+    let response = match instead(&ended, &settlement, client, shared) {
+        Some(response) => response,
+        None => {
+            let body = Body::full(bytes, trailers.clone());
+            let record = record_of(&ended);
+            reply::first(parts, body, trailers.as_ref(), record, &client.key, policy)
+        }
+    };
+    client.tell(response);
+}
+
+/// An answer that is too long to keep: the commit comes first, then its bytes flow.
+async fn too_long(
+    shared: &Shared,
+    attempt: &Attempt,
+    client: &mut Client,
+    mut parts: Parts,
+    read: Vec<Bytes>,
+    rest: Body,
+    started: Instant,
+) {
+    let policy = &shared.policy;
+    let settlement = judge(shared, attempt, &mut parts, StoredBody::NotStored);
+    let Some(ended) = settle(shared, attempt, client, &settlement, started).await else {
+        return;
+    };
+    if let Some(response) = instead(&ended, &settlement, client, shared) {
+        client.tell(response);
+        return;
+    }
+    let (body, pipe) = pipe();
+    client.tell(reply::first(
+        parts,
+        body,
+        None,
+        record_of(&ended),
+        &client.key,
+        policy,
+    ));
+    // A slow client may take its time, but not for ever.
+    let end = after(started, policy.max_execution);
+    let _ = tokio::time::timeout_at(end, pump(pipe, read, rest)).await;
+}
+
+/// What the client gets instead of the attempt's own answer, where the key says something else.
+fn instead(
+    ended: &Ended,
+    settlement: &Settlement,
+    client: &Client,
+    shared: &Shared,
+) -> Option<Response<Body>> {
+    if let Some(replay) = other_answer(ended, settlement) {
+        return Some(reply::replayed(&replay, &client.key, &shared.policy));
+    }
+    matches!(ended, Ended::Kept(Kept::Lost)).then(|| Problem::NotDurable.response(&shared.policy))
 }
 
 fn record_of(ended: &Ended) -> Option<&Record> {
     match ended {
         Ended::Settled(record) | Ended::Kept(Kept::Own(record)) => Some(record),
         Ended::Kept(Kept::Lost) => None,
-    }
-}
-
-/// What the client gets instead of the answer that the upstream gave just now: the stored one, where
-/// there is another, or the truth that this one is not kept.
-fn instead(
-    ended: &Ended,
-    settlement: &Settlement,
-    client: &Client,
-    policy: &Policy,
-) -> Option<Response<Body>> {
-    match other_answer(ended, settlement) {
-        Some(replay) => Some(reply::replayed(&replay, &client.key, policy)),
-        None if matches!(ended, Ended::Kept(Kept::Lost)) => {
-            Some(Problem::NotDurable.response(policy))
-        }
-        None => None,
     }
 }
 
@@ -363,12 +379,20 @@ fn judge(shared: &Shared, attempt: &Attempt, parts: &mut Parts, body: StoredBody
             Declared::from_word(word.trim())
         });
     strip_hop_by_hop(&mut parts.headers);
-    match policy.judge(parts.status, attempt.record().fence, declared) {
-        Verdict::Complete => Settlement::Complete(Arc::new(StoredResponse {
-            status: parts.status,
-            headers: stored(&parts.headers, parts.status, policy),
-            body,
-        })),
+    match policy.judge(parts.status, attempt.fence(), declared) {
+        Verdict::Complete => {
+            let mut headers = stored(&parts.headers, parts.status, policy);
+            let mut body = body;
+            match &mut body {
+                StoredBody::Full { bytes, .. } => compact(&mut headers, bytes),
+                StoredBody::NotStored => compact(&mut headers, &mut Bytes::new()),
+            }
+            Settlement::Complete(Arc::new(StoredResponse {
+                status: parts.status,
+                headers,
+                body,
+            }))
+        }
         Verdict::Release(error) => Settlement::Release(error),
         Verdict::Unknown(error) => Settlement::Unknown(error),
     }
@@ -439,12 +463,22 @@ async fn settle_within(
 ) -> Option<Ended> {
     let policy = &shared.policy;
     // An execution that used up its time still gets the grace.
-    let end = (started + policy.max_execution).max(Instant::now() + policy.completion_grace);
+    let end =
+        after(started, policy.max_execution).max(after(Instant::now(), policy.completion_grace));
     let ended = tokio::time::timeout_at(end, attempt.settle(settlement))
         .await
         .ok();
+    if attempt.release_was_wrong() {
+        shared.stats.count(Event::ReleaseWasWrong);
+    }
     match (&ended, settlement) {
         (Some(Ended::Settled(_)), Settlement::Complete(_)) => shared.stats.count(Event::Stored),
+        // An earlier try whose answer was lost had succeeded.
+        (Some(Ended::Kept(Kept::Own(record))), Settlement::Complete(ours))
+            if record.response.as_ref() == Some(ours) =>
+        {
+            shared.stats.count(Event::Stored);
+        }
         (Some(Ended::Settled(_)), Settlement::Unknown(_)) => {
             shared.stats.count(Event::BecameUnknown);
         }
@@ -453,11 +487,18 @@ async fn settle_within(
     ended
 }
 
-type Pipe = mpsc::Sender<Result<Frame<Bytes>, BoxError>>;
+/// Frames of a long answer; `None` is its end. A pipe that closes without one was cut off.
+type Pipe = mpsc::Sender<Option<Result<Frame<Bytes>, BoxError>>>;
 
 fn pipe() -> (Body, Pipe) {
     let (sender, receiver) = mpsc::channel(STREAM_BACKLOG);
-    (Body::stream(Piped(receiver)), sender)
+    (
+        Body::stream(Piped {
+            frames: receiver,
+            ended: false,
+        }),
+        sender,
+    )
 }
 
 /// Moves a long answer to the client. A client that goes away does not stop it being read: the
@@ -466,7 +507,7 @@ async fn pump(pipe: Pipe, read: Vec<Bytes>, mut rest: Body) {
     let mut pipe = Some(pipe);
     let send = async |pipe: &mut Option<Pipe>, frame: Result<Frame<Bytes>, BoxError>| {
         if let Some(open) = pipe
-            && open.send(frame).await.is_err()
+            && open.send(Some(frame)).await.is_err()
         {
             *pipe = None;
         }
@@ -481,9 +522,16 @@ async fn pump(pipe: Pipe, read: Vec<Bytes>, mut rest: Body) {
             return;
         }
     }
+    if let Some(pipe) = pipe {
+        // A client that has gone needs no end.
+        let _ = pipe.send(None).await;
+    }
 }
 
-struct Piped(mpsc::Receiver<Result<Frame<Bytes>, BoxError>>);
+struct Piped {
+    frames: mpsc::Receiver<Option<Result<Frame<Bytes>, BoxError>>>,
+    ended: bool,
+}
 
 impl http_body::Body for Piped {
     type Data = Bytes;
@@ -493,6 +541,22 @@ impl http_body::Body for Piped {
         mut self: Pin<&mut Self>,
         cx: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.0.poll_recv(cx)
+        use std::task::Poll;
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        match self.frames.poll_recv(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(Some(frame))) => Poll::Ready(Some(frame)),
+            Poll::Ready(Some(None)) => {
+                self.ended = true;
+                Poll::Ready(None)
+            }
+            // The client must not take a part for the whole.
+            Poll::Ready(None) => {
+                self.ended = true;
+                Poll::Ready(Some(Err("the answer was cut off".into())))
+            }
+        }
     }
 }

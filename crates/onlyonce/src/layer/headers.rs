@@ -1,5 +1,6 @@
 //! Which headers cross the layer, in which direction, and which are remembered.
 
+use bytes::{Bytes, BytesMut};
 use http::{
     HeaderMap, HeaderName, HeaderValue, StatusCode,
     header::{self, Entry},
@@ -89,13 +90,34 @@ pub(super) fn preferred_wait(headers: &HeaderMap) -> Option<u64> {
 
 /// The headers of an answer that are remembered, in order.
 pub(super) fn stored(headers: &HeaderMap, status: StatusCode, policy: &Policy) -> HeaderMap {
-    let mut kept = HeaderMap::with_capacity(headers.len());
-    for (name, value) in headers {
-        if *name == policy.header_name || may_be_stored(name, status) {
-            kept.append(name.clone(), value.clone());
-        }
+    let is_kept = |(name, _): &(&HeaderName, &HeaderValue)| {
+        **name == policy.header_name || may_be_stored(name, status)
+    };
+    let count = headers.iter().filter(is_kept).count();
+    let mut kept = HeaderMap::with_capacity(count);
+    for (name, value) in headers.iter().filter(is_kept) {
+        kept.append(name.clone(), value.clone());
     }
     kept
+}
+
+/// Copies an answer into one allocation of its own. As it came it points into the connection's read
+/// buffers, and whoever keeps a few hundred bytes of one keeps all of it.
+pub(super) fn compact(headers: &mut HeaderMap, body: &mut Bytes) {
+    let values: usize = headers.values().map(HeaderValue::len).sum();
+    let mut block = BytesMut::with_capacity(values + body.len());
+    for value in headers.values() {
+        block.extend_from_slice(value.as_bytes());
+    }
+    block.extend_from_slice(body);
+    let mut block = block.freeze();
+    for value in headers.values_mut() {
+        let copy = block.split_to(value.len());
+        if let Ok(copy) = HeaderValue::from_maybe_shared(copy) {
+            *value = copy;
+        }
+    }
+    *body = block;
 }
 
 fn may_be_stored(name: &HeaderName, status: StatusCode) -> bool {
@@ -149,6 +171,14 @@ mod tests {
         let kept = map(&[("link", "<a>"), ("link", "<b>"), ("location", "/p/1")]);
         assert_eq!(stored(&answer, StatusCode::PAYMENT_REQUIRED, &policy), kept);
         assert!(stored(&answer, StatusCode::ACCEPTED, &policy).contains_key("retry-after"));
+    }
+
+    #[test]
+    fn a_compact_answer_is_the_same_answer() {
+        let before = map(&[("link", "<a>"), ("link", "<b>"), ("etag", "\"x\"")]);
+        let (mut headers, mut body) = (before.clone(), Bytes::from_static(b"body"));
+        compact(&mut headers, &mut body);
+        assert_eq!((headers, body), (before, Bytes::from_static(b"body")));
     }
 
     #[test]

@@ -20,6 +20,9 @@ use crate::{
     problem::{Problem, set_should_retry},
 };
 
+/// The last moment that an HTTP date can tell.
+const END_OF_YEAR_9999_MILLIS: u64 = 253_402_300_799_000;
+
 /// The upstream's answer to the request that executed it, as it came.
 pub(super) fn first(
     parts: Parts,
@@ -83,7 +86,10 @@ pub(super) fn replayed(replay: &Replay, key: &HeaderValue, policy: &Policy) -> R
 
 fn tell(headers: &mut HeaderMap, expires_at: Option<Timestamp>, generation: u32) {
     if let Some(at) = expires_at {
-        let millis = u64::try_from(at.0).unwrap_or_default();
+        // The form has four digits for the year.
+        let millis = u64::try_from(at.0)
+            .unwrap_or_default()
+            .min(END_OF_YEAR_9999_MILLIS);
         let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_millis(millis));
         if let Ok(value) = HeaderValue::try_from(date) {
             headers.insert(EXPIRES, value);
@@ -112,10 +118,16 @@ fn not_stored(response: &StoredResponse) -> Problem {
 }
 
 /// What a request is told that does not, or no longer, wait for a running one.
-pub(super) fn in_flight(how: OnInFlight, key: &str) -> Problem {
+pub(super) fn in_flight(how: OnInFlight, key: &str, route: Option<&str>) -> Problem {
     match how {
         OnInFlight::Wait | OnInFlight::Reject => Problem::InProgress,
-        OnInFlight::Accept => Problem::InProgressAt(format!("/.onlyonce/keys/{}", segment(key))),
+        OnInFlight::Accept => {
+            // Where each route has keys of its own, the look-up must be told which.
+            let route = route
+                .map(|route| format!("?route={route}"))
+                .unwrap_or_default();
+            Problem::InProgressAt(format!("/.onlyonce/keys/{}{route}", segment(key)))
+        }
     }
 }
 

@@ -14,15 +14,21 @@ use onlyonce_core::{
     Key,
     policy::{OnInFlight, OnStoreError},
 };
-use tokio::{sync::oneshot, time::Instant};
+use onlyonce_store::StoreError;
+use tokio::{
+    sync::{OwnedSemaphorePermit, oneshot},
+    time::Instant,
+};
 use tower::ServiceExt;
 use tower_service::Service;
 
 use super::{
-    Shared,
+    Identity, Shared,
     execute::execute,
     headers::{self, ATTEMPT, KeyHeader, STATUS, preferred_wait, read_key, strip_claims},
-    reply, strip_hop_by_hop,
+    reply,
+    seen_through::SeenThrough,
+    strip_hop_by_hop,
 };
 use crate::{
     body::{Body, BoxError},
@@ -66,8 +72,8 @@ where
     type Error = S::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
 
-    /// Always ready: the inner service is asked when it is called, so that its not being ready
-    /// counts as nothing sent.
+    /// Always ready: the inner service is asked when it is called, and one that fails to become
+    /// ready has executed nothing.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         Poll::Ready(Ok(()))
     }
@@ -78,12 +84,12 @@ where
             let arrived = Instant::now();
             let (mut parts, body) = request.into_parts();
             strip_claims(&mut parts.headers, &shared.policy);
-            let (key, value) = match wanted_key(&shared, &parts) {
-                Wanted::Key(key, value) => (key, value),
+            let (key, value, identity) = match wanted_key(&shared, &parts) {
+                Wanted::Key(key, value, identity) => (key, value, identity),
                 Wanted::Nothing => return pass(inner, parts, Body::stream(body)).await,
                 Wanted::Refuse(problem) => return Ok(problem.response(&shared.policy)),
             };
-            let pending = match gather(&shared, parts, body, key, value).await {
+            let pending = match gather(&shared, parts, body, (key, value, identity)).await {
                 Ok(pending) => pending,
                 Err(problem) => return Ok(problem.response(&shared.policy)),
             };
@@ -106,15 +112,15 @@ where
 enum Wanted {
     /// The request is none of our business.
     Nothing,
-    Key(Key, HeaderValue),
+    Key(Key, HeaderValue, Identity),
     Refuse(Problem),
 }
 
 fn wanted_key(shared: &Shared, parts: &Parts) -> Wanted {
     let policy = &shared.policy;
-    let never = parts.method == Method::OPTIONS
-        || parts.method == Method::CONNECT
-        || parts.headers.contains_key(header::UPGRADE);
+    // An `Upgrade` on one of the methods is not obeyed but removed: some clients send `h2c` with
+    // every POST, and passing those through would leave them unprotected.
+    let never = parts.method == Method::OPTIONS || parts.method == Method::CONNECT;
     if never || !policy.honours(&parts.method) {
         return Wanted::Nothing;
     }
@@ -124,12 +130,12 @@ fn wanted_key(shared: &Shared, parts: &Parts) -> Wanted {
         return Wanted::Nothing;
     }
     shared.stats.count(Event::Request);
-    if shared.identify.identify(parts).is_none() {
+    let Some(identity) = shared.identify.identify(parts) else {
         shared.stats.count(Event::Unauthenticated);
         return Wanted::Refuse(Problem::Unauthenticated);
-    }
+    };
     match found {
-        KeyHeader::Present(key, value) => Wanted::Key(key, value),
+        KeyHeader::Present(key, value) => Wanted::Key(key, value, identity),
         KeyHeader::Absent => {
             shared.stats.count(Event::Enforced);
             Wanted::Refuse(Problem::KeyMissing)
@@ -148,14 +154,15 @@ pub(super) struct Pending {
     body: Bytes,
     key: HeaderValue,
     prefers: Option<u64>,
+    /// Room for the body among those of other requests.
+    _room: OwnedSemaphorePermit,
 }
 
 async fn gather<B>(
     shared: &Shared,
     mut parts: Parts,
     body: B,
-    key: Key,
-    value: HeaderValue,
+    (key, value, identity): (Key, HeaderValue, Identity),
 ) -> Result<Box<Pending>, Problem>
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -171,15 +178,29 @@ where
         return Err(too_large());
     }
     let capacity = usize::try_from(limit).unwrap_or(usize::MAX);
-    let body = match Limited::new(body, capacity).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
-        Err(_) => return Err(Problem::RequestIncomplete),
+    let most = body.size_hint().upper().unwrap_or(limit);
+    let gathered = async {
+        let room = shared
+            .engine
+            .room_to_gather(most)
+            .await
+            .ok_or(Problem::RequestTimeout)?;
+        match Limited::new(body, capacity).collect().await {
+            Ok(body) => Ok((body.to_bytes(), room)),
+            Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+            Err(_) => Err(Problem::RequestIncomplete),
+        }
     };
-    let identity = shared
-        .identify
-        .identify(&parts)
-        .ok_or(Problem::Unauthenticated)?;
+    // A body has as long to arrive as its answer has.
+    let gathered = tokio::time::timeout(shared.policy.timeout, gathered).await;
+    let gathered = gathered.unwrap_or(Err(Problem::RequestTimeout));
+    if matches!(
+        gathered,
+        Err(Problem::RequestTimeout | Problem::RequestIncomplete)
+    ) {
+        shared.stats.count(Event::Incomplete);
+    }
+    let (body, room) = gathered?;
     let target = parts
         .uri
         .path_and_query()
@@ -187,7 +208,7 @@ where
     let secret = shared.engine.secret();
     let prefers = preferred_wait(&parts.headers);
     let arrival = Arrival::new(
-        secret,
+        &shared.engine,
         identity.scope.clone(),
         key,
         identity.mark(secret),
@@ -203,6 +224,7 @@ where
         body,
         key: value,
         prefers,
+        _room: room,
     }))
 }
 
@@ -239,7 +261,7 @@ impl Pending {
     }
 }
 
-/// What the task that asks the engine tells the one that watches for the client.
+/// What whoever asks the engine tells the one that watches for the client.
 pub(super) enum Told {
     /// The client's answer.
     Answer(Response<Body>),
@@ -269,17 +291,23 @@ where
         let admitted = match next.take() {
             Some(admitted) => admitted,
             None => {
-                let (tell, told) = oneshot::channel();
+                let (tell, mut told) = oneshot::channel();
                 // From here on the client's going away changes nothing.
-                tokio::spawn(ask(shared.clone(), inner.clone(), pending, tell));
-                match told.await {
+                let mut work = SeenThrough::new(ask(shared.clone(), inner.clone(), pending, tell));
+                let heard = tokio::select! {
+                    biased;
+                    () = &mut work => told.await,
+                    heard = &mut told => heard,
+                };
+                drop(work);
+                match heard {
                     Ok(Told::Answer(response)) => return Ok(response),
                     Ok(Told::Admitted(admitted, back)) => {
                         pending = back;
                         admitted
                     }
                     Ok(Told::Unavailable(error, back)) => {
-                        return unavailable(&shared, inner, back, &error).await;
+                        return Box::pin(unavailable(&shared, inner, back, &error, waited)).await;
                     }
                     // The task ended without a word: whatever it did is not known here.
                     Err(_) => return Ok(Problem::NotDurable.response(policy)),
@@ -295,22 +323,23 @@ where
         }
         let deadline = pending.deadline(arrived, policy.wait_timeout);
         if how != OnInFlight::Wait || Instant::now() >= deadline {
-            let problem = reply::in_flight(how, pending.arrival.key().as_str());
+            let route = policy.key_per_route.then_some(&*shared.route);
+            let problem = reply::in_flight(how, pending.arrival.key().as_str(), route);
             return Ok(problem.response(policy));
         }
         if !waited {
             waited = true;
             shared.stats.count(Event::Waited);
         }
-        match shared
-            .engine
-            .wait(&mut pending.arrival, policy, deadline)
-            .await
-        {
+        let wait = shared.engine.wait(&mut pending.arrival, policy, deadline);
+        // Boxed, since most requests do not wait and need not carry the room for it.
+        match Box::pin(wait).await {
             Ok(Some(Woken::Answer(admitted))) => next = Some(*admitted),
             Ok(Some(Woken::AskAgain)) => {}
             Ok(None) => return Ok(Problem::InProgress.response(policy)),
-            Err(error) => return unavailable(&shared, inner, pending, &error).await,
+            Err(error) => {
+                return Box::pin(unavailable(&shared, inner, pending, &error, true)).await;
+            }
         }
     }
 }
@@ -338,7 +367,7 @@ fn settled_answer(
             Ok(reply::refused(&refusal).response(policy))
         }
         Admitted::InFlight(how) => Err(how),
-        // Only the task of its own is told to execute.
+        // Only what is seen through is told to execute.
         Admitted::Execute(_) => Ok(Problem::NotDurable.response(policy)),
     }
 }
@@ -356,6 +385,21 @@ async fn ask<S, R>(
     R::Error: Into<BoxError>,
 {
     let _running = shared.engine.running();
+    let Some(_room) = shared.engine.room_to_execute() else {
+        // What is known can still be told; only a new execution finds no room.
+        let known = shared
+            .engine
+            .look(&mut pending.arrival, &shared.policy)
+            .await;
+        return drop(tell.send(match known {
+            Ok(Some(admitted)) => Told::Admitted(admitted, pending),
+            Ok(None) => {
+                shared.stats.count(Event::NotSent);
+                Told::Answer(Problem::UpstreamNotReached.response(&shared.policy))
+            }
+            Err(error) => Told::Unavailable(error, pending),
+        }));
+    };
     // A client that has gone needs none of these answers, so a failed send is no failure.
     match shared
         .engine
@@ -376,6 +420,7 @@ async fn unavailable<S, R>(
     inner: S,
     pending: Box<Pending>,
     error: &Unavailable,
+    first_is_running: bool,
 ) -> Result<Response<Body>, S::Error>
 where
     S: Service<Request<Body>, Response = Response<R>>,
@@ -386,17 +431,24 @@ where
     let tag = shared.engine.secret().key_tag(pending.arrival.key());
     let reason = std::error::Error::source(&error.0).map(ToString::to_string);
     tracing::error!(key = %tag, route = %shared.route, error = %error.0, reason, "store error");
-    match shared.policy.on_store_error {
-        OnStoreError::Refuse => Ok(Problem::StoreUnavailable.response(&shared.policy)),
-        OnStoreError::Bypass => {
-            shared.stats.count(Event::Bypassed);
-            let (request, _) = pending.into_request(None);
-            let (parts, body) = request.into_parts();
-            let mut response = pass(inner, parts, body).await?;
-            response
-                .headers_mut()
-                .insert(STATUS, HeaderValue::from_static("bypassed"));
-            Ok(response)
-        }
+    // What the store holds but cannot be read, and what is known to be running, is never bypassed.
+    let absent = matches!(
+        error.0,
+        StoreError::Unavailable(_) | StoreError::Ambiguous(_)
+    );
+    let policy = &shared.policy;
+    if policy.on_store_error == OnStoreError::Refuse || !absent || first_is_running {
+        return Ok(Problem::StoreUnavailable.response(policy));
     }
+    shared.stats.count(Event::Bypassed);
+    let (request, _) = pending.into_request(None);
+    let (parts, body) = request.into_parts();
+    let Ok(answered) = tokio::time::timeout(policy.timeout, pass(inner, parts, body)).await else {
+        return Ok(Problem::UpstreamTimeout.response(policy));
+    };
+    let mut response = answered?;
+    response
+        .headers_mut()
+        .insert(STATUS, HeaderValue::from_static("bypassed"));
+    Ok(response)
 }

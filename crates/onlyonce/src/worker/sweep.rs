@@ -16,7 +16,7 @@ pub async fn run_once(engine: &Engine) -> Result<usize, StoreError> {
     loop {
         let (swept, found) = engine.sweep_some(BATCH).await?;
         total += swept;
-        metrics::counter!("api_idempotency_zombie_key_total").increment(swept as u64);
+        metrics::counter!(crate::stats::ZOMBIES).increment(swept as u64);
         // A full batch of which nothing could be swept belongs to somebody faster.
         if found < BATCH || swept == 0 {
             return Ok(total);

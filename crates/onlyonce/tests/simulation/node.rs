@@ -83,6 +83,7 @@ impl Node {
             store_timeout: Duration::from_millis(STORE_TIMEOUT),
             clock: Clock::by_hands(boot.clone(), wall.clone()),
             attempt_ids: AttemptIds::seeded(seed),
+            ..EngineOptions::default()
         };
         let policy = shared.history.lock().setup.policy.clone();
         let store: Arc<dyn Store> = faulty.clone();

@@ -152,6 +152,10 @@ impl Store for Recorder {
         self.store.counts().await
     }
 
+    async fn probe(&self) -> Result<(), StoreError> {
+        self.store.probe().await
+    }
+
     async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
         self.store.keep_recipe(recipe).await
     }

@@ -243,7 +243,7 @@ fn decimal(text: &str) -> (bool, String, i64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1024))]
+    #![proptest_config(crate::soak::cases(1024))]
 
     #[test]
     fn agrees_with_another_implementation(value in json()) {

@@ -23,6 +23,9 @@ fn a_route_is_enough() {
     assert!(config.store.migrate);
     assert_eq!(config.workers, Workers::default());
     assert_eq!(config.drain_timeout, Duration::from_secs(30));
+    assert_eq!(config.header_timeout, Duration::from_secs(10));
+    assert_eq!(config.body_timeout, Duration::from_secs(60));
+    assert_eq!(config.send_timeout, Duration::from_secs(30));
     let [route] = config.routes.as_slice() else {
         panic!("one route")
     };
@@ -42,6 +45,12 @@ fn every_supported_field_is_read() {
     assert!(config.admin.public_metrics && config.admin.mask_keys);
     assert!(!config.store.migrate && config.allow_scope_change);
     assert_eq!(config.workers.deliver_every, Duration::from_millis(100));
+    let client = [
+        config.header_timeout,
+        config.body_timeout,
+        config.send_timeout,
+    ];
+    assert_eq!(client, [3, 20, 7].map(Duration::from_secs));
     let route = &config.routes[0];
     assert_eq!(route.methods, Some(vec![Method::POST, Method::GET]));
     assert_eq!(route.backends[1].weight, 3);

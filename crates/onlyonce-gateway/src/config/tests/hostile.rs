@@ -78,6 +78,8 @@ fn survives(text: &str) {
 }
 
 proptest! {
+    #![proptest_config(crate::soak::cases(256))]
+
     #[test]
     fn random_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         survives(&String::from_utf8_lossy(&bytes));

@@ -1,4 +1,4 @@
-//! The YAML of seed 000, read where it lies.
+//! YAML in the forms of an older gateway, read where it lies beside the project.
 
 use super::*;
 

@@ -6,7 +6,7 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use tokio::io::AsyncReadExt;
 
-use super::*;
+use super::{super::turns, *};
 use onlyonce::DispatchGuard;
 
 /// What arrives for `request` at a backend with this path prefix, byte for byte.
@@ -143,4 +143,18 @@ async fn a_body_of_unknown_length_goes_in_chunks_even_on_get() {
             "{seen:?}"
         );
     }
+}
+
+/// Goal: turns follow the weights. Evidence: the order of turns itself.
+#[test]
+fn turns_follow_the_weights() {
+    let backend = |weight| Backend {
+        host: "127.0.0.1".to_owned(),
+        port: 1,
+        prefix: String::new(),
+        weight,
+    };
+    assert_eq!(*turns(&[backend(3), backend(1)]), [0, 1, 0, 0]);
+    assert_eq!(*turns(&[backend(1), backend(1)]), [0, 1]);
+    assert!(turns(&[]).is_empty());
 }

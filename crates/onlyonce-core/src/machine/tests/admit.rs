@@ -1,0 +1,307 @@
+//! A request meets each state of the design, at each edge of the clock.
+
+use super::world::{
+    FRESH, LEASE, LOOK_AFTER, OWN, START, TOMBSTONE, TTL, again, answer, around, completed,
+    dead_letter, expired, failed, forgotten, in_progress, not_stored, policy, rejecting, request,
+    second_generation, unknown, unstored, with_evidence, written,
+};
+use crate::{
+    machine::{Admission, Refusal, Request, admit, first},
+    policy::{OnInFlight, Policy},
+    record::{AttemptId, Evidence, JournalEvent, LastError, Record, State},
+    time::Timestamp,
+};
+
+fn ask(record: &Record, now: Timestamp) -> Admission {
+    admit(record, &again(), now, &policy())
+}
+
+fn executed(admission: Admission, now: Timestamp) -> (Record, Vec<JournalEvent>) {
+    match admission {
+        Admission::Execute(change) => {
+            let events = change.journal.iter().map(|entry| entry.event).collect();
+            (written(change, now), events)
+        }
+        other => panic!("not executed: {other:?}"),
+    }
+}
+
+#[test]
+fn an_absent_key_begins_at_fence_and_generation_1() {
+    let record = first(&request(1, Some(1), OWN), &policy()).stamp(START);
+    assert_eq!(record.state, State::InProgress);
+    assert_eq!(
+        (record.fence.0, record.generation, record.attempt_id),
+        (1, 1, OWN)
+    );
+    assert_eq!(record.times.lease_until, Some(START.plus(LEASE)));
+    assert_eq!(record.times.expires_at, None);
+}
+
+#[test]
+fn a_live_attempt_is_waited_for_rejected_or_accepted_and_a_lapsed_one_becomes_unknown() {
+    for on_in_flight in [OnInFlight::Wait, OnInFlight::Reject, OnInFlight::Accept] {
+        let policy = Policy {
+            on_in_flight,
+            ..policy()
+        };
+        let [before, at, after] = around(START.plus(LEASE));
+        let record = in_progress();
+        let meet = |now| admit(&record, &again(), now, &policy);
+        assert_eq!(meet(before), Admission::InFlight(on_in_flight));
+        for now in [at, after] {
+            let Admission::Lapse(change) = meet(now) else {
+                panic!("not lapsed")
+            };
+            let record = written(change, now);
+            assert_eq!(record.state, State::Unknown);
+            assert_eq!(record.last_error, Some(LastError::LeaseLapsed));
+            assert_eq!(record.attempt_id, OWN, "a late result must still match");
+            let refusal = admit(&record, &again(), now, &policy);
+            assert!(matches!(
+                refusal,
+                Admission::Refuse(Refusal::OutcomeUnknown { .. })
+            ));
+        }
+    }
+}
+
+#[test]
+fn evidence_of_a_lapsed_attempt_is_due_at_once() {
+    for evidence in [Evidence::NotExecuted, Evidence::Completed(answer(OWN))] {
+        let now = START.plus(LEASE);
+        let Admission::Lapse(change) = ask(&with_evidence(&evidence), now) else {
+            panic!("not lapsed")
+        };
+        let record = written(change, now);
+        assert_eq!(record.evidence, Some(evidence));
+        assert_eq!(record.times.reconcile_after, Some(now));
+    }
+}
+
+#[test]
+fn a_completed_key_is_replayed_until_it_expires_and_then_begins_generation_2() {
+    let [before, at, after] = around(START.plus(TTL));
+    for now in [START, before] {
+        assert_eq!(ask(&completed(), now), Admission::Replay(answer(OWN)));
+    }
+    for now in [at, after] {
+        let (record, journal) = executed(ask(&completed(), now), now);
+        assert_eq!(
+            (record.fence.0, record.generation, record.attempt_id),
+            (2, 2, FRESH)
+        );
+        assert_eq!(journal, [JournalEvent::ExecutedAfterExpiry]);
+        let refused = admit(&completed(), &again(), now, &rejecting());
+        assert_eq!(refused, Admission::Refuse(Refusal::Expired));
+    }
+}
+
+#[test]
+fn a_response_that_was_not_stored_is_never_executed_again() {
+    let [before, at, _] = around(START.plus(TTL));
+    let refused = Admission::Refuse(Refusal::ResponseNotStored(unstored()));
+    assert_eq!(ask(&not_stored(), START), refused);
+    assert_eq!(ask(&not_stored(), before), refused);
+    assert_eq!(executed(ask(&not_stored(), at), at).0.generation, 2);
+}
+
+#[test]
+fn a_released_key_executes_again_in_its_generation_until_it_expires() {
+    let [before, at, after] = around(START.plus(TTL));
+    for now in [START, before] {
+        for policy in [policy(), rejecting()] {
+            let (record, journal) = executed(admit(&failed(), &again(), now, &policy), now);
+            assert_eq!(
+                (record.fence.0, record.generation, record.attempt_id),
+                (2, 1, FRESH)
+            );
+            assert_eq!(
+                record.times.created_at,
+                Some(START),
+                "the key is as old as it was"
+            );
+            assert_eq!(record.times.last_run_at, Some(now));
+            assert_eq!(record.last_error, None);
+            assert_eq!(journal, [JournalEvent::ExecutedAgain]);
+        }
+    }
+    for now in [at, after] {
+        let (record, journal) = executed(ask(&failed(), now), now);
+        assert_eq!((record.fence.0, record.generation), (2, 2));
+        assert_eq!(journal, [JournalEvent::ExecutedAfterExpiry]);
+        let refused = admit(&failed(), &again(), now, &rejecting());
+        assert_eq!(refused, Admission::Refuse(Refusal::Expired));
+    }
+}
+
+#[test]
+fn the_losers_of_a_released_key_find_the_winner_in_flight() {
+    let (winner, _) = executed(ask(&failed(), START), START);
+    let loser = request(1, Some(1), AttemptId(99));
+    let met = admit(&winner, &loser, START, &policy());
+    assert_eq!(met, Admission::InFlight(OnInFlight::Wait));
+}
+
+#[test]
+fn an_unknown_key_is_refused_and_the_next_look_is_moved_forward_but_not_below_a_second() {
+    let due = START.plus(LOOK_AFTER);
+    let nudged = |now| match ask(&unknown(), now) {
+        Admission::Refuse(Refusal::OutcomeUnknown { nudge }) => {
+            nudge.map(|change| written(change, now))
+        }
+        other => panic!("not refused: {other:?}"),
+    };
+    let record = nudged(START).expect("five seconds are worth a nudge");
+    assert_eq!(
+        record.times.reconcile_after,
+        Some(Timestamp(START.0 + 1_000))
+    );
+    assert_eq!(record.state, State::Unknown);
+    assert!(nudged(Timestamp(due.0 - 1_001)).is_some());
+    for now in [
+        Timestamp(due.0 - 1_000),
+        Timestamp(due.0 - 999),
+        due,
+        due.plus(TTL),
+    ] {
+        assert_eq!(nudged(now), None);
+    }
+}
+
+#[test]
+fn nobody_is_nudged_without_a_reconciler_or_for_a_dead_letter() {
+    let plain = Admission::Refuse(Refusal::OutcomeUnknown { nudge: None });
+    let alone = Policy {
+        reconcile: None,
+        ..policy()
+    };
+    assert_eq!(admit(&unknown(), &again(), START, &alone), plain);
+    assert_eq!(ask(&dead_letter(), START), plain);
+}
+
+#[test]
+fn unknown_never_expires() {
+    for now in [
+        START.plus(TTL),
+        START.plus(TTL + TOMBSTONE),
+        Timestamp(i64::MAX),
+    ] {
+        let refused = ask(&unknown(), now);
+        assert!(matches!(
+            refused,
+            Admission::Refuse(Refusal::OutcomeUnknown { .. })
+        ));
+    }
+}
+
+#[test]
+fn a_tombstone_begins_the_next_generation_or_refuses_by_policy() {
+    for record in [expired(&completed()), expired(&failed())] {
+        let over = record.times.delete_at.expect("a tombstone goes some day");
+        assert_eq!(over, START.plus(TTL + TOMBSTONE));
+        let [before, at, after] = around(over);
+        let (next, journal) = executed(ask(&record, before), before);
+        assert_eq!((next.fence.0, next.generation), (2, 2));
+        assert_eq!(journal, [JournalEvent::ExecutedAfterExpiry]);
+        let refused = admit(&record, &again(), before, &rejecting());
+        assert_eq!(refused, Admission::Refuse(Refusal::Expired));
+        for now in [at, after] {
+            let (next, journal) = executed(admit(&record, &again(), now, &rejecting()), now);
+            assert_eq!(
+                (next.fence.0, next.generation),
+                (2, 1),
+                "deleted, but for the reaper"
+            );
+            assert_eq!(journal, []);
+        }
+    }
+}
+
+/// What a client sees must not depend on when the reaper came by: a record whose tombstone would be
+/// over counts as deleted, even though nobody has turned it into a tombstone yet. Only the fence
+/// remembers, because it may never fall while the row exists.
+#[test]
+fn the_end_of_the_tombstone_does_not_wait_for_the_reaper() {
+    let [before, at, after] = around(START.plus(TTL + TOMBSTONE));
+    let other = request(2, Some(2), FRESH);
+    for record in [
+        completed(),
+        failed(),
+        expired(&completed()),
+        expired(&failed()),
+    ] {
+        let meet = |request: &Request, now| admit(&record, request, now, &rejecting());
+        assert_eq!(meet(&again(), before), Admission::Refuse(Refusal::Expired));
+        assert_eq!(meet(&other, before), Admission::Refuse(Refusal::Reused));
+        for now in [at, after] {
+            for request in [&again(), &other] {
+                let (next, journal) = executed(meet(request, now), now);
+                assert_eq!((next.fence.0, next.generation), (2, 1));
+                assert_eq!(next.fingerprint, Some(request.fingerprint));
+                assert_eq!(journal, []);
+            }
+        }
+    }
+}
+
+#[test]
+fn generations_go_on_rising() {
+    let second = second_generation();
+    assert_eq!((second.fence.0, second.generation), (2, 2));
+    let third = super::world::settled(
+        &second,
+        &crate::machine::Settlement::Complete(answer(second.attempt_id)),
+    );
+    let now = third.times.expires_at.expect("completed");
+    let (third, _) = executed(ask(&third, now), now);
+    assert_eq!((third.fence.0, third.generation), (3, 3));
+}
+
+#[test]
+fn a_forgotten_key_takes_any_request_even_where_expired_ones_are_refused() {
+    for asked in [again(), request(2, Some(2), FRESH), request(3, None, FRESH)] {
+        let admission = admit(&forgotten(), &asked, START, &rejecting());
+        let (record, journal) = executed(admission, START);
+        assert_eq!((record.fence.0, record.generation), (2, 2));
+        assert_eq!(record.fingerprint, Some(asked.fingerprint));
+        assert_eq!((record.recipe, record.caller), (asked.recipe, asked.caller));
+        assert_eq!(journal, [JournalEvent::ExecutedAfterExpiry]);
+    }
+}
+
+#[test]
+fn a_retry_under_a_newer_recipe_keeps_the_recipe_of_its_record() {
+    let mut newer = again();
+    newer.recipe = crate::fingerprint::RecipeId([9; 8]);
+    for record in [failed(), expired(&completed())] {
+        let (next, _) = executed(admit(&record, &newer, START, &policy()), START);
+        assert_eq!(next.recipe, record.recipe);
+    }
+}
+
+#[test]
+fn callers_of_a_shared_scope_are_told_apart_and_a_missing_one_is_another() {
+    for (remembered, asking) in [(Some(1), Some(2)), (Some(1), None), (None, Some(1))] {
+        let record = first(&request(1, remembered, OWN), &policy()).stamp(START);
+        let met = admit(&record, &request(1, asking, FRESH), START, &policy());
+        assert_eq!(
+            met,
+            Admission::Refuse(Refusal::Reused),
+            "{remembered:?} {asking:?}"
+        );
+    }
+    let record = first(&request(1, None, OWN), &policy()).stamp(START);
+    let met = admit(&record, &request(1, None, FRESH), START, &policy());
+    assert_eq!(met, Admission::InFlight(OnInFlight::Wait));
+}
+
+#[test]
+fn a_completed_record_without_an_answer_is_not_guessed_at() {
+    let broken = Record {
+        response: None,
+        ..completed()
+    };
+    let refused = Admission::Refuse(Refusal::OutcomeUnknown { nudge: None });
+    assert_eq!(ask(&broken, START), refused);
+}

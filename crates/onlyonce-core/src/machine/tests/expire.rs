@@ -1,0 +1,107 @@
+//! Time passes.
+
+use super::world::{
+    LEASE, LOOK_AFTER, OWN, START, TOMBSTONE, TTL, around, completed, expired, failed, forgotten,
+    in_progress, policy, records, with_evidence, written,
+};
+use crate::{
+    machine::{Reaped, Swept, expire, sweep},
+    policy::Policy,
+    record::{Actor, Evidence, JournalEvent, LastError, Record, State},
+    time::Timestamp,
+};
+
+#[test]
+fn a_lease_that_lapses_becomes_unknown_at_its_very_end() {
+    let [before, at, after] = around(START.plus(LEASE));
+    assert_eq!(sweep(&in_progress(), before, Some(&policy())), Swept::Alive);
+    for now in [at, after] {
+        let Swept::Lapsed(change) = sweep(&in_progress(), now, Some(&policy())) else {
+            panic!("alive at {now:?}")
+        };
+        let entry = &change.journal[0];
+        assert_eq!(
+            (entry.event, &entry.actor),
+            (JournalEvent::LeaseLapsed, &Actor::Sweeper)
+        );
+        let record = written(change, now);
+        assert_eq!(
+            (record.state, record.last_error),
+            (State::Unknown, Some(LastError::LeaseLapsed))
+        );
+        assert_eq!((record.attempt_id, record.fence.0), (OWN, 1));
+        assert_eq!(record.times.unknown_since, Some(now));
+        assert_eq!(record.times.reconcile_after, Some(now.plus(LOOK_AFTER)));
+    }
+}
+
+#[test]
+fn without_a_reconciler_nobody_is_asked_unless_the_provider_has_already_spoken() {
+    let now = START.plus(LEASE);
+    let alone = Policy {
+        reconcile: None,
+        ..policy()
+    };
+    for policy in [None, Some(&alone)] {
+        let due = |record: &Record| match sweep(record, now, policy) {
+            Swept::Lapsed(change) => written(change, now).times.reconcile_after,
+            Swept::Alive => panic!("alive"),
+        };
+        assert_eq!(due(&in_progress()), None);
+        assert_eq!(due(&with_evidence(&Evidence::NotExecuted)), Some(now));
+    }
+}
+
+#[test]
+fn the_sweeper_touches_nothing_but_running_keys() {
+    for (name, record) in records() {
+        let swept = sweep(&record, Timestamp(i64::MAX), Some(&policy()));
+        let running = record.state == State::InProgress;
+        assert_eq!(matches!(swept, Swept::Lapsed(_)), running, "{name}");
+    }
+}
+
+#[test]
+fn an_answer_expires_at_its_very_end_and_leaves_a_tombstone() {
+    for record in [completed(), failed()] {
+        let [before, at, after] = around(START.plus(TTL));
+        assert_eq!(expire(&record, before), Reaped::Keep);
+        for now in [at, after] {
+            let Reaped::Expire(change) = expire(&record, now) else {
+                panic!("kept at {now:?}")
+            };
+            let tombstone = written(change, now);
+            assert_eq!(
+                (tombstone.state, &tombstone.response),
+                (State::Expired, &None)
+            );
+            assert_eq!(tombstone.fingerprint, record.fingerprint);
+            assert_eq!((tombstone.caller, tombstone.generation), (record.caller, 1));
+            let end = START.plus(TTL + TOMBSTONE);
+            assert_eq!(
+                tombstone.times.delete_at,
+                Some(end),
+                "however late the reaper came"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_tombstone_is_deleted_at_its_very_end() {
+    for record in [expired(&completed()), expired(&failed()), forgotten()] {
+        let [before, at, after] = around(record.times.delete_at.expect("a tombstone"));
+        assert_eq!(expire(&record, before), Reaped::Keep);
+        assert_eq!(expire(&record, at), Reaped::Delete);
+        assert_eq!(expire(&record, after), Reaped::Delete);
+    }
+}
+
+#[test]
+fn what_is_in_progress_or_unknown_never_expires() {
+    for (name, record) in records() {
+        if matches!(record.state, State::InProgress | State::Unknown) {
+            assert_eq!(expire(&record, Timestamp(i64::MAX)), Reaped::Keep, "{name}");
+        }
+    }
+}

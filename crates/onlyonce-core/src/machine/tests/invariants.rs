@@ -1,0 +1,286 @@
+//! What holds of every step, whatever led to it: the invariants of the architecture, and the shape of a
+//! record in each state.
+
+use super::events::{Effect, End, Event, Says, Setting, Step, Voice, Who, Whose};
+use crate::record::{JournalEvent, Record, State};
+
+/// An edge of the machine; `None` is an absent key.
+pub(super) type Edge = (Option<State>, Option<State>);
+
+const ABSENT: Option<State> = None;
+const I: Option<State> = Some(State::InProgress);
+const C: Option<State> = Some(State::Completed);
+const F: Option<State> = Some(State::FailedRetryable);
+const U: Option<State> = Some(State::Unknown);
+const E: Option<State> = Some(State::Expired);
+
+/// The writes that the design knows, by hand. Everything else is a violation.
+pub(super) fn edges(event: Event) -> &'static [Edge] {
+    match event {
+        // (I, U) is a lapsed lease, (U, U) a nudge.
+        Event::Request(Who::Same) => &[(ABSENT, I), (I, U), (C, I), (F, I), (U, U), (E, I)],
+        // A tombstone that is over, and one without a fingerprint, bind nobody.
+        Event::Request(Who::OtherContent | Who::OtherCaller) => {
+            &[(ABSENT, I), (C, I), (F, I), (E, I)]
+        }
+        Event::Settle(Whose::Own, End::Complete | End::CompleteUnstored) => {
+            &[(I, C), (F, C), (U, C)]
+        }
+        Event::Settle(Whose::Own, End::Release) => &[(I, F), (U, F)],
+        Event::Settle(Whose::Own, End::Unknown) => &[(I, U)],
+        Event::Settle(Whose::Other, _) | Event::Renew(Whose::Other) => &[],
+        Event::Renew(Whose::Own) => &[(I, I)],
+        Event::Sweep => &[(I, U)],
+        Event::Reap => &[(C, E), (F, E), (E, ABSENT)],
+        Event::Evidence(_, Voice::Webhook(Whose::Other)) => &[],
+        Event::Evidence(Says::TookEffect, Voice::Webhook(Whose::Own)) => &[(I, I), (U, C)],
+        Event::Evidence(Says::NotExecuted, Voice::Webhook(Whose::Own)) => &[(I, I), (U, F)],
+        Event::Evidence(Says::TookEffect, Voice::Kept | Voice::Proven | Voice::Unproven) => {
+            &[(U, C)]
+        }
+        Event::Evidence(Says::NotExecuted, Voice::Kept) => &[(U, F)],
+        Event::Evidence(Says::NotExecuted, Voice::Proven) => &[(U, F), (U, U)],
+        Event::Evidence(Says::NotExecuted, Voice::Unproven) => &[(U, U)],
+        Event::Inconclusive => &[(U, U)],
+        Event::Resolve(Says::TookEffect) => &[(U, C)],
+        Event::Resolve(Says::NotExecuted) => &[(U, F)],
+        Event::Forget { .. } => &[(C, E), (F, E), (E, E)],
+        Event::Extend => &[(C, C), (F, F)],
+    }
+}
+
+/// Checks one step and gives back what is remembered after it, and the edge if it wrote.
+pub(super) fn check(
+    before: Option<&Record>,
+    event: Event,
+    step: Step,
+    setting: Setting<'_>,
+) -> (Option<Record>, Option<Edge>) {
+    let from = before.map(|record| record.state);
+    let edge = |to| {
+        let edge = (from, to);
+        assert!(edges(event).contains(&edge), "{event:?} makes {edge:?}");
+        Some(edge)
+    };
+    match (before, step) {
+        (None, Step::Insert(draft, Effect::Execute)) => {
+            let after = draft.stamp(setting.now);
+            assert_eq!((after.fence.0, after.generation), (1, 1));
+            assert_eq!(after.attempt_id, setting.fresh);
+            check_shape(&after);
+            (Some(after), edge(I))
+        }
+        (Some(before), Step::Write(change, effect)) => {
+            let after = change.draft.clone().stamp(setting.now);
+            check_counts(before, &after, setting);
+            check_owner(before, &after, event, &effect, setting);
+            check_shape(&after);
+            check_journal(before, &after, event, &change.journal);
+            let edge = edge(Some(after.state));
+            (Some(after), edge)
+        }
+        (Some(before), Step::Delete) => {
+            assert!(before.times.delete_at.is_some_and(|at| at <= setting.now));
+            (None, edge(ABSENT))
+        }
+        (before, Step::Stay(effect)) => {
+            check_stay(before, event, &effect);
+            (before.cloned(), None)
+        }
+        (before, step) => panic!("{event:?} on {before:?} makes {step:?}"),
+    }
+}
+
+/// Revisions go up by one, fences by one exactly where an attempt begins, generations by one or,
+/// once the tombstone is over, back to the first.
+fn check_counts(before: &Record, after: &Record, setting: Setting<'_>) {
+    assert_eq!(
+        after.revision.0,
+        before.revision.0 + 1,
+        "one write, one revision"
+    );
+    let begins = before.state != State::InProgress && after.state == State::InProgress;
+    assert_eq!(
+        after.fence.0,
+        before.fence.0 + u32::from(begins),
+        "a fence per attempt"
+    );
+    assert_eq!(
+        (after.id, &after.scope, &after.key),
+        (before.id, &before.scope, &before.key)
+    );
+    if !begins {
+        assert_eq!(after.generation, before.generation);
+        assert_eq!(after.recipe, before.recipe);
+        return;
+    }
+    assert_eq!(after.attempt_id, setting.fresh);
+    let over = before
+        .times
+        .expires_at
+        .map(|at| at.plus(before.tombstone_ttl));
+    let over = over.is_some_and(|at| at <= setting.now);
+    let same_life = before.state == State::FailedRetryable && !before.is_past_expiry(setting.now);
+    let generation = match (over, same_life) {
+        (true, _) => 1,
+        (false, true) => before.generation,
+        (false, false) => before.generation + 1,
+    };
+    assert_eq!(after.generation, generation);
+    if !over && let Some(fingerprint) = before.fingerprint {
+        assert_eq!(
+            (after.fingerprint, after.recipe),
+            (Some(fingerprint), before.recipe)
+        );
+        assert_eq!(after.caller, before.caller);
+    }
+}
+
+/// Who owns the key changes only where an attempt begins, or where it is forgotten.
+fn check_owner(
+    before: &Record,
+    after: &Record,
+    event: Event,
+    effect: &Effect,
+    setting: Setting<'_>,
+) {
+    let begins = *effect == Effect::Execute;
+    assert_eq!(
+        begins,
+        before.state != State::InProgress && after.state == State::InProgress,
+        "an execution and a new attempt are the same thing"
+    );
+    assert!(
+        !(begins && before.state == State::Unknown),
+        "unknown never becomes in_progress"
+    );
+    if let Event::Forget { .. } = event {
+        assert_eq!(after.attempt_id, setting.fresh);
+        assert_eq!((after.fingerprint, after.caller), (None, None));
+    } else if !begins {
+        assert_eq!(after.attempt_id, before.attempt_id);
+        assert_eq!(after.fingerprint, before.fingerprint);
+        assert_eq!(after.caller, before.caller);
+    }
+    if before.state == State::Completed && after.state == State::Completed {
+        assert_eq!(after.response, before.response, "an answer never changes");
+    }
+    if let Event::Reap = event {
+        assert!(before.is_past_expiry(setting.now));
+        assert!(!matches!(before.state, State::InProgress | State::Unknown));
+    }
+}
+
+/// What a record of each state carries, and what it does not.
+pub(super) fn check_shape(record: &Record) {
+    let times = record.times;
+    let state = record.state;
+    let live = matches!(state, State::InProgress | State::Unknown);
+    assert_eq!(times.expires_at.is_none(), live, "{state}: expires_at");
+    assert_eq!(
+        times.delete_at.is_some(),
+        state == State::Expired,
+        "{state}: delete_at"
+    );
+    assert_eq!(
+        times.lease_until.is_some(),
+        state == State::InProgress,
+        "{state}: lease_until"
+    );
+    assert_eq!(
+        times.unknown_since.is_some(),
+        state == State::Unknown,
+        "{state}: unknown_since"
+    );
+    assert!(
+        times.reconcile_after.is_none() || state == State::Unknown,
+        "{state}: reconcile_after"
+    );
+    assert_eq!(
+        record.response.is_some(),
+        state == State::Completed,
+        "{state}: response"
+    );
+    assert!(times.created_at.is_some() && times.last_run_at.is_some());
+    assert!(record.evidence.is_none() || live, "{state}: evidence");
+    assert!(
+        !record.dead_letter || state == State::Unknown,
+        "{state}: dead_letter"
+    );
+    assert!(
+        !record.dead_letter || times.reconcile_after.is_none(),
+        "a dead letter is not looked at"
+    );
+    assert!(
+        record.fingerprint.is_some() || state == State::Expired,
+        "{state}: fingerprint"
+    );
+    let explained = matches!(state, State::FailedRetryable | State::Unknown);
+    assert!(
+        record.last_error.is_some() || !explained,
+        "{state}: last_error"
+    );
+    if state == State::Completed {
+        assert!(times.completed_at.is_some() && record.last_error.is_none());
+    }
+}
+
+fn check_journal(
+    before: &Record,
+    after: &Record,
+    event: Event,
+    journal: &[crate::record::JournalEntry],
+) {
+    for entry in journal {
+        assert_eq!(entry.id, after.id);
+        assert_eq!(
+            (entry.from, entry.to),
+            (Some(before.state), Some(after.state)),
+            "{event:?}"
+        );
+        assert_eq!(entry.attempt, after.fence.0);
+        assert_ne!(entry.event, JournalEvent::DuplicateExecutionSuspected);
+    }
+    let over = before.state != State::InProgress && after.generation == 1 && after.fence.0 > 1;
+    let silent = match (before.state, after.state) {
+        // The ordinary way, heartbeats, nudges, counted looks and the passing of time.
+        (State::InProgress, State::Completed) => true,
+        (State::InProgress, State::InProgress) => matches!(event, Event::Renew(_)),
+        (State::Unknown, State::Unknown) => !matches!(event, Event::Inconclusive),
+        (State::Expired, State::Expired) => false,
+        (_, State::Expired) => matches!(event, Event::Reap),
+        (_, State::InProgress) => over,
+        _ => false,
+    };
+    assert!(silent || journal.len() == 1, "{event:?}: {journal:?}");
+}
+
+fn check_stay(before: Option<&Record>, event: Event, effect: &Effect) {
+    match effect {
+        Effect::Execute => panic!("{event:?} executes without a reservation"),
+        Effect::AskAgain | Effect::Written => panic!("{event:?} writes nothing"),
+        Effect::Replay(response) => {
+            let before = before.expect("a replay needs a record");
+            assert_eq!(before.state, State::Completed);
+            assert_eq!(Some(response), before.response.as_ref());
+            assert_eq!(
+                event,
+                Event::Request(Who::Same),
+                "an answer for somebody else"
+            );
+        }
+        Effect::Suspected(entry) => {
+            assert_eq!(entry.event, JournalEvent::DuplicateExecutionSuspected);
+            assert!(matches!(event, Event::Settle(..)));
+        }
+        Effect::InFlight(_)
+        | Effect::Reused
+        | Effect::OutcomeUnknown
+        | Effect::NotStored
+        | Effect::KeyExpired
+        | Effect::Kept
+        | Effect::Lost
+        | Effect::Ignored
+        | Effect::Refused => {}
+    }
+}

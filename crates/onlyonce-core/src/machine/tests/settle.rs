@@ -1,0 +1,242 @@
+//! The end of an attempt, early, late or too late, and its signs of life.
+
+use super::world::{
+    LEASE, LOOK_AFTER, MAX_EXECUTION, OTHER, OWN, START, TTL, answer, around, completed, declined,
+    expired, failed, forgotten, in_progress, lapsed, policy, records, unknown, with_evidence,
+    written,
+};
+use crate::{
+    machine::{Renewed, Settled, Settlement, Wake, absent, is_running, renew, settle, wake},
+    policy::Policy,
+    record::{Evidence, JournalEvent, LastError, Record, State},
+    time::Timestamp,
+};
+
+const NOW: Timestamp = Timestamp(START.0 + 777);
+
+fn ends() -> [Settlement; 3] {
+    [
+        Settlement::Complete(answer(OTHER)),
+        Settlement::Release(LastError::ReleasedStatus),
+        Settlement::Unknown(LastError::ConnectionLost),
+    ]
+}
+
+fn after(record: &Record, settlement: &Settlement) -> (Record, Vec<JournalEvent>) {
+    match settle(record, record.attempt_id, settlement, &policy()) {
+        Settled::Write(change) => {
+            let events = change.journal.iter().map(|entry| entry.event).collect();
+            (written(change, NOW), events)
+        }
+        other => panic!("not written: {other:?}"),
+    }
+}
+
+#[test]
+fn an_answer_completes_a_running_key_and_leaves_no_journal() {
+    for record in [in_progress(), with_evidence(&Evidence::NotExecuted)] {
+        let (record, journal) = after(&record, &Settlement::Complete(answer(OWN)));
+        assert_eq!(record.state, State::Completed);
+        assert_eq!(record.response, Some(answer(OWN)));
+        assert_eq!(record.times.completed_at, Some(NOW));
+        assert_eq!(
+            record.times.expires_at,
+            Some(NOW.plus(TTL)),
+            "counted from completion"
+        );
+        assert_eq!(record.evidence, None, "what the executor saw is better");
+        assert_eq!(journal, []);
+    }
+}
+
+#[test]
+fn a_proven_or_declared_failure_releases_a_running_key() {
+    for error in [
+        LastError::NotSent,
+        LastError::GuardFailed,
+        LastError::UpstreamError,
+    ] {
+        let (record, journal) = after(&in_progress(), &Settlement::Release(error));
+        assert_eq!(
+            (record.state, record.last_error),
+            (State::FailedRetryable, Some(error))
+        );
+        assert_eq!(record.times.expires_at, Some(NOW.plus(TTL)));
+        assert_eq!(journal, [JournalEvent::Released]);
+    }
+}
+
+#[test]
+fn what_nobody_saw_is_unknown_and_looked_into_if_somebody_can() {
+    let end = Settlement::Unknown(LastError::Timeout);
+    let (record, journal) = after(&in_progress(), &end);
+    assert_eq!(
+        (record.state, record.last_error),
+        (State::Unknown, Some(LastError::Timeout))
+    );
+    assert_eq!(record.times.unknown_since, Some(NOW));
+    assert_eq!(record.times.reconcile_after, Some(NOW.plus(LOOK_AFTER)));
+    assert_eq!(journal, [JournalEvent::BecameUnknown]);
+
+    let (record, _) = after(&with_evidence(&Evidence::NotExecuted), &end);
+    assert_eq!(
+        record.times.reconcile_after,
+        Some(NOW),
+        "the provider has already spoken"
+    );
+
+    let alone = Policy {
+        reconcile: None,
+        ..policy()
+    };
+    let Settled::Write(change) = settle(&in_progress(), OWN, &end, &alone) else {
+        panic!("not written")
+    };
+    assert_eq!(written(change, NOW).times.reconcile_after, None);
+}
+
+#[test]
+fn a_late_result_of_the_current_attempt_settles_an_unknown_key() {
+    for record in [
+        unknown(),
+        lapsed(&in_progress()),
+        lapsed(&with_evidence(&Evidence::NotExecuted)),
+    ] {
+        let (done, journal) = after(&record, &Settlement::Complete(answer(OWN)));
+        assert_eq!(
+            (done.state, done.response),
+            (State::Completed, Some(answer(OWN)))
+        );
+        assert_eq!(journal, [JournalEvent::LateResult]);
+
+        let (released, journal) = after(&record, &Settlement::Release(LastError::GuardFailed));
+        assert_eq!(released.state, State::FailedRetryable);
+        assert_eq!(journal, [JournalEvent::Released]);
+
+        let end = Settlement::Unknown(LastError::Panicked);
+        assert_eq!(settle(&record, OWN, &end, &policy()), Settled::Keep);
+    }
+}
+
+/// A release rests on proof, and not to have seen the end is no evidence against it; the design has no
+/// edge from failed_retryable to unknown. An answer is evidence, and raises the alarm.
+#[test]
+fn a_released_key_yields_to_an_answer_of_its_own_attempt_and_to_nothing_else() {
+    let (record, journal) = after(&failed(), &Settlement::Complete(answer(OWN)));
+    assert_eq!(
+        (record.state, record.response),
+        (State::Completed, Some(answer(OWN)))
+    );
+    assert_eq!(record.times.expires_at, Some(NOW.plus(TTL)));
+    assert_eq!(journal, [JournalEvent::ReleaseWasWrong]);
+    for end in [
+        Settlement::Release(LastError::GuardFailed),
+        Settlement::Unknown(LastError::ConnectionLost),
+    ] {
+        assert_eq!(settle(&failed(), OWN, &end, &policy()), Settled::Keep);
+    }
+}
+
+#[test]
+fn a_completed_key_keeps_its_answer_whatever_comes_late() {
+    for record in [completed(), declined()] {
+        for end in ends() {
+            assert_eq!(settle(&record, OWN, &end, &policy()), Settled::Keep);
+        }
+    }
+}
+
+#[test]
+fn a_result_of_another_attempt_or_of_an_expired_key_is_refused_and_noted() {
+    for (name, record) in records() {
+        let stranger = crate::record::AttemptId(record.attempt_id.0 ^ 1);
+        for end in ends() {
+            let Settled::NotOurs(entry) = settle(&record, stranger, &end, &policy()) else {
+                panic!("{name}: {end:?}")
+            };
+            assert_eq!(entry.event, JournalEvent::DuplicateExecutionSuspected);
+            assert_eq!(
+                (entry.from, entry.to),
+                (Some(record.state), Some(record.state))
+            );
+        }
+    }
+    for record in [expired(&completed()), expired(&failed()), forgotten()] {
+        for end in ends() {
+            let settled = settle(&record, record.attempt_id, &end, &policy());
+            assert!(matches!(settled, Settled::NotOurs(_)), "{end:?}");
+        }
+    }
+}
+
+#[test]
+fn no_late_result_matches_a_forgotten_key() {
+    assert_ne!(forgotten().attempt_id, OWN);
+    let settled = settle(
+        &forgotten(),
+        OWN,
+        &Settlement::Complete(answer(OWN)),
+        &policy(),
+    );
+    assert!(matches!(settled, Settled::NotOurs(_)));
+}
+
+#[test]
+fn a_result_whose_row_is_gone_is_noted() {
+    let entry = absent(&in_progress());
+    assert_eq!(entry.event, JournalEvent::DuplicateExecutionSuspected);
+    assert_eq!((entry.from, entry.to), (Some(State::InProgress), None));
+}
+
+#[test]
+fn a_heartbeat_renews_the_lease_of_its_own_attempt_until_max_execution() {
+    let lease_end = START.plus(LEASE);
+    let [before, at, after] = around(START.plus(MAX_EXECUTION));
+    // A lease that has lapsed but was not swept is a late sign of life, and still one.
+    for now in [START, lease_end, before] {
+        let Renewed::Write(change) = renew(&in_progress(), OWN, now, &policy()) else {
+            panic!("lost at {now:?}")
+        };
+        let record = written(change, now);
+        assert_eq!(record.times.lease_until, Some(now.plus(LEASE)));
+        assert_eq!(
+            Record {
+                times: in_progress().times,
+                ..record.clone()
+            },
+            Record {
+                revision: record.revision,
+                ..in_progress()
+            }
+        );
+    }
+    for now in [at, after] {
+        assert_eq!(renew(&in_progress(), OWN, now, &policy()), Renewed::Lost);
+    }
+}
+
+#[test]
+fn a_heartbeat_of_anybody_else_or_on_a_settled_key_learns_that_the_key_is_lost() {
+    assert_eq!(
+        renew(&in_progress(), OTHER, START, &policy()),
+        Renewed::Lost
+    );
+    for (name, record) in records() {
+        let renewed = renew(&record, record.attempt_id, START, &policy());
+        let runs = record.state == State::InProgress;
+        assert_eq!(matches!(renewed, Renewed::Write(_)), runs, "{name}");
+        assert_eq!(is_running(&record), runs, "{name}");
+    }
+}
+
+#[test]
+fn a_release_wakes_one_waiter_and_everything_else_wakes_all() {
+    for (name, record) in records() {
+        let one = record.state == State::FailedRetryable;
+        assert_eq!(
+            wake(&record),
+            if one { Wake::One } else { Wake::All },
+            "{name}"
+        );
+    }
+}

@@ -1,0 +1,315 @@
+//! Requests, policies and one record for each thing that can be remembered of a key. The records
+//! are made by the machine itself, so none of them is a state that it could not reach.
+
+use std::{sync::Arc, time::Duration};
+
+use http::StatusCode;
+
+use crate::{
+    fingerprint::{Fingerprint, RecipeId},
+    key::Key,
+    machine::{
+        Forgotten, Looked, Negative, Reaped, Request, Resolution, Resolved, Settled, Settlement,
+        Source, Swept, admit, expire, first, forget, look, reconcile, resolve, settle, sweep,
+    },
+    policy::{AfterExpiry, OnInFlight, Policy, ReconcilePolicy},
+    record::{AttemptId, Change, Evidence, LastError, Record, State, StoredBody, StoredResponse},
+    scope::Scope,
+    secret::{CallerMark, RecordId},
+    time::Timestamp,
+};
+
+pub(super) const START: Timestamp = Timestamp(1_000_000);
+pub(super) const LEASE: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
+pub(super) const MAX_EXECUTION: Duration = Duration::from_secs(60);
+pub(super) const UPSTREAM_MAX: Duration = Duration::from_secs(7);
+pub(super) const TTL: Duration = Duration::from_secs(100);
+pub(super) const TOMBSTONE: Duration = Duration::from_secs(1_000);
+pub(super) const LOOK_AFTER: Duration = Duration::from_secs(5);
+pub(super) const MILLI: Duration = Duration::from_millis(1);
+
+pub(super) const OWN: AttemptId = AttemptId(0xA11CE);
+pub(super) const OTHER: AttemptId = AttemptId(0xB0B);
+pub(super) const FRESH: AttemptId = AttemptId(0xF4E54);
+
+/// A moment by its distance from `at`, and the ones just before and just after it.
+pub(super) fn around(at: Timestamp) -> [Timestamp; 3] {
+    [Timestamp(at.0 - 1), at, Timestamp(at.0 + 1)]
+}
+
+pub(super) fn policy() -> Policy {
+    Policy {
+        lease: LEASE,
+        timeout: TIMEOUT,
+        max_execution: MAX_EXECUTION,
+        ttl: TTL,
+        tombstone_ttl: TOMBSTONE,
+        reconcile: Some(ReconcilePolicy {
+            after: LOOK_AFTER,
+            attempts: 3,
+            upstream_max_execution: Some(UPSTREAM_MAX),
+        }),
+        ..Policy::default()
+    }
+}
+
+pub(super) fn rejecting() -> Policy {
+    Policy {
+        after_expiry: AfterExpiry::Reject,
+        ..policy()
+    }
+}
+
+/// Every combination of the switches that the machine looks at.
+pub(super) fn policies() -> Vec<Policy> {
+    let bare = ReconcilePolicy {
+        after: LOOK_AFTER,
+        attempts: 3,
+        upstream_max_execution: None,
+    };
+    let reconciles = [None, policy().reconcile, Some(bare)];
+    let mut all = Vec::new();
+    for after_expiry in [AfterExpiry::New, AfterExpiry::Reject] {
+        for on_in_flight in [OnInFlight::Wait, OnInFlight::Reject, OnInFlight::Accept] {
+            for reconcile in reconciles.clone() {
+                all.push(Policy {
+                    after_expiry,
+                    on_in_flight,
+                    reconcile,
+                    ..policy()
+                });
+            }
+        }
+    }
+    all
+}
+
+pub(super) fn request(content: u8, caller: Option<u8>, attempt_id: AttemptId) -> Request {
+    Request {
+        id: RecordId([7; 16]),
+        scope: Scope::global(),
+        key: Key::from_stored("k"),
+        fingerprint: Fingerprint([content; 32]),
+        recipe: RecipeId([content; 8]),
+        caller: caller.map(|caller| CallerMark([caller; 16])),
+        attempt_id,
+        route: "payments".into(),
+        method: "POST".into(),
+        path: "/payments".into(),
+    }
+}
+
+/// The request that every record of this file remembers, as a new attempt.
+pub(super) fn again() -> Request {
+    request(1, Some(1), FRESH)
+}
+
+/// An answer whose bytes name the attempt, so that one answer is never taken for another.
+pub(super) fn answer(attempt: AttemptId) -> Arc<StoredResponse> {
+    Arc::new(StoredResponse::plain(
+        StatusCode::CREATED,
+        attempt.to_string(),
+    ))
+}
+
+pub(super) fn unstored() -> Arc<StoredResponse> {
+    let plain = StoredResponse::plain(StatusCode::OK, "");
+    Arc::new(StoredResponse {
+        body: StoredBody::NotStored,
+        ..plain
+    })
+}
+
+pub(super) fn written(change: Change, now: Timestamp) -> Record {
+    change.draft.stamp(now)
+}
+
+pub(super) fn in_progress() -> Record {
+    first(&request(1, Some(1), OWN), &policy()).stamp(START)
+}
+
+pub(super) fn settled(record: &Record, settlement: &Settlement) -> Record {
+    match settle(record, record.attempt_id, settlement, &policy()) {
+        Settled::Write(change) => written(change, START),
+        other => panic!("not written: {other:?}"),
+    }
+}
+
+pub(super) fn completed() -> Record {
+    settled(&in_progress(), &Settlement::Complete(answer(OWN)))
+}
+
+pub(super) fn not_stored() -> Record {
+    settled(&in_progress(), &Settlement::Complete(unstored()))
+}
+
+pub(super) fn declined() -> Record {
+    let answer = StoredResponse::plain(StatusCode::PAYMENT_REQUIRED, "no");
+    settled(&in_progress(), &Settlement::Complete(Arc::new(answer)))
+}
+
+pub(super) fn failed() -> Record {
+    settled(&in_progress(), &Settlement::Release(LastError::NotSent))
+}
+
+pub(super) fn unknown() -> Record {
+    settled(&in_progress(), &Settlement::Unknown(LastError::Timeout))
+}
+
+pub(super) fn looked(looked: Looked, now: Timestamp) -> Record {
+    match looked {
+        Looked::Write(change) => written(change, now),
+        Looked::Ignore => panic!("ignored"),
+    }
+}
+
+pub(super) fn with_evidence(evidence: &Evidence) -> Record {
+    let source = Source::Webhook(OWN);
+    looked(
+        reconcile(&in_progress(), evidence, source, START, &policy()),
+        START,
+    )
+}
+
+pub(super) fn lapsed(record: &Record) -> Record {
+    let at = record.times.lease_until.expect("in progress");
+    match sweep(record, at, Some(&policy())) {
+        Swept::Lapsed(change) => written(change, at),
+        Swept::Alive => panic!("alive at {at:?}"),
+    }
+}
+
+/// From when on a negative answer counts.
+pub(super) fn settled_down(record: &Record) -> Timestamp {
+    let since = record.times.unknown_since.expect("unknown");
+    since.plus(LEASE + TIMEOUT + UPSTREAM_MAX)
+}
+
+pub(super) fn once_negative() -> Record {
+    let record = unknown();
+    let now = settled_down(&record);
+    let source = Source::Query(Negative::Proven);
+    looked(
+        reconcile(&record, &Evidence::NotExecuted, source, now, &policy()),
+        now,
+    )
+}
+
+pub(super) fn dead_letter() -> Record {
+    let policy = policy();
+    (0..3).fold(unknown(), |record, _| looked(look(&record, &policy), START))
+}
+
+pub(super) fn resolved(resolution: &Resolution) -> Record {
+    match resolve(&unknown(), resolution, "seen in the ledger", &policy()) {
+        Resolved::Write(change) => written(change, START),
+        Resolved::NotUnknown(state) => panic!("{state}"),
+    }
+}
+
+pub(super) fn expired(record: &Record) -> Record {
+    let at = record.times.expires_at.expect("settled");
+    match expire(record, at) {
+        Reaped::Expire(change) => written(change, at),
+        other => panic!("not expired: {other:?}"),
+    }
+}
+
+pub(super) fn forgotten() -> Record {
+    match forget(&completed(), true, OTHER, Some("asked for".to_owned())) {
+        Forgotten::Write(change) => written(change, START),
+        other => panic!("not forgotten: {other:?}"),
+    }
+}
+
+pub(super) fn second_generation() -> Record {
+    let tombstone = expired(&completed());
+    let now = tombstone.times.expires_at.expect("a tombstone");
+    match admit(&tombstone, &again(), now, &policy()) {
+        crate::machine::Admission::Execute(change) => written(change, now),
+        other => panic!("not executed: {other:?}"),
+    }
+}
+
+/// One record of each kind, with a name for messages.
+pub(super) fn records() -> Vec<(&'static str, Record)> {
+    let took_effect = Evidence::Completed(answer(OWN));
+    let inconclusive = looked(look(&unknown(), &policy()), START);
+    let later = Source::Query(Negative::Proven);
+    let early = reconcile(&unknown(), &Evidence::NotExecuted, later, START, &policy());
+    let all = vec![
+        ("in progress", in_progress()),
+        (
+            "in progress, provider: took effect",
+            with_evidence(&took_effect),
+        ),
+        (
+            "in progress, provider: not executed",
+            with_evidence(&Evidence::NotExecuted),
+        ),
+        ("in progress, generation 2", second_generation()),
+        ("completed", completed()),
+        ("completed, not stored", not_stored()),
+        ("completed with 402", declined()),
+        (
+            "completed by an operator",
+            resolved(&Resolution::Completed(answer(OWN))),
+        ),
+        ("released", failed()),
+        (
+            "released by an operator",
+            resolved(&Resolution::FailedRetryable),
+        ),
+        ("unknown", unknown()),
+        ("unknown, lapsed", lapsed(&in_progress())),
+        (
+            "unknown, provider: took effect",
+            lapsed(&with_evidence(&took_effect)),
+        ),
+        (
+            "unknown, provider: not executed",
+            lapsed(&with_evidence(&Evidence::NotExecuted)),
+        ),
+        ("unknown, looked at", inconclusive),
+        ("unknown, looked at too early", looked(early, START)),
+        ("unknown, once negative", once_negative()),
+        ("unknown, dead letter", dead_letter()),
+        ("expired, was completed", expired(&completed())),
+        ("expired, was released", expired(&failed())),
+        ("forgotten", forgotten()),
+    ];
+    for state in State::ALL {
+        assert!(
+            all.iter().any(|(_, record)| record.state == state),
+            "no record is {state}"
+        );
+    }
+    all
+}
+
+/// Every moment at which something about `record` changes, with its neighbours.
+pub(super) fn moments(record: &Record) -> Vec<Timestamp> {
+    let times = record.times;
+    let tombstone_end = times.expires_at.map(|at| at.plus(record.tombstone_ttl));
+    let overdue = times.last_run_at.map(|at| at.plus(MAX_EXECUTION));
+    let counted = times
+        .unknown_since
+        .map(|at| at.plus(LEASE + TIMEOUT + UPSTREAM_MAX));
+    let edges = [
+        Some(START),
+        times.lease_until,
+        times.expires_at,
+        times.reconcile_after,
+        times.delete_at,
+        tombstone_end,
+        overdue,
+        counted,
+    ];
+    let mut moments: Vec<_> = edges.into_iter().flatten().flat_map(around).collect();
+    moments.push(Timestamp(0));
+    moments.push(Timestamp(i64::MAX));
+    moments.sort();
+    moments.dedup();
+    moments
+}

@@ -1,0 +1,198 @@
+//! One case: to the point, over it, and what stands afterwards.
+
+use std::{os::unix::process::ExitStatusExt, path::Path, sync::Arc};
+
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use crate::{
+    cases::{Action, Case, Ends, Scenario},
+    harness::{Gateway, REPLAYED, Response, Setup, Upstream, eventually, ms},
+    scenario::{Back, KEY, STORE_TIMEOUT},
+};
+
+/// How long a stopped gateway stays stopped: longer than its lease.
+const PAUSE: std::time::Duration = ms(1_000 + 400);
+/// Lease, sweep and a second.
+const STUCK_AT_MOST: std::time::Duration = ms(1_000 + 200 + 1_000);
+
+/// What a retry may take beyond that, which is the machine's affair.
+const SLACK: std::time::Duration = ms(5_000);
+/// The environment of a gateway that nothing is to happen to.
+const UNARMED: (&str, &str) = (STORE_TIMEOUT, "2s");
+
+/// How a case ended.
+pub(crate) struct Ended {
+    pub(crate) how: Ends,
+    /// Executions but those that are known to have left nothing behind.
+    executions: usize,
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}, {}", self.how, self.executions)
+    }
+}
+
+pub(crate) async fn run(case: Case, action: Action) -> Ended {
+    let scenario = case.scenario;
+    let back = scenario.back();
+    let folder = TempDir::new().expect("a folder for the sign");
+    let sign = folder.path().join("hit");
+    let mut gateway = start(&case, action, &back, &sign).await;
+
+    let (seen, woken) = tokio::join!(
+        scenario.drive(&gateway, &back),
+        over_the_point(&gateway, action, &sign)
+    );
+    assert_eq!(
+        std::fs::read_to_string(&sign).expect("the sign of the hit"),
+        case.point
+    );
+    if action != Action::Stop {
+        let died = gateway.exited().await.signal();
+        let signal = if action == Action::Kill { 9 } else { 6 };
+        assert_eq!(died, Some(signal), "it died of the failpoint");
+        gateway.set_env(&[UNARMED]);
+        gateway.restart().await;
+    }
+    let began = woken.unwrap_or_else(Instant::now);
+    let upstream = back.open();
+    if scenario.answers_late() {
+        upstream.release();
+    }
+    if action == Action::Stop
+        && let Some(state) = scenario.comes_to()
+    {
+        gateway.until_state(KEY, state).await;
+    }
+    let ended = settle(scenario, &gateway, &upstream, &seen, began).await;
+    assert_eq!(gateway.count_in_state("in_progress").await, 0);
+    ended
+}
+
+/// A gateway that will come by the point.
+async fn start(case: &Case, action: Action, back: &Back, sign: &Path) -> Gateway {
+    let wish = format!("{}:{}={}", case.point, case.nth, action.word());
+    let env = [
+        (STORE_TIMEOUT, case.scenario.store_timeout()),
+        ("ONLYONCE_FAILPOINT", wish.as_str()),
+        (
+            "ONLYONCE_FAILPOINT_FILE",
+            sign.to_str().expect("a plain path"),
+        ),
+    ];
+    let mut setup = case.scenario.setup();
+    if !case.scenario.begins_with_a_crash() {
+        for (name, value) in env {
+            setup = setup.env(name, value);
+        }
+        return start_at_last(setup, &back.url()).await;
+    }
+    let setup = setup.env(UNARMED.0, UNARMED.1);
+    let mut gateway = setup.start_before(&back.url()).await;
+    let request = case.scenario.request();
+    let upstream = back.upstream().expect("an open upstream");
+    tokio::select! {
+        answer = gateway.try_send(&request) => panic!("the upstream holds: {answer:?}"),
+        () = upstream.begun(1) => {}
+    }
+    gateway.kill9().await;
+    gateway.set_env(&env);
+    gateway.restart().await;
+    gateway
+}
+
+/// Starts it. A store that gets little time may be too slow for the start on a busy machine.
+async fn start_at_last(setup: Setup, url: &str) -> Gateway {
+    let folder = Arc::new(TempDir::new().expect("a folder for the gateway"));
+    eventually("the gateway to start", async || {
+        let started = setup.clone().start_in(Arc::clone(&folder), url).await;
+        started.ok()
+    })
+    .await
+}
+
+/// Returns when the point was hit; after a stop, when the gateway has been woken, and since when.
+async fn over_the_point(gateway: &Gateway, action: Action, sign: &Path) -> Option<Instant> {
+    eventually("the point to be reached", async || {
+        sign.exists().then_some(())
+    })
+    .await;
+    if action != Action::Stop {
+        return None;
+    }
+    eventually("the gateway to stop", async || {
+        (gateway.process_state() == Some('T')).then_some(())
+    })
+    .await;
+    tokio::time::sleep(PAUSE).await;
+    gateway.wake();
+    Some(Instant::now())
+}
+
+/// Retries until the key says something final, and holds that against what was seen before. The
+/// gateway runs since `began`.
+async fn settle(
+    scenario: Scenario,
+    gateway: &Gateway,
+    upstream: &Upstream,
+    seen: &[Response],
+    began: Instant,
+) -> Ended {
+    // Where only a retry notices the lapsed lease, there is nothing to see without one.
+    if scenario != Scenario::LapsedRetry {
+        eventually("the key to leave in_progress", async || {
+            (gateway.state(KEY).await != "in_progress").then_some(())
+        })
+        .await;
+    }
+    let stuck = began.elapsed();
+    assert!(stuck <= STUCK_AT_MOST, "in progress for {stuck:?}");
+
+    let request = scenario.request();
+    let last = eventually("a final answer", async || {
+        let answer = gateway.try_send(&request).await.ok()?;
+        let retry = answer.header("stripe-should-retry") == Some("true");
+        (!retry).then_some(answer)
+    })
+    .await;
+    let took = began.elapsed();
+    assert!(took <= STUCK_AT_MOST + SLACK, "settled only after {took:?}");
+    let how = match (last.status, last.header(REPLAYED)) {
+        (201, Some("true")) => Ends::Replayed,
+        (201, None) => Ends::Executed,
+        (409, _) if last.code() == "idempotency_response_not_stored" => Ends::NotStored,
+        _ => {
+            last.clone().refused(409, "idempotency_outcome_unknown");
+            Ends::Unknown
+        }
+    };
+    let again = gateway.send(&request).await;
+    assert_eq!(
+        (again.status, &again.body),
+        (last.status, &last.body),
+        "the next retry is told the same"
+    );
+    // 201 is what the upstream says when it has acted; everything else promised nothing. What was
+    // not kept is still known to have been executed.
+    let kept = how != Ends::NotStored;
+    for answer in seen.iter().filter(|answer| kept && answer.status == 201) {
+        assert_eq!(
+            (answer.status, &answer.body),
+            (again.status, &again.body),
+            "an answer that a client saw is lost"
+        );
+        assert_eq!(again.header(REPLAYED), Some("true"));
+    }
+    let executions = upstream
+        .executions_of(KEY)
+        .saturating_sub(scenario.harmless());
+    match how {
+        Ends::Executed | Ends::Replayed | Ends::NotStored => {
+            assert_eq!(executions, 1, "executions")
+        }
+        Ends::Unknown => assert!(executions <= 1, "{executions} executions"),
+    }
+    Ended { how, executions }
+}

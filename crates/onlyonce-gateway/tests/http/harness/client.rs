@@ -1,0 +1,337 @@
+//! A client that sends exactly the bytes it is told to and may leave at any of them; and one that
+//! speaks HTTP/2 with prior knowledge.
+
+use std::{fmt::Write as _, io, net::SocketAddr};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use super::{
+    wire::{Framing, Headers, Wire},
+    within,
+};
+
+/// A request, header lines in the order they were added.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    method: String,
+    target: String,
+    headers: Vec<(String, Vec<u8>)>,
+    body: Option<Vec<u8>>,
+    chunked: bool,
+}
+
+impl Request {
+    pub(crate) fn new(method: &str, target: &str) -> Self {
+        let headers = vec![("Host".to_owned(), b"api.test".to_vec())];
+        Self {
+            method: method.to_owned(),
+            target: target.to_owned(),
+            headers,
+            body: None,
+            chunked: false,
+        }
+    }
+
+    pub(crate) fn get(target: &str) -> Self {
+        Self::new("GET", target)
+    }
+
+    pub(crate) fn post(target: &str) -> Self {
+        Self::new("POST", target)
+    }
+
+    /// The payment most tests make.
+    pub(crate) fn pay(key: &str) -> Self {
+        Self::post("/payments")
+            .key(key)
+            .json(r#"{"amount":1000,"currency":"EUR"}"#)
+    }
+
+    pub(crate) fn key(self, key: impl AsRef<[u8]>) -> Self {
+        self.header("Idempotency-Key", key)
+    }
+
+    pub(crate) fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        self.headers
+            .push((name.to_owned(), value.as_ref().to_vec()));
+        self
+    }
+
+    pub(crate) fn json(self, text: &str) -> Self {
+        self.body("application/json", text)
+    }
+
+    pub(crate) fn body(mut self, content_type: &str, bytes: impl AsRef<[u8]>) -> Self {
+        self.headers.retain(|(name, _)| name != "Content-Type");
+        self.body = Some(bytes.as_ref().to_vec());
+        self.header("Content-Type", content_type)
+    }
+
+    /// Sends the body in chunks of seven bytes instead of with its length.
+    pub(crate) fn chunked(mut self) -> Self {
+        self.chunked = true;
+        self
+    }
+
+    /// The start line and the headers, with the empty line.
+    pub(crate) fn head_bytes(&self) -> Vec<u8> {
+        let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.target).into_bytes();
+        for (name, value) in &self.headers {
+            head.extend([name.as_bytes(), b": ", value, b"\r\n"].concat());
+        }
+        if self.chunked {
+            head.extend(b"Transfer-Encoding: chunked\r\n");
+        } else if let Some(body) = &self.body {
+            head.extend(format!("Content-Length: {}\r\n", body.len()).bytes());
+        }
+        head.extend(b"\r\n");
+        head
+    }
+
+    /// The body as it goes over the wire.
+    pub(crate) fn body_bytes(&self) -> Vec<u8> {
+        let body = self.body.clone().unwrap_or_default();
+        if !self.chunked {
+            return body;
+        }
+        let mut wire = Vec::new();
+        for chunk in body.chunks(7) {
+            wire.extend(format!("{:x}\r\n", chunk.len()).bytes());
+            wire.extend(chunk);
+            wire.extend(b"\r\n");
+        }
+        wire.extend(b"0\r\n\r\n");
+        wire
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        [self.head_bytes(), self.body_bytes()].concat()
+    }
+}
+
+/// An answer as it came over the wire.
+#[derive(Clone, Debug)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) headers: Headers,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: Headers,
+    /// The statuses of interim answers before it.
+    pub(crate) interim: Vec<u16>,
+}
+
+impl Response {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.one(name)
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("no JSON ({error}) in {self}"))
+    }
+
+    /// The `code` of an error body.
+    pub(crate) fn code(&self) -> String {
+        self.json()["code"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// `Retry-After` in seconds.
+    pub(crate) fn retry_after(&self) -> Option<u64> {
+        self.header("retry-after")?.parse().ok()
+    }
+
+    /// Everything that came, as one text to search.
+    pub(crate) fn everything(&self) -> String {
+        format!("{self}")
+    }
+
+    /// Panics unless this is the status, with the whole answer in the message.
+    #[track_caller]
+    pub(crate) fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{self}");
+        self
+    }
+
+    /// Panics unless this is an error of ours with this status and code.
+    #[track_caller]
+    pub(crate) fn refused(self, status: u16, code: &str) -> Self {
+        assert_eq!(
+            (self.status, self.code().as_str()),
+            (status, code),
+            "{self}"
+        );
+        self
+    }
+}
+
+impl std::fmt::Display for Response {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut text = format!("{}\n", self.status);
+        for (name, value) in self.headers.0.iter().chain(&self.trailers.0) {
+            let _ = writeln!(text, "{name}: {value}");
+        }
+        let shown = &self.body[..self.body.len().min(2_000)];
+        write!(formatter, "{text}\n{}", String::from_utf8_lossy(shown))
+    }
+}
+
+/// A connection over HTTP/1.1.
+pub(crate) struct Connection {
+    wire: Wire,
+}
+
+impl Connection {
+    pub(crate) async fn open(addr: SocketAddr) -> io::Result<Self> {
+        let stream = within("a connection", TcpStream::connect(addr)).await?;
+        Ok(Self {
+            wire: Wire::new(stream),
+        })
+    }
+
+    pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        within("a write", self.wire.write(bytes)).await
+    }
+
+    /// A connection whose end of the pipe is as narrow as the system allows.
+    pub(crate) async fn open_narrow(addr: SocketAddr) -> io::Result<Self> {
+        let socket = tokio::net::TcpSocket::new_v4()?;
+        socket.set_recv_buffer_size(4_096)?;
+        let stream = within("a connection", socket.connect(addr)).await?;
+        Ok(Self {
+            wire: Wire::new(stream),
+        })
+    }
+
+    /// Takes about `count` bytes off the socket, keeps them for `response`, and says how many.
+    pub(crate) async fn take(&mut self, count: usize) -> io::Result<usize> {
+        self.wire.take(count).await
+    }
+
+    /// Reads until the peer has closed, in good order or not, and returns what came.
+    pub(crate) async fn until_closed(&mut self) -> Vec<u8> {
+        within("the peer to close", self.wire.until_closed()).await
+    }
+
+    /// The next final answer; an error if the peer broke it off.
+    pub(crate) async fn response(&mut self) -> io::Result<Response> {
+        within("an answer", self.read_response()).await
+    }
+
+    async fn read_response(&mut self) -> io::Result<Response> {
+        let mut interim = Vec::new();
+        loop {
+            let Some(head) = self.wire.head().await? else {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "closed, no answer",
+                ));
+            };
+            let status: u16 = head
+                .start
+                .split(' ')
+                .nth(1)
+                .and_then(|word| word.parse().ok())
+                .ok_or_else(|| io::Error::other("no status line"))?;
+            if status < 200 {
+                interim.push(status);
+                continue;
+            }
+            let framing = match status {
+                204 | 304 => Framing::None,
+                _ => head.headers.framing(Framing::UntilClose),
+            };
+            let body = self.wire.body(framing).await?;
+            return Ok(Response {
+                status,
+                headers: head.headers,
+                body: body.bytes,
+                trailers: body.trailers,
+                interim,
+            });
+        }
+    }
+
+    /// Returns once this text has come, and leaves it to be read.
+    pub(crate) async fn until(&mut self, text: &str) -> io::Result<()> {
+        within("a part of the answer", self.wire.until(text)).await
+    }
+
+    pub(crate) async fn send(&mut self, request: &Request) -> io::Result<Response> {
+        self.write(&request.bytes()).await?;
+        self.response().await
+    }
+
+    /// Leaves with a reset.
+    pub(crate) fn reset(self) {
+        self.wire.reset_on_drop();
+    }
+
+    /// Leaves in good order.
+    pub(crate) fn leave(self) {}
+}
+
+/// One request over a connection of its own.
+pub(crate) async fn send(addr: SocketAddr, request: &Request) -> io::Result<Response> {
+    Connection::open(addr).await?.send(request).await
+}
+
+/// An HTTP/2 connection with prior knowledge; clones share it.
+#[derive(Clone)]
+pub(crate) struct Http2(hyper::client::conn::http2::SendRequest<Full<Bytes>>);
+
+impl Http2 {
+    pub(crate) async fn open(addr: SocketAddr) -> Self {
+        let stream = within("a connection", TcpStream::connect(addr))
+            .await
+            .expect("connected");
+        let handshake =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+        let (sender, connection) = within("HTTP/2", handshake).await.expect("an HTTP/2 peer");
+        tokio::spawn(connection);
+        Self(sender)
+    }
+
+    pub(crate) async fn send(&mut self, request: &Request) -> Response {
+        let uri = format!("http://api.test{}", request.target);
+        let mut wanted = http::Request::builder()
+            .method(request.method.as_str())
+            .uri(uri);
+        for (name, value) in request.headers.iter().filter(|(name, _)| name != "Host") {
+            wanted = wanted.header(name.as_str(), value.as_slice());
+        }
+        let body = Full::new(Bytes::from(request.body.clone().unwrap_or_default()));
+        let wanted = wanted.body(body).expect("a request that HTTP/2 can carry");
+        let answer = within("an HTTP/2 answer", self.0.send_request(wanted))
+            .await
+            .expect("answered");
+        let (parts, body) = answer.into_parts();
+        let body = within("an HTTP/2 body", body.collect())
+            .await
+            .expect("a whole body");
+        let trailers = body.trailers().map(headers).unwrap_or_default();
+        Response {
+            status: parts.status.as_u16(),
+            headers: headers(&parts.headers),
+            body: body.to_bytes().to_vec(),
+            trailers,
+            interim: Vec::new(),
+        }
+    }
+}
+
+fn headers(map: &http::HeaderMap) -> Headers {
+    let lossy = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    Headers(
+        map.iter()
+            .map(|(name, value)| (name.to_string(), lossy(value)))
+            .collect(),
+    )
+}

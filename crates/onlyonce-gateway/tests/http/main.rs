@@ -1,0 +1,41 @@
+//! Black-box tests of the gateway over HTTP: the real binary before an upstream that counts.
+//!
+//! Each module holds one behaviour of the contract. The evidence is the upstream's own count of
+//! executions; the gateway's word (headers, admin API) is checked against it, never instead of it.
+#![allow(
+    clippy::unwrap_used,
+    reason = "in a test a panic is the report, in helpers too"
+)]
+
+#[allow(dead_code, reason = "shared with the tests of crash points")]
+mod harness;
+
+mod admin_api;
+mod asking;
+mod bad_input;
+mod bad_input_framing;
+mod bad_input_http2;
+mod bad_input_slow;
+mod bodies;
+mod callers;
+mod crash;
+mod enforce;
+mod expiry;
+mod fingerprint;
+mod forwarding;
+mod hang_ups;
+mod harness_checks;
+mod idle;
+mod in_flight;
+mod keys;
+mod lifecycle;
+mod machine_faults;
+mod memory;
+mod metrics;
+mod mismatch;
+mod operator;
+mod outcomes;
+mod oversized;
+mod problems;
+mod replay;
+mod timeouts;

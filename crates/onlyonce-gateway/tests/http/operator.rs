@@ -1,0 +1,282 @@
+//! What an operator may do to a record: resolve, extend, forget; and the trace it leaves.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Gateway, REPLAYED, Request, Response, Script, Upstream, within};
+
+/// A gateway with one unknown key.
+async fn unknown(upstream: &Upstream, key: &str) -> Gateway {
+    upstream.next(Script::hang_up());
+    let gateway = Gateway::start(upstream, "").await;
+    gateway
+        .send(&Request::pay(key))
+        .await
+        .refused(502, "idempotency_outcome_unknown");
+    gateway
+}
+
+async fn resolve(gateway: &Gateway, key: &str, body: Value) -> Response {
+    let path = format!("/idempotency/keys/{}/resolve", gateway.id(key).await);
+    gateway.admin_post(&path, &body).await
+}
+
+async fn forget(gateway: &Gateway, key: &str, query: &str) -> Response {
+    let path = format!("/idempotency/keys/{}{query}", gateway.id(key).await);
+    gateway.admin(Request::new("DELETE", &path)).await
+}
+
+async fn audit(gateway: &Gateway) -> String {
+    gateway
+        .admin(Request::get("/audit"))
+        .await
+        .expect(200)
+        .text()
+}
+
+/// Goal: an operator who knows the outcome gives the clients their answer.
+///
+/// Method: resolve an unknown key as completed with status, headers and a text body.
+/// Evidence: the record in the answer; the retry is a replay of it; one execution; the audit.
+#[tokio::test]
+async fn resolved_as_completed() {
+    let upstream = Upstream::start();
+    let gateway = unknown(&upstream, "k").await;
+    let body = json!({
+        "outcome": "completed",
+        "response": {
+            "status": 201,
+            "headers": {"Content-Type": "application/json", "Link": ["</a>", "</b>"]},
+            "body": "{\"found\": \"in the ledger\"}",
+        },
+        "reason": "canary-reason-17",
+    });
+    let record = resolve(&gateway, "k", body).await.expect(200).json();
+    assert_eq!(
+        (&record["state"], &record["key"]),
+        (&json!("completed"), &json!("k"))
+    );
+    let replay = gateway.send(&Request::pay("k")).await.expect(201);
+    assert_eq!(replay.text(), "{\"found\": \"in the ledger\"}");
+    assert_eq!(replay.header("content-type"), Some("application/json"));
+    assert_eq!(replay.headers.all("link"), ["</a>", "</b>"]);
+    assert_eq!(replay.header(REPLAYED), Some("true"));
+    assert_eq!(upstream.executions(), 1);
+    assert!(audit(&gateway).await.contains("canary-reason-17"));
+    assert!(
+        gateway
+            .full_record("k")
+            .await
+            .to_string()
+            .contains("canary-reason-17")
+    );
+}
+
+/// Goal: a binary answer can be given too.
+///
+/// Method: `body_base64`.
+/// Evidence: the retry gets the decoded bytes; one execution.
+#[tokio::test]
+async fn resolved_with_bytes() {
+    let upstream = Upstream::start();
+    let gateway = unknown(&upstream, "k").await;
+    let response = json!({"status": 200, "headers": {}, "body_base64": "AP+AAQ=="});
+    let body = json!({"outcome": "completed", "response": response, "reason": "found"});
+    resolve(&gateway, "k", body).await.expect(200);
+    assert_eq!(
+        gateway.send(&Request::pay("k")).await.expect(200).body,
+        [0, 0xff, 0x80, 1]
+    );
+    assert_eq!(upstream.executions(), 1);
+}
+
+/// Goal: an operator who knows that nothing happened lets the client try again.
+///
+/// Method: resolve as failed_retryable.
+/// Evidence: the retry is the second execution; the next one a replay.
+#[tokio::test]
+async fn resolved_as_retryable() {
+    let upstream = Upstream::start();
+    let gateway = unknown(&upstream, "k").await;
+    let body = json!({"outcome": "failed_retryable", "reason": "not in the ledger"});
+    let record = resolve(&gateway, "k", body).await.expect(200).json();
+    assert_eq!(record["state"], "failed_retryable");
+    let second = gateway.send(&Request::pay("k")).await.expect(201);
+    assert_eq!(second.text(), r#"{"execution":2}"#);
+    gateway.send(&Request::pay("k")).await.expect(201);
+    assert_eq!(upstream.executions(), 2);
+}
+
+/// Goal: nothing but an unknown key is resolved, and never without a reason.
+///
+/// Method: no reason, an empty one, an unknown outcome, no response; then completed, failed and
+/// running keys; an id that is not there.
+/// Evidence: 400, 409, 404 as problem bodies; the records are as they were.
+#[tokio::test]
+async fn refused_resolutions() {
+    let upstream = Upstream::start();
+    let gateway = unknown(&upstream, "k").await;
+    let before = gateway.full_record("k").await;
+    let retryable = json!({"outcome": "failed_retryable", "reason": "because"});
+    for bad in [
+        json!({"outcome": "failed_retryable"}),
+        json!({"outcome": "failed_retryable", "reason": ""}),
+        json!({"outcome": "perhaps", "reason": "because"}),
+        json!({"outcome": "completed", "reason": "because"}),
+        json!({"reason": "because"}),
+    ] {
+        let refused = resolve(&gateway, "k", bad.clone()).await;
+        assert_eq!(refused.status, 400, "{bad}: {refused}");
+        assert_eq!(
+            refused.header("content-type"),
+            Some("application/problem+json")
+        );
+    }
+    assert_eq!(gateway.full_record("k").await, before);
+
+    gateway.send(&Request::pay("done")).await.expect(201);
+    upstream.next(Script::reply(500));
+    gateway.send(&Request::pay("failed")).await.expect(500);
+    upstream.next(Script::created().held());
+    let running = gateway.send_later(&Request::pay("running"));
+    upstream.begun(4).await;
+    for key in ["done", "failed", "running"] {
+        let before = gateway.full_record(key).await;
+        resolve(&gateway, key, retryable.clone()).await.expect(409);
+        assert_eq!(gateway.full_record(key).await, before);
+    }
+    gateway
+        .admin_post("/idempotency/keys/0000000000/resolve", &retryable)
+        .await
+        .expect(404);
+    upstream.release();
+    within("the running one", running)
+        .await
+        .unwrap()
+        .expect(201);
+}
+
+/// Goal: a key can be kept for longer.
+///
+/// Method: extend a completed key to 48 hours.
+/// Evidence: `expires_at` moved; still a replay; one execution.
+#[tokio::test]
+async fn extended() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "ttl: 1h").await;
+    gateway.send(&Request::pay("k")).await.expect(201);
+    let before = gateway.record("k").await.unwrap()["expires_at"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let path = format!("/idempotency/keys/{}/extend", gateway.id("k").await);
+    gateway
+        .admin_post(&path, &json!({"ttl": "48h"}))
+        .await
+        .expect(200);
+    let after = gateway.record("k").await.unwrap()["expires_at"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(after > before, "{before} -> {after}");
+    gateway
+        .admin_post(&path, &json!({"ttl": "soon"}))
+        .await
+        .expect(400);
+    gateway.send(&Request::pay("k")).await.expect(201);
+    assert_eq!(upstream.executions(), 1);
+}
+
+/// Goal: a stored success is forgotten by force only; then its key is free.
+///
+/// Method: DELETE without and with `?force=true`; a 302 likewise; then other content.
+/// Evidence: 409 and the record as it was; afterwards the key executes again.
+#[tokio::test]
+async fn forgetting_a_success_needs_force() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    for (count, status) in [201, 302].into_iter().enumerate() {
+        let key = format!("stored-{status}");
+        upstream.next(Script::reply(status));
+        gateway.send(&Request::pay(&key)).await.expect(status);
+        forget(&gateway, &key, "").await.expect(409);
+        gateway.send(&Request::pay(&key)).await.expect(status);
+        assert_eq!(upstream.executions(), count * 2 + 1);
+
+        let forgotten = forget(&gateway, &key, "?force=true").await;
+        assert!((200..300).contains(&forgotten.status), "{forgotten}");
+        assert_eq!(gateway.state(&key).await, "expired");
+        let other = Request::post("/payments").key(&key).json(r#"{"amount":1}"#);
+        gateway.send(&other).await.expect(201);
+        assert_eq!(upstream.executions(), count * 2 + 2);
+    }
+    assert!(audit(&gateway).await.contains("forg"), "an audited forget");
+}
+
+/// Goal: errors are forgotten without force, what is open never.
+///
+/// Method: a 402, a 500, an unknown and a running key.
+/// Evidence: success for the first two; 409 for the others even by force; executions to match.
+#[tokio::test]
+async fn forgetting_what_is_open_is_refused() {
+    let upstream = Upstream::start();
+    let gateway = unknown(&upstream, "lost").await;
+    for status in [402, 500] {
+        let key = format!("error-{status}");
+        upstream.next(Script::reply(status));
+        gateway.send(&Request::pay(&key)).await.expect(status);
+        let forgotten = forget(&gateway, &key, "").await;
+        assert!(
+            (200..300).contains(&forgotten.status),
+            "{status}: {forgotten}"
+        );
+        gateway.send(&Request::pay(&key)).await.expect(201);
+    }
+    assert_eq!(upstream.executions(), 5);
+    upstream.next(Script::created().held());
+    let running = gateway.send_later(&Request::pay("running"));
+    upstream.begun(6).await;
+    for key in ["lost", "running"] {
+        for query in ["", "?force=true"] {
+            forget(&gateway, key, query).await.expect(409);
+        }
+    }
+    upstream.release();
+    within("the running one", running)
+        .await
+        .unwrap()
+        .expect(201);
+    gateway
+        .send(&Request::pay("lost"))
+        .await
+        .refused(409, "idempotency_outcome_unknown");
+    assert_eq!(upstream.executions(), 6);
+}
+
+/// Goal: a late answer cannot match a forgotten key.
+///
+/// Method: a timed-out execution is resolved as retryable and forgotten; then it answers.
+/// Evidence: the record stays expired; the next request is the second execution, its answer kept.
+#[tokio::test]
+async fn a_late_answer_to_a_forgotten_key() {
+    let upstream = Upstream::start();
+    upstream.next(Script::created().held());
+    let setup = crate::harness::Setup::with("").route("timeout: 300ms");
+    let gateway = setup.start(&upstream).await;
+    gateway
+        .send(&Request::pay("k"))
+        .await
+        .refused(504, "idempotency_outcome_unknown");
+    let body = json!({"outcome": "failed_retryable", "reason": "given up"});
+    resolve(&gateway, "k", body).await.expect(200);
+    forget(&gateway, "k", "").await;
+    let second = gateway.send(&Request::pay("k")).await.expect(201);
+    assert_eq!(second.text(), r#"{"execution":2}"#);
+    upstream.release();
+    upstream.ended(2).await;
+    // The late answer is on its way through the gateway; asking meanwhile must never show it.
+    for _ in 0..20 {
+        let replay = gateway.send(&Request::pay("k")).await.expect(201);
+        assert_eq!(replay.text(), r#"{"execution":2}"#);
+    }
+    assert_eq!(upstream.executions(), 2);
+}

@@ -1,0 +1,192 @@
+//! Answers that are too large to keep: delivered whole, remembered as not stored, never repeated.
+
+use crate::bodies::noise;
+use crate::harness::{
+    Connection, Gateway, Request, Response, Script, Upstream, script::Step, within,
+};
+
+/// The refusal of a completed key whose answer was not stored.
+#[track_caller]
+fn says_not_stored(answer: Response, status: u16) -> Response {
+    let answer = answer.refused(409, "idempotency_response_not_stored");
+    assert_eq!(answer.json()["original_status"], status, "{answer}");
+    assert_eq!(
+        answer.header("stripe-should-retry"),
+        Some("false"),
+        "{answer}"
+    );
+    answer
+}
+
+/// Goal: an oversized answer reaches its client whole and is never executed again.
+///
+/// Method: 5 MiB under the default limit, with a Content-Length and without.
+/// Evidence: every byte arrived; two retries get 409 with the original status; one execution.
+#[tokio::test]
+async fn delivered_whole_then_refused() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    let bytes = noise(5 << 20);
+    upstream.next(
+        Script::created()
+            .body(&bytes)
+            .header("Location", "/reports/1"),
+    );
+    let chunked = Script::created().chunks(bytes.chunks(60_000));
+    upstream.next(chunked.header("Location", "/reports/1"));
+    for (count, key) in ["declared", "undeclared"].into_iter().enumerate() {
+        let first = gateway.send(&Request::pay(key)).await.expect(201);
+        assert!(first.body == bytes, "{key}: whole");
+        assert_eq!(gateway.state(key).await, "completed");
+        for _ in 0..2 {
+            let refused = says_not_stored(gateway.send(&Request::pay(key)).await, 201);
+            assert_eq!(refused.header("location"), Some("/reports/1"), "{refused}");
+        }
+        assert_eq!(upstream.executions(), count + 1, "{key}");
+    }
+}
+
+/// Goal: the limit itself is stored, one byte more is not.
+///
+/// Method: bodies of 1024 and 1025 bytes under `max_body_size: 1KiB`, declared and in chunks.
+/// Evidence: replay and 409; one execution each.
+#[tokio::test]
+async fn the_limit_is_inclusive() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "max_body_size: 1KiB").await;
+    for (length, stored) in [(1_024, true), (1_025, false)] {
+        let bytes = noise(length);
+        for chunked in [false, true] {
+            let before = upstream.executions();
+            let script = Script::created();
+            upstream.next(if chunked {
+                script.chunks(bytes.chunks(100))
+            } else {
+                script.body(&bytes)
+            });
+            let key = format!("{length}-{chunked}");
+            assert_eq!(
+                gateway.send(&Request::pay(&key)).await.expect(201).body,
+                bytes
+            );
+            let second = gateway.send(&Request::pay(&key)).await;
+            if stored {
+                assert_eq!(second.expect(201).body, bytes);
+            } else {
+                says_not_stored(second, 201);
+            }
+            assert_eq!(upstream.executions(), before + 1, "{key}");
+        }
+    }
+}
+
+/// Goal: duplicates of an oversized answer do not execute either.
+///
+/// Method: ten duplicates at once, released when nine wait; declared and undeclared.
+/// Evidence: one execution; one whole answer, nine 409.
+#[tokio::test]
+async fn ten_duplicates_at_once() {
+    let bytes = noise(300_000);
+    let whole = Script::created().held();
+    for script in [
+        whole.clone().body(&bytes),
+        whole.chunks(bytes.chunks(10_000)),
+    ] {
+        let upstream = Upstream::start();
+        upstream.next(script);
+        let gateway = Gateway::start(&upstream, "max_body_size: 64KiB").await;
+        let requests = gateway.send_many(10, &Request::pay("k"));
+        upstream.begun(1).await;
+        gateway.until_met_in_flight(9).await;
+        upstream.release();
+        let mut delivered = 0;
+        for request in requests {
+            let answer = within("an answer", request).await.unwrap();
+            if answer.status == 201 {
+                assert!(answer.body == bytes);
+                delivered += 1;
+            } else {
+                says_not_stored(answer, 201);
+            }
+        }
+        assert_eq!((delivered, upstream.executions()), (1, 1));
+    }
+}
+
+/// Goal: an event stream flows at once and is settled at its head.
+///
+/// Method: one event, a hold, another event.
+/// Evidence: the first event is there and the key completed while the upstream holds; then 409.
+#[tokio::test]
+async fn an_event_stream_flows() {
+    let upstream = Upstream::start();
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked";
+    upstream.next(Script::steps(vec![
+        Step::Write(format!("{head}\r\n\r\nb\r\ndata: one\n\n\r\n").into()),
+        Step::Hold,
+        Step::Write(b"b\r\ndata: two\n\n\r\n0\r\n\r\n".to_vec()),
+    ]));
+    let gateway = Gateway::start(&upstream, "").await;
+    let mut connection = Connection::open(gateway.data()).await.unwrap();
+    connection.write(&Request::pay("k").bytes()).await.unwrap();
+    connection.until("data: one").await.unwrap();
+    assert_eq!(gateway.state("k").await, "completed");
+    says_not_stored(gateway.send(&Request::pay("k")).await, 200);
+
+    upstream.release();
+    let answer = connection.response().await.unwrap().expect(200);
+    assert_eq!(answer.text(), "data: one\n\ndata: two\n\n");
+    says_not_stored(gateway.send(&Request::pay("k")).await, 200);
+    assert_eq!(upstream.executions(), 1);
+}
+
+/// Goal: a truncation after the commit breaks the client's connection and leaves the state.
+///
+/// Method: 300 kB promised, 200 kB sent, closed; limit 64 KiB.
+/// Evidence: the client's answer is broken, not shortened; then 409; one execution.
+#[tokio::test]
+async fn a_truncation_beyond_the_limit_aborts() {
+    let upstream = Upstream::start();
+    upstream.next(Script::truncated(300_000, &noise(200_000)));
+    let gateway = Gateway::start(&upstream, "max_body_size: 64KiB").await;
+    assert!(
+        gateway.try_send(&Request::pay("k")).await.is_err(),
+        "no complete answer"
+    );
+    assert_eq!(gateway.state("k").await, "completed");
+    says_not_stored(gateway.send(&Request::pay("k")).await, 201);
+    assert_eq!(upstream.executions(), 1);
+}
+
+/// Goal: an oversized error follows its status, not its size.
+///
+/// Method: a 500 above the limit, then a success.
+/// Evidence: the 500 arrived whole; the retry is the second execution.
+#[tokio::test]
+async fn an_oversized_server_error_is_still_retryable() {
+    let upstream = Upstream::start();
+    let bytes = noise(100_000);
+    upstream.next(Script::reply(500).body(&bytes));
+    let gateway = Gateway::start(&upstream, "max_body_size: 1KiB").await;
+    assert!(gateway.send(&Request::pay("k")).await.expect(500).body == bytes);
+    gateway.send(&Request::pay("k")).await.expect(201);
+    assert_eq!(upstream.executions(), 2);
+}
+
+/// Goal: a client that leaves in the middle of an oversized answer changes nothing.
+///
+/// Method: read the head of 5 MiB, reset.
+/// Evidence: completed, 409 for the retry; one execution.
+#[tokio::test]
+async fn a_client_that_leaves_midway() {
+    let upstream = Upstream::start();
+    upstream.next(Script::created().body(noise(5 << 20)));
+    let gateway = Gateway::start(&upstream, "").await;
+    let mut connection = Connection::open(gateway.data()).await.unwrap();
+    connection.write(&Request::pay("k").bytes()).await.unwrap();
+    connection.until("\r\n\r\n").await.unwrap();
+    connection.reset();
+    gateway.until_state("k", "completed").await;
+    says_not_stored(gateway.send(&Request::pay("k")).await, 201);
+    assert_eq!(upstream.executions(), 1);
+}

@@ -1,0 +1,107 @@
+//! Named points at which a test makes this process die or freeze.
+//!
+//! Without the feature `failpoints`, which is off by default, `failpoint!` is nothing at all. With
+//! it, `ONLYONCE_FAILPOINT=name[:nth]=abort|kill|stop` makes the nth hit of that point write its name
+//! into the file that `ONLYONCE_FAILPOINT_FILE` names, and then end or stop the process.
+//!
+//! It lives here because this is the lowest crate that writes anything. The names are read off the
+//! source by the test `crash_points`, so they stand as literals inside the macro.
+
+/// Marks a point by its name, or by an expression that chooses among literal names, or `None`.
+#[cfg(not(feature = "failpoints"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! failpoint {
+    ($name:expr) => {{}};
+}
+
+/// Marks a point by its name, or by an expression that chooses among literal names, or `None`.
+#[cfg(feature = "failpoints")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! failpoint {
+    ($name:expr) => {
+        $crate::failpoint::hit($name)
+    };
+}
+
+#[cfg(feature = "failpoints")]
+pub use armed::hit;
+
+#[cfg(feature = "failpoints")]
+mod armed {
+    use std::{
+        sync::{
+            LazyLock,
+            atomic::{AtomicU32, Ordering},
+        },
+        thread,
+        time::Duration,
+    };
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    /// SIGSTOP reaches the thread that sent it a little later than the process; until then that
+    /// thread must not go on.
+    const STOP_SETTLES_IN: Duration = Duration::from_millis(100);
+
+    enum Action {
+        Abort,
+        Kill,
+        Stop,
+    }
+
+    struct Armed {
+        name: String,
+        nth: u32,
+        action: Action,
+        hits: AtomicU32,
+    }
+
+    static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
+        let wish = std::env::var("ONLYONCE_FAILPOINT").ok()?;
+        Some(parse(&wish).expect("ONLYONCE_FAILPOINT is name[:nth]=abort|kill|stop"))
+    });
+
+    fn parse(wish: &str) -> Option<Armed> {
+        let (point, action) = wish.split_once('=')?;
+        let (name, nth) = match point.split_once(':') {
+            Some((name, nth)) => (name, nth.parse().ok()?),
+            None => (point, 1),
+        };
+        let action = match action {
+            "abort" => Action::Abort,
+            "kill" => Action::Kill,
+            "stop" => Action::Stop,
+            _ => return None,
+        };
+        let name = name.to_owned();
+        let hits = AtomicU32::new(0);
+        Some(Armed {
+            name,
+            nth,
+            action,
+            hits,
+        })
+    }
+
+    /// The point `name` has been reached.
+    pub fn hit(name: impl Into<Option<&'static str>>) {
+        let (Some(armed), Some(name)) = (&*ARMED, name.into()) else {
+            return;
+        };
+        if armed.name != name || armed.hits.fetch_add(1, Ordering::SeqCst) + 1 != armed.nth {
+            return;
+        }
+        if let Some(file) = std::env::var_os("ONLYONCE_FAILPOINT_FILE") {
+            std::fs::write(file, name).expect("the test's file can be written");
+        }
+        let signal = |signal| kill_process(getpid(), signal).expect("a signal to this process");
+        match armed.action {
+            Action::Abort => std::process::abort(),
+            Action::Kill => signal(Signal::KILL),
+            Action::Stop => signal(Signal::STOP),
+        }
+        thread::sleep(STOP_SETTLES_IN);
+    }
+}
