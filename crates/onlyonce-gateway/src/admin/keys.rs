@@ -198,7 +198,11 @@ pub(super) async fn resolve(
         }
         _ => return Err(bad("`outcome` is `completed` or `failed_retryable`.")),
     };
-    let record = admin.0.engine.resolve(id, &resolution, reason).await?;
+    let record = admin
+        .0
+        .engine
+        .resolve(id, None, &resolution, reason)
+        .await?;
     shown(&admin, &record).await
 }
 

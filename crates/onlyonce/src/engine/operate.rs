@@ -1,11 +1,11 @@
 //! What operators do with a key, and what the background loops do: read, ask the machine, swap.
 
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
 use futures_util::future::join_all;
 
 use onlyonce_core::{
-    Record, RecordId, State,
+    AttemptId, Record, RecordId, State,
     machine::{self, Extended, Forgotten, Reaped, Resolution, Resolved, Swept},
     record::Change,
 };
@@ -23,6 +23,9 @@ pub enum OperateError {
     /// The key's state does not allow it.
     #[error("the key is {0}, which does not allow this; nothing was changed")]
     State(State),
+    /// The key has another attempt now than the one that was looked at.
+    #[error("the key has been executed again since it was looked at; nothing was changed")]
+    MovedOn,
     /// The operation took effect, so forgetting it would let a retry execute it again.
     #[error(
         "the operation took effect, and forgetting it would let a retry execute it again; nothing was changed"
@@ -39,18 +42,25 @@ enum Wish {
 }
 
 impl Engine {
-    /// Settles an unknown key by an operator's word.
+    /// Settles an unknown key by an operator's word about the attempt `seen`. Without one it is the
+    /// attempt that the key has when this is called: a wish that is long under way could otherwise
+    /// settle an attempt that nobody has looked at.
     ///
     /// # Errors
     /// [`OperateError`] says why nothing was changed.
     pub async fn resolve(
         &self,
         id: RecordId,
+        seen: Option<AttemptId>,
         resolution: &Resolution,
         reason: &str,
     ) -> Result<Record, OperateError> {
+        let about: OnceLock<AttemptId> = seen.map(OnceLock::from).unwrap_or_default();
         let record = self
             .operate(id, |record, _| {
+                if *about.get_or_init(|| record.attempt_id) != record.attempt_id {
+                    return Wish::No(OperateError::MovedOn);
+                }
                 let policy = self.policy(&record.route);
                 match machine::resolve(record, resolution, reason, &policy) {
                     Resolved::Write(change) => Wish::Write(change),

@@ -97,7 +97,9 @@ pub fn resolve(shared: &Shared, node: &Node) {
     let engine: Engine = node.engine.clone();
     node.runtime.spawn(async move {
         // An operator is told why not; here nobody listens.
-        let _ = engine.resolve(record.id, &resolution, reason).await;
+        let _ = engine
+            .resolve(record.id, Some(record.attempt_id), &resolution, reason)
+            .await;
     });
 }
 
