@@ -364,7 +364,7 @@ impl Store for SqliteStore {
         .await?;
         *self.walked.lock() = position;
         // Starting over after a restart costs a walk, so the place need not be durable each time.
-        let stretch = self.stretches.fetch_add(1, Ordering::Relaxed);
+        let stretch = self.stretches.fetch_add(1, Ordering::Relaxed) + 1;
         if stretch.is_multiple_of(STRETCHES_PER_NOTE) {
             self.writer.submit(Operation::WalkedTo(position)).await?;
         }

@@ -12,7 +12,7 @@ use crate::random_secret;
 /// The newest schema this program knows.
 pub(super) const VERSION: i64 = 1;
 /// How long a statement waits for a lock that a checkpoint holds.
-const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Statements that a connection keeps prepared.
 const PREPARED_STATEMENTS: usize = 64;
 
