@@ -15,6 +15,8 @@ pub mod codec;
 #[doc(hidden)]
 pub mod failpoint;
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(test)]
 mod soak;
 #[cfg(feature = "sqlite")]
@@ -24,6 +26,8 @@ pub mod sqlite;
 pub mod conformance;
 #[cfg(feature = "conformance")]
 pub mod faulty;
+#[cfg(feature = "conformance")]
+pub mod private;
 
 use std::{collections::BTreeMap, fmt};
 
