@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{bench, clock, config, demo, serve};
+use crate::{bench, clock, config, demo, migrate, serve};
 
 /// The exit code for an answer that is no.
 const NO: u8 = 1;
@@ -31,6 +31,8 @@ enum Command {
     /// The API and the proxy of the benchmark
     #[command(hide = true)]
     BenchStandIn(bench::StandInArgs),
+    /// Create the schema of a store or bring it up to date, or print its SQL
+    Migrate(migrate::MigrateArgs),
     /// Say everything that is wrong with a configuration file
     Check {
         /// The file
@@ -50,7 +52,7 @@ pub(crate) struct ServeArgs {
     /// Where to take requests
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Where to keep records: memory: or sqlite:FILE
+    /// Where to keep records: memory:, sqlite:FILE or postgres://…
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// End when the process that started this one does
@@ -63,6 +65,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Check { file } => return check(&file),
         Command::Serve(args) => in_runtime(serve::run(args)),
+        Command::Migrate(args) => in_runtime(migrate::run(args)),
         Command::Bench(args) => in_runtime(bench::run(args)),
         Command::BenchStandIn(args) => in_runtime(bench::run_stand_in(args)),
         Command::Demo(args) => in_runtime(demo::run(args)),

@@ -32,6 +32,7 @@ use std::{
 
 use http::Method;
 use onlyonce_core::policy::Policy;
+use onlyonce_store::postgres::Pooler;
 
 pub(crate) use backend::Backend;
 pub(crate) use diagnostics::{Diagnostic, Diagnostics};
@@ -121,6 +122,8 @@ pub(crate) struct StoreConfig {
     pub timeout: Duration,
     /// Whether `serve` brings its schema up to date.
     pub migrate: bool,
+    /// What stands between the gateway and a PostgreSQL server.
+    pub pooler: Pooler,
 }
 
 /// How often the background loops run.

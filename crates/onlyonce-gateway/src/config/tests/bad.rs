@@ -185,10 +185,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("tls: { cert: a, key: b }", "1:1: `tls`"),
     ("redis: { address: \"localhost:6379\" }", "1:1: `redis`"),
     ("limits: { burst: 1 }", "1:11: `burst`"),
-    (
-        "store: { url: \"postgres://db/x\" }",
-        "1:15: a postgres store",
-    ),
     ("store: { url: \"mysql://db/x\" }", "1:15: a mysql store"),
     ("store: { url: \"redis://db/0\" }", "1:15: a redis store"),
     ("store: { cache: \"redis://db\" }", "1:10: `cache`"),
@@ -197,11 +193,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
         "1:10: `encryption_key_env`",
     ),
     ("store: { spool_dir: /x }", "1:10: `spool_dir`"),
-    ("store: { pooler: transaction }", "1:10: `pooler`"),
-    (
-        "idempotency: { mode: distributed }",
-        "1:22: `mode: distributed`",
-    ),
     (
         "idempotency: { max_request_age: 5m }",
         "1:16: `max_request_age`",
