@@ -25,6 +25,8 @@ pub mod sqlite;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 #[cfg(feature = "conformance")]
+pub mod fault_proxy;
+#[cfg(feature = "conformance")]
 pub mod faulty;
 #[cfg(feature = "conformance")]
 pub mod private;
