@@ -26,7 +26,7 @@ mod unsupported;
 use std::{
     fs, io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -124,6 +124,8 @@ pub(crate) struct StoreConfig {
     pub migrate: bool,
     /// What stands between the gateway and a PostgreSQL server.
     pub pooler: Pooler,
+    /// Where results are kept that a shared store cannot take in time.
+    pub spool_dir: Option<PathBuf>,
 }
 
 /// How often the background loops run.

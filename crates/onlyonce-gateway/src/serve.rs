@@ -5,7 +5,7 @@ use std::{io::Write, process::ExitCode, sync::Arc, time::Duration};
 use anyhow::Context;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use onlyonce::{
-    Engine, EngineOptions,
+    Engine, EngineOptions, Spool,
     worker::{self, Pace},
 };
 use onlyonce_core::policy::Profile;
@@ -61,8 +61,13 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     tidy(metrics.clone());
     let store = open(&config).await.context("the store cannot be opened")?;
     demand_level(&config, &*store)?;
+    let spool = config.store.spool_dir.as_deref().map(|folder| {
+        Spool::open(folder)
+            .with_context(|| format!("store.spool_dir {} cannot be used", folder.display()))
+    });
     let options = EngineOptions {
         store_timeout: config.store.timeout,
+        spool: spool.transpose()?,
         ..Default::default()
     };
     let engine = Engine::start(store, options);

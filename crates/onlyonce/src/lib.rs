@@ -22,6 +22,7 @@ pub mod engine;
 pub mod layer;
 pub mod problem;
 pub mod seam;
+pub mod spool;
 pub mod stats;
 pub mod worker;
 
@@ -31,3 +32,4 @@ pub use layer::{IdempotencyLayer, IdempotencyService, Identify, Identity};
 pub use onlyonce_core::{Policy, policy};
 pub use problem::Problem;
 pub use seam::{DispatchGuard, GuardFailed, NotSent, Outcome};
+pub use spool::Spool;

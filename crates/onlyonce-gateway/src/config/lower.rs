@@ -201,7 +201,20 @@ fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
         pooler: section
             .word("pooler", &POOLERS, report)
             .unwrap_or(Pooler::None),
+        spool_dir: section
+            .scalar("spool_dir", report)
+            .map(|found| found.text.into()),
     };
+    if let Some(at) = section.place("spool_dir")
+        && config.url.mode_name() == "local"
+    {
+        report
+            .error(
+                at,
+                "`spool_dir` needs a store that several gateways can share",
+            )
+            .hint("an embedded store is on this machine's disk already");
+    }
     if let Some(at) = section.place("pooler")
         && !matches!(config.url, StoreUrl::Postgres(_))
     {

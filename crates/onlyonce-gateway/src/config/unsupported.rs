@@ -20,7 +20,6 @@ const FIELDS: &[(&Schema, &str)] = &[
     (&STORE, "cache"),
     (&STORE, "encryption_key_env"),
     (&STORE, "plain_settle"),
-    (&STORE, "spool_dir"),
     (&IDEMPOTENCY, "max_request_age"),
     (&IDEMPOTENCY, "request_time_header"),
     (&IDEMPOTENCY, "shadow"),

@@ -162,15 +162,15 @@ async fn a_rolling_restart_under_load() {
         .collect();
     let mut gateways = [a, b];
     for round in 0..if soak() { 8 } else { 2 } {
-        for index in 0..2 {
+        for (index, gateway) in gateways.iter_mut().enumerate() {
             tokio::time::sleep(ms(400)).await;
             // As a load balancer does: first no new requests, then the end.
             doors.lock().await[index] = None;
-            gateways[index].sigterm();
-            let status = gateways[index].exited().await;
+            gateway.sigterm();
+            let status = gateway.exited().await;
             assert!(status.success(), "round {round}: {status}");
-            gateways[index].restart().await;
-            doors.lock().await[index] = Some(gateways[index].data());
+            gateway.restart().await;
+            doors.lock().await[index] = Some(gateway.data());
         }
     }
     tokio::time::sleep(ms(300)).await;

@@ -304,3 +304,57 @@ async fn a_line_that_is_cut_slow_or_dead() {
         assert_eq!(upstream.executions_of(key), 1);
     }
 }
+
+/// Goal: a result that the store could not take in time survives the end of its gateway.
+///
+/// Method: the server stops while the upstream holds; the answer comes; the client is told after
+/// `completion_grace`; the gateway is killed with -9; server and gateway come back. With a spool,
+/// and without.
+/// Evidence: with it the key is completed with the answer, without it unknown; one execution each;
+/// nothing is left in the spool.
+#[tokio::test]
+async fn a_spool_keeps_what_the_store_cannot_take() {
+    for spooled in [true, false] {
+        let mut server = Postgres::start();
+        let upstream = Upstream::start();
+        upstream.next(Script::created().held());
+        let folder = tempfile::TempDir::new().unwrap();
+        let spool = folder.path().join("spool");
+        let mut options = "timeout: 500ms".to_owned();
+        if spooled {
+            options.push_str(&format!(", spool_dir: \"{}\"", spool.display()));
+        }
+        let setup = Setup::with("completion_grace: 300ms, lease: 1s").store(&server.url());
+        let mut gateway = setup.store_options(&options).start(&upstream).await;
+        let first = gateway.send_later(&Request::pay("k"));
+        upstream.begun(1).await;
+        server.stop();
+        upstream.release();
+        let told = first.await.unwrap();
+        told.refused(503, "idempotency_outcome_unknown");
+        let files = || std::fs::read_dir(&spool).map_or(0, Iterator::count);
+        if spooled {
+            eventually("the result to be in the spool", async || {
+                (files() == 1).then_some(())
+            })
+            .await;
+        }
+        gateway.kill9().await;
+        server.boot();
+        gateway.restart().await;
+        if spooled {
+            gateway.until_state("k", "completed").await;
+            let retry = gateway.send(&Request::pay("k")).await.expect(201);
+            assert_eq!(retry.text(), r#"{"execution":1}"#);
+            eventually("the spool to be empty", async || {
+                (files() == 0).then_some(())
+            })
+            .await;
+        } else {
+            gateway.until_state("k", "unknown").await;
+            let retry = gateway.send(&Request::pay("k")).await;
+            retry.refused(409, "idempotency_outcome_unknown");
+        }
+        assert_eq!(upstream.executions(), 1);
+    }
+}
