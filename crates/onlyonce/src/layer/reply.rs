@@ -99,10 +99,8 @@ fn with_room(headers: &HeaderMap) -> HeaderMap {
 }
 
 fn tell(headers: &mut HeaderMap, expires_at: Option<Timestamp>, generation: u32) {
-    if let Some(at) = expires_at {
-        if let Some(value) = date(at) {
-            headers.insert(EXPIRES, value);
-        }
+    if let Some(value) = expires_at.and_then(date) {
+        headers.insert(EXPIRES, value);
     }
     if generation > 1 {
         headers.insert(GENERATION, HeaderValue::from(generation));
