@@ -20,10 +20,11 @@ use std::{
 };
 
 use onlyonce_core::{
-    AttemptId, Policy, Recipe, RecipeId, Record, RecordId, Scope, ScopeHasher, Secret, Timestamp,
+    AttemptId, CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, ScopeHasher, Secret,
+    Timestamp,
     machine::{self, Admission, Refusal},
     policy::OnInFlight,
-    record::{Change, Draft, Revision, StoredResponse},
+    record::{Change, Revision, StoredResponse},
 };
 use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped, failpoint};
 use parking_lot::{Mutex, RwLock};
@@ -35,6 +36,7 @@ pub use attempt_ids::AttemptIds;
 pub use operate::OperateError;
 
 use crate::{
+    at_once::in_time,
     clock::{Clock, Moment},
     spool::Spool,
 };
@@ -49,8 +51,8 @@ const SECOND_LOOK: Duration = Duration::from_millis(500);
 const FIRST_POLL: Duration = Duration::from_millis(50);
 const LONGEST_POLL: Duration = Duration::from_secs(1);
 
-/// Fingerprint keys of scopes that are kept at hand.
-const MAX_HASHERS: usize = 10_000;
+/// Scopes of which it is kept at hand what the secret makes of them.
+const MAX_DERIVED: usize = 10_000;
 /// How long wake-ups are listened to after the last waiter has gone.
 const LINGER: Duration = Duration::from_secs(1);
 /// The unit in which room for request bodies is counted, in bytes.
@@ -130,8 +132,8 @@ struct Inner {
     running: AtomicUsize,
     /// Tells whoever waits for it that nothing is running any more.
     idle: Notify,
-    /// The fingerprint keys of scopes seen lately.
-    hashers: RwLock<HashMap<Scope, ScopeHasher>>,
+    /// Of scopes seen lately.
+    derived: RwLock<HashMap<Scope, Derived>>,
     /// Whether a task listens to the store's wake-ups: only while somebody waits, since otherwise
     /// every settlement would wake it for nothing.
     listening: Arc<AtomicBool>,
@@ -141,6 +143,15 @@ struct Inner {
     gathering: Arc<Semaphore>,
     /// Room for reservations that are looked after once they cannot be used.
     releasing: Arc<Semaphore>,
+}
+
+/// What the secret makes of a scope: the same for each of its requests.
+#[derive(Clone)]
+pub(crate) struct Derived {
+    /// The fingerprint key.
+    pub(crate) hasher: ScopeHasher,
+    /// The mark of a caller that nothing tells apart from others.
+    pub(crate) nobody: CallerMark,
 }
 
 /// Counts an execution for as long as it lives.
@@ -169,7 +180,7 @@ impl Engine {
             recipes: Mutex::default(),
             running: AtomicUsize::new(0),
             idle: Notify::new(),
-            hashers: RwLock::default(),
+            derived: RwLock::default(),
             listening: Arc::default(),
             executions: Arc::new(Semaphore::new(executions)),
             gathering: Arc::new(Semaphore::new(gathering)),
@@ -232,19 +243,22 @@ impl Engine {
         }
     }
 
-    /// The fingerprint key of `scope`.
-    pub(crate) fn scope_hasher(&self, scope: &Scope) -> ScopeHasher {
-        if let Some(known) = self.0.hashers.read().get(scope) {
+    /// What is derived from the secret for `scope`.
+    pub(crate) fn derived(&self, scope: &Scope) -> Derived {
+        if let Some(known) = self.0.derived.read().get(scope) {
             return known.clone();
         }
-        let hasher = self.secret().scope_hasher(scope.as_str());
-        let mut hashers = self.0.hashers.write();
-        if hashers.len() >= MAX_HASHERS {
+        let new = Derived {
+            hasher: self.secret().scope_hasher(scope.as_str()),
+            nobody: self.secret().caller_mark(scope.as_str(), &[]),
+        };
+        let mut derived = self.0.derived.write();
+        if derived.len() >= MAX_DERIVED {
             // They are made anew as they are needed.
-            hashers.clear();
+            derived.clear();
         }
-        hashers.insert(scope.clone(), hasher.clone());
-        hasher
+        derived.insert(scope.clone(), new.clone());
+        new
     }
 
     /// Requests of this process that wait for another one.
@@ -343,7 +357,7 @@ impl Engine {
             let Some(Reply { now, value: record }) = found.take() else {
                 let request = arrival.request(attempt_id, &policy.recipe);
                 failpoint!("engine.reserve.insert.before");
-                let reply = self.insert(machine::first(&request, policy)).await?;
+                let reply = self.insert(&request, policy).await?;
                 match reply.value {
                     Inserted::New(record) => {
                         failpoint!("engine.reserve.insert.after");
@@ -421,12 +435,17 @@ impl Engine {
     }
 
     /// Inserts, and asks a second time, with the same attempt id, if the first answer was lost.
-    async fn insert(&self, draft: Draft) -> Result<Reply<Inserted>, Unavailable> {
+    async fn insert(
+        &self,
+        request: &machine::Request,
+        policy: &Policy,
+    ) -> Result<Reply<Inserted>, Unavailable> {
         let store = &self.0.store;
         let timeout = self.0.options.store_timeout;
-        match within(timeout, store.insert_or_get(draft.clone())).await {
+        let insert = || store.insert_or_get(machine::first(request, policy));
+        match within(timeout, insert()).await {
             Err(error) if error.is_ambiguous() => {
-                let second = within(SECOND_LOOK, store.insert_or_get(draft)).await;
+                let second = within(SECOND_LOOK, insert()).await;
                 second.map_err(still_ambiguous)
             }
             outcome => outcome,
@@ -632,12 +651,10 @@ async fn within<T>(
     timeout: Duration,
     call: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    match tokio::time::timeout(timeout, call).await {
-        Ok(outcome) => outcome,
-        Err(_) => Err(StoreError::Ambiguous(
-            "the store did not answer in time".into(),
-        )),
-    }
+    in_time(timeout, call).await.unwrap_or_else(|| {
+        let late = "the store did not answer in time";
+        Err(StoreError::Ambiguous(late.into()))
+    })
 }
 
 /// Hands the store's wake-ups to the waiters, until nobody waits. One is woken; if the key has

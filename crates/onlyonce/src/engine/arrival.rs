@@ -69,7 +69,7 @@ impl Arrival {
     ) -> Self {
         Self {
             id: engine.secret().record_id(scope.as_str(), &key),
-            hasher: engine.scope_hasher(&scope),
+            hasher: engine.derived(&scope).hasher,
             scope,
             key,
             caller,

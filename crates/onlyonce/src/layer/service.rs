@@ -31,6 +31,7 @@ use super::{
     strip_hop_by_hop,
 };
 use crate::{
+    at_once::in_time,
     body::{Body, BoxError},
     engine::{Admitted, Arrival, Attempt, Unavailable, Woken},
     problem::Problem,
@@ -192,7 +193,7 @@ where
         }
     };
     // A body has as long to arrive as its answer has.
-    let gathered = tokio::time::timeout(shared.policy.timeout, gathered).await;
+    let gathered = in_time(shared.policy.timeout, gathered).await;
     let gathered = gathered.unwrap_or(Err(Problem::RequestTimeout));
     if matches!(
         gathered,
@@ -205,13 +206,12 @@ where
         .uri
         .path_and_query()
         .map_or("/", |target| target.as_str());
-    let secret = shared.engine.secret();
     let prefers = preferred_wait(&parts.headers);
     let arrival = Arrival::new(
         &shared.engine,
         identity.scope.clone(),
         key,
-        identity.mark(secret),
+        identity.mark_in(&shared.engine),
         shared.route.clone(),
         &parts.method,
         target,
