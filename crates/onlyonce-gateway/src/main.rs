@@ -13,6 +13,7 @@ mod serve;
 #[cfg(test)]
 mod soak;
 mod upstream;
+mod verify;
 
 use std::process::ExitCode;
 
