@@ -39,3 +39,4 @@ mod oversized;
 mod problems;
 mod replay;
 mod timeouts;
+mod verify;

@@ -173,17 +173,19 @@ fn expiry(all: [&Exchange; 3], executed: Executed) -> Finding {
         let why = "no answer says it; nobody demands a header for it";
         return Finding::not_applicable(check, why).with(&all);
     };
-    let finding = match httpdate::parse_http_date(date) {
-        Err(_) => Finding::trouble(check, Sure::Seen, format!("{name} is not a date: {date}")),
-        Ok(at) if at <= clock::now() => {
+    let at = httpdate::parse_http_date(date).ok();
+    let at = at.or_else(|| humantime::parse_rfc3339(date).ok());
+    let finding = match at {
+        None => Finding::trouble(check, Sure::Seen, format!("{name} is not a date: {date}")),
+        Some(at) if at <= clock::now() => {
             let seen = format!("{name} lies in the past: {date}");
             Finding::trouble(check, Sure::Seen, seen)
         }
-        Ok(_) if executed.more_than_once() => {
+        Some(_) if executed.more_than_once() => {
             let seen = format!("{name}: {date}, and yet the retry was executed");
             Finding::danger(check, executed.sure, seen)
         }
-        Ok(_) => Finding::pass(check, Sure::Seen, format!("{name}: {date}")),
+        Some(_) => Finding::pass(check, Sure::Seen, format!("{name}: {date}")),
     };
     finding.with(&all)
 }
