@@ -31,6 +31,7 @@ use super::{
     strip_hop_by_hop,
 };
 use crate::{
+    audit::Probe,
     body::{Body, BoxError},
     engine::{Admitted, Arrival, Attempt, Unavailable, Woken},
     problem::Problem,
@@ -80,6 +81,10 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (shared, inner) = (self.shared.clone(), self.inner.clone());
+        if let Some(probe) = request.extensions().get::<Probe>() {
+            let answer = probe.met(&shared, request.method());
+            return Box::pin(std::future::ready(Ok(answer)));
+        }
         Box::pin(async move {
             let arrived = Instant::now();
             let (mut parts, body) = request.into_parts();
