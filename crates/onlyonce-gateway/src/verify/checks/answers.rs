@@ -35,7 +35,10 @@ async fn kind(lab: &Lab, check: Check, kind: Kind, name: &str) -> anyhow::Result
         let why = format!("the answer, {}, is not of this kind", first.outcome());
         return Ok(Finding::cannot_tell(check, why).with(&[&first]));
     };
-    let differs = again.ok().and_then(|again| difference(answer, again));
+    let differs = match again.ok() {
+        Some(again) if again.status == answer.status => difference(answer, again),
+        _ => Some(format!("the retry was answered {}", again.outcome())),
+    };
     let size = answer.body.len();
     let finding = if executed.more_than_once() {
         Finding::danger(
@@ -43,7 +46,7 @@ async fn kind(lab: &Lab, check: Check, kind: Kind, name: &str) -> anyhow::Result
             executed.sure,
             format!("the retry made it: {}", executed.words()),
         )
-    } else if again.status() == first.status() && differs.is_none() {
+    } else if differs.is_none() {
         let length = match (kind, answer.chunked) {
             (Kind::Chunked, false) => "; they came with a length",
             _ => "",
@@ -54,8 +57,7 @@ async fn kind(lab: &Lab, check: Check, kind: Kind, name: &str) -> anyhow::Result
         let seen = "too large to keep: the retry is refused, and nothing is executed again";
         Finding::pass(check, executed.sure, seen)
     } else {
-        let seen = differs.unwrap_or_else(|| format!("the retry was answered {}", again.outcome()));
-        Finding::trouble(check, executed.sure, seen)
+        Finding::trouble(check, executed.sure, differs.unwrap_or_default())
     };
     Ok(finding.with(&[&first, &again]))
 }

@@ -34,7 +34,7 @@ pub(super) fn bars(race: &[Exchange]) -> (Vec<Bar>, f64) {
             faces.push(one);
             faces.len() - 1
         });
-        // Answers with the same bytes have the same letter.
+        // The same answer has the same letter.
         let before = faces.iter().take(face).filter(|face| face.ok().is_some());
         let says = match one.ok() {
             Some(_) => format!("{} {}", one.outcome(), letter(before.count())),
@@ -104,6 +104,6 @@ pub(super) fn draw(race: &[Exchange], width: usize) -> String {
         let pad = " ".repeat(from);
         picture.push_str(&format!("{count:>7} {pad}├{line}┤ {}\n", bar.says));
     }
-    picture.push_str("        The same letter is the same answer, byte for byte.\n");
+    picture.push_str("        The same letter is the same answer.\n");
     picture
 }
