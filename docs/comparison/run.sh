@@ -69,7 +69,7 @@ for peer in "${peers[@]}"; do
     esac
     # These can demand a key; the others leave that to the application.
     case "$peer" in
-        idempotent | onlyonce) optional= ;;
+        drf-idempotency | idempotent | onlyonce) optional= ;;
         *) optional=--key-optional ;;
     esac
     arguments=(--profile "$profile" --body "$folder/body.json" --count-url "http://127.0.0.1:$port/count"

@@ -32,7 +32,10 @@ settings.configure(
         "drf_idempotency",
     ],
     MIDDLEWARE=["drf_idempotency.middleware.IdempotencyMiddleware"],
-    IDEMPOTENCY={"BACKEND": "drf_idempotency.backends.database.DatabaseBackend"},
+    IDEMPOTENCY={
+        "BACKEND": "drf_idempotency.backends.database.DatabaseBackend",
+        "REQUIRE_KEY": True,
+    },
 )
 django.setup()
 call_command("migrate", verbosity=0)
