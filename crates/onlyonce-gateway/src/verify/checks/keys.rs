@@ -81,7 +81,10 @@ pub(super) async fn quoted(lab: &Lab) -> anyhow::Result<Finding> {
 /// What one bad key led to.
 struct Tried {
     name: &'static str,
+    /// A fault: whether it is dangerous, and why.
     verdict: Result<(), (bool, String)>,
+    /// Whether nobody knows how often it was executed.
+    unsure: bool,
     sure: Sure,
     exchanges: Vec<Exchange>,
 }
@@ -143,6 +146,10 @@ pub(super) async fn bad(lab: &Lab) -> anyhow::Result<Finding> {
             ),
         };
         let shown: Vec<&Exchange> = tried.iter().flat_map(|one| one.exchanges.first()).collect();
+        if let Some(one) = tried.iter().find(|one| one.unsure) {
+            let why = format!("{}: every answer is the same; name a --count-url", one.name);
+            return Ok(Finding::cannot_tell(check, why).with(&shown));
+        }
         return Ok(Finding::pass(check, tried[0].sure, seen).with(&shown));
     };
     let words = faults.iter().filter_map(|one| {
@@ -185,6 +192,7 @@ async fn twice(
     Ok(Tried {
         name,
         verdict,
+        unsure: executed.times.is_none(),
         sure: executed.sure,
         exchanges: vec![first, second],
     })

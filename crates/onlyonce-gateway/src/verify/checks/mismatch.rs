@@ -38,20 +38,24 @@ pub(super) async fn other_body(lab: &Lab) -> anyhow::Result<Vec<Finding>> {
     let watch = lab.watch().await?;
     let again = lab.send("the first again", request).await;
     let after = lab.executed(&watch, &[]).await?;
-    let ran_again = match after.sure {
+    let marked = again.ok().is_some_and(|answer| answer.marker().is_some());
+    let sure = match after.sure {
+        Sure::Counted => Sure::Counted,
+        _ if lab.tells_apart => Sure::Answers,
+        _ if marked => Sure::Word,
+        _ => Sure::No,
+    };
+    let ran_again = match sure {
         Sure::Counted => after.times != Some(0),
-        _ => lab.tells_apart && lab.is_done(&again) && !again.same_as(&first),
+        _ => lab.is_done(&again) && !again.same_as(&first),
     };
     let check = Check::MismatchKeeps;
     let keeps = if ran_again {
-        let sure = if after.sure == Sure::Counted {
-            after.sure
-        } else {
-            Sure::Answers
-        };
         Finding::danger(check, sure, "the first request was executed again")
+    } else if again.same_as(&first) && sure == Sure::No {
+        Finding::cannot_tell(check, "every answer is the same; name a --count-url")
     } else if again.same_as(&first) {
-        Finding::pass(check, after.sure, "it got its answer again")
+        Finding::pass(check, sure, "it got its answer again")
     } else {
         let seen = format!("its retry was answered {}", again.outcome());
         Finding::trouble(check, after.sure, seen)

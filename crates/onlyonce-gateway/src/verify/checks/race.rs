@@ -95,12 +95,14 @@ pub(super) async fn in_flight(lab: &Lab) -> anyhow::Result<Finding> {
     let executed = lab.executed(&watch, &[&first, &second, &after]).await?;
     let finding = if executed.more_than_once() {
         let seen = format!(
-            "a running request and its duplicate were {}",
+            "a running request, its duplicate and a later retry were {}",
             executed.words()
         );
         Finding::danger(check, executed.sure, seen)
     } else if second.sent >= first.ended {
         Finding::cannot_tell(check, TOO_FAST)
+    } else if lab.is_done(&second) && executed.times.is_none() {
+        Finding::cannot_tell(check, "every answer is the same; name a --count-url")
     } else if lab.is_done(&second) && second.same_as(&first) {
         Finding::pass(
             check,

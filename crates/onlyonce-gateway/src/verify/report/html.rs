@@ -17,7 +17,7 @@ const WIDTH: f64 = 620.0;
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;\
     padding:0 1rem;color:#1b1f24;background:#fff}table{border-collapse:collapse;width:100%}\
     td,th{text-align:left;vertical-align:top;padding:.35rem .6rem;border-bottom:1px solid #d0d7de}\
-    .pass{color:#116329}.fail{color:#a40e26;font-weight:600}.not_applicable,.cannot_tell{color:#57606a}\
+    td:nth-child(-n+3){white-space:nowrap}.pass{color:#116329}.fail{color:#a40e26;font-weight:600}.not_applicable,.cannot_tell{color:#57606a}\
     pre{background:#f6f8fa;padding:.6rem;overflow-x:auto;font-size:12px;white-space:pre-wrap;\
     overflow-wrap:anywhere}section{margin:2rem 0}.cost{border-left:4px solid #a40e26;padding-left:.8rem}\
     svg{max-width:100%;font:11px system-ui,sans-serif}summary{cursor:pointer}";
