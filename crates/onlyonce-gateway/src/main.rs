@@ -10,6 +10,7 @@ mod clock;
 mod config;
 mod demo;
 mod edge;
+mod migrate;
 mod serve;
 #[cfg(test)]
 mod soak;

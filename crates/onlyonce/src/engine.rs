@@ -34,7 +34,10 @@ pub use attempt::{Attempt, Began, Ended, Kept};
 pub use attempt_ids::AttemptIds;
 pub use operate::OperateError;
 
-use crate::clock::{Clock, Moment};
+use crate::{
+    clock::{Clock, Moment},
+    spool::Spool,
+};
 use waiters::Waiters;
 
 /// Rounds of "swap, lost, look again" before a request is told that the store is unavailable.
@@ -68,6 +71,8 @@ pub struct EngineOptions {
     pub max_gathered_bytes: usize,
     /// Where the ids of new attempts come from.
     pub attempt_ids: AttemptIds,
+    /// Where results are kept that a shared store cannot take in time.
+    pub spool: Option<Spool>,
 }
 
 impl Default for EngineOptions {
@@ -78,6 +83,7 @@ impl Default for EngineOptions {
             max_executions: 10_000,
             max_gathered_bytes: 256 << 20,
             attempt_ids: AttemptIds::random(),
+            spool: None,
         }
     }
 }
@@ -174,6 +180,11 @@ impl Engine {
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.0.store
+    }
+
+    /// Where results are kept that the store cannot take in time.
+    pub fn spool(&self) -> Option<&Spool> {
+        self.0.options.spool.as_ref()
     }
 
     /// The secret of the store.

@@ -23,6 +23,7 @@ pub mod engine;
 pub mod layer;
 pub mod problem;
 pub mod seam;
+pub mod spool;
 pub mod stats;
 pub mod worker;
 
@@ -32,3 +33,4 @@ pub use layer::{IdempotencyLayer, IdempotencyService, Identify, Identity};
 pub use onlyonce_core::{Policy, policy};
 pub use problem::Problem;
 pub use seam::{DispatchGuard, GuardFailed, NotSent, Outcome};
+pub use spool::Spool;

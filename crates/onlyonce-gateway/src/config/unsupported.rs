@@ -20,8 +20,6 @@ const FIELDS: &[(&Schema, &str)] = &[
     (&STORE, "cache"),
     (&STORE, "encryption_key_env"),
     (&STORE, "plain_settle"),
-    (&STORE, "pooler"),
-    (&STORE, "spool_dir"),
     (&IDEMPOTENCY, "max_request_age"),
     (&IDEMPOTENCY, "request_time_header"),
     (&IDEMPOTENCY, "shadow"),
@@ -33,10 +31,8 @@ const FIELDS: &[(&Schema, &str)] = &[
 /// Values of fields that are supported otherwise; a URL counts by its scheme.
 const VALUES: &[(&Schema, &str, &str)] = &[
     (&BACKEND, "url", "https"),
-    (&STORE, "url", "postgres"),
     (&STORE, "url", "mysql"),
     (&STORE, "url", "redis"),
-    (&IDEMPOTENCY, "mode", "distributed"),
     (&IDEMPOTENCY, "reconcile", "{ … }"),
 ];
 

@@ -299,6 +299,20 @@ impl Attempt {
 }
 
 impl Engine {
+    /// A result of `attempt` that was kept elsewhere meets what `record` says now.
+    pub(crate) async fn settle_late(
+        &self,
+        record: Record,
+        attempt: AttemptId,
+        settlement: &Settlement,
+        policy: &Arc<Policy>,
+    ) {
+        let began = self.0.options.clock.moment();
+        let mut late = Attempt::new(self.clone(), record, began, Began::New, policy);
+        late.attempt_id = attempt;
+        late.settle(settlement).await;
+    }
+
     /// Releases a reservation that may or may not have been written, once that can be found out.
     /// Nothing was sent for it.
     pub(super) fn release_later(&self, id: RecordId, attempt: AttemptId, policy: Arc<Policy>) {

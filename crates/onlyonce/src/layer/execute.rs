@@ -422,7 +422,7 @@ async fn end_without(
         // What it says is true whether or not the store has heard it.
         () = tokio::time::sleep(shared.policy.completion_grace) => {
             client.tell(told);
-            settle.await;
+            spooled(shared, attempt, &settlement, settle).await;
         }
     }
 }
@@ -444,7 +444,7 @@ async fn settle(
         () = tokio::time::sleep(shared.policy.completion_grace) => {
             shared.stats.count(Event::StoreError);
             client.tell(Problem::NotDurable.response(&shared.policy));
-            settle.await;
+            spooled(shared, attempt, settlement, settle).await;
             return None;
         }
     };
@@ -452,6 +452,28 @@ async fn settle(
         client.tell(Problem::NotDurable.response(&shared.policy));
     }
     ended
+}
+
+/// Waits for `settle` with the result on this machine's disk, where there is a spool: should the
+/// process end first, the next one takes it from there.
+async fn spooled(
+    shared: &Shared,
+    attempt: &Attempt,
+    settlement: &Settlement,
+    settle: impl Future<Output = Option<Ended>>,
+) {
+    let Some(spool) = shared.engine.spool() else {
+        settle.await;
+        return;
+    };
+    let record = attempt.record();
+    let kept = spool.keep(&record, settlement).await;
+    if let Err(error) = &kept {
+        tracing::error!(%error, "a result could be kept neither by the store nor by the spool");
+    }
+    if settle.await.is_some() && matches!(kept, Ok(true)) {
+        spool.remove(record.id, record.attempt_id).await;
+    }
 }
 
 /// Tries to settle for as long as an execution may take.
