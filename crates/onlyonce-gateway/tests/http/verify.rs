@@ -12,7 +12,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::harness::{Setup, process::binary};
+use crate::{
+    harness::{Gateway, Setup, process::binary},
+    postgres::database,
+};
 use stub::{Defect, Stub};
 
 /// A run of the real binary may take this long.
@@ -170,6 +173,26 @@ async fn the_gateway_is_green_in_each_dialect() {
             matches!(left.as_slice(), [one] if one.starts_with("\"two-nodes\"")),
             "{dialect}: {left:#?}"
         );
+        assert_eq!(run.code, Some(0));
+    }
+}
+
+/// Two gateways on one PostgreSQL: every check there is, two nodes among them.
+#[tokio::test]
+async fn two_gateways_are_green_in_each_dialect() {
+    for dialect in ["ietf", "stripe", "runway"] {
+        let stub = Stub::start(Defect::Replay).await;
+        let options = format!("enforce: true, dialect: {dialect}");
+        let setup = Setup::with(&options).store(&database());
+        let here = setup.clone().start_before(&stub.url("")).await;
+        let there = setup.start_before(&stub.url("")).await;
+        let at = |gateway: &Gateway, path: &str| format!("http://{}{path}", gateway.data());
+        let second = at(&there, "/pay");
+        let mut arguments = all_about(&stub, &at(&here, "/other"), Some(&second));
+        arguments.push(format!("--profile={dialect}"));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let run = verify(&at(&here, "/pay"), &arguments).await;
+        assert_eq!(run.other_than(&["pass"]), Vec::<String>::new(), "{dialect}");
         assert_eq!(run.code, Some(0));
     }
 }
