@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admin;
+mod audit;
 mod bench;
 mod cli;
 mod clock;
@@ -14,6 +15,7 @@ mod serve;
 #[cfg(test)]
 mod soak;
 mod upstream;
+mod verify;
 
 use std::process::ExitCode;
 

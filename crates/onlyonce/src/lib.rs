@@ -17,6 +17,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod at_once;
+pub mod audit;
 pub mod body;
 pub mod clock;
 pub mod engine;

@@ -12,6 +12,7 @@ mod harness;
 
 mod admin_api;
 mod asking;
+mod audit;
 mod bad_input;
 mod bad_input_framing;
 mod bad_input_http2;
@@ -42,3 +43,4 @@ mod postgres_schema;
 mod problems;
 mod replay;
 mod timeouts;
+mod verify;

@@ -32,6 +32,7 @@ use super::{
 };
 use crate::{
     at_once::in_time,
+    audit::Probe,
     body::{Body, BoxError},
     engine::{Admitted, Arrival, Attempt, Unavailable, Woken},
     problem::Problem,
@@ -81,6 +82,10 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (shared, inner) = (self.shared.clone(), self.inner.clone());
+        if let Some(probe) = request.extensions().get::<Probe>() {
+            let answer = probe.met(&shared, request.method());
+            return Box::pin(std::future::ready(Ok(answer)));
+        }
         Box::pin(async move {
             let arrived = Instant::now();
             let (mut parts, body) = request.into_parts();
