@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admin;
+mod auth;
 mod bench;
 mod cli;
 mod clock;

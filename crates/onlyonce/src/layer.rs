@@ -55,6 +55,14 @@ impl Identity {
         }
     }
 
+    /// An authenticated client that has a namespace of its own on each route.
+    pub fn client_of_route(route: &str, id: &str) -> Self {
+        Self {
+            scope: Scope::route(route, Some(id)),
+            caller: None,
+        }
+    }
+
     /// A caller in a scope that others use as well. Whoever uses the same key with other `caller`
     /// bytes is refused; the bytes themselves are kept as a keyed hash only.
     pub fn shared(scope: Scope, caller: Vec<Vec<u8>>) -> Self {

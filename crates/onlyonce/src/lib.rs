@@ -20,6 +20,7 @@ pub mod body;
 pub mod clock;
 pub mod engine;
 pub mod layer;
+pub mod limits;
 pub mod problem;
 pub mod seam;
 pub mod stats;

@@ -74,6 +74,15 @@ pub(super) fn section_contradictions(
     }
 }
 
+/// A route says how it authenticates, and there is no authentication.
+pub(super) fn auth_of_route(route: &WrittenRoute<'_>, has_auth: bool, report: &mut Report<'_>) {
+    if let Some(at) = route.auth_at.filter(|_| !has_auth) {
+        report
+            .error(at, "a route with `auth`, and no `auth` at the top level")
+            .hint("configure `auth`, or leave it out here");
+    }
+}
+
 /// Contradictions of a protected route.
 pub(super) fn contradictions(
     ruled: &Ruled<'_, '_>,

@@ -1,21 +1,19 @@
 //! What the contract names and this version does not do yet.
 //!
-//! Such a field is refused, never passed over: whoever writes `auth` and gets a gateway that lets
-//! everybody in has lost more than one that does not start. Supporting something means taking its
+//! Such a field is refused, never passed over: whoever writes `tls` and gets a gateway that speaks
+//! plain text has lost more than one whose gateway does not start. Supporting something means taking its
 //! line out of here and giving it a reader.
 
 use super::{
     diagnostics::Report,
-    fields::{BACKEND, IDEMPOTENCY, LIMITS, ROUTE, STORE, Schema, TOP},
+    fields::{BACKEND, EXTERNAL, IDEMPOTENCY, JWT, LIMITS, ROUTE, STORE, Schema, TOP},
     tree::Span,
 };
 
 /// Fields, by section.
 const FIELDS: &[(&Schema, &str)] = &[
-    (&TOP, "auth"),
     (&TOP, "redis"),
     (&TOP, "tls"),
-    (&ROUTE, "auth"),
     (&ROUTE, "shadow"),
     (&STORE, "cache"),
     (&STORE, "encryption_key_env"),
@@ -33,6 +31,8 @@ const FIELDS: &[(&Schema, &str)] = &[
 /// Values of fields that are supported otherwise; a URL counts by its scheme.
 const VALUES: &[(&Schema, &str, &str)] = &[
     (&BACKEND, "url", "https"),
+    (&EXTERNAL, "url", "https"),
+    (&JWT, "jwks_url", "https"),
     (&STORE, "url", "postgres"),
     (&STORE, "url", "mysql"),
     (&STORE, "url", "redis"),

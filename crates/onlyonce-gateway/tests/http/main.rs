@@ -25,6 +25,8 @@ mod fingerprint;
 mod forwarding;
 mod hang_ups;
 mod harness_checks;
+mod identity;
+mod identity_tokens;
 mod idle;
 mod in_flight;
 mod keys;

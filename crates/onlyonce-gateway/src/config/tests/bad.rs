@@ -181,7 +181,14 @@ const OPTIONS: &[(&str, &str)] = &[
 
 /// What is still to come, by the text that stands before a good route.
 const UNSUPPORTED: &[(&str, &str)] = &[
-    ("auth: { jwt: { issuer: x } }", "1:1: `auth`"),
+    (
+        "auth: { jwt: { jwks_url: \"https://id/keys\" } }",
+        "1:26: `jwks_url` with `https://`",
+    ),
+    (
+        "auth: { external: { url: \"https://id\", client_id_header: X-C } }",
+        "1:26: `url` with `https://`",
+    ),
     ("tls: { cert: a, key: b }", "1:1: `tls`"),
     ("redis: { address: \"localhost:6379\" }", "1:1: `redis`"),
     ("limits: { burst: 1 }", "1:11: `burst`"),
@@ -289,7 +296,7 @@ const ROUTES: &[(&str, &[&str])] = &[
     ),
     (
         "routes: [{ id: a, path: /, auth: optional, backends: [{ url: http://u }] }]",
-        &["1:28: `auth` is not supported by this version yet"],
+        &["1:34: a route with `auth`, and no `auth` at the top level"],
     ),
     (
         "routes: [{ id: a, path: /, timeout: 1s, backends: [{ url: http://u }], idempotency: { timeout: 2s } }]",
@@ -408,12 +415,20 @@ fn a_default_for_an_unreadable_value_contradicts_nothing() {
 /// Method: put the same variable into every field of every section, alone and as a list.
 #[test]
 fn a_secret_from_the_environment_is_not_printed() {
-    use crate::config::fields::{ADMIN, FINGERPRINT, IDEMPOTENCY, LIMITS, STORE, TOP, WORKERS};
+    use crate::config::fields::{
+        ADMIN, API_KEY, AUTH, EXTERNAL, FINGERPRINT, IDEMPOTENCY, JWT, LIMITS, STORE, TOP,
+        TRUSTED_HEADER, WORKERS,
+    };
     let sections = [
         (&TOP, "", "\n"),
         (&ADMIN, "admin: { ", " }\n"),
         (&STORE, "store: { ", " }\n"),
         (&WORKERS, "workers: { ", " }\n"),
+        (&AUTH, "auth: { ", " }\n"),
+        (&API_KEY, "auth: { api_keys: [{ ", " }] }\n"),
+        (&JWT, "auth: { jwt: { ", " } }\n"),
+        (&TRUSTED_HEADER, "auth: { trusted_header: { ", " } }\n"),
+        (&EXTERNAL, "auth: { external: { ", " } }\n"),
         (&LIMITS, "limits: { ", " }\n"),
         (&IDEMPOTENCY, "idempotency: { ", " }\n"),
         (&FINGERPRINT, "idempotency: { fingerprint: { ", " } }\n"),
