@@ -7,7 +7,9 @@
 mod arrival;
 mod attempt;
 mod attempt_ids;
+mod breaker;
 mod operate;
+mod room;
 mod waiters;
 
 use std::{
@@ -34,7 +36,11 @@ pub use attempt::{Attempt, Began, Ended, Kept};
 pub use attempt_ids::AttemptIds;
 pub use operate::OperateError;
 
-use crate::clock::{Clock, Moment};
+use crate::{
+    clock::{Clock, Moment},
+    limits::{Limited, Limiter},
+};
+use breaker::Breaker;
 use waiters::Waiters;
 
 /// Rounds of "swap, lost, look again" before a request is told that the store is unavailable.
@@ -98,6 +104,8 @@ pub enum Admitted {
     InFlight(OnInFlight),
     /// No.
     Refused(Refusal),
+    /// The key is not known, and its client may not bring a new one.
+    Limited(Limited),
 }
 
 /// A stored answer and what a client is told beside it.
@@ -135,6 +143,10 @@ struct Inner {
     gathering: Arc<Semaphore>,
     /// Room for reservations that are looked after once they cannot be used.
     releasing: Arc<Semaphore>,
+    /// What each client has taken of its share.
+    limiter: Arc<Limiter>,
+    /// Whether the store is worth asking.
+    breaker: Breaker,
 }
 
 /// Counts an execution for as long as it lives.
@@ -168,6 +180,8 @@ impl Engine {
             executions: Arc::new(Semaphore::new(executions)),
             gathering: Arc::new(Semaphore::new(gathering)),
             releasing: Arc::new(Semaphore::new(MAX_RELEASING)),
+            limiter: Arc::default(),
+            breaker: Breaker::new(),
         }))
     }
 
@@ -303,6 +317,7 @@ impl Engine {
         arrival: &mut Arrival,
         policy: &Arc<Policy>,
     ) -> Result<Admitted, Unavailable> {
+        self.unless_open()?;
         // The lease is counted from before the reservation was sent.
         let began = self.0.options.clock.moment();
         let attempt_id = self.0.options.attempt_ids.fresh();
@@ -330,20 +345,10 @@ impl Engine {
         let mut found: Option<Reply<Record>> = None;
         for _ in 0..MAX_ROUNDS {
             let Some(Reply { now, value: record }) = found.take() else {
-                let request = arrival.request(attempt_id, &policy.recipe);
-                failpoint!("engine.reserve.insert.before");
-                let reply = self.insert(machine::first(&request, policy)).await?;
-                match reply.value {
-                    Inserted::New(record) => {
-                        failpoint!("engine.reserve.insert.after");
-                        return own(record, began_as);
-                    }
-                    Inserted::Existing(record) => {
-                        found = Some(Reply {
-                            now: reply.now,
-                            value: record,
-                        });
-                    }
+                match self.make(attempt_id, arrival, policy).await? {
+                    Made::New(record) => return own(*record, began_as),
+                    Made::There(reply) => found = Some(*reply),
+                    Made::Limited(limited) => return Ok(Admitted::Limited(limited)),
                 }
                 continue;
             };
@@ -397,6 +402,54 @@ impl Engine {
         Err(Unavailable(StoreError::Unavailable(busy.into())))
     }
 
+    /// Makes the record of a key that nobody has used, where its client may. Where it may not, only
+    /// looks: a key that is known goes on as usual, and one that is not leaves no trace.
+    async fn make(
+        &self,
+        attempt_id: AttemptId,
+        arrival: &mut Arrival,
+        policy: &Policy,
+    ) -> Result<Made, Unavailable> {
+        let room = match self.room_for_new_key(arrival, policy).await? {
+            Ok(room) => room,
+            Err(limited) => {
+                let looked = self.bounded_read(self.0.store.lookup(arrival.id())).await;
+                let reply = self.only_looked(looked)?;
+                return match reply.value {
+                    Some(record) if arrival.is_about(&record) => Ok(Made::There(Box::new(Reply {
+                        now: reply.now,
+                        value: record,
+                    }))),
+                    Some(_) => Err(Unavailable(StoreError::Collision)),
+                    None => Ok(Made::Limited(limited)),
+                };
+            }
+        };
+        let request = arrival.request(attempt_id, &policy.recipe);
+        failpoint!("engine.reserve.insert.before");
+        let reply = match self.watched(self.insert(machine::first(&request, policy)).await) {
+            Ok(reply) => reply,
+            Err(error) => {
+                if error.is_ambiguous() {
+                    // It may have been made after all.
+                    room.used();
+                }
+                return Err(Unavailable(error));
+            }
+        };
+        Ok(match reply.value {
+            Inserted::New(record) => {
+                failpoint!("engine.reserve.insert.after");
+                room.used();
+                Made::New(Box::new(record))
+            }
+            Inserted::Existing(record) => Made::There(Box::new(Reply {
+                now: reply.now,
+                value: record,
+            })),
+        })
+    }
+
     async fn nudge(&self, refusal: Refusal, record: &Record) -> Refusal {
         if let Refusal::OutcomeUnknown {
             nudge: Some(change),
@@ -410,7 +463,7 @@ impl Engine {
     }
 
     /// Inserts, and asks a second time, with the same attempt id, if the first answer was lost.
-    async fn insert(&self, draft: Draft) -> Result<Reply<Inserted>, Unavailable> {
+    async fn insert(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
         let store = &self.0.store;
         let timeout = self.0.options.store_timeout;
         match within(timeout, store.insert_or_get(draft.clone())).await {
@@ -420,7 +473,6 @@ impl Engine {
             }
             outcome => outcome,
         }
-        .map_err(Unavailable)
     }
 
     async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
@@ -436,13 +488,14 @@ impl Engine {
         expected: Revision,
         change: Change,
     ) -> Result<Reply<Swapped>, StoreError> {
-        match self.swap(expected, change.clone()).await {
+        let outcome = match self.swap(expected, change.clone()).await {
             Err(error) if error.is_ambiguous() => {
                 let second = within(SECOND_LOOK, self.0.store.swap(expected, change)).await;
                 second.map_err(still_ambiguous)
             }
             outcome => outcome,
-        }
+        };
+        self.watched(outcome)
     }
 
     async fn bounded_read<T>(
@@ -498,7 +551,8 @@ impl Engine {
         let mut pause = FIRST_POLL;
         let mut bounds = (policy.waiters_per_key, policy.waiters);
         loop {
-            let Some(mut place) = self.0.waiters.join(id, bounds.0, bounds.1) else {
+            let client = arrival.client().clone();
+            let Some(mut place) = self.0.waiters.join(id, client, bounds) else {
                 return Ok(None);
             };
             // Whoever was woken for nothing does not lose its place to newcomers.
@@ -569,10 +623,11 @@ impl Engine {
                 now: reply.now,
                 value: Some(reply.value),
             },
-            None => self
-                .bounded_read(self.0.store.lookup(arrival.id()))
-                .await
-                .map_err(Unavailable)?,
+            None => {
+                self.unless_open()?;
+                let looked = self.bounded_read(self.0.store.lookup(arrival.id())).await;
+                self.watched(looked).map_err(Unavailable)?
+            }
         };
         let Some(record) = reply.value else {
             return Ok(None);
@@ -580,6 +635,14 @@ impl Engine {
         let recipe = self.recipe(record.recipe, policy).await?;
         Ok(self.judge(&record, reply.now, arrival, policy, &recipe))
     }
+}
+
+/// What came of making a key's record.
+enum Made {
+    New(Box<Record>),
+    /// It was there.
+    There(Box<Reply<Record>>),
+    Limited(Limited),
 }
 
 /// Why a wait ended before its deadline.

@@ -25,6 +25,7 @@ pub use service::IdempotencyService;
 
 use crate::{
     engine::{Engine, Unavailable},
+    limits::Client,
     stats::RouteStats,
 };
 
@@ -35,6 +36,8 @@ pub struct Identity {
     pub scope: Scope,
     /// What tells callers apart where they share the scope; empty where they do not.
     caller: Option<Vec<Vec<u8>>>,
+    /// The id of an authenticated client.
+    client: Option<Arc<str>>,
 }
 
 impl std::fmt::Debug for Identity {
@@ -52,6 +55,7 @@ impl Identity {
         Self {
             scope: Scope::client(id),
             caller: None,
+            client: Some(id.into()),
         }
     }
 
@@ -60,6 +64,7 @@ impl Identity {
         Self {
             scope: Scope::route(route, Some(id)),
             caller: None,
+            client: Some(id.into()),
         }
     }
 
@@ -69,6 +74,20 @@ impl Identity {
         Self {
             scope,
             caller: Some(caller),
+            client: None,
+        }
+    }
+
+    /// The id of an authenticated client, as limits know it.
+    pub(crate) fn client_id(&self) -> Option<Client> {
+        self.client.clone().map(Client::Named)
+    }
+
+    /// Whose share of what is limited its requests take: the client's, or what tells callers apart.
+    pub fn limited_as(&self, secret: &Secret) -> Client {
+        match &self.client {
+            Some(id) => Client::Named(id.clone()),
+            None => Client::Marked(self.mark(secret)),
         }
     }
 

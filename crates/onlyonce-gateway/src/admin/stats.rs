@@ -75,6 +75,9 @@ fn route(lane: &Lane) -> Value {
         "upstream_not_reached": total(Event::NotSent),
         "request_incomplete": total(Event::Incomplete),
         "bypassed": total(Event::Bypassed),
+        "rate_limited": total(Event::RateLimited),
+        "key_quota": total(Event::KeyQuota),
+        "request_too_old": total(Event::TooOld),
     })
 }
 

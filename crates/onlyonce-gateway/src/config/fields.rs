@@ -176,6 +176,7 @@ pub(super) const LIMITS: Schema = Schema {
         "new_keys_per_second",
         "burst",
         "live_keys",
+        "lookups_per_second",
         "waiters_per_key",
         "waiters",
     ],

@@ -130,7 +130,9 @@ fn rule(
         .map(|(route, policy)| Ruled { route, policy })
         .collect();
     rules::section_contradictions(around.global, around.store, around.has_auth, report);
+    rules::in_vain(around.global, policies.iter(), report);
     for one in &ruled {
+        rules::in_vain(&one.route.stated, [one.policy].into_iter(), report);
         rules::auth_of_route(one.route, around.has_auth, report);
         rules::section_contradictions(&one.route.stated, around.store, around.has_auth, report);
         rules::contradictions(one, around, report);

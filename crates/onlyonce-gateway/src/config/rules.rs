@@ -74,6 +74,32 @@ pub(super) fn section_contradictions(
     }
 }
 
+/// What was said in vain, since none of the routes that it is for has the other part of the pair.
+pub(super) fn in_vain<'p>(
+    stated: &Stated<'_>,
+    mut policies: impl Iterator<Item = &'p Policy> + Clone,
+    report: &mut Report<'_>,
+) {
+    if let Some(at) = stated.place(&["request_time_header"])
+        && !policies
+            .clone()
+            .any(|policy| policy.max_request_age.is_some())
+    {
+        report
+            .error(
+                at,
+                "`request_time_header` without `max_request_age` has no effect",
+            )
+            .hint("say how old a request may be, for example `max_request_age: 5m`");
+    }
+    if stated.options.burst.is_some() && !policies.any(|policy| policy.new_keys.is_some()) {
+        let at = stated.place(&["limits"]).unwrap_or_default();
+        report
+            .error(at, "`burst` without `new_keys_per_second` has no effect")
+            .hint("say how many new keys a second a client may bring");
+    }
+}
+
 /// A route says how it authenticates, and there is no authentication.
 pub(super) fn auth_of_route(route: &WrittenRoute<'_>, has_auth: bool, report: &mut Report<'_>) {
     if let Some(at) = route.auth_at.filter(|_| !has_auth) {

@@ -6,7 +6,7 @@
 
 use super::{
     diagnostics::Report,
-    fields::{BACKEND, EXTERNAL, IDEMPOTENCY, JWT, LIMITS, ROUTE, STORE, Schema, TOP},
+    fields::{BACKEND, EXTERNAL, IDEMPOTENCY, JWT, ROUTE, STORE, Schema, TOP},
     tree::Span,
 };
 
@@ -20,12 +20,7 @@ const FIELDS: &[(&Schema, &str)] = &[
     (&STORE, "plain_settle"),
     (&STORE, "pooler"),
     (&STORE, "spool_dir"),
-    (&IDEMPOTENCY, "max_request_age"),
-    (&IDEMPOTENCY, "request_time_header"),
     (&IDEMPOTENCY, "shadow"),
-    (&LIMITS, "burst"),
-    (&LIMITS, "live_keys"),
-    (&LIMITS, "new_keys_per_second"),
 ];
 
 /// Values of fields that are supported otherwise; a URL counts by its scheme.

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
-use onlyonce::{Body, Problem};
+use onlyonce::{Body, Problem, stats::Event};
 use onlyonce_core::{Key, KeyRules, Record, machine::is_running};
 use onlyonce_store::Reply;
 use percent_encoding::percent_decode_str;
@@ -35,7 +35,14 @@ pub(super) async fn answer<B>(edge: &Edge, mut request: Request<B>, rest: &str) 
         return not_found(edge);
     };
     let query = Query::read(request.uri().query().unwrap_or_default());
-    for lane in lanes_for(edge, query.route) {
+    let lanes = lanes_for(edge, query.route);
+    if let Some(wait) = lanes
+        .first()
+        .and_then(|lane| too_fast(edge, lane, request.headers(), client))
+    {
+        return Problem::RateLimited(wait).response(&edge.policy);
+    }
+    for lane in lanes {
         let asked = look(
             edge,
             lane,
@@ -48,6 +55,22 @@ pub(super) async fn answer<B>(edge: &Edge, mut request: Request<B>, rest: &str) 
         }
     }
     not_found(edge)
+}
+
+/// After how many seconds this caller may ask again, if it asks too fast.
+fn too_fast(
+    edge: &Edge,
+    lane: &Lane,
+    headers: &HeaderMap,
+    client: Option<&ClientId>,
+) -> Option<u64> {
+    let policy = lane.layer.policy();
+    policy.lookups_per_second?;
+    let asks = Who::new(&lane.route).identity(headers, client)?;
+    let asks = asks.limited_as(edge.engine.secret());
+    let wait = edge.engine.room_to_look(&asks, policy).err()?;
+    lane.layer.stats().count(Event::RateLimited);
+    Some(wait.as_secs().saturating_add(1).min(60))
 }
 
 /// What became of `key` in the scope that this caller has on `lane`; `None` where it is not there or

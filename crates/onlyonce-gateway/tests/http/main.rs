@@ -31,6 +31,7 @@ mod idle;
 mod in_flight;
 mod keys;
 mod lifecycle;
+mod limits;
 mod machine_faults;
 mod memory;
 mod metrics;

@@ -150,6 +150,22 @@ const OPTIONS: &[(&str, &str)] = &[
         "1:27: `reconcile` is `operator`, not `nobody`",
     ),
     (
+        "limits: { burst: 5 }",
+        "1:24: `burst` without `new_keys_per_second` has no effect",
+    ),
+    (
+        "limits: { new_keys_per_second: 0 }",
+        "1:47: `new_keys_per_second` is at least 1, not `0`",
+    ),
+    (
+        "request_time_header: X-T",
+        "1:37: `request_time_header` without `max_request_age` has no effect",
+    ),
+    (
+        "max_request_age: 500ms",
+        "1:33: `max_request_age` is at least 1s, not `500ms`",
+    ),
+    (
         "limits: { waiters: -1 }",
         "1:35: `waiters` is a whole number, not `-1`",
     ),
@@ -191,7 +207,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ),
     ("tls: { cert: a, key: b }", "1:1: `tls`"),
     ("redis: { address: \"localhost:6379\" }", "1:1: `redis`"),
-    ("limits: { burst: 1 }", "1:11: `burst`"),
     (
         "store: { url: \"postgres://db/x\" }",
         "1:15: a postgres store",
@@ -209,19 +224,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
         "idempotency: { mode: distributed }",
         "1:22: `mode: distributed`",
     ),
-    (
-        "idempotency: { max_request_age: 5m }",
-        "1:16: `max_request_age`",
-    ),
-    (
-        "idempotency: { request_time_header: X-T }",
-        "1:16: `request_time_header`",
-    ),
     ("idempotency: { shadow: true }", "1:16: `shadow`"),
-    (
-        "idempotency: { limits: { live_keys: 1 } }",
-        "1:26: `live_keys`",
-    ),
     (
         "idempotency: { reconcile: { after: 5s } }",
         "1:16: `reconcile` other than `reconcile: operator`",

@@ -95,6 +95,16 @@ fn every_supported_field_is_read() {
         [HeaderName::from_static("x-tenant")]
     );
     assert_eq!((policy.waiters_per_key, policy.waiters), (5, 50));
+    assert_eq!(
+        (policy.new_keys, policy.live_keys),
+        (Some((7, 70)), Some(700))
+    );
+    assert_eq!(policy.lookups_per_second, Some(3));
+    assert_eq!(policy.max_request_age, Some(Duration::from_secs(90)));
+    assert_eq!(
+        policy.request_time_header,
+        HeaderName::from_static("x-made-at")
+    );
 }
 
 #[test]
