@@ -205,6 +205,7 @@ async fn readyz(State(admin): State<Admin>) -> Response {
             "breaker": if open { "open" } else { "closed" },
         },
         "protected_routes": inner.config.protected().count(),
+        "shadow_routes": inner.config.observed().map(|route| &route.id).collect::<Vec<_>>(),
         "routes": inner.config.routes.len(),
     });
     (status, Json(body)).into_response()

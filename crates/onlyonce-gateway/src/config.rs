@@ -203,9 +203,18 @@ impl Config {
             .map(|(index, _)| index)
     }
 
-    /// The routes that look at keys.
+    /// The routes whose keys are honoured.
     pub(crate) fn protected(&self) -> impl Iterator<Item = &Route> {
-        self.routes.iter().filter(|route| route.policy.enabled)
+        self.routes
+            .iter()
+            .filter(|route| route.policy.enabled && !route.policy.shadow)
+    }
+
+    /// The routes whose keys are only observed.
+    pub(crate) fn observed(&self) -> impl Iterator<Item = &Route> {
+        self.routes
+            .iter()
+            .filter(|route| route.policy.enabled && route.policy.shadow)
     }
 }
 

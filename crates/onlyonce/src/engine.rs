@@ -15,7 +15,7 @@ mod waiters;
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -39,6 +39,7 @@ pub use operate::OperateError;
 use crate::{
     clock::{Clock, Moment},
     limits::{Limited, Limiter},
+    shadow::Observatory,
 };
 use breaker::Breaker;
 use waiters::Waiters;
@@ -147,6 +148,8 @@ struct Inner {
     limiter: Arc<Limiter>,
     /// Whether the store is worth asking.
     breaker: Breaker,
+    /// Where shadow mode keeps what it observes; made when it is first needed.
+    observatory: OnceLock<Arc<Observatory>>,
 }
 
 /// Counts an execution for as long as it lives.
@@ -182,6 +185,7 @@ impl Engine {
             releasing: Arc::new(Semaphore::new(MAX_RELEASING)),
             limiter: Arc::default(),
             breaker: Breaker::new(),
+            observatory: OnceLock::new(),
         }))
     }
 
@@ -248,6 +252,14 @@ impl Engine {
         }
         hashers.insert(scope.clone(), hasher.clone());
         hasher
+    }
+
+    /// Where shadow mode keeps what it observes, apart from the store.
+    pub(crate) fn observatory(&self) -> &Arc<Observatory> {
+        let clock = &self.0.options.clock;
+        self.0
+            .observatory
+            .get_or_init(|| Observatory::beside(self, clock.clone()))
     }
 
     /// Requests of this process that wait for another one.

@@ -14,6 +14,7 @@ mod hop;
 mod reply;
 mod seen_through;
 mod service;
+mod shadow;
 
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ pub use service::IdempotencyService;
 use crate::{
     engine::{Engine, Unavailable},
     limits::Client,
+    shadow::Observations,
     stats::RouteStats,
 };
 
@@ -123,6 +125,7 @@ pub(crate) struct Shared {
     pub(crate) route: Arc<str>,
     pub(crate) identify: Box<dyn Identify>,
     pub(crate) stats: Arc<RouteStats>,
+    pub(crate) observations: Option<Observations>,
 }
 
 /// A [`tower_layer::Layer`] that executes each keyed request once.
@@ -167,6 +170,7 @@ impl IdempotencyLayer {
         engine.keep_recipe(&policy.recipe).await?;
         engine.set_policy(route.clone(), policy.clone());
         let stats = Arc::new(RouteStats::new(&route));
+        let observations = policy.shadow.then(|| Observations::new(&route));
         let identify = Box::new(identify);
         Ok(Self(Arc::new(Shared {
             engine,
@@ -174,12 +178,18 @@ impl IdempotencyLayer {
             route,
             identify,
             stats,
+            observations,
         })))
     }
 
     /// What the layer has counted.
     pub fn stats(&self) -> &Arc<RouteStats> {
         &self.0.stats
+    }
+
+    /// What it has observed, in shadow mode.
+    pub fn observations(&self) -> Option<&Observations> {
+        self.0.observations.as_ref()
     }
 
     /// The policy it follows.

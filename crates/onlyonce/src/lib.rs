@@ -23,6 +23,7 @@ pub mod layer;
 pub mod limits;
 pub mod problem;
 pub mod seam;
+pub mod shadow;
 pub mod stats;
 pub mod worker;
 

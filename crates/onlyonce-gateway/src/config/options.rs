@@ -62,6 +62,7 @@ impl<'n> Stated<'n> {
             enabled: section.boolean("enabled", report),
             enforce: enforce(&section, report),
             key_per_route: section.boolean("key_per_route", report),
+            shadow: section.boolean("shadow", report),
             reject_sensitive_keys: section.boolean("reject_sensitive_keys", report),
             header_name: section.header("header_name", report),
             replayed_header: section.header("replayed_header", report),
@@ -127,6 +128,7 @@ impl<'n> Stated<'n> {
             match field {
                 "timeout" => options.timeout = around.duration(field, SOME, report),
                 "max_execution" => options.max_execution = around.duration(field, SOME, report),
+                "shadow" => options.shadow = around.boolean(field, report),
                 "limits" => limits(around.section(field, &LIMITS, report), options, report),
                 _ => {}
             }

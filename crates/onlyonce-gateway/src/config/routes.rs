@@ -82,7 +82,8 @@ fn route<'n>(node: &'n Node, report: &mut Report<'_>) -> WrittenRoute<'n> {
             .hint("leave it out to take every method");
     }
     let mut stated = Stated::read(section.section("idempotency", &IDEMPOTENCY, report), report);
-    stated.lift(section, &["timeout", "max_execution", "limits"], report);
+    let lifted = ["timeout", "max_execution", "limits", "shadow"];
+    stated.lift(section, &lifted, report);
     WrittenRoute {
         id: section
             .scalar("id", report)

@@ -262,6 +262,16 @@ fn route_warnings(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: 
             )
             .hint("say `enforce: true` once every client sends a key");
     }
+    if policy.shadow {
+        report
+            .warning(
+                ruled.place(around, &["shadow"]),
+                format!(
+                    "route `{name}` is in shadow mode: keys are observed and nothing is protected"
+                ),
+            )
+            .hint("say `shadow: false` once you have seen enough");
+    }
     if policy.ttl < SHORT_TTL {
         report.warning(
             ruled.place(around, &["ttl"]),

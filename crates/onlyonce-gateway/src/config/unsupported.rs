@@ -6,7 +6,7 @@
 
 use super::{
     diagnostics::Report,
-    fields::{BACKEND, EXTERNAL, IDEMPOTENCY, JWT, ROUTE, STORE, Schema, TOP},
+    fields::{BACKEND, EXTERNAL, IDEMPOTENCY, JWT, STORE, Schema, TOP},
     tree::Span,
 };
 
@@ -14,13 +14,11 @@ use super::{
 const FIELDS: &[(&Schema, &str)] = &[
     (&TOP, "redis"),
     (&TOP, "tls"),
-    (&ROUTE, "shadow"),
     (&STORE, "cache"),
     (&STORE, "encryption_key_env"),
     (&STORE, "plain_settle"),
     (&STORE, "pooler"),
     (&STORE, "spool_dir"),
-    (&IDEMPOTENCY, "shadow"),
 ];
 
 /// Values of fields that are supported otherwise; a URL counts by its scheme.

@@ -41,4 +41,5 @@ mod outcomes;
 mod oversized;
 mod problems;
 mod replay;
+mod shadow;
 mod timeouts;

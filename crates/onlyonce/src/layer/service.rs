@@ -28,7 +28,7 @@ use super::{
     headers::{self, ATTEMPT, KeyHeader, STATUS, preferred_wait, read_key, strip_claims},
     reply,
     seen_through::SeenThrough,
-    strip_hop_by_hop,
+    shadow, strip_hop_by_hop,
 };
 use crate::{
     body::{Body, BoxError},
@@ -90,6 +90,9 @@ where
             let arrived = Instant::now();
             let (mut parts, body) = request.into_parts();
             strip_claims(&mut parts.headers, &shared.policy);
+            if let Some(observations) = &shared.observations {
+                return Box::pin(shadow::observe(&shared, observations, inner, parts, body)).await;
+            }
             let (key, value, identity) = match wanted_key(&shared, &parts) {
                 Wanted::Key(key, value, identity) => (key, value, identity),
                 Wanted::Nothing => return pass(inner, parts, Body::stream(body)).await,
@@ -104,7 +107,11 @@ where
     }
 }
 
-async fn pass<S, R>(inner: S, parts: Parts, body: Body) -> Result<Response<Body>, S::Error>
+pub(super) async fn pass<S, R>(
+    inner: S,
+    parts: Parts,
+    body: Body,
+) -> Result<Response<Body>, S::Error>
 where
     S: Service<Request<Body>, Response = Response<R>>,
     R: http_body::Body<Data = Bytes> + Send + 'static,

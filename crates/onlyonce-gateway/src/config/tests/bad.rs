@@ -224,7 +224,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
         "idempotency: { mode: distributed }",
         "1:22: `mode: distributed`",
     ),
-    ("idempotency: { shadow: true }", "1:16: `shadow`"),
     (
         "idempotency: { reconcile: { after: 5s } }",
         "1:16: `reconcile` other than `reconcile: operator`",
