@@ -42,6 +42,7 @@ use crate::{
     shadow::Observatory,
 };
 use breaker::Breaker;
+use room::Made;
 use waiters::Waiters;
 
 /// Rounds of "swap, lost, look again" before a request is told that the store is unavailable.
@@ -414,54 +415,6 @@ impl Engine {
         Err(Unavailable(StoreError::Unavailable(busy.into())))
     }
 
-    /// Makes the record of a key that nobody has used, where its client may. Where it may not, only
-    /// looks: a key that is known goes on as usual, and one that is not leaves no trace.
-    async fn make(
-        &self,
-        attempt_id: AttemptId,
-        arrival: &mut Arrival,
-        policy: &Policy,
-    ) -> Result<Made, Unavailable> {
-        let room = match self.room_for_new_key(arrival, policy).await? {
-            Ok(room) => room,
-            Err(limited) => {
-                let looked = self.bounded_read(self.0.store.lookup(arrival.id())).await;
-                let reply = self.only_looked(looked)?;
-                return match reply.value {
-                    Some(record) if arrival.is_about(&record) => Ok(Made::There(Box::new(Reply {
-                        now: reply.now,
-                        value: record,
-                    }))),
-                    Some(_) => Err(Unavailable(StoreError::Collision)),
-                    None => Ok(Made::Limited(limited)),
-                };
-            }
-        };
-        let request = arrival.request(attempt_id, &policy.recipe);
-        failpoint!("engine.reserve.insert.before");
-        let reply = match self.watched(self.insert(machine::first(&request, policy)).await) {
-            Ok(reply) => reply,
-            Err(error) => {
-                if error.is_ambiguous() {
-                    // It may have been made after all.
-                    room.used();
-                }
-                return Err(Unavailable(error));
-            }
-        };
-        Ok(match reply.value {
-            Inserted::New(record) => {
-                failpoint!("engine.reserve.insert.after");
-                room.used();
-                Made::New(Box::new(record))
-            }
-            Inserted::Existing(record) => Made::There(Box::new(Reply {
-                now: reply.now,
-                value: record,
-            })),
-        })
-    }
-
     async fn nudge(&self, refusal: Refusal, record: &Record) -> Refusal {
         if let Refusal::OutcomeUnknown {
             nudge: Some(change),
@@ -647,14 +600,6 @@ impl Engine {
         let recipe = self.recipe(record.recipe, policy).await?;
         Ok(self.judge(&record, reply.now, arrival, policy, &recipe))
     }
-}
-
-/// What came of making a key's record.
-enum Made {
-    New(Box<Record>),
-    /// It was there.
-    There(Box<Reply<Record>>),
-    Limited(Limited),
 }
 
 /// Why a wait ended before its deadline.

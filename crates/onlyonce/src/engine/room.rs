@@ -1,9 +1,9 @@
-//! Whether a request may bring a new key, and what it takes for that.
+//! Makes the record of a new key, where its client may bring one, and what that takes.
 
 use std::time::Duration;
 
-use onlyonce_core::Policy;
-use onlyonce_store::StoreError;
+use onlyonce_core::{AttemptId, Policy, Record, machine};
+use onlyonce_store::{Inserted, Reply, StoreError, failpoint};
 
 use super::{Arrival, Engine, Unavailable};
 use crate::limits::{Client, Limited, Limiter, LivePlace, Token};
@@ -11,14 +11,14 @@ use crate::limits::{Client, Limited, Limiter, LivePlace, Token};
 /// What a new key has taken of its client's share. It goes back when this is dropped, unless the key was
 /// made, or may have been.
 #[derive(Default)]
-pub(super) struct Room {
+struct Room {
     token: Option<Token>,
     place: Option<LivePlace>,
 }
 
 impl Room {
     /// The key was made, or may have been.
-    pub(super) fn used(self) {
+    fn used(self) {
         if let Some(token) = self.token {
             token.used();
         }
@@ -28,9 +28,65 @@ impl Room {
     }
 }
 
+/// What came of making a key's record.
+pub(super) enum Made {
+    New(Box<Record>),
+    /// It was there.
+    There(Box<Reply<Record>>),
+    Limited(Limited),
+}
+
 impl Engine {
+    /// Makes the record of a key that nobody has used, where its client may. Where it may not, only
+    /// looks: a key that is known goes on as usual, and one that is not leaves no trace.
+    pub(super) async fn make(
+        &self,
+        attempt_id: AttemptId,
+        arrival: &mut Arrival,
+        policy: &Policy,
+    ) -> Result<Made, Unavailable> {
+        let room = match self.room_for_new_key(arrival, policy).await? {
+            Ok(room) => room,
+            Err(limited) => {
+                let looked = self.bounded_read(self.0.store.lookup(arrival.id())).await;
+                let reply = self.only_looked(looked)?;
+                return match reply.value {
+                    Some(record) if arrival.is_about(&record) => Ok(Made::There(Box::new(Reply {
+                        now: reply.now,
+                        value: record,
+                    }))),
+                    Some(_) => Err(Unavailable(StoreError::Collision)),
+                    None => Ok(Made::Limited(limited)),
+                };
+            }
+        };
+        let request = arrival.request(attempt_id, &policy.recipe);
+        failpoint!("engine.reserve.insert.before");
+        let reply = match self.watched(self.insert(machine::first(&request, policy)).await) {
+            Ok(reply) => reply,
+            Err(error) => {
+                if error.is_ambiguous() {
+                    // It may have been made after all.
+                    room.used();
+                }
+                return Err(Unavailable(error));
+            }
+        };
+        Ok(match reply.value {
+            Inserted::New(record) => {
+                failpoint!("engine.reserve.insert.after");
+                room.used();
+                Made::New(Box::new(record))
+            }
+            Inserted::Existing(record) => Made::There(Box::new(Reply {
+                now: reply.now,
+                value: record,
+            })),
+        })
+    }
+
     /// Room for a new key, or why there is none.
-    pub(super) async fn room_for_new_key(
+    async fn room_for_new_key(
         &self,
         arrival: &Arrival,
         policy: &Policy,
@@ -59,7 +115,7 @@ impl Engine {
     }
 
     /// What a look at the store brought. One that failed has written nothing, however it failed.
-    pub(super) fn only_looked<T>(&self, looked: Result<T, StoreError>) -> Result<T, Unavailable> {
+    fn only_looked<T>(&self, looked: Result<T, StoreError>) -> Result<T, Unavailable> {
         self.watched(looked).map_err(|error| {
             Unavailable(match error.is_ambiguous() {
                 true => StoreError::Unavailable(Box::new(error)),
