@@ -18,6 +18,7 @@ mod bad_input_http2;
 mod bad_input_slow;
 mod bodies;
 mod callers;
+mod canaries;
 mod crash;
 mod enforce;
 mod expiry;
