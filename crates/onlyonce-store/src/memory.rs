@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    Recipe, RecipeId, Record, RecordId, Secret, State, Timestamp,
+    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret, State, Timestamp,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use parking_lot::Mutex;
@@ -53,7 +53,8 @@ struct Row {
 struct Shard {
     /// Boxed: a table that grows moves all it holds, and stands half empty afterwards.
     records: HashMap<RecordId, Box<Row>, ById>,
-    /// What has a lease or a look that is due, so that the sweeper need not look at everything.
+    /// What has a lease, a look that is due or an unknown outcome, so that neither the sweeper nor a
+    /// count of live keys need look at everything.
     live: HashSet<RecordId, ById>,
 }
 
@@ -147,8 +148,7 @@ impl Default for MemoryStore {
 
 impl Shard {
     fn put(&mut self, number: u64, record: Record) {
-        let times = &record.times;
-        if times.lease_until.is_some() || times.reconcile_after.is_some() {
+        if is_live(&record) || record.times.reconcile_after.is_some() {
             self.live.insert(record.id);
         } else {
             self.live.remove(&record.id);
@@ -365,6 +365,23 @@ impl Store for MemoryStore {
         Ok(counts)
     }
 
+    async fn live(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        let of_this =
+            |record: &Record| is_live(record) && record.scope == *scope && record.caller == caller;
+        let mut count = 0;
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let records = shard.live.iter().filter_map(|id| shard.records.get(id));
+            count += records.filter(|row| of_this(&row.record)).count() as u64;
+        }
+        Ok(count.min(limit))
+    }
+
     async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
         self.recipes.lock().insert(recipe.id(), recipe.clone());
         Ok(())
@@ -381,6 +398,11 @@ impl Store for MemoryStore {
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {
         self.wakeups.subscribe()
     }
+}
+
+/// Whether a lease runs or the outcome is unknown, by the record's times.
+fn is_live(record: &Record) -> bool {
+    record.times.lease_until.is_some() || record.times.unknown_since.is_some()
 }
 
 /// Whether some time of `record` that the reaper cares about has come. What follows from that is

@@ -7,13 +7,15 @@
 mod arrival;
 mod attempt;
 mod attempt_ids;
+mod breaker;
 mod operate;
+mod room;
 mod waiters;
 
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -38,8 +40,12 @@ pub use operate::OperateError;
 use crate::{
     at_once::in_time,
     clock::{Clock, Moment},
+    limits::{Limited, Limiter},
+    shadow::Observatory,
     spool::Spool,
 };
+use breaker::Breaker;
+use room::Made;
 use waiters::Waiters;
 
 /// Rounds of "swap, lost, look again" before a request is told that the store is unavailable.
@@ -106,6 +112,8 @@ pub enum Admitted {
     InFlight(OnInFlight),
     /// No.
     Refused(Refusal),
+    /// The key is not known, and its client may not bring a new one.
+    Limited(Limited),
 }
 
 /// A stored answer and what a client is told beside it.
@@ -143,6 +151,12 @@ struct Inner {
     gathering: Arc<Semaphore>,
     /// Room for reservations that are looked after once they cannot be used.
     releasing: Arc<Semaphore>,
+    /// What each client has taken of its share.
+    limiter: Arc<Limiter>,
+    /// Whether the store is worth asking.
+    breaker: Breaker,
+    /// Where shadow mode keeps what it observes; made when it is first needed.
+    observatory: OnceLock<Arc<Observatory>>,
 }
 
 /// What the secret makes of a scope: the same for each of its requests.
@@ -185,6 +199,9 @@ impl Engine {
             executions: Arc::new(Semaphore::new(executions)),
             gathering: Arc::new(Semaphore::new(gathering)),
             releasing: Arc::new(Semaphore::new(MAX_RELEASING)),
+            limiter: Arc::default(),
+            breaker: Breaker::new(),
+            observatory: OnceLock::new(),
         }))
     }
 
@@ -261,6 +278,14 @@ impl Engine {
         new
     }
 
+    /// Where shadow mode keeps what it observes, apart from the store.
+    pub(crate) fn observatory(&self) -> &Arc<Observatory> {
+        let clock = &self.0.options.clock;
+        self.0
+            .observatory
+            .get_or_init(|| Observatory::beside(self, clock.clone()))
+    }
+
     /// Requests of this process that wait for another one.
     pub fn waiting(&self) -> usize {
         self.0.waiters.total()
@@ -328,6 +353,7 @@ impl Engine {
         arrival: &mut Arrival,
         policy: &Arc<Policy>,
     ) -> Result<Admitted, Unavailable> {
+        self.unless_open()?;
         // The lease is counted from before the reservation was sent.
         let began = self.0.options.clock.moment();
         let attempt_id = self.0.options.attempt_ids.fresh();
@@ -355,20 +381,10 @@ impl Engine {
         let mut found: Option<Reply<Record>> = None;
         for _ in 0..MAX_ROUNDS {
             let Some(Reply { now, value: record }) = found.take() else {
-                let request = arrival.request(attempt_id, &policy.recipe);
-                failpoint!("engine.reserve.insert.before");
-                let reply = self.insert(&request, policy).await?;
-                match reply.value {
-                    Inserted::New(record) => {
-                        failpoint!("engine.reserve.insert.after");
-                        return own(record, began_as);
-                    }
-                    Inserted::Existing(record) => {
-                        found = Some(Reply {
-                            now: reply.now,
-                            value: record,
-                        });
-                    }
+                match self.make(attempt_id, arrival, policy).await? {
+                    Made::New(record) => return own(*record, began_as),
+                    Made::There(reply) => found = Some(*reply),
+                    Made::Limited(limited) => return Ok(Admitted::Limited(limited)),
                 }
                 continue;
             };
@@ -439,7 +455,7 @@ impl Engine {
         &self,
         request: &machine::Request,
         policy: &Policy,
-    ) -> Result<Reply<Inserted>, Unavailable> {
+    ) -> Result<Reply<Inserted>, StoreError> {
         let store = &self.0.store;
         let timeout = self.0.options.store_timeout;
         let insert = || store.insert_or_get(machine::first(request, policy));
@@ -450,7 +466,6 @@ impl Engine {
             }
             outcome => outcome,
         }
-        .map_err(Unavailable)
     }
 
     async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
@@ -466,13 +481,14 @@ impl Engine {
         expected: Revision,
         change: Change,
     ) -> Result<Reply<Swapped>, StoreError> {
-        match self.swap(expected, change.clone()).await {
+        let outcome = match self.swap(expected, change.clone()).await {
             Err(error) if error.is_ambiguous() => {
                 let second = within(SECOND_LOOK, self.0.store.swap(expected, change)).await;
                 second.map_err(still_ambiguous)
             }
             outcome => outcome,
-        }
+        };
+        self.watched(outcome)
     }
 
     async fn bounded_read<T>(
@@ -528,7 +544,8 @@ impl Engine {
         let mut pause = FIRST_POLL;
         let mut bounds = (policy.waiters_per_key, policy.waiters);
         loop {
-            let Some(mut place) = self.0.waiters.join(id, bounds.0, bounds.1) else {
+            let client = arrival.client().clone();
+            let Some(mut place) = self.0.waiters.join(id, client, bounds) else {
                 return Ok(None);
             };
             // Whoever was woken for nothing does not lose its place to newcomers.
@@ -599,10 +616,11 @@ impl Engine {
                 now: reply.now,
                 value: Some(reply.value),
             },
-            None => self
-                .bounded_read(self.0.store.lookup(arrival.id()))
-                .await
-                .map_err(Unavailable)?,
+            None => {
+                self.unless_open()?;
+                let looked = self.bounded_read(self.0.store.lookup(arrival.id())).await;
+                self.watched(looked).map_err(Unavailable)?
+            }
         };
         let Some(record) = reply.value else {
             return Ok(None);
