@@ -301,7 +301,7 @@ impl Scanners {
         let sql = "SELECT count(*) FROM ( \
                      SELECT 1 FROM onlyonce.live l JOIN onlyonce.keys k ON k.n = l.n \
                      WHERE k.scope = $1 AND k.caller IS NOT DISTINCT FROM $2 LIMIT $3 \
-                   ) AS some";
+                   ) AS counted";
         let query = sqlx::query(sql)
             .bind(scope.as_str())
             .bind(caller.map(|caller| caller.0))
