@@ -37,7 +37,7 @@ const CRASH_EVERY: Duration = Duration::from_millis(700);
 const AWAY: Duration = Duration::from_millis(100);
 /// Between two rounds of the operator.
 const OPERATOR_EVERY: Duration = Duration::from_millis(100);
-/// Lines of the trace that a failure shows.
+/// Lines of the trace before a violation that a failure shows.
 const SHOWN: usize = 60;
 
 struct World {
@@ -242,11 +242,16 @@ impl World {
             history.violations.len(),
             began.elapsed().as_secs_f64(),
         );
-        let from = history.trace.len().saturating_sub(SHOWN);
+        // The first violation is the cause; what follows may be its consequence.
+        let first = history
+            .trace
+            .iter()
+            .position(|line| line.contains("VIOLATION"));
+        let first = first.unwrap_or_default();
         assert!(
             history.violations.is_empty(),
             "{}\n{}",
-            history.trace[from..].join("\n"),
+            history.trace[first.saturating_sub(SHOWN)..=first].join("\n"),
             history.violations.join("\n")
         );
         for (edge, count) in history.hits.table().filter(|(_, count)| *count > 0) {
