@@ -1,6 +1,6 @@
 //! One case: to the point, over it, and what stands afterwards.
 
-use std::{os::unix::process::ExitStatusExt, path::Path, sync::Arc};
+use std::{os::unix::process::ExitStatusExt, path::Path, rc::Rc, sync::Arc};
 
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::{
     cases::{Action, Case, Ends, Scenario},
     harness::{Gateway, REPLAYED, Response, Setup, Upstream, eventually, ms},
+    place::Place,
     scenario::{Back, KEY, STORE_TIMEOUT},
 };
 
@@ -34,15 +35,15 @@ impl std::fmt::Display for Ended {
     }
 }
 
-pub(crate) async fn run(case: Case, action: Action) -> Ended {
+pub(crate) async fn run(case: Case, action: Action, place: Rc<Place>) -> Ended {
     let scenario = case.scenario;
     let back = scenario.back();
     let folder = TempDir::new().expect("a folder for the sign");
     let sign = folder.path().join("hit");
-    let mut gateway = start(&case, action, &back, &sign).await;
+    let mut gateway = start(&case, action, &place, &back, &sign).await;
 
     let (seen, woken) = tokio::join!(
-        scenario.drive(&gateway, &back),
+        scenario.drive(&gateway, &place, &back),
         over_the_point(&gateway, action, &sign)
     );
     assert_eq!(
@@ -72,7 +73,7 @@ pub(crate) async fn run(case: Case, action: Action) -> Ended {
 }
 
 /// A gateway that will come by the point.
-async fn start(case: &Case, action: Action, back: &Back, sign: &Path) -> Gateway {
+async fn start(case: &Case, action: Action, place: &Place, back: &Back, sign: &Path) -> Gateway {
     let wish = format!("{}:{}={}", case.point, case.nth, action.word());
     let env = [
         (STORE_TIMEOUT, case.scenario.store_timeout()),
@@ -82,7 +83,7 @@ async fn start(case: &Case, action: Action, back: &Back, sign: &Path) -> Gateway
             sign.to_str().expect("a plain path"),
         ),
     ];
-    let mut setup = case.scenario.setup();
+    let mut setup = place.of(case.scenario.setup());
     if !case.scenario.begins_with_a_crash() {
         for (name, value) in env {
             setup = setup.env(name, value);

@@ -55,7 +55,9 @@ impl Failure {
         match self {
             Self::Content(_) | Self::Locked(_) => false,
             // Such as a server that has become a standby: another connection may find the new one.
-            Self::Refused(_) | Self::Lost(_) => true,
+            // But one that was only too slow is not helped by connections made anew.
+            Self::Refused(error) => !was_cancelled(error),
+            Self::Lost(_) => true,
         }
     }
 
@@ -78,4 +80,10 @@ impl Failure {
             | Self::Lost(error) => StoreError::Unavailable(error.to_string().into()),
         }
     }
+}
+
+/// Whether the server took a statement back because its time was over, or because it was told to.
+fn was_cancelled(error: &sqlx::Error) -> bool {
+    let error = error.as_database_error();
+    error.is_some_and(|error| error.code().is_some_and(|code| code == "57014"))
 }
