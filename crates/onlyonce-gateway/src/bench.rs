@@ -31,6 +31,9 @@ pub(crate) struct BenchArgs {
         requires = "url"
     )]
     mix: load::Mix,
+    /// Measure the gateway on this store instead of memory: and sqlite:. It must be empty
+    #[arg(long, value_name = "URL", conflicts_with = "url")]
+    store: Option<String>,
     /// How long each measurement takes
     #[arg(long, default_value = "3s", value_parser = humantime::parse_duration)]
     time: Duration,

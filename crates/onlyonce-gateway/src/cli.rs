@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{bench, clock, config, demo, serve};
+use crate::{audit, bench, clock, config, demo, migrate, serve, verify};
 
 /// The exit code for an answer that is no.
 const NO: u8 = 1;
@@ -26,11 +26,17 @@ enum Command {
     DemoApi(demo::DemoApiArgs),
     /// Run the gateway
     Serve(ServeArgs),
+    /// List every operation of an OpenAPI document and whether a retry of it is safe: exit 1 on a hole
+    Audit(audit::AuditArgs),
+    /// Find out whether any HTTP API is safe to retry: exit 0 yes, 1 no, 2 it could not be tried
+    Verify(Box<verify::VerifyArgs>),
     /// Measure what the gateway costs against baselines of the same run, or load any address
     Bench(bench::BenchArgs),
     /// The API and the proxy of the benchmark
     #[command(hide = true)]
     BenchStandIn(bench::StandInArgs),
+    /// Create the schema of a store or bring it up to date, or print its SQL
+    Migrate(migrate::MigrateArgs),
     /// Say everything that is wrong with a configuration file
     Check {
         /// The file
@@ -50,7 +56,7 @@ pub(crate) struct ServeArgs {
     /// Where to take requests
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Where to keep records: memory: or sqlite:FILE
+    /// Where to keep records: memory:, sqlite:FILE or postgres://…
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// End when the process that started this one does
@@ -62,7 +68,10 @@ pub(crate) struct ServeArgs {
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Check { file } => return check(&file),
+        Command::Audit(args) => return audit::run(&args),
         Command::Serve(args) => in_runtime(serve::run(args)),
+        Command::Migrate(args) => in_runtime(migrate::run(args)),
+        Command::Verify(args) => in_runtime(verify::run(*args)),
         Command::Bench(args) => in_runtime(bench::run(args)),
         Command::BenchStandIn(args) => in_runtime(bench::run_stand_in(args)),
         Command::Demo(args) => in_runtime(demo::run(args)),

@@ -27,12 +27,13 @@ mod unsupported;
 use std::{
     fs, io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
 use http::Method;
 use onlyonce_core::policy::Policy;
+use onlyonce_store::postgres::Pooler;
 
 #[cfg(test)]
 pub(crate) use auth::ApiKey;
@@ -129,6 +130,10 @@ pub(crate) struct StoreConfig {
     pub timeout: Duration,
     /// Whether `serve` brings its schema up to date.
     pub migrate: bool,
+    /// What stands between the gateway and a PostgreSQL server.
+    pub pooler: Pooler,
+    /// Where results are kept that a shared store cannot take in time.
+    pub spool_dir: Option<PathBuf>,
 }
 
 /// How often the background loops run.

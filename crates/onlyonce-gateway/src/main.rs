@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admin;
+mod audit;
 mod auth;
 mod bench;
 mod cli;
@@ -10,10 +11,12 @@ mod clock;
 mod config;
 mod demo;
 mod edge;
+mod migrate;
 mod serve;
 #[cfg(test)]
 mod soak;
 mod upstream;
+mod verify;
 
 use std::process::ExitCode;
 

@@ -5,10 +5,16 @@ use std::{io::Write, process::ExitCode, sync::Arc, time::Duration};
 use anyhow::Context;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use onlyonce::{
-    Engine, EngineOptions,
+    Engine, EngineOptions, Spool,
     worker::{self, Pace},
 };
-use onlyonce_store::{Store, memory::MemoryStore, sqlite::SqliteStore};
+use onlyonce_core::policy::Profile;
+use onlyonce_store::{
+    Level, Store,
+    memory::MemoryStore,
+    postgres::{PostgresOptions, PostgresStore},
+    sqlite::SqliteStore,
+};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -53,9 +59,15 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     }
     let metrics = PrometheusBuilder::new().install_recorder()?;
     tidy(metrics.clone());
-    let store = open(&config).context("the store cannot be opened")?;
+    let store = open(&config).await.context("the store cannot be opened")?;
+    demand_level(&config, &*store)?;
+    let spool = config.store.spool_dir.as_deref().map(|folder| {
+        Spool::open(folder)
+            .with_context(|| format!("store.spool_dir {} cannot be used", folder.display()))
+    });
     let options = EngineOptions {
         store_timeout: config.store.timeout,
+        spool: spool.transpose()?,
         ..Default::default()
     };
     let engine = Engine::start(store, options);
@@ -132,7 +144,23 @@ async fn bind(address: std::net::SocketAddr, option: &str) -> anyhow::Result<Tcp
         .with_context(|| format!("cannot listen on {address} ({option}); nothing was started"))
 }
 
-fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+/// Some profiles refuse a store that may lose what it acknowledged.
+fn demand_level(config: &Config, store: &dyn Store) -> anyhow::Result<()> {
+    let strict = config
+        .protected()
+        .find(|route| route.policy.profile == Profile::Payments);
+    match strict {
+        Some(route) if store.level() < Level::Sync => anyhow::bail!(
+            "route {} has profile `payments`, which demands a store of level sync, and this one is \
+             {}: see docs/guide/stores.md; nothing was started",
+            route.id,
+            store.level()
+        ),
+        _ => Ok(()),
+    }
+}
+
+async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     Ok(match &config.store.url {
         StoreUrl::Memory => Arc::new(MemoryStore::new()),
         StoreUrl::Sqlite(path) => Arc::new(SqliteStore::open_with(
@@ -140,6 +168,14 @@ fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
             onlyonce_store::clock::StoreClock::system(),
             config.store.migrate,
         )?),
+        StoreUrl::Postgres(url) => {
+            let options = PostgresOptions {
+                timeout: config.store.timeout,
+                pooler: config.store.pooler,
+                migrate: config.store.migrate,
+            };
+            Arc::new(PostgresStore::open(url, &options).await?)
+        }
         // `check` refuses these with a place and a hint before it comes to this.
         other => anyhow::bail!(
             "{} stores are not supported by this version yet",

@@ -15,6 +15,8 @@ pub mod codec;
 #[doc(hidden)]
 pub mod failpoint;
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(test)]
 mod soak;
 #[cfg(feature = "sqlite")]
@@ -23,7 +25,11 @@ pub mod sqlite;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 #[cfg(feature = "conformance")]
+pub mod fault_proxy;
+#[cfg(feature = "conformance")]
 pub mod faulty;
+#[cfg(feature = "conformance")]
+pub mod private;
 
 use std::{collections::BTreeMap, fmt};
 

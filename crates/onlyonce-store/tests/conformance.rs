@@ -1,12 +1,52 @@
 //! The contract, on every store of this crate.
 
-use onlyonce_store::{memory::MemoryStore, sqlite::SqliteStore};
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use onlyonce_store::{
+    memory::MemoryStore,
+    postgres::{Pooler, PostgresOptions, PostgresStore},
+    private::{PgBouncer, Postgres},
+    sqlite::SqliteStore,
+};
 
 onlyonce_store::conformance!(memory, || async { MemoryStore::new() });
 onlyonce_store::conformance!(sqlite, || async { sqlite_in_a_folder_of_its_own() });
+onlyonce_store::conformance!(postgres, || async { postgres_database(Pooler::None).await });
+onlyonce_store::conformance!(pgbouncer, || async {
+    postgres_database(Pooler::Transaction).await
+});
 
 fn sqlite_in_a_folder_of_its_own() -> SqliteStore {
     let folder = tempfile::tempdir().expect("a temporary folder");
     // The file stays open, so the folder may go at the end of the test run.
     SqliteStore::open(&folder.keep().join("store.db")).expect("a new store opens")
+}
+
+/// One server for all cases, a database for each.
+async fn postgres_database(pooler: Pooler) -> PostgresStore {
+    static SERVER: OnceLock<(Postgres, PgBouncer)> = OnceLock::new();
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let start = || {
+        SERVER.get_or_init(|| {
+            let server = Postgres::start();
+            let bouncer = PgBouncer::start(&server);
+            (server, bouncer)
+        })
+    };
+    let (server, bouncer) = tokio::task::block_in_place(start);
+    let name = format!("case_{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    let mut url = server.database(&name);
+    if pooler == Pooler::Transaction {
+        url = url.replace(&server.port().to_string(), &bouncer.port().to_string());
+    }
+    let options = PostgresOptions {
+        pooler,
+        timeout: std::time::Duration::from_secs(10),
+        ..PostgresOptions::default()
+    };
+    let store = PostgresStore::open(&url, &options).await;
+    store.expect("a new database becomes a store")
 }

@@ -22,10 +22,11 @@ use std::{
 };
 
 use onlyonce_core::{
-    AttemptId, Policy, Recipe, RecipeId, Record, RecordId, Scope, ScopeHasher, Secret, Timestamp,
+    AttemptId, CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, ScopeHasher, Secret,
+    Timestamp,
     machine::{self, Admission, Refusal},
     policy::OnInFlight,
-    record::{Change, Draft, Revision, StoredResponse},
+    record::{Change, Revision, StoredResponse},
 };
 use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped, failpoint};
 use parking_lot::{Mutex, RwLock};
@@ -37,9 +38,11 @@ pub use attempt_ids::AttemptIds;
 pub use operate::OperateError;
 
 use crate::{
+    at_once::in_time,
     clock::{Clock, Moment},
     limits::{Limited, Limiter},
     shadow::Observatory,
+    spool::Spool,
 };
 use breaker::Breaker;
 use room::Made;
@@ -54,8 +57,8 @@ const SECOND_LOOK: Duration = Duration::from_millis(500);
 const FIRST_POLL: Duration = Duration::from_millis(50);
 const LONGEST_POLL: Duration = Duration::from_secs(1);
 
-/// Fingerprint keys of scopes that are kept at hand.
-const MAX_HASHERS: usize = 10_000;
+/// Scopes of which it is kept at hand what the secret makes of them.
+const MAX_DERIVED: usize = 10_000;
 /// How long wake-ups are listened to after the last waiter has gone.
 const LINGER: Duration = Duration::from_secs(1);
 /// The unit in which room for request bodies is counted, in bytes.
@@ -76,6 +79,8 @@ pub struct EngineOptions {
     pub max_gathered_bytes: usize,
     /// Where the ids of new attempts come from.
     pub attempt_ids: AttemptIds,
+    /// Where results are kept that a shared store cannot take in time.
+    pub spool: Option<Spool>,
 }
 
 impl Default for EngineOptions {
@@ -86,6 +91,7 @@ impl Default for EngineOptions {
             max_executions: 10_000,
             max_gathered_bytes: 256 << 20,
             attempt_ids: AttemptIds::random(),
+            spool: None,
         }
     }
 }
@@ -134,8 +140,8 @@ struct Inner {
     running: AtomicUsize,
     /// Tells whoever waits for it that nothing is running any more.
     idle: Notify,
-    /// The fingerprint keys of scopes seen lately.
-    hashers: RwLock<HashMap<Scope, ScopeHasher>>,
+    /// Of scopes seen lately.
+    derived: RwLock<HashMap<Scope, Derived>>,
     /// Whether a task listens to the store's wake-ups: only while somebody waits, since otherwise
     /// every settlement would wake it for nothing.
     listening: Arc<AtomicBool>,
@@ -151,6 +157,15 @@ struct Inner {
     breaker: Breaker,
     /// Where shadow mode keeps what it observes; made when it is first needed.
     observatory: OnceLock<Arc<Observatory>>,
+}
+
+/// What the secret makes of a scope: the same for each of its requests.
+#[derive(Clone)]
+pub(crate) struct Derived {
+    /// The fingerprint key.
+    pub(crate) hasher: ScopeHasher,
+    /// The mark of a caller that nothing tells apart from others.
+    pub(crate) nobody: CallerMark,
 }
 
 /// Counts an execution for as long as it lives.
@@ -179,7 +194,7 @@ impl Engine {
             recipes: Mutex::default(),
             running: AtomicUsize::new(0),
             idle: Notify::new(),
-            hashers: RwLock::default(),
+            derived: RwLock::default(),
             listening: Arc::default(),
             executions: Arc::new(Semaphore::new(executions)),
             gathering: Arc::new(Semaphore::new(gathering)),
@@ -193,6 +208,11 @@ impl Engine {
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.0.store
+    }
+
+    /// Where results are kept that the store cannot take in time.
+    pub fn spool(&self) -> Option<&Spool> {
+        self.0.options.spool.as_ref()
     }
 
     /// The secret of the store.
@@ -240,19 +260,22 @@ impl Engine {
         }
     }
 
-    /// The fingerprint key of `scope`.
-    pub(crate) fn scope_hasher(&self, scope: &Scope) -> ScopeHasher {
-        if let Some(known) = self.0.hashers.read().get(scope) {
+    /// What is derived from the secret for `scope`.
+    pub(crate) fn derived(&self, scope: &Scope) -> Derived {
+        if let Some(known) = self.0.derived.read().get(scope) {
             return known.clone();
         }
-        let hasher = self.secret().scope_hasher(scope.as_str());
-        let mut hashers = self.0.hashers.write();
-        if hashers.len() >= MAX_HASHERS {
+        let new = Derived {
+            hasher: self.secret().scope_hasher(scope.as_str()),
+            nobody: self.secret().caller_mark(scope.as_str(), &[]),
+        };
+        let mut derived = self.0.derived.write();
+        if derived.len() >= MAX_DERIVED {
             // They are made anew as they are needed.
-            hashers.clear();
+            derived.clear();
         }
-        hashers.insert(scope.clone(), hasher.clone());
-        hasher
+        derived.insert(scope.clone(), new.clone());
+        new
     }
 
     /// Where shadow mode keeps what it observes, apart from the store.
@@ -428,12 +451,17 @@ impl Engine {
     }
 
     /// Inserts, and asks a second time, with the same attempt id, if the first answer was lost.
-    async fn insert(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
+    async fn insert(
+        &self,
+        request: &machine::Request,
+        policy: &Policy,
+    ) -> Result<Reply<Inserted>, StoreError> {
         let store = &self.0.store;
         let timeout = self.0.options.store_timeout;
-        match within(timeout, store.insert_or_get(draft.clone())).await {
+        let insert = || store.insert_or_get(machine::first(request, policy));
+        match within(timeout, insert()).await {
             Err(error) if error.is_ambiguous() => {
-                let second = within(SECOND_LOOK, store.insert_or_get(draft)).await;
+                let second = within(SECOND_LOOK, insert()).await;
                 second.map_err(still_ambiguous)
             }
             outcome => outcome,
@@ -641,12 +669,10 @@ async fn within<T>(
     timeout: Duration,
     call: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    match tokio::time::timeout(timeout, call).await {
-        Ok(outcome) => outcome,
-        Err(_) => Err(StoreError::Ambiguous(
-            "the store did not answer in time".into(),
-        )),
-    }
+    in_time(timeout, call).await.unwrap_or_else(|| {
+        let late = "the store did not answer in time";
+        Err(StoreError::Ambiguous(late.into()))
+    })
 }
 
 /// Hands the store's wake-ups to the waiters, until nobody waits. One is woken; if the key has

@@ -93,6 +93,14 @@ impl Identity {
         }
     }
 
+    /// The same mark, from what `engine` has at hand where nothing tells callers apart.
+    pub(crate) fn mark_in(&self, engine: &Engine) -> Option<CallerMark> {
+        match &self.caller {
+            Some(parts) if parts.is_empty() => Some(engine.derived(&self.scope).nobody),
+            _ => self.mark(engine.secret()),
+        }
+    }
+
     /// The mark of the caller, where callers share the scope.
     pub fn mark(&self, secret: &Secret) -> Option<CallerMark> {
         self.caller.as_ref().map(|parts| {

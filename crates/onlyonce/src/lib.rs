@@ -16,6 +16,8 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod at_once;
+pub mod audit;
 pub mod body;
 pub mod clock;
 pub mod engine;
@@ -24,6 +26,7 @@ pub mod limits;
 pub mod problem;
 pub mod seam;
 pub mod shadow;
+pub mod spool;
 pub mod stats;
 pub mod worker;
 
@@ -33,3 +36,4 @@ pub use layer::{IdempotencyLayer, IdempotencyService, Identify, Identity};
 pub use onlyonce_core::{Policy, policy};
 pub use problem::Problem;
 pub use seam::{DispatchGuard, GuardFailed, NotSent, Outcome};
+pub use spool::Spool;

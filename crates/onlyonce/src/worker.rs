@@ -13,6 +13,9 @@ use crate::engine::Engine;
 /// A wall clock that moves further than this between two rounds of the reaper is not believed.
 const MAX_CLOCK_JUMP: Duration = Duration::from_secs(60);
 
+/// How often the spool is looked at.
+const DRAIN_EVERY: Duration = Duration::from_secs(2);
+
 /// How often each loop runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
@@ -44,6 +47,20 @@ pub fn start(engine: &Engine, pace: Pace) -> JoinSet<()> {
             }
         }
     });
+    if let Some(spool) = engine.spool().cloned() {
+        let drainer = engine.clone();
+        loops.spawn(async move {
+            let mut ticks = every(DRAIN_EVERY);
+            loop {
+                ticks.tick().await;
+                match spool.drain(&drainer).await {
+                    Ok(0) => {}
+                    Ok(taken) => tracing::info!(taken, "results from the spool are in the store"),
+                    Err(error) => tracing::debug!(%error, "the spool waits for the store"),
+                }
+            }
+        });
+    }
     let reaper = engine.clone();
     loops.spawn(async move {
         let mut ticks = every(pace.reap_every);

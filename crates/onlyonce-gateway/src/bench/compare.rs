@@ -104,6 +104,19 @@ async fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<(&'static str, Foun
             measure(&proxy, Keys::None, many, args.time).await?,
         ),
     ];
+    if let Some(store) = &args.store {
+        let shared = gateway("shared", store, "")?;
+        for (name, keys, connections) in [
+            ("(f) this store, new keys", Keys::New, many),
+            ("(f) one at a time", Keys::New, 1),
+            ("(f) replays", Keys::Replayed, many),
+        ] {
+            found.push((name, measure(&shared, keys, connections, args.time).await?));
+        }
+        drop(shared);
+        std::fs::remove_dir_all(&folder)?;
+        return Ok(found);
+    }
     let memory = gateway("memory", "memory:", "")?;
     found.push((
         "(c) memory:, new keys",
@@ -176,7 +189,7 @@ async fn load(
     time: Duration,
 ) -> anyhow::Result<u64> {
     // New keys are new in every measurement of this process.
-    static NEXT: AtomicU64 = AtomicU64::new(0);
+    static NEXT: AtomicU64 = AtomicU64::new(1_000_000);
     let done = Arc::new(AtomicU64::new(0));
     let end = Instant::now() + time;
     let mut busy = JoinSet::new();

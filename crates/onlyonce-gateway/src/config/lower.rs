@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 
 use onlyonce_core::policy::{KeyScope, Policy};
+use onlyonce_store::postgres::Pooler;
 
 use super::{
     AdminConfig, Config, DEFAULT_ADMIN_LISTEN, DEFAULT_BODY_TIMEOUT, DEFAULT_CONNECT_TIMEOUT,
@@ -21,6 +22,8 @@ use super::{
     unsupported,
 };
 
+/// What may stand between the gateway and PostgreSQL.
+const POOLERS: [(&str, Pooler); 2] = [("none", Pooler::None), ("transaction", Pooler::Transaction)];
 /// A worker that runs more often than this does nothing else.
 const WORKER_INTERVAL: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(86_400);
@@ -211,7 +214,29 @@ fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
             .duration("timeout", SOME, report)
             .unwrap_or(DEFAULT_STORE_TIMEOUT),
         migrate: section.boolean("migrate", report).unwrap_or(true),
+        pooler: section
+            .word("pooler", &POOLERS, report)
+            .unwrap_or(Pooler::None),
+        spool_dir: section
+            .scalar("spool_dir", report)
+            .map(|found| found.text.into()),
     };
+    if let Some(at) = section.place("spool_dir")
+        && config.url.mode_name() == "local"
+    {
+        report
+            .error(
+                at,
+                "`spool_dir` needs a store that several gateways can share",
+            )
+            .hint("an embedded store is on this machine's disk already");
+    }
+    if let Some(at) = section.place("pooler")
+        && !matches!(config.url, StoreUrl::Postgres(_))
+    {
+        let kind = config.url.scheme();
+        report.error(at, format!("`pooler` has no meaning for a {kind} store"));
+    }
     (config, section.place("url").unwrap_or(section.at))
 }
 

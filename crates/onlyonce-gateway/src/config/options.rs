@@ -48,7 +48,7 @@ const LEASE: RangeInclusive<Duration> = Duration::from_secs(1)..=MAX_DURATION;
 pub(super) struct Stated<'n> {
     pub(super) options: Options,
     /// Whether the embedded store was asked for by name.
-    pub(super) local_mode: bool,
+    pub(super) mode: Option<&'static str>,
     /// Whether everything that was said could be read, so that a default is really meant.
     pub(super) sound: bool,
     section: Section<'n>,
@@ -91,11 +91,11 @@ impl<'n> Stated<'n> {
                 .error(at, "`methods` is empty")
                 .hint("to switch keys off, say `enabled: false`");
         }
-        let local_mode = mode(&section, report);
+        let mode = mode(&section, report);
         let sound = report.errors() == errors;
         Self {
             options,
-            local_mode,
+            mode,
             sound,
             section,
             lifted: Vec::new(),
@@ -241,15 +241,10 @@ fn limits(section: Section<'_>, options: &mut Options, report: &mut Report<'_>) 
         .or(section.number("waiters", 0..=MAX_WAITERS, report));
 }
 
-/// Whether the embedded store was asked for by name.
-fn mode(section: &Section<'_>, report: &mut Report<'_>) -> bool {
-    let modes = [("local", true), ("distributed", false)];
-    let local = section.word("mode", &modes, report);
-    if local == Some(false) && unsupported::value(&IDEMPOTENCY, "mode", "distributed") {
-        let at = section.place("mode").unwrap_or(section.at);
-        unsupported::refuse(report, at, "`mode: distributed`");
-    }
-    local == Some(true)
+/// Which kind of store was asked for by name.
+fn mode(section: &Section<'_>, report: &mut Report<'_>) -> Option<&'static str> {
+    let modes = [("local", "local"), ("distributed", "distributed")];
+    section.word("mode", &modes, report)
 }
 
 /// `operator` is a promise that somebody looks, and needs nothing from the gateway.

@@ -61,16 +61,21 @@ pub(super) fn section_contradictions(
             )
             .hint("configure `auth`, or say `key_scope: global`");
     }
-    if stated.local_mode
-        && store.mode_name() != "local"
+    if let Some(mode) = stated.mode
+        && store.mode_name() != mode
         && let Some(at) = stated.place(&["mode"])
     {
-        report
-            .error(
-                at,
+        let (message, hint) = match mode {
+            "local" => (
                 format!("`mode: local` contradicts a {} store", store.scheme()),
-            )
-            .hint("leave `mode` out: it follows `store.url`");
+                "leave `mode` out: it follows `store.url`",
+            ),
+            _ => (
+                "`mode: distributed` needs a store that several gateways can share".to_owned(),
+                "for example `store: { url: \"postgres://user@host/database\" }`",
+            ),
+        };
+        report.error(at, message).hint(hint);
     }
 }
 

@@ -17,8 +17,6 @@ const FIELDS: &[(&Schema, &str)] = &[
     (&STORE, "cache"),
     (&STORE, "encryption_key_env"),
     (&STORE, "plain_settle"),
-    (&STORE, "pooler"),
-    (&STORE, "spool_dir"),
 ];
 
 /// Values of fields that are supported otherwise; a URL counts by its scheme.
@@ -26,10 +24,8 @@ const VALUES: &[(&Schema, &str, &str)] = &[
     (&BACKEND, "url", "https"),
     (&EXTERNAL, "url", "https"),
     (&JWT, "jwks_url", "https"),
-    (&STORE, "url", "postgres"),
     (&STORE, "url", "mysql"),
     (&STORE, "url", "redis"),
-    (&IDEMPOTENCY, "mode", "distributed"),
     (&IDEMPOTENCY, "reconcile", "{ … }"),
 ];
 

@@ -14,7 +14,7 @@ use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use http::header::LOCATION;
+use http::header::{CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -25,7 +25,7 @@ use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tower::ServiceExt;
 
-use super::fault::{After, Before, Faults};
+use super::fault::{After, Before, Dress, Faults};
 use super::ledger::{Ledger, LedgerError, RefundOutcome};
 use wire::{Padded, PaymentView, RefundView, parse_order, parse_refund, problem, seen};
 
@@ -209,12 +209,34 @@ async fn faulty<T: Serialize>(
         None => {}
     }
     let padding = faults.padding_bytes.map(|bytes| "x".repeat(bytes));
-    (
-        StatusCode::CREATED,
-        [(LOCATION, location)],
-        Json(Padded { answer, padding }),
-    )
-        .into_response()
+    let body = Padded { answer, padding };
+    let answer = match faults.dressed {
+        None => Json(body).into_response(),
+        Some(dress) => dressed(dress, &body),
+    };
+    (StatusCode::CREATED, [(LOCATION, location)], answer).into_response()
+}
+
+/// The answer in a form that is harder to keep than JSON with a length.
+fn dressed<T: Serialize>(dress: Dress, answer: &T) -> Response {
+    let json = serde_json::to_vec(answer).unwrap_or_default();
+    match dress {
+        Dress::Empty => Body::empty().into_response(),
+        // The location tells one answer from another; these bytes are every value there is.
+        Dress::Binary => (
+            [(CONTENT_TYPE, "application/octet-stream")],
+            (0..=u8::MAX).collect::<Vec<u8>>(),
+        )
+            .into_response(),
+        Dress::Chunked => {
+            let halves: Vec<Result<Bytes, Infallible>> = json
+                .chunks(json.len().div_ceil(2).max(1))
+                .map(|half| Ok(Bytes::copy_from_slice(half)))
+                .collect();
+            let body = Body::from_stream(futures_util::stream::iter(halves));
+            ([(CONTENT_TYPE, "application/json")], body).into_response()
+        }
+    }
 }
 
 fn instead_of_booking(before: Before) -> Response {

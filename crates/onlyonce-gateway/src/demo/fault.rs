@@ -22,6 +22,18 @@ pub(super) struct Faults {
     pub(super) before: Option<Before>,
     pub(super) after: Option<After>,
     pub(super) padding_bytes: Option<usize>,
+    pub(super) dressed: Option<Dress>,
+}
+
+/// How the answer to a booking looks, other than usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dress {
+    /// Bytes that are no text.
+    Binary,
+    /// No body at all.
+    Empty,
+    /// In chunks, without a length.
+    Chunked,
 }
 
 /// Takes the place of the booking.
@@ -45,7 +57,7 @@ pub(super) enum After {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "Demo-Fault takes slow=MS, slow-after=MS, fail, fail-after, status=NNN, hang-up, \
-     hang-up-before, big=BYTES, not-executed and decline"
+     hang-up-before, big=BYTES, binary, empty, chunked, not-executed and decline"
 )]
 pub(super) struct UnknownFault;
 
@@ -80,6 +92,9 @@ impl Faults {
             ("decline", None) => self.before = Some(Before::Decline),
             ("fail-after", None) => self.after = Some(After::Fail),
             ("hang-up", None) => self.after = Some(After::HangUp),
+            ("binary", None) => self.dressed = Some(Dress::Binary),
+            ("empty", None) => self.dressed = Some(Dress::Empty),
+            ("chunked", None) => self.dressed = Some(Dress::Chunked),
             _ => return Err(UnknownFault),
         }
         Ok(())

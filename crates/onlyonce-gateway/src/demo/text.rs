@@ -210,7 +210,8 @@ fn ending(facts: &Facts<'_>) -> String {
    curl -s -H \"Authorization: Bearer $(cat {token})\" http://{admin}/idempotency; echo
 
 The header Demo-Fault makes the API misbehave. Before it books: slow=MS, fail, status=NNN, decline,
-not-executed, hang-up-before. After: slow-after=MS, fail-after, hang-up, big=BYTES. Commas combine.
+not-executed, hang-up-before. After: slow-after=MS, fail-after, hang-up, big=BYTES, binary, empty,
+chunked. Commas combine.
 Ctrl-C ends the demo; `onlyonce demo --dir {folder}` goes on with this folder.
 "
     )

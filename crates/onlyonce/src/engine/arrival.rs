@@ -74,7 +74,7 @@ impl Arrival {
             client: Client::Marked(caller),
             too_old: false,
             id: engine.secret().record_id(scope.as_str(), &key),
-            hasher: engine.scope_hasher(&scope),
+            hasher: engine.derived(&scope).hasher,
             scope,
             key,
             caller,

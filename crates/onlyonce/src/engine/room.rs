@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use onlyonce_core::{AttemptId, Policy, Record, machine};
+use onlyonce_core::{AttemptId, Policy, Record};
 use onlyonce_store::{Inserted, Reply, StoreError, failpoint};
 
 use super::{Arrival, Engine, Unavailable};
@@ -62,7 +62,7 @@ impl Engine {
         };
         let request = arrival.request(attempt_id, &policy.recipe);
         failpoint!("engine.reserve.insert.before");
-        let reply = match self.watched(self.insert(machine::first(&request, policy)).await) {
+        let reply = match self.watched(self.insert(&request, policy).await) {
             Ok(reply) => reply,
             Err(error) => {
                 if error.is_ambiguous() {

@@ -30,6 +30,7 @@ use super::{
     strip_hop_by_hop,
 };
 use crate::{
+    at_once::{at_once, in_time},
     body::{Body, BoxError},
     engine::{Attempt, Began, Ended, Kept, Replay},
     problem::Problem,
@@ -422,7 +423,7 @@ async fn end_without(
         // What it says is true whether or not the store has heard it.
         () = tokio::time::sleep(shared.policy.completion_grace) => {
             client.tell(told);
-            settle.await;
+            spooled(shared, attempt, &settlement, settle).await;
         }
     }
 }
@@ -438,13 +439,12 @@ async fn settle(
 ) -> Option<Ended> {
     let settle = settle_within(shared, attempt, settlement, started);
     let mut settle = std::pin::pin!(settle);
-    let ended = tokio::select! {
-        biased;
-        ended = &mut settle => ended,
-        () = tokio::time::sleep(shared.policy.completion_grace) => {
+    let ended = match in_time(shared.policy.completion_grace, settle.as_mut()).await {
+        Some(ended) => ended,
+        None => {
             shared.stats.count(Event::StoreError);
             client.tell(Problem::NotDurable.response(&shared.policy));
-            settle.await;
+            spooled(shared, attempt, settlement, settle).await;
             return None;
         }
     };
@@ -452,6 +452,28 @@ async fn settle(
         client.tell(Problem::NotDurable.response(&shared.policy));
     }
     ended
+}
+
+/// Waits for `settle` with the result on this machine's disk, where there is a spool: should the
+/// process end first, the next one takes it from there.
+async fn spooled(
+    shared: &Shared,
+    attempt: &Attempt,
+    settlement: &Settlement,
+    settle: impl Future<Output = Option<Ended>>,
+) {
+    let Some(spool) = shared.engine.spool() else {
+        settle.await;
+        return;
+    };
+    let record = attempt.record();
+    let kept = spool.keep(&record, settlement).await;
+    if let Err(error) = &kept {
+        tracing::error!(%error, "a result could be kept neither by the store nor by the spool");
+    }
+    if settle.await.is_some() && matches!(kept, Ok(true)) {
+        spool.remove(record.id, record.attempt_id).await;
+    }
 }
 
 /// Tries to settle for as long as an execution may take.
@@ -462,12 +484,16 @@ async fn settle_within(
     started: Instant,
 ) -> Option<Ended> {
     let policy = &shared.policy;
-    // An execution that used up its time still gets the grace.
-    let end =
-        after(started, policy.max_execution).max(after(Instant::now(), policy.completion_grace));
-    let ended = tokio::time::timeout_at(end, attempt.settle(settlement))
-        .await
-        .ok();
+    let mut settle = std::pin::pin!(attempt.settle(settlement));
+    let ended = match at_once(settle.as_mut()).await {
+        Some(ended) => Some(ended),
+        None => {
+            // An execution that used up its time still gets the grace.
+            let grace = after(Instant::now(), policy.completion_grace);
+            let end = after(started, policy.max_execution).max(grace);
+            tokio::time::timeout_at(end, settle).await.ok()
+        }
+    };
     if attempt.release_was_wrong() {
         shared.stats.count(Event::ReleaseWasWrong);
     }

@@ -31,6 +31,8 @@ use super::{
     shadow, strip_hop_by_hop,
 };
 use crate::{
+    at_once::in_time,
+    audit::Probe,
     body::{Body, BoxError},
     engine::{Admitted, Arrival, Attempt, Unavailable, Woken},
     limits,
@@ -86,6 +88,10 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (shared, inner) = (self.shared.clone(), self.inner.clone());
+        if let Some(probe) = request.extensions().get::<Probe>() {
+            let answer = probe.met(&shared, request.method());
+            return Box::pin(std::future::ready(Ok(answer)));
+        }
         Box::pin(async move {
             let arrived = Instant::now();
             let (mut parts, body) = request.into_parts();
@@ -205,7 +211,7 @@ where
         }
     };
     // A body has as long to arrive as its answer has.
-    let gathered = tokio::time::timeout(shared.policy.timeout, gathered).await;
+    let gathered = in_time(shared.policy.timeout, gathered).await;
     let gathered = gathered.unwrap_or(Err(Problem::RequestTimeout));
     if matches!(
         gathered,
@@ -218,7 +224,6 @@ where
         .uri
         .path_and_query()
         .map_or("/", |target| target.as_str());
-    let secret = shared.engine.secret();
     let prefers = preferred_wait(&parts.headers);
     let policy = &shared.policy;
     let too_old = policy.max_request_age.is_some_and(|longest| {
@@ -229,7 +234,7 @@ where
         &shared.engine,
         identity.scope.clone(),
         key,
-        identity.mark(secret),
+        identity.mark_in(&shared.engine),
         shared.route.clone(),
         &parts.method,
         target,

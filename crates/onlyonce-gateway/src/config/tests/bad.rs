@@ -67,6 +67,22 @@ const LINES: &[(&str, &str)] = &[
         "1:10: this is not YAML: mapping values are not allowed in this context",
     ),
     (
+        "store: { spool_dir: /x }",
+        "1:21: `spool_dir` needs a store that several gateways can share",
+    ),
+    (
+        "store: { pooler: transaction }",
+        "1:18: `pooler` has no meaning for a sqlite store",
+    ),
+    (
+        "idempotency: { mode: distributed }",
+        "1:22: `mode: distributed` needs a store that several gateways can share",
+    ),
+    (
+        "store: { url: \"postgres://db/x\" }\nidempotency: { mode: local }",
+        "2:22: `mode: local` contradicts a postgres store",
+    ),
+    (
         "%YAML 1.2\n---\n",
         "1:1: this is not YAML: YAML directives are disallowed",
     ),
@@ -207,22 +223,12 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ),
     ("tls: { cert: a, key: b }", "1:1: `tls`"),
     ("redis: { address: \"localhost:6379\" }", "1:1: `redis`"),
-    (
-        "store: { url: \"postgres://db/x\" }",
-        "1:15: a postgres store",
-    ),
     ("store: { url: \"mysql://db/x\" }", "1:15: a mysql store"),
     ("store: { url: \"redis://db/0\" }", "1:15: a redis store"),
     ("store: { cache: \"redis://db\" }", "1:10: `cache`"),
     (
         "store: { encryption_key_env: K }",
         "1:10: `encryption_key_env`",
-    ),
-    ("store: { spool_dir: /x }", "1:10: `spool_dir`"),
-    ("store: { pooler: transaction }", "1:10: `pooler`"),
-    (
-        "idempotency: { mode: distributed }",
-        "1:22: `mode: distributed`",
     ),
     (
         "idempotency: { reconcile: { after: 5s } }",

@@ -10,7 +10,7 @@ const EXPECTED: [&str; 6] = [
     "`routes` is missing",
     "a route without `backends`",
     "`key_scope: per_client` without `auth`: there is no client to tell apart",
-    "`mode: distributed` is not supported by this version yet",
+    "`mode: distributed` needs a store that several gateways can share",
     "`redis` is not supported by this version yet",
     "profile `payments` demands `reconcile`",
 ];

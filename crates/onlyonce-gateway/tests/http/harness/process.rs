@@ -117,7 +117,7 @@ fn ready_line(line: &str) -> Option<(SocketAddr, SocketAddr)> {
     Some((data, admin))
 }
 
-fn binary() -> PathBuf {
+pub(crate) fn binary() -> PathBuf {
     option_env!("CARGO_BIN_EXE_onlyonce")
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("ONLYONCE_BIN").map(PathBuf::from))

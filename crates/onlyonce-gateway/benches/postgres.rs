@@ -1,0 +1,334 @@
+//! New keys on PostgreSQL, beside pgbench that sends the same two statements one by one.
+//!
+//! ```text
+//! cargo bench -p onlyonce-gateway --bench postgres            # about two minutes
+//! ONLYONCE_SOAK=1 cargo bench -p onlyonce-gateway --bench postgres   # with 0.1, 1 and 10 million keys
+//! ```
+//!
+//! Everything runs on this machine: the server, the gateway, the API and the load share its cores.
+//! Ratios of one run are what to compare, never figures of two.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a benchmark is about the real clock, and stops at what goes wrong"
+)]
+
+use std::{
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use http::{HeaderMap, HeaderValue, StatusCode};
+use onlyonce_core::{
+    AttemptId, Fingerprint, Key, Policy, Recipe, Scope, StoredResponse,
+    machine::{self, Request, Settled, Settlement},
+    record::StoredBody,
+};
+use onlyonce_store::{
+    Inserted, Store, Swapped,
+    postgres::{PostgresOptions, PostgresStore},
+    private::Postgres,
+};
+
+const ROUNDS: usize = 3;
+const IN_FLIGHT: usize = 256;
+const PGBENCH_CLIENTS: usize = 64;
+const TIME: Duration = Duration::from_secs(4);
+const ANSWER: &str = r#"{"id":"pay_01jcq3y8w9f0t2v4x6z8b0d2f4","object":"payment","amount":129900,"amount_captured":129900,"currency":"eur","customer":"cus_9f8e7d6c5b4a3210","status":"succeeded","livemode":false,"created":1794787200,"receipt_url":"/receipts/01jcq3y8w9f0t2v4x6z8b0d2f4","metadata":{"basket":"b-20261115-000042","v":"3"}}"#;
+
+/// The same row, the same indexes, the same answer: a reservation and its completion, each in a
+/// transaction of its own. `live` and the journal are left out, in favour of pgbench.
+fn script() -> String {
+    format!(
+        "\\set a random(0, 9000000000000000000)\n\
+         \\set b random(0, 9000000000000000000)\n\
+         INSERT INTO onlyonce.keys (id, revision, tombstone_ttl, fence, generation, attempt_id, \
+         fingerprint, recipe, state, scope, key, route, method, path, created_at, last_run_at, \
+         lease_until, row_version, negatives, inconclusive, dead_letter) VALUES \
+         (int8send(:a::bigint) || int8send(:b::bigint), 1, 86400000, 1, 1, int8send(:b::bigint) || int8send(:a::bigint), \
+         sha256('x'), '\\x0102030405060708', 'in_progress', 'global', 'key-' || :a::bigint, 'r', 'POST', \
+         '/payments', 1794787200000, 1794787200000, 1794787260000, 1, 0, 0, false) \
+         ON CONFLICT (id) DO NOTHING;\n\
+         UPDATE onlyonce.keys SET revision = 2, state = 'completed', completed_at = 1794787200100, \
+         expires_at = 1794873600100, lease_until = NULL, response_status = 201, \
+         response_bytes = {length}, response_head = '\\x01c90001010010', \
+         response_body = '\\x{body}' \
+         WHERE id = int8send(:a::bigint) || int8send(:b::bigint) AND revision = 1;\n",
+        length = ANSWER.len(),
+        // A colon would be a variable to pgbench.
+        body = ANSWER
+            .bytes()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>(),
+    )
+}
+
+/// What one measurement found.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    per_second: f64,
+    cpu_micros: f64,
+    wal_bytes: f64,
+}
+
+fn wal(server: &Postgres) -> f64 {
+    let sql = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')";
+    server.sql(sql).parse().unwrap()
+}
+
+fn rows(server: &Postgres) -> f64 {
+    let sql = "SELECT last_value FROM onlyonce.keys_n_seq";
+    server.sql(sql).parse().unwrap()
+}
+
+/// CPU, log and rate of whatever `work` does to the server for `TIME`.
+fn during(server: &Postgres, work: impl FnOnce()) -> Found {
+    let before = (server.cpu_seconds(), wal(server), rows(server));
+    let began = Instant::now();
+    work();
+    let took = began.elapsed().as_secs_f64();
+    let keys = rows(server) - before.2;
+    Found {
+        per_second: keys / took,
+        cpu_micros: (server.cpu_seconds() - before.0) * 1e6 / keys,
+        wal_bytes: (wal(server) - before.1) / keys,
+    }
+}
+
+fn pgbench(server: &Postgres, clients: usize, more: &[&str]) {
+    let file = std::env::temp_dir().join(format!("onlyonce-pgbench-{}.sql", std::process::id()));
+    std::fs::write(&file, script()).unwrap();
+    let threads = clients.min(2).to_string();
+    let output = Command::new("pgbench")
+        .args(["-n", "-M", "prepared", "-h", "127.0.0.1", "-U", "onlyonce"])
+        .args(["-p", &server.port().to_string(), "-f"])
+        .arg(&file)
+        .args(["-c", &clients.to_string(), "-j", &threads])
+        .args(["-T", &TIME.as_secs().to_string()])
+        .args(more)
+        .arg("onlyonce")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+}
+
+/// The p99 of pgbench's transactions, in milliseconds.
+fn pgbench_p99(server: &Postgres) -> f64 {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("log");
+    let prefix = format!("--log-prefix={}", prefix.display());
+    pgbench(server, 1, &["--log", &prefix]);
+    let mut times: Vec<f64> = Vec::new();
+    for entry in std::fs::read_dir(folder.path()).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        times.extend(text.lines().map(|line| {
+            let micros = line.split_whitespace().nth(2).unwrap();
+            micros.parse::<f64>().unwrap() / 1e3
+        }));
+    }
+    p99(&mut times)
+}
+
+fn p99(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() * 99 / 100]
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn response() -> Arc<StoredResponse> {
+    let mut headers = HeaderMap::new();
+    headers.insert("content-type", HeaderValue::from_static("application/json"));
+    Arc::new(StoredResponse {
+        status: StatusCode::CREATED,
+        headers,
+        body: StoredBody::Full {
+            bytes: ANSWER.into(),
+            trailers: None,
+        },
+    })
+}
+
+/// Reserves and completes one key. Says how long the reservation and both together took.
+async fn one_key(store: &PostgresStore, number: u64, policy: &Policy) -> (Duration, Duration) {
+    let key = Key::from_stored(&format!("key-{number}"));
+    let scope = Scope::global();
+    let request = Request {
+        id: store.secret().record_id(scope.as_str(), &key),
+        scope,
+        key,
+        fingerprint: Fingerprint([7; 32]),
+        recipe: Recipe::default().id(),
+        caller: None,
+        attempt_id: AttemptId(u128::from(number) << 64 | 1),
+        route: "r".into(),
+        method: "POST".into(),
+        path: "/payments".into(),
+    };
+    let began = Instant::now();
+    let inserted = store.insert_or_get(machine::first(&request, policy)).await;
+    let Inserted::New(record) = inserted.unwrap().value else {
+        panic!("the key was there")
+    };
+    let reserved = began.elapsed();
+    let settlement = Settlement::Complete(response());
+    let settled = machine::settle(&record, record.attempt_id, &settlement, policy);
+    let Settled::Write(change) = settled else {
+        panic!("not written")
+    };
+    let swapped = store.swap(record.revision, change).await.unwrap().value;
+    assert!(matches!(swapped, Swapped::Done(_)));
+    (reserved, began.elapsed())
+}
+
+/// Keeps `in_flight` keys on their way for `TIME`; returns the times of each in milliseconds.
+fn drive(
+    runtime: &tokio::runtime::Runtime,
+    store: &Arc<PostgresStore>,
+    in_flight: usize,
+    next: &Arc<AtomicU64>,
+) -> Vec<(f64, f64)> {
+    runtime.block_on(async {
+        let stop = Arc::new(AtomicBool::new(false));
+        let busy: Vec<_> = (0..in_flight)
+            .map(|_| {
+                let (store, next, stop) = (store.clone(), next.clone(), stop.clone());
+                tokio::spawn(async move {
+                    let policy = Policy::default();
+                    let mut times = Vec::new();
+                    while !stop.load(Ordering::Relaxed) {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        let (reserved, both) = one_key(&store, number, &policy).await;
+                        times.push((reserved.as_secs_f64() * 1e3, both.as_secs_f64() * 1e3));
+                    }
+                    times
+                })
+            })
+            .collect();
+        tokio::time::sleep(TIME).await;
+        stop.store(true, Ordering::Relaxed);
+        let mut times = Vec::new();
+        for one in busy {
+            times.extend(one.await.unwrap());
+        }
+        times
+    })
+}
+
+/// New keys per second through the gateway, by its own benchmark.
+fn through_http(server: &Postgres) -> f64 {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let name = format!("http_{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    let url = server.database(&name);
+    let output = Command::new(env!("CARGO_BIN_EXE_onlyonce"))
+        .args(["bench", "--json", "--rounds", "1", "--store", &url])
+        .args(["--connections", &IN_FLIGHT.to_string(), "--time", "4s"])
+        .output()
+        .unwrap();
+    let lines: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let line = lines
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|line| line["name"] == "(f) this store, new keys");
+    line.unwrap()["requests_per_second"].as_f64().unwrap()
+}
+
+fn main() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = Postgres::start();
+    let store = runtime.block_on(PostgresStore::open(
+        &server.url(),
+        &PostgresOptions {
+            timeout: Duration::from_secs(30),
+            ..PostgresOptions::default()
+        },
+    ));
+    let store = Arc::new(store.unwrap());
+    let next = Arc::new(AtomicU64::new(0));
+    pgbench(&server, PGBENCH_CLIENTS, &[]);
+    drive(&runtime, &store, IN_FLIGHT, &next);
+
+    let mut rates = Vec::new();
+    let mut lone = Vec::new();
+    for round in 0..ROUNDS {
+        eprintln!("round {} of {ROUNDS}", round + 1);
+        let theirs = during(&server, || pgbench(&server, PGBENCH_CLIENTS, &[]));
+        let ours = during(&server, || drop(drive(&runtime, &store, IN_FLIGHT, &next)));
+        let http = through_http(&server);
+        rates.push((theirs, ours, http));
+        let their_p99 = pgbench_p99(&server);
+        let mut times: Vec<f64> = drive(&runtime, &store, 1, &next)
+            .into_iter()
+            .map(|(_, both)| both)
+            .collect();
+        lone.push((their_p99, p99(&mut times)));
+    }
+    let of = |value: fn(&(Found, Found, f64)) -> f64| median(rates.iter().map(value).collect());
+    println!("medians of {ROUNDS}, {TIME:?} each; ratios within one round, against pgbench");
+    println!("{:<44} {:>10} {:>7}", "", "", "ratio");
+    let line = |name: &str, value: String, ratio: f64| {
+        println!("{name:<44} {value:>10} {ratio:>7.2}");
+    };
+    let rate = |value: f64| format!("{value:.0}/s");
+    let micros = |value: f64| format!("{value:.1} us");
+    line(
+        "pgbench, 64 clients, one by one: keys",
+        rate(of(|r| r.0.per_second)),
+        1.0,
+    );
+    line(
+        "the store, 256 in flight: keys",
+        rate(of(|r| r.1.per_second)),
+        of(|r| r.1.per_second / r.0.per_second),
+    );
+    line(
+        "the gateway, 256 in flight: keys",
+        rate(of(|r| r.2)),
+        of(|r| r.2 / r.0.per_second),
+    );
+    line(
+        "pgbench: PostgreSQL's CPU per key",
+        micros(of(|r| r.0.cpu_micros)),
+        1.0,
+    );
+    line(
+        "the store: PostgreSQL's CPU per key",
+        micros(of(|r| r.1.cpu_micros)),
+        of(|r| r.1.cpu_micros / r.0.cpu_micros),
+    );
+    line(
+        "pgbench: log per key",
+        format!("{:.0} B", of(|r| r.0.wal_bytes)),
+        1.0,
+    );
+    line(
+        "the store: log per key",
+        format!("{:.0} B", of(|r| r.1.wal_bytes)),
+        of(|r| r.1.wal_bytes / r.0.wal_bytes),
+    );
+    let lone_of = |value: fn(&(f64, f64)) -> f64| median(lone.iter().map(value).collect());
+    line(
+        "pgbench, one client: p99 of both statements",
+        format!("{:.2} ms", lone_of(|l| l.0)),
+        1.0,
+    );
+    line(
+        "the store, one client: p99 of both",
+        format!("{:.2} ms", lone_of(|l| l.1)),
+        lone_of(|l| l.1 / l.0),
+    );
+    let hot = server.sql(
+        "SELECT round(100.0 * n_tup_hot_upd / nullif(n_tup_upd, 0), 1) \
+         FROM pg_stat_user_tables WHERE relname = 'keys'",
+    );
+    println!("updates that stayed within their page: {hot} %");
+}

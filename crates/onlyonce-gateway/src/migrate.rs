@@ -1,0 +1,58 @@
+//! `onlyonce migrate`: the schema of a store, made, brought up to date, or printed.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use onlyonce_store::{
+    clock::StoreClock,
+    postgres::{self, PostgresOptions},
+    sqlite::SqliteStore,
+};
+
+use crate::config::StoreUrl;
+
+/// What `migrate` takes.
+#[derive(Args)]
+pub(crate) struct MigrateArgs {
+    /// The store: sqlite:FILE or postgres://…
+    #[arg(long, value_name = "URL")]
+    store: String,
+    /// Print the SQL that creates the schema, and change nothing
+    #[arg(long)]
+    print: bool,
+}
+
+pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
+    let url = StoreUrl::parse(&args.store)
+        .with_context(|| "--store: the URL cannot be used; nothing was changed".to_owned())?;
+    match (&url, args.print) {
+        (StoreUrl::Postgres(_), true) => print!("{}", postgres::script(0)),
+        (StoreUrl::Postgres(text), false) => {
+            let migrated = postgres::migrate(text, &PostgresOptions::default())
+                .await
+                .with_context(|| format!("{url} was not changed"))?;
+            match (migrated.from, migrated.to) {
+                (from, to) if from == to => println!("{url}: the schema is at version {to}"),
+                (0, to) => println!("{url}: created the schema at version {to}"),
+                (from, to) => println!("{url}: brought the schema from version {from} to {to}"),
+            }
+        }
+        (StoreUrl::Sqlite(file), false) => {
+            SqliteStore::open_with(file, StoreClock::system(), true)
+                .with_context(|| format!("{url} was not changed"))?;
+            println!("{url}: the schema is up to date");
+        }
+        (StoreUrl::Sqlite(_), true) => {
+            bail!("a SQLite store makes its own schema; there is nothing to print")
+        }
+        (StoreUrl::Memory, _) => bail!("a store in memory has no schema"),
+        (StoreUrl::Mysql(_) | StoreUrl::Redis(_), _) => {
+            bail!(
+                "{} stores are not supported by this version yet",
+                url.scheme()
+            )
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

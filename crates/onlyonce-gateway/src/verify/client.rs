@@ -1,0 +1,208 @@
+//! The client: one connection for each request, so that nothing is resent, reordered or shared
+//! behind our back.
+//!
+//! Deliberately absent: redirects, retries, pools, and reading of proxies from the environment.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{body::Body as _, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::AsyncWriteExt,
+    net::TcpStream,
+    sync::Barrier,
+    task::JoinSet,
+    time::{Instant, timeout},
+};
+
+use super::exchange::{Answer, Exchange, Outgoing};
+
+/// The largest answer that is read, in bytes.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
+
+/// Sends requests and keeps the time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Client {
+    started: Instant,
+    /// From connecting to the end of the answer.
+    timeout: Duration,
+}
+
+impl Client {
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self {
+            started: Instant::now(),
+            timeout,
+        }
+    }
+
+    /// Sends `request` and reads its answer.
+    pub(super) async fn send(self, label: &'static str, request: Outgoing) -> Exchange {
+        self.send_after(label, request, None).await
+    }
+
+    /// Sends all of them at the same moment: every connection is open before the first byte goes.
+    pub(super) async fn send_at_once(
+        self,
+        label: &'static str,
+        requests: Vec<Outgoing>,
+    ) -> Vec<Exchange> {
+        let barrier = Arc::new(Barrier::new(requests.len()));
+        let mut running = JoinSet::new();
+        for request in requests {
+            let barrier = Arc::clone(&barrier);
+            running.spawn(self.send_after(label, request, Some(barrier)));
+        }
+        let mut done = Vec::new();
+        while let Some(exchange) = running.join_next().await {
+            done.extend(exchange);
+        }
+        done.sort_by_key(|exchange| exchange.ended);
+        done
+    }
+
+    async fn send_after(
+        self,
+        label: &'static str,
+        request: Outgoing,
+        barrier: Option<Arc<Barrier>>,
+    ) -> Exchange {
+        let connected = timeout(self.timeout, connect(&request)).await;
+        if let Some(barrier) = barrier {
+            barrier.wait().await;
+        }
+        let sent = self.started.elapsed();
+        let answer = match connected {
+            Ok(Ok(stream)) => match timeout(self.timeout, exchange(stream, &request)).await {
+                Ok(answer) => answer,
+                Err(_) => Err(format!("nothing within {} s", self.timeout.as_secs())),
+            },
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err("no connection in time".to_owned()),
+        };
+        Exchange {
+            label,
+            request,
+            sent,
+            ended: self.started.elapsed(),
+            answer,
+        }
+    }
+
+    /// Sends `request`, waits for `after`, and hangs up without reading.
+    pub(super) async fn hang_up(
+        self,
+        label: &'static str,
+        request: Outgoing,
+        after: Duration,
+    ) -> Exchange {
+        let sent = self.started.elapsed();
+        let outcome = async {
+            let mut stream = connect(&request).await?;
+            let written = stream.write_all(&wire_form(&request)).await;
+            written.map_err(|error| error.to_string())?;
+            // An answer that comes before the time is over is left unread, as by a client that died.
+            tokio::time::sleep(after).await;
+            drop(stream);
+            Ok::<_, String>(())
+        };
+        let why = match timeout(self.timeout, outcome).await {
+            Ok(Ok(())) => "we hung up".to_owned(),
+            Ok(Err(error)) => error,
+            Err(_) => "no connection in time".to_owned(),
+        };
+        Exchange {
+            label,
+            request,
+            sent,
+            ended: self.started.elapsed(),
+            answer: Err(why),
+        }
+    }
+}
+
+/// Whether the peer took the connection: for a first look, before anything is sent.
+pub(super) async fn connect(request: &Outgoing) -> Result<TcpStream, String> {
+    let endpoint = &request.endpoint;
+    let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await;
+    let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+async fn exchange(stream: TcpStream, outgoing: &Outgoing) -> Result<Answer, String> {
+    let (mut sender, connection) = http1::Builder::new()
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| error.to_string())?;
+    let request = to_request(outgoing).map_err(|error| error.to_string())?;
+    let answer = async {
+        let answer = sender.send_request(request).await.map_err(describe)?;
+        let (parts, body) = answer.into_parts();
+        let chunked = body.size_hint().exact().is_none();
+        let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
+        let body = body.map_err(|error| format!("the answer broke off: {error}"))?;
+        Ok(Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body: body.to_bytes(),
+            chunked,
+        })
+    };
+    let mut answer = std::pin::pin!(answer);
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        // The connection may end with its last answer; what it read is still there to be taken.
+        _ = &mut connection => answer.await,
+    }
+}
+
+fn describe(error: hyper::Error) -> String {
+    if error.is_incomplete_message() || error.is_canceled() {
+        "the connection was closed without an answer".to_owned()
+    } else {
+        error.to_string()
+    }
+}
+
+fn to_request(outgoing: &Outgoing) -> http::Result<Request<Full<Bytes>>> {
+    let mut builder = Request::builder()
+        .method(&outgoing.method)
+        .uri(outgoing.endpoint.target())
+        .header(header::HOST, &outgoing.endpoint.authority);
+    for (name, value) in &outgoing.headers {
+        builder = builder.header(name, value);
+    }
+    for key in &outgoing.keys {
+        builder = builder.header(&outgoing.key_header, key);
+    }
+    builder.body(Full::new(outgoing.body.clone()))
+}
+
+/// The request as bytes, for a client that writes and does not stay.
+fn wire_form(outgoing: &Outgoing) -> Vec<u8> {
+    let mut bytes = format!(
+        "{} {} HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n",
+        outgoing.method,
+        outgoing.endpoint.target(),
+        outgoing.endpoint.authority,
+        outgoing.body.len()
+    )
+    .into_bytes();
+    let keys = outgoing.keys.iter().map(|key| (&outgoing.key_header, key));
+    let headers = outgoing.headers.iter().map(|(name, value)| (name, value));
+    for (name, value) in headers.chain(keys) {
+        bytes.extend_from_slice(name.as_str().as_bytes());
+        bytes.extend_from_slice(b": ");
+        bytes.extend_from_slice(value.as_bytes());
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(&outgoing.body);
+    bytes
+}

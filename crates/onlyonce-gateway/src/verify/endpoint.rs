@@ -1,0 +1,127 @@
+//! Where a request goes: an `http://` URL, taken apart once.
+
+use std::net::IpAddr;
+
+use http::Uri;
+
+/// Host, port, path and query of a URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Endpoint {
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// Host and port as the `Host` header says them.
+    pub(super) authority: String,
+    pub(super) path: String,
+    pub(super) query: Option<String>,
+}
+
+/// Why a URL cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BadUrl {
+    #[error("this is not a URL such as http://127.0.0.1:8080/payments")]
+    NotAUrl,
+    #[error(
+        "https:// is not supported yet: name the plain http:// address of the API, or put a \
+         TLS-terminating proxy such as `socat TCP-LISTEN:8000,fork OPENSSL:HOST:443` in between"
+    )]
+    Tls,
+    #[error("credentials do not belong into a URL: give them with --header")]
+    UserInfo,
+}
+
+impl Endpoint {
+    pub(super) fn parse(url: &str) -> Result<Self, BadUrl> {
+        let uri: Uri = url.parse().map_err(|_| BadUrl::NotAUrl)?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => return Err(BadUrl::Tls),
+            _ => return Err(BadUrl::NotAUrl),
+        }
+        let authority = uri.authority().ok_or(BadUrl::NotAUrl)?;
+        if authority.as_str().contains('@') {
+            return Err(BadUrl::UserInfo);
+        }
+        let host = uri.host().ok_or(BadUrl::NotAUrl)?;
+        let path = if uri.path().is_empty() {
+            "/"
+        } else {
+            uri.path()
+        };
+        Ok(Self {
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port: uri.port_u16().unwrap_or(80),
+            authority: authority.as_str().to_owned(),
+            path: path.to_owned(),
+            query: uri.query().map(str::to_owned),
+        })
+    }
+
+    /// Path and query as they go on the wire.
+    pub(super) fn target(&self) -> String {
+        match &self.query {
+            Some(query) => format!("{}?{query}", self.path),
+            None => self.path.clone(),
+        }
+    }
+
+    /// The URL for people. A query may hold a credential, so it is left out.
+    pub(super) fn shown(&self) -> String {
+        let query = if self.query.is_some() { "?…" } else { "" };
+        format!("http://{}{}{query}", self.authority, self.path)
+    }
+
+    /// The same with one more parameter in the query.
+    pub(super) fn with_parameter(&self, parameter: &str) -> Self {
+        let query = match &self.query {
+            Some(query) => format!("{query}&{parameter}"),
+            None => parameter.to_owned(),
+        };
+        Self {
+            query: Some(query),
+            ..self.clone()
+        }
+    }
+
+    /// The same with one more segment at the end of the path.
+    pub(super) fn below(&self, segment: &str) -> Self {
+        Self {
+            path: format!("{}/{segment}", self.path.trim_end_matches('/')),
+            ..self.clone()
+        }
+    }
+
+    /// Whether it is on this very machine.
+    pub(super) fn is_loopback(&self) -> bool {
+        self.host.eq_ignore_ascii_case("localhost")
+            || self
+                .host
+                .parse::<IpAddr>()
+                .is_ok_and(|address| address.is_loopback())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let endpoint = Endpoint::parse("http://[::1]:8080/a?b=c").unwrap();
+        assert_eq!((endpoint.host.as_str(), endpoint.port), ("::1", 8080));
+        assert_eq!(endpoint.target(), "/a?b=c");
+        assert_eq!(endpoint.shown(), "http://[::1]:8080/a?…");
+        assert!(endpoint.is_loopback());
+        assert_eq!(endpoint.with_parameter("d=1").target(), "/a?b=c&d=1");
+        assert_eq!(endpoint.below("x").path, "/a/x");
+        assert!(!Endpoint::parse("http://api.example").unwrap().is_loopback());
+    }
+
+    #[test]
+    fn what_cannot_be_used_says_why() {
+        assert_eq!(Endpoint::parse("https://a/"), Err(BadUrl::Tls));
+        assert_eq!(Endpoint::parse("http://u:p@a/"), Err(BadUrl::UserInfo));
+        for text in ["", "/payments", "ftp://a/", "http://"] {
+            assert_eq!(Endpoint::parse(text), Err(BadUrl::NotAUrl), "{text}");
+        }
+    }
+}

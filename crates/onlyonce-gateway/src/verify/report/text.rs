@@ -1,0 +1,111 @@
+//! The report on a terminal: the table, the pictures, and what each failure costs.
+
+use std::fmt::Write as _;
+
+use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+
+use super::{Report, timeline};
+use crate::verify::{
+    catalogue::Check,
+    finding::{Finding, Verdict},
+    shown,
+};
+
+/// The narrowest and widest table, in columns.
+const WIDTHS: (u16, u16) = (60, 130);
+/// The width where there is no terminal to ask.
+const DEFAULT_WIDTH: u16 = 100;
+/// The most exchanges that are shown of one failure.
+const MOST_EVIDENCE: usize = 6;
+
+impl Report {
+    /// For people.
+    pub(in crate::verify) fn text(&self) -> String {
+        let width = width();
+        let mut text = format!(
+            "{} {}, profile {}, {} requests\nExecutions are {}.\n\n{}\n",
+            self.method,
+            self.url,
+            self.profile,
+            self.requests,
+            self.executions.words(),
+            self.table(width),
+        );
+        self.pictures(&mut text, width);
+        for finding in &self.findings {
+            if finding.verdict == Verdict::Fail {
+                failure(&mut text, finding);
+            }
+        }
+        let counts = Verdict::ALL.map(|verdict| {
+            let words = verdict.words().to_lowercase();
+            format!("{} {words}", self.count(verdict))
+        });
+        // A string takes everything that is written to it.
+        let _ = writeln!(text, "\n{}\n{}", counts.join(", "), self.conclusion());
+        text
+    }
+
+    fn table(&self, width: u16) -> Table {
+        let mut table = Table::new();
+        table
+            .load_style(UTF8_FULL_CONDENSED)
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(width)
+            .set_header(["check", "verdict", "how sure", "what was seen"]);
+        for finding in &self.findings {
+            table.add_row([
+                finding.check.id(),
+                finding.verdict.words(),
+                finding.sure.words(),
+                &finding.seen,
+            ]);
+        }
+        table
+    }
+
+    /// The race, and everything else that overlapped and failed.
+    fn pictures(&self, text: &mut String, width: u16) {
+        for finding in &self.findings {
+            let wanted = finding.check == Check::Concurrent || finding.verdict == Verdict::Fail;
+            if wanted && !finding.race.is_empty() {
+                let _ = writeln!(text, "\n{}:", finding.check.title());
+                text.push_str(&timeline::draw(&finding.race, usize::from(width)));
+            }
+        }
+    }
+}
+
+fn failure(text: &mut String, finding: &Finding) {
+    let severity = finding.severity.map_or("", |severity| severity.name());
+    let _ = writeln!(text, "\n{} ({severity})", finding.check.id());
+    let _ = writeln!(text, "  should be:    {}", finding.check.title());
+    let _ = writeln!(text, "  was:          {}", finding.seen);
+    if let Some(cost) = finding.cost() {
+        let _ = writeln!(text, "  what it costs: {cost}");
+    }
+    let _ = writeln!(
+        text,
+        "  expected by:  {}",
+        finding.check.expected_by().join("; ")
+    );
+    for exchange in finding.evidence.iter().take(MOST_EVIDENCE) {
+        let _ = writeln!(
+            text,
+            "  > {}: {}",
+            exchange.label,
+            shown::request(&exchange.request).line()
+        );
+        let _ = writeln!(text, "  < {}", shown::answer(exchange).line());
+    }
+    let more = finding.evidence.len().saturating_sub(MOST_EVIDENCE);
+    if more > 0 {
+        let _ = writeln!(text, "  and {more} more, in --json");
+    }
+}
+
+fn width() -> u16 {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout());
+    let columns = size.map_or(DEFAULT_WIDTH, |size| size.ws_col);
+    columns.clamp(WIDTHS.0, WIDTHS.1)
+}

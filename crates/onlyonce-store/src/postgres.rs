@@ -1,0 +1,315 @@
+//! The shared store: one PostgreSQL database, any number of gateways.
+//!
+//! Operations gather while the last statement is under way and go as one over `unnest` arrays, so
+//! that one round trip and one flush to disk serve many keys. A few connections ("lanes") carry one
+//! statement each. The database's clock is the clock, its unique index decides who is first, and its
+//! transactions decide what is durable.
+//!
+//! Deliberately absent: any rule about states in SQL. A statement compares a revision and writes.
+
+mod connect;
+mod failure;
+mod lane;
+mod queue;
+mod row;
+mod scan;
+mod schema;
+mod statement;
+mod wake;
+
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use onlyonce_core::{
+    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret,
+    record::{Change, Draft, JournalEntry, Revision},
+};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{broadcast, mpsc, oneshot},
+    task::JoinSet,
+};
+
+use crate::{
+    Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
+    Walk,
+};
+pub use connect::Pooler;
+use connect::Target;
+use lane::{Lane, Shared};
+use queue::Queued;
+use scan::Scanners;
+pub use schema::{Migrated, VERSION, script};
+use wake::Wake;
+
+/// Connections that carry batches. More of them make the batches smaller, not the server faster.
+const LANES: usize = 2;
+
+/// How a store is reached.
+#[derive(Clone, Debug)]
+pub struct PostgresOptions {
+    /// How long one call may take.
+    pub timeout: Duration,
+    /// What stands between us and the server.
+    pub pooler: Pooler,
+    /// Whether a missing or old schema is brought up to date.
+    pub migrate: bool,
+}
+
+impl Default for PostgresOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(2),
+            pooler: Pooler::None,
+            migrate: true,
+        }
+    }
+}
+
+/// Why a database could not be opened as a store.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The URL cannot be read.
+    #[error("the URL of the store cannot be read")]
+    Url(#[source] sqlx::Error),
+    /// It cannot be reached.
+    #[error("the database cannot be reached; nothing was started")]
+    Connect(#[source] sqlx::Error),
+    /// A statement failed.
+    #[error("the database refused to be prepared; nothing was started")]
+    Sql(#[source] sqlx::Error),
+    /// The schema is missing or older, and may not be changed.
+    #[error(
+        "the schema is at version {found} (0: there is none), and this program needs a newer one: run `onlyonce migrate`, or start with store.migrate on"
+    )]
+    Older {
+        /// Its version.
+        found: i64,
+    },
+    /// The schema is newer than this program can use.
+    #[error(
+        "the schema is at version {found}, which takes programs from schema {oldest} on; this one knows {known}: run a newer program"
+    )]
+    Newer {
+        /// Its version.
+        found: i64,
+        /// The oldest program that can use it.
+        oldest: i64,
+        /// Ours.
+        known: i64,
+    },
+    /// The secret is missing or not one.
+    #[error("the database holds no usable secret: it is damaged, or not a store of this program")]
+    Damaged,
+}
+
+/// Creates the schema of a store, or brings it up to date.
+///
+/// # Errors
+/// [`OpenError`] says why it could not be done; what was there is left as it was.
+pub async fn migrate(url: &str, options: &PostgresOptions) -> Result<Migrated, OpenError> {
+    let target = Target::parse(url, options.pooler, options.timeout)?;
+    let mut connection = target.connect().await.map_err(OpenError::Connect)?;
+    schema::migrate(&mut connection).await
+}
+
+/// A store in a PostgreSQL database.
+pub struct PostgresStore {
+    secret: Secret,
+    shared: Arc<Shared>,
+    scanners: Scanners,
+    walked: Mutex<i64>,
+    /// End with the store.
+    _tasks: JoinSet<()>,
+}
+
+impl PostgresStore {
+    /// Connects, checks the schema, and starts the lanes in the tokio runtime that this is called
+    /// in.
+    ///
+    /// # Errors
+    /// [`OpenError`] says why the database cannot be used.
+    pub async fn open(url: &str, options: &PostgresOptions) -> Result<Self, OpenError> {
+        let target = Target::parse(url, options.pooler, options.timeout)?;
+        let mut connection = target.connect().await.map_err(OpenError::Connect)?;
+        let found = target.begin(&mut connection, async |connection| {
+            schema::found(connection).await
+        });
+        let found = found.await.map_err(OpenError::Sql)?;
+        if options.migrate && found.is_none_or(|(version, _)| version < VERSION) {
+            schema::migrate(&mut connection).await?;
+        } else {
+            schema::check(found)?;
+        }
+        let secret = target.begin(&mut connection, async |connection| {
+            schema::secret(connection).await
+        });
+        let secret = schema::as_secret(secret.await.map_err(OpenError::Sql)?)?;
+        let (words, unsaid) = match options.pooler {
+            Pooler::None => {
+                let (words, unsaid) = mpsc::channel(wake::MAX_UNSAID);
+                (Some(words), Some(unsaid))
+            }
+            // Nobody can listen through a pooler, so nobody need speak.
+            Pooler::Transaction => (None, None),
+        };
+        let shared = Arc::new(Shared {
+            target,
+            secret: secret.as_bytes().to_vec(),
+            queue: queue::Queue::default(),
+            wake: Wake::new(words),
+            epoch: AtomicU64::new(0),
+        });
+        let mut tasks = JoinSet::new();
+        let mut first = Some((connection, 0));
+        for _ in 0..LANES {
+            tasks.spawn(Lane::new(shared.clone(), first.take()).run());
+        }
+        if let Some(unsaid) = unsaid {
+            tasks.spawn(wake::speak(shared.clone(), unsaid));
+            tasks.spawn(wake::listen(shared.clone()));
+        }
+        Ok(Self {
+            secret,
+            scanners: Scanners::new(shared.clone()),
+            shared,
+            walked: Mutex::new(0),
+            _tasks: tasks,
+        })
+    }
+
+    async fn ask<W, T>(
+        &self,
+        push: impl FnOnce(&queue::Queue, Queued<W, T>),
+        work: W,
+    ) -> Result<T, StoreError> {
+        let (answer, told) = oneshot::channel();
+        push(&self.shared.queue, Queued { work, answer });
+        // A lane that died may have committed before it could say so.
+        told.await.unwrap_or_else(|_| {
+            Err(StoreError::Ambiguous(
+                "the connection's task has ended".into(),
+            ))
+        })
+    }
+}
+
+/// Whether a draft is of a key that nobody has used: the only kind that is inserted.
+fn is_first(draft: &Draft) -> bool {
+    let record = &draft.record;
+    record.response.is_none()
+        && record.evidence.is_none()
+        && record.last_error.is_none()
+        && (record.negatives, record.inconclusive, record.dead_letter) == (0, 0, false)
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn level(&self) -> Level {
+        self.shared.target.level()
+    }
+
+    fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
+        self.ask(queue::Queue::lookup, id).await
+    }
+
+    async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
+        if !is_first(&draft) {
+            let what = "only a key that nobody has used can be inserted";
+            return Err(StoreError::Unavailable(what.into()));
+        }
+        self.ask(queue::Queue::insert, Box::new(draft)).await
+    }
+
+    async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
+        self.ask(queue::Queue::swap, (expected, Box::new(change)))
+            .await
+    }
+
+    async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
+        self.ask(queue::Queue::delete, (id, expected)).await
+    }
+
+    async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
+        self.ask(queue::Queue::append, journal).await
+    }
+
+    async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        self.scanners.live("lease_until", limit).await
+    }
+
+    async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        self.scanners.live("reconcile_after", limit).await
+    }
+
+    async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError> {
+        let from = *self.walked.lock();
+        let (reply, position) = self.scanners.walk(from, limit).await?;
+        *self.walked.lock() = position;
+        Ok(reply)
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<Listed>, StoreError> {
+        self.scanners.list(filter, cursor, limit).await
+    }
+
+    async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
+        self.scanners.history(id).await
+    }
+
+    async fn audit(
+        &self,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<JournalRow>, StoreError> {
+        self.scanners.audit(cursor, limit).await
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        self.scanners.counts().await
+    }
+
+    async fn live(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        self.scanners.live_of(scope, caller, limit).await
+    }
+
+    async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
+        let sql =
+            "INSERT INTO onlyonce.recipes (id, recipe) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+        let statement = sqlx::query(sql).bind(recipe.id().0).bind(recipe.encode());
+        self.scanners.write(statement).await
+    }
+
+    async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
+        self.scanners.recipe(id).await
+    }
+
+    async fn probe(&self) -> Result<(), StoreError> {
+        let sql = "INSERT INTO onlyonce.meta (name, value) \
+                   VALUES ('probed_at', convert_to(clock_timestamp()::text, 'UTF8')) \
+                   ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+        self.scanners.write(sqlx::query(sql)).await
+    }
+
+    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
+        self.shared.wake.subscribe()
+    }
+}

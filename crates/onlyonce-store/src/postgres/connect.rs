@@ -1,0 +1,298 @@
+//! How a connection is made, and what is checked before it is used.
+
+use std::{
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use sqlx::{
+    ConnectOptions, Connection as _, Executor as _, PgConnection, Row as _,
+    postgres::PgConnectOptions,
+};
+
+use super::{OpenError, schema};
+use crate::Level;
+
+/// What every session says of its statements: they look keys up by their index, whatever the
+/// planner believes about a table that was empty a moment ago, and their plan does not change.
+const SETTINGS: [(&str, &str); 6] = [
+    ("enable_seqscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("jit", "off"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("default_transaction_isolation", "read committed"),
+];
+
+/// How statements reach the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pooler {
+    /// Each of our connections is one of the server's.
+    #[default]
+    None,
+    /// A pooler such as PgBouncer gives a server connection for each transaction: no prepared
+    /// statement, no setting and no subscription outlives one.
+    Transaction,
+}
+
+/// The addresses of one database, of which one takes writes.
+#[derive(Clone)]
+pub(super) struct Target(Arc<Inner>);
+
+struct Inner {
+    hosts: Vec<PgConnectOptions>,
+    /// The host that took the last connection.
+    last: AtomicUsize,
+    pooler: Pooler,
+    timeout: Duration,
+    level: AtomicU8,
+}
+
+impl Target {
+    /// `postgres://USER@HOST:PORT,HOST:PORT/DATABASE?…`; several hosts are tried in turn.
+    pub(super) fn parse(url: &str, pooler: Pooler, timeout: Duration) -> Result<Self, OpenError> {
+        let hosts = split_hosts(url)
+            .iter()
+            .map(|url| {
+                let options = PgConnectOptions::from_str(url).map_err(OpenError::Url)?;
+                let options = options
+                    .application_name("onlyonce")
+                    .disable_statement_logging();
+                Ok(match pooler {
+                    Pooler::None => options
+                        .options(SETTINGS)
+                        .options([("statement_timeout", timeout.as_millis())]),
+                    // A pooler refuses start-up settings that it does not know.
+                    Pooler::Transaction => {
+                        options.extra_float_digits(None).statement_cache_capacity(0)
+                    }
+                })
+            })
+            .collect::<Result<Vec<_>, OpenError>>()?;
+        Ok(Self(Arc::new(Inner {
+            hosts,
+            last: AtomicUsize::new(0),
+            pooler,
+            timeout,
+            level: AtomicU8::new(code(Level::Volatile)),
+        })))
+    }
+
+    pub(super) fn pooler(&self) -> Pooler {
+        self.0.pooler
+    }
+
+    /// How long a call may take.
+    pub(super) fn timeout(&self) -> Duration {
+        self.0.timeout
+    }
+
+    /// What an acknowledged write survives, as the last connection found it.
+    pub(super) fn level(&self) -> Level {
+        match self.0.level.load(Ordering::Relaxed) {
+            2 => Level::Sync,
+            1 => Level::Async,
+            _ => Level::Volatile,
+        }
+    }
+
+    /// A connection to the host that takes writes.
+    pub(super) async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
+        let inner = &self.0;
+        let start = inner.last.load(Ordering::Relaxed);
+        let mut failure = None;
+        for offset in 0..inner.hosts.len() {
+            let index = (start + offset) % inner.hosts.len();
+            let attempt = self.connect_to(&inner.hosts[index]);
+            match tokio::time::timeout(inner.timeout, attempt).await {
+                Ok(Ok(connection)) => {
+                    inner.last.store(index, Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Ok(Err(error)) => failure = Some(error),
+                Err(_) => failure = Some(timed_out("no answer to a new connection")),
+            }
+        }
+        Err(failure.unwrap_or_else(|| timed_out("no host")))
+    }
+
+    async fn connect_to(&self, options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
+        let mut connection = options.connect().await?;
+        let level = self.begin(&mut connection, async |connection| {
+            level_of(connection).await
+        });
+        let level = level.await?;
+        self.0.level.store(code(level), Ordering::Relaxed);
+        Ok(connection)
+    }
+
+    /// Runs `work`: as it is, or, behind a pooler, in a transaction that holds one server
+    /// connection for all of its messages.
+    pub(super) async fn begin<T>(
+        &self,
+        connection: &mut PgConnection,
+        work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
+        if self.0.pooler == Pooler::None {
+            return work(connection).await;
+        }
+        connection.execute(self.begin_behind_a_pooler()).await?;
+        match work(connection).await {
+            Ok(value) => {
+                connection.execute("COMMIT").await?;
+                Ok(value)
+            }
+            Err(error) => {
+                // If even this fails, the connection is given up with the error.
+                let _ = connection.execute("ROLLBACK").await;
+                Err(error)
+            }
+        }
+    }
+
+    fn begin_behind_a_pooler(&self) -> sqlx::AssertSqlSafe<String> {
+        let settings: Vec<String> = SETTINGS
+            .iter()
+            .filter(|(name, _)| *name != "default_transaction_isolation")
+            .map(|(name, value)| format!("SET LOCAL {name} = {value}"))
+            .collect();
+        sqlx::AssertSqlSafe(format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = {}; {}",
+            self.0.timeout.as_millis(),
+            settings.join("; ")
+        ))
+    }
+
+    /// How the host that took the last connection is reached.
+    pub(super) fn options(&self) -> PgConnectOptions {
+        self.0.hosts[self.0.last.load(Ordering::Relaxed)].clone()
+    }
+}
+
+fn timed_out(what: &'static str) -> sqlx::Error {
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, what))
+}
+
+fn code(level: Level) -> u8 {
+    match level {
+        Level::Volatile => 0,
+        Level::Async => 1,
+        Level::Sync => 2,
+    }
+}
+
+/// One URL for each host of a URL that names several.
+fn split_hosts(url: &str) -> Vec<String> {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return vec![url.to_owned()];
+    };
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, tail) = rest.split_at(end);
+    let (user, hosts) = match authority.rsplit_once('@') {
+        Some((user, hosts)) => (format!("{user}@"), hosts),
+        None => (String::new(), authority),
+    };
+    hosts
+        .split(',')
+        .map(|host| format!("{scheme}://{user}{host}{tail}"))
+        .collect()
+}
+
+/// What an acknowledged write survives on this server, and that it takes writes at all.
+async fn level_of(connection: &mut PgConnection) -> Result<Level, sqlx::Error> {
+    let row = sqlx::query(
+        "SELECT current_setting('fsync'), current_setting('synchronous_commit'), \
+         current_setting('synchronous_standby_names'), pg_is_in_recovery(), \
+         (SELECT count(*) FROM pg_stat_replication \
+          WHERE coalesce(application_name, '') NOT IN ('pg_basebackup', 'pg_receivewal'))",
+    )
+    .persistent(false)
+    .fetch_one(&mut *connection)
+    .await?;
+    if row.try_get::<bool, _>(3)? {
+        return Err(sqlx::Error::Io(std::io::Error::other(
+            "this server is a standby and takes no writes",
+        )));
+    }
+    let (fsync, commit): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
+    let (names, standbys): (&str, i64) = (row.try_get(2)?, row.try_get(4)?);
+    Ok(judge(fsync, commit, names, standbys))
+}
+
+/// - Without `fsync` a crash of the machine loses anything.
+/// - With `synchronous_commit` off, the newest writes.
+/// - With standbys that no write waits for, a failover does.
+fn judge(fsync: &str, commit: &str, names: &str, standbys: i64) -> Level {
+    let waits_for_standbys = matches!(commit, "on" | "remote_apply") && !names.is_empty();
+    match (fsync, commit) {
+        ("on", "off") => Level::Async,
+        ("on", _) if standbys > 0 && !waits_for_standbys => Level::Async,
+        // Asked to wait for a standby, but only until it has heard of it.
+        ("on", "local" | "remote_write") if !names.is_empty() => Level::Async,
+        ("on", _) => Level::Sync,
+        _ => Level::Volatile,
+    }
+}
+
+/// Whether the database still is the one that the store was opened on.
+pub(super) async fn same_secret(
+    target: &Target,
+    connection: &mut PgConnection,
+    expected: &[u8],
+) -> Result<(), sqlx::Error> {
+    let found = target
+        .begin(connection, async |connection| {
+            schema::secret(connection).await
+        })
+        .await?;
+    if found.as_deref() == Some(expected) {
+        return Ok(());
+    }
+    Err(sqlx::Error::Io(std::io::Error::other(
+        "this is not the database that the store was opened on: its secret is another",
+    )))
+}
+
+/// Ends a connection without waiting for anybody.
+pub(super) fn abandon(connection: PgConnection) {
+    tokio::spawn(async move {
+        // A server that does not answer would hold the close for ever.
+        let _ = tokio::time::timeout(Duration::from_secs(1), connection.close_hard()).await;
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts() {
+        assert_eq!(
+            split_hosts("postgres://u:p@a:1,b/db?x=1"),
+            ["postgres://u:p@a:1/db?x=1", "postgres://u:p@b/db?x=1"]
+        );
+        assert_eq!(split_hosts("postgres://a/db"), ["postgres://a/db"]);
+    }
+
+    #[test]
+    fn levels() {
+        for (fsync, commit, names, standbys, level) in [
+            ("on", "on", "", 0, Level::Sync),
+            ("on", "on", "*", 1, Level::Sync),
+            ("on", "remote_apply", "*", 1, Level::Sync),
+            ("on", "local", "", 0, Level::Sync),
+            ("on", "on", "", 1, Level::Async),
+            ("on", "local", "*", 1, Level::Async),
+            ("on", "remote_write", "*", 1, Level::Async),
+            ("on", "off", "", 0, Level::Async),
+            ("off", "on", "*", 1, Level::Volatile),
+        ] {
+            let found = judge(fsync, commit, names, standbys);
+            assert_eq!(found, level, "{fsync} {commit} {names} {standbys}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What waits to be sent. Whatever queued up while the last statement was under way goes as one;
+//! there is no artificial delay, so a lone request is sent at once.
+
+use std::collections::VecDeque;
+
+use onlyonce_core::{
+    Record, RecordId,
+    record::{Change, Draft, JournalEntry, Revision},
+};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+
+use crate::{Inserted, Reply, StoreError, Swapped};
+
+/// Operations in one statement.
+pub(super) const MAX_BATCH: usize = 512;
+/// Bytes of answers in one statement.
+const MAX_BATCH_BYTES: u64 = 8 << 20;
+/// Operations that may wait. Beyond it the store says that it is unavailable, at once.
+const MAX_QUEUE: usize = 16_384;
+
+pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// Something to be done, and whom to tell.
+pub(super) struct Queued<W, T> {
+    pub(super) work: W,
+    pub(super) answer: Answer<T>,
+}
+
+pub(super) type QueuedInsert = Queued<Box<Draft>, Reply<Inserted>>;
+pub(super) type QueuedSwap = Queued<(Revision, Box<Change>), Reply<Swapped>>;
+pub(super) type QueuedLookup = Queued<RecordId, Reply<Option<Record>>>;
+pub(super) type QueuedDelete = Queued<(RecordId, Revision), bool>;
+pub(super) type QueuedAppend = Queued<Vec<JournalEntry>, ()>;
+
+/// Operations of one kind that go together.
+pub(super) enum Batch {
+    Inserts(Vec<QueuedInsert>),
+    Swaps(Vec<QueuedSwap>),
+    Lookups(Vec<QueuedLookup>),
+    Deletes(Vec<QueuedDelete>),
+    Append(QueuedAppend),
+}
+
+/// A queue in which each item has a number, so that the kind whose turn it is can be told.
+struct Line<T>(VecDeque<(u64, T)>);
+
+impl<T> Default for Line<T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<T> Line<T> {
+    fn since(&self) -> u64 {
+        self.0.front().map_or(u64::MAX, |(number, _)| *number)
+    }
+}
+
+impl<W, T> Line<Queued<W, T>> {
+    /// Up to [`MAX_BATCH`] items, as long as `weigh` of them stays small. Whoever gave up waiting
+    /// has been told that it may not have happened: then it does not.
+    fn take(&mut self, weigh: impl Fn(&W) -> u64) -> Vec<Queued<W, T>> {
+        let mut taken = Vec::with_capacity(self.0.len().min(MAX_BATCH));
+        let mut weight = 0;
+        while taken.len() < MAX_BATCH
+            && weight < MAX_BATCH_BYTES
+            && let Some((_, item)) = self.0.pop_front()
+        {
+            if !item.answer.is_closed() {
+                weight += weigh(&item.work);
+                taken.push(item);
+            }
+        }
+        taken
+    }
+}
+
+#[derive(Default)]
+struct Lines {
+    arrived: u64,
+    waiting: usize,
+    inserts: Line<QueuedInsert>,
+    swaps: Line<QueuedSwap>,
+    lookups: Line<QueuedLookup>,
+    deletes: Line<QueuedDelete>,
+    appends: Line<QueuedAppend>,
+}
+
+impl Lines {
+    fn take(&mut self) -> Option<Batch> {
+        let turn = [
+            self.inserts.since(),
+            self.swaps.since(),
+            self.lookups.since(),
+            self.deletes.since(),
+            self.appends.since(),
+        ];
+        let oldest = *turn.iter().min()?;
+        if oldest == u64::MAX {
+            return None;
+        }
+        let batch = match turn.iter().position(|since| *since == oldest)? {
+            0 => Batch::Inserts(self.inserts.take(|_| 0)),
+            1 => Batch::Swaps(self.swaps.take(|(_, change)| {
+                let response = change.draft.record.response.as_deref();
+                response.map_or(0, onlyonce_core::StoredResponse::stored_bytes)
+            })),
+            2 => Batch::Lookups(self.lookups.take(|_| 0)),
+            3 => Batch::Deletes(self.deletes.take(|_| 0)),
+            _ => Batch::Append(self.appends.0.pop_front()?.1),
+        };
+        self.waiting = self.inserts.0.len()
+            + self.swaps.0.len()
+            + self.lookups.0.len()
+            + self.deletes.0.len()
+            + self.appends.0.len();
+        Some(batch)
+    }
+}
+
+/// The queue in front of the connections.
+#[derive(Default)]
+pub(super) struct Queue {
+    lines: Mutex<Lines>,
+    arrived: Notify,
+}
+
+macro_rules! pushes {
+    ($($push:ident, $line:ident: $item:ty;)*) => {$(
+        pub(super) fn $push(&self, item: $item) {
+            let mut lines = self.lines.lock();
+            if lines.waiting >= MAX_QUEUE {
+                drop(lines);
+                let full = StoreError::Unavailable("too many operations are waiting".into());
+                // Whoever asked may have gone.
+                let _ = item.answer.send(Err(full));
+                return;
+            }
+            lines.arrived += 1;
+            lines.waiting += 1;
+            let number = lines.arrived;
+            lines.$line.0.push_back((number, item));
+            drop(lines);
+            self.arrived.notify_one();
+        }
+    )*};
+}
+
+impl Queue {
+    pushes! {
+        insert, inserts: QueuedInsert;
+        swap, swaps: QueuedSwap;
+        lookup, lookups: QueuedLookup;
+        delete, deletes: QueuedDelete;
+        append, appends: QueuedAppend;
+    }
+
+    /// The next batch, once there is one.
+    pub(super) async fn next(&self) -> Batch {
+        loop {
+            if let Some(batch) = self.lines.lock().take() {
+                return batch;
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    /// Whether something is left for another connection.
+    pub(super) fn pass_on(&self) {
+        if self.lines.lock().waiting > 0 {
+            self.arrived.notify_one();
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! What background loops and people read, on connections of their own.
+
+use std::{sync::Arc, time::Duration};
+
+use http::StatusCode;
+use onlyonce_core::{CallerMark, Recipe, RecipeId, Record, RecordId, Scope, State, Timestamp};
+use parking_lot::Mutex;
+use sqlx::{
+    AssertSqlSafe, PgConnection, Postgres, Row as _,
+    postgres::{PgArguments, PgRow},
+    query::Query,
+};
+use tokio::sync::Semaphore;
+
+use super::{
+    connect::abandon,
+    failure::Failure,
+    lane::Shared,
+    row::{self, COLUMNS, JOURNAL_COLUMNS, RowError},
+};
+use crate::{Counts, Filter, JournalRow, Listed, Page, Reply, StoreError, Walk};
+
+/// Connections for scans.
+const SCANNERS: usize = 3;
+/// Pages of `keys` up to which records are counted one by one; beyond it a sample is taken.
+const COUNTED_PAGES: i64 = 8_192;
+/// Pages in a sample.
+const SAMPLED_PAGES: i64 = 2_048;
+
+const NOW: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
+/// A few connections that are shared.
+pub(super) struct Scanners {
+    shared: Arc<Shared>,
+    room: Semaphore,
+    idle: Mutex<Vec<(PgConnection, u64)>>,
+}
+
+impl Scanners {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            room: Semaphore::new(SCANNERS),
+            idle: Mutex::default(),
+        }
+    }
+
+    /// Runs one statement.
+    async fn rows(
+        &self,
+        statement: Query<'_, Postgres, PgArguments>,
+    ) -> Result<Vec<PgRow>, Failure> {
+        let limit = self.shared.target.timeout();
+        let slow = || Failure::Lost(sqlx::Error::PoolTimedOut);
+        let room = tokio::time::timeout(limit, self.room.acquire()).await;
+        let Ok(Ok(_room)) = room else {
+            return Err(Failure::Refused(sqlx::Error::PoolTimedOut));
+        };
+        let current = self.shared.epoch.load(std::sync::atomic::Ordering::SeqCst);
+        let idle = self.idle.lock().pop();
+        let (mut connection, epoch) = match idle {
+            Some((connection, epoch)) if epoch == current => (connection, epoch),
+            Some((connection, _)) => {
+                abandon(connection);
+                self.shared.connect().await.map_err(Failure::Refused)?
+            }
+            None => self.shared.connect().await.map_err(Failure::Refused)?,
+        };
+        let target = &self.shared.target;
+        let statement = statement.persistent(false);
+        let work = target.begin(&mut connection, async |connection| {
+            statement.fetch_all(connection).await
+        });
+        let outcome = match tokio::time::timeout(limit + Duration::from_millis(250), work).await {
+            Ok(outcome) => outcome.map_err(Failure::from),
+            Err(_) => Err(slow()),
+        };
+        match &outcome {
+            Err(failure) if failure.ends_the_connection() => abandon(connection),
+            _ => self.idle.lock().push((connection, epoch)),
+        }
+        outcome
+    }
+
+    async fn read(
+        &self,
+        statement: Query<'_, Postgres, PgArguments>,
+    ) -> Result<Vec<PgRow>, StoreError> {
+        self.rows(statement)
+            .await
+            .map_err(|failure| failure.of_a_read())
+    }
+
+    pub(super) async fn write(
+        &self,
+        statement: Query<'_, Postgres, PgArguments>,
+    ) -> Result<(), StoreError> {
+        let outcome = self.rows(statement).await;
+        outcome.map(|_| ()).map_err(|failure| failure.of_a_write())
+    }
+
+    /// Live records whose `column` has passed.
+    pub(super) async fn live(
+        &self,
+        column: &str,
+        limit: usize,
+    ) -> Result<Reply<Vec<Record>>, StoreError> {
+        let sql = format!(
+            "WITH clock AS MATERIALIZED (SELECT {NOW} AS now) \
+             SELECT {COLUMNS}, c.now FROM clock c LEFT JOIN ( \
+               onlyonce.live l JOIN onlyonce.keys k ON k.n = l.n \
+             ) ON k.{column} <= c.now ORDER BY k.n LIMIT $1"
+        );
+        let rows = self
+            .read(sqlx::query(AssertSqlSafe(sql)).bind(limit_of(limit)))
+            .await?;
+        let now = now_of(rows.first(), 32)?;
+        let value = collect(&rows, row::read);
+        Ok(Reply { now, value })
+    }
+
+    /// How many live records one client has. The small table is walked, which the limit of each
+    /// client keeps small.
+    pub(super) async fn live_of(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        let sql = "SELECT count(*) FROM ( \
+                     SELECT 1 FROM onlyonce.live l JOIN onlyonce.keys k ON k.n = l.n \
+                     WHERE k.scope = $1 AND k.caller IS NOT DISTINCT FROM $2 \
+                     AND (k.lease_until IS NOT NULL OR k.unknown_since IS NOT NULL) LIMIT $3 \
+                   ) AS counted";
+        let caller = caller.map(|mark| mark.0.to_vec());
+        let statement = sqlx::query(sql)
+            .bind(scope.as_str())
+            .bind(caller)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let rows = self.read(statement).await?;
+        let first = rows.first().ok_or_else(nothing)?;
+        let count: i64 = first.try_get(0).map_err(RowError::from)?;
+        Ok(count.unsigned_abs())
+    }
+
+    /// The next stretch of the reaper's walk after row `from`, and where it ends.
+    pub(super) async fn walk(
+        &self,
+        from: i64,
+        limit: usize,
+    ) -> Result<(Reply<Walk>, i64), StoreError> {
+        // Only what is due travels.
+        let sql = format!(
+            "WITH clock AS MATERIALIZED (SELECT {NOW} AS now), \
+             stretch AS MATERIALIZED ( \
+               SELECT n, expires_at, delete_at FROM onlyonce.keys \
+               WHERE n > $1 ORDER BY n LIMIT $2 \
+             ), \
+             whole AS MATERIALIZED (SELECT count(*) AS seen, max(n) AS last FROM stretch) \
+             SELECT {COLUMNS}, c.now, w.seen, w.last FROM clock c CROSS JOIN whole w LEFT JOIN ( \
+               stretch s JOIN onlyonce.keys k ON k.n = s.n \
+             ) ON s.expires_at <= c.now OR s.delete_at <= c.now"
+        );
+        let rows = self
+            .read(
+                sqlx::query(AssertSqlSafe(sql))
+                    .bind(from)
+                    .bind(limit_of(limit)),
+            )
+            .await?;
+        let now = now_of(rows.first(), 32)?;
+        let first = rows.first().ok_or_else(nothing)?;
+        let seen: i64 = first.try_get(33).map_err(RowError::from)?;
+        let last: Option<i64> = first.try_get(34).map_err(RowError::from)?;
+        let wrapped = seen < limit_of(limit);
+        let position = if wrapped { 0 } else { last.unwrap_or(0) };
+        let candidates = collect(&rows, row::read);
+        let value = Walk {
+            candidates,
+            wrapped,
+        };
+        Ok((Reply { now, value }, position))
+    }
+
+    pub(super) async fn list(
+        &self,
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<Listed>, StoreError> {
+        let mut conditions = vec!["k.n < $1".to_owned()];
+        let mut words: Vec<String> = Vec::new();
+        let mut also = |condition: &str, word: &str| {
+            words.push(word.to_owned());
+            conditions.push(condition.replace('?', &format!("${}", words.len() + 2)));
+        };
+        if let Some(state) = filter.state {
+            also("k.state = ?", state.as_str());
+        }
+        if let Some(route) = &filter.route {
+            also("k.route = ?", route);
+        }
+        if let Some(key) = &filter.key {
+            also("k.key = ?", key.as_str());
+        }
+        if let Some(client) = &filter.client {
+            also(
+                "(k.scope = 'client:' || ? OR (k.scope LIKE 'route:%' AND \
+                 substr(k.scope, strpos(k.scope, '/client:')) = '/client:' || ?))",
+                client,
+            );
+        }
+        let live = matches!(filter.state, Some(State::InProgress | State::Unknown));
+        // Those stand in the small table too, so that few among many are found at once.
+        let from = if live {
+            "onlyonce.live l JOIN onlyonce.keys k ON k.n = l.n"
+        } else {
+            "onlyonce.keys k"
+        };
+        let sql = format!(
+            "SELECT {COLUMNS}, k.n FROM {from} WHERE {} ORDER BY k.n DESC LIMIT $2",
+            conditions.join(" AND ")
+        );
+        let mut query = sqlx::query(AssertSqlSafe(sql))
+            .bind(before(cursor))
+            .bind(limit_of(limit.saturating_add(1)));
+        for word in words {
+            query = query.bind(word);
+        }
+        let rows = self.read(query).await?;
+        let read = |row: &PgRow| {
+            let status: Option<i16> = row.try_get(25)?;
+            let bytes: Option<i32> = row.try_get(26)?;
+            let status = status.and_then(|status| u16::try_from(status).ok());
+            let response = status.and_then(|status| StatusCode::from_u16(status).ok());
+            let bytes = u64::from(bytes.unwrap_or(0).unsigned_abs());
+            let record = row::read(row)?;
+            let listed = Listed {
+                record,
+                response: response.map(|status| (status, bytes)),
+            };
+            Ok((row.try_get::<i64, _>(32)?.unsigned_abs(), listed))
+        };
+        Ok(page(collect(&rows, read), limit))
+    }
+
+    pub(super) async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
+        let sql =
+            format!("SELECT {JOURNAL_COLUMNS} FROM onlyonce.journal WHERE id = $1 ORDER BY number");
+        let rows = self
+            .read(sqlx::query(AssertSqlSafe(sql)).bind(id.0))
+            .await?;
+        Ok(collect(&rows, row::read_journal))
+    }
+
+    pub(super) async fn audit(
+        &self,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<JournalRow>, StoreError> {
+        let sql = format!(
+            "SELECT {JOURNAL_COLUMNS} FROM onlyonce.journal WHERE number < $1 \
+             ORDER BY number DESC LIMIT $2"
+        );
+        let query = sqlx::query(AssertSqlSafe(sql))
+            .bind(before(cursor))
+            .bind(limit_of(limit.saturating_add(1)));
+        let rows = self.read(query).await?;
+        let read = |row: &PgRow| row::read_journal(row).map(|row| (row.number, row));
+        Ok(page(collect(&rows, read), limit))
+    }
+
+    /// Records per state: those in progress or unknown to the letter; the others to the letter in a
+    /// small table, and from a sample in a large one, since counting would read all of it.
+    pub(super) async fn counts(&self) -> Result<Counts, StoreError> {
+        let sql = "SELECT pg_relation_size('onlyonce.keys') / \
+                   current_setting('block_size')::bigint";
+        let rows = self.read(sqlx::query(sql)).await?;
+        let first = rows.first().ok_or_else(nothing)?;
+        let pages: i64 = first.try_get(0).map_err(RowError::from)?;
+        let mut counts: Counts = State::ALL.into_iter().map(|state| (state, 0)).collect();
+        let (sample, factor) = if pages > COUNTED_PAGES {
+            let share = SAMPLED_PAGES as f64 / pages as f64;
+            (
+                format!(" TABLESAMPLE SYSTEM ({})", share * 100.0),
+                1.0 / share,
+            )
+        } else {
+            (String::new(), 1.0)
+        };
+        let sql = format!("SELECT state, count(*) FROM onlyonce.keys{sample} GROUP BY state");
+        self.add_counts(&mut counts, sql, factor).await?;
+        let sql = "SELECT k.state, count(*) FROM onlyonce.live l \
+                   JOIN onlyonce.keys k ON k.n = l.n GROUP BY k.state";
+        for state in [State::InProgress, State::Unknown] {
+            counts.insert(state, 0);
+        }
+        self.add_counts(&mut counts, sql.to_owned(), 1.0).await?;
+        Ok(counts)
+    }
+
+    async fn add_counts(
+        &self,
+        counts: &mut Counts,
+        sql: String,
+        factor: f64,
+    ) -> Result<(), StoreError> {
+        for row in self.read(sqlx::query(AssertSqlSafe(sql))).await? {
+            let word: &str = row.try_get(0).map_err(RowError::from)?;
+            let count: i64 = row.try_get(1).map_err(RowError::from)?;
+            if let Some(state) = State::from_word(word) {
+                counts.insert(state, (count as f64 * factor).round() as u64);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
+        let sql = "SELECT recipe FROM onlyonce.recipes WHERE id = $1";
+        let rows = self.read(sqlx::query(sql).bind(id.0)).await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let bytes: &[u8] = row.try_get(0).map_err(RowError::from)?;
+        let recipe = Recipe::decode(bytes).map_err(|error| StoreError::Unreadable(error.into()))?;
+        Ok(Some(recipe))
+    }
+}
+
+fn nothing() -> StoreError {
+    StoreError::Unavailable("the server returned no row".into())
+}
+
+fn now_of(row: Option<&PgRow>, column: usize) -> Result<Timestamp, StoreError> {
+    let row = row.ok_or_else(nothing)?;
+    let now: i64 = row.try_get(column).map_err(RowError::from)?;
+    Ok(Timestamp(now))
+}
+
+fn before(cursor: Option<u64>) -> i64 {
+    cursor.map_or(i64::MAX, |cursor| i64::try_from(cursor).unwrap_or(i64::MAX))
+}
+
+fn limit_of(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+fn page<T>(mut rows: Vec<(u64, T)>, limit: usize) -> Page<T> {
+    let more = rows.len() > limit;
+    rows.truncate(limit);
+    let next = rows.last().map(|(number, _)| *number).filter(|_| more);
+    Page {
+        items: rows.into_iter().map(|(_, item)| item).collect(),
+        next,
+    }
+}
+
+/// Reads all rows but those that only carry the time. One that cannot be read is passed over, with a
+/// complaint: it must not keep the others from being swept, reaped or shown.
+fn collect<T>(rows: &[PgRow], read: impl Fn(&PgRow) -> Result<T, RowError>) -> Vec<T> {
+    rows.iter()
+        .filter(|row| !is_empty(row))
+        .filter_map(|row| match read(row) {
+            Ok(item) => Some(item),
+            Err(RowError::Unreadable(error)) => {
+                tracing::error!(%error, "a row of the store cannot be read; it is left as it is");
+                None
+            }
+        })
+        .collect()
+}
+
+/// Whether the first column of a row, which every kind of row has, is empty.
+fn is_empty(row: &PgRow) -> bool {
+    use sqlx::ValueRef as _;
+    row.try_get_raw(0).is_ok_and(|value| value.is_null())
+}

@@ -1,0 +1,457 @@
+//! Private database servers for tests: on free loopback ports, in temporary folders, so that they can
+//! be killed, paused and cut off. Never a shared server, and never a mock of one.
+//!
+//! A server ends with the process that started it, however that ends: a small shell holds the other
+//! end of a pipe.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    clippy::disallowed_methods,
+    reason = "these serve tests: what goes wrong here must stop them, loudly"
+)]
+
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    os::unix::{fs::chown, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a server may take to start or to stop.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often its state is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Runs the command it is given until its input closes, then ends it and removes its folder, unless
+/// the server is to start again.
+const KEEPER: &str = r#"folder=$1; shift; "$@" & server=$!; cat >/dev/null; kill -INT $server 2>/dev/null
+for i in 1 2 3 4 5 6 7 8 9 10; do kill -0 $server 2>/dev/null || break; sleep 0.2; done
+kill -9 $server 2>/dev/null; [ -e "$folder/keep" ] || rm -rf "$folder""#;
+
+/// A port of the loopback address that is free now.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// Whom servers run as: they refuse to run as root, so then it is their package's own user.
+fn user(name: &str) -> Option<(u32, u32)> {
+    let root = fs::read_to_string("/proc/self/status")
+        .unwrap()
+        .lines()
+        .any(|line| line.starts_with("Uid:\t0\t"));
+    if !root {
+        return None;
+    }
+    let users = fs::read_to_string("/etc/passwd").unwrap();
+    let line = users
+        .lines()
+        .find(|line| line.starts_with(&format!("{name}:")))
+        .unwrap_or_else(|| panic!("no user {name}: run ./test, which installs the servers"));
+    let fields: Vec<&str> = line.split(':').collect();
+    Some((fields[2].parse().unwrap(), fields[3].parse().unwrap()))
+}
+
+fn as_user(command: &mut Command, user: Option<(u32, u32)>) -> &mut Command {
+    if let Some((uid, gid)) = user {
+        command.uid(uid).gid(gid);
+    }
+    command.current_dir("/")
+}
+
+/// A folder of its own for one server.
+fn folder(owner: Option<(u32, u32)>) -> PathBuf {
+    let path = tempfile::Builder::new()
+        .prefix("onlyonce-server-")
+        .tempdir()
+        .unwrap()
+        .keep();
+    if let Some((uid, gid)) = owner {
+        chown(&path, Some(uid), Some(gid)).unwrap();
+    }
+    path
+}
+
+fn run(command: &mut Command) {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?} failed: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "waited for {what} in vain");
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// A process that a shell keeps.
+struct Kept {
+    keeper: Child,
+}
+
+impl Kept {
+    fn start(folder: &Path, command: &[&str], user: Option<(u32, u32)>, log: &Path) -> Self {
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .unwrap();
+        let mut keeper = Command::new("sh");
+        keeper.args(["-c", KEEPER, "sh"]).arg(folder).args(command);
+        let keeper = as_user(&mut keeper, user)
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        Self { keeper }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        // It is the shell that waits for the server; whether it ended well is of no account.
+        let _ = self.keeper.wait();
+    }
+}
+
+fn signal(pid: u32, name: &str) {
+    run(Command::new("kill")
+        .arg(format!("-{name}"))
+        .arg(pid.to_string()));
+}
+
+/// Where Debian keeps the programs of PostgreSQL 15.
+fn postgres_program(name: &str) -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql");
+    let versions = versions.expect("PostgreSQL is not installed: run ./test, which installs it");
+    let mut found: Vec<PathBuf> = versions
+        .map(|entry| entry.unwrap().path().join("bin").join(name))
+        .filter(|path| path.exists())
+        .collect();
+    found.sort();
+    found
+        .pop()
+        .unwrap_or_else(|| panic!("{name} is not installed: run ./test, which installs it"))
+}
+
+/// A PostgreSQL server with a database `onlyonce` and a user `onlyonce` without a password.
+pub struct Postgres {
+    folder: PathBuf,
+    port: u16,
+    user: Option<(u32, u32)>,
+    settings: Vec<String>,
+    kept: Option<Kept>,
+}
+
+impl Postgres {
+    /// A new cluster on a free port.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// A new cluster with settings such as `fsync=off`.
+    pub fn start_with(settings: &[&str]) -> Self {
+        let user = user("postgres");
+        let folder = folder(user);
+        let data = folder.join("data");
+        run(as_user(
+            Command::new(postgres_program("initdb"))
+                .args([
+                    "--auth=trust",
+                    "--username=onlyonce",
+                    "--no-sync",
+                    "-E",
+                    "UTF8",
+                ])
+                .args(["--no-locale", "-D"])
+                .arg(&data),
+            user,
+        ));
+        let hba = data.join("pg_hba.conf");
+        let mut rules = fs::read_to_string(&hba).unwrap();
+        rules.push_str("host replication all 127.0.0.1/32 trust\n");
+        fs::write(&hba, rules).unwrap();
+        let server = Self::on(folder, user, settings);
+        server.run_sql("postgres", "CREATE DATABASE onlyonce");
+        server
+    }
+
+    /// A standby of this server, streaming from it under `name`.
+    pub fn standby(&self, name: &str) -> Self {
+        let folder = folder(self.user);
+        let data = folder.join("data");
+        run(as_user(
+            Command::new(postgres_program("pg_basebackup"))
+                .args(["--no-sync", "-c", "fast", "-R", "-D"])
+                .arg(&data)
+                .arg("-d")
+                .arg(format!(
+                    "host=127.0.0.1 port={} user=onlyonce application_name={name}",
+                    self.port
+                )),
+            self.user,
+        ));
+        Self::on(folder, self.user, &[])
+    }
+
+    fn on(folder: PathBuf, user: Option<(u32, u32)>, settings: &[&str]) -> Self {
+        let mut server = Self {
+            folder,
+            port: free_port(),
+            user,
+            settings: settings.iter().map(ToString::to_string).collect(),
+            kept: None,
+        };
+        server.boot();
+        server
+    }
+
+    /// Starts it, after it was stopped or killed. The port stays the same.
+    pub fn boot(&mut self) {
+        let program = postgres_program("postgres");
+        let data = self.folder.join("data");
+        let port = self.port.to_string();
+        let socket = self.folder.to_str().unwrap().to_owned();
+        let mut command = vec![
+            program.to_str().unwrap(),
+            "-D",
+            data.to_str().unwrap(),
+            "-p",
+            &port,
+            "-k",
+            &socket,
+            "-c",
+            "listen_addresses=127.0.0.1",
+            "-c",
+            "max_connections=200",
+        ];
+        for setting in &self.settings {
+            command.extend(["-c", setting]);
+        }
+        let log = self.folder.join("log");
+        // It is there only while the server is down on purpose.
+        let _ = fs::remove_file(self.folder.join("keep"));
+        self.kept = Some(Kept::start(&self.folder, &command, self.user, &log));
+        let ready = postgres_program("pg_isready");
+        until("PostgreSQL to start", || {
+            let mut command = Command::new(&ready);
+            command.args(["-q", "-h", "127.0.0.1", "-p", &port]);
+            command.status().unwrap().success()
+        });
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The URL of its database `onlyonce`.
+    pub fn url(&self) -> String {
+        self.url_at(self.port)
+    }
+
+    /// The same through another port: of a proxy or a pooler.
+    pub fn url_at(&self, port: u16) -> String {
+        format!("postgres://onlyonce@127.0.0.1:{port}/onlyonce")
+    }
+
+    /// A new empty database, and its URL.
+    pub fn database(&self, name: &str) -> String {
+        self.run_sql("postgres", &format!("CREATE DATABASE {name}"));
+        format!("postgres://onlyonce@127.0.0.1:{}/{name}", self.port)
+    }
+
+    /// Runs SQL with psql, and returns what it prints, unaligned.
+    pub fn run_sql(&self, database: &str, sql: &str) -> String {
+        let output = Command::new(postgres_program("psql"))
+            .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"])
+            .args(["-h", "127.0.0.1", "-U", "onlyonce", "-p"])
+            .arg(self.port.to_string())
+            .args(["-d", database, "-c", sql])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        assert!(
+            output.status.success(),
+            "{sql}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        text
+    }
+
+    /// Runs SQL on the database `onlyonce`.
+    pub fn sql(&self, sql: &str) -> String {
+        self.run_sql("onlyonce", sql)
+    }
+
+    /// The process id of its first process.
+    pub fn pid(&self) -> u32 {
+        let file = self.folder.join("data/postmaster.pid");
+        let text = fs::read_to_string(file).unwrap();
+        text.lines().next().unwrap().trim().parse().unwrap()
+    }
+
+    fn family(&self) -> Vec<u32> {
+        let first = self.pid();
+        let children = format!("/proc/{first}/task/{first}/children");
+        let children = fs::read_to_string(children).unwrap_or_default();
+        let children = children.split_whitespace().map(|pid| pid.parse().unwrap());
+        std::iter::once(first).chain(children).collect()
+    }
+
+    /// Stops every process of it where it stands.
+    pub fn freeze(&self) {
+        for pid in self.family() {
+            signal(pid, "STOP");
+        }
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        for pid in self.family() {
+            signal(pid, "CONT");
+        }
+    }
+
+    fn let_go(&mut self) {
+        fs::write(self.folder.join("keep"), "").unwrap();
+        self.kept = None;
+    }
+
+    /// Ends it at once, without a word to anybody: kill -9 of every process.
+    pub fn kill(&mut self) {
+        let family = self.family();
+        for pid in &family {
+            // A child may end before its turn.
+            let _ = Command::new("kill")
+                .args(["-9", &pid.to_string()])
+                .stderr(Stdio::null())
+                .status();
+        }
+        until("PostgreSQL to die", || {
+            !Path::new(&format!("/proc/{}", family[0])).exists()
+                || TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err()
+        });
+        self.let_go();
+        // Its successor must not take a stranger's process for its own.
+        let _ = fs::remove_file(self.folder.join("data/postmaster.pid"));
+    }
+
+    /// Ends it in good order, without waiting for clients.
+    pub fn stop(&mut self) {
+        let pid = self.pid();
+        signal(pid, "INT");
+        until("PostgreSQL to stop", || {
+            !self.folder.join("data/postmaster.pid").exists()
+        });
+        self.let_go();
+    }
+
+    /// Makes a standby the one that takes writes.
+    pub fn promote(&self) {
+        self.run_sql("postgres", "SELECT pg_promote()");
+    }
+
+    /// Seconds of CPU that all of its processes have used, the ended ones included.
+    pub fn cpu_seconds(&self) -> f64 {
+        let first = self.pid();
+        let ticks = |pid: u32, fields: &[usize]| -> f64 {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+            let words: Vec<&str> = rest.split(' ').collect();
+            fields
+                .iter()
+                .filter_map(|field| words.get(*field)?.parse::<f64>().ok())
+                .sum()
+        };
+        // utime, stime, and those of children that were waited for.
+        let mut total = ticks(first, &[11, 12, 13, 14]);
+        for pid in self.family().into_iter().skip(1) {
+            total += ticks(pid, &[11, 12]);
+        }
+        total / 100.0
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if self.kept.is_some() {
+            // A frozen server does not hear that it shall end.
+            for pid in self.family() {
+                let _ = Command::new("kill")
+                    .args(["-CONT", &pid.to_string()])
+                    .stderr(Stdio::null())
+                    .status();
+            }
+        }
+        self.kept = None;
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A PgBouncer in transaction mode in front of a server.
+pub struct PgBouncer {
+    folder: PathBuf,
+    port: u16,
+    kept: Option<Kept>,
+}
+
+impl PgBouncer {
+    /// Starts one in front of `server`, for all of its databases.
+    pub fn start(server: &Postgres) -> Self {
+        let user = user("postgres");
+        let folder = folder(user);
+        let port = free_port();
+        let users = folder.join("users");
+        let file = folder.join("pgbouncer.ini");
+        fs::write(&users, "\"onlyonce\" \"\"\n").unwrap();
+        let text = format!(
+            "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+             listen_port = {port}\nunix_socket_dir =\nauth_type = trust\nauth_file = {}\n\
+             pool_mode = transaction\ndefault_pool_size = 4\nmax_client_conn = 200\n",
+            server.port(),
+            users.display()
+        );
+        fs::write(&file, text).unwrap();
+        let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"]
+            .into_iter()
+            .find(|program| Path::new(program).exists())
+            .expect("PgBouncer is not installed: run ./test, which installs it");
+        let command = [program, file.to_str().unwrap()];
+        let log = folder.join("log");
+        let kept = Kept::start(&folder, &command, user, &log);
+        until("PgBouncer to start", || {
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
+        });
+        Self {
+            folder,
+            port,
+            kept: Some(kept),
+        }
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for PgBouncer {
+    fn drop(&mut self) {
+        self.kept = None;
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
