@@ -119,6 +119,30 @@ impl Scanners {
         Ok(Reply { now, value })
     }
 
+    /// How many live records one client has. The small table is walked, which the limit of each
+    /// client keeps small.
+    pub(super) async fn live_of(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        let sql = "SELECT count(*) FROM ( \
+                     SELECT 1 FROM onlyonce.live l JOIN onlyonce.keys k ON k.n = l.n \
+                     WHERE k.scope = $1 AND k.caller IS NOT DISTINCT FROM $2 \
+                     AND (k.lease_until IS NOT NULL OR k.unknown_since IS NOT NULL) LIMIT $3 \
+                   ) AS counted";
+        let caller = caller.map(|mark| mark.0.to_vec());
+        let statement = sqlx::query(sql)
+            .bind(scope.as_str())
+            .bind(caller)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let rows = self.read(statement).await?;
+        let first = rows.first().ok_or_else(nothing)?;
+        let count: i64 = first.try_get(0).map_err(RowError::from)?;
+        Ok(count.unsigned_abs())
+    }
+
     /// The next stretch of the reaper's walk after row `from`, and where it ends.
     pub(super) async fn walk(
         &self,
