@@ -154,6 +154,10 @@ impl Stub {
         }
     }
 
+    pub(super) fn address(&self) -> SocketAddr {
+        self.nodes[0]
+    }
+
     pub(super) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.nodes[0])
     }
