@@ -122,12 +122,13 @@ fn write_head(recipe: &Recipe, request: &RequestView<'_>, out: &mut Vec<u8>) {
     write_framed(request.method.as_bytes(), out);
     write_framed(request.target.as_bytes(), out);
     write_length(recipe.headers().len(), out);
-    for name in recipe.headers() {
-        write_framed(name.as_bytes(), out);
-        let values = request.headers.get_all(name.as_str());
-        write_length(values.iter().count(), out);
-        for value in values {
-            if name == CONTENT_TYPE.as_str() {
+    for (text, name) in recipe.named_headers() {
+        write_framed(text.as_bytes(), out);
+        let values = name.map(|name| request.headers.get_all(name));
+        let count = values.as_ref().map_or(0, |values| values.iter().count());
+        write_length(count, out);
+        for value in values.into_iter().flatten() {
+            if name == Some(&CONTENT_TYPE) {
                 let media_type = media_type(value.as_bytes());
                 write_framed_with(out, |out| {
                     out.extend(media_type.iter().map(u8::to_ascii_lowercase));

@@ -197,8 +197,20 @@ pub struct Policy {
     pub recipe: Recipe,
     /// Waiters on one key before further ones are refused.
     pub waiters_per_key: usize,
-    /// Waiters in all before further ones are refused.
+    /// Waiters of one client before further ones are refused.
     pub waiters: usize,
+    /// New keys a second of one client, and at once.
+    pub new_keys: Option<(u32, u32)>,
+    /// Keys of one client that may be in progress or unknown.
+    pub live_keys: Option<u64>,
+    /// Questions about keys, and misuses of them, a second of one client.
+    pub lookups_per_second: Option<u32>,
+    /// The oldest request that may bring a new key.
+    pub max_request_age: Option<Duration>,
+    /// The header that says when a request was made.
+    pub request_time_header: HeaderName,
+    /// Whether keys are only observed: nothing is refused, replayed or remembered.
+    pub shadow: bool,
     /// How unknown outcomes are looked into.
     pub reconcile: Option<ReconcilePolicy>,
 }

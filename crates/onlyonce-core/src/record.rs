@@ -12,7 +12,7 @@ use crate::{
     fingerprint::{Fingerprint, RecipeId},
     key::Key,
     scope::Scope,
-    secret::{CallerMark, RecordId},
+    secret::{CallerMark, RecordId, write_hex},
     time::{Stamp, Timestamp},
 };
 
@@ -76,7 +76,7 @@ impl fmt::Debug for AttemptId {
 
 impl fmt::Display for AttemptId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write_hex(f, &self.0.to_be_bytes())
     }
 }
 

@@ -190,7 +190,8 @@ async fn readyz(State(admin): State<Admin>) -> Response {
     let inner = &admin.0;
     let writable = admin.store_is_writable().await;
     let stopping = *inner.stopping.borrow();
-    let (status, word) = match (stopping, writable) {
+    let open = inner.engine.breaker_is_open();
+    let (status, word) = match (stopping, writable && !open) {
         (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
         (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         (false, true) => (StatusCode::OK, "ready"),
@@ -201,8 +202,10 @@ async fn readyz(State(admin): State<Admin>) -> Response {
             "kind": inner.config.store.url.scheme(),
             "level": inner.engine.store().level().as_str(),
             "writable": writable,
+            "breaker": if open { "open" } else { "closed" },
         },
         "protected_routes": inner.config.protected().count(),
+        "shadow_routes": inner.config.observed().map(|route| &route.id).collect::<Vec<_>>(),
         "routes": inner.config.routes.len(),
     });
     (status, Json(body)).into_response()

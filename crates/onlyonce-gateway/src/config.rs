@@ -7,6 +7,7 @@
 //!
 //! Deliberately absent: secrets. A configuration holds the names of the variables that hold them.
 
+mod auth;
 mod backend;
 pub(crate) mod check;
 mod diagnostics;
@@ -34,6 +35,11 @@ use http::Method;
 use onlyonce_core::policy::Policy;
 use onlyonce_store::postgres::Pooler;
 
+#[cfg(test)]
+pub(crate) use auth::ApiKey;
+pub(crate) use auth::{
+    AuthConfig, Endpoint, ExternalConfig, JwtConfig, JwtKeys, TrustedHeader, is_client_id,
+};
 pub(crate) use backend::Backend;
 pub(crate) use diagnostics::{Diagnostic, Diagnostics};
 pub(crate) use store::StoreUrl;
@@ -75,6 +81,8 @@ pub(crate) struct Config {
     pub admin: AdminConfig,
     /// Where records are kept.
     pub store: StoreConfig,
+    /// How callers are authenticated; `None` is not at all.
+    pub auth: Option<AuthConfig>,
     /// How often the background loops run.
     pub workers: Workers,
     /// Which requests go where. Never empty.
@@ -169,6 +177,8 @@ pub(crate) struct Route {
     pub upstream_idle: Duration,
     /// How long a connection to a backend may take to come about.
     pub connect_timeout: Duration,
+    /// Whether requests without a key need no credential.
+    pub auth_optional: bool,
     /// Everything about keys.
     pub policy: Policy,
     /// `local` or `distributed`, as the admin API says it.
@@ -198,9 +208,18 @@ impl Config {
             .map(|(index, _)| index)
     }
 
-    /// The routes that look at keys.
+    /// The routes whose keys are honoured.
     pub(crate) fn protected(&self) -> impl Iterator<Item = &Route> {
-        self.routes.iter().filter(|route| route.policy.enabled)
+        self.routes
+            .iter()
+            .filter(|route| route.policy.enabled && !route.policy.shadow)
+    }
+
+    /// The routes whose keys are only observed.
+    pub(crate) fn observed(&self) -> impl Iterator<Item = &Route> {
+        self.routes
+            .iter()
+            .filter(|route| route.policy.enabled && route.policy.shadow)
     }
 }
 

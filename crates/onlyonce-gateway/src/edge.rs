@@ -1,29 +1,31 @@
 //! The data listener: connections in, and the stack that a request goes through.
 //!
 //! ```text
-//! framing -> /.onlyonce -> route -> (authentication) -> idempotency layer -> upstream
+//! framing -> /.onlyonce -> route -> authentication -> idempotency layer -> upstream
 //! ```
 //!
 //! The idempotency part is the library's own layer around the upstream service; there is no second
-//! path. Authentication has its seat in [`Edge::handle`], between the route and the layer.
+//! path. Authentication comes between the route and the layer: before a key or a body is looked at.
 
 mod connection;
 mod lookup;
 mod patience;
+mod who;
 
 use std::{borrow::Cow, sync::Arc};
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use onlyonce::{
-    Body, BoxError, Engine, IdempotencyLayer, IdempotencyService, Identity, Policy, Problem,
+    Body, BoxError, Engine, IdempotencyLayer, IdempotencyService, Policy, Problem, stats::Event,
 };
-use onlyonce_core::{Scope, policy::KeyScope};
 use tower::{Layer, ServiceExt};
 
 pub(crate) use connection::serve;
 use patience::Timely;
+use who::Who;
 
 use crate::{
+    auth::{Auth, Found, Peer, Shown},
     config::{Config, Route},
     upstream::{Upstream, UpstreamError, UpstreamOptions},
 };
@@ -38,6 +40,7 @@ pub(crate) struct Lane {
 /// Everything behind the data listener.
 pub(crate) struct Edge {
     config: Arc<Config>,
+    auth: Option<Auth>,
     pub(crate) engine: Engine,
     pub(crate) lanes: Vec<Lane>,
     /// For answers that no route gives.
@@ -47,12 +50,17 @@ pub(crate) struct Edge {
 impl Edge {
     /// The routes of `config` on `engine`.
     pub(crate) async fn new(config: &Arc<Config>, engine: &Engine) -> anyhow::Result<Self> {
+        let auth = match &config.auth {
+            Some(auth) => Some(Auth::start(auth).await?),
+            None => None,
+        };
         let mut lanes = Vec::with_capacity(config.routes.len());
         for route in &config.routes {
             lanes.push(lane(route, engine).await?);
         }
         Ok(Self {
             config: config.clone(),
+            auth,
             engine: engine.clone(),
             lanes,
             policy: Policy::default(),
@@ -60,7 +68,7 @@ impl Edge {
     }
 
     /// The answer to a request.
-    pub(crate) async fn handle<B>(&self, request: Request<B>) -> Response<Body>
+    pub(crate) async fn handle<B>(&self, mut request: Request<B>) -> Response<Body>
     where
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -71,9 +79,13 @@ impl Edge {
             refused.headers_mut().insert(header::CONNECTION, close);
             return refused;
         }
+        if let Some(auth) = &self.auth {
+            let peer = peer(&request);
+            auth.remove_untrusted(request.headers_mut(), peer);
+        }
         if let Some(rest) = request.uri().path().strip_prefix(lookup::PREFIX) {
             let rest = rest.to_owned();
-            return lookup::answer(self, &request, &rest).await;
+            return lookup::answer(self, request, &rest).await;
         }
         // What the upstream takes for the same path must meet the same route.
         let path = plain_path(request.uri().path());
@@ -84,9 +96,20 @@ impl Edge {
             return Problem::NoRoute.response(&self.policy);
         };
         let policy = lane.layer.policy();
-        let keyed = policy.honours(request.method())
-            && (request.headers().contains_key(&policy.header_name)
-                || policy.demands_key(request.method()));
+        let honoured = policy.honours(request.method());
+        let has_key = honoured && request.headers().contains_key(&policy.header_name);
+        let keyed = has_key || policy.demands_key(request.method());
+        if (has_key || !lane.route.auth_optional)
+            && let Err(problem) = self.authenticate(&mut request).await
+        {
+            if keyed {
+                lane.layer.stats().count(Event::Request);
+            }
+            if problem == Problem::Unauthenticated {
+                lane.layer.stats().count(Event::Unauthenticated);
+            }
+            return problem.response(policy);
+        }
         // The layer keeps its own time for requests with a key, from their last byte on; others have
         // only this.
         let answer = if keyed {
@@ -104,6 +127,27 @@ impl Edge {
         }
     }
 
+    /// Finds out who asks and leaves that with the request.
+    async fn authenticate<B>(&self, request: &mut Request<B>) -> Result<(), Problem> {
+        let Some(auth) = &self.auth else {
+            return Ok(());
+        };
+        let shown = Shown {
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+            peer: peer(request),
+        };
+        match auth.authenticate(shown).await {
+            Found::Client(client) => {
+                request.extensions_mut().insert(client);
+                Ok(())
+            }
+            Found::Nobody => Err(Problem::Unauthenticated),
+            Found::Unavailable => Err(Problem::AuthenticationUnavailable),
+        }
+    }
+
     /// The route with this id.
     pub(crate) fn lane(&self, id: &str) -> Option<&Lane> {
         self.lanes.iter().find(|lane| lane.route.id == id)
@@ -115,7 +159,9 @@ async fn lane(route: &Route, engine: &Engine) -> anyhow::Result<Lane> {
     options.upstream_idle = route.upstream_idle;
     options.connect_timeout = route.connect_timeout;
     let who = Who::new(route);
-    let identify = move |request: &http::request::Parts| Some(who.identity(&request.headers));
+    let identify = move |request: &http::request::Parts| {
+        who.identity(&request.headers, request.extensions.get())
+    };
     let policy = route.policy.clone();
     let layer = IdempotencyLayer::new(engine.clone(), &route.id, policy, identify).await?;
     let service = layer.layer(Upstream::new(options));
@@ -126,40 +172,9 @@ async fn lane(route: &Route, engine: &Engine) -> anyhow::Result<Lane> {
     })
 }
 
-/// Whose request it is, without authentication: everybody shares the scope, and the credential
-/// headers tell callers apart.
-struct Who {
-    scope: Scope,
-    credential_headers: Vec<http::HeaderName>,
-}
-
-impl Who {
-    fn new(route: &Route) -> Self {
-        debug_assert_ne!(
-            route.policy.key_scope,
-            Some(KeyScope::PerClient),
-            "refused by check"
-        );
-        let scope = match route.policy.key_per_route {
-            true => Scope::route(&route.id, None),
-            false => Scope::global(),
-        };
-        Self {
-            scope,
-            credential_headers: route.policy.credential_headers.clone(),
-        }
-    }
-
-    fn identity(&self, headers: &HeaderMap) -> Identity {
-        let mut caller = Vec::new();
-        for name in &self.credential_headers {
-            for value in headers.get_all(name) {
-                caller.push(name.as_str().as_bytes().to_vec());
-                caller.push(value.as_bytes().to_vec());
-            }
-        }
-        Identity::shared(self.scope.clone(), caller)
-    }
+/// The address that the request's connection came from.
+fn peer<B>(request: &Request<B>) -> Option<std::net::IpAddr> {
+    request.extensions().get().map(|Peer(address)| *address)
 }
 
 /// Whether the body is as it was before it was sent: in chunks at most. Another coding would be lost

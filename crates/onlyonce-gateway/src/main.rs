@@ -4,6 +4,7 @@
 
 mod admin;
 mod audit;
+mod auth;
 mod bench;
 mod cli;
 mod clock;

@@ -200,7 +200,19 @@ fn announce(
         engine.store().level(),
         config.routes.len(),
     )?;
-    if protected == 0 {
+    let observed: Vec<&str> = config.observed().map(|route| route.id.as_str()).collect();
+    if !observed.is_empty() {
+        let names = observed.join(",");
+        write!(
+            out,
+            " SHADOW={names} (observed only: nothing is protected there)"
+        )?;
+        tracing::warn!(
+            routes = names,
+            "SHADOW MODE: keys are observed, duplicates are executed"
+        );
+    }
+    if protected == 0 && observed.is_empty() {
         write!(out, " (no route is protected: set idempotency.enabled)")?;
     }
     if !has_token {

@@ -52,6 +52,7 @@ macro_rules! conformance {
                 pages_are_stable,
                 filters_filter,
                 counts_count,
+                live_counts_one_client,
                 recipes_are_kept,
                 swaps_wake,
                 scopes_do_not_meet,
@@ -543,6 +544,58 @@ pub async fn counts_count(store: Any) {
     assert_eq!(counts.get(&State::InProgress), Some(&1));
     assert_eq!(counts.get(&State::Completed), Some(&1));
     assert_eq!(counts.get(&State::Unknown), Some(&0));
+}
+
+/// Live keys are counted for one scope and one caller: in progress and unknown, nothing else, and no
+/// further than asked.
+pub async fn live_counts_one_client(store: Any) {
+    let caller = Some(CallerMark([9; 16]));
+    let mut records = Vec::new();
+    for (scope, key) in [
+        (Scope::client("a"), "running"),
+        (Scope::client("a"), "lost"),
+        (Scope::client("a"), "released"),
+        (Scope::client("a"), "done"),
+        (Scope::client("b"), "running"),
+        (Scope::global(), "running"),
+    ] {
+        let draft = machine::first(&request(&*store, &scope, key, 1), &policy());
+        match store.insert_or_get(draft).await.unwrap().value {
+            Inserted::New(record) => records.push(record),
+            Inserted::Existing(_) => panic!("the key was there already"),
+        }
+    }
+    let of_a = async |caller, limit| {
+        store
+            .live(&Scope::client("a"), caller, limit)
+            .await
+            .unwrap()
+    };
+    assert_eq!(of_a(caller, 100).await, 4);
+    assert_eq!(of_a(caller, 3).await, 3, "no further than asked");
+    for (index, settlement) in [
+        (1, Settlement::Unknown(LastError::ConnectionLost)),
+        (2, Settlement::Release(LastError::NotSent)),
+        (3, Settlement::Complete(response())),
+    ] {
+        let record = &records[index];
+        let change = settled(record, &settlement, &policy());
+        done(store.swap(record.revision, change).await.unwrap().value);
+    }
+    assert_eq!(
+        of_a(caller, 100).await,
+        2,
+        "the running and the unknown one"
+    );
+    assert_eq!(of_a(None, 100).await, 0, "another caller");
+    assert_eq!(
+        store.live(&Scope::client("b"), caller, 100).await.unwrap(),
+        1
+    );
+    assert_eq!(
+        store.live(&Scope::client("c"), caller, 100).await.unwrap(),
+        0
+    );
 }
 
 /// A recipe that was kept is found under its id.

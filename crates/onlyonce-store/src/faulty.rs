@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    Recipe, RecipeId, Record, RecordId, Secret,
+    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use parking_lot::Mutex;
@@ -219,6 +219,15 @@ impl Store for FaultyStore {
 
     async fn counts(&self) -> Result<Counts, StoreError> {
         self.read(self.inner.counts()).await
+    }
+
+    async fn live(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        self.read(self.inner.live(scope, caller, limit)).await
     }
 
     async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {

@@ -36,7 +36,7 @@ use std::{collections::BTreeMap, fmt};
 use async_trait::async_trait;
 use http::StatusCode;
 use onlyonce_core::{
-    Key, Recipe, RecipeId, Record, RecordId, Secret, State, Timestamp,
+    CallerMark, Key, Recipe, RecipeId, Record, RecordId, Scope, Secret, State, Timestamp,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use tokio::sync::broadcast;
@@ -317,6 +317,20 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
     async fn counts(&self) -> Result<Counts, StoreError>;
+
+    /// How many records of this scope and caller are in progress or unknown, counted up to `limit`:
+    /// those with a running lease or an outcome that nobody knows, which their times tell
+    /// (`conformance::live_counts_one_client`). The engine asks only where a client's live keys are
+    /// limited, and at most every so often for one client.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn live(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError>;
 
     /// Keeps a recipe under its id, for ever.
     ///

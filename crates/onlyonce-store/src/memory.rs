@@ -1,13 +1,14 @@
 //! Records in this process's memory: for tests, simulation and `memory:`. Gone with the process.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, HashSet, VecDeque, hash_map::Entry},
+    hash::{BuildHasherDefault, Hasher},
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    Recipe, RecipeId, Record, RecordId, Secret, State, Timestamp,
+    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret, State, Timestamp,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use parking_lot::Mutex;
@@ -41,11 +42,39 @@ struct Journal {
     written: u64,
 }
 
+/// A record and its place in lists.
+#[derive(Clone)]
+struct Row {
+    number: u64,
+    record: Record,
+}
+
 #[derive(Default)]
 struct Shard {
-    records: HashMap<RecordId, (u64, Record)>,
-    /// What has a lease or a look that is due, so that the sweeper need not look at everything.
-    live: HashSet<RecordId>,
+    /// Boxed: a table that grows moves all it holds, and stands half empty afterwards.
+    records: HashMap<RecordId, Box<Row>, ById>,
+    /// What has a lease, a look that is due or an unknown outcome, so that neither the sweeper nor a
+    /// count of live keys need look at everything.
+    live: HashSet<RecordId, ById>,
+}
+
+type ById = BuildHasherDefault<IdHasher>;
+
+/// Record ids are keyed hashes already, and nobody without the secret can choose one.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        // The last ones: the first decides on the shard, and is the same all over it.
+        if let Some(last) = bytes.last_chunk() {
+            self.0 = u64::from_ne_bytes(*last);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 impl MemoryStore {
@@ -99,7 +128,7 @@ impl MemoryStore {
             let records = shard.live.iter().filter_map(|id| shard.records.get(id));
             value.extend(
                 records
-                    .map(|(_, record)| record)
+                    .map(|row| &row.record)
                     .filter(|r| wanted(r, now))
                     .cloned(),
             );
@@ -119,13 +148,17 @@ impl Default for MemoryStore {
 
 impl Shard {
     fn put(&mut self, number: u64, record: Record) {
-        let times = &record.times;
-        if times.lease_until.is_some() || times.reconcile_after.is_some() {
+        if is_live(&record) || record.times.reconcile_after.is_some() {
             self.live.insert(record.id);
         } else {
             self.live.remove(&record.id);
         }
-        self.records.insert(record.id, (number, record));
+        match self.records.entry(record.id) {
+            Entry::Occupied(mut row) => row.get_mut().record = record,
+            Entry::Vacant(place) => {
+                place.insert(Box::new(Row { number, record }));
+            }
+        }
     }
 }
 
@@ -140,7 +173,7 @@ impl Store for MemoryStore {
     }
 
     fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
-        let value = self.shard(id).lock().records.get(&id)?.1.clone();
+        let value = self.shard(id).lock().records.get(&id)?.record.clone();
         Some(Reply {
             now: self.clock.now(),
             value,
@@ -153,7 +186,7 @@ impl Store for MemoryStore {
             .lock()
             .records
             .get(&id)
-            .map(|(_, record)| record.clone());
+            .map(|row| row.record.clone());
         Ok(Reply {
             now: self.clock.now(),
             value,
@@ -164,7 +197,7 @@ impl Store for MemoryStore {
         let now = self.clock.now();
         let id = draft.record.id;
         let mut shard = self.shard(id).lock();
-        if let Some((_, record)) = shard.records.get(&id) {
+        if let Some(Row { record, .. }) = shard.records.get(&id).map(Box::as_ref) {
             if record.scope != draft.record.scope || record.key != draft.record.key {
                 return Err(StoreError::Collision);
             }
@@ -189,19 +222,19 @@ impl Store for MemoryStore {
         let id = change.draft.record.id;
         let record = {
             let mut shard = self.shard(id).lock();
-            let Some((number, current)) = shard.records.get(&id) else {
+            let Some(row) = shard.records.get(&id) else {
                 return Ok(Reply {
                     now,
                     value: Swapped::Absent,
                 });
             };
-            if current.revision != expected {
+            if row.record.revision != expected {
                 return Ok(Reply {
                     now,
-                    value: Swapped::Conflict(current.clone()),
+                    value: Swapped::Conflict(row.record.clone()),
                 });
             }
-            let number = *number;
+            let number = row.number;
             let record = change.draft.stamp(now);
             shard.put(number, record.clone());
             self.note(now, change.journal);
@@ -220,7 +253,7 @@ impl Store for MemoryStore {
         if shard
             .records
             .get(&id)
-            .is_none_or(|(_, record)| record.revision != expected)
+            .is_none_or(|row| row.record.revision != expected)
         {
             return Ok(false);
         }
@@ -254,7 +287,7 @@ impl Store for MemoryStore {
         let mut candidates: Vec<Record> = shard
             .records
             .values()
-            .map(|(_, record)| record)
+            .map(|row| &row.record)
             .filter(|record| is_due(record, now))
             .cloned()
             .collect();
@@ -274,22 +307,19 @@ impl Store for MemoryStore {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<Listed>, StoreError> {
-        let mut found: Vec<(u64, Record)> = Vec::new();
+        let mut found: Vec<Box<Row>> = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
-            let wanted = shard.records.values().filter(|(number, record)| {
-                cursor.is_none_or(|cursor| *number < cursor) && filter.admits(record)
+            let wanted = shard.records.values().filter(|row| {
+                cursor.is_none_or(|cursor| row.number < cursor) && filter.admits(&row.record)
             });
             found.extend(wanted.cloned());
         }
-        found.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+        found.sort_by_key(|row| std::cmp::Reverse(row.number));
         let more = found.len() > limit;
         found.truncate(limit);
-        let next = found.last().map(|(number, _)| *number).filter(|_| more);
-        let items = found
-            .into_iter()
-            .map(|(_, record)| listed(record))
-            .collect();
+        let next = found.last().map(|row| row.number).filter(|_| more);
+        let items = found.into_iter().map(|row| listed(row.record)).collect();
         Ok(Page { items, next })
     }
 
@@ -328,11 +358,28 @@ impl Store for MemoryStore {
     async fn counts(&self) -> Result<Counts, StoreError> {
         let mut counts: Counts = State::ALL.into_iter().map(|state| (state, 0)).collect();
         for shard in &self.shards {
-            for (_, record) in shard.lock().records.values() {
-                *counts.entry(record.state).or_default() += 1;
+            for row in shard.lock().records.values() {
+                *counts.entry(row.record.state).or_default() += 1;
             }
         }
         Ok(counts)
+    }
+
+    async fn live(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        let of_this =
+            |record: &Record| is_live(record) && record.scope == *scope && record.caller == caller;
+        let mut count = 0;
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let records = shard.live.iter().filter_map(|id| shard.records.get(id));
+            count += records.filter(|row| of_this(&row.record)).count() as u64;
+        }
+        Ok(count.min(limit))
     }
 
     async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
@@ -351,6 +398,11 @@ impl Store for MemoryStore {
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {
         self.wakeups.subscribe()
     }
+}
+
+/// Whether a lease runs or the outcome is unknown, by the record's times.
+fn is_live(record: &Record) -> bool {
+    record.times.lease_until.is_some() || record.times.unknown_since.is_some()
 }
 
 /// Whether some time of `record` that the reaper cares about has come. What follows from that is

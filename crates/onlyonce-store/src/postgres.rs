@@ -24,7 +24,7 @@ use std::{
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    Recipe, RecipeId, Record, RecordId, Secret,
+    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use parking_lot::Mutex;
@@ -280,6 +280,15 @@ impl Store for PostgresStore {
 
     async fn counts(&self) -> Result<Counts, StoreError> {
         self.scanners.counts().await
+    }
+
+    async fn live(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        self.scanners.live_of(scope, caller, limit).await
     }
 
     async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {

@@ -27,7 +27,7 @@ use std::{
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    Recipe, RecipeId, Record, RecordId, Secret,
+    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use parking_lot::Mutex;
@@ -404,6 +404,19 @@ impl Store for SqliteStore {
 
     async fn counts(&self) -> Result<Counts, StoreError> {
         Ok(self.tally.counts())
+    }
+
+    async fn live(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        let (readers, scope) = (self.readers.clone(), scope.clone());
+        let read =
+            move || readers.with(|connection| read::live_of(connection, &scope, caller, limit));
+        let read = tokio::task::spawn_blocking(read).await;
+        Ok(read.map_err(|error| StoreError::Unavailable(Box::new(error)))??)
     }
 
     async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {

@@ -31,6 +31,16 @@ impl Moment {
 }
 
 impl Moment {
+    /// Time since the machine was started.
+    pub fn since_boot(self) -> Duration {
+        self.boot
+    }
+
+    /// Time since 1970 by the wall clock.
+    pub fn since_1970(self) -> Duration {
+        self.wall
+    }
+
     /// By how much the wall clock moved more, or less, than time went by until `later`.
     pub fn jump(self, later: Self) -> Duration {
         let by_boot = later.boot.saturating_sub(self.boot);

@@ -7,23 +7,26 @@
 mod arrival;
 mod attempt;
 mod attempt_ids;
+mod breaker;
 mod operate;
+mod room;
 mod waiters;
 
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use onlyonce_core::{
-    AttemptId, Policy, Recipe, RecipeId, Record, RecordId, Scope, ScopeHasher, Secret, Timestamp,
+    AttemptId, CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, ScopeHasher, Secret,
+    Timestamp,
     machine::{self, Admission, Refusal},
     policy::OnInFlight,
-    record::{Change, Draft, Revision, StoredResponse},
+    record::{Change, Revision, StoredResponse},
 };
 use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped, failpoint};
 use parking_lot::{Mutex, RwLock};
@@ -35,9 +38,14 @@ pub use attempt_ids::AttemptIds;
 pub use operate::OperateError;
 
 use crate::{
+    at_once::in_time,
     clock::{Clock, Moment},
+    limits::{Limited, Limiter},
+    shadow::Observatory,
     spool::Spool,
 };
+use breaker::Breaker;
+use room::Made;
 use waiters::Waiters;
 
 /// Rounds of "swap, lost, look again" before a request is told that the store is unavailable.
@@ -49,8 +57,8 @@ const SECOND_LOOK: Duration = Duration::from_millis(500);
 const FIRST_POLL: Duration = Duration::from_millis(50);
 const LONGEST_POLL: Duration = Duration::from_secs(1);
 
-/// Fingerprint keys of scopes that are kept at hand.
-const MAX_HASHERS: usize = 10_000;
+/// Scopes of which it is kept at hand what the secret makes of them.
+const MAX_DERIVED: usize = 10_000;
 /// How long wake-ups are listened to after the last waiter has gone.
 const LINGER: Duration = Duration::from_secs(1);
 /// The unit in which room for request bodies is counted, in bytes.
@@ -104,6 +112,8 @@ pub enum Admitted {
     InFlight(OnInFlight),
     /// No.
     Refused(Refusal),
+    /// The key is not known, and its client may not bring a new one.
+    Limited(Limited),
 }
 
 /// A stored answer and what a client is told beside it.
@@ -130,8 +140,8 @@ struct Inner {
     running: AtomicUsize,
     /// Tells whoever waits for it that nothing is running any more.
     idle: Notify,
-    /// The fingerprint keys of scopes seen lately.
-    hashers: RwLock<HashMap<Scope, ScopeHasher>>,
+    /// Of scopes seen lately.
+    derived: RwLock<HashMap<Scope, Derived>>,
     /// Whether a task listens to the store's wake-ups: only while somebody waits, since otherwise
     /// every settlement would wake it for nothing.
     listening: Arc<AtomicBool>,
@@ -141,6 +151,21 @@ struct Inner {
     gathering: Arc<Semaphore>,
     /// Room for reservations that are looked after once they cannot be used.
     releasing: Arc<Semaphore>,
+    /// What each client has taken of its share.
+    limiter: Arc<Limiter>,
+    /// Whether the store is worth asking.
+    breaker: Breaker,
+    /// Where shadow mode keeps what it observes; made when it is first needed.
+    observatory: OnceLock<Arc<Observatory>>,
+}
+
+/// What the secret makes of a scope: the same for each of its requests.
+#[derive(Clone)]
+pub(crate) struct Derived {
+    /// The fingerprint key.
+    pub(crate) hasher: ScopeHasher,
+    /// The mark of a caller that nothing tells apart from others.
+    pub(crate) nobody: CallerMark,
 }
 
 /// Counts an execution for as long as it lives.
@@ -169,11 +194,14 @@ impl Engine {
             recipes: Mutex::default(),
             running: AtomicUsize::new(0),
             idle: Notify::new(),
-            hashers: RwLock::default(),
+            derived: RwLock::default(),
             listening: Arc::default(),
             executions: Arc::new(Semaphore::new(executions)),
             gathering: Arc::new(Semaphore::new(gathering)),
             releasing: Arc::new(Semaphore::new(MAX_RELEASING)),
+            limiter: Arc::default(),
+            breaker: Breaker::new(),
+            observatory: OnceLock::new(),
         }))
     }
 
@@ -232,19 +260,30 @@ impl Engine {
         }
     }
 
-    /// The fingerprint key of `scope`.
-    pub(crate) fn scope_hasher(&self, scope: &Scope) -> ScopeHasher {
-        if let Some(known) = self.0.hashers.read().get(scope) {
+    /// What is derived from the secret for `scope`.
+    pub(crate) fn derived(&self, scope: &Scope) -> Derived {
+        if let Some(known) = self.0.derived.read().get(scope) {
             return known.clone();
         }
-        let hasher = self.secret().scope_hasher(scope.as_str());
-        let mut hashers = self.0.hashers.write();
-        if hashers.len() >= MAX_HASHERS {
+        let new = Derived {
+            hasher: self.secret().scope_hasher(scope.as_str()),
+            nobody: self.secret().caller_mark(scope.as_str(), &[]),
+        };
+        let mut derived = self.0.derived.write();
+        if derived.len() >= MAX_DERIVED {
             // They are made anew as they are needed.
-            hashers.clear();
+            derived.clear();
         }
-        hashers.insert(scope.clone(), hasher.clone());
-        hasher
+        derived.insert(scope.clone(), new.clone());
+        new
+    }
+
+    /// Where shadow mode keeps what it observes, apart from the store.
+    pub(crate) fn observatory(&self) -> &Arc<Observatory> {
+        let clock = &self.0.options.clock;
+        self.0
+            .observatory
+            .get_or_init(|| Observatory::beside(self, clock.clone()))
     }
 
     /// Requests of this process that wait for another one.
@@ -314,6 +353,7 @@ impl Engine {
         arrival: &mut Arrival,
         policy: &Arc<Policy>,
     ) -> Result<Admitted, Unavailable> {
+        self.unless_open()?;
         // The lease is counted from before the reservation was sent.
         let began = self.0.options.clock.moment();
         let attempt_id = self.0.options.attempt_ids.fresh();
@@ -341,20 +381,10 @@ impl Engine {
         let mut found: Option<Reply<Record>> = None;
         for _ in 0..MAX_ROUNDS {
             let Some(Reply { now, value: record }) = found.take() else {
-                let request = arrival.request(attempt_id, &policy.recipe);
-                failpoint!("engine.reserve.insert.before");
-                let reply = self.insert(machine::first(&request, policy)).await?;
-                match reply.value {
-                    Inserted::New(record) => {
-                        failpoint!("engine.reserve.insert.after");
-                        return own(record, began_as);
-                    }
-                    Inserted::Existing(record) => {
-                        found = Some(Reply {
-                            now: reply.now,
-                            value: record,
-                        });
-                    }
+                match self.make(attempt_id, arrival, policy).await? {
+                    Made::New(record) => return own(*record, began_as),
+                    Made::There(reply) => found = Some(*reply),
+                    Made::Limited(limited) => return Ok(Admitted::Limited(limited)),
                 }
                 continue;
             };
@@ -421,17 +451,21 @@ impl Engine {
     }
 
     /// Inserts, and asks a second time, with the same attempt id, if the first answer was lost.
-    async fn insert(&self, draft: Draft) -> Result<Reply<Inserted>, Unavailable> {
+    async fn insert(
+        &self,
+        request: &machine::Request,
+        policy: &Policy,
+    ) -> Result<Reply<Inserted>, StoreError> {
         let store = &self.0.store;
         let timeout = self.0.options.store_timeout;
-        match within(timeout, store.insert_or_get(draft.clone())).await {
+        let insert = || store.insert_or_get(machine::first(request, policy));
+        match within(timeout, insert()).await {
             Err(error) if error.is_ambiguous() => {
-                let second = within(SECOND_LOOK, store.insert_or_get(draft)).await;
+                let second = within(SECOND_LOOK, insert()).await;
                 second.map_err(still_ambiguous)
             }
             outcome => outcome,
         }
-        .map_err(Unavailable)
     }
 
     async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
@@ -447,13 +481,14 @@ impl Engine {
         expected: Revision,
         change: Change,
     ) -> Result<Reply<Swapped>, StoreError> {
-        match self.swap(expected, change.clone()).await {
+        let outcome = match self.swap(expected, change.clone()).await {
             Err(error) if error.is_ambiguous() => {
                 let second = within(SECOND_LOOK, self.0.store.swap(expected, change)).await;
                 second.map_err(still_ambiguous)
             }
             outcome => outcome,
-        }
+        };
+        self.watched(outcome)
     }
 
     async fn bounded_read<T>(
@@ -509,7 +544,8 @@ impl Engine {
         let mut pause = FIRST_POLL;
         let mut bounds = (policy.waiters_per_key, policy.waiters);
         loop {
-            let Some(mut place) = self.0.waiters.join(id, bounds.0, bounds.1) else {
+            let client = arrival.client().clone();
+            let Some(mut place) = self.0.waiters.join(id, client, bounds) else {
                 return Ok(None);
             };
             // Whoever was woken for nothing does not lose its place to newcomers.
@@ -580,10 +616,11 @@ impl Engine {
                 now: reply.now,
                 value: Some(reply.value),
             },
-            None => self
-                .bounded_read(self.0.store.lookup(arrival.id()))
-                .await
-                .map_err(Unavailable)?,
+            None => {
+                self.unless_open()?;
+                let looked = self.bounded_read(self.0.store.lookup(arrival.id())).await;
+                self.watched(looked).map_err(Unavailable)?
+            }
         };
         let Some(record) = reply.value else {
             return Ok(None);
@@ -632,12 +669,10 @@ async fn within<T>(
     timeout: Duration,
     call: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    match tokio::time::timeout(timeout, call).await {
-        Ok(outcome) => outcome,
-        Err(_) => Err(StoreError::Ambiguous(
-            "the store did not answer in time".into(),
-        )),
-    }
+    in_time(timeout, call).await.unwrap_or_else(|| {
+        let late = "the store did not answer in time";
+        Err(StoreError::Ambiguous(late.into()))
+    })
 }
 
 /// Hands the store's wake-ups to the waiters, until nobody waits. One is woken; if the key has

@@ -14,6 +14,7 @@ mod hop;
 mod reply;
 mod seen_through;
 mod service;
+mod shadow;
 
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ pub use service::IdempotencyService;
 
 use crate::{
     engine::{Engine, Unavailable},
+    limits::Client,
+    shadow::Observations,
     stats::RouteStats,
 };
 
@@ -35,6 +38,8 @@ pub struct Identity {
     pub scope: Scope,
     /// What tells callers apart where they share the scope; empty where they do not.
     caller: Option<Vec<Vec<u8>>>,
+    /// The id of an authenticated client.
+    client: Option<Arc<str>>,
 }
 
 impl std::fmt::Debug for Identity {
@@ -52,6 +57,16 @@ impl Identity {
         Self {
             scope: Scope::client(id),
             caller: None,
+            client: Some(id.into()),
+        }
+    }
+
+    /// An authenticated client that has a namespace of its own on each route.
+    pub fn client_of_route(route: &str, id: &str) -> Self {
+        Self {
+            scope: Scope::route(route, Some(id)),
+            caller: None,
+            client: Some(id.into()),
         }
     }
 
@@ -61,6 +76,28 @@ impl Identity {
         Self {
             scope,
             caller: Some(caller),
+            client: None,
+        }
+    }
+
+    /// The id of an authenticated client, as limits know it.
+    pub(crate) fn client_id(&self) -> Option<Client> {
+        self.client.clone().map(Client::Named)
+    }
+
+    /// Whose share of what is limited its requests take: the client's, or what tells callers apart.
+    pub fn limited_as(&self, secret: &Secret) -> Client {
+        match &self.client {
+            Some(id) => Client::Named(id.clone()),
+            None => Client::Marked(self.mark(secret)),
+        }
+    }
+
+    /// The same mark, from what `engine` has at hand where nothing tells callers apart.
+    pub(crate) fn mark_in(&self, engine: &Engine) -> Option<CallerMark> {
+        match &self.caller {
+            Some(parts) if parts.is_empty() => Some(engine.derived(&self.scope).nobody),
+            _ => self.mark(engine.secret()),
         }
     }
 
@@ -96,6 +133,7 @@ pub(crate) struct Shared {
     pub(crate) route: Arc<str>,
     pub(crate) identify: Box<dyn Identify>,
     pub(crate) stats: Arc<RouteStats>,
+    pub(crate) observations: Option<Observations>,
 }
 
 /// A [`tower_layer::Layer`] that executes each keyed request once.
@@ -140,6 +178,7 @@ impl IdempotencyLayer {
         engine.keep_recipe(&policy.recipe).await?;
         engine.set_policy(route.clone(), policy.clone());
         let stats = Arc::new(RouteStats::new(&route));
+        let observations = policy.shadow.then(|| Observations::new(&route));
         let identify = Box::new(identify);
         Ok(Self(Arc::new(Shared {
             engine,
@@ -147,12 +186,18 @@ impl IdempotencyLayer {
             route,
             identify,
             stats,
+            observations,
         })))
     }
 
     /// What the layer has counted.
     pub fn stats(&self) -> &Arc<RouteStats> {
         &self.0.stats
+    }
+
+    /// What it has observed, in shadow mode.
+    pub fn observations(&self) -> Option<&Observations> {
+        self.0.observations.as_ref()
     }
 
     /// The policy it follows.

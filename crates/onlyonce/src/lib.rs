@@ -16,13 +16,16 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod at_once;
 pub mod audit;
 pub mod body;
 pub mod clock;
 pub mod engine;
 pub mod layer;
+pub mod limits;
 pub mod problem;
 pub mod seam;
+pub mod shadow;
 pub mod spool;
 pub mod stats;
 pub mod worker;

@@ -62,12 +62,20 @@ pub enum Problem {
     UpstreamNotReached,
     /// The key has expired and may not be used again.
     KeyExpired,
+    /// The client makes new keys, or asks, too fast; after so many seconds it may again.
+    RateLimited(u64),
+    /// The client has too many live keys; after so many seconds it may try again.
+    KeyQuota(u64),
+    /// The request is older than a new key may be, or does not say how old it is.
+    RequestTooOld,
     /// A request that no key protects failed after it was sent.
     UpstreamFailed,
     /// A request that no key protects was not answered in time.
     UpstreamTimeout,
     /// There is no credential.
     Unauthenticated,
+    /// Whoever knows the caller could not be asked.
+    AuthenticationUnavailable,
     /// No route takes this request.
     NoRoute,
     /// There is no such key, or not for this caller.
@@ -92,16 +100,20 @@ impl Problem {
             Self::StoreUnavailable => "idempotency_store_unavailable",
             Self::UpstreamNotReached => "upstream_not_reached",
             Self::KeyExpired => "idempotency_key_expired",
+            Self::RateLimited(_) => "idempotency_rate_limited",
+            Self::KeyQuota(_) => "idempotency_key_quota",
+            Self::RequestTooOld => "request_too_old",
             Self::UpstreamFailed => "upstream_failed",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::Unauthenticated => "unauthenticated",
+            Self::AuthenticationUnavailable => "authentication_unavailable",
             Self::NoRoute => "no_route",
             Self::KeyNotFound => "key_not_found",
         }
     }
 
     /// The codes of every problem, for the documents.
-    pub const CODES: [&'static str; 17] = [
+    pub const CODES: [&'static str; 21] = [
         "idempotency_key_missing",
         "idempotency_key_invalid",
         "request_too_large",
@@ -114,9 +126,13 @@ impl Problem {
         "idempotency_store_unavailable",
         "upstream_not_reached",
         "idempotency_key_expired",
+        "idempotency_rate_limited",
+        "idempotency_key_quota",
+        "request_too_old",
         "upstream_failed",
         "upstream_timeout",
         "unauthenticated",
+        "authentication_unavailable",
         "no_route",
         "key_not_found",
     ];
@@ -124,7 +140,10 @@ impl Problem {
     fn status(&self, policy: &Policy) -> StatusCode {
         match self {
             Self::KeyMissing => policy.missing_status,
-            Self::KeyInvalid(_) | Self::RequestIncomplete => StatusCode::BAD_REQUEST,
+            Self::KeyInvalid(_) | Self::RequestIncomplete | Self::RequestTooOld => {
+                StatusCode::BAD_REQUEST
+            }
+            Self::RateLimited(_) | Self::KeyQuota(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::RequestTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::KeyReused => policy.reused_status,
@@ -134,9 +153,10 @@ impl Problem {
             }
             Self::TimedOut | Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::ConnectionLost | Self::UpstreamFailed => StatusCode::BAD_GATEWAY,
-            Self::NotDurable | Self::StoreUnavailable | Self::UpstreamNotReached => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::NotDurable
+            | Self::StoreUnavailable
+            | Self::UpstreamNotReached
+            | Self::AuthenticationUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
             Self::NoRoute | Self::KeyNotFound => StatusCode::NOT_FOUND,
         }
@@ -158,9 +178,13 @@ impl Problem {
             Self::StoreUnavailable => "Idempotency store unavailable",
             Self::UpstreamNotReached => "Upstream not reached",
             Self::KeyExpired => "Idempotency key expired",
+            Self::RateLimited(_) => "Too many requests",
+            Self::KeyQuota(_) => "Too many live keys",
+            Self::RequestTooOld => "Request too old",
             Self::UpstreamFailed => "Upstream failed",
             Self::UpstreamTimeout => "Upstream timeout",
             Self::Unauthenticated => "Not authenticated",
+            Self::AuthenticationUnavailable => "Authentication unavailable",
             Self::NoRoute => "No route",
             Self::KeyNotFound => "Key not found",
         }
@@ -224,6 +248,18 @@ impl Problem {
             Self::KeyExpired => "This key was used before and has expired. This request was not \
                  executed. Look up what became of the first one before you use a new key."
                 .to_owned(),
+            Self::RateLimited(_) => "This client sends new keys, or asks about keys, faster than it \
+                 may. Nothing was executed and nothing is remembered of this request. Send it again \
+                 with the same key after Retry-After."
+                .to_owned(),
+            Self::KeyQuota(_) => "This client has as many keys in progress or unknown as it may \
+                 have. Nothing was executed and nothing is remembered of this request. Send it again \
+                 with the same key once one of them is settled."
+                .to_owned(),
+            Self::RequestTooOld => "This request is older than a request with a new key may be, or \
+                 does not say when it was made. Nothing was executed. If it was made before, look up \
+                 what became of it; otherwise make it anew."
+                .to_owned(),
             Self::UpstreamFailed => "The request was sent and the connection to the upstream \
                  failed: it may have taken effect. It was not protected by a key, so nothing is remembered \
                  of it."
@@ -235,6 +271,10 @@ impl Problem {
             Self::Unauthenticated => {
                 "This request carries no valid credential. Nothing was executed.".to_owned()
             }
+            Self::AuthenticationUnavailable => "Who sent this request could not be found out, since \
+                 whoever knows could not be asked. Nothing was executed. Send it again with the same \
+                 key."
+                .to_owned(),
             Self::NoRoute => "No route takes this request. Nothing was executed.".to_owned(),
             Self::KeyNotFound => "There is no such key for this caller.".to_owned(),
         }
@@ -245,7 +285,10 @@ impl Problem {
             Self::InProgress
             | Self::InProgressAt(_)
             | Self::StoreUnavailable
-            | Self::UpstreamNotReached => Some(true),
+            | Self::UpstreamNotReached
+            | Self::RateLimited(_)
+            | Self::KeyQuota(_)
+            | Self::AuthenticationUnavailable => Some(true),
             Self::KeyMissing
             | Self::KeyInvalid(_)
             | Self::KeyReused
@@ -254,7 +297,8 @@ impl Problem {
             | Self::ConnectionLost
             | Self::NotDurable
             | Self::NotStored { .. }
-            | Self::KeyExpired => Some(false),
+            | Self::KeyExpired
+            | Self::RequestTooOld => Some(false),
             Self::RequestTooLarge(_)
             | Self::RequestIncomplete
             | Self::RequestTimeout
@@ -271,8 +315,10 @@ impl Problem {
             Self::InProgress
             | Self::InProgressAt(_)
             | Self::StoreUnavailable
-            | Self::UpstreamNotReached => Some(RETRY_AFTER_SECONDS),
+            | Self::UpstreamNotReached
+            | Self::AuthenticationUnavailable => Some(RETRY_AFTER_SECONDS),
             Self::OutcomeUnknown => Some(UNKNOWN_RETRY_AFTER_SECONDS),
+            Self::RateLimited(seconds) | Self::KeyQuota(seconds) => Some(*seconds),
             Self::KeyMissing
             | Self::KeyInvalid(_)
             | Self::RequestTooLarge(_)
@@ -284,6 +330,7 @@ impl Problem {
             | Self::NotDurable
             | Self::NotStored { .. }
             | Self::KeyExpired
+            | Self::RequestTooOld
             | Self::UpstreamFailed
             | Self::UpstreamTimeout
             | Self::Unauthenticated

@@ -68,6 +68,12 @@ events! {
     BecameUnknown,
     /// A body took too long or did not arrive whole.
     Incomplete,
+    /// A client brought new keys, asked or misused keys too fast.
+    RateLimited => "onlyonce_rate_limited_total",
+    /// A client had too many live keys.
+    KeyQuota => "onlyonce_key_quota_total",
+    /// A request with a new key was too old.
+    TooOld => "onlyonce_request_too_old_total",
     /// A request went through without protection, since the store was away.
     Bypassed => "onlyonce_bypassed_total",
     /// A key that had been released turned out to have been executed.

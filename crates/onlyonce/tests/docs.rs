@@ -90,9 +90,13 @@ fn problems() -> Vec<Problem> {
         Problem::StoreUnavailable,
         Problem::UpstreamNotReached,
         Problem::KeyExpired,
+        Problem::RateLimited(1),
+        Problem::KeyQuota(5),
+        Problem::RequestTooOld,
         Problem::UpstreamFailed,
         Problem::UpstreamTimeout,
         Problem::Unauthenticated,
+        Problem::AuthenticationUnavailable,
         Problem::NoRoute,
         Problem::KeyNotFound,
     ]

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use aws_lc_rs::digest;
+use http::HeaderName;
 
 use super::frame::{write_framed, write_length};
 use super::pointer::{Pointer, PointerError};
@@ -55,6 +56,8 @@ pub struct Recipe {
     fields: Vec<Pointer>,
     ignore: Vec<Pointer>,
     headers: Vec<String>,
+    /// The same in the form in which a request is asked for them. What is no name is in no request.
+    names: Vec<Option<HeaderName>>,
 }
 
 /// Why stored bytes are not a recipe.
@@ -87,11 +90,13 @@ impl Recipe {
         sort_and_deduplicate(&mut fields);
         sort_and_deduplicate(&mut ignore);
         sort_and_deduplicate(&mut headers);
+        let names = headers.iter().map(|name| HeaderName::try_from(name).ok());
         let mut recipe = Recipe {
             id: RecipeId([0; 8]),
             mode,
             fields,
             ignore,
+            names: names.collect(),
             headers,
         };
         let hash = digest::digest(&digest::SHA256, &recipe.encode());
@@ -126,6 +131,12 @@ impl Recipe {
     /// The headers that count, in lower case.
     pub fn headers(&self) -> &[String] {
         &self.headers
+    }
+
+    /// The headers that count, and the name of each where it can be one.
+    pub(super) fn named_headers(&self) -> impl Iterator<Item = (&str, Option<&HeaderName>)> {
+        let names = self.names.iter().map(Option::as_ref);
+        self.headers.iter().map(String::as_str).zip(names)
     }
 
     /// The stored form.

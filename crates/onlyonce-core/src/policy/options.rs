@@ -24,8 +24,14 @@ pub(super) const DEFAULT_MAX_REQUEST_BODY: u64 = 1 << 20;
 pub(super) const DEFAULT_MAX_BODY_SIZE: u64 = 1 << 20;
 /// Waiters on one key unless said otherwise.
 pub(super) const DEFAULT_WAITERS_PER_KEY: usize = 1_000;
-/// Waiters in all unless said otherwise.
+/// Waiters of one client unless said otherwise.
 pub(super) const DEFAULT_WAITERS: usize = 10_000;
+
+/// What one client may take in the profile `payments` unless said otherwise.
+pub(super) const PAYMENTS_NEW_KEYS_PER_SECOND: u32 = 1_000;
+pub(super) const PAYMENTS_BURST: u32 = 2_000;
+pub(super) const PAYMENTS_LIVE_KEYS: u64 = 10_000;
+pub(super) const PAYMENTS_LOOKUPS_PER_SECOND: u32 = 100;
 
 /// Whose conventions the statuses and marker headers follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -163,8 +169,22 @@ options! {
     fingerprint: FingerprintOptions,
     /// Waiters on one key.
     waiters_per_key: usize,
-    /// Waiters in all.
+    /// Waiters of one client.
     waiters: usize,
+    /// New keys a second of one client.
+    new_keys_per_second: u32,
+    /// New keys of one client at once.
+    burst: u32,
+    /// Keys of one client that are in progress or unknown.
+    live_keys: u64,
+    /// Questions about keys, and misuses of them, a second of one client.
+    lookups_per_second: u32,
+    /// The oldest request that may bring a new key.
+    max_request_age: Duration,
+    /// The header that says when a request was made.
+    request_time_header: HeaderName,
+    /// Whether keys are only observed.
+    shadow: bool,
     /// How unknown outcomes are looked into.
     reconcile: ReconcilePolicy,
 }
@@ -225,6 +245,10 @@ impl Profile {
                 after_expiry: Some(AfterExpiry::Reject),
                 tombstone_ttl: Some(30 * DAY),
                 min_key_length: Some(16),
+                new_keys_per_second: Some(PAYMENTS_NEW_KEYS_PER_SECOND),
+                burst: Some(PAYMENTS_BURST),
+                live_keys: Some(PAYMENTS_LIVE_KEYS),
+                lookups_per_second: Some(PAYMENTS_LOOKUPS_PER_SECOND),
                 ..Options::default()
             },
             Self::Cache => Options {
@@ -236,6 +260,7 @@ impl Profile {
 }
 
 const DEFAULT_REPLAYED_HEADER: HeaderName = HeaderName::from_static("x-idempotent-replayed");
+const DEFAULT_REQUEST_TIME_HEADER: HeaderName = HeaderName::from_static("x-request-timestamp");
 const DEFAULT_FINGERPRINT_HEADERS: [&str; 4] = [
     "content-type",
     "content-encoding",
@@ -312,6 +337,16 @@ impl Policy {
             ),
             waiters_per_key: said.waiters_per_key.unwrap_or(DEFAULT_WAITERS_PER_KEY),
             waiters: said.waiters.unwrap_or(DEFAULT_WAITERS),
+            new_keys: said
+                .new_keys_per_second
+                .map(|per_second| (per_second, said.burst.unwrap_or(per_second))),
+            live_keys: said.live_keys,
+            lookups_per_second: said.lookups_per_second,
+            max_request_age: said.max_request_age,
+            request_time_header: said
+                .request_time_header
+                .unwrap_or(DEFAULT_REQUEST_TIME_HEADER),
+            shadow: said.shadow.unwrap_or(false),
             reconcile: said.reconcile,
         }
     }

@@ -175,6 +175,9 @@ fn payments_demands_keys_distrusts_5xx_and_remembers_for_long() {
             min_length: 16,
             ..KeyRules::default()
         },
+        new_keys: Some((1_000, 2_000)),
+        live_keys: Some(10_000),
+        lookups_per_second: Some(100),
         ..Policy::default()
     };
     assert_eq!(alone(&profile(Profile::Payments)), expected);

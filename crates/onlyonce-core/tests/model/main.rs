@@ -5,7 +5,7 @@
 //! decision is made by `onlyonce_core::machine`; the model adds only what an engine and a store do
 //! with it: compare a revision, swap, and guard the dispatch.
 //!
-//! Deliberately absent: the moment between guard and first byte (DESIGN 2 calls it the residual),
+//! Deliberately absent: the moment between guard and first byte (the residual),
 //! operators, and providers that lie.
 
 mod act;

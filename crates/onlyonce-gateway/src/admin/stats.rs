@@ -7,12 +7,13 @@ use http::header;
 use metrics::{counter, gauge};
 use onlyonce::{
     policy::{Enforce, KeyScope},
+    shadow::{Observations, Would},
     stats::Event,
 };
 use serde_json::{Map, Value, json};
 
 use super::Admin;
-use crate::edge::Lane;
+use crate::{clock::rfc3339, edge::Lane};
 
 /// Counters that no route owns, and those that later parts of the program count.
 const DECLARED: [&str; 5] = [
@@ -75,7 +76,32 @@ fn route(lane: &Lane) -> Value {
         "upstream_not_reached": total(Event::NotSent),
         "request_incomplete": total(Event::Incomplete),
         "bypassed": total(Event::Bypassed),
+        "rate_limited": total(Event::RateLimited),
+        "key_quota": total(Event::KeyQuota),
+        "request_too_old": total(Event::TooOld),
+        "shadow": lane.layer.observations().map(shadow),
     })
+}
+
+/// What shadow mode has seen: how often what would have happened, and the latest of what is worth
+/// looking into.
+fn shadow(observations: &Observations) -> Value {
+    let would: Map<String, Value> = Would::ALL
+        .iter()
+        .map(|would| (would.as_str().to_owned(), observations.total(*would).into()))
+        .collect();
+    let samples: Vec<Value> = observations
+        .samples()
+        .iter()
+        .map(|sample| {
+            json!({
+                "at": rfc3339(sample.at),
+                "key": sample.key.map(|key| key.to_string()),
+                "would": sample.would.as_str(),
+            })
+        })
+        .collect();
+    json!({ "would": would, "samples": samples })
 }
 
 /// A header's name as people write it.

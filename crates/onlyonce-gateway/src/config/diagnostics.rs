@@ -8,7 +8,7 @@
 
 use std::{error::Error, fmt, sync::Arc};
 
-use super::tree::Span;
+use super::{interpolate::is_name, tree::Span};
 
 /// Characters of a source line that are shown; longer lines are cut around the caret.
 const SHOWN_LINE_CHARS: usize = 160;
@@ -239,8 +239,8 @@ fn window(line: &str, column: usize) -> (String, usize) {
     (shown, column - start)
 }
 
-/// `line` with a star for every character of a password in a URL and of a bearer token, so that
-/// columns stay where they are.
+/// `line` with a star for every character of a password in a URL, of a bearer token, of a key's hash and
+/// of what stands in the place of a variable's name, so that columns stay where they are.
 fn blotted(line: &str) -> String {
     let mut characters: Vec<char> = line.chars().collect();
     let plain = characters.clone();
@@ -280,6 +280,26 @@ fn blotted(line: &str) -> String {
         if plain.get(start) != Some(&'$') {
             let end = ends(start, "\"'");
             characters[start..end].fill('*');
+        }
+    }
+    for field in ["sha256:", "_env:"] {
+        for start in starts_of(field) {
+            let spaces = plain[start..].iter().take_while(|c| **c == ' ').count();
+            let (start, end) = match plain.get(start + spaces) {
+                Some(quote @ ('"' | '\'')) => {
+                    let start = start + spaces + 1;
+                    let end = plain[start..].iter().position(|c| c == quote);
+                    (start, end.map_or(plain.len(), |end| start + end))
+                }
+                _ => (start + spaces, ends(start + spaces, ",}")),
+            };
+            let value: String = plain[start..end].iter().collect();
+            // The name of a variable is no secret. Whatever else stands there may be one: the hash of a
+            // short key, or the key itself.
+            let is_plain = value.starts_with('$') || (field == "_env:" && is_name(&value));
+            if !is_plain {
+                characters[start..end].fill('*');
+            }
         }
     }
     characters.into_iter().collect()

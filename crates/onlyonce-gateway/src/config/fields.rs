@@ -56,6 +56,41 @@ pub(super) const STORE: Schema = Schema {
     ],
 };
 
+pub(super) const AUTH: Schema = Schema {
+    name: "`auth`",
+    fields: &["api_keys", "jwt", "trusted_header", "external"],
+};
+
+pub(super) const API_KEY: Schema = Schema {
+    name: "an API key",
+    fields: &["client_id", "sha256"],
+};
+
+pub(super) const JWT: Schema = Schema {
+    name: "`jwt`",
+    fields: &[
+        "jwks_file",
+        "jwks_url",
+        "secret_env",
+        "public_key_file",
+        "issuer",
+        "audience",
+        "client_id_claim",
+        "leeway",
+        "refresh",
+    ],
+};
+
+pub(super) const TRUSTED_HEADER: Schema = Schema {
+    name: "`trusted_header`",
+    fields: &["name", "from"],
+};
+
+pub(super) const EXTERNAL: Schema = Schema {
+    name: "`external`",
+    fields: &["url", "client_id_header", "timeout"],
+};
+
 pub(super) const WORKERS: Schema = Schema {
     name: "`workers`",
     fields: &[
@@ -141,13 +176,14 @@ pub(super) const LIMITS: Schema = Schema {
         "new_keys_per_second",
         "burst",
         "live_keys",
+        "lookups_per_second",
         "waiters_per_key",
         "waiters",
     ],
 };
 
 /// Every section, the likeliest home of a stray field first.
-const ALL: [&Schema; 9] = [
+const ALL: [&Schema; 14] = [
     &IDEMPOTENCY,
     &ROUTE,
     &TOP,
@@ -157,6 +193,11 @@ const ALL: [&Schema; 9] = [
     &FINGERPRINT,
     &WORKERS,
     &BACKEND,
+    &AUTH,
+    &JWT,
+    &TRUSTED_HEADER,
+    &EXTERNAL,
+    &API_KEY,
 ];
 
 /// The section that `field` belongs to.

@@ -2,14 +2,14 @@
 
 use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 
-use onlyonce_core::policy::Policy;
+use onlyonce_core::policy::{KeyScope, Policy};
 use onlyonce_store::postgres::Pooler;
 
 use super::{
     AdminConfig, Config, DEFAULT_ADMIN_LISTEN, DEFAULT_BODY_TIMEOUT, DEFAULT_CONNECT_TIMEOUT,
     DEFAULT_DRAIN_TIMEOUT, DEFAULT_HEADER_TIMEOUT, DEFAULT_LISTEN, DEFAULT_SEND_TIMEOUT,
     DEFAULT_STORE_FILE, DEFAULT_STORE_TIMEOUT, DEFAULT_TOKEN_ENV, DEFAULT_UPSTREAM_IDLE,
-    MAX_HEADER_BYTES, Route, StoreConfig, Workers,
+    MAX_HEADER_BYTES, Route, StoreConfig, Workers, auth,
     diagnostics::{Diagnostics, Report, quoted},
     fields::{ADMIN, IDEMPOTENCY, STORE, TOP, WORKERS},
     interpolate,
@@ -47,6 +47,7 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
     let listen = top.address("listen", report).unwrap_or(DEFAULT_LISTEN);
     let admin = admin(&top, listen, report);
     let (store, store_at) = store(&top, report);
+    let auth = auth::read(&top, report);
     let workers = workers(&top, report);
     let drain_timeout = top
         .duration("drain_timeout", ANY, report)
@@ -65,7 +66,13 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
     let written = routes::read(&top, report);
     let policies: Vec<Policy> = written
         .iter()
-        .map(|route| Policy::resolve(&route.stated.options, &global.options))
+        .map(|route| {
+            let mut policy = Policy::resolve(&route.stated.options, &global.options);
+            if policy.key_scope.is_none() && top.says("auth") {
+                policy.key_scope = Some(KeyScope::PerClient);
+            }
+            policy
+        })
         .collect();
     let around = Surroundings {
         global: &global,
@@ -91,6 +98,7 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
                 .connect_timeout
                 .or(connect_timeout)
                 .unwrap_or(DEFAULT_CONNECT_TIMEOUT),
+            auth_optional: written.auth_optional,
             policy,
             mode_name,
         })
@@ -99,6 +107,7 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
         listen,
         admin,
         store,
+        auth,
         workers,
         routes: routes.collect::<Option<_>>()?,
         drain_timeout,
@@ -124,7 +133,10 @@ fn rule(
         .map(|(route, policy)| Ruled { route, policy })
         .collect();
     rules::section_contradictions(around.global, around.store, around.has_auth, report);
+    rules::in_vain(around.global, policies.iter(), report);
     for one in &ruled {
+        rules::in_vain(&one.route.stated, [one.policy].into_iter(), report);
+        rules::auth_of_route(one.route, around.has_auth, report);
         rules::section_contradictions(&one.route.stated, around.store, around.has_auth, report);
         rules::contradictions(one, around, report);
     }
@@ -160,7 +172,11 @@ fn admin(top: &Section<'_>, data: SocketAddr, report: &mut Report<'_>) -> AdminC
 }
 
 /// The name of an environment variable, whose value is not looked at here.
-fn env_name(section: &Section<'_>, field: &str, report: &mut Report<'_>) -> Option<String> {
+pub(super) fn env_name(
+    section: &Section<'_>,
+    field: &str,
+    report: &mut Report<'_>,
+) -> Option<String> {
     let found = section.scalar(field, report)?;
     if !interpolate::is_name(found.text) {
         // Somebody who puts the token itself here must not find it in a log.

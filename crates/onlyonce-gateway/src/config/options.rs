@@ -30,10 +30,17 @@ const MAX_KEY_LENGTH: usize = 1_024;
 /// The largest number of waiters that anybody may ask for.
 const MAX_WAITERS: usize = 1_000_000;
 
+/// The highest rate that anybody may ask for, a second.
+const MAX_RATE: usize = 1_000_000;
+/// The largest number of live keys that anybody may ask for.
+const MAX_LIVE_KEYS: usize = 100_000_000;
+
 /// Any duration, and none.
 pub(super) const ANY: RangeInclusive<Duration> = Duration::ZERO..=MAX_DURATION;
 /// Any duration that is one.
 pub(super) const SOME: RangeInclusive<Duration> = Duration::from_millis(1)..=MAX_DURATION;
+/// Times of requests are in seconds.
+const AGE: RangeInclusive<Duration> = Duration::from_secs(1)..=MAX_DURATION;
 /// Long enough to be renewed three times before it lapses.
 const LEASE: RangeInclusive<Duration> = Duration::from_secs(1)..=MAX_DURATION;
 
@@ -55,9 +62,11 @@ impl<'n> Stated<'n> {
             enabled: section.boolean("enabled", report),
             enforce: enforce(&section, report),
             key_per_route: section.boolean("key_per_route", report),
+            shadow: section.boolean("shadow", report),
             reject_sensitive_keys: section.boolean("reject_sensitive_keys", report),
             header_name: section.header("header_name", report),
             replayed_header: section.header("replayed_header", report),
+            request_time_header: section.header("request_time_header", report),
             methods: section.list("methods", report, honoured_method),
             credential_headers: section.list("credential_headers", report, header_name),
             release_statuses: section.list("release_statuses", report, release_status),
@@ -119,6 +128,7 @@ impl<'n> Stated<'n> {
             match field {
                 "timeout" => options.timeout = around.duration(field, SOME, report),
                 "max_execution" => options.max_execution = around.duration(field, SOME, report),
+                "shadow" => options.shadow = around.boolean(field, report),
                 "limits" => limits(around.section(field, &LIMITS, report), options, report),
                 _ => {}
             }
@@ -202,6 +212,7 @@ fn durations(section: &Section<'_>, options: &mut Options, report: &mut Report<'
     options.timeout = section.duration("timeout", SOME, report);
     options.max_execution = section.duration("max_execution", SOME, report);
     options.completion_grace = section.duration("completion_grace", ANY, report);
+    options.max_request_age = section.duration("max_request_age", AGE, report);
 }
 
 fn enforce(section: &Section<'_>, report: &mut Report<'_>) -> Option<Enforce> {
@@ -214,6 +225,15 @@ fn enforce(section: &Section<'_>, report: &mut Report<'_>) -> Option<Enforce> {
 }
 
 fn limits(section: Section<'_>, options: &mut Options, report: &mut Report<'_>) {
+    let mut rate = |field: &str| {
+        let found = section.number(field, 1..=MAX_RATE, report)?;
+        u32::try_from(found).ok()
+    };
+    options.new_keys_per_second = options.new_keys_per_second.or(rate("new_keys_per_second"));
+    options.burst = options.burst.or(rate("burst"));
+    options.lookups_per_second = options.lookups_per_second.or(rate("lookups_per_second"));
+    let live = section.number("live_keys", 1..=MAX_LIVE_KEYS, report);
+    options.live_keys = options.live_keys.or(live.map(|count| count as u64));
     let said = section.number("waiters_per_key", 0..=MAX_WAITERS, report);
     options.waiters_per_key = options.waiters_per_key.or(said);
     options.waiters = options

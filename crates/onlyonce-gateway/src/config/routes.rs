@@ -31,6 +31,10 @@ pub(super) struct WrittenRoute<'n> {
     pub(super) backends: Vec<Backend>,
     pub(super) upstream_idle: Option<Duration>,
     pub(super) connect_timeout: Option<Duration>,
+    /// Whether requests without a key need no credential.
+    pub(super) auth_optional: bool,
+    /// Where that was said.
+    pub(super) auth_at: Option<Span>,
     pub(super) stated: Stated<'n>,
     /// Where to point when the route as a whole is meant.
     pub(super) at: Span,
@@ -78,7 +82,8 @@ fn route<'n>(node: &'n Node, report: &mut Report<'_>) -> WrittenRoute<'n> {
             .hint("leave it out to take every method");
     }
     let mut stated = Stated::read(section.section("idempotency", &IDEMPOTENCY, report), report);
-    stated.lift(section, &["timeout", "max_execution", "limits"], report);
+    let lifted = ["timeout", "max_execution", "limits", "shadow"];
+    stated.lift(section, &lifted, report);
     WrittenRoute {
         id: section
             .scalar("id", report)
@@ -90,9 +95,17 @@ fn route<'n>(node: &'n Node, report: &mut Report<'_>) -> WrittenRoute<'n> {
         backends: backends(&section, report),
         upstream_idle: section.duration("upstream_idle", ANY, report),
         connect_timeout: section.duration("connect_timeout", SOME, report),
+        auth_optional: auth(&section, report),
+        auth_at: section.place("auth"),
         stated,
         at: section.place("id").unwrap_or(node.at),
     }
+}
+
+/// Whether requests without a key need no credential.
+fn auth(section: &Section<'_>, report: &mut Report<'_>) -> bool {
+    let words = [("required", false), ("optional", true)];
+    section.word("auth", &words, report).unwrap_or(false)
 }
 
 fn id(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {

@@ -79,6 +79,41 @@ pub(super) fn section_contradictions(
     }
 }
 
+/// What was said in vain, since none of the routes that it is for has the other part of the pair.
+pub(super) fn in_vain<'p>(
+    stated: &Stated<'_>,
+    mut policies: impl Iterator<Item = &'p Policy> + Clone,
+    report: &mut Report<'_>,
+) {
+    if let Some(at) = stated.place(&["request_time_header"])
+        && !policies
+            .clone()
+            .any(|policy| policy.max_request_age.is_some())
+    {
+        report
+            .error(
+                at,
+                "`request_time_header` without `max_request_age` has no effect",
+            )
+            .hint("say how old a request may be, for example `max_request_age: 5m`");
+    }
+    if stated.options.burst.is_some() && !policies.any(|policy| policy.new_keys.is_some()) {
+        let at = stated.place(&["limits"]).unwrap_or_default();
+        report
+            .error(at, "`burst` without `new_keys_per_second` has no effect")
+            .hint("say how many new keys a second a client may bring");
+    }
+}
+
+/// A route says how it authenticates, and there is no authentication.
+pub(super) fn auth_of_route(route: &WrittenRoute<'_>, has_auth: bool, report: &mut Report<'_>) {
+    if let Some(at) = route.auth_at.filter(|_| !has_auth) {
+        report
+            .error(at, "a route with `auth`, and no `auth` at the top level")
+            .hint("configure `auth`, or leave it out here");
+    }
+}
+
 /// Contradictions of a protected route.
 pub(super) fn contradictions(
     ruled: &Ruled<'_, '_>,
@@ -231,6 +266,16 @@ fn route_warnings(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: 
                 format!("route `{name}` lets POST requests without a key pass unprotected"),
             )
             .hint("say `enforce: true` once every client sends a key");
+    }
+    if policy.shadow {
+        report
+            .warning(
+                ruled.place(around, &["shadow"]),
+                format!(
+                    "route `{name}` is in shadow mode: keys are observed and nothing is protected"
+                ),
+            )
+            .hint("say `shadow: false` once you have seen enough");
     }
     if policy.ttl < SHORT_TTL {
         report.warning(

@@ -69,6 +69,11 @@ impl<'n> Section<'n> {
         }
     }
 
+    /// How messages name it.
+    pub(super) fn name(&self) -> &'static str {
+        self.schema.name
+    }
+
     /// Whether anything was said of `field`.
     pub(super) fn says(&self, field: &str) -> bool {
         self.entry(field).is_some()

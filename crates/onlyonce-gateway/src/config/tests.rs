@@ -4,6 +4,7 @@ mod bad;
 mod documents;
 mod good;
 mod hostile;
+mod identity;
 mod seeds;
 mod warned;
 

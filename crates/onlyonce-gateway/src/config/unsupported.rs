@@ -1,36 +1,29 @@
 //! What the contract names and this version does not do yet.
 //!
-//! Such a field is refused, never passed over: whoever writes `auth` and gets a gateway that lets
-//! everybody in has lost more than one that does not start. Supporting something means taking its
+//! Such a field is refused, never passed over: whoever writes `tls` and gets a gateway that speaks
+//! plain text has lost more than one whose gateway does not start. Supporting something means taking its
 //! line out of here and giving it a reader.
 
 use super::{
     diagnostics::Report,
-    fields::{BACKEND, IDEMPOTENCY, LIMITS, ROUTE, STORE, Schema, TOP},
+    fields::{BACKEND, EXTERNAL, IDEMPOTENCY, JWT, STORE, Schema, TOP},
     tree::Span,
 };
 
 /// Fields, by section.
 const FIELDS: &[(&Schema, &str)] = &[
-    (&TOP, "auth"),
     (&TOP, "redis"),
     (&TOP, "tls"),
-    (&ROUTE, "auth"),
-    (&ROUTE, "shadow"),
     (&STORE, "cache"),
     (&STORE, "encryption_key_env"),
     (&STORE, "plain_settle"),
-    (&IDEMPOTENCY, "max_request_age"),
-    (&IDEMPOTENCY, "request_time_header"),
-    (&IDEMPOTENCY, "shadow"),
-    (&LIMITS, "burst"),
-    (&LIMITS, "live_keys"),
-    (&LIMITS, "new_keys_per_second"),
 ];
 
 /// Values of fields that are supported otherwise; a URL counts by its scheme.
 const VALUES: &[(&Schema, &str, &str)] = &[
     (&BACKEND, "url", "https"),
+    (&EXTERNAL, "url", "https"),
+    (&JWT, "jwks_url", "https"),
     (&STORE, "url", "mysql"),
     (&STORE, "url", "redis"),
     (&IDEMPOTENCY, "reconcile", "{ … }"),

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{Edge, patience::Unstalled};
-use crate::config::Config;
+use crate::{auth::Peer, config::Config};
 
 /// Connections at once; further ones wait in the listener's queue.
 const MAX_CONNECTIONS: usize = 10_000;
@@ -43,8 +43,8 @@ pub(crate) async fn serve(
             () = told_to_stop(&mut stopping) => break,
             accepted = listener.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok((stream, peer)) => (stream, peer.ip()),
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -54,7 +54,7 @@ pub(crate) async fn serve(
         let (edge, config, stopping) = (edge.clone(), config.clone(), stopping.clone());
         connections.spawn(async move {
             let _place = place;
-            connection(edge, &config, stream, stopping).await;
+            connection(edge, &config, (stream, Peer(peer)), stopping).await;
         });
         // Ended ones are let go of as they end.
         while connections.try_join_next().is_some() {}
@@ -66,7 +66,7 @@ pub(crate) async fn serve(
 async fn connection(
     edge: Arc<Edge>,
     config: &Config,
-    stream: TcpStream,
+    (stream, peer): (TcpStream, Peer),
     mut stopping: watch::Receiver<bool>,
 ) {
     // Without it small answers wait for the acknowledgement of the ones before.
@@ -77,7 +77,8 @@ async fn connection(
     };
     // A peer that says nothing for so long is shown the door.
     let Ok(Ok(is_http2)) = version else { return };
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
         let edge = edge.clone();
         async move { Ok::<_, Infallible>(edge.handle(request).await) }
     });

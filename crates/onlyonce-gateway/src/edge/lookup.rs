@@ -5,15 +5,15 @@
 
 use std::time::Duration;
 
-use http::{HeaderValue, Request, Response, StatusCode, header};
-use onlyonce::{Body, Problem};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use onlyonce::{Body, Problem, stats::Event};
 use onlyonce_core::{Key, KeyRules, Record, machine::is_running};
 use onlyonce_store::Reply;
 use percent_encoding::percent_decode_str;
 use tokio::time::Instant;
 
 use super::{Edge, Lane, Who, is_get};
-use crate::clock::rfc3339;
+use crate::{auth::ClientId, clock::rfc3339};
 
 /// Where the gateway's own addresses begin.
 pub(super) const PREFIX: &str = "/.onlyonce/";
@@ -21,8 +21,12 @@ pub(super) const PREFIX: &str = "/.onlyonce/";
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// The answer to a request for `/.onlyonce/{rest}`.
-pub(super) async fn answer<B>(edge: &Edge, request: &Request<B>, rest: &str) -> Response<Body> {
+pub(super) async fn answer<B>(edge: &Edge, mut request: Request<B>, rest: &str) -> Response<Body> {
     let arrived = Instant::now();
+    if let Err(problem) = edge.authenticate(&mut request).await {
+        return problem.response(&edge.policy);
+    }
+    let client: Option<&ClientId> = request.extensions().get();
     let key = rest
         .strip_prefix("keys/")
         .filter(|_| is_get(request.method()))
@@ -31,20 +35,62 @@ pub(super) async fn answer<B>(edge: &Edge, request: &Request<B>, rest: &str) -> 
         return not_found(edge);
     };
     let query = Query::read(request.uri().query().unwrap_or_default());
-    let Some(lane) = lane_for(edge, query.route) else {
-        return not_found(edge);
-    };
-    let identity = Who::new(&lane.route).identity(request.headers());
+    let lanes = lanes_for(edge, query.route);
+    if let Some(wait) = lanes
+        .first()
+        .and_then(|lane| too_fast(edge, lane, request.headers(), client))
+    {
+        return Problem::RateLimited(wait).response(&edge.policy);
+    }
+    for lane in lanes {
+        let asked = look(
+            edge,
+            lane,
+            (request.headers(), client),
+            &key,
+            arrived + query.wait,
+        );
+        if let Some(answer) = asked.await {
+            return answer;
+        }
+    }
+    not_found(edge)
+}
+
+/// After how many seconds this caller may ask again, if it asks too fast.
+fn too_fast(
+    edge: &Edge,
+    lane: &Lane,
+    headers: &HeaderMap,
+    client: Option<&ClientId>,
+) -> Option<u64> {
+    let policy = lane.layer.policy();
+    policy.lookups_per_second?;
+    let asks = Who::new(&lane.route).identity(headers, client)?;
+    let asks = asks.limited_as(edge.engine.secret());
+    let wait = edge.engine.room_to_look(&asks, policy).err()?;
+    lane.layer.stats().count(Event::RateLimited);
+    Some(wait.as_secs().saturating_add(1).min(60))
+}
+
+/// What became of `key` in the scope that this caller has on `lane`; `None` where it is not there or
+/// not this caller's.
+async fn look(
+    edge: &Edge,
+    lane: &Lane,
+    (headers, client): (&HeaderMap, Option<&ClientId>),
+    key: &Key,
+    until: Instant,
+) -> Option<Response<Body>> {
+    let identity = Who::new(&lane.route).identity(headers, client)?;
     let secret = edge.engine.secret();
-    let id = secret.record_id(identity.scope.as_str(), &key);
+    let id = secret.record_id(identity.scope.as_str(), key);
     let mine = |reply: &Reply<Option<Record>>| {
-        let record = reply.value.as_ref().filter(|record| record.key == key)?;
+        let record = reply.value.as_ref().filter(|record| record.key == *key)?;
         // The caller is told apart by the headers of the route that the key was used on.
         let owner = edge.lane(&record.route).unwrap_or(lane);
-        let caller = Who::new(&owner.route)
-            .identity(request.headers())
-            .mark(secret);
-        let mine = record.scope == identity.scope && record.caller == caller;
+        let asks = Who::new(&owner.route).identity(headers, client)?;
+        let mine = record.scope == identity.scope && record.caller == asks.mark(secret);
         (mine && !record.is_past_expiry(reply.now)).then(|| record.clone())
     };
     // Whose key it is comes before any waiting: how long an answer takes would tell a stranger.
@@ -52,28 +98,36 @@ pub(super) async fn answer<B>(edge: &Edge, request: &Request<B>, rest: &str) -> 
     loop {
         let reply = match edge.engine.find(id, deadline).await {
             Ok(reply) => reply,
-            Err(_) => return Problem::StoreUnavailable.response(&edge.policy),
+            Err(_) => return Some(Problem::StoreUnavailable.response(&edge.policy)),
         };
-        let Some(record) = mine(&reply) else {
-            return not_found(edge);
-        };
-        let until = arrived + query.wait;
+        let record = mine(&reply)?;
         if deadline >= until || !is_running(&record) {
-            return shown(&record);
+            return Some(shown(&record));
         }
         deadline = until;
     }
 }
 
-/// The route named in the query; without one, any route whose keys are not its own.
-fn lane_for<'a>(edge: &'a Edge, route: Option<&str>) -> Option<&'a Lane> {
-    match route {
-        Some(id) => edge.lane(id),
-        None => edge
-            .lanes
-            .iter()
-            .find(|lane| !lane.route.policy.key_per_route),
+/// The route named in the query; without one, a route for each scope that is not one route's own.
+fn lanes_for<'a>(edge: &'a Edge, route: Option<&str>) -> Vec<&'a Lane> {
+    if let Some(id) = route {
+        return edge.lane(id).into_iter().collect();
     }
+    let mut lanes: Vec<&Lane> = Vec::new();
+    for lane in edge
+        .lanes
+        .iter()
+        .filter(|lane| !lane.route.policy.key_per_route)
+    {
+        let scope = lane.route.policy.key_scope;
+        if !lanes
+            .iter()
+            .any(|other| other.route.policy.key_scope == scope)
+        {
+            lanes.push(lane);
+        }
+    }
+    lanes
 }
 
 fn read_key(segment: &str) -> Option<Key> {

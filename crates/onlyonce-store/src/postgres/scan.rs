@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
-use onlyonce_core::{Recipe, RecipeId, Record, RecordId, State, Timestamp};
+use onlyonce_core::{CallerMark, Recipe, RecipeId, Record, RecordId, Scope, State, Timestamp};
 use parking_lot::Mutex;
 use sqlx::{
     AssertSqlSafe, PgConnection, Postgres, Row as _,
@@ -289,6 +289,27 @@ impl Scanners {
             }
         }
         Ok(())
+    }
+
+    /// Live records of one scope and caller, counted up to `limit`.
+    pub(super) async fn live_of(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        let sql = "SELECT count(*) FROM ( \
+                     SELECT 1 FROM onlyonce.live l JOIN onlyonce.keys k ON k.n = l.n \
+                     WHERE k.scope = $1 AND k.caller IS NOT DISTINCT FROM $2 LIMIT $3 \
+                   ) AS counted";
+        let query = sqlx::query(sql)
+            .bind(scope.as_str())
+            .bind(caller.map(|caller| caller.0))
+            .bind(before(Some(limit)));
+        let rows = self.read(query).await?;
+        let first = rows.first().ok_or_else(nothing)?;
+        let count: i64 = first.try_get(0).map_err(RowError::from)?;
+        Ok(count.unsigned_abs())
     }
 
     pub(super) async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use http::StatusCode;
-use onlyonce_core::{Recipe, RecipeId, Record, RecordId, State, Timestamp};
+use onlyonce_core::{CallerMark, Recipe, RecipeId, Record, RecordId, Scope, State, Timestamp};
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types::Value};
 
@@ -124,6 +124,31 @@ pub(super) fn due(
     limit: usize,
 ) -> Result<Vec<Record>, ReadError> {
     live(connection, "reconcile_after", now, limit)
+}
+
+/// How many live records one client has. The small table is walked, which the limit of each client
+/// keeps small.
+pub(super) fn live_of(
+    connection: &Connection,
+    scope: &Scope,
+    caller: Option<CallerMark>,
+    limit: u64,
+) -> Result<u64, ReadError> {
+    let count: i64 = connection
+        .prepare_cached(
+            "SELECT count(*) FROM (SELECT 1 FROM live JOIN keys ON keys.n = live.n \
+             WHERE keys.scope = ?1 AND keys.caller IS ?2 \
+             AND (keys.lease_until IS NOT NULL OR keys.unknown_since IS NOT NULL) LIMIT ?3)",
+        )?
+        .query_row(
+            params![
+                scope.as_str(),
+                caller.map(|mark| mark.0),
+                i64::try_from(limit).unwrap_or(i64::MAX)
+            ],
+            |row| row.get(0),
+        )?;
+    Ok(count.unsigned_abs())
 }
 
 /// The next stretch of the reaper's walk after row `from`, and where it ends.

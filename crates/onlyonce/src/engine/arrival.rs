@@ -10,6 +10,7 @@ use onlyonce_core::{
 };
 
 use super::Engine;
+use crate::limits::Client;
 
 /// The names of the usual methods, shared by all records.
 static USUAL: LazyLock<[(Method, Arc<str>); 3]> = LazyLock::new(|| {
@@ -37,6 +38,8 @@ pub struct Arrival {
     target: Arc<str>,
     headers: HeaderMap,
     body: Bytes,
+    client: Client,
+    too_old: bool,
     /// Fingerprints already made: nearly always one.
     fingerprints: Vec<(RecipeId, Fingerprint)>,
 }
@@ -68,8 +71,10 @@ impl Arrival {
         body: Bytes,
     ) -> Self {
         Self {
+            client: Client::Marked(caller),
+            too_old: false,
             id: engine.secret().record_id(scope.as_str(), &key),
-            hasher: engine.scope_hasher(&scope),
+            hasher: engine.derived(&scope).hasher,
             scope,
             key,
             caller,
@@ -80,6 +85,32 @@ impl Arrival {
             body,
             fingerprints: Vec::with_capacity(1),
         }
+    }
+
+    /// The same request, from a client that has a name.
+    #[must_use]
+    pub fn from_client(self, client: Client) -> Self {
+        Self { client, ..self }
+    }
+
+    /// The same request, which may be too old to bring a new key.
+    #[must_use]
+    pub fn made_too_long_ago(self, too_old: bool) -> Self {
+        Self { too_old, ..self }
+    }
+
+    /// Whose share of what is limited it takes.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn is_too_old(&self) -> bool {
+        self.too_old
+    }
+
+    /// Among whose keys it is.
+    pub(super) fn whose(&self) -> (&Scope, Option<CallerMark>) {
+        (&self.scope, self.caller)
     }
 
     /// The hash of scope and key.

@@ -1,7 +1,7 @@
 //! An attempt that owns its key: it shows signs of life, and in the end it settles.
 
 use std::{
-    fmt,
+    fmt::{self, Write as _},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -58,7 +58,7 @@ pub struct Attempt {
     /// Whether it is too late to send a first byte, whatever the clocks say.
     closed: Arc<AtomicBool>,
     /// The record as last seen; heartbeats move its revision on.
-    record: Arc<Mutex<Record>>,
+    record: Mutex<Arc<Record>>,
     release_was_wrong: AtomicBool,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Debug for Attempt {
 #[derive(Clone, Debug)]
 pub enum Ended {
     /// It says what the attempt brought.
-    Settled(Box<Record>),
+    Settled(Arc<Record>),
     /// It already said something, and that stands.
     Kept(Kept),
 }
@@ -83,7 +83,7 @@ pub enum Ended {
 #[derive(Clone, Debug)]
 pub enum Kept {
     /// The key still belongs to this attempt, in this form.
-    Own(Box<Record>),
+    Own(Arc<Record>),
     /// The key moved on without this attempt.
     Lost,
 }
@@ -103,7 +103,7 @@ impl Attempt {
             began_as,
             attempt_id: record.attempt_id,
             closed: Arc::default(),
-            record: Arc::new(Mutex::new(record)),
+            record: Mutex::new(Arc::new(record)),
             release_was_wrong: AtomicBool::new(false),
         }
     }
@@ -119,14 +119,17 @@ impl Attempt {
     }
 
     /// The key's record as last seen.
-    pub fn record(&self) -> Record {
+    pub fn record(&self) -> Arc<Record> {
         self.record.lock().clone()
     }
 
     /// The token that goes upstream in `Idempotency-Attempt`: opaque, and enough for the upstream
     /// to settle the key itself.
     pub fn token(&self) -> String {
-        format!("{}{}", self.record.lock().id, self.attempt_id)
+        let mut token = String::with_capacity(64);
+        // Writing to a string does not fail.
+        let _ = write!(token, "{}{}", self.record.lock().id, self.attempt_id);
+        token
     }
 
     /// Holds while the lease, counted from before the reservation was sent, has time left, and
@@ -166,12 +169,12 @@ impl Attempt {
                 Ok(reply) => match reply.value {
                     Swapped::Done(renewed) => {
                         failpoint!("engine.renew.after");
-                        *self.record.lock() = renewed;
+                        *self.record.lock() = Arc::new(renewed);
                         return true;
                     }
                     Swapped::Conflict(current) => {
-                        *self.record.lock() = current.clone();
-                        record = current;
+                        record = Arc::new(current);
+                        *self.record.lock() = record.clone();
                     }
                     Swapped::Absent => return false,
                 },
@@ -191,12 +194,12 @@ impl Attempt {
         loop {
             let change = match machine::settle(&record, self.attempt_id, settlement, &self.policy) {
                 Settled::Write(change) => change,
-                Settled::Keep if fresh => return Ended::Kept(Kept::Own(Box::new(record))),
+                Settled::Keep if fresh => return Ended::Kept(Kept::Own(record)),
                 Settled::Keep => {
                     let store = &self.engine.0.store;
                     match self.engine.bounded_read(store.lookup(record.id)).await {
                         Ok(reply) => match reply.value {
-                            Some(current) => (record, fresh) = (current, true),
+                            Some(current) => (record, fresh) = (Arc::new(current), true),
                             None => return self.gone(&record).await,
                         },
                         Err(error) => self.pause(&error, &mut pause).await,
@@ -229,10 +232,13 @@ impl Attempt {
                             self.alarm(&settled);
                         }
                         self.wake(&settled);
+                        let settled = Arc::new(settled);
                         *self.record.lock() = settled.clone();
-                        return Ended::Settled(Box::new(settled));
+                        return Ended::Settled(settled);
                     }
-                    Swapped::Conflict(current) => (record, fresh) = (current, true),
+                    Swapped::Conflict(current) => {
+                        (record, fresh) = (Arc::new(current), true);
+                    }
                     Swapped::Absent => return self.gone(&record).await,
                 },
                 Err(error) => self.pause(&error, &mut pause).await,

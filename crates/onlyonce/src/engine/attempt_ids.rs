@@ -1,9 +1,12 @@
 //! Where the ids of attempts come from: the system's random source, or a seed, so that a simulation
 //! can be run again.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    cell::RefCell,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use onlyonce_core::AttemptId;
@@ -27,13 +30,40 @@ impl AttemptIds {
     /// An id that no attempt has had.
     pub(crate) fn fresh(&self) -> AttemptId {
         let Some(state) = &self.0 else {
-            let mut bytes = [0_u8; 16];
-            aws_lc_rs::rand::fill(&mut bytes)
-                .expect("the system's random source does not fail on Linux");
-            return AttemptId(u128::from_be_bytes(bytes));
+            return AttemptId(POOL.with_borrow_mut(Pool::next));
         };
         let (high, low) = (mixed(step(state)), mixed(step(state)));
         AttemptId(u128::from(high) << 64 | u128::from(low))
+    }
+}
+
+thread_local! {
+    // Asking the source costs the same for one id as for many.
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; POOLED_BYTES], used: POOLED_BYTES }) };
+}
+
+/// Random bytes that a thread has asked for at once, and how many of them are used up.
+struct Pool {
+    bytes: [u8; POOLED_BYTES],
+    used: usize,
+}
+
+/// 32 ids.
+const POOLED_BYTES: usize = 512;
+
+impl Pool {
+    fn next(&mut self) -> u128 {
+        if self.used == POOLED_BYTES {
+            aws_lc_rs::rand::fill(&mut self.bytes)
+                .expect("the system's random source does not fail on Linux");
+            self.used = 0;
+        }
+        let mut id = [0; 16];
+        let taken = &mut self.bytes[self.used..][..id.len()];
+        // What has been given out is not kept.
+        id.swap_with_slice(taken);
+        self.used += id.len();
+        u128::from_be_bytes(id)
     }
 }
 

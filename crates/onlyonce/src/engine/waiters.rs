@@ -12,11 +12,23 @@ use onlyonce_core::RecordId;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use crate::limits::Client;
+
+/// Waiters of one process, whoever they are; further ones are refused.
+const MAX_WAITERS: usize = 100_000;
+
 #[derive(Default)]
 struct Waiting {
-    by_key: HashMap<RecordId, VecDeque<(u64, oneshot::Sender<()>)>>,
+    by_key: HashMap<RecordId, VecDeque<Place>>,
+    by_client: HashMap<Client, usize>,
     total: usize,
     next_ticket: u64,
+}
+
+struct Place {
+    ticket: u64,
+    client: Client,
+    wake: oneshot::Sender<()>,
 }
 
 /// The waiters of one engine.
@@ -32,22 +44,29 @@ pub(crate) struct Waiter {
 }
 
 impl Waiters {
-    /// A place in the queue for `id`, or `None` where either bound is reached.
-    pub(crate) fn join(&self, id: RecordId, per_key: usize, in_all: usize) -> Option<Waiter> {
+    /// A place in the queue for `id`, or `None` where a bound is reached: `per_key`, or `per_client`.
+    pub(crate) fn join(
+        &self,
+        id: RecordId,
+        client: Client,
+        (per_key, per_client): (usize, usize),
+    ) -> Option<Waiter> {
         let (wake, woken) = oneshot::channel();
         let mut waiting = self.0.lock();
         let queued = waiting.by_key.get(&id).map_or(0, VecDeque::len);
-        if waiting.total >= in_all || queued >= per_key {
+        let of_client = waiting.by_client.get(&client).copied().unwrap_or(0);
+        if waiting.total >= MAX_WAITERS || queued >= per_key || of_client >= per_client {
             return None;
         }
         waiting.next_ticket += 1;
         waiting.total += 1;
+        *waiting.by_client.entry(client.clone()).or_default() += 1;
         let ticket = waiting.next_ticket;
-        waiting
-            .by_key
-            .entry(id)
-            .or_default()
-            .push_back((ticket, wake));
+        waiting.by_key.entry(id).or_default().push_back(Place {
+            ticket,
+            client,
+            wake,
+        });
         Some(Waiter {
             waiters: self.clone(),
             id,
@@ -59,8 +78,8 @@ impl Waiters {
     /// Wakes the longest waiter of `id`.
     pub(crate) fn wake_one(&self, id: RecordId) {
         let mut waiting = self.0.lock();
-        while let Some((_, wake)) = waiting.pop(id) {
-            if wake.send(()).is_ok() {
+        while let Some(place) = waiting.pop(id) {
+            if place.wake.send(()).is_ok() {
                 return;
             }
         }
@@ -71,12 +90,14 @@ impl Waiters {
         let queue = {
             let mut waiting = self.0.lock();
             let queue = waiting.by_key.remove(&id).unwrap_or_default();
-            waiting.total -= queue.len();
+            for place in &queue {
+                waiting.left(&place.client);
+            }
             queue
         };
-        for (_, wake) in queue {
+        for place in queue {
             // One that has just left needs no waking.
-            let _ = wake.send(());
+            let _ = place.wake.send(());
         }
     }
 
@@ -95,16 +116,27 @@ impl Waiters {
 }
 
 impl Waiting {
-    fn pop(&mut self, id: RecordId) -> Option<(u64, oneshot::Sender<()>)> {
+    fn pop(&mut self, id: RecordId) -> Option<Place> {
         let queue = self.by_key.get_mut(&id)?;
         let first = queue.pop_front();
         if queue.is_empty() {
             self.by_key.remove(&id);
         }
-        if first.is_some() {
-            self.total -= 1;
+        if let Some(place) = &first {
+            self.left(&place.client);
         }
         first
+    }
+
+    /// One waiter of `client` less.
+    fn left(&mut self, client: &Client) {
+        self.total -= 1;
+        if let Some(count) = self.by_client.get_mut(client) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_client.remove(client);
+            }
+        }
     }
 }
 
@@ -122,13 +154,14 @@ impl Drop for Waiter {
         let Some(queue) = waiting.by_key.get_mut(&self.id) else {
             return;
         };
-        let before = queue.len();
-        queue.retain(|(ticket, _)| *ticket != self.ticket);
-        let left = before - queue.len();
+        let at = queue.iter().position(|place| place.ticket == self.ticket);
+        let left = at.and_then(|at| queue.remove(at));
         if queue.is_empty() {
             waiting.by_key.remove(&self.id);
         }
-        waiting.total -= left;
+        if let Some(place) = left {
+            waiting.left(&place.client);
+        }
     }
 }
 
@@ -136,15 +169,25 @@ impl Drop for Waiter {
 mod tests {
     use super::*;
 
+    const ROOM: (usize, usize) = (10, 10);
+
     fn id(number: u8) -> RecordId {
         RecordId([number; 16])
+    }
+
+    fn client(name: &str) -> Client {
+        Client::Named(name.into())
     }
 
     #[tokio::test]
     async fn one_is_woken_then_all() {
         let waiters = Waiters::default();
         let mut places: Vec<Waiter> = (0..3)
-            .map(|_| waiters.join(id(1), 10, 10).expect("there is room"))
+            .map(|_| {
+                waiters
+                    .join(id(1), client("a"), ROOM)
+                    .expect("there is room")
+            })
             .collect();
         waiters.wake_one(id(1));
         places.remove(0).woken().await;
@@ -159,8 +202,10 @@ mod tests {
     #[tokio::test]
     async fn one_that_left_is_passed_over() {
         let waiters = Waiters::default();
-        let gone = waiters.join(id(1), 10, 10);
-        let mut stays = waiters.join(id(1), 10, 10).expect("there is room");
+        let gone = waiters.join(id(1), client("a"), ROOM);
+        let mut stays = waiters
+            .join(id(1), client("a"), ROOM)
+            .expect("there is room");
         drop(gone);
         waiters.wake_one(id(1));
         stays.woken().await;
@@ -174,9 +219,19 @@ mod tests {
     #[test]
     fn both_bounds_hold() {
         let waiters = Waiters::default();
-        let _one = waiters.join(id(1), 1, 2).expect("there is room");
-        assert!(waiters.join(id(1), 1, 2).is_none(), "per key");
-        let _two = waiters.join(id(2), 1, 2).expect("there is room");
-        assert!(waiters.join(id(3), 1, 2).is_none(), "in all");
+        let join = |key: u8, name: &str| waiters.join(id(key), client(name), (1, 2));
+        let one = join(1, "a").expect("there is room");
+        assert!(join(1, "b").is_none(), "one for each key");
+        let two = join(2, "a").expect("there is room");
+        assert!(join(3, "a").is_none(), "two for each client");
+        let three = join(3, "b").expect("there is room for another client");
+        drop(one);
+        let again = join(4, "a").expect("there is room again");
+        waiters.wake_one(id(2));
+        waiters.wake_all(id(4));
+        drop((two, three, again));
+        let waiting = waiters.0.lock();
+        assert!(waiting.by_client.is_empty() && waiting.by_key.is_empty());
+        assert_eq!(waiting.total, 0);
     }
 }

@@ -30,6 +30,7 @@ use super::{
     strip_hop_by_hop,
 };
 use crate::{
+    at_once::{at_once, in_time},
     body::{Body, BoxError},
     engine::{Attempt, Began, Ended, Kept, Replay},
     problem::Problem,
@@ -438,10 +439,9 @@ async fn settle(
 ) -> Option<Ended> {
     let settle = settle_within(shared, attempt, settlement, started);
     let mut settle = std::pin::pin!(settle);
-    let ended = tokio::select! {
-        biased;
-        ended = &mut settle => ended,
-        () = tokio::time::sleep(shared.policy.completion_grace) => {
+    let ended = match in_time(shared.policy.completion_grace, settle.as_mut()).await {
+        Some(ended) => ended,
+        None => {
             shared.stats.count(Event::StoreError);
             client.tell(Problem::NotDurable.response(&shared.policy));
             spooled(shared, attempt, settlement, settle).await;
@@ -484,12 +484,16 @@ async fn settle_within(
     started: Instant,
 ) -> Option<Ended> {
     let policy = &shared.policy;
-    // An execution that used up its time still gets the grace.
-    let end =
-        after(started, policy.max_execution).max(after(Instant::now(), policy.completion_grace));
-    let ended = tokio::time::timeout_at(end, attempt.settle(settlement))
-        .await
-        .ok();
+    let mut settle = std::pin::pin!(attempt.settle(settlement));
+    let ended = match at_once(settle.as_mut()).await {
+        Some(ended) => Some(ended),
+        None => {
+            // An execution that used up its time still gets the grace.
+            let grace = after(Instant::now(), policy.completion_grace);
+            let end = after(started, policy.max_execution).max(grace);
+            tokio::time::timeout_at(end, settle).await.ok()
+        }
+    };
     if attempt.release_was_wrong() {
         shared.stats.count(Event::ReleaseWasWrong);
     }

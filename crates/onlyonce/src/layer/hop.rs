@@ -23,11 +23,20 @@ const HOP_BY_HOP: [HeaderName; 7] = [
     UPGRADE,
 ];
 
+/// Whether [`strip_hop_by_hop`] has anything to do with a header of this name. One look at each name
+/// costs less than asking the map for each of the list, and nearly always there is none.
+fn concerns_one_hop(name: &HeaderName) -> bool {
+    *name == CONNECTION || *name == TE || HOP_BY_HOP.contains(name)
+}
+
 /// Removes what concerns only the connection that the message came over: `Connection`, everything
 /// it names, and the headers that are hop-by-hop by definition.
 ///
 /// `TE: trailers` survives, because this gateway does pass trailers on.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if !headers.keys().any(concerns_one_hop) {
+        return;
+    }
     if headers.contains_key(CONNECTION) {
         for name in named_in_connection(headers) {
             headers.remove(name);

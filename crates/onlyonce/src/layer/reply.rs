@@ -1,6 +1,9 @@
 //! What goes back to the client: the first answer, a stored one, or a refusal.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::{
+    cell::RefCell,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use http::{HeaderMap, HeaderValue, Response, header, response::Parts};
 use onlyonce_core::{
@@ -20,6 +23,8 @@ use crate::{
     problem::{Problem, set_should_retry},
 };
 
+/// As many headers as a stored answer can get on top.
+const ADDED_HEADERS: usize = 6;
 /// The last moment that an HTTP date can tell.
 const END_OF_YEAR_9999_MILLIS: u64 = 253_402_300_799_000;
 
@@ -68,7 +73,7 @@ pub(super) fn replayed(replay: &Replay, key: &HeaderValue, policy: &Policy) -> R
     };
     let mut response = Response::new(body);
     *response.status_mut() = *status;
-    *response.headers_mut() = headers.clone();
+    *response.headers_mut() = with_room(headers);
     let headers = response.headers_mut();
     announce_trailers(headers, trailers);
     headers.insert(policy.header_name.clone(), key.clone());
@@ -84,20 +89,45 @@ pub(super) fn replayed(replay: &Replay, key: &HeaderValue, policy: &Policy) -> R
     response
 }
 
+/// A copy with room for what a replay adds. A plain clone has none, and would grow header by header.
+fn with_room(headers: &HeaderMap) -> HeaderMap {
+    let mut copy = HeaderMap::with_capacity(headers.len() + ADDED_HEADERS);
+    for (name, value) in headers {
+        copy.append(name.clone(), value.clone());
+    }
+    copy
+}
+
 fn tell(headers: &mut HeaderMap, expires_at: Option<Timestamp>, generation: u32) {
-    if let Some(at) = expires_at {
-        // The form has four digits for the year.
-        let millis = u64::try_from(at.0)
-            .unwrap_or_default()
-            .min(END_OF_YEAR_9999_MILLIS);
-        let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_millis(millis));
-        if let Ok(value) = HeaderValue::try_from(date) {
-            headers.insert(EXPIRES, value);
-        }
+    if let Some(value) = expires_at.and_then(date) {
+        headers.insert(EXPIRES, value);
     }
     if generation > 1 {
         headers.insert(GENERATION, HeaderValue::from(generation));
     }
+}
+
+thread_local! {
+    /// The date shown last, and its second: answers of one second expire in one second.
+    static LAST_DATE: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) };
+}
+
+/// `at` as an HTTP date, which has whole seconds.
+fn date(at: Timestamp) -> Option<HeaderValue> {
+    // The form has four digits for the year.
+    let millis = u64::try_from(at.0)
+        .unwrap_or_default()
+        .min(END_OF_YEAR_9999_MILLIS);
+    let second = millis / 1_000;
+    LAST_DATE.with_borrow_mut(|last| {
+        if let Some((_, value)) = last.as_ref().filter(|(known, _)| *known == second) {
+            return Some(value.clone());
+        }
+        let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(second));
+        let value = HeaderValue::try_from(date).ok()?;
+        *last = Some((second, value.clone()));
+        Some(value)
+    })
 }
 
 /// The problem behind a refusal.

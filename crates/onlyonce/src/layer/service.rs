@@ -28,15 +28,22 @@ use super::{
     headers::{self, ATTEMPT, KeyHeader, STATUS, preferred_wait, read_key, strip_claims},
     reply,
     seen_through::SeenThrough,
-    strip_hop_by_hop,
+    shadow, strip_hop_by_hop,
 };
 use crate::{
+    at_once::in_time,
     audit::Probe,
     body::{Body, BoxError},
     engine::{Admitted, Arrival, Attempt, Unavailable, Woken},
+    limits,
     problem::Problem,
     stats::Event,
 };
+
+/// The longest that a client which is too fast is told to wait.
+const LONGEST_RETRY_AFTER_SECONDS: u64 = 60;
+/// How long a client with too many live keys is told to wait.
+const QUOTA_RETRY_AFTER_SECONDS: u64 = 5;
 
 /// The service that [`IdempotencyLayer`](super::IdempotencyLayer) makes.
 pub struct IdempotencyService<S> {
@@ -89,6 +96,9 @@ where
             let arrived = Instant::now();
             let (mut parts, body) = request.into_parts();
             strip_claims(&mut parts.headers, &shared.policy);
+            if let Some(observations) = &shared.observations {
+                return Box::pin(shadow::observe(&shared, observations, inner, parts, body)).await;
+            }
             let (key, value, identity) = match wanted_key(&shared, &parts) {
                 Wanted::Key(key, value, identity) => (key, value, identity),
                 Wanted::Nothing => return pass(inner, parts, Body::stream(body)).await,
@@ -103,7 +113,11 @@ where
     }
 }
 
-async fn pass<S, R>(inner: S, parts: Parts, body: Body) -> Result<Response<Body>, S::Error>
+pub(super) async fn pass<S, R>(
+    inner: S,
+    parts: Parts,
+    body: Body,
+) -> Result<Response<Body>, S::Error>
 where
     S: Service<Request<Body>, Response = Response<R>>,
     R: http_body::Body<Data = Bytes> + Send + 'static,
@@ -197,7 +211,7 @@ where
         }
     };
     // A body has as long to arrive as its answer has.
-    let gathered = tokio::time::timeout(shared.policy.timeout, gathered).await;
+    let gathered = in_time(shared.policy.timeout, gathered).await;
     let gathered = gathered.unwrap_or(Err(Problem::RequestTimeout));
     if matches!(
         gathered,
@@ -210,19 +224,27 @@ where
         .uri
         .path_and_query()
         .map_or("/", |target| target.as_str());
-    let secret = shared.engine.secret();
     let prefers = preferred_wait(&parts.headers);
+    let policy = &shared.policy;
+    let too_old = policy.max_request_age.is_some_and(|longest| {
+        let now = shared.engine.wall_clock();
+        limits::is_too_old(&parts.headers, &policy.request_time_header, longest, now)
+    });
     let arrival = Arrival::new(
         &shared.engine,
         identity.scope.clone(),
         key,
-        identity.mark(secret),
+        identity.mark_in(&shared.engine),
         shared.route.clone(),
         &parts.method,
         target,
         std::mem::take(&mut parts.headers),
         body.clone(),
     );
+    let mut arrival = arrival.made_too_long_ago(too_old);
+    if let Some(client) = identity.client_id() {
+        arrival = arrival.from_client(client);
+    }
     Ok(Box::new(Pending {
         parts,
         arrival,
@@ -362,6 +384,12 @@ fn settled_answer(
             shared.stats.count(Event::Replayed);
             Ok(reply::replayed(&replay, &pending.key, policy))
         }
+        Admitted::Refused(Refusal::Reused) => Ok(misused(shared, pending).response(policy)),
+        Admitted::Limited(limited) => {
+            let (event, problem) = limit_reached(limited);
+            shared.stats.count(event);
+            Ok(problem.response(policy))
+        }
         Admitted::Refused(refusal) => {
             shared.stats.count(match &refusal {
                 Refusal::Reused => Event::Misused,
@@ -375,6 +403,41 @@ fn settled_answer(
         // Only what is seen through is told to execute.
         Admitted::Execute(_) => Ok(Problem::NotDurable.response(policy)),
     }
+}
+
+/// What a client is told that may not bring a new key.
+fn limit_reached(limited: limits::Limited) -> (Event, Problem) {
+    use limits::Limited;
+    match limited {
+        Limited::TooOld => (Event::TooOld, Problem::RequestTooOld),
+        Limited::Rate(wait) => (Event::RateLimited, Problem::RateLimited(seconds(wait))),
+        Limited::Quota => (
+            Event::KeyQuota,
+            Problem::KeyQuota(QUOTA_RETRY_AFTER_SECONDS),
+        ),
+    }
+}
+
+/// What somebody is told who uses a key for another request: that, and when it happens too often, to
+/// come back later. Guessing keys would otherwise be free.
+fn misused(shared: &Shared, pending: &Pending) -> Problem {
+    let client = pending.arrival.client();
+    match shared.engine.room_to_look(client, &shared.policy) {
+        Ok(()) => {
+            shared.stats.count(Event::Misused);
+            Problem::KeyReused
+        }
+        Err(wait) => {
+            shared.stats.count(Event::RateLimited);
+            Problem::RateLimited(seconds(wait))
+        }
+    }
+}
+
+/// `wait` in whole seconds, as `Retry-After` has them.
+fn seconds(wait: Duration) -> u64 {
+    let up = u64::from(wait.subsec_nanos() > 0);
+    (wait.as_secs() + up).clamp(1, LONGEST_RETRY_AFTER_SECONDS)
 }
 
 async fn ask<S, R>(

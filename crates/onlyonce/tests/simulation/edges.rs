@@ -1,4 +1,4 @@
-//! The edges of DESIGN 3 and how often each was taken. One that was never taken proves nothing.
+//! The edges of the state machine and how often each was taken. One that was never taken proves nothing.
 
 use onlyonce_core::State;
 

@@ -1,5 +1,5 @@
 //! A seeded simulation of the shipping engine, layer and workers: three nodes on one store, virtual
-//! time, faults of every kind, and after every slice of time the invariants of DESIGN 7.
+//! time, faults of every kind, and after every slice of time the invariants.
 //!
 //! The same seed gives the same trace. A seed that fails prints the command that runs it alone, and
 //! is to be kept in `kept_seeds.txt`, whose seeds always run.

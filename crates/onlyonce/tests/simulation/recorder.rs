@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    AttemptId, Recipe, RecipeId, Record, RecordId, Secret, State,
+    AttemptId, CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret, State,
     record::{Change, Draft, JournalEntry, JournalEvent, Revision},
 };
 use onlyonce_store::{
@@ -150,6 +150,15 @@ impl Store for Recorder {
 
     async fn counts(&self) -> Result<Counts, StoreError> {
         self.store.counts().await
+    }
+
+    async fn live(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        self.store.live(scope, caller, limit).await
     }
 
     async fn probe(&self) -> Result<(), StoreError> {

@@ -1,4 +1,4 @@
-//! The table of DESIGN 3 once more, written down from the document and not from `machine.rs`: which
+//! The table of transitions once more, written down from the document and not from `machine.rs`: which
 //! committed write may follow which record.
 
 use onlyonce_core::{

@@ -283,7 +283,7 @@ impl History {
     }
 }
 
-/// CONTRACT 7, once more.
+/// The rules about statuses, once more.
 fn meaning(status: u16, fence: u32, declared: Option<Declared>, on_5xx: On5xx) -> State {
     match (declared, status) {
         (Some(Declared::NotExecuted), _) => State::FailedRetryable,

@@ -79,6 +79,10 @@ fn secrets_are_blotted_out_and_columns_stay() {
         ("h: { a: \"Bearer abc\" }", "h: { a: \"Bearer ***\" }"),
         ("h: Bearer ${TOKEN}", "h: Bearer ${TOKEN}"),
         ("u: http://127.0.0.1:3000/a", "u: http://127.0.0.1:3000/a"),
+        ("k: [{ sha256: 0aff }]", "k: [{ sha256: **** }]"),
+        ("sha256: \"a b\", x: y", "sha256: \"***\", x: y"),
+        ("secret_env: OO_JWT, b: c", "secret_env: OO_JWT, b: c"),
+        ("{ token_env: \"s3cr-et\" }", "{ token_env: \"*******\" }"),
     ] {
         assert_eq!(blotted(line), shown);
     }

@@ -166,6 +166,22 @@ const OPTIONS: &[(&str, &str)] = &[
         "1:27: `reconcile` is `operator`, not `nobody`",
     ),
     (
+        "limits: { burst: 5 }",
+        "1:24: `burst` without `new_keys_per_second` has no effect",
+    ),
+    (
+        "limits: { new_keys_per_second: 0 }",
+        "1:47: `new_keys_per_second` is at least 1, not `0`",
+    ),
+    (
+        "request_time_header: X-T",
+        "1:37: `request_time_header` without `max_request_age` has no effect",
+    ),
+    (
+        "max_request_age: 500ms",
+        "1:33: `max_request_age` is at least 1s, not `500ms`",
+    ),
+    (
         "limits: { waiters: -1 }",
         "1:35: `waiters` is a whole number, not `-1`",
     ),
@@ -197,29 +213,22 @@ const OPTIONS: &[(&str, &str)] = &[
 
 /// What is still to come, by the text that stands before a good route.
 const UNSUPPORTED: &[(&str, &str)] = &[
-    ("auth: { jwt: { issuer: x } }", "1:1: `auth`"),
+    (
+        "auth: { jwt: { jwks_url: \"https://id/keys\" } }",
+        "1:26: `jwks_url` with `https://`",
+    ),
+    (
+        "auth: { external: { url: \"https://id\", client_id_header: X-C } }",
+        "1:26: `url` with `https://`",
+    ),
     ("tls: { cert: a, key: b }", "1:1: `tls`"),
     ("redis: { address: \"localhost:6379\" }", "1:1: `redis`"),
-    ("limits: { burst: 1 }", "1:11: `burst`"),
     ("store: { url: \"mysql://db/x\" }", "1:15: a mysql store"),
     ("store: { url: \"redis://db/0\" }", "1:15: a redis store"),
     ("store: { cache: \"redis://db\" }", "1:10: `cache`"),
     (
         "store: { encryption_key_env: K }",
         "1:10: `encryption_key_env`",
-    ),
-    (
-        "idempotency: { max_request_age: 5m }",
-        "1:16: `max_request_age`",
-    ),
-    (
-        "idempotency: { request_time_header: X-T }",
-        "1:16: `request_time_header`",
-    ),
-    ("idempotency: { shadow: true }", "1:16: `shadow`"),
-    (
-        "idempotency: { limits: { live_keys: 1 } }",
-        "1:26: `live_keys`",
     ),
     (
         "idempotency: { reconcile: { after: 5s } }",
@@ -295,7 +304,7 @@ const ROUTES: &[(&str, &[&str])] = &[
     ),
     (
         "routes: [{ id: a, path: /, auth: optional, backends: [{ url: http://u }] }]",
-        &["1:28: `auth` is not supported by this version yet"],
+        &["1:34: a route with `auth`, and no `auth` at the top level"],
     ),
     (
         "routes: [{ id: a, path: /, timeout: 1s, backends: [{ url: http://u }], idempotency: { timeout: 2s } }]",
@@ -414,12 +423,20 @@ fn a_default_for_an_unreadable_value_contradicts_nothing() {
 /// Method: put the same variable into every field of every section, alone and as a list.
 #[test]
 fn a_secret_from_the_environment_is_not_printed() {
-    use crate::config::fields::{ADMIN, FINGERPRINT, IDEMPOTENCY, LIMITS, STORE, TOP, WORKERS};
+    use crate::config::fields::{
+        ADMIN, API_KEY, AUTH, EXTERNAL, FINGERPRINT, IDEMPOTENCY, JWT, LIMITS, STORE, TOP,
+        TRUSTED_HEADER, WORKERS,
+    };
     let sections = [
         (&TOP, "", "\n"),
         (&ADMIN, "admin: { ", " }\n"),
         (&STORE, "store: { ", " }\n"),
         (&WORKERS, "workers: { ", " }\n"),
+        (&AUTH, "auth: { ", " }\n"),
+        (&API_KEY, "auth: { api_keys: [{ ", " }] }\n"),
+        (&JWT, "auth: { jwt: { ", " } }\n"),
+        (&TRUSTED_HEADER, "auth: { trusted_header: { ", " } }\n"),
+        (&EXTERNAL, "auth: { external: { ", " } }\n"),
         (&LIMITS, "limits: { ", " }\n"),
         (&IDEMPOTENCY, "idempotency: { ", " }\n"),
         (&FINGERPRINT, "idempotency: { fingerprint: { ", " } }\n"),

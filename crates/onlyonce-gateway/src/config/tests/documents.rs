@@ -4,7 +4,8 @@
 use super::*;
 use crate::config::{
     fields::{
-        ADMIN, BACKEND, FINGERPRINT, IDEMPOTENCY, LIMITS, ROUTE, STORE, Schema, TOP, WORKERS,
+        ADMIN, API_KEY, AUTH, BACKEND, EXTERNAL, FINGERPRINT, IDEMPOTENCY, JWT, LIMITS, ROUTE,
+        STORE, Schema, TOP, TRUSTED_HEADER, WORKERS,
     },
     unsupported,
 };
@@ -50,6 +51,11 @@ fn the_reference_names_every_field() {
         &ADMIN,
         &STORE,
         &WORKERS,
+        &AUTH,
+        &API_KEY,
+        &JWT,
+        &TRUSTED_HEADER,
+        &EXTERNAL,
         &ROUTE,
         &BACKEND,
         &IDEMPOTENCY,

@@ -95,6 +95,17 @@ fn every_supported_field_is_read() {
         [HeaderName::from_static("x-tenant")]
     );
     assert_eq!((policy.waiters_per_key, policy.waiters), (5, 50));
+    assert_eq!(
+        (policy.new_keys, policy.live_keys),
+        (Some((7, 70)), Some(700))
+    );
+    assert!(policy.shadow && route.auth_optional && config.auth.is_some());
+    assert_eq!(policy.lookups_per_second, Some(3));
+    assert_eq!(policy.max_request_age, Some(Duration::from_secs(90)));
+    assert_eq!(
+        policy.request_time_header,
+        HeaderName::from_static("x-made-at")
+    );
 }
 
 #[test]
@@ -121,6 +132,29 @@ fn a_route_overrides_the_gateway() {
         .collect();
     assert_eq!(facts, [(true, 2, 7), (false, 2, 7), (true, 72, 7)]);
     assert_eq!(config.protected().count(), 2);
+}
+
+#[test]
+fn shadow_is_off_unless_said() {
+    let shadows = |text: &str| -> Vec<bool> {
+        good(text)
+            .routes
+            .iter()
+            .map(|route| route.policy.shadow)
+            .collect()
+    };
+    let routes = "routes:\n\
+         - { id: a, path: /a, backends: [{ url: http://up }] }\n\
+         - { id: b, path: /b, backends: [{ url: http://up }], shadow: true }\n\
+         - { id: c, path: /c, backends: [{ url: http://up }], idempotency: { shadow: false } }\n";
+    assert_eq!(shadows(routes), [false, true, false]);
+    let on = format!("idempotency: {{ enabled: true, shadow: true }}\n{routes}");
+    assert_eq!(shadows(&on), [true, true, false]);
+    let config = good(&on);
+    assert_eq!(
+        (config.protected().count(), config.observed().count()),
+        (1, 2)
+    );
 }
 
 #[test]

@@ -36,6 +36,10 @@ fn each_warning_has_its_place() {
             "1:51: route `a` forgets answers after 59m",
         ),
         (
+            format!("idempotency: {{ enabled: true, shadow: true }}\n{ROUTE}"),
+            "1:39: route `a` is in shadow mode: keys are observed and nothing is protected",
+        ),
+        (
             format!("idempotency: {{ enabled: true, profile: cache }}\n{ROUTE}"),
             "1:40: route `a` lets requests through unprotected while the store is down",
         ),

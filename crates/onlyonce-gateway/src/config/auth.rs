@@ -1,0 +1,522 @@
+//! Who is asking: the `auth` section.
+//!
+//! Deliberately absent: secrets. API keys stand here as hashes, and a shared secret as the name of the
+//! variable that holds it.
+
+use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
+
+use http::{HeaderName, Uri};
+
+use super::{
+    backend::Backend,
+    diagnostics::{Report, quoted},
+    fields::{API_KEY, AUTH, EXTERNAL, JWT, Schema, TRUSTED_HEADER},
+    lower::env_name,
+    options::SOME,
+    scalar::Found,
+    section::Section,
+    tree::{Node, Value},
+    unsupported,
+};
+
+/// The longest id of a client, in bytes.
+pub(crate) const MAX_CLIENT_ID: usize = 256;
+/// API keys in one file.
+const MAX_API_KEYS: usize = 10_000;
+/// Clocks that differ by more than this are wrong.
+const LEEWAY: std::ops::RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3_600);
+/// How far clocks may differ unless said otherwise.
+const DEFAULT_LEEWAY: Duration = Duration::from_secs(5);
+/// How old a key set may become before it is read again, unless said otherwise.
+const DEFAULT_REFRESH: Duration = Duration::from_secs(300);
+/// How long the authenticating service may take unless said otherwise.
+const DEFAULT_EXTERNAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// The claim that names the client unless said otherwise.
+const DEFAULT_CLAIM: &str = "sub";
+
+/// How callers are authenticated; at least one way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AuthConfig {
+    /// Keys that clients send as they are.
+    pub api_keys: Vec<ApiKey>,
+    /// Signed tokens.
+    pub jwt: Option<JwtConfig>,
+    /// A header that a proxy in front says it in.
+    pub trusted_header: Option<TrustedHeader>,
+    /// A service that is asked about every request.
+    pub external: Option<ExternalConfig>,
+}
+
+/// The hash of an API key, and whose it is.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct ApiKey {
+    /// The client.
+    pub client_id: String,
+    /// SHA-256 of the key.
+    pub sha256: [u8; 32],
+}
+
+impl fmt::Debug for ApiKey {
+    /// Without the hash, which a short key would not survive.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiKey")
+            .field("client_id", &self.client_id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Signed tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct JwtConfig {
+    /// What signatures are checked with.
+    pub keys: JwtKeys,
+    /// Who must have issued the token.
+    pub issuer: Option<Vec<String>>,
+    /// For whom it must have been issued.
+    pub audience: Option<Vec<String>>,
+    /// The claim that names the client.
+    pub client_id_claim: String,
+    /// How far clocks may differ.
+    pub leeway: Duration,
+    /// How old a key set may become before it is read again.
+    pub refresh: Duration,
+}
+
+/// What signatures are checked with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum JwtKeys {
+    /// A key set in a file.
+    File(PathBuf),
+    /// A key set at an address.
+    Url(Endpoint),
+    /// The variable that holds a shared secret.
+    Secret(String),
+    /// A public key in a file.
+    PublicKey(PathBuf),
+}
+
+/// An address that the gateway itself asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// Where to connect.
+    pub backend: Backend,
+    /// Path and query.
+    pub target: String,
+}
+
+/// A header that names the client, believed from some addresses only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TrustedHeader {
+    /// Its name.
+    pub name: HeaderName,
+    /// Whose word it is.
+    pub from: Vec<Network>,
+}
+
+/// A service that is asked about every request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ExternalConfig {
+    /// Where it is.
+    pub url: Endpoint,
+    /// The header of its answer that names the client.
+    pub client_id_header: HeaderName,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// A block of addresses, `10.0.0.0/8` for instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network {
+    address: IpAddr,
+    prefix: u32,
+}
+
+impl Network {
+    /// Whether `address` is in it. An IPv4 address in IPv6 form is an IPv4 address.
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(net), IpAddr::V4(address)) => {
+                (u32::from(net) ^ u32::from(address)).leading_zeros() >= self.prefix
+            }
+            (IpAddr::V6(net), IpAddr::V6(address)) => {
+                (u128::from(net) ^ u128::from(address)).leading_zeros() >= self.prefix
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether every address of its kind is in it.
+    fn is_everybody(&self) -> bool {
+        self.prefix == 0
+    }
+}
+
+impl FromStr for Network {
+    type Err = ();
+
+    /// `ADDRESS` or `ADDRESS/BITS`.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| ())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = match bits {
+            Some(bits) if bits.bytes().all(|b| b.is_ascii_digit()) => {
+                bits.parse().map_err(|_| ())?
+            }
+            Some(_) => return Err(()),
+            None => most,
+        };
+        (prefix <= most)
+            .then_some(Self { address, prefix })
+            .ok_or(())
+    }
+}
+
+/// Whether `id` can name a client in scopes, lists and logs.
+pub(crate) fn is_client_id(id: &str) -> bool {
+    (1..=MAX_CLIENT_ID).contains(&id.len()) && !id.chars().any(char::is_control)
+}
+
+/// The section `auth`, where there is one.
+pub(super) fn read(top: &Section<'_>, report: &mut Report<'_>) -> Option<AuthConfig> {
+    if !top.says("auth") {
+        return None;
+    }
+    let section = top.section("auth", &AUTH, report);
+    let ways = ["api_keys", "jwt", "trusted_header", "external"];
+    if !ways.iter().any(|way| section.says(way)) {
+        report
+            .error(
+                top.place("auth").unwrap_or(top.at),
+                "`auth` names no way to authenticate, so nobody would get in",
+            )
+            .hint("for example `auth: { api_keys: [{ client_id: acme, sha256: HEX }] }`");
+    }
+    Some(AuthConfig {
+        api_keys: api_keys(&section, report),
+        jwt: jwt(&section, report),
+        trusted_header: trusted_header(&section, report),
+        external: external(&section, report),
+    })
+}
+
+fn api_keys(section: &Section<'_>, report: &mut Report<'_>) -> Vec<ApiKey> {
+    const HINT: &str = "for example `api_keys: [{ client_id: acme, sha256: HEX }]`";
+    let Some((node, key_at)) = section.node("api_keys") else {
+        return Vec::new();
+    };
+    let Value::List(items) = &node.value else {
+        report.error(key_at, "`api_keys` must be a list").hint(HINT);
+        return Vec::new();
+    };
+    if items.is_empty() {
+        report.error(key_at, "`api_keys` is empty").hint(HINT);
+    }
+    if items.len() > MAX_API_KEYS {
+        report
+            .error(key_at, format!("at most {MAX_API_KEYS} API keys"))
+            .hint("for more clients, use `jwt` or `external`");
+        return Vec::new();
+    }
+    let mut keys: Vec<ApiKey> = Vec::new();
+    for item in items {
+        let Some(key) = api_key(item, report) else {
+            continue;
+        };
+        let rival = keys
+            .iter()
+            .find(|other| other.sha256 == key.sha256 && other.client_id != key.client_id);
+        if let Some(rival) = rival {
+            report.error(
+                item.at,
+                format!(
+                    "this key is also that of {}, so it would not say who it is",
+                    quoted(&rival.client_id)
+                ),
+            );
+        }
+        keys.push(key);
+    }
+    keys
+}
+
+fn api_key(item: &Node, report: &mut Report<'_>) -> Option<ApiKey> {
+    let section = Section::open(&API_KEY, item, item.at, report);
+    required(&section, &["client_id", "sha256"], item, report);
+    let client_id = section
+        .scalar("client_id", report)
+        .and_then(|found| client_id(found, report));
+    let sha256 = section
+        .scalar("sha256", report)
+        .and_then(|found| digest(found, report));
+    Some(ApiKey {
+        client_id: client_id?,
+        sha256: sha256?,
+    })
+}
+
+fn client_id(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
+    if !is_client_id(found.text) {
+        report
+            .error(
+                found.at,
+                format!("{} cannot be a client's id", quoted(found.written)),
+            )
+            .hint("1 to 256 bytes without control characters");
+        return None;
+    }
+    Some(found.text.to_owned())
+}
+
+fn digest(found: Found<'_>, report: &mut Report<'_>) -> Option<[u8; 32]> {
+    let digest = from_hex(found.text);
+    if digest.is_none() {
+        // Somebody who puts the key itself here must not find it in a log.
+        report
+            .error(
+                found.at,
+                "`sha256` is 64 hex digits: the SHA-256 of the key",
+            )
+            .hint("for example from `printf %s \"$KEY\" | sha256sum`");
+    }
+    digest
+}
+
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    if pairs.len() != 32 || !rest.is_empty() {
+        return None;
+    }
+    let nibble = |digit: u8| {
+        char::from(digit)
+            .to_digit(16)
+            .and_then(|n| u8::try_from(n).ok())
+    };
+    let mut digest = [0; 32];
+    for (byte, [high, low]) in digest.iter_mut().zip(pairs) {
+        *byte = nibble(*high)? << 4 | nibble(*low)?;
+    }
+    Some(digest)
+}
+
+fn jwt(auth: &Section<'_>, report: &mut Report<'_>) -> Option<JwtConfig> {
+    const SOURCES: [&str; 4] = ["jwks_file", "jwks_url", "secret_env", "public_key_file"];
+    if !auth.says("jwt") {
+        return None;
+    }
+    let section = auth.section("jwt", &JWT, report);
+    let at = auth.place("jwt").unwrap_or(auth.at);
+    let said: Vec<&str> = SOURCES
+        .into_iter()
+        .filter(|source| section.says(source))
+        .collect();
+    if said.len() != 1 {
+        let message = match said.as_slice() {
+            [] => "`jwt` without a key to check signatures with".to_owned(),
+            _ => format!("`jwt` has {} sources of keys", said.len()),
+        };
+        report
+            .error(at, message)
+            .hint("say one of `jwks_file`, `jwks_url`, `secret_env` and `public_key_file`");
+    }
+    let file = |field: &str, report: &mut Report<'_>| {
+        let found = section.scalar(field, report)?;
+        (!found.text.is_empty()).then(|| PathBuf::from(found.text))
+    };
+    let keys = match said.first().copied() {
+        Some("jwks_file") => file("jwks_file", report).map(JwtKeys::File),
+        Some("public_key_file") => file("public_key_file", report).map(JwtKeys::PublicKey),
+        Some("secret_env") => env_name(&section, "secret_env", report).map(JwtKeys::Secret),
+        Some(_) => endpoint(&section, &JWT, "jwks_url", report).map(JwtKeys::Url),
+        None => None,
+    };
+    let claim = section
+        .scalar("client_id_claim", report)
+        .map_or(DEFAULT_CLAIM, |found| found.text);
+    let config = JwtConfig {
+        issuer: words(&section, "issuer", report),
+        audience: words(&section, "audience", report),
+        client_id_claim: claim.to_owned(),
+        leeway: section
+            .duration("leeway", LEEWAY, report)
+            .unwrap_or(DEFAULT_LEEWAY),
+        refresh: section
+            .duration("refresh", SOME, report)
+            .unwrap_or(DEFAULT_REFRESH),
+        keys: keys?,
+    };
+    if config.audience.is_none() && !report.has_errors() {
+        report
+            .warning(
+                at,
+                "`jwt` without `audience`: tokens made for others are taken too",
+            )
+            .hint("say for whom tokens must have been issued");
+    }
+    Some(config)
+}
+
+/// One word or a list of them; never an empty list.
+fn words(section: &Section<'_>, field: &str, report: &mut Report<'_>) -> Option<Vec<String>> {
+    let (node, key_at) = section.node(field)?;
+    let said = match node.value {
+        Value::List(_) => section.list(field, report, |found, _| Some(found.text.to_owned()))?,
+        _ => vec![section.scalar(field, report)?.text.to_owned()],
+    };
+    if said.is_empty() {
+        report.error(key_at, format!("`{field}` is empty"));
+        return None;
+    }
+    Some(said)
+}
+
+fn trusted_header(auth: &Section<'_>, report: &mut Report<'_>) -> Option<TrustedHeader> {
+    let (node, key_at) = auth.node("trusted_header")?;
+    let section = Section::open(&TRUSTED_HEADER, node, key_at, report);
+    required(&section, &["name", "from"], node, report);
+    let name = section.header("name", report);
+    let from = section.list("from", report, network)?;
+    let at = section.place("from").unwrap_or(key_at);
+    if section.is_empty_list("from") {
+        report
+            .error(at, "`from` is empty: nobody is trusted")
+            .hint("for example `from: [\"10.0.0.0/8\"]`");
+    }
+    if from.iter().any(Network::is_everybody) {
+        report
+            .warning(at, "everybody may say in this header who they are")
+            .hint("name the addresses of the proxy that sets it");
+    }
+    Some(TrustedHeader { name: name?, from })
+}
+
+fn network(found: Found<'_>, report: &mut Report<'_>) -> Option<Network> {
+    let network = found.text.parse().ok();
+    if network.is_none() {
+        report
+            .error(
+                found.at,
+                format!("{} is not a block of addresses", quoted(found.written)),
+            )
+            .hint("for example `10.0.0.0/8`, `192.0.2.7` or `fd00::/8`");
+    }
+    network
+}
+
+fn external(auth: &Section<'_>, report: &mut Report<'_>) -> Option<ExternalConfig> {
+    let (node, key_at) = auth.node("external")?;
+    let section = Section::open(&EXTERNAL, node, key_at, report);
+    required(&section, &["url", "client_id_header"], node, report);
+    let url = endpoint(&section, &EXTERNAL, "url", report);
+    let client_id_header = section.header("client_id_header", report);
+    let timeout = section
+        .duration("timeout", SOME, report)
+        .unwrap_or(DEFAULT_EXTERNAL_TIMEOUT);
+    Some(ExternalConfig {
+        url: url?,
+        client_id_header: client_id_header?,
+        timeout,
+    })
+}
+
+fn required(section: &Section<'_>, fields: &[&str], node: &Node, report: &mut Report<'_>) {
+    if !matches!(node.value, Value::Map(_) | Value::Null) {
+        return;
+    }
+    for field in fields.iter().filter(|field| !section.says(field)) {
+        report.error(section.at, format!("{} without `{field}`", section.name()));
+    }
+}
+
+/// An address that the gateway itself asks: host, path and query.
+fn endpoint(
+    section: &Section<'_>,
+    schema: &Schema,
+    field: &str,
+    report: &mut Report<'_>,
+) -> Option<Endpoint> {
+    let found = section.scalar(field, report)?;
+    let scheme = found
+        .text
+        .split_once("://")
+        .map_or("", |(scheme, _)| scheme);
+    if unsupported::value(schema, field, scheme) {
+        unsupported::refuse(report, found.at, &format!("`{field}` with `{scheme}://`"));
+        return None;
+    }
+    let base = found.text.split(['?', '#']).next().unwrap_or_default();
+    match (Backend::parse(base), found.text.parse::<Uri>()) {
+        (Ok(backend), Ok(uri)) => Some(Endpoint {
+            backend: Backend {
+                prefix: String::new(),
+                ..backend
+            },
+            target: uri
+                .path_and_query()
+                .map_or_else(|| "/".to_owned(), ToString::to_string),
+        }),
+        _ => {
+            report
+                .error(
+                    found.at,
+                    format!(
+                        "`{field}` is a URL with scheme and host, not {}",
+                        quoted(found.written)
+                    ),
+                )
+                .hint("for example `http://127.0.0.1:4000/auth`");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_addresses() {
+        for (block, inside, outside) in [
+            ("10.0.0.0/8", "10.255.0.1", "11.0.0.1"),
+            ("192.0.2.7", "192.0.2.7", "192.0.2.8"),
+            ("0.0.0.0/0", "203.0.113.9", "::1"),
+            ("fd00::/8", "fdff::1", "fe80::1"),
+            ("::1", "::1", "127.0.0.1"),
+            ("127.0.0.0/8", "::ffff:127.0.0.1", "::ffff:128.0.0.1"),
+        ] {
+            let network: Network = block.parse().unwrap();
+            assert!(
+                network.contains(inside.parse().unwrap()),
+                "{block} {inside}"
+            );
+            assert!(
+                !network.contains(outside.parse().unwrap()),
+                "{block} {outside}"
+            );
+        }
+        for text in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "::/129",
+            "10.0.0.0/",
+            "10.0.0.0/+8",
+            "a",
+        ] {
+            assert_eq!(text.parse::<Network>(), Err(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn ids_of_clients() {
+        for id in ["acme", "a b", "tenant/7", "жук", &"x".repeat(256)] {
+            assert!(is_client_id(id), "{id}");
+        }
+        for id in ["", "a\nb", "a\0", &"x".repeat(257)] {
+            assert!(!is_client_id(id), "{id:?}");
+        }
+    }
+}

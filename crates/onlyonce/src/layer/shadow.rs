@@ -1,0 +1,242 @@
+//! One request through the layer in shadow mode: looked at, never held up.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, request::Parts};
+use http_body::{Frame, SizeHint};
+use onlyonce_core::{Key, policy::Declared};
+use tower::ServiceExt;
+use tower_service::Service;
+
+use super::{
+    Identity, Shared,
+    capture::{Captured, capture, is_unkeepable},
+    headers::{KeyHeader, OUTCOME, read_key},
+    service::pass,
+};
+use crate::{
+    body::{Body, BoxError},
+    engine::{Arrival, Attempt},
+    limits,
+    problem::Problem,
+    seam::{Outcome, find_not_sent},
+    shadow::{self, Observations, Would},
+    stats::Event,
+};
+
+/// Passes the request on, and notes what would have become of it.
+pub(super) async fn observe<S, B, R>(
+    shared: &Shared,
+    observations: &Observations,
+    inner: S,
+    parts: Parts,
+    body: B,
+) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<R>>,
+    S::Error: Into<BoxError>,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let policy = &shared.policy;
+    let body = Body::stream(body);
+    let (key, identity) = match looked_at(shared, &parts) {
+        Ok(Some(found)) => found,
+        Ok(None) => return pass(inner, parts, body).await,
+        Err(would) => {
+            observations.note(&shared.engine, would, None);
+            return timely(shared, pass(inner, parts, body)).await;
+        }
+    };
+    let too_large = http_body::Body::size_hint(&body).lower() > policy.max_request_body;
+    let most = http_body::Body::size_hint(&body)
+        .upper()
+        .unwrap_or(policy.max_request_body);
+    let reading = async {
+        if too_large {
+            let read = Vec::new();
+            return (Captured::TooLong { read, rest: body }, None);
+        }
+        let room = shared.engine.room_to_gather(most).await;
+        (capture(body, policy.max_request_body).await, room)
+    };
+    // A body has as long to arrive as its answer has, as without observation.
+    let read = tokio::time::timeout(policy.timeout, reading).await;
+    let (captured, _room) = match read {
+        Ok(read) => read,
+        Err(_) => return Ok(Problem::RequestTimeout.response(policy)),
+    };
+    let (bytes, trailers) = match captured {
+        Captured::Whole { bytes, trailers } => (bytes, trailers),
+        Captured::TooLong { read, rest } => {
+            observations.note(&shared.engine, Would::TooLarge, Some(&key));
+            let body = Body::stream(Resumed {
+                read: read.into(),
+                rest,
+            });
+            return timely(shared, pass(inner, parts, body)).await;
+        }
+        Captured::Truncated => return Ok(Problem::RequestIncomplete.response(policy)),
+    };
+    let arrival = arrival(shared, &parts, key.clone(), &identity, bytes.clone());
+    let (would, attempt) = shared.engine.observatory().observe(arrival, policy).await;
+    observations.note(&shared.engine, would, Some(&key));
+    let body = Body::full(bytes, trailers);
+    match attempt {
+        Some(attempt) => {
+            let request = Request::from_parts(parts, body);
+            Ok(executed(shared, &attempt, inner, request).await)
+        }
+        None => timely(shared, pass(inner, parts, body)).await,
+    }
+}
+
+/// The key and whose it is; `None` where the request is none of our business, and an error where it
+/// would have been refused.
+fn looked_at(shared: &Shared, parts: &Parts) -> Result<Option<(Key, Identity)>, Would> {
+    let policy = &shared.policy;
+    let never = parts.method == Method::OPTIONS || parts.method == Method::CONNECT;
+    if never || !policy.honours(&parts.method) {
+        return Ok(None);
+    }
+    let found = read_key(&parts.headers, policy);
+    if matches!(found, KeyHeader::Absent) && !policy.demands_key(&parts.method) {
+        return Ok(None);
+    }
+    shared.stats.count(Event::Request);
+    let identity = shared
+        .identify
+        .identify(parts)
+        .ok_or(Would::Unauthenticated)?;
+    match found {
+        KeyHeader::Present(key, _) => Ok(Some((key, identity))),
+        KeyHeader::Absent => Err(Would::Missing),
+        KeyHeader::Invalid(_) => Err(Would::Invalid),
+    }
+}
+
+fn arrival(shared: &Shared, parts: &Parts, key: Key, identity: &Identity, body: Bytes) -> Arrival {
+    let (engine, policy) = (&shared.engine, &shared.policy);
+    let target = parts.uri.path_and_query();
+    let too_old = policy.max_request_age.is_some_and(|longest| {
+        let now = engine.wall_clock();
+        limits::is_too_old(&parts.headers, &policy.request_time_header, longest, now)
+    });
+    let arrival = Arrival::new(
+        engine,
+        identity.scope.clone(),
+        key,
+        identity.mark(engine.secret()),
+        shared.route.clone(),
+        &parts.method,
+        target.map_or("/", |target| target.as_str()),
+        parts.headers.clone(),
+        body,
+    );
+    let arrival = arrival.made_too_long_ago(too_old);
+    match identity.client_id() {
+        Some(client) => arrival.from_client(client),
+        None => arrival,
+    }
+}
+
+/// Passes on a request that is the first with its key, and tells how it ended.
+async fn executed<S, R>(
+    shared: &Shared,
+    attempt: &Attempt,
+    inner: S,
+    request: Request<Body>,
+) -> Response<Body>
+where
+    S: Service<Request<Body>, Response = Response<R>>,
+    S::Error: Into<BoxError>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let policy = &shared.policy;
+    let answer = tokio::time::timeout(policy.timeout, inner.oneshot(request)).await;
+    let Ok(answer) = answer else {
+        attempt.settle(&shadow::without_answer(true)).await;
+        return Problem::UpstreamTimeout.response(policy);
+    };
+    let mut response = match answer {
+        Ok(response) => response,
+        Err(error) => {
+            let was_sent = find_not_sent(&*error.into()).is_none();
+            attempt.settle(&shadow::without_answer(was_sent)).await;
+            return match was_sent {
+                true => Problem::UpstreamFailed.response(policy),
+                false => Problem::UpstreamNotReached.response(policy),
+            };
+        }
+    };
+    let declared = response
+        .extensions_mut()
+        .remove::<Outcome>()
+        .map(|outcome| outcome.0)
+        .or_else(|| {
+            let word = response.headers().get(&OUTCOME)?.to_str().ok()?;
+            Declared::from_word(word.trim())
+        });
+    response.headers_mut().remove(&OUTCOME);
+    let (parts, body) = response.into_parts();
+    let verdict = policy.judge(parts.status, attempt.fence(), declared);
+    let is_kept = !is_unkeepable(&parts, policy.max_body_size);
+    attempt
+        .settle(&shadow::settlement(verdict, parts.status, is_kept))
+        .await;
+    Response::from_parts(parts, Body::stream(body))
+}
+
+async fn timely<E>(
+    shared: &Shared,
+    answer: impl Future<Output = Result<Response<Body>, E>>,
+) -> Result<Response<Body>, E> {
+    match tokio::time::timeout(shared.policy.timeout, answer).await {
+        Ok(answer) => answer,
+        Err(_) => Ok(Problem::UpstreamTimeout.response(&shared.policy)),
+    }
+}
+
+/// A body of which the beginning has been read already.
+struct Resumed {
+    read: VecDeque<Bytes>,
+    rest: Body,
+}
+
+impl http_body::Body for Resumed {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.read.pop_front() {
+            Some(piece) => Poll::Ready(Some(Ok(Frame::data(piece)))),
+            None => Pin::new(&mut self.rest).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.read.is_empty() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let read: u64 = self.read.iter().map(|piece| piece.len() as u64).sum();
+        let rest = self.rest.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower() + read);
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper + read);
+        }
+        hint
+    }
+}

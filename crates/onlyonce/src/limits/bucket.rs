@@ -1,0 +1,123 @@
+//! One token bucket, as the generic cell rate algorithm keeps it: a single time.
+//!
+//! Written here because a token has to be given back when the key turns out to exist, which the usual
+//! crate for this cannot do.
+
+use std::time::Duration;
+
+/// How fast tokens come, and how many there can be at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    /// Nanoseconds until the next token.
+    interval: u64,
+    /// Tokens that a full bucket holds.
+    burst: u32,
+}
+
+impl Rate {
+    /// `count` tokens a second; a full bucket holds `burst`. Both are at least one.
+    pub fn per_second(count: u32, burst: u32) -> Self {
+        Self {
+            interval: 1_000_000_000 / u64::from(count.max(1)),
+            burst: burst.max(1),
+        }
+    }
+
+    /// A token every `interval`; a full bucket holds `burst`.
+    pub fn every(interval: Duration, burst: u32) -> Self {
+        Self {
+            interval: u64::try_from(interval.as_nanos())
+                .unwrap_or(u64::MAX)
+                .max(1),
+            burst: burst.max(1),
+        }
+    }
+
+    fn full(self) -> u64 {
+        self.interval.saturating_mul(u64::from(self.burst))
+    }
+}
+
+/// A bucket; a new one is full. Times are since any moment, as long as it is always the same one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bucket {
+    /// The time, in nanoseconds, at which the bucket will be full again.
+    full_at: u64,
+}
+
+impl Bucket {
+    /// Takes a token, or says how long it is until there is one.
+    ///
+    /// # Errors
+    /// The time until there is a token, where there is none.
+    pub fn take(&mut self, rate: Rate, now: Duration) -> Result<(), Duration> {
+        let now = nanos(now);
+        let full_at = self.full_at.max(now).saturating_add(rate.interval);
+        let over = (full_at - now).saturating_sub(rate.full());
+        if over > 0 {
+            return Err(Duration::from_nanos(over));
+        }
+        self.full_at = full_at;
+        Ok(())
+    }
+
+    /// Gives back a token that was not used.
+    pub fn give_back(&mut self, rate: Rate) {
+        self.full_at = self.full_at.saturating_sub(rate.interval);
+    }
+
+    /// Whether it is full, and so no different from a new one.
+    pub fn is_full(&self, now: Duration) -> bool {
+        self.full_at <= nanos(now)
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    #[test]
+    fn a_burst_then_the_rate() {
+        let rate = Rate::per_second(10, 3);
+        let mut bucket = Bucket::default();
+        for _ in 0..3 {
+            assert_eq!(bucket.take(rate, ms(5_000)), Ok(()));
+        }
+        assert_eq!(bucket.take(rate, ms(5_000)), Err(ms(100)));
+        assert_eq!(bucket.take(rate, ms(5_050)), Err(ms(50)));
+        assert_eq!(bucket.take(rate, ms(5_100)), Ok(()));
+        assert_eq!(bucket.take(rate, ms(5_100)), Err(ms(100)));
+    }
+
+    #[test]
+    fn a_token_that_was_given_back_can_be_taken_again() {
+        let rate = Rate::per_second(1, 1);
+        let mut bucket = Bucket::default();
+        for _ in 0..100 {
+            assert_eq!(bucket.take(rate, ms(0)), Ok(()));
+            bucket.give_back(rate);
+        }
+        assert_eq!(bucket.take(rate, ms(0)), Ok(()));
+        assert_eq!(bucket.take(rate, ms(0)), Err(ms(1_000)));
+    }
+
+    #[test]
+    fn giving_back_late_makes_no_more_than_a_full_bucket() {
+        let rate = Rate::per_second(1, 2);
+        let mut bucket = Bucket::default();
+        assert_eq!(bucket.take(rate, ms(0)), Ok(()));
+        bucket.give_back(rate);
+        bucket.give_back(rate);
+        assert_eq!(bucket.take(rate, ms(60_000)), Ok(()));
+        assert_eq!(bucket.take(rate, ms(60_000)), Ok(()));
+        assert_eq!(bucket.take(rate, ms(60_000)), Err(ms(1_000)));
+    }
+}

@@ -1,0 +1,150 @@
+//! How many keys of a client are in progress or unknown.
+//!
+//! The store knows. Its answer counts for a moment, and what this process has begun since is added to it.
+//! That can only be too many, since some of those have ended: when they seem to fill the limit, the store
+//! is asked again. What the store itself says is full is believed for a moment, so that a client which
+//! has reached its limit costs no more than the others.
+
+use std::{sync::Arc, time::Duration};
+
+use onlyonce_core::{CallerMark, Scope};
+use onlyonce_store::{Store, StoreError};
+use parking_lot::Mutex;
+
+use super::clients::Clients;
+
+/// How long an answer of the store counts while the client is below its limit. Other nodes may make
+/// keys meanwhile.
+const HOLDS: Duration = Duration::from_secs(1);
+/// How long it counts once the client has reached its limit.
+const REFUSAL_HOLDS: Duration = Duration::from_millis(100);
+
+type Whose = (Scope, Option<CallerMark>);
+
+/// The live keys of every client that makes new ones.
+#[derive(Default)]
+pub(crate) struct LiveKeys(Clients<Whose, Arc<Line>>);
+
+#[derive(Default)]
+struct Line {
+    known: Mutex<Known>,
+    /// One asks at a time; the others wait for its answer.
+    asking: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// What the store said.
+    counted: u64,
+    /// And when.
+    at: Option<Duration>,
+    /// Keys begun here since then, those included that are just being written.
+    begun: u64,
+    /// Keys that are just being written: the store may or may not have counted them.
+    pending: u64,
+}
+
+impl Known {
+    fn is_younger(&self, than: Duration, now: Duration) -> bool {
+        self.at.is_some_and(|at| now.saturating_sub(at) < than)
+    }
+
+    fn has_room(&self, limit: u64) -> bool {
+        self.counted.saturating_add(self.begun) < limit
+    }
+}
+
+/// A live key that is about to be made. Given back when it is dropped unless it was used.
+pub(crate) struct LivePlace {
+    line: Arc<Line>,
+    used: bool,
+}
+
+impl LivePlace {
+    /// The key was made.
+    pub(crate) fn used(mut self) {
+        self.used = true;
+    }
+}
+
+impl Drop for LivePlace {
+    fn drop(&mut self) {
+        let mut known = self.line.known.lock();
+        known.pending = known.pending.saturating_sub(1);
+        if !self.used {
+            known.begun = known.begun.saturating_sub(1);
+        }
+    }
+}
+
+impl LiveKeys {
+    /// A place for one more live key, or `None` where the client has `limit` of them. `now` is asked
+    /// for again after waiting.
+    ///
+    /// # Errors
+    /// Any error of the store, where it has to be asked.
+    pub(crate) async fn place(
+        &self,
+        store: &dyn Store,
+        (scope, caller): (&Scope, Option<CallerMark>),
+        limit: u64,
+        now: impl Fn() -> Duration,
+    ) -> Result<Option<LivePlace>, StoreError> {
+        let line = self.line((scope.clone(), caller), now());
+        if let Some(answer) = line.answer(limit, now()) {
+            return Ok(answer);
+        }
+        let _one_asks = line.asking.lock().await;
+        if let Some(answer) = line.answer(limit, now()) {
+            return Ok(answer);
+        }
+        let settled = {
+            let known = line.known.lock();
+            known.begun - known.pending
+        };
+        let counted = store.live(scope, caller, limit).await?;
+        {
+            let mut known = line.known.lock();
+            known.counted = counted;
+            known.at = Some(now());
+            known.begun = known.begun.saturating_sub(settled);
+        }
+        // An answer that is old already is used for this one request all the same.
+        Ok(line.claim(limit))
+    }
+
+    fn line(&self, whose: Whose, now: Duration) -> Arc<Line> {
+        let is_idle = |line: &Arc<Line>| {
+            let known = line.known.lock();
+            Arc::strong_count(line) == 1 && known.pending == 0 && !known.is_younger(HOLDS, now)
+        };
+        self.0.with(&whose, now, is_idle, |line| line.clone())
+    }
+}
+
+impl Line {
+    /// The answer, where what is known is young enough to give one.
+    fn answer(self: &Arc<Self>, limit: u64, now: Duration) -> Option<Option<LivePlace>> {
+        let known = *self.known.lock();
+        if known.has_room(limit) {
+            let is_young = known.is_younger(HOLDS, now);
+            // Somebody else may have taken the last place since; then the store is asked.
+            return is_young.then(|| self.claim(limit)).flatten().map(Some);
+        }
+        let is_full = known.counted.saturating_add(known.pending) >= limit;
+        (is_full && known.is_younger(REFUSAL_HOLDS, now)).then_some(None)
+    }
+
+    fn claim(self: &Arc<Self>, limit: u64) -> Option<LivePlace> {
+        let mut known = self.known.lock();
+        if !known.has_room(limit) {
+            return None;
+        }
+        known.begun += 1;
+        known.pending += 1;
+        Some(LivePlace {
+            line: self.clone(),
+            used: false,
+        })
+    }
+}

@@ -1,0 +1,286 @@
+//! Shadow mode: what would have happened, had keys been honoured.
+//!
+//! The same engine and the same machine judge every request, but on records of their own, which stand in
+//! this process's memory and nowhere else. So what was observed can never be taken for what was executed
+//! under protection: when shadow mode is switched off, the store has never heard of those keys.
+//!
+//! Deliberately absent: any refusal. Every request goes on, duplicates too.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use metrics::{Counter, counter};
+use onlyonce_core::{
+    Key, KeyTag, Policy, StoredResponse, Timestamp,
+    machine::{Refusal, Settlement},
+    policy::{OnInFlight, Verdict},
+    record::{LastError, StoredBody},
+};
+use onlyonce_store::{clock::StoreClock, memory::MemoryStore};
+use parking_lot::Mutex;
+
+use crate::{
+    engine::{Admitted, Arrival, Attempt, Began, Engine, EngineOptions},
+    limits::Limited,
+};
+
+/// Keys that are observed at once in one process. Further ones pass unobserved, and are counted.
+pub const MAX_OBSERVED_KEYS: usize = 100_000;
+/// Samples that are kept for each route; the oldest go first.
+pub const MAX_SAMPLES: usize = 50;
+/// How often what has lapsed or expired is looked for.
+const TIDY_EVERY: Duration = Duration::from_secs(30);
+/// Records that are looked at in one go.
+const STRETCH: usize = 1_000;
+
+macro_rules! would {
+    ($($(#[$doc:meta])* $one:ident => $word:literal,)*) => {
+        /// What would have become of a request.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Would { $($(#[$doc])* $one,)* }
+
+        impl Would {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$one,)*];
+
+            /// The word for it.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$one => $word,)* }
+            }
+        }
+    };
+}
+
+would! {
+    /// Executed, as the first with its key.
+    New => "execute",
+    /// Executed once more, since the first left nothing behind.
+    Again => "execute_again",
+    /// Executed as a new generation of an expired key.
+    AfterExpiry => "execute_after_expiry",
+    /// Answered with the first one's answer.
+    Replay => "replay",
+    /// Held until the first one is finished.
+    Wait => "wait",
+    /// Refused, since the first one is running.
+    InProgress => "refuse_in_progress",
+    /// Refused, since the key was used for another request or by another caller.
+    Mismatch => "refuse_mismatch",
+    /// Refused, since nobody knows how the first one ended.
+    Unknown => "refuse_unknown",
+    /// Refused, since the first one's answer would not have been stored.
+    NotStored => "refuse_not_stored",
+    /// Refused, since the key had expired.
+    Expired => "refuse_expired",
+    /// Refused, since the key is missing.
+    Missing => "refuse_missing",
+    /// Refused, since the key is not one.
+    Invalid => "refuse_invalid",
+    /// Refused, since the body is too large.
+    TooLarge => "refuse_too_large",
+    /// Refused, since nobody knows who it is from.
+    Unauthenticated => "refuse_unauthenticated",
+    /// Refused, since its client is too fast or has too many live keys.
+    Limited => "refuse_limited",
+    /// Refused, since it is too old for a new key.
+    TooOld => "refuse_too_old",
+    /// Not known: there was no room to observe it.
+    Unobserved => "unobserved",
+}
+
+/// One request that would not just have been executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// When it came.
+    pub at: Timestamp,
+    /// Its key, as logs show it; none where it has none.
+    pub key: Option<KeyTag>,
+    /// What would have become of it.
+    pub would: Would,
+}
+
+/// What was observed on one route.
+pub struct Observations {
+    counts: Vec<AtomicU64>,
+    counters: Vec<Counter>,
+    samples: Mutex<VecDeque<Sample>>,
+}
+
+impl Observations {
+    pub(crate) fn new(route: &str) -> Self {
+        let declare = |would: &Would| {
+            let labels = [
+                ("route", route.to_owned()),
+                ("would", would.as_str().to_owned()),
+            ];
+            let counter = counter!("onlyonce_shadow_total", &labels);
+            counter.increment(0);
+            counter
+        };
+        Self {
+            counts: Would::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
+            counters: Would::ALL.iter().map(declare).collect(),
+            samples: Mutex::default(),
+        }
+    }
+
+    /// How often it was `would`.
+    pub fn total(&self, would: Would) -> u64 {
+        self.counts[would as usize].load(Ordering::Relaxed)
+    }
+
+    /// The latest samples, newest first.
+    pub fn samples(&self) -> Vec<Sample> {
+        self.samples.lock().iter().rev().copied().collect()
+    }
+
+    pub(crate) fn note(&self, engine: &Engine, would: Would, key: Option<&Key>) {
+        self.counts[would as usize].fetch_add(1, Ordering::Relaxed);
+        self.counters[would as usize].increment(1);
+        if matches!(would, Would::New | Would::Unobserved) {
+            return;
+        }
+        let millis = i64::try_from(engine.wall_clock().as_millis()).unwrap_or(i64::MAX);
+        let mut samples = self.samples.lock();
+        if samples.len() >= MAX_SAMPLES {
+            samples.pop_front();
+        }
+        samples.push_back(Sample {
+            at: Timestamp(millis),
+            key: key.map(|key| engine.secret().key_tag(key)),
+            would,
+        });
+    }
+}
+
+/// The records of what was observed: an engine on a store in memory.
+pub(crate) struct Observatory {
+    engine: Engine,
+    keys: AtomicUsize,
+}
+
+impl Observatory {
+    /// One beside `engine`, with its secret and clock, and none of its records.
+    pub(crate) fn beside(engine: &Engine, clock: crate::clock::Clock) -> Arc<Self> {
+        let store = MemoryStore::with(engine.secret().clone(), StoreClock::system());
+        let options = EngineOptions {
+            clock,
+            ..EngineOptions::default()
+        };
+        let observatory = Arc::new(Self {
+            engine: Engine::start(Arc::new(store), options),
+            keys: AtomicUsize::new(0),
+        });
+        tokio::spawn(tidy(Arc::downgrade(&observatory)));
+        observatory
+    }
+
+    /// What would become of `arrival`; and where that is an execution, the attempt whose end is to be
+    /// told.
+    pub(crate) async fn observe(
+        &self,
+        mut arrival: Arrival,
+        policy: &Policy,
+    ) -> (Would, Option<Box<Attempt>>) {
+        if self.keys.load(Ordering::Relaxed) >= MAX_OBSERVED_KEYS {
+            let known = self.engine.store().lookup(arrival.id()).await;
+            if !known.is_ok_and(|reply| reply.value.is_some()) {
+                return (Would::Unobserved, None);
+            }
+        }
+        // Nobody shows signs of life for it, so it counts as alive for as long as it may take.
+        let policy = Arc::new(Policy {
+            lease: policy.timeout.saturating_add(policy.lease),
+            ..policy.clone()
+        });
+        let admitted = match self.engine.admit(&mut arrival, &policy).await {
+            Ok(admitted) => admitted,
+            Err(_) => return (Would::Unobserved, None),
+        };
+        match admitted {
+            Admitted::Execute(attempt) => {
+                let would = match attempt.began_as() {
+                    Began::New => Would::New,
+                    Began::Again => Would::Again,
+                    Began::AfterExpiry => Would::AfterExpiry,
+                };
+                if would == Would::New {
+                    self.keys.fetch_add(1, Ordering::Relaxed);
+                }
+                (would, Some(attempt))
+            }
+            other => (would_be(&other), None),
+        }
+    }
+}
+
+fn would_be(admitted: &Admitted) -> Would {
+    match admitted {
+        Admitted::Execute(_) => Would::New,
+        Admitted::Replay(_) => Would::Replay,
+        Admitted::InFlight(OnInFlight::Wait) => Would::Wait,
+        Admitted::InFlight(OnInFlight::Reject | OnInFlight::Accept) => Would::InProgress,
+        Admitted::Refused(Refusal::Reused) => Would::Mismatch,
+        Admitted::Refused(Refusal::OutcomeUnknown { .. }) => Would::Unknown,
+        Admitted::Refused(Refusal::ResponseNotStored(_)) => Would::NotStored,
+        Admitted::Refused(Refusal::Expired) => Would::Expired,
+        Admitted::Limited(Limited::TooOld) => Would::TooOld,
+        Admitted::Limited(Limited::Rate(_) | Limited::Quota) => Would::Limited,
+    }
+}
+
+/// What an answer would have meant for the key. Of the answer itself only the status is kept.
+pub(crate) fn settlement(verdict: Verdict, status: http::StatusCode, is_kept: bool) -> Settlement {
+    match verdict {
+        Verdict::Complete => Settlement::Complete(Arc::new(StoredResponse {
+            status,
+            headers: http::HeaderMap::new(),
+            body: match is_kept {
+                true => StoredBody::Full {
+                    bytes: bytes::Bytes::new(),
+                    trailers: None,
+                },
+                false => StoredBody::NotStored,
+            },
+        })),
+        Verdict::Release(error) => Settlement::Release(error),
+        Verdict::Unknown(error) => Settlement::Unknown(error),
+    }
+}
+
+/// What no answer would have meant for the key.
+pub(crate) fn without_answer(was_sent: bool) -> Settlement {
+    match was_sent {
+        true => Settlement::Unknown(LastError::ConnectionLost),
+        false => Settlement::Release(LastError::NotSent),
+    }
+}
+
+/// Forgets what has lapsed or expired, for as long as anybody observes.
+async fn tidy(observatory: Weak<Observatory>) {
+    loop {
+        tokio::time::sleep(TIDY_EVERY).await;
+        let Some(observatory) = observatory.upgrade() else {
+            return;
+        };
+        let engine = &observatory.engine;
+        // Memory does not fail; if it did, the next round would come.
+        while let Ok((swept, _)) = engine.sweep_some(STRETCH).await
+            && swept > 0
+        {}
+        while let Ok((_, _, wrapped)) = engine.reap_some(STRETCH).await
+            && !wrapped
+        {}
+        if let Ok(counts) = engine.store().counts().await {
+            let keys = counts.values().sum::<u64>();
+            let keys = usize::try_from(keys).unwrap_or(usize::MAX);
+            observatory.keys.store(keys, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! What one client may take, and what happens when the store is away, in the engine that the library and
+//! the gateway share. Time is by hand or virtual.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{HeaderMap, Method};
+use onlyonce::{
+    Engine, EngineOptions, Policy,
+    clock::Clock,
+    engine::{Admitted, Arrival, Attempt},
+    limits::{Client, Limited},
+};
+use onlyonce_core::{
+    Key, Scope, StoredResponse,
+    machine::Settlement,
+    record::{LastError, StoredBody},
+};
+use onlyonce_store::{
+    Filter, Store,
+    faulty::{FaultPlan, FaultyStore},
+    memory::MemoryStore,
+};
+use tokio::time::Instant;
+
+/// An engine whose clock stands still, on a store that answers no peek: every request takes the long
+/// way.
+struct World {
+    engine: Engine,
+    store: Arc<FaultyStore>,
+    hand: Arc<AtomicU64>,
+}
+
+impl World {
+    fn new() -> Self {
+        let store = FaultyStore::new(Arc::new(MemoryStore::new()), FaultPlan::default(), 1);
+        let store = Arc::new(store);
+        let hand = Arc::new(AtomicU64::new(1_000_000));
+        let options = EngineOptions {
+            clock: Clock::by_hand(hand.clone()),
+            ..EngineOptions::default()
+        };
+        Self {
+            engine: Engine::start(store.clone(), options),
+            store,
+            hand,
+        }
+    }
+
+    fn pass(&self, time: Duration) {
+        let time = u64::try_from(time.as_millis()).unwrap();
+        self.hand.fetch_add(time, Ordering::SeqCst);
+    }
+
+    fn arrival(&self, client: &str, key: &str) -> Arrival {
+        let arrival = Arrival::new(
+            &self.engine,
+            Scope::client(client),
+            Key::from_stored(key),
+            None,
+            "r".into(),
+            &Method::POST,
+            "/payments",
+            HeaderMap::new(),
+            Default::default(),
+        );
+        arrival.from_client(Client::Named(client.into()))
+    }
+
+    async fn admit(&self, client: &str, key: &str, policy: &Arc<Policy>) -> Admitted {
+        let mut arrival = self.arrival(client, key);
+        self.engine.admit(&mut arrival, policy).await.unwrap()
+    }
+
+    /// A new key that is executed and completed.
+    async fn complete(&self, client: &str, key: &str, policy: &Arc<Policy>) {
+        let attempt = executed(self.admit(client, key, policy).await);
+        let answer = StoredResponse {
+            status: http::StatusCode::CREATED,
+            headers: HeaderMap::new(),
+            body: StoredBody::Full {
+                bytes: "done".into(),
+                trailers: None,
+            },
+        };
+        attempt
+            .settle(&Settlement::Complete(Arc::new(answer)))
+            .await;
+    }
+
+    async fn rows(&self) -> usize {
+        let page = self.store.list(&Filter::default(), None, 1_000).await;
+        page.unwrap().items.len()
+    }
+}
+
+fn executed(admitted: Admitted) -> Box<Attempt> {
+    match admitted {
+        Admitted::Execute(attempt) => attempt,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn limited(admitted: Admitted) -> Limited {
+    match admitted {
+        Admitted::Limited(limited) => limited,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Goal: a token that was taken for a key which turns out to exist is given back.
+///
+/// Method: two tokens and no time; one new key, then a hundred replays of it that all take the long way.
+/// Evidence: the second new key still finds its token; the third finds none, and no row.
+#[tokio::test]
+async fn a_token_comes_back_when_the_key_exists() {
+    let world = World::new();
+    let policy = Arc::new(Policy {
+        new_keys: Some((1, 2)),
+        ..Policy::default()
+    });
+    world.complete("a", "one", &policy).await;
+    for _ in 0..100 {
+        let again = world.admit("a", "one", &policy).await;
+        assert!(matches!(again, Admitted::Replay(_)), "{again:?}");
+    }
+    world.complete("a", "two", &policy).await;
+    let refused = limited(world.admit("a", "three", &policy).await);
+    assert_eq!(refused, Limited::Rate(Duration::from_secs(1)));
+    assert_eq!(world.rows().await, 2);
+    // Another client has a bucket of its own.
+    world.complete("b", "one", &policy).await;
+    world.pass(Duration::from_secs(1));
+    world.complete("a", "three", &policy).await;
+}
+
+/// Goal: with no token left, what is known goes on as usual.
+///
+/// Method: use up the tokens; then a replay, a retry of a released key, a duplicate of a running one.
+/// Evidence: each is what it would have been; only the unknown key is refused.
+#[tokio::test]
+async fn known_keys_need_no_token() {
+    let world = World::new();
+    let policy = Arc::new(Policy {
+        new_keys: Some((1, 3)),
+        ..Policy::default()
+    });
+    world.complete("a", "done", &policy).await;
+    let released = executed(world.admit("a", "released", &policy).await);
+    released
+        .settle(&Settlement::Release(LastError::NotSent))
+        .await;
+    let running = executed(world.admit("a", "running", &policy).await);
+    assert!(matches!(
+        limited(world.admit("a", "new", &policy).await),
+        Limited::Rate(_)
+    ));
+    let replay = world.admit("a", "done", &policy).await;
+    assert!(matches!(replay, Admitted::Replay(_)), "{replay:?}");
+    let duplicate = world.admit("a", "running", &policy).await;
+    assert!(matches!(duplicate, Admitted::InFlight(_)), "{duplicate:?}");
+    executed(world.admit("a", "released", &policy).await);
+    drop(running);
+    assert_eq!(world.rows().await, 3);
+}
+
+/// Goal: live keys are those in progress and unknown, of one client.
+///
+/// Method: a limit of three; two running and one unknown; then one of them completes.
+/// Evidence: the fourth is refused, another client's is not, and after the completion there is room.
+#[tokio::test]
+async fn live_keys_are_counted() {
+    let world = World::new();
+    let policy = Arc::new(Policy {
+        live_keys: Some(3),
+        ..Policy::default()
+    });
+    for key in ["c1", "c2", "c3", "c4"] {
+        world.complete("a", key, &policy).await;
+    }
+    let lost = executed(world.admit("a", "lost", &policy).await);
+    lost.settle(&Settlement::Unknown(LastError::ConnectionLost))
+        .await;
+    let one = executed(world.admit("a", "one", &policy).await);
+    let _two = executed(world.admit("a", "two", &policy).await);
+    for _ in 0..3 {
+        assert_eq!(
+            limited(world.admit("a", "more", &policy).await),
+            Limited::Quota
+        );
+    }
+    let known = world.admit("a", "c1", &policy).await;
+    assert!(matches!(known, Admitted::Replay(_)), "{known:?}");
+    let _other = executed(world.admit("b", "one", &policy).await);
+    one.settle(&Settlement::Release(LastError::NotSent)).await;
+    world.pass(Duration::from_millis(150));
+    let _three = executed(world.admit("a", "more", &policy).await);
+    assert_eq!(
+        limited(world.admit("a", "even more", &policy).await),
+        Limited::Quota
+    );
+}
+
+/// Goal: however many come at once, a client never has more live keys than it may.
+///
+/// Method: fifty requests with new keys at once, with a limit of seven, ten times over.
+/// Evidence: seven of them execute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn live_keys_are_never_exceeded() {
+    let policy = Arc::new(Policy {
+        live_keys: Some(7),
+        ..Policy::default()
+    });
+    for round in 0..10 {
+        let world = Arc::new(World::new());
+        let mut tasks = tokio::task::JoinSet::new();
+        for number in 0..50 {
+            let (world, policy) = (world.clone(), policy.clone());
+            tasks.spawn(async move { world.admit("a", &format!("k{number}"), &policy).await });
+        }
+        let admitted = tasks.join_all().await;
+        let running = admitted
+            .iter()
+            .filter(|one| matches!(one, Admitted::Execute(_)))
+            .count();
+        assert_eq!(running, 7, "round {round}");
+        assert_eq!(world.rows().await, 7, "round {round}");
+    }
+}
+
+/// Goal: a request that is too old finds a known key and makes no new one.
+///
+/// Method: the same old request with a known and with an unknown key.
+/// Evidence: a replay, and a refusal without a row.
+#[tokio::test]
+async fn an_old_request_makes_no_new_key() {
+    let world = World::new();
+    let policy = Arc::new(Policy::default());
+    world.complete("a", "known", &policy).await;
+    for (key, is_known) in [("known", true), ("unknown", false)] {
+        let mut arrival = world.arrival("a", key).made_too_long_ago(true);
+        let admitted = world.engine.admit(&mut arrival, &policy).await.unwrap();
+        match admitted {
+            Admitted::Replay(_) => assert!(is_known),
+            Admitted::Limited(Limited::TooOld) => assert!(!is_known),
+            other => panic!("{key}: {other:?}"),
+        }
+    }
+    assert_eq!(world.rows().await, 1);
+}
+
+/// Goal: a store that does not answer is found out a few times, not by everybody.
+///
+/// Method: virtual time; a store that answers nothing. Count how long each refusal takes. Then it comes
+/// back.
+/// Evidence: after five failures the refusals take no time at all; once the store answers, requests go
+/// through again without a restart.
+#[tokio::test(start_paused = true)]
+async fn the_breaker_refuses_at_once_and_closes_by_itself() {
+    let world = World::new();
+    let policy = Arc::new(Policy::default());
+    let silent = FaultPlan {
+        lost_per_mille: 1_000,
+        ..FaultPlan::default()
+    };
+    let ask = async |key: &str| {
+        let began = Instant::now();
+        let mut arrival = world.arrival("a", key);
+        let admitted = world.engine.admit(&mut arrival, &policy).await;
+        (admitted.is_ok(), began.elapsed())
+    };
+    world.complete("a", "known", &policy).await;
+    world.store.set_plan(silent);
+    for number in 0..5 {
+        assert!(!world.engine.breaker_is_open(), "after {number} failures");
+        let (good, took) = ask(&format!("k{number}")).await;
+        assert!(!good && took >= Duration::from_secs(2), "{took:?}");
+    }
+    assert!(world.engine.breaker_is_open());
+    for key in ["new", "known"] {
+        assert_eq!(ask(key).await, (false, Duration::ZERO), "{key}");
+    }
+    // It stays open for as long as the store is silent.
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(world.engine.breaker_is_open());
+    world.store.set_plan(FaultPlan::default());
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(!world.engine.breaker_is_open());
+    assert!(ask("new").await.0);
+}
+
+/// Goal: failures that are not in a row, and a record that cannot be read, do not open it.
+///
+/// Method: four failures, a success, four failures.
+/// Evidence: it is closed all the time.
+#[tokio::test(start_paused = true)]
+async fn the_breaker_counts_failures_in_a_row() {
+    let world = World::new();
+    let policy = Arc::new(Policy::default());
+    let failing = FaultPlan {
+        before_per_mille: 1_000,
+        ..FaultPlan::default()
+    };
+    for round in 0..4 {
+        world.store.set_plan(failing);
+        for number in 0..4 {
+            let mut arrival = world.arrival("a", &format!("{round}-{number}"));
+            assert!(world.engine.admit(&mut arrival, &policy).await.is_err());
+        }
+        world.store.set_plan(FaultPlan::default());
+        executed(world.admit("a", &format!("{round}"), &policy).await);
+        assert!(!world.engine.breaker_is_open());
+    }
+}
