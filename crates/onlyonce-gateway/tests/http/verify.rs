@@ -4,6 +4,7 @@
 //! everything right except for what it is told, and against the gateway in each dialect. Evidence:
 //! the verdicts in `--json` and the exit code.
 
+mod front;
 mod stub;
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
@@ -16,6 +17,7 @@ use crate::{
     harness::{Gateway, Setup, process::binary},
     postgres::database,
 };
+use front::Front;
 use stub::{Defect, Stub};
 
 /// A run of the real binary may take this long.
@@ -262,6 +264,24 @@ async fn credentials_are_in_no_output() {
     assert_eq!(run.code, Some(1));
 }
 
+/// Behind TLS the same, and a certificate that nobody vouches for is not believed.
+#[tokio::test]
+async fn https_is_spoken_and_certificates_are_checked() {
+    let stub = Stub::start(Defect::None).await;
+    let front = Front::start(stub.address()).await;
+    let url = front.url("/pay");
+    let ca = concat!(
+        "--ca=",
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/http/verify/tls/ca.pem"
+    );
+    let run = verify(&url, &["--json", "--only=replay,concurrent,hang-up", ca]).await;
+    assert_eq!(run.other_than(&["pass"]), Vec::<String>::new());
+    let run = verify(&url, &[]).await;
+    assert_eq!(run.code, Some(2));
+    assert!(run.err.contains("no secure connection"), "{}", run.err);
+}
+
 #[tokio::test]
 async fn another_machine_is_not_touched_without_asking() {
     // An address for documentation, where nobody is.
@@ -277,11 +297,7 @@ async fn a_run_that_cannot_be_made_says_why() {
     let (pay, missing) = (stub.url("/pay"), stub.url("/nothing"));
     let still = format!("--count-url={}", stub.url("/still"));
     for (url, arguments, words) in [
-        (
-            "https://localhost/pay",
-            vec![],
-            "https:// is not supported yet",
-        ),
+        (pay.as_str(), vec!["--ca={dir}/none.pem"], "--ca"),
         (pay.as_str(), vec!["--case=fast=header:a: b"], "fast"),
         (
             pay.as_str(),
