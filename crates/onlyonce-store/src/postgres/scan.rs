@@ -315,27 +315,6 @@ impl Scanners {
         Ok(())
     }
 
-    /// Live records of one scope and caller, counted up to `limit`.
-    pub(super) async fn live_of(
-        &self,
-        scope: &Scope,
-        caller: Option<CallerMark>,
-        limit: u64,
-    ) -> Result<u64, StoreError> {
-        let sql = "SELECT count(*) FROM ( \
-                     SELECT 1 FROM onlyonce.live l JOIN onlyonce.keys k ON k.n = l.n \
-                     WHERE k.scope = $1 AND k.caller IS NOT DISTINCT FROM $2 LIMIT $3 \
-                   ) AS counted";
-        let query = sqlx::query(sql)
-            .bind(scope.as_str())
-            .bind(caller.map(|caller| caller.0))
-            .bind(before(Some(limit)));
-        let rows = self.read(query).await?;
-        let first = rows.first().ok_or_else(nothing)?;
-        let count: i64 = first.try_get(0).map_err(RowError::from)?;
-        Ok(count.unsigned_abs())
-    }
-
     pub(super) async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
         let sql = "SELECT recipe FROM onlyonce.recipes WHERE id = $1";
         let rows = self.read(sqlx::query(sql).bind(id.0)).await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    Recipe, RecipeId, Record, RecordId, Secret,
+    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use onlyonce_store::{
@@ -206,6 +206,17 @@ impl Store for Witnessed {
 
     async fn counts(&self) -> Result<Counts, StoreError> {
         self.outside(|store, _| async move { store.counts().await })
+            .await
+    }
+
+    async fn live(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        let scope = scope.clone();
+        self.outside(move |store, _| async move { store.live(&scope, caller, limit).await })
             .await
     }
 
