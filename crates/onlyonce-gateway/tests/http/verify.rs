@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use crate::{
-    harness::{Gateway, Setup, process::binary},
+    harness::{Gateway, Setup, clients::key_of, process::binary},
     postgres::database,
 };
 use front::Front;
@@ -91,8 +91,11 @@ fn all_about(stub: &Stub, other: &str, second: Option<&str>) -> Vec<String> {
         "--json".to_owned(),
         format!("--count-url={}", stub.url("/count")),
         "--count-pointer=/executed".to_owned(),
-        "--header=Authorization: Bearer one".to_owned(),
-        "--second-caller-header=Authorization: Bearer two".to_owned(),
+        format!("--header=Authorization: Bearer {}", key_of("one")),
+        format!(
+            "--second-caller-header=Authorization: Bearer {}",
+            key_of("two")
+        ),
         format!("--other-url={other}"),
         "--duplicates=20".to_owned(),
     ];
@@ -197,6 +200,30 @@ async fn two_gateways_are_green_in_each_dialect() {
         assert_eq!(run.other_than(&["pass"]), Vec::<String>::new(), "{dialect}");
         assert_eq!(run.code, Some(0));
     }
+}
+
+/// With clients of their own, each caller's key is another key: both are executed, neither sees the
+/// other's answer.
+#[tokio::test]
+async fn clients_of_their_own_have_executions_of_their_own() {
+    let stub = Stub::start(Defect::Replay).await;
+    let gateway = Setup::with("enforce: true")
+        .clients(&["one", "two"])
+        .start_before(&stub.url(""))
+        .await;
+    let url = format!("http://{}/pay", gateway.data());
+    let mut arguments = all_about(&stub, &url, None);
+    arguments.push("--only=other-caller,missing-key,replay".to_owned());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let run = verify(&url, &arguments).await;
+    assert_eq!(run.other_than(&["pass"]), Vec::<String>::new());
+    let document = run.json();
+    let checks = document["checks"].as_array().unwrap();
+    let other = checks
+        .iter()
+        .find(|one| one["id"] == "other-caller")
+        .unwrap();
+    assert_eq!(other["seen"], "each caller has an execution of their own");
 }
 
 #[tokio::test]
