@@ -30,7 +30,7 @@ use tokio::{sync::Semaphore, task::JoinSet};
 /// Gateways at once. They mostly wait for leases.
 const AT_ONCE: usize = 10;
 /// The same where each has half a dozen sessions of a server on the same machine.
-const AT_ONCE_ON_POSTGRES: usize = 6;
+const AT_ONCE_ON_POSTGRES: usize = 4;
 
 /// Goal: no write of the attempt path is left out.
 ///

@@ -71,7 +71,8 @@ impl Scenario {
         let setup = setup.store_options(&format!("timeout: \"${{{STORE_TIMEOUT}}}\""));
         match self {
             Self::TimedOut => setup.route("timeout: 500ms"),
-            Self::Overtaken => setup.route("timeout: 300ms"),
+            // Long enough for a reservation on a busy machine.
+            Self::Overtaken => setup.route("timeout: 600ms"),
             _ => setup,
         }
     }
