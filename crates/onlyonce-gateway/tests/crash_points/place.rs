@@ -113,7 +113,8 @@ impl Place {
 async fn hold_commits(url: &str) -> PgConnection {
     let mut connection = PgConnection::connect(url).await.expect("a connection");
     let sql = "CREATE FUNCTION onlyonce.wait() RETURNS trigger LANGUAGE plpgsql AS \
-         $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$; \
+         $$ BEGIN WHILE NOT pg_try_advisory_xact_lock_shared(1) LOOP PERFORM pg_sleep(0.005); \
+         END LOOP; RETURN NULL; END $$; \
          CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON onlyonce.keys DEFERRABLE \
          INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION onlyonce.wait(); \
          SELECT pg_advisory_lock(1)";
