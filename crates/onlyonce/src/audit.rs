@@ -66,7 +66,10 @@ impl Probe {
     /// Notes that a layer met it, and answers it.
     pub(crate) fn met(&self, shared: &Shared, method: &Method) -> Response<Body> {
         let policy = &shared.policy;
-        let guard = if policy.demands_key(method) {
+        let guard = if policy.shadow {
+            // Looked at, and not guarded.
+            Guard::Ignored
+        } else if policy.demands_key(method) {
             Guard::Enforced
         } else if policy.honours(method) {
             Guard::Honoured

@@ -163,7 +163,8 @@ fn strength(keys: Keys) -> u8 {
 
 fn keys(route: &Route, method: &Method) -> Keys {
     let policy = &route.policy;
-    if !policy.enabled || !policy.honours(method) {
+    // Shadow mode looks at keys and protects nothing.
+    if !policy.enabled || policy.shadow || !policy.honours(method) {
         Keys::Ignored
     } else if policy.demands_key(method) {
         Keys::Enforced
@@ -179,6 +180,9 @@ fn advice(route: &Route, method: &Method, keys: Keys) -> String {
         Keys::Honoured => format!("set `enforce: true` for the route `{id}`"),
         Keys::Ignored if !route.policy.enabled => {
             format!("set `enabled: true` and `enforce: true` for the route `{id}`")
+        }
+        Keys::Ignored if route.policy.shadow => {
+            format!("set `shadow: false` for the route `{id}`, which is only observed")
         }
         Keys::Ignored => {
             format!("add {method} to the `methods` of `idempotency` of the route `{id}`")
@@ -278,6 +282,15 @@ mod tests {
             judge(&config, Method::PUT, "/orders").verdict,
             Verdict::Idempotent
         );
+    }
+
+    #[test]
+    fn what_is_only_observed_is_a_hole() {
+        let config = config(
+            "  - { id: a, path: /, shadow: true, backends: [{ url: \"http://127.0.0.1:1\" }], \
+             idempotency: { enforce: true } }\n",
+        );
+        assert!(judge(&config, Method::POST, "/a").is_hole());
     }
 
     #[test]
