@@ -127,7 +127,7 @@ async fn holds_afterwards(what: &str, seen: &Seen, gateway: &Gateway, upstream: 
     // The second look at an ambiguous reservation is the longest a client waits for one; an answer
     // that cannot be made durable takes `completion_grace`, here as long as `BEYOND`. The rest is
     // the machine's, which runs a server, eight clients and other tests beside.
-    let bound = STORE_TIMEOUT + BEYOND + ms(3_500);
+    let bound = STORE_TIMEOUT + BEYOND + ms(2_000);
     assert!(seen.slowest <= bound, "{what}: {:?}", seen.slowest);
     for (key, body) in &seen.acknowledged {
         let replay = gateway.send(&Request::pay(key)).await.expect(201);
@@ -188,7 +188,7 @@ async fn recovered(gateway: &Gateway) {
 /// killed with -9 and started. The gateway is never restarted.
 /// Evidence: while it is away, 503 within `store.timeout` + 1 s, no execution, GET passes. Afterwards
 /// every 201 that a client saw is replayed to the byte, and the upstream counts one for each key.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stops_freezes_or_dies() {
     for fault in ["stopped", "frozen", "killed"] {
         let mut server = Postgres::start();
@@ -219,7 +219,7 @@ async fn a_server_that_stops_freezes_or_dies() {
 /// Method: under load through a proxy the primary is killed, the standby promoted, the proxy pointed
 /// at it.
 /// Evidence: as above, on the promoted server.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standby_that_is_promoted() {
     let mut primary = Postgres::start();
     let standby = primary.standby("one");
@@ -255,7 +255,7 @@ async fn a_standby_that_is_promoted() {
 /// Method: a proxy lets the write through to the server, waits for its reply and swallows it: at the
 /// reservation (the marker is the key), and at the completion (the marker is in the answer).
 /// Evidence: the client gets its 201, the upstream counts one, the retry gets the same bytes.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_reply_to_a_commit_is_lost() {
     let server = Postgres::start();
     let proxy = FaultProxy::start(server.port()).await;
@@ -287,7 +287,7 @@ async fn the_reply_to_a_commit_is_lost() {
 /// Method: all connections cut; then answers 200 ms late; then nothing passes at all.
 /// Evidence: after a cut and under delay requests succeed; while nothing passes, 503 in time and no
 /// execution; afterwards new keys are taken.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_line_that_is_cut_slow_or_dead() {
     let server = Postgres::start();
     let proxy = FaultProxy::start(server.port()).await;
@@ -315,7 +315,7 @@ async fn a_line_that_is_cut_slow_or_dead() {
 /// and without.
 /// Evidence: with it the key is completed with the answer, without it unknown; one execution each;
 /// nothing is left in the spool.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_spool_keeps_what_the_store_cannot_take() {
     for spooled in [true, false] {
         let mut server = Postgres::start();
