@@ -23,6 +23,7 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderValue, StatusCode};
+use onlyonce::{Engine, EngineOptions, worker::reap};
 use onlyonce_core::{
     AttemptId, Fingerprint, Key, Policy, Recipe, Scope, StoredResponse,
     machine::{self, Request, Settled, Settlement},
@@ -37,6 +38,8 @@ use onlyonce_store::{
 const ROUNDS: usize = 3;
 const IN_FLIGHT: usize = 256;
 const PGBENCH_CLIENTS: usize = 64;
+/// Clients beside the reaper: a load that leaves the machine some room.
+const REAPED_BESIDE: usize = 8;
 const TIME: Duration = Duration::from_secs(4);
 const ANSWER: &str = r#"{"id":"pay_01jcq3y8w9f0t2v4x6z8b0d2f4","object":"payment","amount":129900,"amount_captured":129900,"currency":"eur","customer":"cus_9f8e7d6c5b4a3210","status":"succeeded","livemode":false,"created":1794787200,"receipt_url":"/receipts/01jcq3y8w9f0t2v4x6z8b0d2f4","metadata":{"basket":"b-20261115-000042","v":"3"}}"#;
 
@@ -331,4 +334,90 @@ fn main() {
          FROM pg_stat_user_tables WHERE relname = 'keys'",
     );
     println!("updates that stayed within their page: {hot} %");
+    reaping(&runtime, &server, &store, &next);
+    if std::env::var_os("ONLYONCE_SOAK").is_some_and(|value| value == "1") {
+        stored_keys(&runtime, &server, &store, &next);
+    }
+}
+
+/// Reservations beside a reaper that has as much to remove as arrives.
+fn reaping(
+    runtime: &tokio::runtime::Runtime,
+    server: &Postgres,
+    store: &Arc<PostgresStore>,
+    next: &Arc<AtomicU64>,
+) {
+    let shared: Arc<dyn Store> = store.clone();
+    let engine = runtime.block_on(async { Engine::start(shared, EngineOptions::default()) });
+    let mut found = Vec::new();
+    for _ in 0..ROUNDS {
+        server.sql("UPDATE onlyonce.keys SET expires_at = 1 WHERE state = 'completed'");
+        server.sql("UPDATE onlyonce.keys SET delete_at = 1 WHERE state = 'expired'");
+        let reserve = |times: Vec<(f64, f64)>| {
+            let mut reserved: Vec<f64> = times.into_iter().map(|(reserve, _)| reserve).collect();
+            (reserved.len(), p99(&mut reserved))
+        };
+        let (_, alone) = reserve(drive(runtime, store, REAPED_BESIDE, next));
+        let reaper = engine.clone();
+        let reaped = Arc::new(AtomicU64::new(0));
+        let count = reaped.clone();
+        let reaping = runtime.spawn(async move {
+            while let Ok((expired, deleted)) = reap::run_once(&reaper).await {
+                count.fetch_add((expired + deleted) as u64, Ordering::Relaxed);
+            }
+        });
+        let (arrived, beside) = reserve(drive(runtime, store, REAPED_BESIDE, next));
+        reaping.abort();
+        let removed = reaped.load(Ordering::Relaxed) as f64 / arrived as f64;
+        found.push((alone, beside, removed));
+    }
+    let of = |value: fn(&(f64, f64, f64)) -> f64| median(found.iter().map(value).collect());
+    println!(
+        "reserve, {REAPED_BESIDE} in flight: p99 {:.2} ms alone, {:.2} ms beside the reaper: {:.2}; \
+         rows reaped for each that arrived: {:.2}",
+        of(|f| f.0),
+        of(|f| f.1),
+        of(|f| f.1 / f.0),
+        of(|f| f.2)
+    );
+}
+
+/// What a new key costs when many are stored: rows without answers, so that they fit on a small disk.
+fn stored_keys(
+    runtime: &tokio::runtime::Runtime,
+    server: &Postgres,
+    store: &Arc<PostgresStore>,
+    next: &Arc<AtomicU64>,
+) {
+    let mut first = None;
+    for stored in [100_000_u64, 1_000_000, 10_000_000] {
+        let there: u64 = server
+            .sql("SELECT count(*) FROM onlyonce.keys")
+            .parse()
+            .unwrap();
+        server.sql(&format!(
+            "INSERT INTO onlyonce.keys (id, revision, tombstone_ttl, fence, generation, attempt_id, \
+             fingerprint, recipe, state, scope, key, route, method, path, created_at, row_version, \
+             negatives, inconclusive, dead_letter) \
+             SELECT substr(sha256(int8send(g) || 'stored'), 1, 16), 1, 1, 1, 1, \
+             substr(sha256(int8send(g)), 1, 16), sha256('x'), '\\x0102030405060708', 'expired', \
+             'global', 'stored-' || g, 'r', 'POST', '/payments', 1794787200000, 1, 0, 0, false \
+             FROM generate_series({there} + 1, {stored}) g"
+        ));
+        server.sql("VACUUM ANALYZE onlyonce.keys");
+        server.sql("CHECKPOINT");
+        let found = during(server, || drop(drive(runtime, store, IN_FLIGHT, next)));
+        let base = *first.get_or_insert(found);
+        let pages = "SELECT pg_size_pretty(pg_table_size('onlyonce.keys')) || ' and ' || \
+                     pg_size_pretty(pg_indexes_size('onlyonce.keys')) || ' of indexes'";
+        println!(
+            "{stored:>10} stored keys ({}): {:.0} keys/s, CPU {:.1} us ({:.2}), log {:.0} B ({:.2})",
+            server.sql(pages),
+            found.per_second,
+            found.cpu_micros,
+            found.cpu_micros / base.cpu_micros,
+            found.wal_bytes,
+            found.wal_bytes / base.wal_bytes
+        );
+    }
 }

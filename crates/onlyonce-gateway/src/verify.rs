@@ -21,6 +21,7 @@ mod profile;
 mod report;
 mod shown;
 mod target;
+mod tls;
 
 use std::{
     io::{self, BufRead, IsTerminal, Write},

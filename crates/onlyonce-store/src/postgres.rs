@@ -40,7 +40,7 @@ use crate::{
 pub use connect::Pooler;
 use connect::Target;
 use lane::{Lane, Shared};
-use queue::Queued;
+use queue::{Queued, Swap};
 use scan::Scanners;
 pub use schema::{Migrated, VERSION, script};
 use wake::Wake;
@@ -230,8 +230,12 @@ impl Store for PostgresStore {
     }
 
     async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
-        self.ask(queue::Queue::swap, (expected, Box::new(change)))
-            .await
+        let swap = Swap {
+            expected,
+            change: Box::new(change),
+            met_a_lock: false,
+        };
+        self.ask(queue::Queue::swap, swap).await
     }
 
     async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {

@@ -360,6 +360,34 @@ impl Postgres {
         self.let_go();
     }
 
+    /// From now on it takes encrypted connections only, but for those of [`sql`](Self::sql), which
+    /// ask for it by themselves.
+    pub fn encrypt(&self, certificate: &[u8], key: &[u8]) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let data = self.folder.join("data");
+        for (name, bytes) in [("server.crt", certificate), ("server.key", key)] {
+            let file = data.join(name);
+            fs::write(&file, bytes).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+            if let Some((uid, gid)) = self.user {
+                chown(&file, Some(uid), Some(gid)).unwrap();
+            }
+        }
+        let hba = data.join("pg_hba.conf");
+        fs::write(&hba, "hostssl all all 127.0.0.1/32 trust\n").unwrap();
+        self.sql("ALTER SYSTEM SET ssl = on");
+        self.sql("SELECT pg_reload_conf()");
+        until("PostgreSQL to take encrypted connections", || {
+            let mut command = Command::new(postgres_program("psql"));
+            command
+                .args(["-X", "-q", "-c", "SELECT 1", "-d"])
+                .arg(format!("{}?sslmode=require", self.url()))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            command.status().unwrap().success()
+        });
+    }
+
     /// Makes a standby the one that takes writes.
     pub fn promote(&self) {
         self.run_sql("postgres", "SELECT pg_promote()");

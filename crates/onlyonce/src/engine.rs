@@ -10,6 +10,7 @@ mod attempt_ids;
 mod breaker;
 mod operate;
 mod room;
+mod wait;
 mod waiters;
 
 use std::{
@@ -22,8 +23,7 @@ use std::{
 };
 
 use onlyonce_core::{
-    AttemptId, CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, ScopeHasher, Secret,
-    Timestamp,
+    AttemptId, CallerMark, Policy, Recipe, RecipeId, Record, Scope, ScopeHasher, Secret, Timestamp,
     machine::{self, Admission, Refusal},
     policy::OnInFlight,
     record::{Change, Revision, StoredResponse},
@@ -36,6 +36,7 @@ pub use arrival::Arrival;
 pub use attempt::{Attempt, Began, Ended, Kept};
 pub use attempt_ids::AttemptIds;
 pub use operate::OperateError;
+pub use wait::Woken;
 
 use crate::{
     at_once::in_time,
@@ -53,14 +54,9 @@ const MAX_ROUNDS: usize = 32;
 /// How much longer than its timeout the store may keep a request waiting when it has to be asked a
 /// second time whether the first write happened.
 const SECOND_LOOK: Duration = Duration::from_millis(500);
-/// The first and the longest pause between two looks of a waiter that nobody wakes.
-const FIRST_POLL: Duration = Duration::from_millis(50);
-const LONGEST_POLL: Duration = Duration::from_secs(1);
 
 /// Scopes of which it is kept at hand what the secret makes of them.
 const MAX_DERIVED: usize = 10_000;
-/// How long wake-ups are listened to after the last waiter has gone.
-const LINGER: Duration = Duration::from_secs(1);
 /// The unit in which room for request bodies is counted, in bytes.
 const GATHER_UNIT: usize = 1 << 10;
 /// Reservations at once that are looked after once they cannot be used.
@@ -528,115 +524,6 @@ impl Engine {
         self.0.recipes.lock().insert(id, recipe.clone());
         Ok(recipe)
     }
-
-    /// Waits until the key of `arrival` is no longer in flight or `deadline` has come; then says
-    /// what it would be told now, or `None` at the deadline. A full queue is a deadline at once.
-    ///
-    /// # Errors
-    /// [`Unavailable`] if the store cannot be read.
-    pub async fn wait(
-        &self,
-        arrival: &mut Arrival,
-        policy: &Policy,
-        deadline: tokio::time::Instant,
-    ) -> Result<Option<Woken>, Unavailable> {
-        let id = arrival.id();
-        let mut pause = FIRST_POLL;
-        let mut bounds = (policy.waiters_per_key, policy.waiters);
-        loop {
-            let client = arrival.client().clone();
-            let Some(mut place) = self.0.waiters.join(id, client, bounds) else {
-                return Ok(None);
-            };
-            // Whoever was woken for nothing does not lose its place to newcomers.
-            bounds = (usize::MAX, usize::MAX);
-            self.listen();
-            // Joined before looking, so that no wake-up falls between.
-            match self.look(arrival, policy).await? {
-                Some(Admitted::InFlight(_)) => {}
-                Some(other) => {
-                    self.0.waiters.wake_all(id);
-                    return Ok(Some(Woken::Answer(Box::new(other))));
-                }
-                None => return Ok(Some(Woken::AskAgain)),
-            }
-            tokio::select! {
-                biased;
-                () = place.woken() => pause = FIRST_POLL,
-                () = tokio::time::sleep_until(deadline) => return Ok(None),
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_POLL),
-            }
-        }
-    }
-
-    /// The record under `id`, once no attempt is running or `deadline` has come.
-    ///
-    /// # Errors
-    /// [`Unavailable`] if the store cannot be read.
-    pub async fn find(
-        &self,
-        id: RecordId,
-        deadline: tokio::time::Instant,
-    ) -> Result<Reply<Option<Record>>, Unavailable> {
-        let mut pause = FIRST_POLL;
-        loop {
-            let reply = self
-                .bounded_read(self.0.store.lookup(id))
-                .await
-                .map_err(Unavailable)?;
-            let running = reply.value.as_ref().is_some_and(machine::is_running);
-            if !running || tokio::time::Instant::now() >= deadline {
-                return Ok(reply);
-            }
-            tokio::time::sleep(pause.min(deadline - tokio::time::Instant::now())).await;
-            pause = (pause * 2).min(LONGEST_POLL);
-        }
-    }
-
-    /// Makes sure that the store's wake-ups reach the waiters.
-    fn listen(&self) {
-        let inner = &self.0;
-        if !inner.listening.swap(true, Ordering::SeqCst) {
-            let wakeups = inner.store.wakeups();
-            tokio::spawn(pass_on(
-                wakeups,
-                inner.waiters.clone(),
-                inner.listening.clone(),
-            ));
-        }
-    }
-
-    pub(crate) async fn look(
-        &self,
-        arrival: &mut Arrival,
-        policy: &Policy,
-    ) -> Result<Option<Admitted>, Unavailable> {
-        let reply = match self.0.store.peek(arrival.id()) {
-            Some(reply) => Reply {
-                now: reply.now,
-                value: Some(reply.value),
-            },
-            None => {
-                self.unless_open()?;
-                let looked = self.bounded_read(self.0.store.lookup(arrival.id())).await;
-                self.watched(looked).map_err(Unavailable)?
-            }
-        };
-        let Some(record) = reply.value else {
-            return Ok(None);
-        };
-        let recipe = self.recipe(record.recipe, policy).await?;
-        Ok(self.judge(&record, reply.now, arrival, policy, &recipe))
-    }
-}
-
-/// Why a wait ended before its deadline.
-#[derive(Debug)]
-pub enum Woken {
-    /// This is the answer.
-    Answer(Box<Admitted>),
-    /// The key may be free: ask with [`Engine::admit`].
-    AskAgain,
 }
 
 /// A second look that failed says nothing of the first write, even if it says that it wrote nothing.
@@ -673,33 +560,4 @@ async fn within<T>(
         let late = "the store did not answer in time";
         Err(StoreError::Ambiguous(late.into()))
     })
-}
-
-/// Hands the store's wake-ups to the waiters, until nobody waits. One is woken; if the key has
-/// settled for good, it wakes the others.
-async fn pass_on(
-    mut wakeups: tokio::sync::broadcast::Receiver<RecordId>,
-    waiters: Waiters,
-    listening: Arc<AtomicBool>,
-) {
-    use tokio::sync::broadcast::error::RecvError;
-    loop {
-        let heard = tokio::select! {
-            biased;
-            heard = wakeups.recv() => heard,
-            () = tokio::time::sleep(LINGER) => {
-                if waiters.total() == 0 {
-                    // One that joins at this moment starts another task, or polls.
-                    listening.store(false, Ordering::SeqCst);
-                    return;
-                }
-                continue;
-            }
-        };
-        match heard {
-            Ok(id) => waiters.wake_one(id),
-            Err(RecvError::Lagged(_)) => waiters.wake_everybody(),
-            Err(RecvError::Closed) => return,
-        }
-    }
 }

@@ -5,8 +5,8 @@
 //! decision is made by `onlyonce_core::machine`; the model adds only what an engine and a store do
 //! with it: compare a revision, swap, and guard the dispatch.
 //!
-//! Deliberately absent: the moment between guard and first byte (the residual),
-//! operators, and providers that lie.
+//! Deliberately absent: the moment between guard and first byte, which nothing on this side of the
+//! connection can close; operators, and providers that lie.
 
 mod act;
 mod engine;

@@ -67,6 +67,9 @@ pub(crate) struct VerifyArgs {
     /// How long one answer may take
     #[arg(long, default_value = "60s", value_parser = humantime::parse_duration)]
     pub(super) timeout: Duration,
+    /// Certificates to believe behind https:// beside the public ones, in PEM
+    #[arg(long, value_name = "FILE")]
+    pub(super) ca: Option<PathBuf>,
     /// Only these checks
     #[arg(long, value_name = "CHECK", value_delimiter = ',')]
     pub(super) only: Vec<Check>,

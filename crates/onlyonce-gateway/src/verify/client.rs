@@ -11,11 +11,16 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Body as _, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::{
-    io::AsyncWriteExt,
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     sync::Barrier,
     task::JoinSet,
     time::{Instant, timeout},
+};
+
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{ClientConfig, pki_types::ServerName},
 };
 
 use super::exchange::{Answer, Exchange, Outgoing};
@@ -23,30 +28,37 @@ use super::exchange::{Answer, Exchange, Outgoing};
 /// The largest answer that is read, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
+/// A connection, plain or secured.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
 /// Sends requests and keeps the time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub(super) struct Client {
+    tls: TlsConnector,
     started: Instant,
     /// From connecting to the end of the answer.
     timeout: Duration,
 }
 
 impl Client {
-    pub(super) fn new(timeout: Duration) -> Self {
+    pub(super) fn new(timeout: Duration, tls: Arc<ClientConfig>) -> Self {
         Self {
+            tls: tls.into(),
             started: Instant::now(),
             timeout,
         }
     }
 
     /// Sends `request` and reads its answer.
-    pub(super) async fn send(self, label: &'static str, request: Outgoing) -> Exchange {
-        self.send_after(label, request, None).await
+    pub(super) async fn send(&self, label: &'static str, request: Outgoing) -> Exchange {
+        self.clone().send_after(label, request, None).await
     }
 
     /// Sends all of them at the same moment: every connection is open before the first byte goes.
     pub(super) async fn send_at_once(
-        self,
+        &self,
         label: &'static str,
         requests: Vec<Outgoing>,
     ) -> Vec<Exchange> {
@@ -54,7 +66,7 @@ impl Client {
         let mut running = JoinSet::new();
         for request in requests {
             let barrier = Arc::clone(&barrier);
-            running.spawn(self.send_after(label, request, Some(barrier)));
+            running.spawn(self.clone().send_after(label, request, Some(barrier)));
         }
         let mut done = Vec::new();
         while let Some(exchange) = running.join_next().await {
@@ -70,7 +82,7 @@ impl Client {
         request: Outgoing,
         barrier: Option<Arc<Barrier>>,
     ) -> Exchange {
-        let connected = timeout(self.timeout, connect(&request)).await;
+        let connected = timeout(self.timeout, self.connect(&request)).await;
         if let Some(barrier) = barrier {
             barrier.wait().await;
         }
@@ -92,18 +104,34 @@ impl Client {
         }
     }
 
+    async fn connect(&self, request: &Outgoing) -> Result<Box<dyn Stream>, String> {
+        let endpoint = &request.endpoint;
+        let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await;
+        let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
+        let _ = stream.set_nodelay(true);
+        if !endpoint.tls {
+            return Ok(Box::new(stream));
+        }
+        let name = ServerName::try_from(endpoint.host.clone());
+        let name = name.map_err(|_| "no certificate can be for this host".to_owned())?;
+        let secured = self.tls.connect(name, stream).await;
+        let secured = secured.map_err(|error| format!("no secure connection: {error}"))?;
+        Ok(Box::new(secured))
+    }
+
     /// Sends `request`, waits for `after`, and hangs up without reading.
     pub(super) async fn hang_up(
-        self,
+        &self,
         label: &'static str,
         request: Outgoing,
         after: Duration,
     ) -> Exchange {
         let sent = self.started.elapsed();
         let outcome = async {
-            let mut stream = connect(&request).await?;
+            let mut stream = self.connect(&request).await?;
             let written = stream.write_all(&wire_form(&request)).await;
             written.map_err(|error| error.to_string())?;
+            stream.flush().await.map_err(|error| error.to_string())?;
             // An answer that comes before the time is over is left unread, as by a client that died.
             tokio::time::sleep(after).await;
             drop(stream);
@@ -124,16 +152,7 @@ impl Client {
     }
 }
 
-/// Whether the peer took the connection: for a first look, before anything is sent.
-pub(super) async fn connect(request: &Outgoing) -> Result<TcpStream, String> {
-    let endpoint = &request.endpoint;
-    let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await;
-    let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
-    let _ = stream.set_nodelay(true);
-    Ok(stream)
-}
-
-async fn exchange(stream: TcpStream, outgoing: &Outgoing) -> Result<Answer, String> {
+async fn exchange(stream: Box<dyn Stream>, outgoing: &Outgoing) -> Result<Answer, String> {
     let (mut sender, connection) = http1::Builder::new()
         .handshake(TokioIo::new(stream))
         .await

@@ -15,7 +15,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(25);
 const MOST_LOOKS: usize = 40;
 
 /// Reads the count until it stands still.
-pub(super) async fn settled(client: Client, at: &CountAt) -> anyhow::Result<u64> {
+pub(super) async fn settled(client: &Client, at: &CountAt) -> anyhow::Result<u64> {
     let mut last = read(client, at).await?;
     for _ in 0..MOST_LOOKS {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -28,7 +28,7 @@ pub(super) async fn settled(client: Client, at: &CountAt) -> anyhow::Result<u64>
     Ok(last)
 }
 
-async fn read(client: Client, at: &CountAt) -> anyhow::Result<u64> {
+async fn read(client: &Client, at: &CountAt) -> anyhow::Result<u64> {
     let request = Outgoing {
         method: Method::GET,
         endpoint: at.endpoint.clone(),

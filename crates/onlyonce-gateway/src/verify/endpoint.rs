@@ -1,4 +1,4 @@
-//! Where a request goes: an `http://` URL, taken apart once.
+//! Where a request goes: a URL, taken apart once.
 
 use std::net::IpAddr;
 
@@ -7,6 +7,8 @@ use http::Uri;
 /// Host, port, path and query of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Endpoint {
+    /// Whether it is `https://`.
+    pub(super) tls: bool,
     pub(super) host: String,
     pub(super) port: u16,
     /// Host and port as the `Host` header says them.
@@ -20,11 +22,6 @@ pub(super) struct Endpoint {
 pub(super) enum BadUrl {
     #[error("this is not a URL such as http://127.0.0.1:8080/payments")]
     NotAUrl,
-    #[error(
-        "https:// is not supported yet: name the plain http:// address of the API, or put a \
-         TLS-terminating proxy such as `socat TCP-LISTEN:8000,fork OPENSSL:HOST:443` in between"
-    )]
-    Tls,
     #[error("credentials do not belong into a URL: give them with --header")]
     UserInfo,
 }
@@ -32,11 +29,11 @@ pub(super) enum BadUrl {
 impl Endpoint {
     pub(super) fn parse(url: &str) -> Result<Self, BadUrl> {
         let uri: Uri = url.parse().map_err(|_| BadUrl::NotAUrl)?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(BadUrl::Tls),
+        let tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
             _ => return Err(BadUrl::NotAUrl),
-        }
+        };
         let authority = uri.authority().ok_or(BadUrl::NotAUrl)?;
         if authority.as_str().contains('@') {
             return Err(BadUrl::UserInfo);
@@ -48,8 +45,9 @@ impl Endpoint {
             uri.path()
         };
         Ok(Self {
+            tls,
             host: host.trim_matches(['[', ']']).to_owned(),
-            port: uri.port_u16().unwrap_or(80),
+            port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }),
             authority: authority.as_str().to_owned(),
             path: path.to_owned(),
             query: uri.query().map(str::to_owned),
@@ -67,7 +65,8 @@ impl Endpoint {
     /// The URL for people. A query may hold a credential, so it is left out.
     pub(super) fn shown(&self) -> String {
         let query = if self.query.is_some() { "?…" } else { "" };
-        format!("http://{}{}{query}", self.authority, self.path)
+        let scheme = if self.tls { "https" } else { "http" };
+        format!("{scheme}://{}{}{query}", self.authority, self.path)
     }
 
     /// The same with one more parameter in the query.
@@ -118,7 +117,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_says_why() {
-        assert_eq!(Endpoint::parse("https://a/"), Err(BadUrl::Tls));
+        let tls = Endpoint::parse("https://a/").unwrap();
+        assert!(tls.tls && tls.port == 443);
         assert_eq!(Endpoint::parse("http://u:p@a/"), Err(BadUrl::UserInfo));
         for text in ["", "/payments", "ftp://a/", "http://"] {
             assert_eq!(Endpoint::parse(text), Err(BadUrl::NotAUrl), "{text}");

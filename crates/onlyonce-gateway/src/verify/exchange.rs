@@ -160,7 +160,7 @@ impl Exchange {
     pub(super) fn outcome(&self) -> String {
         match &self.answer {
             Ok(answer) => answer.status.as_u16().to_string(),
-            Err(why) => format!("no answer ({why})"),
+            Err(why) => format!("nothing ({why})"),
         }
     }
 }

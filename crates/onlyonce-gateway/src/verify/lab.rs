@@ -81,7 +81,7 @@ impl Lab {
     /// When the API does not do what every check builds on.
     pub(super) async fn open(target: Target, progress: ProgressBar) -> anyhow::Result<Self> {
         let mut lab = Self {
-            client: Client::new(target.timeout),
+            client: Client::new(target.timeout, target.tls.clone()),
             target,
             sent: AtomicUsize::new(0),
             next: Mutex::new(Instant::now()),
@@ -154,7 +154,8 @@ impl Lab {
     /// Sends `first`, and `second` while `first` is running, if it runs long enough.
     pub(super) async fn overlap(&self, first: Outgoing, second: Outgoing) -> (Exchange, Exchange) {
         self.pace(2).await;
-        let first = tokio::spawn(self.client.send("first, slow", first));
+        let client = self.client.clone();
+        let first = tokio::spawn(async move { client.send("first, slow", first).await });
         tokio::time::sleep(HEAD_START).await;
         let second = self.client.send("while it runs", second).await;
         match first.await {
@@ -172,7 +173,7 @@ impl Lab {
     /// Looks at the count before something is sent.
     pub(super) async fn watch(&self) -> anyhow::Result<Watch> {
         Ok(Watch(match &self.target.count {
-            Some(at) => Some(count::settled(self.client, at).await?),
+            Some(at) => Some(count::settled(&self.client, at).await?),
             None => None,
         }))
     }
@@ -184,7 +185,7 @@ impl Lab {
         exchanges: &[&Exchange],
     ) -> anyhow::Result<Executed> {
         if let (Some(before), Some(at)) = (watch.0, &self.target.count) {
-            let now = count::settled(self.client, at).await?;
+            let now = count::settled(&self.client, at).await?;
             return Ok(Executed {
                 times: Some(now.saturating_sub(before)),
                 sure: Sure::Counted,
@@ -256,10 +257,13 @@ fn accepted(exchange: &Exchange) -> anyhow::Result<u16> {
     if exchange.succeeded() {
         return Ok(exchange.status());
     }
-    bail!(
-        "the API answered {} to the plain request; it has to work before it can be retried",
-        exchange.outcome()
-    )
+    match &exchange.answer {
+        Err(why) => bail!("the API did not answer the plain request: {why}"),
+        Ok(answer) => bail!(
+            "the API answered {} to the plain request; it has to work before it can be retried",
+            answer.status.as_u16()
+        ),
+    }
 }
 
 /// A key as clients make them.

@@ -140,3 +140,19 @@ fn escape(text: &str) -> String {
     }
     escaped
 }
+
+#[cfg(test)]
+mod tests {
+    use super::escape;
+
+    #[test]
+    fn what_an_api_says_cannot_become_markup() {
+        let said = "<script>alert('x')</script> & \"\u{1b}[31m\n";
+        let escaped = escape(said);
+        assert!(
+            !escaped.contains(['<', '>', '"', '\'', '\u{1b}']),
+            "{escaped}"
+        );
+        assert!(escaped.contains("&lt;script&gt;") && escaped.ends_with('\n'));
+    }
+}

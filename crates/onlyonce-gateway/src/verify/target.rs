@@ -1,9 +1,10 @@
 //! What is examined, and by what rules: the arguments, read once, valid ever after.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use http::{HeaderName, HeaderValue, Method, header};
+use tokio_rustls::rustls::ClientConfig;
 
 use super::{
     args::VerifyArgs,
@@ -12,6 +13,7 @@ use super::{
     endpoint::Endpoint,
     exchange::Outgoing,
     profile::Rules,
+    tls,
 };
 
 /// Requests per second to another machine unless said otherwise.
@@ -38,6 +40,8 @@ pub(super) struct Target {
     /// Requests per second on average.
     pub(super) rate: u32,
     pub(super) timeout: Duration,
+    /// Whom to believe behind `https://`.
+    pub(super) tls: Arc<ClientConfig>,
     cases: Vec<Case>,
 }
 
@@ -96,6 +100,7 @@ impl Target {
             duplicates: usize::from(args.duplicates),
             rate: 0,
             timeout: args.timeout,
+            tls: tls::trusting(args.ca.as_deref())?,
             cases: Case::collect(&args.case)?,
         };
         let default = match target.is_loopback() {

@@ -17,6 +17,15 @@ pub(crate) enum Action {
 impl Action {
     pub(crate) const ALL: [Self; 3] = [Self::Abort, Self::Kill, Self::Stop];
 
+    /// The actions of row `row` of the table. With `turns`, one of them, each in its turn.
+    pub(crate) fn of_row(row: usize, turns: bool) -> Vec<Self> {
+        if turns {
+            vec![Self::ALL[row % Self::ALL.len()]]
+        } else {
+            Self::ALL.into()
+        }
+    }
+
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Abort => "abort",
@@ -76,7 +85,7 @@ pub(crate) enum Ends {
     Unknown,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) point: &'static str,
     /// Which hit of the point.
@@ -95,11 +104,35 @@ impl Case {
     }
 }
 
-/// Every case.
+/// Every case on PostgreSQL: the same, but for the points of the store.
+///
+/// Where SQLite begins, applies and commits, PostgreSQL is sent one statement. Nothing is durable
+/// before it, and everything after it.
+pub(crate) fn postgres_cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = Vec::new();
+    for case in sqlite_cases() {
+        let point = match case.point {
+            "sqlite.insert.begin" | "sqlite.insert.applied" => "postgres.insert.before",
+            "sqlite.insert.committed" => "postgres.insert.after",
+            "sqlite.swap.begin" | "sqlite.swap.applied" => "postgres.swap.before",
+            "sqlite.swap.committed" => "postgres.swap.after",
+            "sqlite.append.begin" | "sqlite.append.applied" => "postgres.append.before",
+            "sqlite.append.committed" => "postgres.append.after",
+            other => other,
+        };
+        let case = Case { point, ..case };
+        if !cases.contains(&case) {
+            cases.push(case);
+        }
+    }
+    cases
+}
+
+/// Every case on SQLite.
 ///
 /// After a crash everything between a durable reservation and a durable end is unknown: whoever
 /// might know is dead. After a pause nothing is unknown that the process itself had in hand.
-pub(crate) fn cases() -> Vec<Case> {
+pub(crate) fn sqlite_cases() -> Vec<Case> {
     [
         // A reservation and its completion.
         ("engine.reserve.insert.before", 1, Plain, Executed, Executed),

@@ -1,6 +1,6 @@
 //! One case: to the point, over it, and what stands afterwards.
 
-use std::{os::unix::process::ExitStatusExt, path::Path, sync::Arc};
+use std::{os::unix::process::ExitStatusExt, path::Path, rc::Rc, sync::Arc};
 
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::{
     cases::{Action, Case, Ends, Scenario},
     harness::{Gateway, REPLAYED, Response, Setup, Upstream, eventually, ms},
+    place::Place,
     scenario::{Back, KEY, STORE_TIMEOUT},
 };
 
@@ -34,15 +35,15 @@ impl std::fmt::Display for Ended {
     }
 }
 
-pub(crate) async fn run(case: Case, action: Action) -> Ended {
+pub(crate) async fn run(case: Case, action: Action, place: Rc<Place>) -> Ended {
     let scenario = case.scenario;
     let back = scenario.back();
     let folder = TempDir::new().expect("a folder for the sign");
     let sign = folder.path().join("hit");
-    let mut gateway = start(&case, action, &back, &sign).await;
+    let mut gateway = start(&case, action, &place, &back, &sign).await;
 
     let (seen, woken) = tokio::join!(
-        scenario.drive(&gateway, &back),
+        scenario.drive(&gateway, &place, &back),
         over_the_point(&gateway, action, &sign)
     );
     assert_eq!(
@@ -66,13 +67,15 @@ pub(crate) async fn run(case: Case, action: Action) -> Ended {
     {
         gateway.until_state(KEY, state).await;
     }
-    let ended = settle(scenario, &gateway, &upstream, &seen, began).await;
+    // A sweep may come before the woken gateway has said what it knows.
+    let passes = action == Action::Stop && case.after(action) != Ends::Unknown;
+    let ended = settle(scenario, &gateway, &upstream, &seen, began, passes).await;
     assert_eq!(gateway.count_in_state("in_progress").await, 0);
     ended
 }
 
 /// A gateway that will come by the point.
-async fn start(case: &Case, action: Action, back: &Back, sign: &Path) -> Gateway {
+async fn start(case: &Case, action: Action, place: &Place, back: &Back, sign: &Path) -> Gateway {
     let wish = format!("{}:{}={}", case.point, case.nth, action.word());
     let env = [
         (STORE_TIMEOUT, case.scenario.store_timeout()),
@@ -82,7 +85,7 @@ async fn start(case: &Case, action: Action, back: &Back, sign: &Path) -> Gateway
             sign.to_str().expect("a plain path"),
         ),
     ];
-    let mut setup = case.scenario.setup();
+    let mut setup = place.of(case.scenario.setup());
     if !case.scenario.begins_with_a_crash() {
         for (name, value) in env {
             setup = setup.env(name, value);
@@ -116,7 +119,8 @@ async fn start_at_last(setup: Setup, url: &str) -> Gateway {
 /// Returns when the point was hit; after a stop, when the gateway has been woken, and since when.
 async fn over_the_point(gateway: &Gateway, action: Action, sign: &Path) -> Option<Instant> {
     eventually("the point to be reached", async || {
-        sign.exists().then_some(())
+        let written = std::fs::read(sign).is_ok_and(|name| !name.is_empty());
+        written.then_some(())
     })
     .await;
     if action != Action::Stop {
@@ -132,13 +136,14 @@ async fn over_the_point(gateway: &Gateway, action: Action, sign: &Path) -> Optio
 }
 
 /// Retries until the key says something final, and holds that against what was seen before. The
-/// gateway runs since `began`.
+/// gateway runs since `began`. An unknown outcome is final unless it `passes`.
 async fn settle(
     scenario: Scenario,
     gateway: &Gateway,
     upstream: &Upstream,
     seen: &[Response],
     began: Instant,
+    passes: bool,
 ) -> Ended {
     // Where only a retry notices the lapsed lease, there is nothing to see without one.
     if scenario != Scenario::LapsedRetry {
@@ -154,7 +159,9 @@ async fn settle(
     let last = eventually("a final answer", async || {
         let answer = gateway.try_send(&request).await.ok()?;
         let retry = answer.header("stripe-should-retry") == Some("true");
-        (!retry).then_some(answer)
+        let unknown = answer.status == 409 && answer.code() == "idempotency_outcome_unknown";
+        let open = retry || (unknown && passes);
+        (!open).then_some(answer)
     })
     .await;
     let took = began.elapsed();

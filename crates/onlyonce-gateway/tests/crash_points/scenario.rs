@@ -1,12 +1,11 @@
 //! What is done to the gateway so that it comes by the point.
 
-use std::path::Path;
-
 use serde_json::json;
 
 use crate::{
     cases::Scenario,
     harness::{Gateway, Request, Response, Script, Setup, Upstream, ms, upstream::ClosedPort},
+    place::Place,
 };
 
 pub(crate) const KEY: &str = "k";
@@ -72,7 +71,8 @@ impl Scenario {
         let setup = setup.store_options(&format!("timeout: \"${{{STORE_TIMEOUT}}}\""));
         match self {
             Self::TimedOut => setup.route("timeout: 500ms"),
-            Self::Overtaken => setup.route("timeout: 300ms"),
+            // Long enough for a reservation on a busy machine.
+            Self::Overtaken => setup.route("timeout: 600ms"),
             _ => setup,
         }
     }
@@ -80,7 +80,7 @@ impl Scenario {
     /// How long the store may take, until the point was reached.
     pub(crate) fn store_timeout(self) -> &'static str {
         match self {
-            // Shorter than SQLite itself waits for a lock.
+            // Shorter than what the store itself waits for.
             Self::Ambiguous => "100ms",
             Self::Impatient => "600ms",
             _ => "2s",
@@ -138,7 +138,12 @@ impl Scenario {
 
     /// Makes the requests. Returns the answers that clients saw and that must be seen again; the
     /// gateway may be gone at any moment.
-    pub(crate) async fn drive(self, gateway: &Gateway, back: &Back) -> Vec<Response> {
+    pub(crate) async fn drive(
+        self,
+        gateway: &Gateway,
+        place: &Place,
+        back: &Back,
+    ) -> Vec<Response> {
         let request = self.request();
         let mut seen = Vec::new();
         match self {
@@ -173,9 +178,9 @@ impl Scenario {
                 seen.extend(gateway.try_send(&request).await);
             }
             Self::Ambiguous => {
-                let lock = write_lock(&gateway.folder().path().join("onlyonce.db"));
+                let held = place.hold_reservations(gateway).await;
                 let told = gateway.try_send(&request).await;
-                drop(lock);
+                drop(held);
                 if let Ok(told) = told {
                     seen.push(told.refused(503, "idempotency_store_unavailable"));
                 }
@@ -202,14 +207,4 @@ async fn release(gateway: &Gateway) {
     let path = format!("/idempotency/keys/{}/resolve", gateway.id(KEY).await);
     let word = json!({"outcome": "failed_retryable", "reason": "not in the ledger"});
     gateway.admin_post(&path, &word).await.expect(200);
-}
-
-/// Keeps everybody else from writing to the database until dropped.
-fn write_lock(path: &Path) -> rusqlite::Connection {
-    let connection = rusqlite::Connection::open(path).expect("the gateway's database");
-    connection.busy_timeout(ms(1_000)).expect("a patient lock");
-    connection
-        .execute_batch("BEGIN IMMEDIATE")
-        .expect("the write lock");
-    connection
 }

@@ -332,7 +332,12 @@ async fn a_spool_keeps_what_the_store_cannot_take() {
         upstream.release();
         let told = first.await.unwrap();
         told.refused(503, "idempotency_outcome_unknown");
-        let files = || std::fs::read_dir(&spool).map_or(0, Iterator::count);
+        // One that is being written has another ending.
+        let files = || {
+            let entries = std::fs::read_dir(&spool).into_iter().flatten().flatten();
+            let whole = entries.filter(|entry| entry.path().extension() == Some("result".as_ref()));
+            whole.count()
+        };
         if spooled {
             eventually("the result to be in the spool", async || {
                 (files() == 1).then_some(())

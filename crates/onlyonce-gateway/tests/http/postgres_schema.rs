@@ -131,3 +131,33 @@ async fn levels() {
         assert!(logs.contains("demands a store of level sync"), "{logs}");
     }
 }
+
+/// Goal: the way to the server can be encrypted, and the server proven.
+///
+/// Method: a server that takes encrypted connections only, with a certificate of a CA of the tests;
+/// the right CA, no CA, and a connection in plain text.
+/// Evidence: with the CA the gateway serves, and the server says that the connection is encrypted;
+/// otherwise it does not start.
+#[tokio::test]
+async fn tls() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/http/verify/tls");
+    let server = Postgres::start();
+    server.encrypt(
+        &std::fs::read(format!("{folder}/server.pem")).unwrap(),
+        &std::fs::read(format!("{folder}/server.key")).unwrap(),
+    );
+    let upstream = Upstream::start();
+    let with = |options: &str| Setup::with("").store(&format!("{}?{options}", server.url()));
+    let proven = with(&format!("sslmode=verify-full&sslrootcert={folder}/ca.pem"));
+    let gateway = proven.start(&upstream).await;
+    gateway.send(&Request::pay("k")).await.expect(201);
+    let encrypted = server.sql(
+        "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
+         WHERE application_name = 'onlyonce'",
+    );
+    assert_eq!(encrypted, "t");
+    for other in ["sslmode=verify-full", "sslmode=disable"] {
+        refused(&upstream, with(other)).await;
+    }
+    assert_eq!(upstream.executions(), 1);
+}

@@ -4,6 +4,7 @@
 //! everything right except for what it is told, and against the gateway in each dialect. Evidence:
 //! the verdicts in `--json` and the exit code.
 
+mod front;
 mod stub;
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
@@ -13,9 +14,10 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use crate::{
-    harness::{Gateway, Setup, process::binary},
+    harness::{Gateway, Setup, clients::key_of, process::binary},
     postgres::database,
 };
+use front::Front;
 use stub::{Defect, Stub};
 
 /// A run of the real binary may take this long.
@@ -89,8 +91,11 @@ fn all_about(stub: &Stub, other: &str, second: Option<&str>) -> Vec<String> {
         "--json".to_owned(),
         format!("--count-url={}", stub.url("/count")),
         "--count-pointer=/executed".to_owned(),
-        "--header=Authorization: Bearer one".to_owned(),
-        "--second-caller-header=Authorization: Bearer two".to_owned(),
+        format!("--header=Authorization: Bearer {}", key_of("one")),
+        format!(
+            "--second-caller-header=Authorization: Bearer {}",
+            key_of("two")
+        ),
         format!("--other-url={other}"),
         "--duplicates=20".to_owned(),
     ];
@@ -197,6 +202,30 @@ async fn two_gateways_are_green_in_each_dialect() {
     }
 }
 
+/// With clients of their own, each caller's key is another key: both are executed, neither sees the
+/// other's answer.
+#[tokio::test]
+async fn clients_of_their_own_have_executions_of_their_own() {
+    let stub = Stub::start(Defect::Replay).await;
+    let gateway = Setup::with("enforce: true")
+        .clients(&["one", "two"])
+        .start_before(&stub.url(""))
+        .await;
+    let url = format!("http://{}/pay", gateway.data());
+    let mut arguments = all_about(&stub, &url, None);
+    arguments.push("--only=other-caller,missing-key,replay".to_owned());
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let run = verify(&url, &arguments).await;
+    assert_eq!(run.other_than(&["pass"]), Vec::<String>::new());
+    let document = run.json();
+    let checks = document["checks"].as_array().unwrap();
+    let other = checks
+        .iter()
+        .find(|one| one["id"] == "other-caller")
+        .unwrap();
+    assert_eq!(other["seen"], "each caller has an execution of their own");
+}
+
 #[tokio::test]
 async fn without_a_count_answers_tell_executions_apart() {
     let stub = Stub::start(Defect::Replay).await;
@@ -262,6 +291,24 @@ async fn credentials_are_in_no_output() {
     assert_eq!(run.code, Some(1));
 }
 
+/// Behind TLS the same, and a certificate that nobody vouches for is not believed.
+#[tokio::test]
+async fn https_is_spoken_and_certificates_are_checked() {
+    let stub = Stub::start(Defect::None).await;
+    let front = Front::start(stub.address()).await;
+    let url = front.url("/pay");
+    let ca = concat!(
+        "--ca=",
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/http/verify/tls/ca.pem"
+    );
+    let run = verify(&url, &["--json", "--only=replay,concurrent,hang-up", ca]).await;
+    assert_eq!(run.other_than(&["pass"]), Vec::<String>::new());
+    let run = verify(&url, &[]).await;
+    assert_eq!(run.code, Some(2));
+    assert!(run.err.contains("no secure connection"), "{}", run.err);
+}
+
 #[tokio::test]
 async fn another_machine_is_not_touched_without_asking() {
     // An address for documentation, where nobody is.
@@ -277,11 +324,7 @@ async fn a_run_that_cannot_be_made_says_why() {
     let (pay, missing) = (stub.url("/pay"), stub.url("/nothing"));
     let still = format!("--count-url={}", stub.url("/still"));
     for (url, arguments, words) in [
-        (
-            "https://localhost/pay",
-            vec![],
-            "https:// is not supported yet",
-        ),
+        (pay.as_str(), vec!["--ca={dir}/none.pem"], "--ca"),
         (pay.as_str(), vec!["--case=fast=header:a: b"], "fast"),
         (
             pay.as_str(),

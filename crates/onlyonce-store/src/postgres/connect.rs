@@ -28,6 +28,9 @@ const SETTINGS: [(&str, &str); 6] = [
     ("default_transaction_isolation", "read committed"),
 ];
 
+/// How long a statement waits for a row that somebody holds locked.
+const LOCK_TIMEOUT_MILLIS: u128 = 100;
+
 /// How statements reach the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pooler {
@@ -63,9 +66,10 @@ impl Target {
                     .application_name("onlyonce")
                     .disable_statement_logging();
                 Ok(match pooler {
-                    Pooler::None => options
-                        .options(SETTINGS)
-                        .options([("statement_timeout", timeout.as_millis())]),
+                    Pooler::None => options.options(SETTINGS).options([
+                        ("statement_timeout", timeout.as_millis()),
+                        ("lock_timeout", LOCK_TIMEOUT_MILLIS),
+                    ]),
                     // A pooler refuses start-up settings that it does not know.
                     Pooler::Transaction => {
                         options.extra_float_digits(None).statement_cache_capacity(0)
@@ -161,7 +165,8 @@ impl Target {
             .map(|(name, value)| format!("SET LOCAL {name} = {value}"))
             .collect();
         sqlx::AssertSqlSafe(format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = {}; {}",
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = {}; \
+             SET LOCAL lock_timeout = {LOCK_TIMEOUT_MILLIS}; {}",
             self.0.timeout.as_millis(),
             settings.join("; ")
         ))

@@ -13,16 +13,6 @@ input AS MATERIALIZED (
         caller, state, scope, key, route, method, path, created_at, last_run_at, lease_until
     )
 ),
-found AS MATERIALIZED (
-    SELECT
-        k.id, k.row_version, k.scope, k.key, k.route, k.method, k.path, k.revision, k.state,
-        k.attempt_id, k.fence, k.generation, k.fingerprint, k.recipe, k.caller,
-        k.tombstone_ttl, k.last_error, k.created_at, k.last_run_at, k.completed_at,
-        k.expires_at, k.lease_until, k.unknown_since, k.reconcile_after, k.delete_at,
-        k.response_status, k.response_bytes, k.response_head, k.evidence, k.negatives,
-        k.inconclusive, k.dead_letter, k.response_body
-    FROM input i JOIN onlyonce.keys k ON k.id = i.id
-),
 inserted AS (
     INSERT INTO onlyonce.keys (
         id, revision, tombstone_ttl, fence, generation, attempt_id, fingerprint, recipe,
@@ -37,10 +27,20 @@ inserted AS (
         CASE WHEN i.lease_until < 0 THEN c.now - i.lease_until - 1 ELSE i.lease_until END, 1,
         0, 0, false
     FROM input i, clock c
-    WHERE i.id NOT IN (SELECT f.id FROM found f)
     ORDER BY i.id
     ON CONFLICT (id) DO NOTHING
     RETURNING n, id
+),
+found AS MATERIALIZED (
+    SELECT
+        k.id, k.row_version, k.scope, k.key, k.route, k.method, k.path, k.revision, k.state,
+        k.attempt_id, k.fence, k.generation, k.fingerprint, k.recipe, k.caller,
+        k.tombstone_ttl, k.last_error, k.created_at, k.last_run_at, k.completed_at,
+        k.expires_at, k.lease_until, k.unknown_since, k.reconcile_after, k.delete_at,
+        k.response_status, k.response_bytes, k.response_head, k.evidence, k.negatives,
+        k.inconclusive, k.dead_letter, k.response_body
+    FROM input i JOIN onlyonce.keys k ON k.id = i.id
+    WHERE i.id NOT IN (SELECT n.id FROM inserted n)
 ),
 made_live AS (
     INSERT INTO onlyonce.live (n) SELECT n FROM inserted

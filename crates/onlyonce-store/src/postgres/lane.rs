@@ -19,7 +19,7 @@ use super::{
         Batch, Queue, Queued, QueuedAppend, QueuedDelete, QueuedInsert, QueuedLookup, QueuedSwap,
     },
     row::{self, Inserts, Journal, Swaps},
-    statement::{self, Statement},
+    statement::{self, How, Statement},
     wake::Wake,
 };
 use crate::{Inserted, Reply, StoreError, Swapped, failpoint};
@@ -78,7 +78,8 @@ impl Lane {
             self.shared.queue.pass_on();
             match batch {
                 Batch::Inserts(group) => self.inserts(group).await,
-                Batch::Swaps(group) => self.swaps(group).await,
+                Batch::Completions(group) => self.swaps(group, How::Complete).await,
+                Batch::Swaps(group) => self.swaps(group, How::Any).await,
                 Batch::Lookups(group) => self.lookups(group).await,
                 Batch::Deletes(group) => self.deletes(group).await,
                 Batch::Append(one) => self.append(one).await,
@@ -148,6 +149,13 @@ impl Lane {
             Ok(answer) => self.inserted(leaders, followers, &answer),
             Err(failure) => {
                 leaders.extend(followers.into_values().flatten());
+                if matches!(failure, Failure::Locked(_)) {
+                    // Somebody is inserting one of these keys and takes long about it.
+                    leaders
+                        .into_iter()
+                        .for_each(|one| self.shared.queue.insert(one));
+                    return;
+                }
                 if failure.may_be_a_neighbours() && leaders.len() > 1 {
                     let rest = leaders.split_off(leaders.len() / 2);
                     Box::pin(self.inserts(leaders)).await;
@@ -215,8 +223,12 @@ impl Lane {
         }
     }
 
-    async fn swaps(&mut self, mut group: Vec<QueuedSwap>) {
-        group.sort_by_key(|queued| queued.work.1.draft.record.id);
+    async fn swaps(&mut self, mut group: Vec<QueuedSwap>, how: How) {
+        group.sort_by_key(id_of);
+        let how = match group.iter().any(|queued| queued.work.met_a_lock) {
+            true => How::Skipping,
+            false => how,
+        };
         // One change of a row in one statement; the others find out how it went in the next.
         let mut batch: Vec<QueuedSwap> = Vec::with_capacity(group.len());
         for queued in group {
@@ -228,21 +240,23 @@ impl Lane {
         let mut rows = Swaps::default();
         batch
             .iter()
-            .for_each(|queued| rows.push(queued.work.0, &queued.work.1));
+            .for_each(|queued| rows.push(queued.work.expected, &queued.work.change));
         if rows.is_empty() {
             return;
         }
         failpoint!("postgres.swap.before");
-        let outcome = self.ask(statement::swap(rows)).await;
+        let outcome = self.ask(statement::swap(rows, how)).await;
         failpoint!("postgres.swap.after");
         let written = outcome.and_then(|answer| written_ids(&answer).map_err(Failure::Lost));
         let (now, written) = match written {
             Ok(written) => written,
             Err(failure) => {
-                if failure.may_be_a_neighbours() && batch.len() > 1 {
+                if matches!(failure, Failure::Locked(_)) && how != How::Skipping {
+                    Box::pin(self.swaps(batch, How::Skipping)).await;
+                } else if failure.may_be_a_neighbours() && batch.len() > 1 {
                     let rest = batch.split_off(batch.len() / 2);
-                    Box::pin(self.swaps(batch)).await;
-                    Box::pin(self.swaps(rest)).await;
+                    Box::pin(self.swaps(batch, how)).await;
+                    Box::pin(self.swaps(rest, how)).await;
                 } else {
                     refuse(batch, || failure.of_a_write());
                 }
@@ -256,7 +270,7 @@ impl Lane {
                 others.push(queued);
                 continue;
             }
-            let record = queued.work.1.draft.stamp(now);
+            let record = queued.work.change.draft.stamp(now);
             self.shared.wake.settled(record.id);
             let value = Swapped::Done(record);
             let _ = queued.answer.send(Ok(Reply { now, value }));
@@ -283,8 +297,10 @@ impl Lane {
         for queued in others {
             let value = match found.remove(&id_of(&queued)) {
                 // Its revision is right, so somebody holds it locked: it is alive.
-                Some(Found::There(record)) if record.revision == queued.work.0 => {
+                Some(Found::There(record)) if record.revision == queued.work.expected => {
                     let shared = self.shared.clone();
+                    let mut queued = queued;
+                    queued.work.met_a_lock = true;
                     tokio::spawn(async move {
                         tokio::time::sleep(LOCKED_PAUSE).await;
                         shared.queue.swap(queued);
@@ -363,7 +379,7 @@ impl Lane {
 }
 
 fn id_of(queued: &QueuedSwap) -> RecordId {
-    queued.work.1.draft.record.id
+    queued.work.change.draft.record.id
 }
 
 /// What is told to an insert that found `record`. Scope and key are compared, whatever the index is

@@ -4,8 +4,9 @@
 use std::collections::VecDeque;
 
 use onlyonce_core::{
-    Record, RecordId,
+    Record, RecordId, State, StoredResponse,
     record::{Change, Draft, JournalEntry, Revision},
+    time::Stamp,
 };
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
@@ -28,14 +29,46 @@ pub(super) struct Queued<W, T> {
 }
 
 pub(super) type QueuedInsert = Queued<Box<Draft>, Reply<Inserted>>;
-pub(super) type QueuedSwap = Queued<(Revision, Box<Change>), Reply<Swapped>>;
+pub(super) type QueuedSwap = Queued<Swap, Reply<Swapped>>;
 pub(super) type QueuedLookup = Queued<RecordId, Reply<Option<Record>>>;
 pub(super) type QueuedDelete = Queued<(RecordId, Revision), bool>;
 pub(super) type QueuedAppend = Queued<Vec<JournalEntry>, ()>;
 
+/// A change, and from which revision.
+pub(super) struct Swap {
+    pub(super) expected: Revision,
+    pub(super) change: Box<Change>,
+    /// Whether its row was locked when it was tried.
+    pub(super) met_a_lock: bool,
+}
+
+impl Swap {
+    /// Whether it does no more than complete a key that was in progress.
+    fn only_completes(&self) -> bool {
+        let record = &self.change.draft.record;
+        let stamps = &self.change.draft.stamps;
+        let cleared = [
+            stamps.lease_until,
+            stamps.unknown_since,
+            stamps.reconcile_after,
+            stamps.delete_at,
+        ];
+        record.state == State::Completed
+            && record.revision == self.expected.next()
+            && self.change.journal.is_empty()
+            && record.last_error.is_none()
+            && record.evidence.is_none()
+            && (record.negatives, record.inconclusive, record.dead_letter) == (0, 0, false)
+            && cleared.iter().all(|stamp| *stamp == Stamp::Never)
+            && matches!(stamps.completed_at, Stamp::In(_))
+            && !self.met_a_lock
+    }
+}
+
 /// Operations of one kind that go together.
 pub(super) enum Batch {
     Inserts(Vec<QueuedInsert>),
+    Completions(Vec<QueuedSwap>),
     Swaps(Vec<QueuedSwap>),
     Lookups(Vec<QueuedLookup>),
     Deletes(Vec<QueuedDelete>),
@@ -76,11 +109,17 @@ impl<W, T> Line<Queued<W, T>> {
     }
 }
 
+fn weight(swap: &Swap) -> u64 {
+    let response = swap.change.draft.record.response.as_deref();
+    response.map_or(0, StoredResponse::stored_bytes)
+}
+
 #[derive(Default)]
 struct Lines {
     arrived: u64,
     waiting: usize,
     inserts: Line<QueuedInsert>,
+    completions: Line<QueuedSwap>,
     swaps: Line<QueuedSwap>,
     lookups: Line<QueuedLookup>,
     deletes: Line<QueuedDelete>,
@@ -91,6 +130,7 @@ impl Lines {
     fn take(&mut self) -> Option<Batch> {
         let turn = [
             self.inserts.since(),
+            self.completions.since(),
             self.swaps.since(),
             self.lookups.since(),
             self.deletes.since(),
@@ -102,15 +142,14 @@ impl Lines {
         }
         let batch = match turn.iter().position(|since| *since == oldest)? {
             0 => Batch::Inserts(self.inserts.take(|_| 0)),
-            1 => Batch::Swaps(self.swaps.take(|(_, change)| {
-                let response = change.draft.record.response.as_deref();
-                response.map_or(0, onlyonce_core::StoredResponse::stored_bytes)
-            })),
-            2 => Batch::Lookups(self.lookups.take(|_| 0)),
-            3 => Batch::Deletes(self.deletes.take(|_| 0)),
+            1 => Batch::Completions(self.completions.take(weight)),
+            2 => Batch::Swaps(self.swaps.take(weight)),
+            3 => Batch::Lookups(self.lookups.take(|_| 0)),
+            4 => Batch::Deletes(self.deletes.take(|_| 0)),
             _ => Batch::Append(self.appends.0.pop_front()?.1),
         };
         self.waiting = self.inserts.0.len()
+            + self.completions.0.len()
             + self.swaps.0.len()
             + self.lookups.0.len()
             + self.deletes.0.len()
@@ -150,10 +189,19 @@ macro_rules! pushes {
 impl Queue {
     pushes! {
         insert, inserts: QueuedInsert;
-        swap, swaps: QueuedSwap;
+        complete, completions: QueuedSwap;
+        any_swap, swaps: QueuedSwap;
         lookup, lookups: QueuedLookup;
         delete, deletes: QueuedDelete;
         append, appends: QueuedAppend;
+    }
+
+    pub(super) fn swap(&self, item: QueuedSwap) {
+        if item.work.only_completes() {
+            self.complete(item);
+        } else {
+            self.any_swap(item);
+        }
     }
 
     /// The next batch, once there is one.

@@ -18,7 +18,7 @@ const STEPS: [(i64, i64, &str); 1] = [(1, 1, include_str!("schema_1.sql"))];
 /// Keeps two programs from creating the schema at once.
 const LOCK: i64 = 0x6f6e_6c79_6f6e_6365;
 
-/// What [`migrate`] did.
+/// What [`migrate`](super::migrate) did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migrated {
     /// The version that was found; 0 for none.

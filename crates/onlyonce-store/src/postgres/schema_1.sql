@@ -43,7 +43,7 @@ CREATE TABLE onlyonce.keys (
     evidence bytea,
     CONSTRAINT keys_by_number PRIMARY KEY (n),
     CONSTRAINT keys_by_id UNIQUE (id)
-) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
+) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 CREATE TABLE onlyonce.live (
     n bigint PRIMARY KEY
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);

@@ -7,6 +7,8 @@ use super::row::{Inserts, Journal, Swaps};
 
 const INSERT: &str = include_str!("insert.sql");
 const SWAP: &str = include_str!("swap.sql");
+const SWAP_SKIPPING: &str = include_str!("swap_skipping.sql");
+const COMPLETE: &str = include_str!("complete.sql");
 const LOOKUP: &str = include_str!("lookup.sql");
 const DELETE: &str = include_str!("delete.sql");
 const APPEND: &str = "INSERT INTO onlyonce.journal \
@@ -42,11 +44,36 @@ pub(super) fn insert(rows: Inserts<'_>) -> Statement<'_> {
         .bind(common.lease_until)
 }
 
-pub(super) fn swap(rows: Swaps<'_>) -> Statement<'_> {
+/// How rows are changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    /// They only complete.
+    Complete,
+    /// In any way.
+    Any,
+    /// In any way, passing over those that somebody holds locked.
+    Skipping,
+}
+
+pub(super) fn swap(rows: Swaps<'_>, how: How) -> Statement<'_> {
+    if how == How::Complete {
+        return sqlx::query(COMPLETE)
+            .bind(rows.common.id)
+            .bind(rows.expected)
+            .bind(rows.common.tombstone_ttl)
+            .bind(rows.response_status)
+            .bind(rows.response_bytes)
+            .bind(rows.response_head)
+            .bind(rows.response_body)
+            .bind(rows.completed_at)
+            .bind(rows.expires_at);
+    }
+    let sql = if how == How::Any { SWAP } else { SWAP_SKIPPING };
+
     let Swaps {
         common, journal, ..
     } = rows;
-    let query = sqlx::query(SWAP)
+    let query = sqlx::query(sql)
         .bind(common.id)
         .bind(rows.expected)
         .bind(common.revision)

@@ -1,5 +1,5 @@
--- Writes the rows whose revision is the expected one, with their journal, and returns their ids. A row
--- that somebody holds locked is passed over; the caller asks about what was not written.
+-- Writes the rows whose revision is the expected one, with their journal, and returns their ids. It
+-- waits for a row that somebody holds locked, as long as lock_timeout allows.
 WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 ),
@@ -18,12 +18,6 @@ input AS MATERIALIZED (
         dead_letter, created_at, last_run_at, completed_at, expires_at, lease_until,
         unknown_since, reconcile_after, delete_at
     )
-),
-locked AS MATERIALIZED (
-    SELECT k.n, k.revision AS current_revision, i.*
-    FROM input i JOIN onlyonce.keys k ON k.id = i.id
-    ORDER BY k.id
-    FOR NO KEY UPDATE OF k SKIP LOCKED
 ),
 written AS (
     UPDATE onlyonce.keys k SET
@@ -44,8 +38,8 @@ written AS (
         reconcile_after = CASE WHEN l.reconcile_after < 0 THEN c.now - l.reconcile_after - 1 ELSE l.reconcile_after END,
         delete_at = CASE WHEN l.delete_at < 0 THEN c.now - l.delete_at - 1 ELSE l.delete_at END,
         row_version = 1
-    FROM locked l, clock c
-    WHERE k.n = l.n AND l.current_revision = l.expected AND k.revision = l.expected
+    FROM input l, clock c
+    WHERE k.id = l.id AND k.revision = l.expected
     RETURNING k.n, k.id, l.is_live
 ),
 made_live AS (

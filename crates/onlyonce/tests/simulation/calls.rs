@@ -87,8 +87,9 @@ impl Answer {
 }
 
 impl History {
-    /// A client was answered while the store held `record`.
-    pub fn answered(&mut self, number: usize, answer: &Answer, record: Option<&Record>) {
+    /// A client was answered. `held` is what the store came to hold from its arrival on until
+    /// then, the last of it last.
+    pub fn answered(&mut self, number: usize, answer: &Answer, held: &[Option<Record>]) {
         let call = &mut self.calls[number];
         call.answered = true;
         call.told = Some((answer.status.as_u16(), answer.code.clone()));
@@ -101,7 +102,7 @@ impl History {
             attempt.is_some(),
         ));
         match &answer.code {
-            Some(code) => self.refused(number, code, record),
+            Some(code) => self.refused(number, code, held),
             None => {
                 if let Err(what) = self.passed(number, ask, attempt, answer) {
                     self.violated(format!("{what} (call {number})"));
@@ -195,19 +196,21 @@ impl History {
         }
     }
 
-    fn refused(&mut self, number: usize, code: &str, record: Option<&Record>) {
+    fn refused(&mut self, number: usize, code: &str, held: &[Option<Record>]) {
         let call = &self.calls[number];
-        let (ask, attempt, met) = (call.ask, call.attempt, call.met.clone());
-        let differs = |history: &Self, record: Option<&Record>| {
-            record
-                .and_then(|r| history.owner(r))
-                .map(|owner| !Setup::same(owner, ask))
+        let (ask, attempt) = (call.ask, call.attempt);
+        let differs = |record: &Option<Record>| {
+            let owner = record.as_ref().and_then(|record| self.owner(record));
+            owner.is_some_and(|owner| !Setup::same(owner, ask))
         };
-        let (then, now) = (differs(self, met.as_ref()), differs(self, record));
+        let seen = || std::iter::once(&call.met).chain(held);
+        let (ever, always) = (seen().any(differs), seen().all(differs));
+        let record = seen().last().and_then(Option::as_ref).cloned();
+        let record = record.as_ref();
         let state = record.map(|record| record.state);
         match code {
             "idempotency_key_reused" => {
-                if then != Some(true) && now != Some(true) {
+                if !ever {
                     self.violated(format!("15: call {number} was taken for another request"));
                 }
                 let owner = record.and_then(|record| self.owner(record));
@@ -227,7 +230,7 @@ impl History {
             _ if attempt.is_some() => {}
             "upstream_not_reached" => {}
             // A stranger learns nothing of the state of a key.
-            _ if then == Some(true) && now == Some(true) => {
+            _ if always => {
                 self.violated(format!(
                     "3: call {number} of another request was told {code}"
                 ));

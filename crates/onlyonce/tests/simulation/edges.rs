@@ -114,6 +114,10 @@ impl Hits {
         self.0[edge as usize] += 1;
     }
 
+    pub fn count(&self, edge: Edge) -> u64 {
+        self.0[edge as usize]
+    }
+
     pub fn add(&mut self, other: &Self) {
         self.0
             .iter_mut()
@@ -124,7 +128,6 @@ impl Hits {
     pub fn table(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Edge::ALL
             .iter()
-            .map(|(_, text)| *text)
-            .zip(self.0.iter().copied())
+            .map(|(edge, text)| (*text, self.count(*edge)))
     }
 }

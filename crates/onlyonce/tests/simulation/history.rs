@@ -228,8 +228,8 @@ impl History {
             first: None,
             settled: None,
         };
-        // A request that could not tell whether it had reserved asks again with the same attempt id
-        // (see the table of transitions); what it reserved then may be gone by now. It has sent nothing for it.
+        // A request that could not tell whether it had reserved asks again with the same attempt
+        // id; what it reserved then may be gone by now. It has sent nothing for it.
         let again = self.trials.insert(after.attempt_id.0, trial);
         if again.is_some_and(|earlier| earlier.call.is_some()) {
             self.violated(format!("11: attempt {} was begun twice", after.attempt_id));

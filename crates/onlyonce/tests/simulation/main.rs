@@ -1,5 +1,5 @@
 //! A seeded simulation of the shipping engine, layer and workers: three nodes on one store, virtual
-//! time, faults of every kind, and after every slice of time the invariants.
+//! time, faults of every kind, and after every slice of time everything that must hold.
 //!
 //! The same seed gives the same trace. A seed that fails prints the command that runs it alone, and
 //! is to be kept in `kept_seeds.txt`, whose seeds always run.
@@ -16,11 +16,14 @@ mod history;
 mod node;
 mod people;
 mod recorder;
+mod rest;
 mod rng;
 mod rules;
+mod script;
 mod setup;
 mod upstream;
 mod watch;
+mod witness;
 mod world;
 
 use std::sync::atomic::{AtomicU64, Ordering};

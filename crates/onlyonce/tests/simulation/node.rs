@@ -179,10 +179,7 @@ impl Node {
             };
             let id = shared.history.lock().setup.id(ask);
             let record = shared.store.peek(id).map(|reply| reply.value);
-            shared
-                .history
-                .lock()
-                .answered(number, &answer, record.as_ref());
+            shared.history.lock().answered(number, &answer, &[record]);
         });
         task.abort_handle()
     }

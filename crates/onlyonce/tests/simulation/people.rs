@@ -8,10 +8,9 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use http::{HeaderValue, StatusCode};
 use onlyonce::Engine;
 use onlyonce_core::{
-    Record, RecordId, State, StoredResponse,
+    Record, RecordId, State,
     machine::{self, Looked, Negative, Resolution, Source},
     record::Evidence,
 };
@@ -47,17 +46,6 @@ fn found(history: &History, record: &Record) -> Found {
     }
 }
 
-/// An answer in the words of `who`.
-fn word(history: &History, record: &Record, who: &str) -> Option<Arc<StoredResponse>> {
-    let ask = history.owner(record)?;
-    let mark = format!("{who}/{}/{}/{}", ask.caller, ask.key, ask.variant);
-    let mut response = StoredResponse::plain(StatusCode::OK, mark.clone());
-    response
-        .headers
-        .insert("x-mark", HeaderValue::try_from(mark).ok()?);
-    Some(Arc::new(response))
-}
-
 fn records(shared: &Shared, wanted: impl Fn(State) -> bool) -> Vec<Record> {
     let ids = shared.history.lock().setup.ids();
     let records = ids.into_iter().filter_map(|id| shared.store.peek(id));
@@ -85,7 +73,7 @@ pub fn resolve(shared: &Shared, node: &Node) {
     let careless = history.rng.percent(35);
     let (resolution, reason) = match found(&history, &record) {
         _ if careless => (Resolution::FailedRetryable, "careless"),
-        Found::TookEffect => match word(&history, &record, "operator") {
+        Found::TookEffect => match history.setup.word(&record, "operator") {
             Some(response) => (Resolution::Completed(response), "careful"),
             None => return,
         },
@@ -134,7 +122,7 @@ pub fn webhook(shared: &Shared) {
     let evidence = {
         let history = shared.history.lock();
         match found(&history, &record) {
-            Found::TookEffect => match word(&history, &record, "provider") {
+            Found::TookEffect => match history.setup.word(&record, "provider") {
                 Some(response) => Evidence::Completed(response),
                 None => return,
             },
@@ -167,7 +155,7 @@ pub fn look(shared: &Shared) {
         }
         let (found, luck, response) = {
             let mut history = shared.history.lock();
-            let response = word(&history, &record, "provider");
+            let response = history.setup.word(&record, "provider");
             (found(&history, &record), history.rng.percent(60), response)
         };
         match (found, response) {

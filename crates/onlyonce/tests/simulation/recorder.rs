@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    AttemptId, CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret, State,
-    record::{Change, Draft, JournalEntry, JournalEvent, Revision},
+    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret,
+    record::{Change, Draft, JournalEntry, Revision},
 };
 use onlyonce_store::{
     Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
@@ -15,10 +15,7 @@ use onlyonce_store::{
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
-use crate::{
-    edges::Edge,
-    history::{History, Process},
-};
+use crate::history::{History, Process};
 
 tokio::task_local! {
     /// Set while the sweep runs, so that its lapses can be told from those that a request makes.
@@ -175,63 +172,5 @@ impl Store for Recorder {
 
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {
         self.store.wakeups()
-    }
-}
-
-/// What was seen besides committed writes.
-impl History {
-    /// A reservation met a record.
-    fn met(&mut self, record: &Record, attempt: AttemptId) {
-        if record.attempt_id != attempt {
-            return;
-        }
-        self.hits.hit(Edge::ReserveWasOurs);
-        let moved_on = record.state != State::InProgress;
-        if let Some(trial) = self.trials.get_mut(&attempt.0) {
-            trial.warned |= moved_on;
-        }
-    }
-
-    /// A swap of `wanted` met `current` instead of what it expected.
-    fn conflict(&mut self, wanted: &Record, current: &Record) {
-        if wanted.state != State::InProgress {
-            return;
-        }
-        let trial = self.trials.get_mut(&wanted.attempt_id.0);
-        let begins = trial.is_none();
-        if let Some(trial) = trial
-            && trial.call.is_none()
-        {
-            trial.warned |=
-                wanted.attempt_id == current.attempt_id && current.state != State::InProgress;
-        }
-        if wanted.attempt_id == current.attempt_id && current.state == State::InProgress {
-            self.hits.hit(Edge::ReserveWasOurs);
-        } else if begins && current.state == State::InProgress {
-            self.hits.hit(Edge::LostRace);
-        } else if !begins {
-            self.hits.hit(Edge::HeartbeatLost);
-        }
-    }
-
-    /// A swap of `wanted` met nothing.
-    fn absent(&mut self, wanted: &Record) {
-        if wanted.state == State::InProgress && !self.trials.contains_key(&wanted.attempt_id.0) {
-            self.hits.hit(Edge::ReapedBetween);
-        }
-    }
-
-    /// Journal rows without a write: results that came too late.
-    fn noted(&mut self, journal: &[JournalEntry]) {
-        for entry in journal {
-            self.say(&format!("noted {:?} at {:?}", entry.event, entry.from));
-            if entry.event == JournalEvent::DuplicateExecutionSuspected {
-                self.hits.hit(match (entry.from, entry.to) {
-                    (_, None) => Edge::LateAbsent,
-                    (Some(State::Expired), _) => Edge::LateExpired,
-                    _ => Edge::LateOtherAttempt,
-                });
-            }
-        }
     }
 }

@@ -1,5 +1,5 @@
-//! The table of transitions once more, written down from the document and not from `machine.rs`: which
-//! committed write may follow which record.
+//! The table of the states once more, written down from what was wanted and not from `machine.rs`:
+//! which committed write may follow which record.
 
 use onlyonce_core::{
     Record, State, Timestamp,

@@ -1,11 +1,11 @@
 //! What is the same for every node of one seed: the policy, who the callers are, and what they ask.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use http::{HeaderMap, HeaderValue, Method, Request, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request::Parts};
 use onlyonce::{Body, Identity, Policy};
 use onlyonce_core::{
-    CallerMark, Fingerprint, Key, Record, RecordId, RequestView, Scope, Secret,
+    CallerMark, Fingerprint, Key, Record, RecordId, RequestView, Scope, Secret, StoredResponse,
     policy::{AfterExpiry, On5xx, OnInFlight, ReconcilePolicy},
 };
 
@@ -53,7 +53,11 @@ impl Setup {
     pub fn new(rng: &mut Rng) -> Self {
         let mut bytes = [0; 32];
         bytes.fill_with(|| rng.number().to_be_bytes()[0]);
-        let (policy, secret) = (policy(rng), Secret::from_bytes(bytes));
+        Self::of(policy(rng), Secret::from_bytes(bytes))
+    }
+
+    /// With a given policy, and the secret of a given store.
+    pub fn of(policy: Policy, secret: Secret) -> Self {
         let mut setup = Self {
             policy,
             secret,
@@ -126,6 +130,17 @@ impl Setup {
             })
             .map(|(_, ask, ..)| Some(*ask))
             .ok_or_else(|| format!("15: {} holds a fingerprint of no request", record.id))
+    }
+
+    /// An answer to the request that `record` remembers, in the words of `who`.
+    pub fn word(&self, record: &Record, who: &str) -> Option<Arc<StoredResponse>> {
+        let ask = self.owner(record).ok().flatten()?;
+        let mark = format!("{who}/{}/{}/{}", ask.caller, ask.key, ask.variant);
+        let mut response = StoredResponse::plain(StatusCode::OK, mark.clone());
+        response
+            .headers
+            .insert("x-mark", HeaderValue::try_from(mark).ok()?);
+        Some(Arc::new(response))
     }
 
     /// Whether `ask` is the request that `owner` made.

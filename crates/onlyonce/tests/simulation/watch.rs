@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use onlyonce_core::{Record, RecordId, State, record::StoredBody};
+use onlyonce_core::{Record, RecordId, State};
 use onlyonce_store::Store;
 use parking_lot::Mutex;
 
 use crate::{
     history::History,
     node::{Node, Shared},
-    setup::{Ask, NODES, SWEEP_EVERY, Setup, VARIANTS},
+    rest::Prober,
+    setup::{Ask, NODES, SWEEP_EVERY, Setup},
     world::World,
 };
 
@@ -117,24 +118,7 @@ impl Watch {
     /// Nothing is left hanging, and the store holds what was written.
     pub fn is_over(&self, shared: &Shared) -> bool {
         let mut history = shared.history.lock();
-        for id in history.setup.ids() {
-            let held = shared.store.peek(id).map(|reply| reply.value);
-            if held.as_ref() != history.records.get(&id) {
-                history.violated(format!("8: {id} was written behind our back"));
-            }
-            if held.is_some_and(|record| record.state == State::InProgress) {
-                history.violated(format!("4: {id} is in progress when all is over"));
-            }
-        }
-        let left = history
-            .calls
-            .iter()
-            .filter(|call| !call.answered && !call.gone)
-            .count();
-        if left > 0 {
-            history.violated(format!("24: {left} calls are waiting when all is over"));
-        }
-        history.violations.is_empty()
+        history.is_over(|id| shared.store.peek(id).map(|reply| reply.value))
     }
 }
 
@@ -220,45 +204,5 @@ impl World {
             }
         }
         history.violations.is_empty()
-    }
-}
-
-/// Who asks in the calm.
-#[derive(Clone, Copy, Debug)]
-enum Prober {
-    Stranger,
-    Owner,
-}
-
-impl Prober {
-    fn asks(self, record: &Record) -> bool {
-        match self {
-            Self::Stranger => true,
-            Self::Owner => record.state == State::Completed,
-        }
-    }
-
-    fn ask(self, owner: Ask) -> Ask {
-        match self {
-            Self::Stranger => Ask {
-                variant: (owner.variant + 1) % VARIANTS,
-                ..owner
-            },
-            Self::Owner => Ask {
-                spelling: 1,
-                ..owner
-            },
-        }
-    }
-
-    fn expects(self, record: &Record) -> (u16, Option<String>) {
-        let problem = |status, code: &str| (status, Some(code.to_owned()));
-        match (self, &record.response) {
-            (Self::Owner, Some(response)) if response.body == StoredBody::NotStored => {
-                problem(409, "idempotency_response_not_stored")
-            }
-            (Self::Owner, Some(response)) => (response.status.as_u16(), None),
-            _ => problem(422, "idempotency_key_reused"),
-        }
     }
 }

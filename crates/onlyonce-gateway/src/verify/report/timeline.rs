@@ -107,3 +107,76 @@ pub(super) fn draw(race: &[Exchange], width: usize) -> String {
     picture.push_str("        The same letter is the same answer.\n");
     picture
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http::{HeaderMap, HeaderName, Method, StatusCode};
+
+    use super::*;
+    use crate::verify::{
+        endpoint::Endpoint,
+        exchange::{Answer, Outgoing},
+    };
+
+    fn exchange(sent: u64, ended: u64, answer: Result<(u16, &'static str), &str>) -> Exchange {
+        let request = Outgoing {
+            method: Method::POST,
+            endpoint: Endpoint::parse("http://a/").unwrap(),
+            headers: Vec::new(),
+            key_header: HeaderName::from_static("idempotency-key"),
+            keys: Vec::new(),
+            body: Bytes::new(),
+        };
+        let answer = answer.map(|(status, body)| Answer {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: HeaderMap::new(),
+            body: body.into(),
+            chunked: false,
+        });
+        Exchange {
+            label: "",
+            request,
+            sent: Duration::from_millis(sent),
+            ended: Duration::from_millis(ended),
+            answer: answer.map_err(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_race_is_drawn_to_scale() {
+        let race = [
+            exchange(100, 200, Err("we hung up")),
+            exchange(100, 300, Ok((201, "a"))),
+            exchange(200, 300, Ok((409, ""))),
+        ];
+        let picture = draw(&race, MARGIN + 20);
+        let lines: Vec<&str> = picture.lines().collect();
+        assert!(lines[0].ends_with("200 ms"), "{picture}");
+        assert_eq!(
+            lines[1].trim(),
+            format!("├{}┤ nothing (we hung up)", "─".repeat(10))
+        );
+        assert_eq!(lines[2].trim(), format!("├{}┤ 201 A", "─".repeat(20)));
+        assert_eq!(
+            lines[3],
+            format!("{}├{}┤ 409 B", " ".repeat(18), "─".repeat(10))
+        );
+    }
+
+    #[test]
+    fn many_of_a_kind_share_a_line_and_many_kinds_end() {
+        let same: Vec<_> = (0..50)
+            .map(|n| exchange(0, n + 1, Ok((201, "a"))))
+            .collect();
+        let (grouped, _) = bars(&same);
+        assert_eq!(
+            grouped.iter().map(|bar| bar.many).collect::<Vec<_>>(),
+            [1, 49]
+        );
+        let other = (0..50).map(|n| exchange(0, n + 1, Ok((200 + n as u16, ""))));
+        let (other, _) = bars(&other.collect::<Vec<_>>());
+        assert_eq!(other.len(), MOST_LINES);
+        assert_eq!(other[MOST_LINES - 1].says, "and 39 other answers");
+    }
+}

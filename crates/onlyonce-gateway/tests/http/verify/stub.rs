@@ -154,6 +154,10 @@ impl Stub {
         }
     }
 
+    pub(super) fn address(&self) -> SocketAddr {
+        self.nodes[0]
+    }
+
     pub(super) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.nodes[0])
     }
@@ -343,7 +347,8 @@ impl Node {
             return plain(StatusCode::INTERNAL_SERVER_ERROR, "failed after all");
         }
         if fault == "slow" {
-            tokio::time::sleep(Duration::from_millis(500)).await;
+            // Long enough that a busy machine still overlaps two requests.
+            tokio::time::sleep(Duration::from_millis(800)).await;
         }
         let body = match fault {
             "binary" => (0..=u8::MAX).collect(),

@@ -1,0 +1,148 @@
+//! What only the PostgreSQL store can show: rows that others hold, neighbours in a batch, hosts.
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::{sync::Arc, time::Duration};
+
+use http::StatusCode;
+use onlyonce_core::{
+    AttemptId, Fingerprint, Key, Policy, Recipe, Record, Scope, StoredResponse,
+    machine::{self, Request, Settled, Settlement},
+    record::{Change, Draft},
+};
+use onlyonce_store::{
+    Inserted, Store, StoreError, Swapped,
+    postgres::{PostgresOptions, PostgresStore},
+    private::{Postgres, free_port},
+};
+use sqlx::{Connection as _, Executor as _, PgConnection};
+
+async fn open(url: &str) -> PostgresStore {
+    PostgresStore::open(url, &PostgresOptions::default())
+        .await
+        .unwrap()
+}
+
+fn draft(store: &dyn Store, scope: &Scope, key: &str, number: u128) -> Draft {
+    let key = Key::from_stored(key);
+    let request = Request {
+        id: store.secret().record_id(scope.as_str(), &key),
+        scope: scope.clone(),
+        key,
+        fingerprint: Fingerprint([7; 32]),
+        recipe: Recipe::default().id(),
+        caller: None,
+        attempt_id: AttemptId(number),
+        route: "r".into(),
+        method: "POST".into(),
+        path: "/".into(),
+    };
+    machine::first(&request, &Policy::default())
+}
+
+async fn reserve(store: &dyn Store, key: &str, number: u128) -> Record {
+    let draft = draft(store, &Scope::global(), key, number);
+    match store.insert_or_get(draft).await.unwrap().value {
+        Inserted::New(record) => record,
+        Inserted::Existing(_) => panic!("the key was there"),
+    }
+}
+
+fn completion(record: &Record) -> Change {
+    let answer = Arc::new(StoredResponse::plain(StatusCode::CREATED, "paid"));
+    let settlement = Settlement::Complete(answer);
+    let settled = machine::settle(record, record.attempt_id, &settlement, &Policy::default());
+    match settled {
+        Settled::Write(change) => change,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Goal: a row that an application holds in its own transaction holds up nobody else.
+///
+/// Method: twenty keys; one row is locked by another session; all are completed at once.
+/// Evidence: nineteen are done while the lock stands; the last one once it is gone, and not before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_row_holds_up_nobody_else() {
+    let server = Postgres::start();
+    let store = Arc::new(open(&server.url()).await);
+    let mut records = Vec::new();
+    for number in 0..20 {
+        records.push(reserve(&*store, &format!("k{number}"), number + 1).await);
+    }
+    let mut other = PgConnection::connect(&server.url()).await.unwrap();
+    other.execute("BEGIN").await.unwrap();
+    let held = sqlx::query("SELECT 1 FROM onlyonce.keys WHERE key = 'k7' FOR UPDATE");
+    held.execute(&mut other).await.unwrap();
+    let mut tasks: Vec<_> = records
+        .iter()
+        .map(|record| {
+            let (store, revision, change) = (store.clone(), record.revision, completion(record));
+            tokio::spawn(async move { store.swap(revision, change).await.unwrap().value })
+        })
+        .collect();
+    let locked = tasks.remove(7);
+    for task in tasks {
+        let swapped = tokio::time::timeout(Duration::from_secs(5), task).await;
+        assert!(matches!(swapped.unwrap().unwrap(), Swapped::Done(_)));
+    }
+    assert!(!locked.is_finished(), "the lock still stands");
+    other.execute("COMMIT").await.unwrap();
+    let swapped = tokio::time::timeout(Duration::from_secs(5), locked).await;
+    assert!(matches!(swapped.unwrap().unwrap(), Swapped::Done(_)));
+}
+
+/// Goal: a row that the server refuses costs its neighbours nothing.
+///
+/// Method: forty keys at once, one of them in a scope with a NUL, which PostgreSQL takes in no text.
+/// Evidence: thirty-nine are new; the one is an error that promises that nothing was written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_neighbour_costs_nothing() {
+    let server = Postgres::start();
+    let store = Arc::new(open(&server.url()).await);
+    let tasks: Vec<_> = (0..40_u128)
+        .map(|number| {
+            let scope = match number {
+                13 => Scope::client("a\0b"),
+                _ => Scope::global(),
+            };
+            let draft = draft(&*store, &scope, &format!("k{number}"), number + 1);
+            let store = store.clone();
+            tokio::spawn(async move { store.insert_or_get(draft).await })
+        })
+        .collect();
+    for (number, task) in tasks.into_iter().enumerate() {
+        let outcome = task.await.unwrap();
+        match number {
+            13 => assert!(
+                matches!(outcome, Err(StoreError::Unavailable(_))),
+                "{outcome:?}"
+            ),
+            _ => assert!(matches!(outcome.unwrap().value, Inserted::New(_))),
+        }
+    }
+    assert_eq!(server.sql("SELECT count(*) FROM onlyonce.keys"), "39");
+    assert_eq!(server.sql("SELECT count(*) FROM onlyonce.live"), "39");
+}
+
+/// Goal: of several hosts, the one that takes writes is used.
+///
+/// Method: a URL with a port where nobody listens, a standby, and the primary.
+/// Evidence: a key is taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_host_that_takes_writes() {
+    let primary = Postgres::start();
+    let standby = primary.standby("one");
+    let url = format!(
+        "postgres://onlyonce@127.0.0.1:{},127.0.0.1:{},127.0.0.1:{}/onlyonce",
+        free_port(),
+        standby.port(),
+        primary.port()
+    );
+    let store = open(&url).await;
+    reserve(&store, "k", 1).await;
+    assert_eq!(
+        store.level(),
+        onlyonce_store::Level::Async,
+        "a standby that no write waits for"
+    );
+}
