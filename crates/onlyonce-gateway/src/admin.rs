@@ -4,6 +4,8 @@ mod keys;
 mod stats;
 mod view;
 
+pub(crate) use keys::Desk;
+
 use std::{sync::Arc, time::Duration};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -12,7 +14,7 @@ use axum::{
     extract::{Request, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::get,
 };
 use http::{HeaderValue, StatusCode, header};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -36,6 +38,7 @@ pub(crate) struct Admin(Arc<Inner>);
 struct Inner {
     config: Arc<Config>,
     engine: Engine,
+    desk: Desk,
     edge: Arc<Edge>,
     metrics: PrometheusHandle,
     token: Option<String>,
@@ -56,9 +59,11 @@ impl Admin {
         let token = from(&config.admin.token_env);
         let readonly_token = config.admin.readonly_token_env.as_deref().and_then(from);
         stats::declare();
+        let desk = Desk::new(engine.clone(), config.admin.mask_keys);
         Self(Arc::new(Inner {
             config,
             engine,
+            desk,
             edge,
             metrics,
             token,
@@ -78,15 +83,8 @@ impl Admin {
 pub(crate) async fn serve(admin: Admin, listener: TcpListener) {
     let guarded = Router::new()
         .route("/idempotency", get(stats::routes))
-        .route("/idempotency/keys", get(keys::list))
-        .route(
-            "/idempotency/keys/{id}",
-            get(keys::show).delete(keys::forget),
-        )
-        .route("/idempotency/keys/{id}/resolve", post(keys::resolve))
-        .route("/idempotency/keys/{id}/extend", post(keys::extend))
-        .route("/audit", get(keys::audit))
         .route("/metrics", get(stats::metrics))
+        .merge(admin.0.desk.clone().router())
         .fallback(async || {
             Refused::new(StatusCode::NOT_FOUND, "not_found", "There is nothing here.")
         })

@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{audit, bench, clock, config, demo, migrate, serve, verify};
+use crate::{audit, bench, clock, config, demo, keys, migrate, serve, verify};
 
 /// The exit code for an answer that is no.
 const NO: u8 = 1;
@@ -26,6 +26,8 @@ enum Command {
     DemoApi(demo::DemoApiArgs),
     /// Run the gateway
     Serve(ServeArgs),
+    /// List, show, resolve and forget keys, through a gateway's admin API or in a store
+    Keys(keys::KeysArgs),
     /// List every operation of an OpenAPI document and whether a retry of it is safe: exit 1 on a hole
     Audit(audit::AuditArgs),
     /// Find out whether any HTTP API is safe to retry: exit 0 yes, 1 no, 2 it could not be tried
@@ -70,6 +72,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Check { file } => return check(&file),
         Command::Audit(args) => return audit::run(&args),
         Command::Serve(args) => in_runtime(serve::run(args)),
+        Command::Keys(args) => in_runtime(keys::run(args)),
         Command::Migrate(args) => in_runtime(migrate::run(args)),
         Command::Verify(args) => in_runtime(verify::run(*args)),
         Command::Bench(args) => in_runtime(bench::run(args)),

@@ -11,6 +11,7 @@ mod clock;
 mod config;
 mod demo;
 mod edge;
+mod keys;
 mod migrate;
 mod serve;
 #[cfg(test)]

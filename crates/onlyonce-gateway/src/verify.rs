@@ -30,6 +30,9 @@ use std::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub(crate) use args::VerifyArgs;
+pub(crate) use client::Client;
+pub(crate) use endpoint::Endpoint;
+pub(crate) use exchange::Outgoing;
 
 use catalogue::Check;
 use finding::Verdict;

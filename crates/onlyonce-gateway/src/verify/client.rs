@@ -25,14 +25,14 @@ const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// Sends requests and keeps the time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Client {
+pub(crate) struct Client {
     started: Instant,
     /// From connecting to the end of the answer.
     timeout: Duration,
 }
 
 impl Client {
-    pub(super) fn new(timeout: Duration) -> Self {
+    pub(crate) fn new(timeout: Duration) -> Self {
         Self {
             started: Instant::now(),
             timeout,
@@ -40,7 +40,7 @@ impl Client {
     }
 
     /// Sends `request` and reads its answer.
-    pub(super) async fn send(self, label: &'static str, request: Outgoing) -> Exchange {
+    pub(crate) async fn send(self, label: &'static str, request: Outgoing) -> Exchange {
         self.send_after(label, request, None).await
     }
 

@@ -6,18 +6,18 @@ use http::Uri;
 
 /// Host, port, path and query of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Endpoint {
-    pub(super) host: String,
-    pub(super) port: u16,
+pub(crate) struct Endpoint {
+    pub(crate) host: String,
+    pub(crate) port: u16,
     /// Host and port as the `Host` header says them.
-    pub(super) authority: String,
-    pub(super) path: String,
-    pub(super) query: Option<String>,
+    pub(crate) authority: String,
+    pub(crate) path: String,
+    pub(crate) query: Option<String>,
 }
 
 /// Why a URL cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BadUrl {
+pub(crate) enum BadUrl {
     #[error("this is not a URL such as http://127.0.0.1:8080/payments")]
     NotAUrl,
     #[error(
@@ -30,7 +30,7 @@ pub(super) enum BadUrl {
 }
 
 impl Endpoint {
-    pub(super) fn parse(url: &str) -> Result<Self, BadUrl> {
+    pub(crate) fn parse(url: &str) -> Result<Self, BadUrl> {
         let uri: Uri = url.parse().map_err(|_| BadUrl::NotAUrl)?;
         match uri.scheme_str() {
             Some("http") => {}
@@ -65,7 +65,7 @@ impl Endpoint {
     }
 
     /// The URL for people. A query may hold a credential, so it is left out.
-    pub(super) fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         let query = if self.query.is_some() { "?…" } else { "" };
         format!("http://{}{}{query}", self.authority, self.path)
     }

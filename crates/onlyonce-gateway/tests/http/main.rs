@@ -32,6 +32,7 @@ mod identity_tokens;
 mod idle;
 mod in_flight;
 mod keys;
+mod keys_cli;
 mod lifecycle;
 mod limits;
 mod machine_faults;
