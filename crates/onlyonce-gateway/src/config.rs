@@ -9,6 +9,7 @@
 
 mod auth;
 mod backend;
+pub(crate) mod change;
 pub(crate) mod check;
 mod diagnostics;
 mod fields;
@@ -299,7 +300,7 @@ pub(crate) fn for_upstream(url: &str, overrides: &Overrides) -> Result<Config, D
 }
 
 /// The text of a file that is not larger than a configuration can be by much.
-fn read(path: &Path) -> io::Result<String> {
+pub(crate) fn read(path: &Path) -> io::Result<String> {
     use io::Read as _;
 
     let mut text = String::new();

@@ -13,6 +13,7 @@ mod demo;
 mod edge;
 mod keys;
 mod migrate;
+mod reload;
 mod serve;
 #[cfg(test)]
 mod soak;

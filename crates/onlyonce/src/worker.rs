@@ -17,7 +17,7 @@ const MAX_CLOCK_JUMP: Duration = Duration::from_secs(60);
 const DRAIN_EVERY: Duration = Duration::from_secs(2);
 
 /// How often each loop runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// The search for lapsed leases.
     pub sweep_every: Duration,

@@ -77,6 +77,11 @@ impl Desk {
         Self { engine, mask_keys }
     }
 
+    /// From now on keys are shown as they are, or not.
+    pub(crate) fn mask_keys(&self, mask_keys: bool) {
+        self.mask_keys.store(mask_keys, Ordering::Relaxed);
+    }
+
     /// The addresses of keys, and of the audit.
     pub(crate) fn router<S>(self) -> Router<S> {
         Router::new()

@@ -33,8 +33,9 @@ pub(super) fn declare() {
 
 /// `GET /idempotency`.
 pub(super) async fn routes(State(admin): State<Admin>) -> Json<Value> {
-    let lanes = &admin.0.edge.lanes;
-    let routes: Map<String, Value> = lanes
+    let edge = admin.0.current.edge();
+    let routes: Map<String, Value> = edge
+        .lanes
         .iter()
         .map(|lane| (lane.route.id.clone(), route(lane)))
         .collect();

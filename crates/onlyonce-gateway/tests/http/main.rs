@@ -46,6 +46,7 @@ mod postgres;
 mod postgres_faults;
 mod postgres_schema;
 mod problems;
+mod reload;
 mod replay;
 mod shadow;
 mod timeouts;
