@@ -1,6 +1,8 @@
 //! The admin API, on a listener of its own. Everything but `/healthz` and `/readyz` needs the token.
 
 mod keys;
+mod listener;
+mod openapi;
 mod stats;
 mod view;
 
@@ -23,7 +25,12 @@ use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, time::Instant};
 
-use crate::{clock::rfc3339, config::Config, edge::Current, reload::Status};
+use crate::{
+    clock::rfc3339,
+    config::{Config, shown},
+    edge::Current,
+    reload::Status,
+};
 
 /// The largest body of an admin request, in bytes: a response that an operator resolves with.
 const MAX_BODY: usize = 4 << 20;
@@ -103,6 +110,8 @@ pub(crate) async fn serve(admin: Admin, listener: TcpListener) {
     let guarded = Router::new()
         .route("/idempotency", get(stats::routes))
         .route("/metrics", get(stats::metrics))
+        .route("/config", get(config))
+        .route("/openapi.json", get(openapi::document))
         .merge(admin.0.desk.clone().router())
         .fallback(async || {
             Refused::new(StatusCode::NOT_FOUND, "not_found", "There is nothing here.")
@@ -118,10 +127,13 @@ pub(crate) async fn serve(admin: Admin, listener: TcpListener) {
         .route("/readyz", get(readyz))
         .merge(guarded)
         .layer(middleware::from_fn(tidy))
-        .with_state(admin);
-    if let Err(error) = axum::serve(listener, app).await {
-        tracing::error!(%error, "the admin listener ended");
-    }
+        .with_state(admin.clone());
+    listener::serve(listener, app, &admin.0.current).await;
+}
+
+/// `GET /config`.
+async fn config(State(admin): State<Admin>) -> Json<Value> {
+    Json(shown::shown(&admin.0.current.config()))
 }
 
 async fn tidy(request: Request, next: Next) -> Response {

@@ -20,6 +20,7 @@ mod routes;
 mod rules;
 mod scalar;
 mod section;
+pub(crate) mod shown;
 mod store;
 mod tree;
 pub(crate) mod units;
@@ -120,6 +121,8 @@ pub(crate) struct AdminConfig {
     pub public_metrics: bool,
     /// Whether raw keys are left out of answers.
     pub mask_keys: bool,
+    /// How long it is kept what operators did to keys that are gone.
+    pub audit_retention: Duration,
 }
 
 /// Where records are kept.

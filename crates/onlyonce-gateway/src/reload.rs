@@ -248,5 +248,6 @@ fn pace(config: &Config) -> worker::Pace {
     worker::Pace {
         sweep_every: config.workers.sweep_every,
         reap_every: config.workers.reap_every,
+        keep_audit: config.admin.audit_retention,
     }
 }

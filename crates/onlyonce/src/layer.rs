@@ -196,15 +196,7 @@ impl IdempotencyLayer {
             ..
         } = &*self.0;
         let (engine, route, stats) = (engine.clone(), route.clone(), stats.clone());
-        Self::made(
-            engine,
-            route,
-            policy,
-            identify,
-            stats,
-            observations.clone(),
-        )
-        .await
+        Self::made(engine, route, policy, identify, stats, observations.clone()).await
     }
 
     async fn made(

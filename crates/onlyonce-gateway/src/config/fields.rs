@@ -39,6 +39,7 @@ pub(super) const ADMIN: Schema = Schema {
         "readonly_token_env",
         "public_metrics",
         "mask_keys",
+        "audit_retention",
     ],
 };
 

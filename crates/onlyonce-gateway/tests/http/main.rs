@@ -11,6 +11,7 @@
 mod harness;
 
 mod admin_api;
+mod admin_surface;
 mod asking;
 mod audit;
 mod bad_input;
