@@ -39,6 +39,8 @@ enum Command {
     BenchStandIn(bench::StandInArgs),
     /// Create the schema of a store or bring it up to date, or print its SQL
     Migrate(migrate::MigrateArgs),
+    /// Print the JSON Schema of the configuration file
+    Schema,
     /// Say everything that is wrong with a configuration file
     Check {
         /// The file
@@ -70,6 +72,7 @@ pub(crate) struct ServeArgs {
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Check { file } => return check(&file),
+        Command::Schema => return print_schema(),
         Command::Audit(args) => return audit::run(&args),
         Command::Serve(args) => in_runtime(serve::run(args)),
         Command::Keys(args) => in_runtime(keys::run(args)),
@@ -98,6 +101,15 @@ fn in_runtime(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::R
     // Executions have been waited for; a blocked name look-up need not be.
     runtime.shutdown_background();
     outcome
+}
+
+fn print_schema() -> ExitCode {
+    use io::Write as _;
+    let schema = config::schema::schema();
+    match writeln!(io::stdout(), "{schema:#}") {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::from(NO),
+    }
 }
 
 fn check(file: &std::path::Path) -> ExitCode {

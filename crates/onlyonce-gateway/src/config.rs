@@ -19,6 +19,7 @@ mod options;
 mod routes;
 mod rules;
 mod scalar;
+pub(crate) mod schema;
 mod section;
 pub(crate) mod shown;
 mod store;

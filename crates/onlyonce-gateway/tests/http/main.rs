@@ -49,6 +49,7 @@ mod postgres_schema;
 mod problems;
 mod reload;
 mod replay;
+mod schema;
 mod shadow;
 mod timeouts;
 mod verify;
