@@ -332,7 +332,13 @@ async fn a_spool_keeps_what_the_store_cannot_take() {
         upstream.release();
         let told = first.await.unwrap();
         told.refused(503, "idempotency_outcome_unknown");
-        let files = || std::fs::read_dir(&spool).map_or(0, Iterator::count);
+        // A file that is still being written has another ending, and may die with its process.
+        let is_whole =
+            |path: std::path::PathBuf| path.extension().is_some_and(|end| end == "result");
+        let files = || {
+            let entries = std::fs::read_dir(&spool).into_iter().flatten().flatten();
+            entries.filter(|entry| is_whole(entry.path())).count()
+        };
         if spooled {
             eventually("the result to be in the spool", async || {
                 (files() == 1).then_some(())
