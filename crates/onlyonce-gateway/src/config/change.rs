@@ -100,6 +100,8 @@ fn changed_sources(old: Option<&AuthConfig>, new: Option<&AuthConfig>) -> Vec<&'
         };
     };
     let claim = |auth: &AuthConfig| auth.jwt.as_ref().map(|jwt| jwt.client_id_claim.clone());
+    // Another issuer means other clients by the same names.
+    let issuer = |auth: &AuthConfig| auth.jwt.as_ref().map(|jwt| jwt.issuer.clone());
     let trusted = |auth: &AuthConfig| auth.trusted_header.as_ref().map(|one| one.name.clone());
     let external = |auth: &AuthConfig| {
         auth.external
@@ -112,6 +114,7 @@ fn changed_sources(old: Option<&AuthConfig>, new: Option<&AuthConfig>) -> Vec<&'
             old.api_keys.is_empty() != new.api_keys.is_empty(),
         ),
         ("auth.jwt.client_id_claim", claim(old) != claim(new)),
+        ("auth.jwt.issuer", issuer(old) != issuer(new)),
         ("auth.trusted_header.name", trusted(old) != trusted(new)),
         (
             "auth.external.client_id_header",
@@ -193,6 +196,38 @@ mod tests {
         ] {
             assert_eq!(names(&old, &new), expected, "{new}");
             assert!(names(&old, &format!("allow_scope_change: true\n{new}")).is_empty());
+        }
+    }
+
+    #[test]
+    fn where_a_clients_id_comes_from() {
+        let with = |auth: &str| format!("auth: {{ {auth} }}\n{PLAIN}");
+        let jwt = "jwt: { jwks_file: a, issuer: a, audience: a }";
+        let key = "api_keys: [{ client_id: a, sha256: HASH }]".replace("HASH", &"ab".repeat(32));
+        let external = "external: { url: 'http://127.0.0.1:1', client_id_header: X-Id }";
+        for (old, new, expected) in [
+            (
+                jwt,
+                jwt.replace("issuer: a", "issuer: b"),
+                &["auth.jwt.issuer"][..],
+            ),
+            (
+                jwt,
+                jwt.replace("issuer: a", "issuer: a, client_id_claim: azp"),
+                &["auth.jwt.client_id_claim"],
+            ),
+            (jwt, format!("{jwt}, {key}"), &["auth.api_keys"]),
+            (
+                external,
+                external.replace("X-Id", "X-Who"),
+                &["auth.external.client_id_header"],
+            ),
+            // Keys, key sets and addresses may change: the ids stay what they are.
+            (&key, key.replace("ab", "cd"), &[]),
+            (jwt, jwt.replace("jwks_file: a", "jwks_file: b"), &[]),
+            (external, external.replace(":1'", ":2', timeout: 1s"), &[]),
+        ] {
+            assert_eq!(names(&with(old), &with(&new)), expected, "{new}");
         }
     }
 
