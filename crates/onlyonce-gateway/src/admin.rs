@@ -1,8 +1,12 @@
 //! The admin API, on a listener of its own. Everything but `/healthz` and `/readyz` needs the token.
 
 mod keys;
+mod listener;
+mod openapi;
 mod stats;
 mod view;
+
+pub(crate) use keys::Desk;
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,15 +16,21 @@ use axum::{
     extract::{Request, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::get,
 };
 use http::{HeaderValue, StatusCode, header};
 use metrics_exporter_prometheus::PrometheusHandle;
 use onlyonce::Engine;
+use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, time::Instant};
 
-use crate::{config::Config, edge::Edge};
+use crate::{
+    clock::rfc3339,
+    config::{Config, shown},
+    edge::Current,
+    reload::Status,
+};
 
 /// The largest body of an admin request, in bytes: a response that an operator resolves with.
 const MAX_BODY: usize = 4 << 20;
@@ -34,35 +44,50 @@ const MAX_PROBE: Duration = Duration::from_secs(5);
 pub(crate) struct Admin(Arc<Inner>);
 
 struct Inner {
-    config: Arc<Config>,
+    current: Arc<Current>,
     engine: Engine,
-    edge: Arc<Edge>,
+    desk: Desk,
     metrics: PrometheusHandle,
-    token: Option<String>,
-    readonly_token: Option<String>,
+    tokens: RwLock<Tokens>,
+    status: Status,
     stopping: watch::Receiver<bool>,
     /// When the store was last asked whether it can be written to, and what it said.
     probed: tokio::sync::Mutex<Option<(Instant, bool)>>,
 }
 
+/// Who gets in.
+struct Tokens {
+    full: Option<String>,
+    readonly: Option<String>,
+}
+
+impl Tokens {
+    fn from_environment(config: &Config) -> Self {
+        let from = |name: &str| std::env::var(name).ok().filter(|token| !token.is_empty());
+        Self {
+            full: from(&config.admin.token_env),
+            readonly: config.admin.readonly_token_env.as_deref().and_then(from),
+        }
+    }
+}
+
 impl Admin {
     /// The admin API of this gateway; its tokens come from the environment.
     pub(crate) fn new(
-        (config, engine, edge): (Arc<Config>, Engine, Arc<Edge>),
+        (current, engine, status): (Arc<Current>, Engine, Status),
         metrics: PrometheusHandle,
         stopping: watch::Receiver<bool>,
     ) -> Self {
-        let from = |name: &str| std::env::var(name).ok().filter(|token| !token.is_empty());
-        let token = from(&config.admin.token_env);
-        let readonly_token = config.admin.readonly_token_env.as_deref().and_then(from);
+        let config = current.config();
         stats::declare();
+        let desk = Desk::new(engine.clone(), config.admin.mask_keys);
         Self(Arc::new(Inner {
-            config,
+            tokens: RwLock::new(Tokens::from_environment(&config)),
+            current,
             engine,
-            edge,
+            desk,
             metrics,
-            token,
-            readonly_token,
+            status,
             stopping,
             probed: tokio::sync::Mutex::default(),
         }))
@@ -70,7 +95,13 @@ impl Admin {
 
     /// Whether anybody can get in.
     pub(crate) fn has_token(&self) -> bool {
-        self.0.token.is_some()
+        self.0.tokens.read().full.is_some()
+    }
+
+    /// Goes on with the options of `config`.
+    pub(crate) fn follow(&self, config: &Config) {
+        *self.0.tokens.write() = Tokens::from_environment(config);
+        self.0.desk.mask_keys(config.admin.mask_keys);
     }
 }
 
@@ -78,15 +109,10 @@ impl Admin {
 pub(crate) async fn serve(admin: Admin, listener: TcpListener) {
     let guarded = Router::new()
         .route("/idempotency", get(stats::routes))
-        .route("/idempotency/keys", get(keys::list))
-        .route(
-            "/idempotency/keys/{id}",
-            get(keys::show).delete(keys::forget),
-        )
-        .route("/idempotency/keys/{id}/resolve", post(keys::resolve))
-        .route("/idempotency/keys/{id}/extend", post(keys::extend))
-        .route("/audit", get(keys::audit))
         .route("/metrics", get(stats::metrics))
+        .route("/config", get(config))
+        .route("/openapi.json", get(openapi::document))
+        .merge(admin.0.desk.clone().router())
         .fallback(async || {
             Refused::new(StatusCode::NOT_FOUND, "not_found", "There is nothing here.")
         })
@@ -101,10 +127,13 @@ pub(crate) async fn serve(admin: Admin, listener: TcpListener) {
         .route("/readyz", get(readyz))
         .merge(guarded)
         .layer(middleware::from_fn(tidy))
-        .with_state(admin);
-    if let Err(error) = axum::serve(listener, app).await {
-        tracing::error!(%error, "the admin listener ended");
-    }
+        .with_state(admin.clone());
+    listener::serve(listener, app, &admin.0.current).await;
+}
+
+/// `GET /config`.
+async fn config(State(admin): State<Admin>) -> Json<Value> {
+    Json(shown::shown(&admin.0.current.config()))
 }
 
 async fn tidy(request: Request, next: Next) -> Response {
@@ -130,7 +159,7 @@ async fn tidy(request: Request, next: Next) -> Response {
 
 async fn authorize(State(admin): State<Admin>, request: Request, next: Next) -> Response {
     let inner = &admin.0;
-    if inner.config.admin.public_metrics && request.uri().path() == "/metrics" {
+    if request.uri().path() == "/metrics" && inner.current.config().admin.public_metrics {
         return next.run(request).await;
     }
     let given = request
@@ -144,19 +173,24 @@ async fn authorize(State(admin): State<Admin>, request: Request, next: Next) -> 
             .as_ref()
             .is_some_and(|token| verify_slices_are_equal(given, token.as_bytes()).is_ok())
     };
-    if is(&inner.token) {
+    let (full, readonly, configured) = {
+        let tokens = inner.tokens.read();
+        let configured = tokens.full.is_some();
+        (is(&tokens.full), is(&tokens.readonly), configured)
+    };
+    if full {
         return next.run(request).await;
     }
-    if is(&inner.readonly_token) {
+    if readonly {
         if request.method().is_safe() {
             return next.run(request).await;
         }
         let detail = "This token may only look. Nothing was changed.";
         return Refused::new(StatusCode::FORBIDDEN, "forbidden", detail).into_response();
     }
-    let detail = match inner.token {
-        Some(_) => "Send the admin token as `Authorization: Bearer TOKEN`.",
-        None => "No admin token is configured, so nobody gets in.",
+    let detail = match configured {
+        true => "Send the admin token as `Authorization: Bearer TOKEN`.",
+        false => "No admin token is configured, so nobody gets in.",
     };
     let mut response =
         Refused::new(StatusCode::UNAUTHORIZED, "unauthenticated", detail).into_response();
@@ -177,7 +211,7 @@ impl Admin {
         {
             return writable;
         }
-        let timeout = inner.config.store.timeout.min(MAX_PROBE);
+        let timeout = inner.current.config().store.timeout.min(MAX_PROBE);
         let asked = tokio::time::timeout(timeout, inner.engine.store().probe()).await;
         let writable = matches!(asked, Ok(Ok(())));
         *probed = Some((Instant::now(), writable));
@@ -196,17 +230,24 @@ async fn readyz(State(admin): State<Admin>) -> Response {
         (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         (false, true) => (StatusCode::OK, "ready"),
     };
+    let config = inner.current.config();
+    let told = inner.status.told();
     let body = json!({
         "status": word,
         "store": {
-            "kind": inner.config.store.url.scheme(),
+            "kind": config.store.url.scheme(),
             "level": inner.engine.store().level().as_str(),
             "writable": writable,
             "breaker": if open { "open" } else { "closed" },
         },
-        "protected_routes": inner.config.protected().count(),
-        "shadow_routes": inner.config.observed().map(|route| &route.id).collect::<Vec<_>>(),
-        "routes": inner.config.routes.len(),
+        "protected_routes": config.protected().count(),
+        "shadow_routes": config.observed().map(|route| &route.id).collect::<Vec<_>>(),
+        "routes": config.routes.len(),
+        "config": {
+            "generation": told.generation,
+            "loaded_at": rfc3339(told.loaded_at),
+            "last_error": told.last_error,
+        },
     });
     (status, Json(body)).into_response()
 }

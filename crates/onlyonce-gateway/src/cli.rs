@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{audit, bench, clock, config, demo, migrate, serve, verify};
+use crate::{audit, bench, clock, config, demo, keys, migrate, serve, verify};
 
 /// The exit code for an answer that is no.
 const NO: u8 = 1;
@@ -26,6 +26,8 @@ enum Command {
     DemoApi(demo::DemoApiArgs),
     /// Run the gateway
     Serve(ServeArgs),
+    /// List, show, resolve and forget keys, through a gateway's admin API or in a store
+    Keys(keys::KeysArgs),
     /// List every operation of an OpenAPI document and whether a retry of it is safe: exit 1 on a hole
     Audit(audit::AuditArgs),
     /// Find out whether any HTTP API is safe to retry: exit 0 yes, 1 no, 2 it could not be tried
@@ -37,6 +39,8 @@ enum Command {
     BenchStandIn(bench::StandInArgs),
     /// Create the schema of a store or bring it up to date, or print its SQL
     Migrate(migrate::MigrateArgs),
+    /// Print the JSON Schema of the configuration file
+    Schema,
     /// Say everything that is wrong with a configuration file
     Check {
         /// The file
@@ -68,8 +72,10 @@ pub(crate) struct ServeArgs {
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Check { file } => return check(&file),
+        Command::Schema => return print_schema(),
         Command::Audit(args) => return audit::run(&args),
         Command::Serve(args) => in_runtime(serve::run(args)),
+        Command::Keys(args) => in_runtime(keys::run(args)),
         Command::Migrate(args) => in_runtime(migrate::run(args)),
         Command::Verify(args) => in_runtime(verify::run(*args)),
         Command::Bench(args) => in_runtime(bench::run(args)),
@@ -95,6 +101,15 @@ fn in_runtime(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::R
     // Executions have been waited for; a blocked name look-up need not be.
     runtime.shutdown_background();
     outcome
+}
+
+fn print_schema() -> ExitCode {
+    use io::Write as _;
+    let schema = config::schema::schema();
+    match writeln!(io::stdout(), "{schema:#}") {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::from(NO),
+    }
 }
 
 fn check(file: &std::path::Path) -> ExitCode {

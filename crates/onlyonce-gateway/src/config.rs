@@ -9,6 +9,7 @@
 
 mod auth;
 mod backend;
+pub(crate) mod change;
 pub(crate) mod check;
 mod diagnostics;
 mod fields;
@@ -18,7 +19,9 @@ mod options;
 mod routes;
 mod rules;
 mod scalar;
+pub(crate) mod schema;
 mod section;
+pub(crate) mod shown;
 mod store;
 mod tree;
 pub(crate) mod units;
@@ -119,6 +122,8 @@ pub(crate) struct AdminConfig {
     pub public_metrics: bool,
     /// Whether raw keys are left out of answers.
     pub mask_keys: bool,
+    /// How long it is kept what operators did to keys that are gone.
+    pub audit_retention: Duration,
 }
 
 /// Where records are kept.
@@ -299,7 +304,7 @@ pub(crate) fn for_upstream(url: &str, overrides: &Overrides) -> Result<Config, D
 }
 
 /// The text of a file that is not larger than a configuration can be by much.
-fn read(path: &Path) -> io::Result<String> {
+pub(crate) fn read(path: &Path) -> io::Result<String> {
     use io::Read as _;
 
     let mut text = String::new();

@@ -18,6 +18,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use onlyonce::{
     Body, BoxError, Engine, IdempotencyLayer, IdempotencyService, Policy, Problem, stats::Event,
 };
+use parking_lot::RwLock;
 use tower::{Layer, ServiceExt};
 
 pub(crate) use connection::serve;
@@ -47,16 +48,43 @@ pub(crate) struct Edge {
     pub(crate) policy: Policy,
 }
 
+/// The edge that new requests meet. A reload puts another one in its place; a request that is under way
+/// keeps the one that it began with.
+pub(crate) struct Current(RwLock<Arc<Edge>>);
+
+impl Current {
+    pub(crate) fn new(edge: Edge) -> Self {
+        Self(RwLock::new(Arc::new(edge)))
+    }
+
+    pub(crate) fn edge(&self) -> Arc<Edge> {
+        self.0.read().clone()
+    }
+
+    pub(crate) fn config(&self) -> Arc<Config> {
+        self.0.read().config.clone()
+    }
+
+    pub(crate) fn replace(&self, edge: Edge) {
+        *self.0.write() = Arc::new(edge);
+    }
+}
+
 impl Edge {
-    /// The routes of `config` on `engine`.
-    pub(crate) async fn new(config: &Arc<Config>, engine: &Engine) -> anyhow::Result<Self> {
+    /// The routes of `config` on `engine`. Those that `before` has as well count on from there.
+    pub(crate) async fn new(
+        config: &Arc<Config>,
+        engine: &Engine,
+        before: Option<&Self>,
+    ) -> anyhow::Result<Self> {
         let auth = match &config.auth {
             Some(auth) => Some(Auth::start(auth).await?),
             None => None,
         };
         let mut lanes = Vec::with_capacity(config.routes.len());
         for route in &config.routes {
-            lanes.push(lane(route, engine).await?);
+            let before = before.and_then(|before| before.lane(&route.id));
+            lanes.push(lane(route, engine, before).await?);
         }
         Ok(Self {
             config: config.clone(),
@@ -65,6 +93,18 @@ impl Edge {
             lanes,
             policy: Policy::default(),
         })
+    }
+
+    /// What it was made from.
+    pub(crate) fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+
+    /// Has the background loops follow the policies of these routes, after others were tried.
+    pub(crate) fn policies_are_in_effect(&self) {
+        for lane in &self.lanes {
+            lane.layer.policy_is_in_effect();
+        }
     }
 
     /// The answer to a request.
@@ -154,7 +194,7 @@ impl Edge {
     }
 }
 
-async fn lane(route: &Route, engine: &Engine) -> anyhow::Result<Lane> {
+async fn lane(route: &Route, engine: &Engine, before: Option<&Lane>) -> anyhow::Result<Lane> {
     let mut options = UpstreamOptions::new(route.backends.clone());
     options.upstream_idle = route.upstream_idle;
     options.connect_timeout = route.connect_timeout;
@@ -163,7 +203,10 @@ async fn lane(route: &Route, engine: &Engine) -> anyhow::Result<Lane> {
         who.identity(&request.headers, request.extensions.get())
     };
     let policy = route.policy.clone();
-    let layer = IdempotencyLayer::new(engine.clone(), &route.id, policy, identify).await?;
+    let layer = match before {
+        Some(before) => before.layer.successor(policy, identify).await?,
+        None => IdempotencyLayer::new(engine.clone(), &route.id, policy, identify).await?,
+    };
     let service = layer.layer(Upstream::new(options));
     Ok(Lane {
         route: route.clone(),

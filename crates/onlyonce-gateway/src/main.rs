@@ -11,7 +11,9 @@ mod clock;
 mod config;
 mod demo;
 mod edge;
+mod keys;
 mod migrate;
+mod reload;
 mod serve;
 #[cfg(test)]
 mod soak;

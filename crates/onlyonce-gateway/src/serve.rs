@@ -4,10 +4,7 @@ use std::{io::Write, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-use onlyonce::{
-    Engine, EngineOptions, Spool,
-    worker::{self, Pace},
-};
+use onlyonce::{Engine, EngineOptions, Spool};
 use onlyonce_core::policy::Profile;
 use onlyonce_store::{
     Level, Store,
@@ -26,6 +23,7 @@ use crate::{
     cli::ServeArgs,
     config::{self, Config, Overrides, StoreUrl},
     demo, edge,
+    reload::{Reloader, Source, Status},
 };
 
 /// How often the metrics recorder tidies up.
@@ -39,8 +37,10 @@ const LOG_FORMAT_ENV: &str = "ONLYONCE_LOG_FORMAT";
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let overrides = Overrides {
         listen: args.listen,
-        store: args.store.clone(),
+        store: args.store,
     };
+    // Read before it is loaded: what changes in between is seen as a change.
+    let text = args.config.as_deref().map(config::read);
     let read = match (&args.config, &args.upstream) {
         (Some(file), _) => config::load(file, &overrides),
         (None, Some(upstream)) => config::for_upstream(upstream, &overrides),
@@ -71,53 +71,52 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         ..Default::default()
     };
     let engine = Engine::start(store, options);
-    let edge = Arc::new(edge::Edge::new(&config, &engine).await?);
-    serve(args, config, engine, edge, metrics).await
+    let edge = edge::Edge::new(&config, &engine, None).await?;
+    let current = Arc::new(edge::Current::new(edge));
+    let source = args.config.map(|file| Source {
+        file,
+        overrides,
+        text: text.and_then(Result::ok),
+    });
+    serve((current, engine), source, metrics, args.exit_with_parent).await
 }
 
 async fn serve(
-    args: ServeArgs,
-    config: Arc<Config>,
-    engine: Engine,
-    edge: Arc<edge::Edge>,
+    (current, engine): (Arc<edge::Current>, Engine),
+    source: Option<Source>,
     metrics: PrometheusHandle,
+    exit_with_parent: bool,
 ) -> anyhow::Result<ExitCode> {
+    let config = current.config();
     let data = bind(config.listen, "listen").await?;
     let admin_listener = bind(config.admin.listen, "admin.listen").await?;
     let addresses = (data.local_addr()?, admin_listener.local_addr()?);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let _workers = worker::start(
-        &engine,
-        Pace {
-            sweep_every: config.workers.sweep_every,
-            reap_every: config.workers.reap_every,
-        },
-    );
     let mut hang_up = signal(SignalKind::hangup())?;
     let (stop, stopping) = watch::channel(false);
-    let parts = (config.clone(), engine.clone(), edge.clone());
+    let status = Status::new();
+    let parts = (current.clone(), engine.clone(), status.clone());
     let admin = admin::Admin::new(parts, metrics, stopping.clone());
     let has_token = admin.has_token();
-    tokio::spawn(admin::serve(admin, admin_listener));
-    let serving = tokio::spawn(edge::serve(edge, config.clone(), data, stopping));
+    tokio::spawn(admin::serve(admin.clone(), admin_listener));
+    let serving = tokio::spawn(edge::serve(current.clone(), data, stopping));
+    let mut reloader = Reloader::new(source, (current.clone(), engine.clone(), admin), status);
     announce(&config, &engine, addresses, has_token)?;
 
     let told_to_stop = async {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
-            () = demo::parent_gone(), if args.exit_with_parent => {}
+            () = demo::parent_gone(), if exit_with_parent => {}
         }
     };
     let mut told_to_stop = std::pin::pin!(told_to_stop);
     loop {
         tokio::select! {
             () = &mut told_to_stop => break,
-            // Without a handler it would end the process in the middle of everything.
-            _ = hang_up.recv() => {
-                tracing::warn!("SIGHUP: this version does not reload; restart to read the file anew");
-            }
+            _ = hang_up.recv() => reloader.reload().await,
+            () = reloader.changed() => reloader.reload().await,
         }
     }
     tracing::info!("stopping: no new connections; what is running is finished");
@@ -127,7 +126,7 @@ async fn serve(
         let _ = serving.await;
         engine.idle().await;
     };
-    if tokio::time::timeout(config.drain_timeout, finished)
+    if tokio::time::timeout(current.config().drain_timeout, finished)
         .await
         .is_err()
     {
@@ -145,7 +144,7 @@ async fn bind(address: std::net::SocketAddr, option: &str) -> anyhow::Result<Tcp
 }
 
 /// Some profiles refuse a store that may lose what it acknowledged.
-fn demand_level(config: &Config, store: &dyn Store) -> anyhow::Result<()> {
+pub(crate) fn demand_level(config: &Config, store: &dyn Store) -> anyhow::Result<()> {
     let strict = config
         .protected()
         .find(|route| route.policy.profile == Profile::Payments);

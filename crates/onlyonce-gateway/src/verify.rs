@@ -31,6 +31,10 @@ use std::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub(crate) use args::VerifyArgs;
+pub(crate) use client::Client;
+pub(crate) use endpoint::Endpoint;
+pub(crate) use exchange::Outgoing;
+pub(crate) use tls::trusting;
 
 use catalogue::Check;
 use finding::Verdict;

@@ -19,7 +19,9 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use onlyonce_core::{
     AttemptId, Fingerprint, Key, Policy, Recipe, Record, Scope, State, StoredResponse,
     machine::{self, Forgotten, Reaped, Request, Settled, Settlement, Swept},
-    record::{Change, Draft, Evidence, JournalEvent, LastError, Revision, StoredBody},
+    record::{
+        Actor, Change, Draft, Evidence, JournalEntry, JournalEvent, LastError, Revision, StoredBody,
+    },
     secret::CallerMark,
 };
 
@@ -49,6 +51,7 @@ macro_rules! conformance {
                 walk_finds_the_expired,
                 walk_leaves_the_live,
                 delete_needs_the_revision,
+                operators_rows_outlive_their_key,
                 pages_are_stable,
                 filters_filter,
                 counts_count,
@@ -461,6 +464,44 @@ pub async fn delete_needs_the_revision(store: Any) {
     assert!(store.delete(record.id, record.revision).await.unwrap());
     assert!(!store.delete(record.id, record.revision).await.unwrap());
     assert_eq!(stored(&*store, &record).await, None);
+}
+
+/// What operators did is kept when the key goes, until its own time is over; the history of a key that
+/// is still there is kept in any case.
+pub async fn operators_rows_outlive_their_key(store: Any) {
+    let (gone, stays) = (
+        reserve(&*store, "gone", 1).await,
+        reserve(&*store, "stays", 2).await,
+    );
+    let row = |id, actor| JournalEntry {
+        id,
+        event: JournalEvent::Released,
+        from: None,
+        to: None,
+        attempt: 1,
+        actor,
+        detail: None,
+    };
+    let rows = vec![
+        row(gone.id, Actor::Sweeper),
+        row(gone.id, Actor::Operator),
+        row(stays.id, Actor::Operator),
+    ];
+    store.append(rows).await.unwrap();
+    assert!(store.delete(gone.id, gone.revision).await.unwrap());
+    let operators = async |id| {
+        let rows = store.history(id).await.unwrap();
+        let theirs = rows.iter().filter(|row| row.entry.actor == Actor::Operator);
+        theirs.map(|row| row.at).collect::<Vec<_>>()
+    };
+    store.prune_audit(Duration::from_secs(3_600)).await.unwrap();
+    let kept = operators(gone.id).await;
+    assert_eq!(kept.len(), 1);
+    // Until the store's own clock, which counts in milliseconds, has moved on.
+    while store.lookup(stays.id).await.unwrap().now <= kept[0] {}
+    store.prune_audit(Duration::ZERO).await.unwrap();
+    assert_eq!(operators(gone.id).await, []);
+    assert_eq!(operators(stays.id).await, kept);
 }
 
 /// Paging sees every record that was there all along once, whatever is added meanwhile.

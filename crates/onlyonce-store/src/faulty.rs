@@ -184,6 +184,11 @@ impl Store for FaultyStore {
             .await
     }
 
+    async fn prune_audit(&self, keep: Duration) -> Result<(), StoreError> {
+        self.write(|inner| async move { inner.prune_audit(keep).await })
+            .await
+    }
+
     async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
         self.read(self.inner.lapsed(limit)).await
     }

@@ -31,7 +31,7 @@ pub mod faulty;
 #[cfg(feature = "conformance")]
 pub mod private;
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use async_trait::async_trait;
 use http::StatusCode;
@@ -265,6 +265,14 @@ pub trait Store: Send + Sync + 'static {
     /// As [`insert_or_get`](Self::insert_or_get).
     async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError>;
 
+    /// Deletes the journal rows of operators that are older than `keep` and whose record is gone. Rows
+    /// of a record that is still there are its history, and stay
+    /// (`conformance::operators_rows_outlive_their_key`).
+    ///
+    /// # Errors
+    /// As [`insert_or_get`](Self::insert_or_get).
+    async fn prune_audit(&self, keep: Duration) -> Result<(), StoreError>;
+
     /// Records in progress whose lease has run out, without their responses.
     ///
     /// # Errors
@@ -352,6 +360,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Ids of records that changed, from any node, for waiters. A hint: polling is the truth.
     fn wakeups(&self) -> broadcast::Receiver<RecordId>;
+}
+
+/// The moment that is `keep` before `now`.
+pub(crate) fn cutoff(now: Timestamp, keep: Duration) -> Timestamp {
+    let keep = i64::try_from(keep.as_millis()).unwrap_or(i64::MAX);
+    Timestamp(now.0.saturating_sub(keep))
 }
 
 /// A secret for a new store.

@@ -9,7 +9,7 @@ use std::{
 use async_trait::async_trait;
 use onlyonce_core::{
     CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret, State, Timestamp,
-    record::{Change, Draft, JournalEntry, Revision},
+    record::{Actor, Change, Draft, JournalEntry, Revision},
 };
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
@@ -264,6 +264,16 @@ impl Store for MemoryStore {
 
     async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
         self.note(self.clock.now(), journal);
+        Ok(())
+    }
+
+    async fn prune_audit(&self, keep: std::time::Duration) -> Result<(), StoreError> {
+        let cutoff = crate::cutoff(self.clock.now(), keep);
+        let is_gone = |id: RecordId| !self.shard(id).lock().records.contains_key(&id);
+        self.journal.lock().rows.retain(|row| {
+            let entry = &row.entry;
+            row.at >= cutoff || entry.actor != Actor::Operator || !is_gone(entry.id)
+        });
         Ok(())
     }
 

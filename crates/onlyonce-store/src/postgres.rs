@@ -246,6 +246,12 @@ impl Store for PostgresStore {
         self.ask(queue::Queue::append, journal).await
     }
 
+    async fn prune_audit(&self, keep: Duration) -> Result<(), StoreError> {
+        let keep = i64::try_from(keep.as_millis()).unwrap_or(i64::MAX);
+        let statement = sqlx::query(include_str!("postgres/prune_audit.sql")).bind(keep);
+        self.scanners.write(statement).await
+    }
+
     async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
         self.scanners.live("lease_until", limit).await
     }

@@ -337,6 +337,11 @@ impl Store for SqliteStore {
             .map(|_| ())
     }
 
+    async fn prune_audit(&self, keep: std::time::Duration) -> Result<(), StoreError> {
+        let operation = Operation::PruneAudit(keep);
+        self.writer.submit(operation).await.map(|_| ())
+    }
+
     async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
         let now = self.clock.now();
         let value = scan(&self.worker_scans, move |connection| {

@@ -133,7 +133,7 @@ pub(crate) struct Shared {
     pub(crate) route: Arc<str>,
     pub(crate) identify: Box<dyn Identify>,
     pub(crate) stats: Arc<RouteStats>,
-    pub(crate) observations: Option<Observations>,
+    pub(crate) observations: Option<Arc<Observations>>,
 }
 
 /// A [`tower_layer::Layer`] that executes each keyed request once.
@@ -173,12 +173,46 @@ impl IdempotencyLayer {
         policy: Policy,
         identify: impl Identify,
     ) -> Result<Self, Unavailable> {
-        let route: Arc<str> = route.into();
+        let stats = Arc::new(RouteStats::new(route));
+        Self::made(engine, route.into(), policy, identify, stats, None).await
+    }
+
+    /// A layer that takes the place of this one under another policy, and counts on from it. Requests
+    /// that are under way are finished by the layer that they began with; recipes are kept, so that a
+    /// retry is compared as its first request was.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub async fn successor(
+        &self,
+        policy: Policy,
+        identify: impl Identify,
+    ) -> Result<Self, Unavailable> {
+        let Shared {
+            engine,
+            route,
+            stats,
+            observations,
+            ..
+        } = &*self.0;
+        let (engine, route, stats) = (engine.clone(), route.clone(), stats.clone());
+        Self::made(engine, route, policy, identify, stats, observations.clone()).await
+    }
+
+    async fn made(
+        engine: Engine,
+        route: Arc<str>,
+        policy: Policy,
+        identify: impl Identify,
+        stats: Arc<RouteStats>,
+        observations: Option<Arc<Observations>>,
+    ) -> Result<Self, Unavailable> {
         let policy = Arc::new(policy);
         engine.keep_recipe(&policy.recipe).await?;
         engine.set_policy(route.clone(), policy.clone());
-        let stats = Arc::new(RouteStats::new(&route));
-        let observations = policy.shadow.then(|| Observations::new(&route));
+        let observations = policy
+            .shadow
+            .then(|| observations.unwrap_or_else(|| Arc::new(Observations::new(&route))));
         let identify = Box::new(identify);
         Ok(Self(Arc::new(Shared {
             engine,
@@ -190,6 +224,13 @@ impl IdempotencyLayer {
         })))
     }
 
+    /// Makes the policy of this layer the one that background loops and operators follow, as it was
+    /// when the layer was made.
+    pub fn policy_is_in_effect(&self) {
+        let Shared { route, policy, .. } = &*self.0;
+        self.0.engine.set_policy(route.clone(), policy.clone());
+    }
+
     /// What the layer has counted.
     pub fn stats(&self) -> &Arc<RouteStats> {
         &self.0.stats
@@ -197,7 +238,7 @@ impl IdempotencyLayer {
 
     /// What it has observed, in shadow mode.
     pub fn observations(&self) -> Option<&Observations> {
-        self.0.observations.as_ref()
+        self.0.observations.as_deref()
     }
 
     /// The policy it follows.

@@ -16,13 +16,18 @@ const MAX_CLOCK_JUMP: Duration = Duration::from_secs(60);
 /// How often the spool is looked at.
 const DRAIN_EVERY: Duration = Duration::from_secs(2);
 
+/// How long it is kept what operators did, unless said otherwise: a year.
+pub const DEFAULT_KEEP_AUDIT: Duration = Duration::from_secs(365 * 86_400);
+
 /// How often each loop runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// The search for lapsed leases.
     pub sweep_every: Duration,
     /// The search for what has expired.
     pub reap_every: Duration,
+    /// How long it is kept what operators did to keys that are gone.
+    pub keep_audit: Duration,
 }
 
 impl Default for Pace {
@@ -30,6 +35,7 @@ impl Default for Pace {
         Self {
             sweep_every: Duration::from_secs(5),
             reap_every: Duration::from_secs(60),
+            keep_audit: DEFAULT_KEEP_AUDIT,
         }
     }
 }
@@ -77,6 +83,9 @@ pub fn start(engine: &Engine, pace: Pace) -> JoinSet<()> {
             }
             if let Err(error) = reap::run_once(&reaper).await {
                 tracing::warn!(%error, "the reaping could not be finished; the next one tries again");
+            }
+            if let Err(error) = reaper.prune_audit(pace.keep_audit).await {
+                tracing::warn!(%error, "the audit could not be pruned; the next round tries again");
             }
         }
     });

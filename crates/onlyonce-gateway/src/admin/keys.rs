@@ -1,15 +1,22 @@
 //! Keys: list, show, resolve, extend, forget; and the audit.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use axum::{
-    Json,
+    Json, Router,
     body::Bytes,
     extract::{Path, Query, State},
+    routing::{get, post},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use onlyonce::{engine::OperateError, layer::strip_hop_by_hop};
+use onlyonce::{Engine, engine::OperateError, layer::strip_hop_by_hop};
 use onlyonce_core::{
     Key, Record, RecordId, State as KeyState, StoredResponse, machine::Resolution,
     record::StoredBody,
@@ -18,7 +25,7 @@ use onlyonce_store::{Filter, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Admin, Refused, view::View};
+use super::{Refused, view::View};
 
 /// Rows of a page unless said otherwise, and at most.
 const DEFAULT_LIMIT: usize = 50;
@@ -56,17 +63,46 @@ impl From<OperateError> for Refused {
     }
 }
 
-impl Admin {
+/// What is needed to show and change keys: a running gateway has it, and so has a command that opens
+/// a store by itself.
+#[derive(Clone)]
+pub(crate) struct Desk {
+    engine: Engine,
+    mask_keys: Arc<AtomicBool>,
+}
+
+impl Desk {
+    pub(crate) fn new(engine: Engine, mask_keys: bool) -> Self {
+        let mask_keys = Arc::new(AtomicBool::new(mask_keys));
+        Self { engine, mask_keys }
+    }
+
+    /// From now on keys are shown as they are, or not.
+    pub(crate) fn mask_keys(&self, mask_keys: bool) {
+        self.mask_keys.store(mask_keys, Ordering::Relaxed);
+    }
+
+    /// The addresses of keys, and of the audit.
+    pub(crate) fn router<S>(self) -> Router<S> {
+        Router::new()
+            .route("/idempotency/keys", get(list))
+            .route("/idempotency/keys/{id}", get(show).delete(forget))
+            .route("/idempotency/keys/{id}/resolve", post(resolve))
+            .route("/idempotency/keys/{id}/extend", post(extend))
+            .route("/audit", get(audit))
+            .with_state(self)
+    }
+
     fn view(&self) -> View<'_> {
         View {
-            secret: self.0.engine.secret(),
-            mask_keys: self.0.config.admin.mask_keys,
+            secret: self.engine.secret(),
+            mask_keys: self.mask_keys.load(Ordering::Relaxed),
         }
     }
 
     async fn record(&self, id: &str) -> Result<Record, Refused> {
         let id = parse_id(id)?;
-        let found = self.0.engine.store().lookup(id).await?.value;
+        let found = self.engine.store().lookup(id).await?.value;
         found.ok_or_else(not_found)
     }
 }
@@ -95,10 +131,7 @@ fn cursor(query: &HashMap<String, String>) -> Result<Option<u64>, Refused> {
 }
 
 /// `GET /idempotency/keys`.
-pub(super) async fn list(
-    State(admin): State<Admin>,
-    Query(query): Query<HashMap<String, String>>,
-) -> Answer {
+async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, String>>) -> Answer {
     let text = |name: &str| query.get(name).filter(|text| !text.is_empty()).cloned();
     let state = match text("state") {
         None => None,
@@ -113,13 +146,12 @@ pub(super) async fn list(
         client: text("client"),
         key: text("key").map(|key| Key::from_stored(&key)),
     };
-    let page = admin
-        .0
+    let page = desk
         .engine
         .store()
         .list(&filter, cursor(&query)?, limit(&query)?)
         .await?;
-    let view = admin.view();
+    let view = desk.view();
     let keys: Vec<Value> = page
         .items
         .iter()
@@ -131,14 +163,14 @@ pub(super) async fn list(
 }
 
 /// `GET /idempotency/keys/{id}`.
-pub(super) async fn show(State(admin): State<Admin>, Path(id): Path<String>) -> Answer {
-    let record = admin.record(&id).await?;
-    shown(&admin, &record).await
+async fn show(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
+    let record = desk.record(&id).await?;
+    shown(&desk, &record).await
 }
 
-async fn shown(admin: &Admin, record: &Record) -> Answer {
-    let journal = admin.0.engine.store().history(record.id).await?;
-    let view = admin.view();
+async fn shown(desk: &Desk, record: &Record) -> Answer {
+    let journal = desk.engine.store().history(record.id).await?;
+    let view = desk.view();
     let mut value = view.record(record);
     value["history"] = view.history(record, &journal);
     Ok(Json(value))
@@ -174,11 +206,7 @@ enum OneOrMany {
 }
 
 /// `POST /idempotency/keys/{id}/resolve`.
-pub(super) async fn resolve(
-    State(admin): State<Admin>,
-    Path(id): Path<String>,
-    body: Bytes,
-) -> Answer {
+async fn resolve(State(desk): State<Desk>, Path(id): Path<String>, body: Bytes) -> Answer {
     let id = parse_id(&id)?;
     let body: ResolveBody = read(&body)?;
     let reason = body
@@ -198,12 +226,8 @@ pub(super) async fn resolve(
         }
         _ => return Err(bad("`outcome` is `completed` or `failed_retryable`.")),
     };
-    let record = admin
-        .0
-        .engine
-        .resolve(id, None, &resolution, reason)
-        .await?;
-    shown(&admin, &record).await
+    let record = desk.engine.resolve(id, None, &resolution, reason).await?;
+    shown(&desk, &record).await
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
@@ -263,32 +287,27 @@ struct ExtendBody {
 }
 
 /// `POST /idempotency/keys/{id}/extend`.
-pub(super) async fn extend(
-    State(admin): State<Admin>,
-    Path(id): Path<String>,
-    body: Bytes,
-) -> Answer {
+async fn extend(State(desk): State<Desk>, Path(id): Path<String>, body: Bytes) -> Answer {
     let id = parse_id(&id)?;
     let body: ExtendBody = read(&body)?;
     let ttl = crate::config::units::duration(&body.ttl)
         .ok()
         .filter(|ttl| !ttl.is_zero())
         .ok_or_else(|| bad("`ttl` is a duration such as `48h`, and at most ten years."))?;
-    let record = admin.0.engine.extend(id, ttl).await?;
-    shown(&admin, &record).await
+    let record = desk.engine.extend(id, ttl).await?;
+    shown(&desk, &record).await
 }
 
 /// `DELETE /idempotency/keys/{id}`.
-pub(super) async fn forget(
-    State(admin): State<Admin>,
+async fn forget(
+    State(desk): State<Desk>,
     Path(id): Path<String>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Answer {
     let id = parse_id(&id)?;
     let force = query.get("force").is_some_and(|force| force == "true");
     let reason = query.get("reason").cloned();
-    let record = admin
-        .0
+    let record = desk
         .engine
         .forget(id, force, reason)
         .await
@@ -301,21 +320,17 @@ pub(super) async fn forget(
             ),
             error => error.into(),
         })?;
-    shown(&admin, &record).await
+    shown(&desk, &record).await
 }
 
 /// `GET /audit`.
-pub(super) async fn audit(
-    State(admin): State<Admin>,
-    Query(query): Query<HashMap<String, String>>,
-) -> Answer {
-    let page = admin
-        .0
+async fn audit(State(desk): State<Desk>, Query(query): Query<HashMap<String, String>>) -> Answer {
+    let page = desk
         .engine
         .store()
         .audit(cursor(&query)?, limit(&query)?)
         .await?;
-    let view = admin.view();
+    let view = desk.view();
     let rows = page.items.iter().map(|row| {
         let mut line = view.line(row);
         line["key_id"] = row.entry.id.to_string().into();

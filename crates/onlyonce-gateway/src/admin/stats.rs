@@ -1,7 +1,5 @@
 //! What was counted: `GET /idempotency` for people, `GET /metrics` for Prometheus.
 
-use std::time::Duration;
-
 use axum::{Json, extract::State, response::IntoResponse};
 use http::header;
 use metrics::{counter, gauge};
@@ -13,7 +11,7 @@ use onlyonce::{
 use serde_json::{Map, Value, json};
 
 use super::Admin;
-use crate::{clock::rfc3339, edge::Lane};
+use crate::{clock::rfc3339, config::units::go_duration, edge::Lane};
 
 /// Counters that no route owns, and those that later parts of the program count.
 const DECLARED: [&str; 5] = [
@@ -33,8 +31,9 @@ pub(super) fn declare() {
 
 /// `GET /idempotency`.
 pub(super) async fn routes(State(admin): State<Admin>) -> Json<Value> {
-    let lanes = &admin.0.edge.lanes;
-    let routes: Map<String, Value> = lanes
+    let edge = admin.0.current.edge();
+    let routes: Map<String, Value> = edge
+        .lanes
         .iter()
         .map(|lane| (lane.route.id.clone(), route(lane)))
         .collect();
@@ -115,29 +114,6 @@ fn header_case(name: &str) -> String {
     name.split('-').map(capital).collect::<Vec<_>>().join("-")
 }
 
-/// A duration as Go prints it: `48h0m0s`, `1m30s`, `500ms`.
-fn go_duration(duration: Duration) -> String {
-    let millis = duration.as_millis();
-    if millis < 1_000 {
-        return if millis == 0 {
-            "0s".to_owned()
-        } else {
-            format!("{millis}ms")
-        };
-    }
-    let (hours, minutes) = (millis / 3_600_000, millis / 60_000 % 60);
-    let (seconds, rest) = (millis / 1_000 % 60, millis % 1_000);
-    let fraction = match rest {
-        0 => String::new(),
-        rest => format!(".{rest:03}").trim_end_matches('0').to_owned(),
-    };
-    match (hours, minutes) {
-        (0, 0) => format!("{seconds}{fraction}s"),
-        (0, minutes) => format!("{minutes}m{seconds}{fraction}s"),
-        (hours, minutes) => format!("{hours}h{minutes}m{seconds}{fraction}s"),
-    }
-}
-
 /// `GET /metrics`.
 pub(super) async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
     let inner = &admin.0;
@@ -155,16 +131,6 @@ pub(super) async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_look_like_gos() {
-        let shown = |millis| go_duration(Duration::from_millis(millis));
-        assert_eq!(shown(48 * 3_600_000), "48h0m0s");
-        assert_eq!(shown(90_000), "1m30s");
-        assert_eq!(shown(500), "500ms");
-        assert_eq!(shown(1_500), "1.5s");
-        assert_eq!(shown(0), "0s");
-    }
 
     #[test]
     fn headers_look_like_peoples() {

@@ -131,6 +131,12 @@ pub(crate) struct Network {
     prefix: u32,
 }
 
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
 impl Network {
     /// Whether `address` is in it. An IPv4 address in IPv6 form is an IPv4 address.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {

@@ -94,6 +94,24 @@ impl fmt::Display for Diagnostics {
 
 impl Error for Diagnostics {}
 
+impl Diagnostics {
+    /// How many errors there are and where the first one is, for places where the file's own words do
+    /// not belong.
+    pub(crate) fn summary(&self) -> String {
+        let is_error = |one: &&Diagnostic| one.severity == Severity::Error;
+        let count = self.0.iter().filter(is_error).count();
+        let first = self.0.iter().find(is_error);
+        let errors = if count == 1 { "error" } else { "errors" };
+        match first.filter(|first| first.line > 0) {
+            Some(first) => format!(
+                "{count} {errors}, the first in line {}, column {}: see the log",
+                first.line, first.col
+            ),
+            None => format!("{count} {errors}: see the log"),
+        }
+    }
+}
+
 /// Where readers leave what they find.
 pub(super) struct Report<'a> {
     file: Arc<str>,

@@ -1,189 +1,140 @@
 //! The names that a configuration may contain, section by section: all of them, whether this
 //! version acts on them or, by `unsupported.rs`, refuses them.
+//!
+//! The same tables make the reader's list of names, `onlyonce schema` and the tables of
+//! `docs/reference/config.md`.
+
+mod auth;
+mod routes;
+mod top;
+
+pub(super) use auth::{API_KEY, AUTH, EXTERNAL, JWT, TRUSTED_HEADER};
+pub(super) use routes::{BACKEND, FINGERPRINT, IDEMPOTENCY, LIMITS, ROUTE};
+pub(super) use top::{ADMIN, STORE, TOP, WORKERS};
 
 /// A section: how messages name it, and its fields.
 #[derive(Debug)]
 pub(super) struct Schema {
     pub(super) name: &'static str,
-    pub(super) fields: &'static [&'static str],
+    pub(super) fields: &'static [Field],
 }
 
-pub(super) const TOP: Schema = Schema {
-    name: "the top level",
-    fields: &[
-        "listen",
-        "tls",
-        "admin",
-        "store",
-        "redis",
-        "auth",
-        "idempotency",
-        "limits",
-        "workers",
-        "routes",
-        "upstream_idle",
-        "connect_timeout",
-        "drain_timeout",
-        "header_timeout",
-        "body_timeout",
-        "send_timeout",
-        "allow_scope_change",
-    ],
-};
+/// A field: what it is called, what it takes, and what the reference says of it.
+#[derive(Debug)]
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    /// `required`, a value in backticks, or words.
+    pub(super) default: &'static str,
+    pub(super) about: &'static str,
+}
 
-pub(super) const ADMIN: Schema = Schema {
-    name: "`admin`",
-    fields: &[
-        "listen",
-        "token_env",
-        "readonly_token_env",
-        "public_metrics",
-        "mask_keys",
-    ],
-};
+/// What a field takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    Address,
+    Boolean,
+    Duration,
+    File,
+    Folder,
+    Header,
+    Hex,
+    Name,
+    Number,
+    Path,
+    Size,
+    Text,
+    TextOrList,
+    Url,
+    /// One of these.
+    Words(&'static [&'static str]),
+    List(Item),
+    Section(&'static Schema),
+    /// A list of them.
+    Sections(&'static Schema),
+    /// Nothing yet: it is refused.
+    NotYet,
+}
 
-pub(super) const STORE: Schema = Schema {
-    name: "`store`",
-    fields: &[
-        "url",
-        "timeout",
-        "migrate",
-        "cache",
-        "encryption_key_env",
-        "plain_settle",
-        "pooler",
-        "spool_dir",
-    ],
-};
+/// What a list holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Item {
+    Headers,
+    Methods,
+    Networks,
+    Pointers,
+    Statuses,
+}
 
-pub(super) const AUTH: Schema = Schema {
-    name: "`auth`",
-    fields: &["api_keys", "jwt", "trusted_header", "external"],
-};
+const fn field(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    about: &'static str,
+) -> Field {
+    Field {
+        name,
+        kind,
+        default,
+        about,
+    }
+}
 
-pub(super) const API_KEY: Schema = Schema {
-    name: "an API key",
-    fields: &["client_id", "sha256"],
-};
+const fn not_yet(name: &'static str) -> Field {
+    field(name, Kind::NotYet, "", "")
+}
 
-pub(super) const JWT: Schema = Schema {
-    name: "`jwt`",
-    fields: &[
-        "jwks_file",
-        "jwks_url",
-        "secret_env",
-        "public_key_file",
-        "issuer",
-        "audience",
-        "client_id_claim",
-        "leeway",
-        "refresh",
-    ],
-};
+impl Schema {
+    /// Whether it has a field of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.fields.iter().any(|field| field.name == name)
+    }
 
-pub(super) const TRUSTED_HEADER: Schema = Schema {
-    name: "`trusted_header`",
-    fields: &["name", "from"],
-};
+    /// The names of its fields.
+    pub(super) fn names(&self) -> Vec<&'static str> {
+        self.fields.iter().map(|field| field.name).collect()
+    }
+}
 
-pub(super) const EXTERNAL: Schema = Schema {
-    name: "`external`",
-    fields: &["url", "client_id_header", "timeout"],
-};
-
-pub(super) const WORKERS: Schema = Schema {
-    name: "`workers`",
-    fields: &[
-        "sweep_every",
-        "reap_every",
-        "reconcile_every",
-        "deliver_every",
-    ],
-};
-
-pub(super) const ROUTE: Schema = Schema {
-    name: "a route",
-    fields: &[
-        "id",
-        "path",
-        "methods",
-        "backends",
-        "timeout",
-        "max_execution",
-        "upstream_idle",
-        "connect_timeout",
-        "limits",
-        "auth",
-        "shadow",
-        "idempotency",
-    ],
-};
-
-pub(super) const BACKEND: Schema = Schema {
-    name: "a backend",
-    fields: &["url", "weight"],
-};
-
-pub(super) const IDEMPOTENCY: Schema = Schema {
-    name: "`idempotency`",
-    fields: &[
-        "enabled",
-        "dialect",
-        "profile",
-        "mode",
-        "header_name",
-        "replayed_header",
-        "methods",
-        "enforce",
-        "key_scope",
-        "key_per_route",
-        "credential_headers",
-        "max_key_length",
-        "min_key_length",
-        "reject_sensitive_keys",
-        "ttl",
-        "tombstone_ttl",
-        "after_expiry",
-        "max_request_body",
-        "max_body_size",
-        "on_in_flight",
-        "wait_timeout",
-        "on_5xx",
-        "release_statuses",
-        "on_store_error",
-        "lease",
-        "timeout",
-        "max_execution",
-        "completion_grace",
-        "error_format",
-        "fingerprint",
-        "limits",
-        "max_request_age",
-        "request_time_header",
-        "reconcile",
-        "shadow",
-    ],
-};
-
-pub(super) const FINGERPRINT: Schema = Schema {
-    name: "`fingerprint`",
-    fields: &["mode", "fields", "ignore", "headers"],
-};
-
-pub(super) const LIMITS: Schema = Schema {
-    name: "`limits`",
-    fields: &[
-        "new_keys_per_second",
-        "burst",
-        "live_keys",
-        "lookups_per_second",
-        "waiters_per_key",
-        "waiters",
-    ],
-};
+impl Kind {
+    /// How the reference names it.
+    #[cfg(test)]
+    pub(super) fn words(self) -> String {
+        match self {
+            Self::Address => "address".to_owned(),
+            Self::Boolean => "boolean".to_owned(),
+            Self::Duration => "duration".to_owned(),
+            Self::File => "file".to_owned(),
+            Self::Folder => "folder".to_owned(),
+            Self::Header => "header".to_owned(),
+            Self::Hex => "hex".to_owned(),
+            Self::Name => "name".to_owned(),
+            Self::Number => "number".to_owned(),
+            Self::Path => "path".to_owned(),
+            Self::Size => "size".to_owned(),
+            Self::Text => "text".to_owned(),
+            Self::TextOrList => "text or list".to_owned(),
+            Self::Url => "URL".to_owned(),
+            Self::Words(words) => {
+                let ticked: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+                ticked.join(", ")
+            }
+            Self::List(item) => match item {
+                Item::Headers => "list of headers".to_owned(),
+                Item::Methods => "list of methods".to_owned(),
+                Item::Networks => "list of address blocks".to_owned(),
+                Item::Pointers => "list of JSON pointers".to_owned(),
+                Item::Statuses => "list of statuses".to_owned(),
+            },
+            Self::Section(_) => "section".to_owned(),
+            Self::Sections(_) => "list".to_owned(),
+            Self::NotYet => String::new(),
+        }
+    }
+}
 
 /// Every section, the likeliest home of a stray field first.
-const ALL: [&Schema; 14] = [
+pub(super) const ALL: [&Schema; 14] = [
     &IDEMPOTENCY,
     &ROUTE,
     &TOP,
@@ -203,6 +154,6 @@ const ALL: [&Schema; 14] = [
 /// The section that `field` belongs to.
 pub(super) fn home_of(field: &str) -> Option<&'static str> {
     ALL.iter()
-        .find(|schema| schema.fields.contains(&field))
+        .find(|schema| schema.has(field))
         .map(|schema| schema.name)
 }

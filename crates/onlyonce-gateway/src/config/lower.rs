@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 
+use onlyonce::worker;
 use onlyonce_core::policy::{KeyScope, Policy};
 use onlyonce_store::postgres::Pooler;
 
@@ -168,6 +169,9 @@ fn admin(top: &Section<'_>, data: SocketAddr, report: &mut Report<'_>) -> AdminC
         readonly_token_env: env_name(&section, "readonly_token_env", report),
         public_metrics: section.boolean("public_metrics", report).unwrap_or(false),
         mask_keys: section.boolean("mask_keys", report).unwrap_or(false),
+        audit_retention: section
+            .duration("audit_retention", SOME, report)
+            .unwrap_or(worker::DEFAULT_KEEP_AUDIT),
     }
 }
 

@@ -147,6 +147,11 @@ fn path(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
             "this is not a path",
             "for example `/api/payments`".to_owned(),
         ))
+    } else if is_encoded(text) {
+        Some((
+            "no request can reach this path, since percent-encoding is undone before it is compared",
+            "write the character itself".to_owned(),
+        ))
     } else if text.contains("//") || text.split('/').any(|segment| matches!(segment, "." | "..")) {
         Some((
             "a path has no empty and no dot segments",
@@ -164,6 +169,11 @@ fn path(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
             None
         }
     }
+}
+
+/// Whether some of it is percent-encoded.
+fn is_encoded(path: &str) -> bool {
+    percent_encoding::percent_decode_str(path).count() != path.len()
 }
 
 fn backends(section: &Section<'_>, report: &mut Report<'_>) -> Vec<Backend> {
@@ -240,8 +250,19 @@ fn repeated_ids(routes: &[WrittenRoute<'_>], report: &mut Report<'_>) {
     }
 }
 
-/// Of two routes with the same path, the second takes nothing that the first takes already.
+/// Of two routes with the same path, the second takes nothing that the first takes already; and no
+/// route takes CONNECT.
 fn unreachable_routes(routes: &[WrittenRoute<'_>], report: &mut Report<'_>) {
+    for route in routes {
+        let tunnels = |methods: &Vec<Method>| {
+            !methods.is_empty() && methods.iter().all(|method| method == Method::CONNECT)
+        };
+        if route.methods.as_ref().is_some_and(tunnels) {
+            report
+                .error(route.at, "no request can reach a route for CONNECT alone")
+                .hint("a gateway opens no tunnels: CONNECT gets 404");
+        }
+    }
     for (index, route) in routes.iter().enumerate() {
         let Some(path) = &route.path else { continue };
         let rival = routes[..index].iter().find(|other| {

@@ -50,7 +50,7 @@ impl<'n> Section<'n> {
                     .error(node.at, format!("{} must be a mapping", schema.name))
                     .hint(format!(
                         "its fields are {}",
-                        listed(&schema.fields[..schema.fields.len().min(4)])
+                        listed(&schema.names()[..schema.fields.len().min(4)])
                     ));
                 &[]
             }
@@ -58,7 +58,7 @@ impl<'n> Section<'n> {
         for entry in entries {
             if unsupported::field(schema, &entry.key) {
                 unsupported::refuse(report, entry.key_at, &quoted(&entry.key));
-            } else if !schema.fields.contains(&entry.key.as_str()) {
+            } else if !schema.has(&entry.key) {
                 unknown_field(schema, entry, report);
             }
         }
@@ -86,10 +86,7 @@ impl<'n> Section<'n> {
 
     /// The value of `field`, where something was said and it is still to be read.
     pub(super) fn node(&self, field: &str) -> Option<(&'n Node, Span)> {
-        debug_assert!(
-            self.schema.fields.contains(&field),
-            "{field} has no place in the schema"
-        );
+        debug_assert!(self.schema.has(field), "{field} has no place in the schema");
         let entry = self.entry(field)?;
         let readable =
             !unsupported::field(self.schema, field) && !matches!(entry.node.value, Value::Broken);
@@ -273,7 +270,7 @@ fn unknown_field(schema: &Schema, entry: &Entry, report: &mut Report<'_>) {
     } else if let Some(home) = fields::home_of(&entry.key) {
         Some(format!("`{}` belongs in {home}", entry.key))
     } else {
-        nearest(&entry.key, schema.fields).map(|name| format!("did you mean `{name}`?"))
+        nearest(&entry.key, &schema.names()).map(|name| format!("did you mean `{name}`?"))
     };
     report.error(entry.key_at, message).hint_if(hint);
 }

@@ -56,6 +56,29 @@ pub(crate) fn duration(text: &str) -> Result<Duration, UnitError> {
     }
 }
 
+/// A duration as Go prints it: `48h0m0s`, `1m30s`, `500ms`.
+pub(crate) fn go_duration(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    if millis < 1_000 {
+        return if millis == 0 {
+            "0s".to_owned()
+        } else {
+            format!("{millis}ms")
+        };
+    }
+    let (hours, minutes) = (millis / 3_600_000, millis / 60_000 % 60);
+    let (seconds, rest) = (millis / 1_000 % 60, millis % 1_000);
+    let fraction = match rest {
+        0 => String::new(),
+        rest => format!(".{rest:03}").trim_end_matches('0').to_owned(),
+    };
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds}{fraction}s"),
+        (0, minutes) => format!("{minutes}m{seconds}{fraction}s"),
+        (hours, minutes) => format!("{hours}h{minutes}m{seconds}{fraction}s"),
+    }
+}
+
 /// A size in bytes, with a binary unit or without any.
 pub(super) fn size(text: &str) -> Result<u64, UnitError> {
     let digits = text
@@ -83,6 +106,16 @@ pub(super) fn size(text: &str) -> Result<u64, UnitError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_look_like_gos() {
+        let shown = |millis| go_duration(Duration::from_millis(millis));
+        assert_eq!(shown(48 * 3_600_000), "48h0m0s");
+        assert_eq!(shown(90_000), "1m30s");
+        assert_eq!(shown(500), "500ms");
+        assert_eq!(shown(1_500), "1.5s");
+        assert_eq!(shown(0), "0s");
+    }
 
     #[test]
     fn durations() {

@@ -62,7 +62,7 @@ mod tests {
             .map(|(schema, name)| (schema, name))
             .chain(values)
         {
-            assert!(schema.fields.contains(name), "{name} in {}", schema.name);
+            assert!(schema.has(name), "{name} in {}", schema.name);
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Edge, patience::Unstalled};
+use super::{Current, patience::Unstalled};
 use crate::{auth::Peer, config::Config};
 
 /// Connections at once; further ones wait in the listener's queue.
@@ -27,8 +27,7 @@ const MAX_HEADERS: usize = 128;
 
 /// Serves until told to stop; returns when every connection has ended.
 pub(crate) async fn serve(
-    edge: Arc<Edge>,
-    config: Arc<Config>,
+    current: Arc<Current>,
     listener: TcpListener,
     mut stopping: watch::Receiver<bool>,
 ) {
@@ -51,10 +50,11 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        let (edge, config, stopping) = (edge.clone(), config.clone(), stopping.clone());
+        let (current, stopping) = (current.clone(), stopping.clone());
         connections.spawn(async move {
             let _place = place;
-            connection(edge, &config, (stream, Peer(peer)), stopping).await;
+            let config = current.config();
+            connection(current, &config, (stream, Peer(peer)), stopping).await;
         });
         // Ended ones are let go of as they end.
         while connections.try_join_next().is_some() {}
@@ -64,7 +64,7 @@ pub(crate) async fn serve(
 }
 
 async fn connection(
-    edge: Arc<Edge>,
+    current: Arc<Current>,
     config: &Config,
     (stream, peer): (TcpStream, Peer),
     mut stopping: watch::Receiver<bool>,
@@ -79,7 +79,7 @@ async fn connection(
     let Ok(Ok(is_http2)) = version else { return };
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer);
-        let edge = edge.clone();
+        let edge = current.edge();
         async move { Ok::<_, Infallible>(edge.handle(request).await) }
     });
     let io = Unstalled::new(TokioIo::new(stream), config.send_timeout);

@@ -35,7 +35,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Sends requests and keeps the time.
 #[derive(Clone)]
-pub(super) struct Client {
+pub(crate) struct Client {
     tls: TlsConnector,
     started: Instant,
     /// From connecting to the end of the answer.
@@ -43,7 +43,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(timeout: Duration, tls: Arc<ClientConfig>) -> Self {
+    pub(crate) fn new(timeout: Duration, tls: Arc<ClientConfig>) -> Self {
         Self {
             tls: tls.into(),
             started: Instant::now(),
@@ -52,7 +52,7 @@ impl Client {
     }
 
     /// Sends `request` and reads its answer.
-    pub(super) async fn send(&self, label: &'static str, request: Outgoing) -> Exchange {
+    pub(crate) async fn send(&self, label: &'static str, request: Outgoing) -> Exchange {
         self.clone().send_after(label, request, None).await
     }
 

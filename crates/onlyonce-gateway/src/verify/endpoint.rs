@@ -6,20 +6,20 @@ use http::Uri;
 
 /// Host, port, path and query of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Endpoint {
+pub(crate) struct Endpoint {
     /// Whether it is `https://`.
-    pub(super) tls: bool,
-    pub(super) host: String,
-    pub(super) port: u16,
+    pub(crate) tls: bool,
+    pub(crate) host: String,
+    pub(crate) port: u16,
     /// Host and port as the `Host` header says them.
-    pub(super) authority: String,
-    pub(super) path: String,
-    pub(super) query: Option<String>,
+    pub(crate) authority: String,
+    pub(crate) path: String,
+    pub(crate) query: Option<String>,
 }
 
 /// Why a URL cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BadUrl {
+pub(crate) enum BadUrl {
     #[error("this is not a URL such as http://127.0.0.1:8080/payments")]
     NotAUrl,
     #[error("credentials do not belong into a URL: give them with --header")]
@@ -27,7 +27,7 @@ pub(super) enum BadUrl {
 }
 
 impl Endpoint {
-    pub(super) fn parse(url: &str) -> Result<Self, BadUrl> {
+    pub(crate) fn parse(url: &str) -> Result<Self, BadUrl> {
         let uri: Uri = url.parse().map_err(|_| BadUrl::NotAUrl)?;
         let tls = match uri.scheme_str() {
             Some("http") => false,
@@ -63,7 +63,7 @@ impl Endpoint {
     }
 
     /// The URL for people. A query may hold a credential, so it is left out.
-    pub(super) fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         let query = if self.query.is_some() { "?…" } else { "" };
         let scheme = if self.tls { "https" } else { "http" };
         format!("{scheme}://{}{}{query}", self.authority, self.path)

@@ -13,15 +13,15 @@ use super::{
 
 /// A request to send.
 #[derive(Clone, Debug)]
-pub(super) struct Outgoing {
-    pub(super) method: Method,
-    pub(super) endpoint: Endpoint,
+pub(crate) struct Outgoing {
+    pub(crate) method: Method,
+    pub(crate) endpoint: Endpoint,
     /// The user's headers, credentials among them: their values are never shown.
-    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
-    pub(super) key_header: HeaderName,
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(crate) key_header: HeaderName,
     /// One line of the key header for each.
-    pub(super) keys: Vec<HeaderValue>,
-    pub(super) body: Bytes,
+    pub(crate) keys: Vec<HeaderValue>,
+    pub(crate) body: Bytes,
 }
 
 impl Outgoing {
@@ -63,12 +63,12 @@ impl Outgoing {
 
 /// What came back.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
     /// Whether it came in chunks, without a length.
-    pub(super) chunked: bool,
+    pub(crate) chunked: bool,
 }
 
 impl Answer {
@@ -115,14 +115,14 @@ fn same_body(left: &[u8], right: &[u8]) -> bool {
 
 /// A request, its answer, and when.
 #[derive(Clone, Debug)]
-pub(super) struct Exchange {
-    pub(super) label: &'static str,
-    pub(super) request: Outgoing,
+pub(crate) struct Exchange {
+    pub(crate) label: &'static str,
+    pub(crate) request: Outgoing,
     /// Since the start of the run.
-    pub(super) sent: Duration,
-    pub(super) ended: Duration,
+    pub(crate) sent: Duration,
+    pub(crate) ended: Duration,
     /// The answer, or why there is none.
-    pub(super) answer: Result<Answer, String>,
+    pub(crate) answer: Result<Answer, String>,
 }
 
 impl Exchange {

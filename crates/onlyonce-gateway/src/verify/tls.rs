@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{
 ///
 /// # Errors
 /// When the file cannot be read or holds no certificate.
-pub(super) fn trusting(file: Option<&Path>) -> anyhow::Result<Arc<ClientConfig>> {
+pub(crate) fn trusting(file: Option<&Path>) -> anyhow::Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore {
         roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
     };

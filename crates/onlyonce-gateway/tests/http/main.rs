@@ -11,6 +11,7 @@
 mod harness;
 
 mod admin_api;
+mod admin_surface;
 mod asking;
 mod audit;
 mod bad_input;
@@ -32,6 +33,7 @@ mod identity_tokens;
 mod idle;
 mod in_flight;
 mod keys;
+mod keys_cli;
 mod lifecycle;
 mod limits;
 mod machine_faults;
@@ -45,7 +47,9 @@ mod postgres;
 mod postgres_faults;
 mod postgres_schema;
 mod problems;
+mod reload;
 mod replay;
+mod schema;
 mod shadow;
 mod timeouts;
 mod verify;

@@ -31,6 +31,7 @@ pub(super) enum Operation {
     KeepRecipe(RecipeId, Vec<u8>),
     WalkedTo(i64),
     Probe,
+    PruneAudit(std::time::Duration),
 }
 
 #[cfg(feature = "failpoints")]

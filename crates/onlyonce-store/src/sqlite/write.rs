@@ -99,6 +99,17 @@ pub(super) fn apply(
             )
             .map(|_| Done::Written)
             .map_err(ReadError::from),
+        // Rows stand in the order in which they were written, so that only the old ones are looked at.
+        Operation::PruneAudit(keep) => transaction
+            .execute(
+                "DELETE FROM journal WHERE at < ?1 AND actor = 'operator' \
+                 AND number < coalesce((SELECT number FROM journal WHERE at >= ?1 \
+                                        ORDER BY number LIMIT 1), 9223372036854775807) \
+                 AND NOT EXISTS (SELECT 1 FROM keys WHERE keys.id = journal.id)",
+                params![crate::cutoff(now, *keep).0],
+            )
+            .map(|_| Done::Written)
+            .map_err(ReadError::from),
         Operation::WalkedTo(position) => transaction
             .execute(
                 "INSERT INTO meta (name, value) VALUES ('walked_to', ?1) \

@@ -161,6 +161,14 @@ impl Engine {
         Ok((count(swept)?, found))
     }
 
+    /// Deletes what operators did longer than `keep` ago to keys that are gone.
+    ///
+    /// # Errors
+    /// A [`StoreError`] if the store cannot be asked.
+    pub async fn prune_audit(&self, keep: Duration) -> Result<(), StoreError> {
+        self.bounded_read(self.0.store.prune_audit(keep)).await
+    }
+
     /// Walks one stretch of the records and expires or deletes what is due. Says how many it
     /// expired and deleted, and whether the walk has come to its end.
     ///

@@ -112,6 +112,10 @@ impl Store for Recorder {
         self.store.append(journal).await
     }
 
+    async fn prune_audit(&self, keep: std::time::Duration) -> Result<(), StoreError> {
+        self.store.prune_audit(keep).await
+    }
+
     async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
         self.store.lapsed(limit).await
     }

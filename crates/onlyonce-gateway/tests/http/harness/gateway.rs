@@ -277,6 +277,22 @@ impl Gateway {
         self.signal(Signal::TERM);
     }
 
+    pub(crate) fn sighup(&self) {
+        self.signal(Signal::HUP);
+    }
+
+    /// Its configuration as it stands in the file.
+    pub(crate) fn config(&self) -> String {
+        std::fs::read_to_string(&self.launch.config).expect("a config file")
+    }
+
+    /// Puts another configuration in its place, whole, as an editor or a deployment does.
+    pub(crate) fn reconfigure(&self, yaml: &str) {
+        let beside = self.launch.config.with_extension("new");
+        std::fs::write(&beside, yaml).expect("a written config");
+        std::fs::rename(beside, &self.launch.config).expect("a config in its place");
+    }
+
     pub(crate) fn pause(&self) {
         self.signal(Signal::STOP);
     }

@@ -1,0 +1,264 @@
+//! What a reload may not change: what the process holds on to, and what makes a scope.
+//!
+//! A key that was used in one scope is unknown in another, so a retry across such a change would be
+//! executed a second time.
+
+use std::collections::HashSet;
+
+use http::Method;
+use onlyonce_core::policy::KeyScope;
+
+use super::{AuthConfig, Config, Route};
+
+/// What of `new` cannot take the place of `old` while the gateway runs: each with its name. Empty
+/// where there is nothing.
+pub(crate) fn refusals(old: &Config, new: &Config) -> Vec<String> {
+    let mut found = Vec::new();
+    let held = [
+        ("listen", old.listen != new.listen),
+        ("admin.listen", old.admin.listen != new.admin.listen),
+        ("store", old.store != new.store),
+    ];
+    for (name, _) in held.iter().filter(|(_, changed)| *changed) {
+        found.push(format!("`{name}` cannot be changed without a restart"));
+    }
+    if !new.allow_scope_change {
+        scopes(old, new, &mut found);
+    }
+    found
+}
+
+fn scopes(old: &Config, new: &Config, found: &mut Vec<String>) {
+    for source in changed_sources(old.auth.as_ref(), new.auth.as_ref()) {
+        found.push(refused(source, ""));
+    }
+    let honoured: HashSet<&Method> = old
+        .routes
+        .iter()
+        .flat_map(|route| &route.policy.methods)
+        .collect();
+    for path in old
+        .routes
+        .iter()
+        .chain(&new.routes)
+        .map(|route| &route.path)
+    {
+        for method in &honoured {
+            let before = old
+                .route_match(method, path)
+                .map(|index| &old.routes[index]);
+            let after = new
+                .route_match(method, path)
+                .map(|index| &new.routes[index]);
+            if let (Some(before), Some(after)) = (before, after)
+                && before.policy.honours(method)
+                && after.policy.honours(method)
+                && !before.policy.shadow
+                && !after.policy.shadow
+            {
+                route(before, after, found);
+            }
+        }
+    }
+}
+
+fn route(before: &Route, after: &Route, found: &mut Vec<String>) {
+    let is_global = |route: &Route| route.policy.key_scope != Some(KeyScope::PerClient);
+    let per_route = (before.policy.key_per_route, after.policy.key_per_route);
+    let of = format!(" of route `{}`", before.id);
+    let mut note = |line: String| {
+        if !found.contains(&line) {
+            found.push(line);
+        }
+    };
+    if is_global(before) != is_global(after) {
+        note(refused("key_scope", &of));
+    }
+    if per_route.0 != per_route.1 {
+        note(refused("key_per_route", &of));
+    }
+    // Under another path the id is another route's; it makes the scope only where that holds it.
+    if before.id != after.id && (before.path == after.path || per_route == (true, true)) {
+        let id = &after.id;
+        note(refused("id", &format!("{of} (now `{id}`)")));
+    }
+}
+
+fn refused(name: &str, of: &str) -> String {
+    format!(
+        "`{name}`{of} makes the scope of keys: with another one retries would execute again \
+         (allow_scope_change: true allows it)"
+    )
+}
+
+/// The parts of `auth` that a client's id comes from, where they are not what they were.
+fn changed_sources(old: Option<&AuthConfig>, new: Option<&AuthConfig>) -> Vec<&'static str> {
+    let (Some(old), Some(new)) = (old, new) else {
+        return match (old, new) {
+            (None, None) => Vec::new(),
+            _ => vec!["auth"],
+        };
+    };
+    let claim = |auth: &AuthConfig| auth.jwt.as_ref().map(|jwt| jwt.client_id_claim.clone());
+    // Another issuer means other clients by the same names.
+    let issuer = |auth: &AuthConfig| auth.jwt.as_ref().map(|jwt| jwt.issuer.clone());
+    let trusted = |auth: &AuthConfig| auth.trusted_header.as_ref().map(|one| one.name.clone());
+    let external = |auth: &AuthConfig| {
+        auth.external
+            .as_ref()
+            .map(|one| one.client_id_header.clone())
+    };
+    let changed = [
+        (
+            "auth.api_keys",
+            old.api_keys.is_empty() != new.api_keys.is_empty(),
+        ),
+        ("auth.jwt.client_id_claim", claim(old) != claim(new)),
+        ("auth.jwt.issuer", issuer(old) != issuer(new)),
+        ("auth.trusted_header.name", trusted(old) != trusted(new)),
+        (
+            "auth.external.client_id_header",
+            external(old) != external(new),
+        ),
+    ];
+    changed
+        .iter()
+        .filter(|(_, changed)| *changed)
+        .map(|(name, _)| *name)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Overrides, parse};
+
+    fn config(text: &str) -> Config {
+        let backends = "backends: [{ url: \"http://127.0.0.1:1\" }]";
+        let text = text.replace("BACKENDS", backends);
+        match parse("test.yaml", &text, &|_| None, &Overrides::default()) {
+            Ok(config) => config,
+            Err(found) => panic!("{found}"),
+        }
+    }
+
+    fn names(old: &str, new: &str) -> Vec<String> {
+        let name = |line: &String| line.split('`').nth(1).unwrap_or_default().to_owned();
+        refusals(&config(old), &config(new))
+            .iter()
+            .map(name)
+            .collect()
+    }
+
+    const PLAIN: &str = "idempotency: { enabled: true }\nroutes: [{ id: a, path: /a, BACKENDS }]";
+
+    #[test]
+    fn what_the_process_holds_on_to() {
+        for (line, name) in [
+            ("listen: 127.0.0.1:1", "listen"),
+            ("admin: { listen: 127.0.0.1:1 }", "admin.listen"),
+            ("store: { url: \"memory:\" }", "store"),
+            ("store: { timeout: 1s }", "store"),
+        ] {
+            for allowed in ["", "allow_scope_change: true\n"] {
+                let new = format!("{line}\n{allowed}{PLAIN}");
+                assert_eq!(names(PLAIN, &new), [name]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_makes_a_scope() {
+        let auth = "auth: { trusted_header: { name: X-Client, from: [10.0.0.0/8] } }\n";
+        let clients = format!("{auth}{PLAIN}");
+        for (old, new, expected) in [
+            (
+                PLAIN.to_owned(),
+                clients.clone(),
+                &["auth", "key_scope"][..],
+            ),
+            (
+                clients.clone(),
+                clients.replace("X-Client", "X-Other"),
+                &["auth.trusted_header.name"],
+            ),
+            (
+                clients.clone(),
+                clients.replace("enabled: true", "enabled: true, key_scope: global"),
+                &["key_scope"],
+            ),
+            (
+                PLAIN.to_owned(),
+                PLAIN.replace("enabled: true", "enabled: true, key_per_route: true"),
+                &["key_per_route"],
+            ),
+            (PLAIN.to_owned(), PLAIN.replace("id: a", "id: b"), &["id"]),
+        ] {
+            assert_eq!(names(&old, &new), expected, "{new}");
+            assert!(names(&old, &format!("allow_scope_change: true\n{new}")).is_empty());
+        }
+    }
+
+    #[test]
+    fn where_a_clients_id_comes_from() {
+        let with = |auth: &str| format!("auth: {{ {auth} }}\n{PLAIN}");
+        let jwt = "jwt: { jwks_file: a, issuer: a, audience: a }";
+        let key = "api_keys: [{ client_id: a, sha256: HASH }]".replace("HASH", &"ab".repeat(32));
+        let external = "external: { url: 'http://127.0.0.1:1', client_id_header: X-Id }";
+        for (old, new, expected) in [
+            (
+                jwt,
+                jwt.replace("issuer: a", "issuer: b"),
+                &["auth.jwt.issuer"][..],
+            ),
+            (
+                jwt,
+                jwt.replace("issuer: a", "issuer: a, client_id_claim: azp"),
+                &["auth.jwt.client_id_claim"],
+            ),
+            (jwt, format!("{jwt}, {key}"), &["auth.api_keys"]),
+            (
+                external,
+                external.replace("X-Id", "X-Who"),
+                &["auth.external.client_id_header"],
+            ),
+            // Keys, key sets and addresses may change: the ids stay what they are.
+            (&key, key.replace("ab", "cd"), &[]),
+            (jwt, jwt.replace("jwks_file: a", "jwks_file: b"), &[]),
+            (external, external.replace(":1'", ":2', timeout: 1s"), &[]),
+        ] {
+            assert_eq!(names(&with(old), &with(&new)), expected, "{new}");
+        }
+    }
+
+    #[test]
+    fn what_may_change() {
+        let two = PLAIN.replace("routes: [", "routes: [{ id: b, path: /a/b, BACKENDS }, ");
+        for (old, new) in [
+            (
+                PLAIN.to_owned(),
+                PLAIN.replace(
+                    "enabled: true",
+                    "enabled: true, ttl: 48h, fingerprint: { mode: raw }",
+                ),
+            ),
+            // A route more or less: without `key_per_route` its keys are those of all routes.
+            (PLAIN.to_owned(), two.clone()),
+            (two, PLAIN.to_owned()),
+            // Keys that nobody honours have no scope.
+            (
+                PLAIN.replace("true", "false"),
+                PLAIN.replace("true", "false").replace("id: a", "id: b"),
+            ),
+        ] {
+            assert!(names(&old, &new).is_empty(), "{:?}", names(&old, &new));
+        }
+        let apart = PLAIN.replace("enabled: true", "enabled: true, key_per_route: true");
+        let two = apart.replace("routes: [", "routes: [{ id: b, path: /a/b, BACKENDS }, ");
+        assert_eq!(
+            names(&apart, &two),
+            ["id"],
+            "its requests had the scope of route a"
+        );
+    }
+}

@@ -1,0 +1,377 @@
+//! Routes, and everything about keys.
+
+use super::{Item, Kind::*, Schema, field};
+
+pub(in crate::config) const ROUTE: Schema = Schema {
+    name: "a route",
+    fields: &[
+        field(
+            "id",
+            Name,
+            "required",
+            "1 to 64 letters, digits, `_` and `-`; unique",
+        ),
+        field("path", Path, "required", "a prefix, without patterns"),
+        field(
+            "methods",
+            List(Item::Methods),
+            "all",
+            "the methods that the route takes",
+        ),
+        field(
+            "backends",
+            Sections(&BACKEND),
+            "required",
+            "[where its requests go](#a-backend); at least one",
+        ),
+        field(
+            "timeout",
+            Duration,
+            "`30s`",
+            "the same as `idempotency.timeout`; say it in one place",
+        ),
+        field(
+            "max_execution",
+            Duration,
+            "`15m`",
+            "the same as `idempotency.max_execution`; say it in one place",
+        ),
+        field("upstream_idle", Duration, "as the top level", ""),
+        field("connect_timeout", Duration, "as the top level", ""),
+        field(
+            "limits",
+            Section(&LIMITS),
+            "as the top level",
+            "[limits](#limits)",
+        ),
+        field(
+            "auth",
+            Words(&["required", "optional"]),
+            "`required`",
+            "where `auth` is configured: with `optional`, requests without a key need no \
+             credential",
+        ),
+        field(
+            "shadow",
+            Boolean,
+            "as the top level",
+            "the same as `idempotency.shadow`; say it in one place",
+        ),
+        field(
+            "idempotency",
+            Section(&IDEMPOTENCY),
+            "as the top level",
+            "[options](#idempotency) of this route",
+        ),
+    ],
+};
+
+pub(in crate::config) const BACKEND: Schema = Schema {
+    name: "a backend",
+    fields: &[
+        field(
+            "url",
+            Url,
+            "required",
+            "`http://HOST[:PORT][/PREFIX]`; the prefix is put before every path",
+        ),
+        field(
+            "weight",
+            Number,
+            "`1`",
+            "its share of the requests, 1 to 1000; backends take turns",
+        ),
+    ],
+};
+
+pub(in crate::config) const IDEMPOTENCY: Schema = Schema {
+    name: "`idempotency`",
+    fields: &[
+        field(
+            "enabled",
+            Boolean,
+            "`false`",
+            "whether keys are looked at; `--upstream` switches it on",
+        ),
+        field(
+            "dialect",
+            Words(&["ietf", "stripe", "runway"]),
+            "`ietf`",
+            "whose statuses and marker to use; see below",
+        ),
+        field(
+            "profile",
+            Words(&["safe", "payments", "cache"]),
+            "`safe`",
+            "how much is at stake; see below",
+        ),
+        field(
+            "mode",
+            Words(&["local", "distributed"]),
+            "follows `store.url`",
+            "says which kind of store is meant, and is refused beside another kind: `local` \
+             is embedded, `distributed` can be shared by several gateways",
+        ),
+        field(
+            "header_name",
+            Header,
+            "`Idempotency-Key`",
+            "the header that carries the key",
+        ),
+        field(
+            "replayed_header",
+            Header,
+            "`X-Idempotent-Replayed`",
+            "the header that marks a replay",
+        ),
+        field(
+            "methods",
+            List(Item::Methods),
+            "`[POST, PUT, PATCH]`",
+            "on which methods a key is honoured; never CONNECT or OPTIONS",
+        ),
+        field(
+            "enforce",
+            Words(&["true", "false", "all"]),
+            "`false`",
+            "`true`: POST and PATCH must carry a key, where they are among `methods`. `all`: \
+             every listed method must",
+        ),
+        field(
+            "key_scope",
+            Words(&["per_client", "global"]),
+            "`per_client` with `auth`, else `global`",
+            "whose keys share a namespace; `per_client` without `auth` is an error",
+        ),
+        field(
+            "key_per_route",
+            Boolean,
+            "`false`",
+            "whether each route has a namespace of its own",
+        ),
+        field(
+            "credential_headers",
+            List(Item::Headers),
+            "`[Authorization, X-Api-Key]`",
+            "what tells callers apart in the scope `global` without `auth`; with `auth` it is \
+             the client's id. Another caller with the same key gets 422",
+        ),
+        field(
+            "max_key_length",
+            Number,
+            "`256`",
+            "in bytes after unwrapping; at most 1024",
+        ),
+        field("min_key_length", Number, "`1`", "in bytes after unwrapping"),
+        field(
+            "reject_sensitive_keys",
+            Boolean,
+            "`true`",
+            "refuse keys that are e-mail addresses, card numbers, telephone numbers or \
+             national identity numbers",
+        ),
+        field(
+            "ttl",
+            Duration,
+            "`24h`",
+            "how long an answer is kept, from completion",
+        ),
+        field(
+            "tombstone_ttl",
+            Duration,
+            "`24h`",
+            "how long an expired key is still recognised",
+        ),
+        field(
+            "after_expiry",
+            Words(&["new", "reject"]),
+            "`new`",
+            "what the same request meets in that time: a new generation, or 409",
+        ),
+        field(
+            "max_request_body",
+            Size,
+            "`1MiB`",
+            "the largest body of a request with a key",
+        ),
+        field(
+            "max_body_size",
+            Size,
+            "`1MiB`",
+            "the largest answer that is stored",
+        ),
+        field(
+            "on_in_flight",
+            Words(&["wait", "reject", "accept"]),
+            "`wait`",
+            "what a retry meets while the first is running: wait, 409, or 202",
+        ),
+        field(
+            "wait_timeout",
+            Duration,
+            "`30s`",
+            "how long a retry waits, from its arrival; then 409",
+        ),
+        field(
+            "on_5xx",
+            Words(&["retry", "store", "unknown"]),
+            "`retry`",
+            "what 500, 501, 503 and 505 and above mean; see below",
+        ),
+        field(
+            "release_statuses",
+            List(Item::Statuses),
+            "`[401, 407, 408, 421, 425, 429]`",
+            "statuses that leave nothing behind; 400 to 599",
+        ),
+        field(
+            "on_store_error",
+            Words(&["refuse", "bypass"]),
+            "`refuse`",
+            "while the store is away: 503, or pass through unprotected with \
+             `Idempotency-Status: bypassed`. A record that is there and cannot be read, and a \
+             key that is known to be running, are never bypassed",
+        ),
+        field(
+            "lease",
+            Duration,
+            "`60s`",
+            "how long an execution counts as alive without a sign of life; at least `1s`; \
+             renewed every third of it",
+        ),
+        field(
+            "timeout",
+            Duration,
+            "`30s`",
+            "from dispatch to the end of the answer, for the client; then 504, and the key is \
+             unknown",
+        ),
+        field(
+            "max_execution",
+            Duration,
+            "`15m`",
+            "until then a late answer is still read and completes the key; not shorter than \
+             `timeout`",
+        ),
+        field(
+            "completion_grace",
+            Duration,
+            "`10s`",
+            "how long a client waits for its answer to become durable; then 503",
+        ),
+        field(
+            "error_format",
+            Words(&["hybrid", "problem", "stripe"]),
+            "`hybrid`",
+            "the shape of [error bodies](errors.md#the-body)",
+        ),
+        field(
+            "fingerprint",
+            Section(&FINGERPRINT),
+            "",
+            "[how requests are compared](#fingerprint)",
+        ),
+        field("limits", Section(&LIMITS), "", "[limits](#limits)"),
+        field(
+            "max_request_age",
+            Duration,
+            "none",
+            "a request that is older may not bring a new key: 400 `request_too_old`; at least \
+             `1s`",
+        ),
+        field(
+            "request_time_header",
+            Header,
+            "`X-Request-Timestamp`",
+            "when the request was made, in Unix seconds or RFC 3339",
+        ),
+        field(
+            "reconcile",
+            Words(&["operator"]),
+            "",
+            "says that a person looks into unknown outcomes; `payments` demands it",
+        ),
+        field(
+            "shadow",
+            Boolean,
+            "`false`",
+            "only [observe](../guide/shadow.md): nothing is refused, replayed or remembered, \
+             and duplicates are executed",
+        ),
+    ],
+};
+
+pub(in crate::config) const FINGERPRINT: Schema = Schema {
+    name: "`fingerprint`",
+    fields: &[
+        field(
+            "mode",
+            Words(&["json", "raw"]),
+            "`json`",
+            "`json`: JSON by its content, forms by their pairs, multipart by its parts, \
+             anything else byte by byte. `raw`: always byte by byte",
+        ),
+        field(
+            "fields",
+            List(Item::Pointers),
+            "all",
+            "only these values of a JSON body count",
+        ),
+        field(
+            "ignore",
+            List(Item::Pointers),
+            "none",
+            "these values of a JSON body do not count",
+        ),
+        field(
+            "headers",
+            List(Item::Headers),
+            "`[Content-Type, Content-Encoding, If-Match, If-None-Match]`",
+            "the headers that count; Content-Type without its parameters",
+        ),
+    ],
+};
+
+pub(in crate::config) const LIMITS: Schema = Schema {
+    name: "`limits`",
+    fields: &[
+        field(
+            "new_keys_per_second",
+            Number,
+            "none; `payments` 1000",
+            "new keys a second; further ones get 429 `idempotency_rate_limited`",
+        ),
+        field(
+            "burst",
+            Number,
+            "as `new_keys_per_second`; `payments` 2000",
+            "new keys at once",
+        ),
+        field(
+            "live_keys",
+            Number,
+            "none; `payments` 10000",
+            "keys that are in progress or unknown; a new one beyond it gets 429 \
+             `idempotency_key_quota`",
+        ),
+        field(
+            "lookups_per_second",
+            Number,
+            "none; `payments` 100",
+            "questions to `/.onlyonce/keys`, and uses of a key for another request; further \
+             ones get 429",
+        ),
+        field(
+            "waiters_per_key",
+            Number,
+            "`1000`",
+            "requests that wait for one key; further ones get 409",
+        ),
+        field(
+            "waiters",
+            Number,
+            "`10000`",
+            "requests of one client that wait for any key; further ones get 409",
+        ),
+    ],
+};

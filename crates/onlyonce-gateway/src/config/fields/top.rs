@@ -1,0 +1,214 @@
+//! The top level and its smaller sections.
+
+use super::{AUTH, IDEMPOTENCY, LIMITS, ROUTE};
+use super::{Kind::*, Schema, field, not_yet};
+
+pub(in crate::config) const TOP: Schema = Schema {
+    name: "the top level",
+    fields: &[
+        field(
+            "listen",
+            Address,
+            "`127.0.0.1:8080`",
+            "where requests are taken: HTTP/1.1, and HTTP/2 with prior knowledge",
+        ),
+        not_yet("tls"),
+        field("admin", Section(&ADMIN), "", "the [admin API](#admin)"),
+        field(
+            "store",
+            Section(&STORE),
+            "",
+            "[where records are kept](#store)",
+        ),
+        not_yet("redis"),
+        field(
+            "auth",
+            Section(&AUTH),
+            "",
+            "[who is asking](#auth); without it nobody is asked for a credential",
+        ),
+        field(
+            "idempotency",
+            Section(&IDEMPOTENCY),
+            "",
+            "[options](#idempotency) for all routes, unless a route says otherwise",
+        ),
+        field(
+            "limits",
+            Section(&LIMITS),
+            "",
+            "[limits](#limits) for all routes, unless a route says otherwise",
+        ),
+        field(
+            "workers",
+            Section(&WORKERS),
+            "",
+            "[the background loops](#workers)",
+        ),
+        field(
+            "routes",
+            Sections(&ROUTE),
+            "required",
+            "[the routes](#a-route); at least one",
+        ),
+        field(
+            "upstream_idle",
+            Duration,
+            "`1s`",
+            "a pooled upstream connection that was idle for longer is not used again",
+        ),
+        field(
+            "connect_timeout",
+            Duration,
+            "`2s`",
+            "name resolution and connecting, for each backend that is tried",
+        ),
+        field(
+            "drain_timeout",
+            Duration,
+            "`30s`",
+            "how long running requests may go on after SIGTERM or SIGINT",
+        ),
+        field(
+            "header_timeout",
+            Duration,
+            "`10s`",
+            "how long a client may take to send the head of a request",
+        ),
+        field(
+            "body_timeout",
+            Duration,
+            "`60s`",
+            "how long a client may take to send a body that carries a key; a key's `timeout` \
+             bounds it as well",
+        ),
+        field(
+            "send_timeout",
+            Duration,
+            "`30s`",
+            "a client that takes nothing of its answer for this long is disconnected",
+        ),
+        field(
+            "allow_scope_change",
+            Boolean,
+            "`false`",
+            "whether a [reload](#reload) may change what makes a scope",
+        ),
+    ],
+};
+
+pub(in crate::config) const ADMIN: Schema = Schema {
+    name: "`admin`",
+    fields: &[
+        field(
+            "listen",
+            Address,
+            "`127.0.0.1:9090`",
+            "the admin API's own listener",
+        ),
+        field(
+            "token_env",
+            Name,
+            "`ONLYONCE_ADMIN_TOKEN`",
+            "the environment variable that holds the admin token",
+        ),
+        field(
+            "readonly_token_env",
+            Name,
+            "",
+            "the variable that holds a token that may only look",
+        ),
+        field(
+            "public_metrics",
+            Boolean,
+            "`false`",
+            "whether `/metrics` needs no token",
+        ),
+        field(
+            "mask_keys",
+            Boolean,
+            "`false`",
+            "show a tag of each key instead of the key",
+        ),
+        field(
+            "audit_retention",
+            Duration,
+            "`365d`",
+            "how long it is kept what operators did to keys that are gone",
+        ),
+    ],
+};
+
+pub(in crate::config) const STORE: Schema = Schema {
+    name: "`store`",
+    fields: &[
+        field(
+            "url",
+            Url,
+            "`sqlite:onlyonce.db`",
+            "`sqlite:FILE`, `memory:` or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`; \
+             several hosts of one PostgreSQL cluster may stand there, with commas between \
+             them; see [stores](../guide/stores.md)",
+        ),
+        field(
+            "timeout",
+            Duration,
+            "`2s`",
+            "how long one call may take before the store counts as unavailable",
+        ),
+        field(
+            "migrate",
+            Boolean,
+            "`true`",
+            "create or upgrade the schema at the start; with `false`, a file with an old or \
+             no schema is refused",
+        ),
+        not_yet("cache"),
+        not_yet("encryption_key_env"),
+        not_yet("plain_settle"),
+        field(
+            "pooler",
+            Words(&["none", "transaction"]),
+            "`none`",
+            "`transaction` where PgBouncer in transaction mode stands before PostgreSQL",
+        ),
+        field(
+            "spool_dir",
+            Folder,
+            "none",
+            "with a shared store: where a result that could not be committed within \
+             `completion_grace` is kept, with an fsync, until the store takes it, by this \
+             process or the next. It must outlive the process, and holds answers as they are",
+        ),
+    ],
+};
+
+pub(in crate::config) const WORKERS: Schema = Schema {
+    name: "`workers`",
+    fields: &[
+        field(
+            "sweep_every",
+            Duration,
+            "`5s`",
+            "how often lapsed leases are looked for",
+        ),
+        field(
+            "reap_every",
+            Duration,
+            "`60s`",
+            "how often expired records are looked for",
+        ),
+        field(
+            "reconcile_every",
+            Duration,
+            "`5s`",
+            "accepted; has no effect yet",
+        ),
+        field(
+            "deliver_every",
+            Duration,
+            "`500ms`",
+            "accepted; has no effect yet",
+        ),
+    ],
+};

@@ -1,0 +1,195 @@
+//! The configuration that is in effect, for operators: the names of the file, every default filled in,
+//! and no secret.
+
+use std::{fmt::Debug, time::Duration};
+
+use http::HeaderName;
+use onlyonce_core::policy::{Enforce, KeyScope, Policy};
+use serde_json::{Value, json};
+
+use super::{AuthConfig, Backend, Config, Endpoint, JwtKeys, Route, units::go_duration};
+
+/// What stands for a secret.
+const MASKED: &str = "***";
+
+/// `config` as JSON.
+pub(crate) fn shown(config: &Config) -> Value {
+    let (admin, store, workers) = (&config.admin, &config.store, &config.workers);
+    json!({
+        "listen": config.listen.to_string(),
+        "admin": {
+            "listen": admin.listen.to_string(),
+            "token_env": admin.token_env,
+            "readonly_token_env": admin.readonly_token_env,
+            "public_metrics": admin.public_metrics,
+            "mask_keys": admin.mask_keys,
+            "audit_retention": go_duration(admin.audit_retention),
+        },
+        "store": {
+            "url": store.url.to_string(),
+            "timeout": go_duration(store.timeout),
+            "migrate": store.migrate,
+            "pooler": word(store.pooler),
+            "spool_dir": store.spool_dir,
+        },
+        "auth": config.auth.as_ref().map(auth),
+        "workers": {
+            "sweep_every": go_duration(workers.sweep_every),
+            "reap_every": go_duration(workers.reap_every),
+            "reconcile_every": go_duration(workers.reconcile_every),
+            "deliver_every": go_duration(workers.deliver_every),
+        },
+        "drain_timeout": go_duration(config.drain_timeout),
+        "header_timeout": go_duration(config.header_timeout),
+        "body_timeout": go_duration(config.body_timeout),
+        "send_timeout": go_duration(config.send_timeout),
+        "allow_scope_change": config.allow_scope_change,
+        "routes": config.routes.iter().map(route).collect::<Vec<_>>(),
+    })
+}
+
+fn auth(auth: &AuthConfig) -> Value {
+    let api_keys = auth.api_keys.iter();
+    let api_keys = api_keys.map(|key| json!({ "client_id": key.client_id, "sha256": MASKED }));
+    json!({
+        "api_keys": api_keys.collect::<Vec<_>>(),
+        "jwt": auth.jwt.as_ref().map(|jwt| {
+            let (name, source) = match &jwt.keys {
+                JwtKeys::File(path) => ("jwks_file", json!(path)),
+                JwtKeys::Url(endpoint) => ("jwks_url", address(endpoint)),
+                JwtKeys::Secret(name) => ("secret_env", json!(name)),
+                JwtKeys::PublicKey(path) => ("public_key_file", json!(path)),
+            };
+            let mut shown = json!({
+                "issuer": jwt.issuer,
+                "audience": jwt.audience,
+                "client_id_claim": jwt.client_id_claim,
+                "leeway": go_duration(jwt.leeway),
+                "refresh": go_duration(jwt.refresh),
+            });
+            shown[name] = source;
+            shown
+        }),
+        "trusted_header": auth.trusted_header.as_ref().map(|trusted| json!({
+            "name": trusted.name.as_str(),
+            "from": trusted.from.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        })),
+        "external": auth.external.as_ref().map(|external| json!({
+            "url": address(&external.url),
+            "client_id_header": external.client_id_header.as_str(),
+            "timeout": go_duration(external.timeout),
+        })),
+    })
+}
+
+fn route(route: &Route) -> Value {
+    let methods = route.methods.as_ref();
+    let backends = route.backends.iter();
+    let backends =
+        backends.map(|one| json!({ "url": url(one, &one.prefix), "weight": one.weight }));
+    json!({
+        "id": route.id,
+        "path": route.path,
+        "methods": methods.map(|methods| {
+            methods.iter().map(http::Method::as_str).collect::<Vec<_>>()
+        }),
+        "backends": backends.collect::<Vec<_>>(),
+        "upstream_idle": go_duration(route.upstream_idle),
+        "connect_timeout": go_duration(route.connect_timeout),
+        "auth": if route.auth_optional { "optional" } else { "required" },
+        "idempotency": idempotency(&route.policy, route.mode_name),
+    })
+}
+
+fn idempotency(policy: &Policy, mode: &str) -> Value {
+    let names = |names: &[HeaderName]| names.iter().map(HeaderName::to_string).collect::<Vec<_>>();
+    let recipe = &policy.recipe;
+    let (rate, burst) = policy.new_keys.unzip();
+    json!({
+        "enabled": policy.enabled,
+        "dialect": word(policy.dialect),
+        "profile": word(policy.profile),
+        "mode": mode,
+        "header_name": policy.header_name.as_str(),
+        "replayed_header": policy.replayed_header.as_str(),
+        "methods": policy.methods.iter().map(http::Method::as_str).collect::<Vec<_>>(),
+        "enforce": match policy.enforce {
+            Enforce::Off => json!(false),
+            Enforce::On => json!(true),
+            Enforce::All => json!("all"),
+        },
+        "key_scope": word(policy.key_scope.unwrap_or(KeyScope::Global)),
+        "key_per_route": policy.key_per_route,
+        "credential_headers": names(&policy.credential_headers),
+        "max_key_length": policy.key_rules.max_length,
+        "min_key_length": policy.key_rules.min_length,
+        "reject_sensitive_keys": policy.key_rules.reject_sensitive,
+        "ttl": go_duration(policy.ttl),
+        "tombstone_ttl": go_duration(policy.tombstone_ttl),
+        "after_expiry": word(policy.after_expiry),
+        "max_request_body": policy.max_request_body,
+        "max_body_size": policy.max_body_size,
+        "on_in_flight": word(policy.on_in_flight),
+        "wait_timeout": go_duration(policy.wait_timeout),
+        "on_5xx": word(policy.on_5xx),
+        "release_statuses": policy.release_statuses.iter().map(|one| one.as_u16()).collect::<Vec<_>>(),
+        "on_store_error": word(policy.on_store_error),
+        "lease": go_duration(policy.lease),
+        "timeout": go_duration(policy.timeout),
+        "max_execution": go_duration(policy.max_execution),
+        "completion_grace": go_duration(policy.completion_grace),
+        "error_format": word(policy.error_format),
+        "fingerprint": {
+            "mode": word(recipe.mode()),
+            "fields": recipe.fields().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "ignore": recipe.ignore().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "headers": recipe.headers(),
+        },
+        "limits": {
+            "new_keys_per_second": rate,
+            "burst": burst,
+            "live_keys": policy.live_keys,
+            "lookups_per_second": policy.lookups_per_second,
+            "waiters_per_key": policy.waiters_per_key,
+            "waiters": policy.waiters,
+        },
+        "max_request_age": policy.max_request_age.map(duration),
+        "request_time_header": policy.request_time_header.as_str(),
+        "shadow": policy.shadow,
+    })
+}
+
+fn duration(duration: Duration) -> String {
+    go_duration(duration)
+}
+
+/// `PerClient` is `per_client` in a file.
+fn word(value: impl Debug) -> String {
+    let mut word = String::new();
+    for letter in format!("{value:?}").chars() {
+        if letter.is_ascii_uppercase() && !word.is_empty() {
+            word.push('_');
+        }
+        word.push(letter.to_ascii_lowercase());
+    }
+    word
+}
+
+/// A query may hold a credential.
+fn address(endpoint: &Endpoint) -> Value {
+    let path = endpoint.target.split('?').next().unwrap_or_default();
+    let query = if endpoint.target.contains('?') {
+        format!("?{MASKED}")
+    } else {
+        String::new()
+    };
+    json!(format!("{}{query}", url(&endpoint.backend, path)))
+}
+
+fn url(backend: &Backend, path: &str) -> String {
+    let (host, port) = (&backend.host, backend.port);
+    match host.contains(':') {
+        true => format!("http://[{host}]:{port}{path}"),
+        false => format!("http://{host}:{port}{path}"),
+    }
+}

@@ -1,0 +1,362 @@
+//! `onlyonce keys`: list, show, resolve and forget keys, through a gateway or in a store.
+//!
+//! Both ways end at the same addresses of the admin API: those of a running gateway, or the same code
+//! on a store that this process opens. So an answer looks the same whichever way was taken.
+
+mod shown;
+mod way;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use http::{Method, StatusCode};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Map, Value, json};
+
+use way::Way;
+
+/// The exit code for an answer that is no.
+const NO: u8 = 1;
+/// The exit code for a question that makes no sense.
+const USAGE: u8 = 2;
+/// How many keys with one name are looked for: enough to say which there are.
+const MOST_NAMESAKES: usize = 20;
+
+/// What `keys` takes.
+#[derive(Args)]
+pub(crate) struct KeysArgs {
+    #[command(subcommand)]
+    command: Command,
+    /// The admin API of a gateway; its token is taken from ONLYONCE_ADMIN_TOKEN
+    #[arg(long, global = true, value_name = "URL", default_value = way::DEFAULT_ADMIN)]
+    admin: String,
+    /// Open this store instead: sqlite:FILE that no gateway uses, or postgres://… (looking only)
+    #[arg(long, global = true, value_name = "URL")]
+    store: Option<String>,
+    /// Print the answer as JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List keys, newest first
+    List(ListArgs),
+    /// Show a key and its history
+    Show(Which),
+    /// Say what became of an unknown key
+    Resolve(ResolveArgs),
+    /// Remove what is remembered of a key: the next request with it executes
+    Forget(ForgetArgs),
+}
+
+#[derive(Args)]
+struct ListArgs {
+    /// Only this state: in_progress, completed, failed_retryable, unknown or expired
+    #[arg(long, value_name = "STATE")]
+    state: Option<String>,
+    /// Only this route
+    #[arg(long, value_name = "ID")]
+    route: Option<String>,
+    /// Only keys of this client
+    #[arg(long, value_name = "ID")]
+    client: Option<String>,
+    /// Only this key
+    #[arg(long, value_name = "RAW")]
+    key: Option<String>,
+    /// How many, 1 to 500
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    limit: usize,
+    /// Where the page before ended
+    #[arg(long, value_name = "NEXT")]
+    cursor: Option<String>,
+}
+
+/// One key, by its id or by what clients send.
+#[derive(Args)]
+struct Which {
+    /// The key's id, as `keys list` shows it
+    #[arg(value_name = "ID", required_unless_present = "key")]
+    id: Option<String>,
+    /// The key as clients send it
+    #[arg(long, value_name = "RAW", conflicts_with = "id")]
+    key: Option<String>,
+    /// The client that sent it
+    #[arg(long, value_name = "ID", requires = "key")]
+    client: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Outcome {
+    /// It took effect, and retries get this answer
+    #[value(name = "completed")]
+    Completed,
+    /// It left nothing behind, and a retry executes
+    #[value(name = "failed_retryable", alias = "failed-retryable")]
+    FailedRetryable,
+}
+
+#[derive(Args)]
+struct ResolveArgs {
+    #[command(flatten)]
+    which: Which,
+    /// What became of it
+    #[arg(long, value_enum)]
+    outcome: Outcome,
+    /// Why you know; goes to the audit
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// With `completed`: the status that retries get
+    #[arg(long, value_name = "STATUS", required_if_eq("outcome", "completed"))]
+    status: Option<u16>,
+    /// With `completed`: a header that retries get; may be repeated
+    #[arg(long = "header", value_name = "NAME: VALUE", requires = "status")]
+    headers: Vec<String>,
+    /// With `completed`: the body that retries get
+    #[arg(long, value_name = "TEXT", requires = "status")]
+    body: Option<String>,
+    /// With `completed`: a file with that body
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "status",
+        conflicts_with = "body"
+    )]
+    body_file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct ForgetArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Even though the operation took effect, and a retry would execute it again
+    #[arg(long)]
+    force: bool,
+    /// Why; goes to the audit
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+/// An answer that is no, or a question that makes no sense.
+struct Refusal {
+    code: u8,
+    why: String,
+    /// The problem body, for programs.
+    body: Value,
+}
+
+impl Refusal {
+    fn no(why: impl Into<String>) -> Self {
+        let why = why.into();
+        let body = json!({ "detail": why });
+        Self {
+            code: NO,
+            why,
+            body,
+        }
+    }
+
+    fn usage(why: impl Into<String>) -> Self {
+        Self {
+            code: USAGE,
+            ..Self::no(why)
+        }
+    }
+}
+
+/// Does what was asked.
+pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
+    let changes = matches!(args.command, Command::Resolve(_) | Command::Forget(_));
+    let way = match Way::open(&args.admin, args.store.as_deref(), changes).await? {
+        Ok(way) => way,
+        Err(why) => return Ok(refused(Refusal::usage(why), args.json)),
+    };
+    let asked = match args.command {
+        Command::List(list) => way.list(&list).await?,
+        Command::Show(which) => way.show(&which).await?,
+        Command::Resolve(resolve) => way.resolve(&resolve).await?,
+        Command::Forget(forget) => way.forget(&forget).await?,
+    };
+    Ok(match asked {
+        Ok(found) if args.json => {
+            println!("{:#}", found);
+            ExitCode::SUCCESS
+        }
+        Ok(found) => {
+            print!("{}", shown::text(&found));
+            ExitCode::SUCCESS
+        }
+        Err(refusal) => refused(refusal, args.json),
+    })
+}
+
+fn refused(refusal: Refusal, json: bool) -> ExitCode {
+    if json {
+        println!("{:#}", refusal.body);
+    }
+    eprintln!("error: {}", refusal.why);
+    ExitCode::from(refusal.code)
+}
+
+/// What was found, or a refusal; an error where nobody could be asked.
+type Asked = anyhow::Result<Result<Value, Refusal>>;
+
+impl Way {
+    async fn list(&self, args: &ListArgs) -> Asked {
+        let limit = args.limit.to_string();
+        let parameters = [
+            ("state", args.state.as_deref()),
+            ("route", args.route.as_deref()),
+            ("client", args.client.as_deref()),
+            ("key", args.key.as_deref()),
+            ("limit", Some(limit.as_str())),
+            ("cursor", args.cursor.as_deref()),
+        ];
+        let path = with_query("/idempotency/keys", &parameters);
+        self.ask(Method::GET, &path, None).await
+    }
+
+    async fn show(&self, which: &Which) -> Asked {
+        match self.path_of(which).await? {
+            Ok(path) => self.ask(Method::GET, &path, None).await,
+            Err(refusal) => Ok(Err(refusal)),
+        }
+    }
+
+    async fn resolve(&self, args: &ResolveArgs) -> Asked {
+        let body = match resolution(args)? {
+            Ok(body) => body,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        match self.path_of(&args.which).await? {
+            Ok(path) => {
+                let path = format!("{path}/resolve");
+                self.ask(Method::POST, &path, Some(body)).await
+            }
+            Err(refusal) => Ok(Err(refusal)),
+        }
+    }
+
+    async fn forget(&self, args: &ForgetArgs) -> Asked {
+        match self.path_of(&args.which).await? {
+            Ok(path) => {
+                let force = args.force.then_some("true");
+                let parameters = [("force", force), ("reason", args.reason.as_deref())];
+                let path = with_query(&path, &parameters);
+                self.ask(Method::DELETE, &path, None).await
+            }
+            Err(refusal) => Ok(Err(refusal)),
+        }
+    }
+
+    /// The address of one key.
+    async fn path_of(&self, which: &Which) -> anyhow::Result<Result<String, Refusal>> {
+        let id = match (&which.id, &which.key) {
+            (Some(id), _) => Ok(id.clone()),
+            (None, key) => self.id_of(key.as_deref(), which.client.as_deref()).await?,
+        };
+        Ok(id.map(|id| format!("/idempotency/keys/{}", encoded(&id))))
+    }
+
+    async fn id_of(
+        &self,
+        key: Option<&str>,
+        client: Option<&str>,
+    ) -> anyhow::Result<Result<String, Refusal>> {
+        let limit = MOST_NAMESAKES.to_string();
+        let parameters = [("key", key), ("client", client), ("limit", Some(&limit))];
+        let path = with_query("/idempotency/keys", &parameters);
+        let found = match self.ask(Method::GET, &path, None).await? {
+            Ok(found) => found,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let keys = found["keys"].as_array().map_or(&[][..], Vec::as_slice);
+        let text = |key: &Value, member: &str| key[member].as_str().unwrap_or("?").to_owned();
+        Ok(match keys {
+            [] => Err(Refusal::no("there is no such key")),
+            [one] => Ok(text(one, "id")),
+            several => {
+                let which: Vec<String> = several
+                    .iter()
+                    .map(|key| format!("{} ({})", text(key, "id"), text(key, "scope")))
+                    .collect();
+                Err(Refusal::no(format!(
+                    "several keys have this name; take one of the ids, or name the client: {}",
+                    which.join(", ")
+                )))
+            }
+        })
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> Asked {
+        let (status, answer) = self.call(method, path, body).await?;
+        if status.is_success() {
+            return Ok(Ok(answer));
+        }
+        let detail = answer["detail"].as_str().unwrap_or("no reason was given");
+        let code = if status == StatusCode::BAD_REQUEST {
+            USAGE
+        } else {
+            NO
+        };
+        let why = format!("{} {detail}", status.as_u16());
+        Ok(Err(Refusal {
+            code,
+            why,
+            body: answer,
+        }))
+    }
+}
+
+/// The body of a resolution.
+fn resolution(args: &ResolveArgs) -> anyhow::Result<Result<Value, Refusal>> {
+    let mut body = json!({ "reason": args.reason });
+    match (args.outcome, args.status) {
+        (Outcome::FailedRetryable, Some(_)) => {
+            let why = "an answer belongs to --outcome completed: after failed_retryable a retry makes one";
+            return Ok(Err(Refusal::usage(why)));
+        }
+        (Outcome::FailedRetryable, None) => body["outcome"] = "failed_retryable".into(),
+        (Outcome::Completed, status) => {
+            body["outcome"] = "completed".into();
+            let mut headers = Map::new();
+            for line in &args.headers {
+                let Some((name, value)) = line.split_once(':') else {
+                    let why = "--header is `NAME: VALUE`; nothing was changed";
+                    return Ok(Err(Refusal::usage(why)));
+                };
+                let values = headers.entry(name.trim()).or_insert_with(|| json!([]));
+                if let Some(values) = values.as_array_mut() {
+                    values.push(value.trim().into());
+                }
+            }
+            let mut response = json!({ "status": status, "headers": headers });
+            if let Some(text) = &args.body {
+                response["body"] = text.as_str().into();
+            } else if let Some(file) = &args.body_file {
+                use base64::{Engine as _, engine::general_purpose::STANDARD};
+                let bytes = std::fs::read(file)
+                    .with_context(|| format!("{} cannot be read", file.display()))?;
+                response["body_base64"] = STANDARD.encode(bytes).into();
+            }
+            body["response"] = response;
+        }
+    }
+    Ok(Ok(body))
+}
+
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
+    let said = parameters
+        .iter()
+        .filter_map(|(name, value)| Some(format!("{name}={}", encoded((*value)?))));
+    let query = said.collect::<Vec<_>>().join("&");
+    match query.as_str() {
+        "" => path.to_owned(),
+        query => format!("{path}?{query}"),
+    }
+}

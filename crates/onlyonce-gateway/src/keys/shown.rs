@@ -1,0 +1,217 @@
+//! Keys for people: a table of many, one with its timeline.
+
+use std::{fmt::Write as _, time::Duration};
+
+use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+use serde_json::Value;
+
+/// The narrowest and widest table, in columns.
+const WIDTHS: (u16, u16) = (80, 180);
+/// The width where there is no terminal to ask.
+const DEFAULT_WIDTH: u16 = 160;
+
+/// What an answer of the admin API says.
+pub(super) fn text(answer: &Value) -> String {
+    match answer["keys"].as_array() {
+        Some(keys) => list(keys, answer["next"].as_str()),
+        None => one(answer),
+    }
+}
+
+fn list(keys: &[Value], next: Option<&str>) -> String {
+    if keys.is_empty() {
+        return "no keys\n".to_owned();
+    }
+    let mut table = Table::new();
+    table
+        .load_style(UTF8_FULL_CONDENSED)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(width())
+        .set_header([
+            "id", "key", "scope", "route", "state", "attempt", "answer", "created", "expires",
+        ]);
+    for key in keys {
+        table.add_row([
+            field(key, "id"),
+            field(key, "key"),
+            field(key, "scope"),
+            field(key, "route"),
+            state(key),
+            attempt(key),
+            status(key),
+            moment(key, "created_at"),
+            moment(key, "expires_at"),
+        ]);
+    }
+    let mut text = format!("{table}\n");
+    if let Some(next) = next {
+        // A string takes everything that is written to it.
+        let _ = writeln!(text, "there are more: --cursor {next}");
+    }
+    text
+}
+
+fn one(key: &Value) -> String {
+    let request = format!("{} {}", field(key, "method"), field(key, "path"));
+    let lines = [
+        ("key", field(key, "key")),
+        ("id", field(key, "id")),
+        ("scope", field(key, "scope")),
+        ("route", field(key, "route")),
+        ("request", request),
+        ("state", state(key)),
+        ("attempt", attempt(key)),
+        ("answer", answer(key)),
+        ("created", field(key, "created_at")),
+        ("last run", field(key, "last_run_at")),
+        ("completed", field(key, "completed_at")),
+        ("expires", field(key, "expires_at")),
+        ("lease until", field(key, "lease_until")),
+        ("looked into", field(key, "reconcile_after")),
+    ];
+    let mut text = String::new();
+    for (name, value) in lines.iter().filter(|(_, value)| !value.is_empty()) {
+        let _ = writeln!(text, "{name:<12} {value}");
+    }
+    text.push('\n');
+    timeline(&mut text, key["history"].as_array());
+    text
+}
+
+/// What happened, and how long after the line before.
+fn timeline(text: &mut String, history: Option<&Vec<Value>>) {
+    let mut before = None;
+    for (index, line) in history.into_iter().flatten().enumerate() {
+        let at = field(line, "at");
+        let now = humantime::parse_rfc3339(&at).ok();
+        if index > 0 {
+            let gap = now.zip(before).map(|(now, before)| {
+                let gap = now.duration_since(before).unwrap_or_default();
+                gap_words(gap)
+            });
+            let _ = writeln!(text, "  │ {}", gap.unwrap_or_default());
+        }
+        before = now;
+        let (from, to) = (field(line, "from"), field(line, "to"));
+        let step = match (from.as_str(), to.as_str()) {
+            (_, "") => String::new(),
+            ("", to) => format!("  → {to}"),
+            (from, to) => format!("  {from} → {to}"),
+        };
+        let (event, actor) = (field(line, "event"), field(line, "actor"));
+        let attempt = field(line, "attempt");
+        let _ = write!(
+            text,
+            "  ● {at}  {event}{step}  (attempt {attempt}, {actor})"
+        );
+        let detail = field(line, "detail");
+        if !detail.is_empty() {
+            let _ = write!(text, "\n  │   {detail}");
+        }
+        text.push('\n');
+    }
+}
+
+fn gap_words(gap: Duration) -> String {
+    match gap {
+        gap if gap.is_zero() => "at once".to_owned(),
+        gap if gap < Duration::from_secs(60) => format!("{gap:?} later"),
+        gap => {
+            let whole = Duration::from_secs(gap.as_secs());
+            format!("{} later", humantime::format_duration(whole))
+        }
+    }
+}
+
+/// A member as text; nothing where there is none. What could steer a terminal is left out.
+fn field(value: &Value, name: &str) -> String {
+    let text = match &value[name] {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    text.replace(char::is_control, "?")
+}
+
+/// To the second, as a list needs it.
+fn moment(key: &Value, name: &str) -> String {
+    let text = field(key, name);
+    match text.split_once('.') {
+        Some((seconds, _)) => format!("{seconds}Z"),
+        None => text,
+    }
+}
+
+fn state(key: &Value) -> String {
+    match field(key, "last_error").as_str() {
+        "" => field(key, "state"),
+        error => format!("{} ({error})", field(key, "state")),
+    }
+}
+
+fn attempt(key: &Value) -> String {
+    match field(key, "generation").as_str() {
+        "" | "1" => field(key, "attempt"),
+        generation => format!("{}, generation {generation}", field(key, "attempt")),
+    }
+}
+
+fn status(key: &Value) -> String {
+    field(&key["response"], "status")
+}
+
+fn answer(key: &Value) -> String {
+    match status(key).as_str() {
+        "" => String::new(),
+        status => format!("{status}, {} bytes", field(&key["response"], "bytes")),
+    }
+}
+
+fn width() -> u16 {
+    let asked = rustix::termios::tcgetwinsize(std::io::stdout());
+    let width = asked.map_or(DEFAULT_WIDTH, |size| size.ws_col);
+    let width = if width == 0 { DEFAULT_WIDTH } else { width };
+    width.clamp(WIDTHS.0, WIDTHS.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_timeline_tells_the_steps_and_the_time_between() {
+        let shown = text(&json!({
+            "id": "5e04", "key": "order-1", "state": "unknown", "last_error": "connection_lost",
+            "method": "POST", "path": "/payments", "attempt": 1, "generation": 1, "response": null,
+            "history": [
+                { "at": "2026-01-15T09:22:59.284Z", "event": "reserved", "from": null,
+                  "to": "in_progress", "attempt": 1, "actor": "executor", "detail": null },
+                { "at": "2026-01-15T09:22:59.787Z", "event": "became_unknown",
+                  "from": "in_progress", "to": "unknown", "attempt": 1, "actor": "executor",
+                  "detail": "a\u{1b}[2Jb" },
+            ],
+        }));
+        assert!(
+            shown.contains("state        unknown (connection_lost)"),
+            "{shown}"
+        );
+        assert!(shown.contains("  │ 503ms later\n"), "{shown}");
+        assert!(shown.contains("became_unknown  in_progress → unknown  (attempt 1, executor)"));
+        assert!(shown.contains("  │   a?[2Jb\n"), "{shown}");
+        assert!(!shown.contains("answer"), "{shown}");
+    }
+
+    #[test]
+    fn a_list_says_where_it_goes_on() {
+        assert_eq!(text(&json!({ "keys": [], "next": null })), "no keys\n");
+        let shown = text(&json!({ "keys": [{ "id": "5e04", "state": "completed",
+            "response": { "status": 201, "bytes": 3 } }], "next": "17" }));
+        assert!(
+            shown.contains("completed") && shown.contains("201"),
+            "{shown}"
+        );
+        assert!(shown.ends_with("there are more: --cursor 17\n"), "{shown}");
+    }
+}

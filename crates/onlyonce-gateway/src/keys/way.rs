@@ -1,0 +1,163 @@
+//! Where keys are asked for: at the admin API of a gateway, or in a store that this process opens.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context, anyhow};
+use axum::{Router, body::Body};
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, StatusCode, header};
+use http_body_util::BodyExt;
+use onlyonce::{Engine, EngineOptions};
+use onlyonce_store::{
+    Store,
+    clock::StoreClock,
+    postgres::{PostgresOptions, PostgresStore},
+    sqlite::{OpenError, SqliteStore},
+};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use crate::{
+    admin::Desk,
+    config::{DEFAULT_TOKEN_ENV, StoreUrl},
+    verify::{Client, Endpoint, Outgoing, trusting},
+};
+
+/// The admin API of a gateway with the default options.
+pub(super) const DEFAULT_ADMIN: &str = "http://127.0.0.1:9090";
+/// How long a gateway may take to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A way to the keys.
+pub(super) enum Way {
+    /// A gateway's admin API, and the value of the `Authorization` header.
+    Gateway(Endpoint, Option<HeaderValue>),
+    /// The same addresses, on a store that is open here.
+    Store(Router),
+}
+
+impl Way {
+    /// Opens the store if there is one, otherwise only reads the URL. The inner error is one of usage.
+    pub(super) async fn open(
+        admin: &str,
+        store: Option<&str>,
+        changes: bool,
+    ) -> anyhow::Result<Result<Self, String>> {
+        if let Some(url) = store {
+            return open_store(url, changes).await;
+        }
+        let endpoint = match Endpoint::parse(admin) {
+            Ok(endpoint) => endpoint,
+            Err(error) => return Ok(Err(format!("--admin: {error}"))),
+        };
+        let token = match std::env::var(DEFAULT_TOKEN_ENV) {
+            Ok(token) if !token.is_empty() => {
+                let mut value = HeaderValue::try_from(format!("Bearer {token}"))
+                    .map_err(|_| anyhow!("the value of {DEFAULT_TOKEN_ENV} is not a token"))?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+            _ => None,
+        };
+        Ok(Ok(Self::Gateway(endpoint, token)))
+    }
+
+    /// One request: its status, and its body, which is JSON.
+    pub(super) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> anyhow::Result<(StatusCode, Value)> {
+        let bytes = body.map_or_else(Bytes::new, |body| body.to_string().into());
+        let (status, bytes) = match self {
+            Self::Gateway(endpoint, token) => {
+                let (path, query) = match path.split_once('?') {
+                    Some((path, query)) => (path, Some(query.to_owned())),
+                    None => (path, None),
+                };
+                let base = endpoint.path.trim_end_matches('/');
+                let outgoing = Outgoing {
+                    method,
+                    endpoint: Endpoint {
+                        path: format!("{base}{path}"),
+                        query,
+                        ..endpoint.clone()
+                    },
+                    headers: token
+                        .iter()
+                        .map(|token| (header::AUTHORIZATION, token.clone()))
+                        .collect(),
+                    key_header: header::HeaderName::from_static("idempotency-key"),
+                    keys: Vec::new(),
+                    body: bytes,
+                };
+                let client = Client::new(PATIENCE, trusting(None)?);
+                let exchange = client.send("admin", outgoing).await;
+                let answer = exchange.answer.map_err(|error| {
+                    anyhow!("{}: {error}; is a gateway running there?", endpoint.shown())
+                })?;
+                (answer.status, answer.body)
+            }
+            Self::Store(router) => {
+                let request = Request::builder()
+                    .method(method)
+                    .uri(path)
+                    .body(Body::from(bytes))?;
+                let response = router.clone().oneshot(request).await?;
+                let status = response.status();
+                (status, response.into_body().collect().await?.to_bytes())
+            }
+        };
+        let answer = serde_json::from_slice(&bytes).unwrap_or_else(
+            |_| json!({ "detail": "the answer is not that of an admin API: is this its address?" }),
+        );
+        Ok((status, answer))
+    }
+}
+
+async fn open_store(text: &str, changes: bool) -> anyhow::Result<Result<Way, String>> {
+    let url = match StoreUrl::parse(text) {
+        Ok(url) => url,
+        Err(error) => return Ok(Err(format!("--store: {error}"))),
+    };
+    let store: Arc<dyn Store> = match &url {
+        StoreUrl::Sqlite(file) => {
+            if !file.exists() {
+                anyhow::bail!("{url}: there is no such file");
+            }
+            match SqliteStore::open_with(file, StoreClock::system(), false) {
+                Err(error @ OpenError::InUse(_)) => {
+                    let advice = "ask the gateway that has it: --admin URL";
+                    return Err(anyhow::Error::new(error).context(advice));
+                }
+                opened => Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?),
+            }
+        }
+        StoreUrl::Postgres(_) if changes => {
+            let why = "gateways share this store, and know how long a route keeps its answers: \
+                       changes go through one of them, --admin URL";
+            return Ok(Err(why.to_owned()));
+        }
+        StoreUrl::Postgres(address) => {
+            let options = PostgresOptions {
+                migrate: false,
+                ..Default::default()
+            };
+            let opened = PostgresStore::open(address, &options).await;
+            Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?)
+        }
+        StoreUrl::Memory => {
+            let why = "--store: a store in memory is seen by its own process only; use --admin URL";
+            return Ok(Err(why.to_owned()));
+        }
+        other => {
+            let scheme = other.scheme();
+            return Ok(Err(format!(
+                "--store: {scheme} stores are not supported by this version yet"
+            )));
+        }
+    };
+    let engine = Engine::start(store, EngineOptions::default());
+    Ok(Ok(Way::Store(Desk::new(engine, false).router())))
+}

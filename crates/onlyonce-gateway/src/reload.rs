@@ -1,0 +1,253 @@
+//! Reads the configuration anew while the gateway runs: on SIGHUP, and when the file's content has
+//! changed.
+//!
+//! A file that cannot be used, or that changes what must not change, is refused as a whole, and the
+//! gateway goes on as before. A file that can be used takes effect for the requests that come after
+//! it: those that are under way are finished by what they began with, and no connection is closed.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use metrics::{counter, gauge};
+use onlyonce::{Engine, worker};
+use onlyonce_core::Timestamp;
+use onlyonce_store::clock::StoreClock;
+use parking_lot::Mutex;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior},
+};
+
+use crate::{
+    admin::Admin,
+    config::{self, Config, Diagnostics, Overrides, change},
+    edge::{Current, Edge},
+    serve,
+};
+
+/// How often the file is looked at. What has changed is read when it has stood for one look, so that a
+/// file is not taken while it is being written.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long until a good file is tried again that could not be put into effect.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// The gauge of the configuration that is in effect: 1 at the start, one more with each reload.
+const GENERATION: &str = "onlyonce_config_generation";
+/// The counter of reloads, by how they ended.
+const RELOADS: &str = "onlyonce_config_reloads_total";
+
+/// Which configuration is in effect, and what became of the last attempt to change it.
+#[derive(Clone)]
+pub(crate) struct Status(Arc<Mutex<Told>>);
+
+/// What is told of it, to whoever asks: names and places, never values.
+#[derive(Clone)]
+pub(crate) struct Told {
+    pub(crate) generation: u64,
+    pub(crate) loaded_at: Timestamp,
+    pub(crate) last_error: Option<String>,
+}
+
+impl Status {
+    pub(crate) fn new() -> Self {
+        gauge!(GENERATION).set(1.0);
+        for result in ["applied", "refused"] {
+            counter!(RELOADS, "result" => result).increment(0);
+        }
+        Self(Arc::new(Mutex::new(Told {
+            generation: 1,
+            loaded_at: StoreClock::system().now(),
+            last_error: None,
+        })))
+    }
+
+    pub(crate) fn told(&self) -> Told {
+        self.0.lock().clone()
+    }
+
+    fn applied(&self) -> u64 {
+        let mut told = self.0.lock();
+        told.generation += 1;
+        told.loaded_at = StoreClock::system().now();
+        told.last_error = None;
+        gauge!(GENERATION).set(told.generation as f64);
+        counter!(RELOADS, "result" => "applied").increment(1);
+        told.generation
+    }
+
+    fn refused(&self, why: String) {
+        self.0.lock().last_error = Some(why);
+        counter!(RELOADS, "result" => "refused").increment(1);
+    }
+}
+
+/// Where the configuration comes from.
+pub(crate) struct Source {
+    pub(crate) file: PathBuf,
+    pub(crate) overrides: Overrides,
+    /// What stood in it before it was read for the first time.
+    pub(crate) text: Option<String>,
+}
+
+/// Puts new configurations into effect.
+pub(crate) struct Reloader {
+    /// `None` where there is no file to read.
+    source: Option<Source>,
+    current: Arc<Current>,
+    admin: Admin,
+    engine: Engine,
+    workers: JoinSet<()>,
+    status: Status,
+    /// The content that was last decided upon, and the one of the last look.
+    decided: Option<String>,
+    seen: Option<String>,
+    not_before: Instant,
+}
+
+enum Refusal {
+    /// The file is not a configuration.
+    Bad(Diagnostics),
+    /// It changes what must not change.
+    Change(Vec<String>),
+    /// It is good, and something that it needs is not there.
+    Failed(anyhow::Error),
+}
+
+impl Reloader {
+    /// Starts the background loops of what is in effect now.
+    pub(crate) fn new(
+        source: Option<Source>,
+        (current, engine, admin): (Arc<Current>, Engine, Admin),
+        status: Status,
+    ) -> Self {
+        let config = current.config();
+        let workers = worker::start(&engine, pace(&config));
+        Self {
+            decided: source.as_ref().and_then(|source| source.text.clone()),
+            source,
+            current,
+            admin,
+            engine,
+            workers,
+            status,
+            seen: None,
+            not_before: Instant::now(),
+        }
+    }
+
+    /// Resolves when the file has another content than the one that was last decided upon, and has had
+    /// it for a moment. Never, where there is no file.
+    pub(crate) async fn changed(&mut self) {
+        let Some(source) = &self.source else {
+            return std::future::pending().await;
+        };
+        let file = source.file.clone();
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            if Instant::now() < self.not_before {
+                continue;
+            }
+            let file = file.clone();
+            // A file that is away for a moment is being replaced.
+            let read = tokio::task::spawn_blocking(move || config::read(&file)).await;
+            let Ok(Ok(text)) = read else { continue };
+            let stands = self.seen.as_ref() == Some(&text);
+            let is_new = self.decided.as_ref() != Some(&text);
+            self.seen = Some(text);
+            if stands && is_new {
+                return;
+            }
+        }
+    }
+
+    /// Reads the file, and puts it into effect if it can be.
+    pub(crate) async fn reload(&mut self) {
+        let Some(source) = &self.source else {
+            tracing::warn!("SIGHUP: there is no configuration file to read anew");
+            return;
+        };
+        let name = source.file.display().to_string();
+        let text = match config::read(&source.file) {
+            Ok(text) => text,
+            Err(error) => {
+                tracing::error!(%error, file = name, "reload refused: the file cannot be read");
+                self.status.refused("the file cannot be read".to_owned());
+                return;
+            }
+        };
+        let env = |name: &str| std::env::var(name).ok();
+        let outcome = match config::parse(&name, &text, &env, &source.overrides) {
+            Ok(config) => self.apply(config).await,
+            Err(diagnostics) => Err(Refusal::Bad(diagnostics)),
+        };
+        self.decided = Some(text);
+        match outcome {
+            Ok(()) => {
+                let generation = self.status.applied();
+                tracing::info!(
+                    generation,
+                    "the configuration was read anew and is in effect"
+                );
+            }
+            Err(refusal) => self.refuse(&refusal),
+        }
+    }
+
+    async fn apply(&mut self, config: Config) -> Result<(), Refusal> {
+        let before = self.current.edge();
+        let changes = change::refusals(before.config(), &config);
+        if !changes.is_empty() {
+            return Err(Refusal::Change(changes));
+        }
+        for warning in &config.warnings {
+            eprintln!("{warning}");
+        }
+        let config = Arc::new(config);
+        let made = match serve::demand_level(&config, &**self.engine.store()) {
+            Ok(()) => Edge::new(&config, &self.engine, Some(&before)).await,
+            Err(error) => Err(error),
+        };
+        let edge = made.map_err(|error| {
+            // Some routes may have been made before one could not be.
+            before.policies_are_in_effect();
+            Refusal::Failed(error)
+        })?;
+        self.current.replace(edge);
+        self.admin.follow(&config);
+        if pace(&config) != pace(before.config()) {
+            // What a loop was doing when it ends is whole or has not happened.
+            self.workers = worker::start(&self.engine, pace(&config));
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, refusal: &Refusal) {
+        let told = match refusal {
+            Refusal::Bad(diagnostics) => {
+                eprintln!("{diagnostics}");
+                tracing::error!("reload refused: the file has errors; the old one stays in effect");
+                diagnostics.summary()
+            }
+            Refusal::Change(changes) => {
+                let changes = changes.join("; ");
+                tracing::error!("reload refused: {changes}; the old one stays in effect");
+                changes
+            }
+            Refusal::Failed(error) => {
+                tracing::error!("reload failed: {error:#}; the old one stays in effect");
+                self.decided = None;
+                self.not_before = Instant::now() + RETRY_AFTER;
+                "the file is good and could not be put into effect: see the log".to_owned()
+            }
+        };
+        self.status.refused(told);
+    }
+}
+
+fn pace(config: &Config) -> worker::Pace {
+    worker::Pace {
+        sweep_every: config.workers.sweep_every,
+        reap_every: config.workers.reap_every,
+        keep_audit: config.admin.audit_retention,
+    }
+}

@@ -1,0 +1,282 @@
+//! The admin API as a whole: its description, who may do what, what it shows of the configuration, and
+//! how it treats connections.
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Connection, Gateway, Request, Setup, Upstream, client, eventually, process::TOKEN, within,
+};
+
+const OPENAPI: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../docs/reference/openapi.json"
+);
+
+/// Whether `value` has the members that the schema demands, and none that it does not know.
+fn fits(document: &Value, schema: &Value, value: &Value, place: &str) {
+    if let Some(name) = schema["$ref"].as_str() {
+        let name = name.rsplit('/').next().unwrap();
+        let named = &document["components"]["schemas"][name];
+        assert!(named.is_object(), "{name} is described");
+        return fits(document, named, value, place);
+    }
+    if let Some(members) = value.as_object() {
+        let required = schema["required"].as_array().cloned().unwrap_or_default();
+        for name in required {
+            assert!(
+                members.contains_key(name.as_str().unwrap()),
+                "{name} in {place}"
+            );
+        }
+        if let Some(properties) = schema["properties"].as_object() {
+            let open = schema.get("additionalProperties").is_some();
+            for (name, member) in members {
+                match properties.get(name) {
+                    Some(schema) => fits(document, schema, member, &format!("{place}/{name}")),
+                    None => assert!(open, "{place}/{name} is described"),
+                }
+            }
+        }
+    }
+    for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+        fits(
+            document,
+            &schema["items"],
+            item,
+            &format!("{place}/{index}"),
+        );
+    }
+    if let Some(words) = schema["enum"].as_array() {
+        assert!(words.contains(value), "{value} in {place}");
+    }
+}
+
+/// Goal: the description is that of the API.
+///
+/// Method: every operation of the document that is checked in, with and without the token; the answers
+/// of those that only look are held against their schemas.
+/// Evidence: the gateway serves the same document; no described address is missing; 401 without the
+/// token, except where the document says so; every answer has the members it should have and no others.
+#[tokio::test]
+async fn the_description_is_true() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    upstream.next(crate::harness::Script::hang_up());
+    gateway.send(&Request::pay("lost")).await.expect(502);
+    gateway.send(&Request::pay("done")).await.expect(201);
+    let id = gateway.id("done").await;
+    let served = gateway
+        .admin(Request::get("/openapi.json"))
+        .await
+        .expect(200)
+        .json();
+    let document: Value = serde_json::from_slice(&std::fs::read(OPENAPI).unwrap()).unwrap();
+    assert_eq!(served, document);
+    let mut looked = 0;
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        let target = path.replace("{id}", &id);
+        for (method, operation) in operations.as_object().unwrap() {
+            let request = Request::new(&method.to_uppercase(), &target);
+            let answer = client::send(gateway.admin_addr(), &request).await.unwrap();
+            let is_open = operation["security"] == json!([]);
+            assert_eq!(answer.status == 401, !is_open, "{method} {path}");
+            let answer = gateway.admin(request).await;
+            assert!(
+                ![404, 405].contains(&answer.status),
+                "{method} {path}: {answer}"
+            );
+            if method != "get" {
+                continue;
+            }
+            let answer = answer.expect(200);
+            let content = &operation["responses"]["200"]["content"];
+            if let Some(schema) = content["application/json"].get("schema") {
+                fits(&document, schema, &answer.json(), path);
+                looked += 1;
+            }
+        }
+    }
+    assert!(looked >= 7, "{looked}");
+    let problem = gateway
+        .admin(Request::get("/idempotency/keys/none"))
+        .await
+        .expect(404)
+        .json();
+    let schema = json!({ "$ref": "#/components/schemas/Problem" });
+    fits(&document, &schema, &problem, "a problem");
+}
+
+/// Goal: a token that may only look can look at everything and change nothing.
+///
+/// Method: every way of looking and of changing with it.
+/// Evidence: 200 and 403; the record afterwards.
+#[tokio::test]
+async fn a_token_that_may_only_look() {
+    let upstream = Upstream::start();
+    let setup = Setup::with("")
+        .admin("readonly_token_env: LOOK")
+        .env("LOOK", "just-looking");
+    let gateway = setup.start(&upstream).await;
+    gateway.send(&Request::pay("k")).await.expect(201);
+    let before = gateway.full_record("k").await;
+    let path = format!("/idempotency/keys/{}", gateway.id("k").await);
+    let ask = async |request: Request| {
+        let request = request.header("Authorization", "Bearer just-looking");
+        client::send(gateway.admin_addr(), &request).await.unwrap()
+    };
+    for look in [
+        "/idempotency",
+        "/idempotency/keys",
+        &path,
+        "/audit",
+        "/metrics",
+        "/config",
+    ] {
+        ask(Request::get(look)).await.expect(200);
+    }
+    let resolution = json!({ "outcome": "failed_retryable", "reason": "no" }).to_string();
+    for change in [
+        Request::post(&format!("{path}/resolve")).json(&resolution),
+        Request::post(&format!("{path}/extend")).json("{\"ttl\":\"48h\"}"),
+        Request::new("DELETE", &format!("{path}?force=true")),
+    ] {
+        let refused = ask(change).await.expect(403);
+        assert_eq!(refused.code(), "forbidden");
+    }
+    assert_eq!(gateway.full_record("k").await, before);
+}
+
+/// Goal: `/metrics` can be open to a scraper, and nothing else is.
+///
+/// Method: `public_metrics: true`, and no token. Evidence: 200; 401 beside it.
+#[tokio::test]
+async fn public_metrics() {
+    let upstream = Upstream::start();
+    let setup = Setup::with("").admin("public_metrics: true");
+    let gateway = setup.start(&upstream).await;
+    gateway.admin_open("/metrics").await.expect(200);
+    for path in [
+        "/idempotency",
+        "/config",
+        "/audit",
+        "/openapi.json",
+        "/metrics/x",
+    ] {
+        gateway.admin_open(path).await.expect(401);
+    }
+}
+
+/// Goal: the configuration is shown whole, and its secrets are not.
+///
+/// Method: API keys, tokens from the environment, a query in an address.
+/// Evidence: the options of the file and the defaults; none of the secrets.
+#[tokio::test]
+async fn the_configuration_without_its_secrets() {
+    let upstream = Upstream::start();
+    let hash = "d7a8fbb307d7809469ca9abcb0082e4f8d5651e46d3cdb762d02d0bf37c9e592";
+    let auth = format!(
+        "auth: {{ api_keys: [{{ client_id: acme, sha256: {hash} }}], external: \
+         {{ url: \"http://127.0.0.1:1/who?secret=canary-query\", client_id_header: X-Id }} }}"
+    );
+    let setup = Setup::with("ttl: 36h, fingerprint: { ignore: [/sent_at] }").top(&auth);
+    let gateway = setup.start(&upstream).await;
+    let shown = gateway.admin(Request::get("/config")).await.expect(200);
+    for secret in [hash, "canary-query", TOKEN] {
+        assert!(!shown.text().contains(secret), "{secret}");
+    }
+    let config = shown.json();
+    assert_eq!(
+        config["auth"]["api_keys"],
+        json!([{ "client_id": "acme", "sha256": "***" }])
+    );
+    assert_eq!(
+        config["auth"]["external"]["url"],
+        "http://127.0.0.1:1/who?***"
+    );
+    assert_eq!(config["admin"]["token_env"], "ONLYONCE_ADMIN_TOKEN");
+    assert_eq!(config["admin"]["audit_retention"], "8760h0m0s");
+    let options = &config["routes"][0]["idempotency"];
+    assert_eq!(
+        (&options["ttl"], &options["lease"]),
+        (&json!("36h0m0s"), &json!("1m0s"))
+    );
+    assert_eq!(options["fingerprint"]["ignore"], json!(["/sent_at"]));
+    assert_eq!(options["key_scope"], "per_client");
+}
+
+/// Goal: the audit is read page by page, and what operators did is kept for `audit_retention`.
+///
+/// Method: three keys that were forgotten; pages of two; then keys that are gone for longer than that.
+/// Evidence: every line once, newest first; the lines are there when their keys are gone, and go.
+#[tokio::test]
+async fn the_audit() {
+    let upstream = Upstream::start();
+    let setup = Setup::with("tombstone_ttl: 500ms, ttl: 1h").admin("audit_retention: 3s");
+    let gateway = setup.start(&upstream).await;
+    for key in ["a", "b", "c"] {
+        gateway.send(&Request::pay(key)).await.expect(201);
+        let path = format!(
+            "/idempotency/keys/{}?force=true&reason={key}",
+            gateway.id(key).await
+        );
+        gateway
+            .admin(Request::new("DELETE", &path))
+            .await
+            .expect(200);
+    }
+    let page = async |query: &str| {
+        let path = format!("/audit?limit=2{query}");
+        gateway.admin(Request::get(&path)).await.expect(200).json()
+    };
+    let details = |page: &Value| {
+        let lines = page["audit"].as_array().unwrap().iter();
+        lines.map(|line| line["detail"].clone()).collect::<Vec<_>>()
+    };
+    let first = page("").await;
+    assert_eq!(details(&first), ["c", "b"]);
+    assert_eq!(first["audit"][0]["actor"], "operator");
+    let second = page(&format!("&cursor={}", first["next"].as_str().unwrap())).await;
+    assert_eq!(
+        (details(&second), &second["next"]),
+        (vec![json!("a")], &Value::Null)
+    );
+    for wrong in ["/audit?limit=0", "/audit?limit=501", "/audit?cursor=x"] {
+        let refused = gateway.admin(Request::get(wrong)).await.expect(400);
+        assert_eq!(refused.code(), "bad_request");
+    }
+    eventually("the tombstones to go", async || {
+        (gateway.state("c").await == "absent").then_some(())
+    })
+    .await;
+    assert_eq!(
+        details(&page("").await),
+        ["c", "b"],
+        "kept beyond their keys"
+    );
+    eventually("the audit to be pruned", async || {
+        details(&page("").await).is_empty().then_some(())
+    })
+    .await;
+}
+
+/// Goal: slow and idle clients do not keep operators out.
+///
+/// Method: more connections than the admin listener takes, none of which sends a whole head.
+/// Evidence: each is closed after `header_timeout`, and a request that waited behind them is answered.
+#[tokio::test]
+async fn slow_clients_are_shown_the_door() {
+    let upstream = Upstream::start();
+    let gateway = Setup::with("")
+        .top("header_timeout: 1s")
+        .start(&upstream)
+        .await;
+    let mut slow = Vec::new();
+    for _ in 0..300 {
+        let mut connection = Connection::open(gateway.admin_addr()).await.unwrap();
+        connection.write(b"GET /readyz HT").await.unwrap();
+        slow.push(connection);
+    }
+    gateway.admin_open("/readyz").await.expect(200);
+    let closed = slow.first_mut().unwrap().until_closed();
+    assert!(!within("its end", closed).await.starts_with(b"HTTP/1.1 200"));
+}

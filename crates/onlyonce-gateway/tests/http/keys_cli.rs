@@ -1,0 +1,266 @@
+//! `onlyonce keys`: what an operator does at a terminal, through a gateway and in a store.
+
+use std::process::Output;
+
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::harness::{
+    Gateway, REPLAYED, Request, Script, Setup, Upstream,
+    process::{TOKEN, binary},
+    within,
+};
+
+async fn keys(args: &[&str]) -> Output {
+    let mut command = Command::new(binary());
+    command
+        .arg("keys")
+        .args(args)
+        .env("ONLYONCE_ADMIN_TOKEN", TOKEN);
+    within("the command", command.output()).await.unwrap()
+}
+
+/// Runs it against a gateway; says its exit code, and what it printed.
+async fn ask(gateway: &Gateway, args: &[&str]) -> (i32, String, String) {
+    let admin = format!("http://{}", gateway.admin_addr());
+    let args: Vec<&str> = args.iter().copied().chain(["--admin", &admin]).collect();
+    said(keys(&args).await)
+}
+
+fn said(output: Output) -> (i32, String, String) {
+    (
+        output.status.code().unwrap(),
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON on standard output")
+}
+
+/// Goal: an unknown key is found, looked at and settled without writing HTTP by hand.
+///
+/// Method: an execution whose connection breaks; list, show, resolve with an answer, retry, forget.
+/// Evidence: the retry gets the operator's answer without a second execution; exit codes.
+#[tokio::test]
+async fn an_unknown_key_is_settled() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    upstream.next(Script::hang_up());
+    gateway.send(&Request::pay("broken")).await.expect(502);
+    gateway.send(&Request::pay("fine")).await.expect(201);
+
+    let (code, out, _) = ask(&gateway, &["list", "--state", "unknown"]).await;
+    assert_eq!(code, 0);
+    assert!(out.contains("broken") && !out.contains("fine"), "{out}");
+    let (code, out, _) = ask(&gateway, &["list", "--limit", "1", "--json"]).await;
+    let page = json(&out);
+    assert_eq!((code, page["keys"].as_array().unwrap().len()), (0, 1));
+    let next = page["next"].as_str().unwrap();
+    let (_, out, _) = ask(&gateway, &["list", "--cursor", next, "--json"]).await;
+    assert_eq!(json(&out)["keys"][0]["key"], "broken");
+
+    let id = gateway.id("broken").await;
+    let (code, by_id, _) = ask(&gateway, &["show", &id]).await;
+    assert_eq!(code, 0);
+    assert!(
+        by_id.contains("became_unknown  in_progress → unknown"),
+        "{by_id}"
+    );
+    assert!(
+        by_id.contains("later\n"),
+        "the time between two lines: {by_id}"
+    );
+    let (_, by_key, _) = ask(&gateway, &["show", "--key", "broken"]).await;
+    assert_eq!(by_id, by_key);
+    let (code, _, err) = ask(&gateway, &["show", "--key", "nobody"]).await;
+    assert_eq!(code, 1, "{err}");
+
+    let resolve = [
+        "resolve",
+        "--key",
+        "broken",
+        "--outcome",
+        "completed",
+        "--status",
+        "201",
+        "--header",
+        "Content-Type: application/json",
+        "--body",
+        "{\"by\":\"hand\"}",
+        "--reason",
+        "in the ledger",
+        "--json",
+    ];
+    let (code, out, err) = ask(&gateway, &resolve).await;
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(json(&out)["state"], "completed");
+    let retried = gateway.send(&Request::pay("broken")).await.expect(201);
+    assert_eq!(retried.text(), "{\"by\":\"hand\"}");
+    assert_eq!(retried.header(REPLAYED), Some("true"));
+    assert_eq!(upstream.executions_of("broken"), 1);
+    let (code, out, err) = ask(&gateway, &resolve).await;
+    assert_eq!(
+        (code, json(&out)["code"].as_str()),
+        (1, Some("state_conflict"))
+    );
+    assert!(err.contains("completed"), "{err}");
+
+    let (code, _, err) = ask(&gateway, &["forget", &id]).await;
+    assert_eq!(code, 1, "it took effect: {err}");
+    let (code, _, err) = ask(&gateway, &["forget", &id, "--force", "--reason", "a test"]).await;
+    assert_eq!(code, 0, "{err}");
+    gateway.send(&Request::pay("broken")).await.expect(201);
+    assert_eq!(upstream.executions_of("broken"), 2);
+}
+
+/// Goal: a key that two clients use is not mixed up.
+///
+/// Method: the same key of two clients; show by the key alone, and with the client.
+/// Evidence: a refusal that names both scopes; the one scope.
+#[tokio::test]
+async fn one_key_of_two_clients() {
+    let upstream = Upstream::start();
+    let setup = Setup::with("").clients(&["acme", "globex"]);
+    let gateway = setup.start(&upstream).await;
+    for client in ["acme", "globex"] {
+        let request = Request::pay("shared").of_client(client);
+        gateway.send(&request).await.expect(201);
+    }
+    let (code, _, err) = ask(&gateway, &["show", "--key", "shared"]).await;
+    assert_eq!(code, 1);
+    assert!(
+        err.contains("client:acme") && err.contains("client:globex"),
+        "{err}"
+    );
+    let one = ["show", "--key", "shared", "--client", "acme", "--json"];
+    let (code, out, _) = ask(&gateway, &one).await;
+    assert_eq!(
+        (code, json(&out)["scope"].as_str()),
+        (0, Some("client:acme"))
+    );
+}
+
+/// Goal: a question that makes no sense, a wrong token and a missing gateway are told apart.
+///
+/// Method: each of them. Evidence: exit codes 2, 1 and 1, and a reason on standard error.
+#[tokio::test]
+async fn exit_codes() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    for wrong in [
+        &["show"][..],
+        &["list", "--state", "done"],
+        &["list", "--limit", "0"],
+        &[
+            "resolve",
+            "x",
+            "--outcome",
+            "completed",
+            "--reason",
+            "no status",
+        ],
+        &["resolve", "x", "--outcome", "failed_retryable"],
+        &[
+            "resolve",
+            "x",
+            "--outcome",
+            "failed_retryable",
+            "--status",
+            "200",
+            "--reason",
+            "r",
+        ],
+    ] {
+        let (code, _, err) = ask(&gateway, wrong).await;
+        assert_eq!(code, 2, "{wrong:?}: {err}");
+        assert!(!err.is_empty());
+    }
+    let (code, _, err) = said(keys(&["list", "--admin", "https://127.0.0.1"]).await);
+    assert_eq!(code, 2, "{err}");
+    let (code, _, err) = said(keys(&["list", "--store", "memory:"]).await);
+    assert_eq!(code, 2, "{err}");
+    let (code, _, err) = said(keys(&["list", "--admin", "http://127.0.0.1:1"]).await);
+    assert!(code == 1 && err.contains("is a gateway running"), "{err}");
+    let mut stranger = Command::new(binary());
+    let admin = format!("http://{}", gateway.admin_addr());
+    let stranger = stranger
+        .args(["keys", "list", "--admin", &admin])
+        .env("ONLYONCE_ADMIN_TOKEN", "x");
+    let (code, _, err) = said(within("the command", stranger.output()).await.unwrap());
+    assert!(code == 1 && err.contains("401"), "{err}");
+}
+
+/// Goal: a stopped gateway's file can be looked into and settled; a running one's is left alone.
+///
+/// Method: `--store` while the gateway runs, after it has stopped, and on a file that is not there.
+/// Evidence: a refusal that names the other way; the same record as before; the gateway started
+/// again replays what was resolved; no file was made.
+#[tokio::test]
+async fn a_store_without_its_gateway() {
+    let upstream = Upstream::start();
+    let mut gateway = Gateway::start(&upstream, "").await;
+    upstream.next(Script::hang_up());
+    gateway.send(&Request::pay("broken")).await.expect(502);
+    let before = gateway.full_record("broken").await;
+    let folder = gateway.folder();
+    let store = format!("sqlite:{}/onlyonce.db", folder.path().display());
+
+    let (code, _, err) = said(keys(&["list", "--store", &store]).await);
+    assert_eq!(code, 1);
+    assert!(err.contains("in use") && err.contains("--admin"), "{err}");
+
+    gateway.sigterm();
+    gateway.exited().await;
+    let show = ["show", "--key", "broken", "--store", &store, "--json"];
+    let (code, out, err) = said(keys(&show).await);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(json(&out), before);
+    let resolve = [
+        "resolve",
+        "--key",
+        "broken",
+        "--outcome",
+        "completed",
+        "--status",
+        "201",
+        "--body",
+        "found",
+        "--reason",
+        "in the ledger",
+        "--store",
+        &store,
+    ];
+    let (code, _, err) = said(keys(&resolve).await);
+    assert_eq!(code, 0, "{err}");
+    gateway.restart().await;
+    let retried = gateway.send(&Request::pay("broken")).await.expect(201);
+    assert_eq!(retried.text(), "found");
+    assert_eq!(upstream.executions(), 1);
+
+    let missing = folder.path().join("missing.db");
+    let store = format!("sqlite:{}", missing.display());
+    let (code, _, err) = said(keys(&["list", "--store", &store]).await);
+    assert!(code == 1 && err.contains("no such file"), "{err}");
+    assert!(!missing.exists());
+}
+
+/// Goal: a store that gateways share can be looked into beside them, and is changed through them.
+///
+/// Method: list and forget with `--store` beside a running gateway on PostgreSQL.
+/// Evidence: the key; a refusal with exit 2, and the record as it was.
+#[tokio::test]
+async fn a_shared_store_beside_its_gateway() {
+    let upstream = Upstream::start();
+    let url = crate::postgres::database();
+    let gateway = Setup::with("").store(&url).start(&upstream).await;
+    gateway.send(&Request::pay("one")).await.expect(201);
+    let (code, out, err) = said(keys(&["list", "--store", &url, "--json"]).await);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(json(&out)["keys"][0]["key"], "one");
+    let forget = ["forget", "--key", "one", "--force", "--store", &url];
+    let (code, _, err) = said(keys(&forget).await);
+    assert!(code == 2 && err.contains("--admin"), "{err}");
+    assert_eq!(gateway.state("one").await, "completed");
+}
