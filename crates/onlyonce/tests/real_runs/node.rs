@@ -97,6 +97,7 @@ impl Node {
             let pace = Pace {
                 sweep_every: Duration::from_millis(200),
                 reap_every: Duration::from_millis(300),
+                ..Pace::default()
             };
             let workers = worker::start(&engine, pace);
             (engine, layer, workers)

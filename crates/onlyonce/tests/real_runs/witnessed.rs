@@ -220,6 +220,11 @@ impl Store for Witnessed {
             .await
     }
 
+    async fn prune_audit(&self, older_than: std::time::Duration) -> Result<(), StoreError> {
+        self.outside(move |store, _| async move { store.prune_audit(older_than).await })
+            .await
+    }
+
     async fn probe(&self) -> Result<(), StoreError> {
         self.outside(|store, _| async move { store.probe().await })
             .await
