@@ -13,6 +13,10 @@ use crate::engine::Engine;
 /// A wall clock that moves further than this between two rounds of the reaper is not believed.
 const MAX_CLOCK_JUMP: Duration = Duration::from_secs(60);
 
+/// How often the audit is pruned: so often within the time it is kept, and within these bounds.
+const PRUNES_PER_RETENTION: u32 = 10;
+const MIN_PRUNE_EVERY: Duration = Duration::from_millis(200);
+const PRUNE_EVERY: Duration = Duration::from_secs(3_600);
 /// How often the spool is looked at.
 const DRAIN_EVERY: Duration = Duration::from_secs(2);
 
@@ -84,7 +88,18 @@ pub fn start(engine: &Engine, pace: Pace) -> JoinSet<()> {
             if let Err(error) = reap::run_once(&reaper).await {
                 tracing::warn!(%error, "the reaping could not be finished; the next one tries again");
             }
-            if let Err(error) = reaper.prune_audit(pace.keep_audit).await {
+        }
+    });
+    let pruner = engine.clone();
+    loops.spawn(async move {
+        // It walks the whole journal, so it is not for every round of the reaper.
+        let period = (pace.keep_audit / PRUNES_PER_RETENTION).clamp(MIN_PRUNE_EVERY, PRUNE_EVERY);
+        let mut ticks = every(period);
+        // Nothing has grown old since the last process ended.
+        ticks.tick().await;
+        loop {
+            ticks.tick().await;
+            if let Err(error) = pruner.prune_audit(pace.keep_audit).await {
                 tracing::warn!(%error, "the audit could not be pruned; the next round tries again");
             }
         }
