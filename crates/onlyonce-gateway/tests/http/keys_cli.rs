@@ -177,7 +177,7 @@ async fn exit_codes() {
         assert_eq!(code, 2, "{wrong:?}: {err}");
         assert!(!err.is_empty());
     }
-    let (code, _, err) = said(keys(&["list", "--admin", "https://127.0.0.1"]).await);
+    let (code, _, err) = said(keys(&["list", "--admin", "ftp://127.0.0.1"]).await);
     assert_eq!(code, 2, "{err}");
     let (code, _, err) = said(keys(&["list", "--store", "memory:"]).await);
     assert_eq!(code, 2, "{err}");

@@ -233,7 +233,10 @@ async fn a_standby_that_is_promoted() {
     let proxy = FaultProxy::start(primary.port()).await;
     let upstream = Arc::new(Upstream::start());
     let gateway = setup(&primary.url_at(proxy.port())).start(&upstream).await;
-    assert!(gateway.logs().contains("level=sync"), "{}", gateway.logs());
+    eventually("the level to be sync", async || {
+        gateway.logs().contains("level=sync").then_some(())
+    })
+    .await;
     let load = Load::start(&gateway, &upstream);
     load.more(50).await;
     primary.kill();
