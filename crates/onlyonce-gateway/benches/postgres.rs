@@ -23,7 +23,7 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderValue, StatusCode};
-use onlyonce::{Engine, EngineOptions, worker::reap};
+use onlyonce::{Engine, EngineOptions};
 use onlyonce_core::{
     AttemptId, Fingerprint, Key, Policy, Recipe, Scope, StoredResponse,
     machine::{self, Request, Settled, Settlement},
@@ -38,6 +38,9 @@ use onlyonce_store::{
 const ROUNDS: usize = 3;
 const IN_FLIGHT: usize = 256;
 const PGBENCH_CLIENTS: usize = 64;
+/// How much the reaper looks at between two pauses, and how long those are.
+const STRETCH: usize = 200;
+const REAPER_PAUSE: Duration = Duration::from_millis(20);
 /// Clients beside the reaper: a load that leaves the machine some room.
 const REAPED_BESIDE: usize = 8;
 const TIME: Duration = Duration::from_secs(4);
@@ -362,8 +365,10 @@ fn reaping(
         let reaped = Arc::new(AtomicU64::new(0));
         let count = reaped.clone();
         let reaping = runtime.spawn(async move {
-            while let Ok((expired, deleted)) = reap::run_once(&reaper).await {
+            // As the worker does, but counted stretch by stretch: a walk may outlast the measurement.
+            while let Ok((expired, deleted, _)) = reaper.reap_some(STRETCH).await {
                 count.fetch_add((expired + deleted) as u64, Ordering::Relaxed);
+                tokio::time::sleep(REAPER_PAUSE).await;
             }
         });
         let (arrived, beside) = reserve(drive(runtime, store, REAPED_BESIDE, next));
