@@ -148,6 +148,21 @@ pub struct Page<T> {
     pub next: Option<u64>,
 }
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+impl<T> Page<T> {
+    /// The page of numbered `rows`, of which one more than `limit` was asked for to see whether
+    /// there are more.
+    pub(crate) fn cut(mut rows: Vec<(u64, T)>, limit: usize) -> Self {
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let next = rows.last().map(|(number, _)| *number).filter(|_| more);
+        Self {
+            items: rows.into_iter().map(|(_, item)| item).collect(),
+            next,
+        }
+    }
+}
+
 /// What a list is to show.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {

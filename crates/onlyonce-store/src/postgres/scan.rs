@@ -241,7 +241,7 @@ impl Scanners {
             };
             Ok((row.try_get::<i64, _>(32)?.unsigned_abs(), listed))
         };
-        Ok(page(collect(&rows, read), limit))
+        Ok(Page::cut(collect(&rows, read), limit))
     }
 
     pub(super) async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
@@ -267,7 +267,7 @@ impl Scanners {
             .bind(limit_of(limit.saturating_add(1)));
         let rows = self.read(query).await?;
         let read = |row: &PgRow| row::read_journal(row).map(|row| (row.number, row));
-        Ok(page(collect(&rows, read), limit))
+        Ok(Page::cut(collect(&rows, read), limit))
     }
 
     /// Records per state: those in progress or unknown to the letter; the others to the letter in a
@@ -343,16 +343,6 @@ fn before(cursor: Option<u64>) -> i64 {
 
 fn limit_of(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
-}
-
-fn page<T>(mut rows: Vec<(u64, T)>, limit: usize) -> Page<T> {
-    let more = rows.len() > limit;
-    rows.truncate(limit);
-    let next = rows.last().map(|(number, _)| *number).filter(|_| more);
-    Page {
-        items: rows.into_iter().map(|(_, item)| item).collect(),
-        next,
-    }
 }
 
 /// Reads all rows but those that only carry the time. One that cannot be read is passed over, with a

@@ -6,8 +6,20 @@ use sqlx::{Postgres, postgres::PgArguments, query::Query};
 use super::row::{Inserts, Journal, Swaps};
 
 const INSERT: &str = include_str!("insert.sql");
-const SWAP: &str = include_str!("swap.sql");
-const SWAP_SKIPPING: &str = include_str!("swap_skipping.sql");
+const SWAP: &str = concat!(
+    include_str!("swap_input.sql"),
+    include_str!("swap_write.sql"),
+    "    FROM input l, clock c\n    WHERE k.id = l.id AND k.revision = l.expected\n",
+    include_str!("swap_rest.sql"),
+);
+const SWAP_SKIPPING: &str = concat!(
+    include_str!("swap_input.sql"),
+    include_str!("swap_locked.sql"),
+    include_str!("swap_write.sql"),
+    "    FROM locked l, clock c\n    WHERE k.n = l.n AND l.current_revision = l.expected \
+     AND k.revision = l.expected\n",
+    include_str!("swap_rest.sql"),
+);
 const COMPLETE: &str = include_str!("complete.sql");
 const LOOKUP: &str = include_str!("lookup.sql");
 const DELETE: &str = include_str!("delete.sql");

@@ -237,17 +237,7 @@ pub(super) fn list(
         ))
     };
     let rows = collect(connection, &sql, params_from_iter(values), read)?;
-    Ok(page(rows, limit))
-}
-
-fn page<T>(mut rows: Vec<(u64, T)>, limit: usize) -> Page<T> {
-    let more = rows.len() > limit;
-    rows.truncate(limit);
-    let next = rows.last().map(|(number, _)| *number).filter(|_| more);
-    Page {
-        items: rows.into_iter().map(|(_, item)| item).collect(),
-        next,
-    }
+    Ok(Page::cut(rows, limit))
 }
 
 pub(super) fn history(connection: &Connection, id: RecordId) -> Result<Vec<JournalRow>, ReadError> {
@@ -271,7 +261,7 @@ pub(super) fn audit(
         params![before, limit_of(limit.saturating_add(1))],
         read,
     )?;
-    Ok(page(rows, limit))
+    Ok(Page::cut(rows, limit))
 }
 
 pub(super) fn recipe(connection: &Connection, id: RecipeId) -> Result<Option<Recipe>, ReadError> {
