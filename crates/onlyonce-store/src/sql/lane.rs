@@ -38,6 +38,8 @@ pub(crate) enum Found {
     There(Box<Record>),
     /// It was there, but this program cannot read it.
     Unreadable(String),
+    /// Somebody is writing it at this moment.
+    Busy,
 }
 
 /// What a statement says of the ids that it was asked about, and the server's time.
@@ -183,6 +185,11 @@ impl<S: Server> Lane<S> {
                     }
                     continue;
                 }
+                Some(Found::Busy) => {
+                    let all: Vec<_> = std::iter::once(leader).chain(followers).collect();
+                    self.later(move |queue| all.into_iter().for_each(|one| queue.insert(one)));
+                    continue;
+                }
             };
             for follower in followers {
                 let reply = existing(&follower.work.record, &record, now);
@@ -266,7 +273,7 @@ impl<S: Server> Lane<S> {
                     let _ = queued.answer.send(Err(StoreError::Unreadable(text.into())));
                     continue;
                 }
-                Some(Found::New) | None => Swapped::Absent,
+                Some(Found::New | Found::Busy) | None => Swapped::Absent,
             };
             let _ = queued.answer.send(Ok(Reply { now, value }));
         }
@@ -293,7 +300,7 @@ impl<S: Server> Lane<S> {
                     Ok(Some((**record).clone()))
                 }
                 Some(Found::Unreadable(text)) => Err(StoreError::Unreadable(text.clone().into())),
-                Some(Found::New) | None => Ok(None),
+                Some(Found::New | Found::Busy) | None => Ok(None),
             };
             let _ = queued.answer.send(reply.map(|value| Reply { now, value }));
         }
