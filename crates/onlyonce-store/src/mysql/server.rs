@@ -23,15 +23,12 @@ use super::{
     watch::Watch,
     write,
 };
-use crate::{
-    failpoint,
-    sql::{
-        failure::Failure,
-        lane::{Answer, Found, How, Server},
-        line::{Held, Line},
-        queue::Swap,
-        row::{self, COLUMNS, Columns as _, RowError},
-    },
+use crate::sql::{
+    failure::Failure,
+    lane::{Answer, Found, How, Server},
+    line::{Held, Line},
+    queue::Swap,
+    row::{self, COLUMNS, Columns as _, RowError},
 };
 
 /// How often a batch that the server gave up to end a deadlock is sent again.
@@ -403,9 +400,7 @@ impl Server for MySqlServer {
         if absent.is_empty() {
             return Ok((now, found));
         }
-        failpoint!("mysql.insert.before");
         let outcome = self.carry_out(Work::Insert(&absent)).await;
-        failpoint!("mysql.insert.after");
         let (now, new) = outcome?;
         found.extend(new.into_iter().map(|id| (id, Found::New)));
         Ok((now, found))
@@ -416,12 +411,10 @@ impl Server for MySqlServer {
         swaps: &[&Swap],
         how: How,
     ) -> Result<(Timestamp, Vec<RecordId>), Failure> {
-        failpoint!("mysql.swap.before");
         let outcome = match how {
             How::Complete => self.carry_out(Work::Complete(swaps)).await,
             How::Any | How::Skipping => self.carry_out(Work::Change(swaps)).await,
         };
-        failpoint!("mysql.swap.after");
         outcome
     }
 
@@ -449,9 +442,7 @@ impl Server for MySqlServer {
         script.add("START TRANSACTION");
         script.write(|sql| write::journal(sql, journal.iter()));
         script.commit();
-        failpoint!("mysql.append.before");
         let outcome = self.ask(&script).await;
-        failpoint!("mysql.append.after");
         outcome.map(|_| ())
     }
 
