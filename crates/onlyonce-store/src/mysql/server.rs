@@ -24,7 +24,7 @@ use super::{
     write,
 };
 use crate::sql::{
-    failure::Failure,
+    failure::{Failure, is_silence},
     lane::{Answer, Found, How, Server},
     line::{Held, Line},
     queue::Swap,
@@ -282,6 +282,21 @@ impl MySqlServer {
         }
     }
 
+    /// What a script that writes nothing returns. A connection that turns out to be gone, as after a
+    /// restart of the server, is no reason to give up: it is asked once more on a new one. A server
+    /// that does not answer is.
+    async fn read(&mut self, script: &Script) -> Result<Results, Failure> {
+        let outcome = match self.ask(script).await {
+            Err(Failure::Lost(error)) if !is_silence(&error) => self.ask(script).await,
+            outcome => outcome,
+        };
+        // Nothing was written, whatever became of the question.
+        outcome.map_err(|failure| match failure {
+            Failure::Lost(error) => Failure::Refused(error),
+            other => other,
+        })
+    }
+
     /// What the statements of a script return.
     async fn ask(&mut self, script: &Script) -> Result<Results, Failure> {
         let (line, mut session) = self.session().await?;
@@ -376,11 +391,7 @@ impl Server for MySqlServer {
             "SELECT id FROM onlyonce_keys FORCE INDEX (keys_by_id) WHERE id IN {all}"
         ));
         script.add(select_whole(&all));
-        // Nothing has been written yet, whatever became of the question.
-        let results = self.ask(&script).await.map_err(|failure| match failure {
-            Failure::Lost(error) => Failure::Refused(error),
-            other => other,
-        })?;
+        let results = self.read(&script).await?;
         let (now, uncommitted, mut found) = understood((|| {
             let rows = |statement: usize| results.get(statement).map_or(&[][..], Vec::as_slice);
             Ok((time(&results, 0)?, ids_in(rows(2))?, read_whole(rows(3))?))
@@ -422,7 +433,7 @@ impl Server for MySqlServer {
         let mut script = Script::default();
         script.add(format_args!("SELECT {NOW}"));
         script.add(select_whole(&text::ids(ids.iter().copied())));
-        let results = self.ask(&script).await?;
+        let results = self.read(&script).await?;
         understood((|| {
             let rows = results.get(1).map_or(&[][..], Vec::as_slice);
             Ok((time(&results, 0)?, read_whole(rows)?))

@@ -71,3 +71,9 @@ fn text(error: &sqlx::Error) -> String {
 pub(crate) fn no_answer(what: &'static str) -> sqlx::Error {
     sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, what))
 }
+
+/// Whether an error says that a server did not answer, rather than that the connection is gone.
+#[cfg(feature = "mysql")]
+pub(crate) fn is_silence(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
+}
