@@ -306,19 +306,27 @@ impl<S: Server> Lane<S> {
         }
     }
 
-    async fn deletes(&mut self, group: Vec<QueuedDelete>) {
-        if group.is_empty() {
+    async fn deletes(&mut self, mut group: Vec<QueuedDelete>) {
+        group.sort_by_key(|queued| queued.work.0);
+        // One delete of a row in one statement: only one of several can have done it.
+        let mut batch: Vec<QueuedDelete> = Vec::with_capacity(group.len());
+        for queued in group {
+            match batch.last() {
+                Some(last) if last.work.0 == queued.work.0 => self.queue.delete(queued),
+                _ => batch.push(queued),
+            }
+        }
+        if batch.is_empty() {
             return;
         }
-        let mut rows: Vec<(RecordId, Revision)> = group.iter().map(|queued| queued.work).collect();
-        rows.sort_unstable_by_key(|(id, _)| *id);
+        let rows: Vec<(RecordId, Revision)> = batch.iter().map(|queued| queued.work).collect();
         match self.server.delete(&rows).await {
             Ok(deleted) => {
-                for queued in group {
+                for queued in batch {
                     let _ = queued.answer.send(Ok(deleted.contains(&queued.work.0)));
                 }
             }
-            Err(failure) => refuse(group, || failure.of_a_write()),
+            Err(failure) => refuse(batch, || failure.of_a_write()),
         }
     }
 
