@@ -411,8 +411,7 @@ impl Server for MySqlServer {
         if absent.is_empty() {
             return Ok((now, found));
         }
-        let outcome = self.carry_out(Work::Insert(&absent)).await;
-        let (now, new) = outcome?;
+        let (now, new) = self.carry_out(Work::Insert(&absent)).await?;
         found.extend(new.into_iter().map(|id| (id, Found::New)));
         Ok((now, found))
     }
@@ -422,11 +421,11 @@ impl Server for MySqlServer {
         swaps: &[&Swap],
         how: How,
     ) -> Result<(Timestamp, Vec<RecordId>), Failure> {
-        let outcome = match how {
-            How::Complete => self.carry_out(Work::Complete(swaps)).await,
-            How::Any | How::Skipping => self.carry_out(Work::Change(swaps)).await,
+        let work = match how {
+            How::Complete => Work::Complete(swaps),
+            How::Any | How::Skipping => Work::Change(swaps),
         };
-        outcome
+        self.carry_out(work).await
     }
 
     async fn lookup(&mut self, ids: &[RecordId]) -> Result<Answer, Failure> {
