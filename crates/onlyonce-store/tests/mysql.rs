@@ -178,6 +178,39 @@ async fn a_key_that_somebody_is_inserting() {
     assert!(matches!(inserted, Inserted::New(_)));
 }
 
+/// Goal: a key that another node inserts between our look and our insert is that node's, whatever the
+/// server says about rows.
+///
+/// Method: our statements reach the server 100 ms late; the other node's come at once, at a time
+/// between our two. Each of five keys is a try.
+/// Evidence: one of the two is told that the key is new, and the other gets that record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_comes_between_the_look_and_the_insert() {
+    let url = database();
+    let proxy = FaultProxy::start(server().port()).await;
+    let port = server().port().to_string();
+    let far = open(&url.replace(&port, &proxy.port().to_string())).await;
+    let near = open(&url).await;
+    proxy.set(Mode::Delay(Duration::from_millis(100)));
+    for number in 0..5_u128 {
+        let key = format!("k{number}");
+        let late = draft(&*far, &Scope::global(), &key, number * 2 + 1);
+        let task = tokio::spawn({
+            let far = far.clone();
+            async move { far.insert_or_get(late).await.unwrap().value }
+        });
+        tokio::time::sleep(Duration::from_millis(180)).await;
+        let quick = draft(&*near, &Scope::global(), &key, number * 2 + 2);
+        let quick = near.insert_or_get(quick).await.unwrap().value;
+        let late = done(task).await;
+        match (quick, late) {
+            (Inserted::New(record), Inserted::Existing(found))
+            | (Inserted::Existing(found), Inserted::New(record)) => assert_eq!(record, found),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// Goal: a deadlock that the server ends at our cost leaves nothing written, and the batch is done
 /// again.
 ///

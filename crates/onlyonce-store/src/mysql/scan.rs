@@ -16,7 +16,7 @@ use crate::{
     sql::{
         failure::Failure,
         line::Pool,
-        row::{self, COLUMNS, COUNT, Columns as _, JOURNAL_COLUMNS, RowError},
+        row::{self, COLUMNS, Columns as _, JOURNAL_COLUMNS, RowError},
     },
 };
 
@@ -151,26 +151,32 @@ impl Scanners {
         from: i64,
         limit: usize,
     ) -> Result<(Reply<Walk>, i64), StoreError> {
+        let mut script = Script::timed();
+        // The end of the stretch is a constant to the next statement, which then reads no further.
+        script.add(format_args!(
+            "SELECT COUNT(*), MAX(s.n) INTO @oo_seen, @oo_last FROM ( \
+               SELECT n FROM onlyonce_keys WHERE n > {from} ORDER BY n LIMIT {limit} \
+             ) s"
+        ));
         // Only what is due travels.
-        let statement = format!(
-            "SELECT {COLUMNS}, w.seen, w.last FROM ( \
-               SELECT COUNT(*) AS seen, MAX(s.n) AS last FROM ( \
-                 SELECT n FROM onlyonce_keys WHERE n > {from} ORDER BY n LIMIT {limit} \
-               ) s \
-             ) w LEFT JOIN onlyonce_keys k ON k.n > {from} AND k.n <= w.last \
+        script.add(format_args!(
+            "SELECT {COLUMNS} FROM onlyonce_keys k FORCE INDEX (PRIMARY) \
+             WHERE k.n > {from} AND k.n <= @oo_last \
              AND (k.expires_at <= @oo_now OR k.delete_at <= @oo_now)"
-        );
-        let reply = self.read_timed(statement).await?;
-        let first = reply.value.first().ok_or_else(nothing)?;
-        let seen: usize = row::number(first, COUNT)?;
-        let last = first.number(COUNT + 1)?;
+        ));
+        script.add("SELECT @oo_now, @oo_seen, @oo_last");
+        let mut results = self.run(&script).await.map_err(|fault| fault.of_a_read())?;
+        let told = results.pop().and_then(|rows| rows.into_iter().next());
+        let told = told.ok_or_else(nothing)?;
+        let seen: usize = row::number(&told, 1)?;
         let wrapped = seen < limit;
-        let position = if wrapped { 0 } else { last.unwrap_or(0) };
+        let position = if wrapped { 0 } else { row::number(&told, 2)? };
+        let due = results.pop().unwrap_or_default();
         let value = Walk {
-            candidates: collect(&reply.value, row::read),
+            candidates: collect(&due, row::read),
             wrapped,
         };
-        let now = reply.now;
+        let now = row::now(&told, 0)?;
         Ok((Reply { now, value }, position))
     }
 

@@ -117,7 +117,9 @@ impl Session<'_> {
     /// Gives up a transaction in which nothing was written. If that cannot be done, it ends with the
     /// connection.
     async fn roll_back(&mut self) -> Result<(), Failure> {
-        let outcome = self.connection.execute("ROLLBACK").await;
+        // A level that was meant for one statement, and not used up by it, ends with this too.
+        let sql = "ROLLBACK; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+        let outcome = self.connection.execute(sql).await;
         outcome.map(|_| ()).map_err(Failure::Refused)
     }
 
