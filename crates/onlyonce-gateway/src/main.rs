@@ -17,6 +17,7 @@ mod reload;
 mod serve;
 #[cfg(test)]
 mod soak;
+mod telemetry;
 mod upstream;
 mod verify;
 
