@@ -10,6 +10,8 @@ mod cli;
 mod clock;
 mod config;
 mod demo;
+#[cfg(test)]
+mod deployed;
 mod edge;
 mod keys;
 mod migrate;

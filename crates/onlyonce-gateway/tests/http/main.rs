@@ -50,6 +50,7 @@ mod problems;
 mod reload;
 mod replay;
 mod schema;
+mod sdks;
 mod shadow;
 mod timeouts;
 mod verify;
