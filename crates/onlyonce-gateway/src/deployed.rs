@@ -89,9 +89,9 @@ fn services_of_the_compose_file_hold_together() {
 
 #[test]
 fn the_gateways_of_the_compose_file_start() {
-    let text = read("deploy/compose/onlyonce.yaml").replace("${POSTGRES_PASSWORD}", "secret");
-    let path = Path::new("onlyonce.yaml");
-    let config = config::parse(path, &text, &Overrides::default())
+    let text = read("deploy/compose/onlyonce.yaml");
+    let environment = |name: &str| (name == "POSTGRES_PASSWORD").then(|| "secret".to_owned());
+    let config = config::parse("onlyonce.yaml", &text, &environment, &Overrides::default())
         .unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
     assert_eq!(config.protected().count(), 1);
     assert_eq!(config.store.url.scheme(), "postgres");

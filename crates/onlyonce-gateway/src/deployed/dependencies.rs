@@ -5,8 +5,6 @@ use std::{
     process::Command,
 };
 
-use serde_json::Value;
-
 use super::{read, root, run, text};
 
 /// Where every dependency has to come from.
@@ -66,43 +64,25 @@ fn one(words: &mut Words<'_>, allowed: &[String]) -> bool {
     allowed.contains(&name)
 }
 
-/// Every package that a build with all features takes. The lock file also names what nobody asks for.
-fn packages() -> Vec<Value> {
+/// Name, version and licence of every package that a build with all features takes. The lock file also
+/// names what nobody asks for.
+fn packages() -> BTreeSet<(String, String, String)> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let output = run(Command::new(cargo)
-        .args([
-            "metadata",
-            "--locked",
-            "--format-version=1",
-            "--all-features",
-        ])
-        .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
+        .args(["tree", "--locked", "--workspace", "--all-features"])
+        .args(["--prefix", "none", "--no-dedupe", "--format", "{p}|{l}"])
+        .args(["--edges", "normal,build,dev"])
         .current_dir(root()));
     assert!(output.status.success(), "{}", text(&output));
-    let metadata: Value = serde_json::from_slice(&output.stdout).expect("metadata");
-    let nodes = metadata["resolve"]["nodes"].as_array().expect("a graph");
-    let needed: BTreeMap<&str, Vec<&str>> = nodes
-        .iter()
-        .map(|node| {
-            let others = node["dependencies"]
-                .as_array()
-                .expect("dependencies")
-                .iter();
-            let others = others.filter_map(Value::as_str).collect();
-            (node["id"].as_str().expect("an id"), others)
-        })
-        .collect();
-    let own = metadata["workspace_members"].as_array().expect("members");
-    let mut left: Vec<&str> = own.iter().filter_map(Value::as_str).collect();
-    let mut taken = BTreeSet::new();
-    while let Some(id) = left.pop() {
-        if taken.insert(id) {
-            left.extend(&needed[id]);
-        }
-    }
-    let packages = metadata["packages"].as_array().expect("packages").iter();
-    let is_taken = |package: &&Value| package["id"].as_str().is_some_and(|id| taken.contains(id));
-    packages.filter(is_taken).cloned().collect()
+    let listed = String::from_utf8(output.stdout).expect("text");
+    let package = |line: &str| {
+        // What was listed before is marked.
+        let (package, licence) = line.trim_end_matches(" (*)").split_once('|')?;
+        let mut words = package.split(' ');
+        let (name, version) = (words.next()?, words.next()?);
+        Some((name.to_owned(), version.to_owned(), licence.to_owned()))
+    };
+    listed.lines().filter_map(package).collect()
 }
 
 #[test]
@@ -114,27 +94,23 @@ fn dependencies_are_what_they_may_be() {
         .filter(|name| deny.contains(&format!("crate = \"{name}\", deny-multiple-versions")))
         .collect();
     assert_eq!(only_once, ["tokio", "hyper", "http", "rustls"]);
-    let mut versions: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for package in packages() {
-        let name = package["name"].as_str().expect("a name").to_owned();
-        let version = package["version"].as_str().expect("a version");
-        versions
-            .entry(name.clone())
-            .or_default()
-            .push(version.to_owned());
-        let Some(source) = package["source"].as_str() else {
-            continue;
-        };
-        assert_eq!(source, REGISTRY, "{name}");
-        let licence = package["license"].as_str();
-        let licence = licence.unwrap_or_else(|| panic!("{name} names no licence"));
+    let packages = packages();
+    assert!(packages.len() > 100, "{} packages", packages.len());
+    let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, version, licence) in &packages {
+        versions.entry(name).or_default().push(version);
         assert!(is_allowed(licence, &allowed), "{name}: {licence}");
     }
-    assert!(versions.len() > 100, "{} packages", versions.len());
     for name in &listed {
-        let found = versions.get(name).map_or(0, Vec::len);
+        let found = versions.get(name.as_str());
         let most = usize::from(only_once.contains(&name));
-        assert!(found <= most, "{name}: {:?}", versions.get(name));
+        assert!(found.map_or(0, Vec::len) <= most, "{name}: {found:?}");
+    }
+    for source in read("Cargo.lock")
+        .lines()
+        .filter(|line| line.starts_with("source = "))
+    {
+        assert_eq!(source, format!("source = \"{REGISTRY}\""));
     }
 }
 

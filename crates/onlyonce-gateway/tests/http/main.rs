@@ -26,6 +26,7 @@ mod enforce;
 mod expiry;
 mod fingerprint;
 mod forwarding;
+mod guides;
 mod hang_ups;
 mod harness_checks;
 mod identity;

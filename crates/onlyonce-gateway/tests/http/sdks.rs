@@ -26,6 +26,11 @@ use crate::harness::{Gateway, Script, Setup, Upstream};
 /// What is installed.
 const PYTHON_PACKAGE: &str = "stripe==16.1.0";
 const NODE_PACKAGE: &str = "stripe@23.1.0";
+/// The same by the names that the guide has for them.
+pub(crate) const PACKAGES: [(&str, &str); 2] = [
+    ("stripe-python", PYTHON_PACKAGE),
+    ("stripe-node", NODE_PACKAGE),
+];
 /// How long an installation may take, and how long a script.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(180);
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(90);
