@@ -3,6 +3,7 @@
 use std::{
     fs,
     net::{Ipv4Addr, TcpStream},
+    os::unix::fs::chown,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -54,7 +55,7 @@ impl MariaDb {
         };
         server.boot();
         server.as_root(
-            "CREATE USER onlyonce@'127.0.0.1'; GRANT ALL ON *.* TO onlyonce@'127.0.0.1'; \
+            "CREATE USER onlyonce@'127.0.0.1'; GRANT ALL ON *.* TO onlyonce@'127.0.0.1' WITH GRANT OPTION; \
              CREATE DATABASE onlyonce",
         );
         server
@@ -182,6 +183,21 @@ impl MariaDb {
         signal(self.pid(), "TERM");
         until("MariaDB to stop", || !self.folder.join("pid").exists());
         self.let_go();
+    }
+
+    /// From now on it offers encrypted connections; it is started anew for that.
+    pub fn encrypt(&mut self, certificate: &[u8], key: &[u8]) {
+        self.stop();
+        for (setting, bytes) in [("ssl-cert", certificate), ("ssl-key", key)] {
+            let file = self.folder.join(setting);
+            fs::write(&file, bytes).unwrap();
+            if let Some((uid, gid)) = self.user {
+                chown(&file, Some(uid), Some(gid)).unwrap();
+            }
+            self.settings
+                .push(format!("--{setting}={}", file.display()));
+        }
+        self.boot();
     }
 
     /// Seconds of CPU that it has used.
