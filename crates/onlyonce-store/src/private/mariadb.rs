@@ -38,10 +38,12 @@ impl MariaDb {
         let user = user("mysql");
         let folder = folder(user);
         let data = format!("--datadir={}", folder.join("data").display());
+        // Not the folder that all share: a server that starts removes temporary files of others.
+        let scratch = format!("--tmpdir={}", folder.display());
         // Flushing to disk matters once there is something to lose.
         run(as_user(
             Command::new(INSTALLER)
-                .args(["--no-defaults", &data, "--skip-test-db"])
+                .args(["--no-defaults", &data, &scratch, "--skip-test-db"])
                 .args(["--auth-root-authentication-method=normal"])
                 .args(["--innodb-flush-method=nosync", "--innodb-log-file-size=8M"]),
             user,
@@ -68,6 +70,7 @@ impl MariaDb {
             SERVER.to_owned(),
             "--no-defaults".to_owned(),
             format!("--datadir={}", path("data")),
+            format!("--tmpdir={}", self.folder.display()),
             format!("--socket={}", path("socket")),
             format!("--pid-file={}", path("pid")),
             format!("--port={}", self.port),
