@@ -20,7 +20,6 @@ const FIELDS: &[(&Schema, &str)] = &[
 
 /// Values of fields that are supported otherwise; a URL counts by its scheme.
 const VALUES: &[(&Schema, &str, &str)] = &[
-    (&STORE, "url", "mysql"),
     (&STORE, "url", "redis"),
     (&IDEMPOTENCY, "reconcile", "{ … }"),
 ];

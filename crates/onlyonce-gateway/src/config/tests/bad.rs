@@ -214,7 +214,6 @@ const OPTIONS: &[(&str, &str)] = &[
 /// What is still to come, by the text that stands before a good route.
 const UNSUPPORTED: &[(&str, &str)] = &[
     ("redis: { address: \"localhost:6379\" }", "1:1: `redis`"),
-    ("store: { url: \"mysql://db/x\" }", "1:15: a mysql store"),
     ("store: { url: \"redis://db/0\" }", "1:15: a redis store"),
     ("store: { cache: \"redis://db\" }", "1:10: `cache`"),
     (
