@@ -15,6 +15,8 @@ mod row;
 mod scan;
 mod schema;
 mod statement;
+mod tidy;
+mod uuid;
 mod wake;
 
 use std::{
@@ -163,6 +165,7 @@ impl PostgresStore {
             queue: queue::Queue::default(),
             wake: Wake::new(words),
             epoch: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
         });
         let mut tasks = JoinSet::new();
         let mut first = Some((connection, 0));
@@ -172,6 +175,8 @@ impl PostgresStore {
         if let Some(unsaid) = unsaid {
             tasks.spawn(wake::speak(shared.clone(), unsaid));
             tasks.spawn(wake::listen(shared.clone()));
+            // A pooler's transactions could not hold a vacuum.
+            tasks.spawn(tidy::keep_small(shared.clone()));
         }
         Ok(Self {
             secret,

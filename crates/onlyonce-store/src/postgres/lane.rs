@@ -20,6 +20,7 @@ use super::{
     },
     row::{self, Inserts, Journal, Swaps},
     statement::{self, How, Statement},
+    uuid::Uuid,
     wake::Wake,
 };
 use crate::{Inserted, Reply, StoreError, Swapped, failpoint};
@@ -38,6 +39,8 @@ pub(super) struct Shared {
     pub(super) wake: Wake,
     /// Rises when a connection is lost: the others are then not trusted either.
     pub(super) epoch: AtomicU64,
+    /// Rows that were written since the table of what is in progress was tidied.
+    pub(super) settled: AtomicU64,
 }
 
 impl Shared {
@@ -263,6 +266,8 @@ impl Lane {
                 return;
             }
         };
+        let count = written.len() as u64;
+        self.shared.settled.fetch_add(count, Ordering::Relaxed);
         let mut others = Vec::new();
         for queued in batch {
             // Both are in the order of ids.
@@ -439,7 +444,7 @@ fn written_ids(rows: &[PgRow]) -> Result<(Timestamp, Vec<RecordId>), sqlx::Error
     let now = Timestamp(first.try_get(1)?);
     let mut ids = Vec::with_capacity(rows.len());
     for row in rows {
-        if let Some(id) = row.try_get::<Option<[u8; 16]>, _>(0)? {
+        if let Some(Uuid(id)) = row.try_get(0)? {
             ids.push(RecordId(id));
         }
     }
@@ -449,6 +454,6 @@ fn written_ids(rows: &[PgRow]) -> Result<(Timestamp, Vec<RecordId>), sqlx::Error
 
 fn deleted_ids(rows: &[PgRow]) -> Result<Vec<RecordId>, sqlx::Error> {
     rows.iter()
-        .map(|row| row.try_get::<[u8; 16], _>(0).map(RecordId))
+        .map(|row| row.try_get(0).map(|Uuid(id)| RecordId(id)))
         .collect()
 }

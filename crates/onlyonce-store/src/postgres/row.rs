@@ -15,17 +15,14 @@ use onlyonce_core::{
 };
 use sqlx::{Row as _, postgres::PgRow};
 
+use super::uuid::Uuid;
 use crate::{BoxError, JournalRow, StoreError, codec};
 
 /// The version of a row. A row of another version is not read as if it were this one.
-const ROW_VERSION: i16 = 1;
+const ROW_VERSION: i16 = 2;
 
 /// The columns of `keys` in the order in which [`read`] takes them.
-pub(super) const COLUMNS: &str = "k.id, k.row_version, k.scope, k.key, k.route, k.method, k.path, \
-     k.revision, k.state, k.attempt_id, k.fence, k.generation, k.fingerprint, k.recipe, k.caller, \
-     k.tombstone_ttl, k.last_error, k.created_at, k.last_run_at, k.completed_at, k.expires_at, \
-     k.lease_until, k.unknown_since, k.reconcile_after, k.delete_at, k.response_status, \
-     k.response_bytes, k.response_head, k.evidence, k.negatives, k.inconclusive, k.dead_letter";
+pub(super) const COLUMNS: &str = concat!("k.id, ", include_str!("columns.sql"));
 
 /// Where the statements that return whole records have the rest.
 pub(super) const BODY: usize = 32;
@@ -89,7 +86,13 @@ fn number<T: TryFrom<i64>>(value: impl Into<i64>) -> Result<T, RowError> {
 
 /// The id in the first column; `None` on a row that only carries the time.
 pub(super) fn id(row: &PgRow) -> Result<Option<RecordId>, RowError> {
-    Ok(optional_bytes(row, 0)?.map(RecordId))
+    let found: Option<Uuid> = row.try_get(0)?;
+    Ok(found.map(|Uuid(bytes)| RecordId(bytes)))
+}
+
+fn uuid(row: &PgRow, column: usize) -> Result<[u8; 16], RowError> {
+    let Uuid(bytes) = row.try_get(column)?;
+    Ok(bytes)
 }
 
 /// The record in `row`, whose columns are [`COLUMNS`]; without its response.
@@ -113,7 +116,7 @@ pub(super) fn read(row: &PgRow) -> Result<Record, RowError> {
     };
     let text = |column: usize| row.try_get::<&str, _>(column);
     Ok(Record {
-        id: RecordId(bytes(row, 0)?),
+        id: RecordId(uuid(row, 0)?),
         scope: Scope::from_stored(text(2)?),
         key: Key::from_stored(text(3)?),
         route: Arc::from(text(4)?),
@@ -121,7 +124,7 @@ pub(super) fn read(row: &PgRow) -> Result<Record, RowError> {
         path: Arc::from(text(6)?),
         revision: Revision(number(row.try_get::<i64, _>(7)?)?),
         state: State::from_word(text(8)?).ok_or_else(|| unreadable("an unknown state"))?,
-        attempt_id: AttemptId(u128::from_be_bytes(bytes(row, 9)?)),
+        attempt_id: AttemptId(u128::from_be_bytes(uuid(row, 9)?)),
         fence: Fence(number(row.try_get::<i32, _>(10)?)?),
         generation: number(row.try_get::<i32, _>(11)?)?,
         fingerprint: optional_bytes(row, 12)?.map(Fingerprint),
@@ -131,12 +134,13 @@ pub(super) fn read(row: &PgRow) -> Result<Record, RowError> {
         last_error,
         response: None,
         evidence,
-        negatives: number(row.try_get::<i16, _>(29)?)?,
-        inconclusive: number(row.try_get::<i16, _>(30)?)?,
-        dead_letter: row.try_get(31)?,
+        negatives: number(row.try_get::<Option<i16>, _>(29)?.unwrap_or(0))?,
+        inconclusive: number(row.try_get::<Option<i16>, _>(30)?.unwrap_or(0))?,
+        dead_letter: row.try_get::<Option<bool>, _>(31)?.unwrap_or(false),
         times: Times {
             created_at: time(17)?,
-            last_run_at: time(18)?,
+            // Empty where it is the same.
+            last_run_at: time(18)?.or(time(17)?),
             completed_at: time(19)?,
             expires_at: time(20)?,
             lease_until: time(21)?,
@@ -174,7 +178,7 @@ pub(super) fn read_journal(row: &PgRow) -> Result<JournalRow, RowError> {
         number: number(row.try_get::<i64, _>(0)?)?,
         at: Timestamp(row.try_get(1)?),
         entry: JournalEntry {
-            id: RecordId(bytes(row, 2)?),
+            id: RecordId(uuid(row, 2)?),
             event: JournalEvent::from_word(event).ok_or_else(|| unreadable("an unknown event"))?,
             from: state(4)?,
             to: state(5)?,
@@ -202,18 +206,23 @@ fn clamped<T: TryFrom<i64> + Copy>(value: u64, most: T) -> T {
         .unwrap_or(most)
 }
 
+/// A count, empty for none.
+fn count(of: u16) -> Option<i16> {
+    (of > 0).then(|| clamped(of.into(), i16::MAX))
+}
+
 type Column<T> = Vec<T>;
 type Blobs = Column<Option<Vec<u8>>>;
 
 /// What every write of a record carries, a column each.
 #[derive(Default)]
 pub(super) struct Common<'a> {
-    pub(super) id: Column<[u8; 16]>,
+    pub(super) id: Column<Uuid>,
     pub(super) revision: Column<i64>,
     pub(super) tombstone_ttl: Column<i64>,
     pub(super) fence: Column<i32>,
     pub(super) generation: Column<i32>,
-    pub(super) attempt_id: Column<[u8; 16]>,
+    pub(super) attempt_id: Column<Uuid>,
     pub(super) fingerprint: Column<Option<[u8; 32]>>,
     pub(super) recipe: Column<[u8; 8]>,
     pub(super) caller: Column<Option<[u8; 16]>>,
@@ -229,14 +238,15 @@ pub(super) struct Common<'a> {
 impl<'a> Common<'a> {
     fn push(&mut self, draft: &'a Draft) {
         let record = &draft.record;
-        self.id.push(record.id.0);
+        self.id.push(Uuid(record.id.0));
         self.revision.push(clamped(record.revision.0, i64::MAX));
         let millis = u64::try_from(record.tombstone_ttl.as_millis()).unwrap_or(u64::MAX);
         self.tombstone_ttl.push(clamped(millis, i64::MAX));
         self.fence.push(clamped(record.fence.0.into(), i32::MAX));
         self.generation
             .push(clamped(record.generation.into(), i32::MAX));
-        self.attempt_id.push(record.attempt_id.0.to_be_bytes());
+        self.attempt_id
+            .push(Uuid(record.attempt_id.0.to_be_bytes()));
         self.fingerprint
             .push(record.fingerprint.map(|fingerprint| fingerprint.0));
         self.recipe.push(record.recipe.0);
@@ -246,7 +256,9 @@ impl<'a> Common<'a> {
         self.method.push(&record.method);
         self.path.push(&record.path);
         self.created_at.push(stamp(draft.stamps.created_at));
-        self.last_run_at.push(stamp(draft.stamps.last_run_at));
+        let last_run_at = Some(draft.stamps.last_run_at);
+        let differs = last_run_at.filter(|at| *at != draft.stamps.created_at);
+        self.last_run_at.push(differs.and_then(stamp));
         self.lease_until.push(stamp(draft.stamps.lease_until));
     }
 }
@@ -256,7 +268,8 @@ impl<'a> Common<'a> {
 pub(super) struct Inserts<'a> {
     pub(super) common: Common<'a>,
     pub(super) scope: Column<&'a str>,
-    pub(super) key: Column<&'a str>,
+    pub(super) key: Column<Option<&'a str>>,
+    pub(super) key_uuid: Column<Option<Uuid>>,
 }
 
 impl<'a> Inserts<'a> {
@@ -267,7 +280,10 @@ impl<'a> Inserts<'a> {
     pub(super) fn push(&mut self, draft: &'a Draft) {
         self.common.push(draft);
         self.scope.push(draft.record.scope.as_str());
-        self.key.push(draft.record.key.as_str());
+        let key = draft.record.key.as_str();
+        let uuid = Uuid::parse(key);
+        self.key.push(uuid.is_none().then_some(key));
+        self.key_uuid.push(uuid);
     }
 }
 
@@ -283,9 +299,9 @@ pub(super) struct Swaps<'a> {
     pub(super) response_head: Blobs,
     pub(super) response_body: Column<Option<&'a [u8]>>,
     pub(super) evidence: Blobs,
-    pub(super) negatives: Column<i16>,
-    pub(super) inconclusive: Column<i16>,
-    pub(super) dead_letter: Column<bool>,
+    pub(super) negatives: Column<Option<i16>>,
+    pub(super) inconclusive: Column<Option<i16>>,
+    pub(super) dead_letter: Column<Option<bool>>,
     pub(super) completed_at: Column<Option<i64>>,
     pub(super) expires_at: Column<Option<i64>>,
     pub(super) unknown_since: Column<Option<i64>>,
@@ -324,11 +340,9 @@ impl<'a> Swaps<'a> {
         self.response_body.push(response.and_then(body_of));
         self.evidence
             .push(record.evidence.as_ref().map(codec::encode_evidence));
-        self.negatives
-            .push(clamped(record.negatives.into(), i16::MAX));
-        self.inconclusive
-            .push(clamped(record.inconclusive.into(), i16::MAX));
-        self.dead_letter.push(record.dead_letter);
+        self.negatives.push(count(record.negatives));
+        self.inconclusive.push(count(record.inconclusive));
+        self.dead_letter.push(record.dead_letter.then_some(true));
         self.completed_at.push(stamp(stamps.completed_at));
         self.expires_at.push(stamp(stamps.expires_at));
         self.unknown_since.push(stamp(stamps.unknown_since));
@@ -343,7 +357,7 @@ impl<'a> Swaps<'a> {
 /// Journal rows, a column each.
 #[derive(Default)]
 pub(super) struct Journal<'a> {
-    pub(super) id: Column<[u8; 16]>,
+    pub(super) id: Column<Uuid>,
     pub(super) event: Column<&'static str>,
     pub(super) from: Column<Option<&'static str>>,
     pub(super) to: Column<Option<&'static str>>,
@@ -354,7 +368,7 @@ pub(super) struct Journal<'a> {
 
 impl<'a> Journal<'a> {
     pub(super) fn push(&mut self, entry: &'a JournalEntry) {
-        self.id.push(entry.id.0);
+        self.id.push(Uuid(entry.id.0));
         self.event.push(entry.event.as_str());
         self.from.push(entry.from.map(State::as_str));
         self.to.push(entry.to.map(State::as_str));

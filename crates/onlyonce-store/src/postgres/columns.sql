@@ -1,0 +1,6 @@
+k.row_version, k.scope, coalesce(k.key, k.key_uuid::text), k.route, k.method, k.path,
+    k.revision, k.state::text, k.attempt_id, k.fence, k.generation, k.fingerprint, k.recipe,
+    k.caller, k.tombstone_ttl, k.last_error, k.created_at, k.last_run_at, k.completed_at,
+    k.expires_at, k.lease_until, k.unknown_since, k.reconcile_after, k.delete_at,
+    k.response_status, k.response_bytes, k.response_head, k.evidence, k.negatives, k.inconclusive,
+    k.dead_letter
