@@ -317,6 +317,19 @@ impl Store for PostgresStore {
         self.scanners.recipe(id).await
     }
 
+    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let sql = "INSERT INTO onlyonce.meta (name, value) VALUES ('block/' || $1, $2) \
+                   ON CONFLICT DO NOTHING";
+        let statement = sqlx::query(sql).bind(name).bind(bytes);
+        self.scanners.write(statement).await?;
+        let lost = || StoreError::Unavailable("a block that was written is not there".into());
+        self.block(name).await?.ok_or_else(lost)
+    }
+
+    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.scanners.block(name).await
+    }
+
     async fn probe(&self) -> Result<(), StoreError> {
         let sql = "INSERT INTO onlyonce.meta (name, value) \
                    VALUES ('probed_at', convert_to(clock_timestamp()::text, 'UTF8')) \

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use onlyonce_core::{
     AttemptId, Fence, Fingerprint, Key, RecipeId, Record, RecordId, Scope, State, Timestamp,
     record::{
-        Actor, Change, Draft, JournalEntry, JournalEvent, LastError, Revision, StoredBody,
-        StoredResponse, Times,
+        Actor, Change, Draft, JournalEntry, JournalEvent, LastError, Revision, StoredResponse,
+        Times,
     },
     secret::CallerMark,
     time::Stamp,
@@ -337,7 +337,7 @@ impl<'a> Swaps<'a> {
         self.response_bytes
             .push(length.map(|length| clamped(length, i32::MAX)));
         self.response_head.push(response.map(codec::encode_head));
-        self.response_body.push(response.and_then(body_of));
+        self.response_body.push(response.and_then(codec::body_of));
         self.evidence
             .push(record.evidence.as_ref().map(codec::encode_evidence));
         self.negatives.push(count(record.negatives));
@@ -375,13 +375,5 @@ impl<'a> Journal<'a> {
         self.attempt.push(clamped(entry.attempt.into(), i32::MAX));
         self.actor.push(entry.actor.as_str());
         self.detail.push(entry.detail.as_deref());
-    }
-}
-
-/// The bytes of a response that are kept.
-pub(super) fn body_of(response: &StoredResponse) -> Option<&[u8]> {
-    match &response.body {
-        StoredBody::Full { bytes, .. } => Some(bytes),
-        StoredBody::NotStored => None,
     }
 }

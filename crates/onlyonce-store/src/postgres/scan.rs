@@ -319,6 +319,13 @@ impl Scanners {
         Ok(())
     }
 
+    pub(super) async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let sql = "SELECT value FROM onlyonce.meta WHERE name = 'block/' || $1";
+        let rows = self.read(sqlx::query(sql).bind(name)).await?;
+        let value = rows.first().map(|row| row.try_get(0)).transpose();
+        Ok(value.map_err(RowError::from)?)
+    }
+
     pub(super) async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
         let sql = "SELECT recipe FROM onlyonce.recipes WHERE id = $1";
         let rows = self.read(sqlx::query(sql).bind(id.0)).await?;
