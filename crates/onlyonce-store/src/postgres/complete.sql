@@ -31,7 +31,7 @@ settled AS (
         l.response_body,
         CASE WHEN l.completed_at < 0 THEN c.now - l.completed_at - 1 ELSE l.completed_at END,
         CASE WHEN l.expires_at < 0 THEN c.now - l.expires_at - 1 ELSE l.expires_at END,
-        'completed', 2
+        'completed', 1
     FROM left_live l, clock c
 )
 SELECT w.id, c.now FROM clock c LEFT JOIN left_live w ON true

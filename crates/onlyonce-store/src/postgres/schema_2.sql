@@ -73,7 +73,7 @@ INSERT INTO onlyonce.keys (
 SELECT
     n, revision, created_at, nullif(last_run_at, created_at), completed_at, expires_at, lease_until,
     unknown_since, reconcile_after, delete_at, tombstone_ttl, fence, generation,
-    state::onlyonce.state, response_bytes, response_status, 2, nullif(negatives, 0),
+    state::onlyonce.state, response_bytes, response_status, 1, nullif(negatives, 0),
     nullif(inconclusive, 0), nullif(dead_letter, false), encode(id, 'hex')::uuid,
     encode(attempt_id, 'hex')::uuid, fingerprint, recipe, caller, scope, key, route, method, path,
     last_error, response_head, response_body, evidence
@@ -113,7 +113,7 @@ BEGIN
             CASE WHEN i.created_at < 0 THEN $1 - i.created_at - 1 ELSE i.created_at END,
             CASE WHEN i.last_run_at < 0 THEN $1 - i.last_run_at - 1 ELSE i.last_run_at END,
             CASE WHEN i.lease_until < 0 THEN $1 - i.lease_until - 1 ELSE i.lease_until END,
-            2
+            1
         FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
             AS i (
                 id, revision, tombstone_ttl, fence, generation, attempt_id, fingerprint, recipe,

@@ -7,6 +7,7 @@ use super::{
     row::{Inserts, Journal, Swaps},
     uuid::Uuid,
 };
+use crate::sql::lane::How;
 
 /// The records of those of `each` that are not new. A key stands in one of the two tables.
 macro_rules! whole {
@@ -108,17 +109,6 @@ pub(super) fn insert(rows: Inserts<'_>) -> Statement<'_> {
         .bind(common.lease_until)
 }
 
-/// How rows are changed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
-    /// They only complete.
-    Complete,
-    /// In any way.
-    Any,
-    /// In any way, passing over those that somebody holds locked.
-    Skipping,
-}
-
 pub(super) fn swap(rows: Swaps<'_>, how: How) -> Statement<'_> {
     if how == How::Complete {
         return sqlx::query(COMPLETE)
@@ -188,8 +178,8 @@ pub(super) fn append(journal: Journal<'_>) -> Statement<'_> {
     bind_journal(sqlx::query(APPEND), journal)
 }
 
-pub(super) fn lookup(ids: impl Iterator<Item = RecordId>) -> Statement<'static> {
-    sqlx::query(LOOKUP).bind(ids.map(|id| Uuid(id.0)).collect::<Vec<_>>())
+pub(super) fn lookup(ids: &[RecordId]) -> Statement<'static> {
+    sqlx::query(LOOKUP).bind(ids.iter().map(|id| Uuid(id.0)).collect::<Vec<_>>())
 }
 
 pub(super) fn delete(rows: &[(RecordId, Revision)]) -> Statement<'static> {

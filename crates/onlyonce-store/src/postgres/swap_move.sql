@@ -10,4 +10,4 @@
         l.method, l.path, l.last_error, l.response_status, l.response_bytes, l.response_head,
         l.response_body, l.evidence, l.negatives, l.inconclusive, l.dead_letter, l.created_at,
         l.last_run_at, l.completed_at, l.expires_at, l.lease_until, l.unknown_since,
-        l.reconcile_after, l.delete_at, 2
+        l.reconcile_after, l.delete_at, 1

@@ -8,5 +8,5 @@
         dead_letter = l.dead_letter, created_at = l.created_at, last_run_at = l.last_run_at,
         completed_at = l.completed_at, expires_at = l.expires_at, lease_until = l.lease_until,
         unknown_since = l.unknown_since, reconcile_after = l.reconcile_after,
-        delete_at = l.delete_at, row_version = 2
+        delete_at = l.delete_at, row_version = 1
     FROM input l WHERE k.id = l.id AND k.revision = l.expected

@@ -11,7 +11,8 @@ use std::{
 
 use sqlx::Executor as _;
 
-use super::{connect::abandon, lane::Shared};
+use super::{connect::abandon, server::Shared};
+use crate::sql::line::Dial as _;
 
 /// How often the count of settled keys is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -34,14 +35,14 @@ pub(super) async fn keep_small(shared: Arc<Shared>) {
         }
         shared.settled.store(0, Ordering::Relaxed);
         if connection.is_none() {
-            connection = shared.connect().await.ok();
+            connection = shared.line.dial.dial().await.ok();
         }
         let done = match &mut connection {
-            Some((connection, _)) => connection.execute(VACUUM).await.is_ok(),
+            Some(connection) => connection.execute(VACUUM).await.is_ok(),
             None => false,
         };
         if !done {
-            if let Some((connection, _)) = connection.take() {
+            if let Some(connection) = connection.take() {
                 abandon(connection);
             }
             tokio::time::sleep(PAUSE).await;

@@ -1,0 +1,357 @@
+//! A connection with one statement in flight: takes a batch, sends it, tells everybody how it ended.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use onlyonce_core::{
+    Record, RecordId, Timestamp,
+    record::{Draft, JournalEntry, Revision},
+};
+
+use super::{
+    failure::Failure,
+    queue::{
+        Batch, Queue, Queued, QueuedAppend, QueuedDelete, QueuedInsert, QueuedLookup, QueuedSwap,
+        Swap,
+    },
+};
+use crate::{Inserted, Reply, StoreError, Swapped};
+
+/// How soon a row that somebody holds locked is tried again.
+const LOCKED_PAUSE: Duration = Duration::from_millis(25);
+
+/// How rows are changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// They only complete.
+    Complete,
+    /// In any way.
+    Any,
+    /// In any way, passing over those that somebody holds locked.
+    Skipping,
+}
+
+/// What a statement says of one id.
+pub(crate) enum Found {
+    /// It was not there, and is now.
+    New,
+    /// It was there.
+    There(Box<Record>),
+    /// It was there, but this program cannot read it.
+    Unreadable(String),
+}
+
+/// What a statement says of the ids that it was asked about, and the server's time.
+pub(crate) type Answer = (Timestamp, HashMap<RecordId, Found>);
+
+/// One connection to a server, in the words of that server. A batch is one transaction: it is
+/// carried out whole or not at all.
+pub(crate) trait Server: Send + 'static {
+    /// Inserts the drafts whose keys are absent. They are sorted by id, and each id occurs once. An
+    /// id that is missing in the answer is asked about again.
+    fn insert(&mut self, drafts: &[&Draft])
+    -> impl Future<Output = Result<Answer, Failure>> + Send;
+
+    /// Writes the changes whose row has the expected revision, with their journal, and returns the
+    /// ids of those in order. They are sorted by id, and each id occurs once.
+    fn swap(
+        &mut self,
+        swaps: &[&Swap],
+        how: How,
+    ) -> impl Future<Output = Result<(Timestamp, Vec<RecordId>), Failure>> + Send;
+
+    /// The records of these ids, those that are there.
+    fn lookup(&mut self, ids: &[RecordId]) -> impl Future<Output = Result<Answer, Failure>> + Send;
+
+    /// Deletes the rows whose revision is the expected one, and returns their ids.
+    fn delete(
+        &mut self,
+        rows: &[(RecordId, Revision)],
+    ) -> impl Future<Output = Result<Vec<RecordId>, Failure>> + Send;
+
+    /// Writes journal rows that belong to no change.
+    fn append(
+        &mut self,
+        journal: &[JournalEntry],
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// This node has changed the record.
+    fn settled(&self, id: RecordId);
+
+    /// This node has found the record in this form: if an attempt is running, somebody may wait.
+    fn met(&self, record: &Record);
+}
+
+pub(crate) struct Lane<S> {
+    queue: Arc<Queue>,
+    server: S,
+}
+
+impl<S: Server> Lane<S> {
+    pub(crate) fn new(queue: Arc<Queue>, server: S) -> Self {
+        Self { queue, server }
+    }
+
+    /// Serves the queue for ever.
+    pub(crate) async fn run(mut self) {
+        loop {
+            let batch = self.queue.next().await;
+            self.queue.pass_on();
+            match batch {
+                Batch::Inserts(group) => self.inserts(group).await,
+                Batch::Completions(group) => self.swaps(group, How::Complete).await,
+                Batch::Swaps(group) => self.swaps(group, How::Any).await,
+                Batch::Lookups(group) => self.lookups(group).await,
+                Batch::Deletes(group) => self.deletes(group).await,
+                Batch::Append(one) => self.append(one).await,
+            }
+        }
+    }
+
+    async fn inserts(&mut self, group: Vec<QueuedInsert>) {
+        let mut group = group;
+        // Sorted, so that two batches wait for each other in one order only; and equal keys meet.
+        group.sort_by_key(|queued| queued.work.record.id);
+        let mut leaders: Vec<QueuedInsert> = Vec::with_capacity(group.len());
+        let mut followers: HashMap<RecordId, Vec<QueuedInsert>> = HashMap::new();
+        for queued in group {
+            let id = queued.work.record.id;
+            match leaders.last() {
+                Some(leader) if leader.work.record.id == id => {
+                    followers.entry(id).or_default().push(queued);
+                }
+                _ => leaders.push(queued),
+            }
+        }
+        if leaders.is_empty() {
+            return;
+        }
+        let drafts: Vec<&Draft> = leaders.iter().map(|queued| &*queued.work).collect();
+        match self.server.insert(&drafts).await {
+            Ok(answer) => self.inserted(leaders, followers, answer),
+            Err(failure) => {
+                leaders.extend(followers.into_values().flatten());
+                if matches!(failure, Failure::Locked(_)) {
+                    // Somebody is inserting one of these keys and takes long about it.
+                    leaders.into_iter().for_each(|one| self.queue.insert(one));
+                    return;
+                }
+                if failure.may_be_a_neighbours() && leaders.len() > 1 {
+                    let rest = leaders.split_off(leaders.len() / 2);
+                    Box::pin(self.inserts(leaders)).await;
+                    Box::pin(self.inserts(rest)).await;
+                } else {
+                    refuse(leaders, || failure.of_a_write());
+                }
+            }
+        }
+    }
+
+    fn inserted(
+        &self,
+        leaders: Vec<QueuedInsert>,
+        mut followers: HashMap<RecordId, Vec<QueuedInsert>>,
+        (now, mut found): Answer,
+    ) {
+        for leader in leaders {
+            let id = leader.work.record.id;
+            let followers = followers.remove(&id).unwrap_or_default();
+            let record = match found.remove(&id) {
+                Some(Found::New) => {
+                    let record = leader.work.stamp(now);
+                    let value = Inserted::New(record.clone());
+                    let _ = leader.answer.send(Ok(Reply { now, value }));
+                    record
+                }
+                Some(Found::There(record)) => {
+                    let _ = leader
+                        .answer
+                        .send(existing(&leader.work.record, &record, now));
+                    self.server.met(&record);
+                    *record
+                }
+                Some(Found::Unreadable(text)) => {
+                    let all = std::iter::once(leader).chain(followers).collect();
+                    refuse(all, || StoreError::Unreadable(text.clone().into()));
+                    continue;
+                }
+                // Inserted by another transaction after this statement began, or reaped before it
+                // ended: it is asked about again, never assumed.
+                None => {
+                    self.queue.insert(leader);
+                    for follower in followers {
+                        self.queue.insert(follower);
+                    }
+                    continue;
+                }
+            };
+            for follower in followers {
+                let reply = existing(&follower.work.record, &record, now);
+                let _ = follower.answer.send(reply);
+            }
+        }
+    }
+
+    async fn swaps(&mut self, mut group: Vec<QueuedSwap>, how: How) {
+        group.sort_by_key(id_of);
+        let how = match group.iter().any(|queued| queued.work.met_a_lock) {
+            true => How::Skipping,
+            false => how,
+        };
+        // One change of a row in one statement; the others find out how it went in the next.
+        let mut batch: Vec<QueuedSwap> = Vec::with_capacity(group.len());
+        for queued in group {
+            match batch.last() {
+                Some(last) if id_of(last) == id_of(&queued) => self.queue.swap(queued),
+                _ => batch.push(queued),
+            }
+        }
+        if batch.is_empty() {
+            return;
+        }
+        let swaps: Vec<&Swap> = batch.iter().map(|queued| &queued.work).collect();
+        let (now, written) = match self.server.swap(&swaps, how).await {
+            Ok(written) => written,
+            Err(failure) => {
+                if matches!(failure, Failure::Locked(_)) && how != How::Skipping {
+                    Box::pin(self.swaps(batch, How::Skipping)).await;
+                } else if failure.may_be_a_neighbours() && batch.len() > 1 {
+                    let rest = batch.split_off(batch.len() / 2);
+                    Box::pin(self.swaps(batch, how)).await;
+                    Box::pin(self.swaps(rest, how)).await;
+                } else {
+                    refuse(batch, || failure.of_a_write());
+                }
+                return;
+            }
+        };
+        let mut others = Vec::new();
+        for queued in batch {
+            // Both are in the order of ids.
+            if written.binary_search(&id_of(&queued)).is_err() {
+                others.push(queued);
+                continue;
+            }
+            let record = queued.work.change.draft.stamp(now);
+            self.server.settled(record.id);
+            let value = Swapped::Done(record);
+            let _ = queued.answer.send(Ok(Reply { now, value }));
+        }
+        if !others.is_empty() {
+            self.not_swapped(others).await;
+        }
+    }
+
+    /// Tells those whose row was not written what is there instead.
+    async fn not_swapped(&mut self, others: Vec<QueuedSwap>) {
+        let ids: Vec<RecordId> = others.iter().map(id_of).collect();
+        let (now, mut found) = match self.server.lookup(&ids).await {
+            Ok(answer) => answer,
+            Err(failure) => {
+                // Their own statement wrote nothing, and said so.
+                refuse(others, || failure.of_a_read());
+                return;
+            }
+        };
+        for queued in others {
+            let value = match found.remove(&id_of(&queued)) {
+                // Its revision is right, so somebody holds it locked: it is alive.
+                Some(Found::There(record)) if record.revision == queued.work.expected => {
+                    let mut queued = queued;
+                    queued.work.met_a_lock = true;
+                    self.later(move |queue| queue.swap(queued));
+                    continue;
+                }
+                Some(Found::There(record)) => Swapped::Conflict(*record),
+                Some(Found::Unreadable(text)) => {
+                    let _ = queued.answer.send(Err(StoreError::Unreadable(text.into())));
+                    continue;
+                }
+                Some(Found::New) | None => Swapped::Absent,
+            };
+            let _ = queued.answer.send(Ok(Reply { now, value }));
+        }
+    }
+
+    async fn lookups(&mut self, group: Vec<QueuedLookup>) {
+        if group.is_empty() {
+            return;
+        }
+        let mut ids: Vec<RecordId> = group.iter().map(|queued| queued.work).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let (now, found) = match self.server.lookup(&ids).await {
+            Ok(answer) => answer,
+            Err(failure) => {
+                refuse(group, || failure.of_a_read());
+                return;
+            }
+        };
+        for queued in group {
+            let reply = match found.get(&queued.work) {
+                Some(Found::There(record)) => {
+                    self.server.met(record);
+                    Ok(Some((**record).clone()))
+                }
+                Some(Found::Unreadable(text)) => Err(StoreError::Unreadable(text.clone().into())),
+                Some(Found::New) | None => Ok(None),
+            };
+            let _ = queued.answer.send(reply.map(|value| Reply { now, value }));
+        }
+    }
+
+    async fn deletes(&mut self, group: Vec<QueuedDelete>) {
+        if group.is_empty() {
+            return;
+        }
+        let mut rows: Vec<(RecordId, Revision)> = group.iter().map(|queued| queued.work).collect();
+        rows.sort_unstable_by_key(|(id, _)| *id);
+        match self.server.delete(&rows).await {
+            Ok(deleted) => {
+                for queued in group {
+                    let _ = queued.answer.send(Ok(deleted.contains(&queued.work.0)));
+                }
+            }
+            Err(failure) => refuse(group, || failure.of_a_write()),
+        }
+    }
+
+    async fn append(&mut self, one: QueuedAppend) {
+        let outcome = self.server.append(&one.work).await;
+        let reply = outcome.map_err(|failure| failure.of_a_write());
+        let _ = one.answer.send(reply);
+    }
+
+    /// Puts something back into the queue in a moment, when a lock may have gone.
+    fn later(&self, put: impl FnOnce(&Queue) + Send + 'static) {
+        let queue = self.queue.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(LOCKED_PAUSE).await;
+            put(&queue);
+        });
+    }
+}
+
+fn id_of(queued: &QueuedSwap) -> RecordId {
+    queued.work.change.draft.record.id
+}
+
+/// What is told to an insert that found `record`. Scope and key are compared, whatever the index is
+/// built on.
+fn existing(
+    wanted: &Record,
+    record: &Record,
+    now: Timestamp,
+) -> Result<Reply<Inserted>, StoreError> {
+    if wanted.scope != record.scope || wanted.key != record.key {
+        return Err(StoreError::Collision);
+    }
+    let value = Inserted::Existing(record.clone());
+    Ok(Reply { now, value })
+}
+
+/// Tells everybody the same. Whoever asked may have gone; that is no failure here or elsewhere.
+fn refuse<W, T>(group: Vec<Queued<W, T>>, error: impl Fn() -> StoreError) {
+    for queued in group {
+        let _ = queued.answer.send(Err(error()));
+    }
+}
