@@ -4,7 +4,7 @@
 //! a moment later, and one in ten expires and is removed. Nothing is vacuumed by the test: what the
 //! server and the store do by themselves is what counts. Answers have four shapes.
 //!
-//! 20,000 records; 1,000,000 with `ONLYONCE_SOAK=1`.
+//! 30,000 records; 1,000,000 with `ONLYONCE_SOAK=1`.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::{
@@ -28,8 +28,8 @@ use onlyonce_store::{
 };
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-/// What of the usual figure a record may take, in thousandths.
-const MOST_PER_MILLE: u64 = 500;
+/// What of the usual figure a record may take.
+const MOST: f64 = 0.5;
 /// Keys on their way at once.
 const IN_FLIGHT: u64 = 128;
 /// One of this many expires at once.
@@ -38,7 +38,7 @@ const EXPIRES: u64 = 10;
 fn records() -> u64 {
     match std::env::var_os("ONLYONCE_SOAK") {
         Some(value) if value == "1" => 1_000_000,
-        _ => 20_000,
+        _ => 30_000,
     }
 }
 
@@ -64,7 +64,11 @@ fn uuid(seed: u64) -> String {
 
 /// The route of a key, and an answer of some 316 bytes in the shape of that route.
 fn answer(number: u64) -> (&'static str, String) {
-    let (a, b, c) = (mixed(number * 4 + 1), mixed(number * 4 + 2), mixed(number * 4 + 3));
+    let (a, b, c) = (
+        mixed(number * 4 + 1),
+        mixed(number * 4 + 2),
+        mixed(number * 4 + 3),
+    );
     let cents = a % 1_000_000;
     match number % 4 {
         0 => (
@@ -79,23 +83,44 @@ fn answer(number: u64) -> (&'static str, String) {
             "orders",
             format!(
                 r#"{{"orderId":"{}","state":"CONFIRMED","lines":[{{"sku":"SKU-{:06}","qty":{},"price":"{}.{:02}"}},{{"sku":"SKU-{:06}","qty":1,"price":"{}.{:02}"}}],"shipTo":{{"city":"Hamburg","zip":"{:05}","country":"DE"}},"placedAt":"2026-11-15T10:{:02}:{:02}.{:03}Z"}}"#,
-                uuid(a), b % 1_000_000, b % 9 + 1, a % 500, a % 100, c % 1_000_000, c % 90, b % 100,
-                c % 100_000, a % 60, b % 60, c % 1_000,
+                uuid(a),
+                b % 1_000_000,
+                b % 9 + 1,
+                a % 500,
+                a % 100,
+                c % 1_000_000,
+                c % 90,
+                b % 100,
+                c % 100_000,
+                a % 60,
+                b % 60,
+                c % 1_000,
             ),
         ),
         2 => (
             "transfers",
             format!(
                 r#"{{"transfer":{{"reference":"TRF{a:016X}","debtor":"DE{:020}","creditor":"FR{:020}","value":{{"amount":"{}.{:02}","ccy":"EUR"}},"executionDate":"2026-11-{:02}","status":"accepted","checks":["sanctions","limits","funds"]}},"links":{{"self":"/v2/transfers/{a:016x}","cancel":"/v2/transfers/{a:016x}/cancel"}}}}"#,
-                b, c, cents / 100, cents % 100, a % 28 + 1,
+                b,
+                c,
+                cents / 100,
+                cents % 100,
+                a % 28 + 1,
             ),
         ),
         _ => (
             "users",
             format!(
                 r#"{{"user_id":{},"username":"user{:07}","email":"user{:07}@example.com","roles":["member","editor"],"profile":{{"first_name":"Name{}","last_name":"Surname{}","locale":"en_GB","newsletter":{}}},"created_at":"2026-11-15T{:02}:{:02}:{:02}+00:00","token":"{a:016x}{b:016x}"}}"#,
-                number, a % 10_000_000, a % 10_000_000, b % 1_000, c % 1_000, b % 2 == 0, a % 24,
-                b % 60, c % 60,
+                number,
+                a % 10_000_000,
+                a % 10_000_000,
+                b % 1_000,
+                c % 1_000,
+                b % 2 == 0,
+                a % 24,
+                b % 60,
+                c % 60,
             ),
         ),
     }
@@ -186,7 +211,9 @@ async fn ours(server: &Postgres, compression: Compression) -> u64 {
         timeout: Duration::from_secs(30),
         ..PostgresOptions::default()
     };
-    let inner = PostgresStore::open(&server.database(&name), &options).await.unwrap();
+    let inner = PostgresStore::open(&server.database(&name), &options)
+        .await
+        .unwrap();
     let options = AtRestOptions {
         keys: None,
         compression,
@@ -215,8 +242,19 @@ async fn ours(server: &Postgres, compression: Compression) -> u64 {
                  JOIN pg_namespace s ON s.oid = c.relnamespace \
                  WHERE s.nspname = 'onlyonce' AND c.relkind = 'r'";
     let bytes: u64 = server.run_sql(&name, sizes).parse().unwrap();
-    let there: u64 = server.run_sql(&name, "SELECT count(*) FROM onlyonce.keys").parse().unwrap();
+    let there: u64 = server
+        .run_sql(&name, "SELECT count(*) FROM onlyonce.keys")
+        .parse()
+        .unwrap();
     assert_eq!(there, records() - records() / EXPIRES);
+    let parts = "SELECT string_agg(c.relname || ' ' || pg_total_relation_size(c.oid), ', ' ORDER BY \
+                 pg_total_relation_size(c.oid) DESC) FROM pg_class c \
+                 JOIN pg_namespace s ON s.oid = c.relnamespace \
+                 WHERE s.nspname = 'onlyonce' AND c.relkind IN ('r', 'i')";
+    let packed =
+        "SELECT round(avg(length(response_body))) || ' bytes an answer; ' FROM onlyonce.keys";
+    let packed = server.run_sql(&name, packed);
+    println!("{compression:?}: {packed}{}", server.run_sql(&name, parts));
     bytes / there
 }
 
@@ -232,23 +270,36 @@ async fn usual(server: &Postgres) -> u64 {
          CREATE INDEX ON usual (expires_at)",
     );
     let mut connection = PgConnection::connect(&server.url()).await.unwrap();
-    connection.execute("SET enable_seqscan = off").await.unwrap();
+    connection
+        .execute("SET enable_seqscan = off")
+        .await
+        .unwrap();
     let numbers: Vec<u64> = (0..records()).collect();
     for batch in numbers.chunks(IN_FLIGHT as usize) {
-        let scopes: Vec<String> = batch.iter().map(|n| format!("client:client-{}", n % 40)).collect();
+        let scopes: Vec<String> = batch
+            .iter()
+            .map(|n| format!("client:client-{}", n % 40))
+            .collect();
         let keys: Vec<String> = batch.iter().map(|n| uuid(*n)).collect();
         let prints: Vec<String> = batch
             .iter()
             .map(|n| (0..4).map(|at| format!("{:016x}", mixed(n + at))).collect())
             .collect();
-        let lives: Vec<i64> = batch.iter().map(|n| if n % EXPIRES == 0 { 0 } else { 48 }).collect();
+        let lives: Vec<i64> = batch
+            .iter()
+            .map(|n| if n % EXPIRES == 0 { 0 } else { 48 })
+            .collect();
         let insert = "INSERT INTO usual (scope_id, idempotency_key, request_fingerprint, status, \
              locked_until, created_at, expires_at) SELECT s, k, f, 'in_progress', \
              clock_timestamp() + interval '5 minutes', clock_timestamp(), \
              clock_timestamp() + l * interval '1 hour' \
              FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS i (s, k, f, l) \
              ON CONFLICT DO NOTHING";
-        let insert = sqlx::query(insert).bind(&scopes).bind(&keys).bind(prints).bind(lives);
+        let insert = sqlx::query(insert)
+            .bind(&scopes)
+            .bind(&keys)
+            .bind(prints)
+            .bind(lives);
         insert.execute(&mut connection).await.unwrap();
         let bodies: Vec<String> = batch.iter().map(|n| answer(*n).1).collect();
         let update = "UPDATE usual u SET status = 'completed', response_status_code = 201, \
@@ -277,12 +328,16 @@ async fn half_of_what_is_usual() {
     let usual = usual(&server).await;
     let mut shown = format!("{} records; the usual table {usual} bytes each", records());
     let mut ratios = Vec::new();
-    for compression in [Compression::None, Compression::Zstd, Compression::Dictionary] {
+    let mut kinds = vec![Compression::Dictionary];
+    if records() > 100_000 {
+        kinds.extend([Compression::Zstd, Compression::None]);
+    }
+    for compression in kinds {
         let ours = ours(&server, compression).await;
-        let ratio = ours * 1_000 / usual;
+        let ratio = ours as f64 / usual as f64;
         ratios.push(ratio);
-        shown.push_str(&format!("; {compression:?} {ours} (0.{ratio:03})"));
+        shown.push_str(&format!("; {compression:?} {ours} ({ratio:.2})"));
     }
     println!("{shown}");
-    assert!(ratios[2] <= MOST_PER_MILLE, "{shown}");
+    assert!(ratios[0] <= MOST, "{shown}");
 }
