@@ -16,11 +16,13 @@ pub mod codec;
 #[doc(hidden)]
 pub mod failpoint;
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(test)]
 mod soak;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
@@ -46,6 +48,9 @@ use tokio::sync::broadcast;
 
 /// How many settled ids a slow listener may fall behind before it has to look for itself.
 pub const WAKEUP_BACKLOG: usize = 1_024;
+
+/// Bytes of a block's name.
+pub const MAX_BLOCK_NAME: usize = 56;
 
 /// What an acknowledged write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -151,7 +156,7 @@ pub struct Page<T> {
     pub next: Option<u64>,
 }
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 impl<T> Page<T> {
     /// The page of numbered `rows`, of which one more than `limit` was asked for to see whether
     /// there are more.
@@ -371,7 +376,7 @@ pub trait Store: Send + Sync + 'static {
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError>;
 
     /// Keeps `bytes` under `name`, for ever, unless something is kept there; returns what is
-    /// (`conformance::blocks_are_kept`).
+    /// (`conformance::blocks_are_kept`). A name has at most [`MAX_BLOCK_NAME`] bytes.
     ///
     /// # Errors
     /// As [`insert_or_get`](Self::insert_or_get).
