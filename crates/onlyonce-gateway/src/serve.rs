@@ -8,7 +8,7 @@ use onlyonce::{Engine, EngineOptions, Spool};
 use onlyonce_core::policy::Profile;
 use onlyonce_store::{
     Level, Store,
-    at_rest::{AtRest, AtRestOptions, Compression, Keyring},
+    at_rest::{self, AtRest, AtRestOptions, Compression, Keyring},
     memory::MemoryStore,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
@@ -209,6 +209,7 @@ pub(crate) async fn sealed(
     };
     if keys.is_none() && compression == Compression::None && store.level() == Level::Volatile {
         // What is in memory alone is gone with the process, and nobody hid anything there.
+        at_rest::declare();
         return Ok(store);
     }
     let options = AtRestOptions { keys, compression };
