@@ -13,6 +13,7 @@ mod harness;
 mod admin_api;
 mod admin_surface;
 mod asking;
+mod at_rest;
 mod audit;
 mod backends;
 mod bad_input;

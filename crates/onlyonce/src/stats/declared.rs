@@ -201,6 +201,12 @@ pub const DECLARED: &[Declared] = &[
         "Times that the store failed so often that it is not asked before a probe succeeds",
     ),
     metric(
+        "onlyonce_at_rest_failures_total",
+        Kind::Counter,
+        "reason",
+        "Stored blocks that could not be opened: moved, changed, or of a key that is not configured",
+    ),
+    metric(
         "onlyonce_config_reloads_total",
         Kind::Counter,
         "result",
