@@ -9,6 +9,8 @@
 
 mod connect;
 mod failure;
+#[cfg(test)]
+mod functions_table;
 mod lane;
 mod queue;
 mod row;
@@ -24,7 +26,7 @@ use std::{
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret,
+    CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use parking_lot::Mutex;
@@ -305,6 +307,24 @@ impl Store for PostgresStore {
         let sql =
             "INSERT INTO onlyonce.recipes (id, recipe) VALUES ($1, $2) ON CONFLICT DO NOTHING";
         let statement = sqlx::query(sql).bind(recipe.id().0).bind(recipe.encode());
+        self.scanners.write(statement).await
+    }
+
+    async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
+        let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+        // Nothing is written where it says so already, which is nearly always.
+        let sql = "INSERT INTO onlyonce.routes (route, ttl, max_body_size, reconcile_after) \
+                   VALUES ($1, $2, $3, $4) ON CONFLICT (route) DO UPDATE SET ttl = excluded.ttl, \
+                   max_body_size = excluded.max_body_size, \
+                   reconcile_after = excluded.reconcile_after \
+                   WHERE (routes.ttl, routes.max_body_size, routes.reconcile_after) \
+                   IS DISTINCT FROM (excluded.ttl, excluded.max_body_size, excluded.reconcile_after)";
+        let reconcile = policy.reconcile.as_ref();
+        let statement = sqlx::query(sql)
+            .bind(route)
+            .bind(millis(policy.ttl))
+            .bind(i64::try_from(policy.max_body_size).unwrap_or(i64::MAX))
+            .bind(reconcile.map(|reconcile| millis(reconcile.after)));
         self.scanners.write(statement).await
     }
 

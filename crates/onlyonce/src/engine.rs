@@ -309,6 +309,16 @@ impl Engine {
             .map_err(Unavailable)
     }
 
+    /// Notes in the store what `policy` says of the keys of `route`, for programs that settle them there.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the store cannot note it.
+    pub async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), Unavailable> {
+        self.bounded_read(self.0.store.keep_policy(route, policy))
+            .await
+            .map_err(Unavailable)
+    }
+
     /// Answers at once where nothing has to be written and the store need not be waited for.
     pub fn peek(&self, arrival: &mut Arrival, policy: &Policy) -> Option<Admitted> {
         let reply = self.0.store.peek(arrival.id())?;

@@ -51,5 +51,6 @@ mod reload;
 mod replay;
 mod schema;
 mod shadow;
+mod sql;
 mod timeouts;
 mod verify;

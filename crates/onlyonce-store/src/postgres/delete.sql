@@ -15,5 +15,8 @@ no_longer_live AS (
 ),
 forgotten AS (
     DELETE FROM onlyonce.journal j USING deleted d WHERE j.id = d.id AND j.actor <> 'operator'
+),
+left_behind AS (
+    DELETE FROM onlyonce.phases p USING deleted d WHERE p.id = d.id
 )
 SELECT id FROM deleted

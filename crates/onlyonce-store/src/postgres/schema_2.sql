@@ -1,0 +1,63 @@
+-- Version 2. What an application's own transaction uses: messages on their way out, messages that came
+-- in, recovery points, and what the functions below must know of each route. Programs of version 1
+-- look at none of it.
+CREATE TABLE IF NOT EXISTS onlyonce.routes (
+    route text PRIMARY KEY,
+    ttl bigint NOT NULL,
+    max_body_size bigint NOT NULL,
+    reconcile_after bigint
+);
+-- A message stands here from the commit that made it until it is delivered. Whoever delivers claims by
+-- state, passing over locked rows, and never by "number above the last one": rows commit out of order.
+CREATE TABLE IF NOT EXISTS onlyonce.outbox (
+    n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id uuid NOT NULL DEFAULT gen_random_uuid() UNIQUE,
+    created_at bigint NOT NULL,
+    due_at bigint NOT NULL,
+    claimed_until bigint,
+    delivered_at bigint,
+    attempts integer NOT NULL DEFAULT 0,
+    attempt_id bytea,
+    key_id bytea,
+    state text NOT NULL DEFAULT 'pending',
+    target text NOT NULL,
+    type text NOT NULL DEFAULT '',
+    ordering_key text,
+    downstream_key text NOT NULL,
+    provider_id text,
+    last_error text,
+    headers jsonb NOT NULL DEFAULT '{}',
+    payload bytea NOT NULL
+);
+CREATE INDEX IF NOT EXISTS outbox_due ON onlyonce.outbox (due_at, n) WHERE state = 'pending';
+CREATE INDEX IF NOT EXISTS outbox_in_order ON onlyonce.outbox (target, ordering_key, n)
+    WHERE ordering_key IS NOT NULL AND state <> 'delivered';
+-- A message that came in, and the effect of it, are committed together or not at all.
+CREATE TABLE IF NOT EXISTS onlyonce.inbox (
+    consumer text NOT NULL,
+    message_id text NOT NULL,
+    at bigint NOT NULL,
+    keep_until bigint NOT NULL,
+    PRIMARY KEY (consumer, message_id)
+);
+CREATE INDEX IF NOT EXISTS inbox_by_age ON onlyonce.inbox (keep_until);
+-- The recovery point of an operation of several phases: written in the transaction of the phase that
+-- leads to it, so it never runs ahead of what was done, nor behind it.
+CREATE TABLE IF NOT EXISTS onlyonce.phases (
+    id bytea PRIMARY KEY,
+    operation text NOT NULL,
+    point text NOT NULL,
+    intent text,
+    provider_id text,
+    parameters bytea NOT NULL,
+    data bytea NOT NULL,
+    attempt_id bytea NOT NULL,
+    generation integer NOT NULL,
+    updated_at bigint NOT NULL,
+    finished boolean NOT NULL
+);
+CREATE INDEX IF NOT EXISTS phases_unfinished ON onlyonce.phases (updated_at) WHERE NOT finished;
+-- How functions compare what a program passes them: byte for byte.
+INSERT INTO onlyonce.recipes (id, recipe)
+    SELECT substr(sha256(raw), 1, 8), raw FROM (SELECT decode('0101' || repeat('00', 24), 'hex') AS raw) r
+    ON CONFLICT DO NOTHING;
