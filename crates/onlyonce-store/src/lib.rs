@@ -23,6 +23,7 @@ mod soak;
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+pub mod transactional;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -46,6 +47,8 @@ use onlyonce_core::{
 #[cfg(test)]
 use onlyonce_core::{fingerprint, key, machine, policy, record, scope, secret, time};
 use tokio::sync::broadcast;
+
+pub use transactional::TransactionalStore;
 
 /// How many settled ids a slow listener may fall behind before it has to look for itself.
 pub const WAKEUP_BACKLOG: usize = 1_024;

@@ -16,6 +16,7 @@ mod scan;
 mod schema;
 mod server;
 mod statement;
+mod transactional;
 mod wake;
 
 use std::{sync::Arc, time::Duration};
@@ -42,6 +43,7 @@ use connect::Target;
 use scan::Scanners;
 pub use schema::{VERSION, script};
 use server::{Dialler, PgServer, Shared};
+pub use transactional::PgTransactions;
 use wake::Wake;
 
 /// Connections that carry batches. More of them make the batches smaller, not the server faster.
@@ -90,6 +92,11 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
+    /// This store in transactions of the application's own pool, which must be one of this database.
+    pub fn transactions(&self, pool: sqlx::PgPool) -> PgTransactions {
+        PgTransactions::new(pool, self.shared.clone())
+    }
+
     /// Connects, checks the schema, and starts the lanes in the tokio runtime that this is called
     /// in.
     ///

@@ -9,6 +9,7 @@ mod attempt;
 mod attempt_ids;
 mod breaker;
 mod operate;
+mod resume;
 mod room;
 mod wait;
 mod waiters;

@@ -59,20 +59,21 @@ RETURNS bytea LANGUAGE sql STABLE AS $$
         || int8send(0) || '\x00'::bytea || onlyonce.framed(request))
 $$;
 
-CREATE OR REPLACE FUNCTION onlyonce.note(
-    now bigint, k onlyonce.keys, event text, to_state text, attempt integer, actor text, detail text
-) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO onlyonce.journal (at, id, event, from_state, to_state, attempt, actor, detail)
-    VALUES (now, k.id, event, k.state, to_state, attempt, actor, detail)
-$$;
-
--- A row that these functions can read, or an error.
-CREATE OR REPLACE FUNCTION onlyonce.readable(k onlyonce.keys) RETURNS void LANGUAGE plpgsql AS $$
+-- The row without an answer, and without what an attempt that was running or unclear left.
+CREATE OR REPLACE FUNCTION onlyonce.without_answer(u onlyonce.row) RETURNS onlyonce.row
+LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    IF k.row_version <> 1 THEN
-        RAISE EXCEPTION 'onlyonce: a stored row has version %, which these functions do not know',
-            k.row_version USING ERRCODE = 'OO003';
-    END IF;
+    u.unknown_since := NULL;
+    u.reconcile_after := NULL;
+    u.response_status := NULL;
+    u.response_bytes := NULL;
+    u.response_head := NULL;
+    u.response_body := NULL;
+    u.evidence := NULL;
+    u.negatives := 0;
+    u.inconclusive := 0;
+    u.dead_letter := false;
+    RETURN u;
 END
 $$;
 
@@ -168,27 +169,36 @@ $$;
 
 -- The next life or the next attempt of a key that is there. `how` says which.
 CREATE OR REPLACE FUNCTION onlyonce.begin_again(
-    k onlyonce.keys, now bigint, how text, attempt bytea, fingerprint bytea, recipe bytea, caller bytea,
+    k onlyonce.row, now bigint, how text, attempt bytea, fingerprint bytea, recipe bytea, caller bytea,
     lease bigint, tombstone_ttl bigint, route text, method text, path text
 ) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    u onlyonce.row := k;
 BEGIN
-    UPDATE onlyonce.keys u SET
-        revision = k.revision + 1, state = 'in_progress', attempt_id = attempt, fence = k.fence + 1,
-        generation = CASE how WHEN 'again' THEN k.generation
-            WHEN 'after_expiry' THEN k.generation + 1 ELSE 1 END,
-        fingerprint = CASE WHEN how <> 'anew' AND k.fingerprint IS NOT NULL THEN k.fingerprint
-            ELSE begin_again.fingerprint END,
-        recipe = CASE WHEN how = 'again' OR (how = 'after_expiry' AND k.fingerprint IS NOT NULL) THEN k.recipe
-            ELSE begin_again.recipe END,
-        caller = begin_again.caller, route = begin_again.route, method = begin_again.method,
-        path = begin_again.path, tombstone_ttl = begin_again.tombstone_ttl,
-        created_at = CASE how WHEN 'again' THEN k.created_at ELSE now END,
-        last_run_at = now, lease_until = now + lease, completed_at = NULL, expires_at = NULL,
-        unknown_since = NULL, reconcile_after = NULL, delete_at = NULL, last_error = NULL,
-        response_status = NULL, response_bytes = NULL, response_head = NULL, response_body = NULL,
-        evidence = NULL, negatives = 0, inconclusive = 0, dead_letter = false
-    WHERE u.n = k.n;
-    INSERT INTO onlyonce.live (n) VALUES (k.n) ON CONFLICT DO NOTHING;
+    u.revision := k.revision + 1;
+    u.state := 'in_progress';
+    u.attempt_id := attempt;
+    u.fence := k.fence + 1;
+    u.generation := CASE how WHEN 'again' THEN k.generation
+        WHEN 'after_expiry' THEN k.generation + 1 ELSE 1 END;
+    -- The fingerprint of the first request stays, with the recipe that later ones are compared under.
+    IF how = 'anew' OR k.fingerprint IS NULL THEN
+        u.fingerprint := begin_again.fingerprint;
+        u.recipe := begin_again.recipe;
+    END IF;
+    u.caller := begin_again.caller;
+    u.route := begin_again.route;
+    u.method := begin_again.method;
+    u.path := begin_again.path;
+    u.tombstone_ttl := begin_again.tombstone_ttl;
+    u.created_at := CASE how WHEN 'again' THEN k.created_at ELSE now END;
+    u.last_run_at := now;
+    u.lease_until := now + lease;
+    u.completed_at := NULL;
+    u.expires_at := NULL;
+    u.delete_at := NULL;
+    u.last_error := NULL;
+    PERFORM onlyonce.put(onlyonce.without_answer(u));
     IF how <> 'anew' THEN
         PERFORM onlyonce.note(now, k,
             CASE how WHEN 'again' THEN 'executed_again' ELSE 'executed_after_expiry' END,
@@ -198,15 +208,19 @@ END
 $$;
 
 -- Nobody knows how this attempt ended.
-CREATE OR REPLACE FUNCTION onlyonce.make_unknown(k onlyonce.keys, now bigint, error text, by text)
+CREATE OR REPLACE FUNCTION onlyonce.make_unknown(k onlyonce.row, now bigint, error text, by text)
 RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    u onlyonce.row := k;
 BEGIN
-    UPDATE onlyonce.keys u SET
-        revision = k.revision + 1, state = 'unknown', last_error = error, lease_until = NULL,
-        unknown_since = now,
-        reconcile_after = CASE WHEN k.evidence IS NOT NULL THEN now
-            ELSE (SELECT now + r.reconcile_after FROM onlyonce.routes r WHERE r.route = k.route) END
-    WHERE u.n = k.n;
+    u.revision := k.revision + 1;
+    u.state := 'unknown';
+    u.last_error := error;
+    u.lease_until := NULL;
+    u.unknown_since := now;
+    u.reconcile_after := CASE WHEN k.evidence IS NOT NULL THEN now
+        ELSE (SELECT now + r.reconcile_after FROM onlyonce.routes r WHERE r.route = k.route) END;
+    PERFORM onlyonce.put(u);
     PERFORM onlyonce.note(now, k,
         CASE error WHEN 'lease_lapsed' THEN 'lease_lapsed' ELSE 'became_unknown' END,
         'unknown', k.fence, by, error);
@@ -223,33 +237,39 @@ CREATE OR REPLACE FUNCTION onlyonce.admit(
 DECLARE
     attempt bytea := onlyonce.new_attempt();
     now bigint;
-    k onlyonce.keys;
-    held onlyonce.keys;
+    k onlyonce.row;
+    held onlyonce.row;
     how text;
 BEGIN
     -- A few rounds of "changed meanwhile, look again"; more are a sign that something is wrong.
     FOR round IN 1 .. 32 LOOP
         now := onlyonce.now_ms();
-        SELECT * INTO k FROM onlyonce.keys s WHERE s.id = admit.id;
-        IF NOT FOUND THEN
-            INSERT INTO onlyonce.keys (
-                id, revision, tombstone_ttl, fence, generation, attempt_id, fingerprint, recipe, caller,
-                state, scope, key, route, method, path, created_at, last_run_at, lease_until,
-                row_version, negatives, inconclusive, dead_letter
-            ) VALUES (
-                admit.id,
-                ('x' || encode(substr(attempt, 11, 6), 'hex'))::bit(48)::bigint & 140737488355327,
-                admit.tombstone_ttl, 1, 1, attempt, admit.fingerprint, admit.recipe, admit.caller,
-                'in_progress', admit.scope, admit.key, admit.route, admit.method, admit.path, now, now,
-                now + lease, 1, 0, 0, false
-            ) ON CONFLICT ON CONSTRAINT keys_by_id DO NOTHING RETURNING * INTO k;
+        k := onlyonce.found(admit.id);
+        IF k.id IS NULL THEN
+            k.id := admit.id;
+            k.revision := ('x' || encode(substr(attempt, 11, 6), 'hex'))::bit(48)::bigint & 140737488355327;
+            k.state := 'in_progress';
+            k.attempt_id := attempt;
+            k.fence := 1;
+            k.generation := 1;
+            k.fingerprint := admit.fingerprint;
+            k.recipe := admit.recipe;
+            k.caller := admit.caller;
+            k.scope := admit.scope;
+            k.key := admit.key;
+            k.route := admit.route;
+            k.method := admit.method;
+            k.path := admit.path;
+            k.tombstone_ttl := admit.tombstone_ttl;
+            k.created_at := now;
+            k.last_run_at := now;
+            k.lease_until := now + lease;
             -- Inserted by somebody else meanwhile: look again, never assume.
-            CONTINUE WHEN NOT FOUND;
-            INSERT INTO onlyonce.live (n) VALUES (k.n);
+            CONTINUE WHEN NOT onlyonce.put_first(onlyonce.without_answer(k));
+            generation := 1;
             how := 'new';
             EXIT;
         END IF;
-        PERFORM onlyonce.readable(k);
         IF k.scope <> admit.scope OR k.key <> admit.key THEN
             RAISE EXCEPTION 'onlyonce: a stored record belongs to another key' USING ERRCODE = 'OO003';
         END IF;
@@ -275,16 +295,19 @@ BEGIN
             AND EXISTS (SELECT 1 FROM onlyonce.routes r
                 WHERE r.route = k.route AND r.reconcile_after IS NOT NULL) THEN
             -- Asking the reconciler to hurry is worth a try, not a wait.
-            UPDATE onlyonce.keys u SET revision = u.revision + 1, reconcile_after = now + 1000
-            WHERE u.n = (SELECT s.n FROM onlyonce.keys s WHERE s.n = k.n AND s.revision = k.revision
-                FOR NO KEY UPDATE SKIP LOCKED);
+            held := onlyonce.found_free(k.id);
+            IF held.revision = k.revision THEN
+                held.revision := k.revision + 1;
+                held.reconcile_after := now + 1000;
+                PERFORM onlyonce.put(held);
+            END IF;
         END IF;
         EXIT WHEN how NOT IN ('anew', 'again', 'after_expiry', 'lapsed');
-        SELECT * INTO held FROM onlyonce.keys s WHERE s.n = k.n FOR NO KEY UPDATE SKIP LOCKED;
-        IF NOT FOUND THEN
-            -- A row that somebody's open transaction holds is alive, if it is there.
-            PERFORM 1 FROM onlyonce.keys s WHERE s.n = k.n;
-            CONTINUE WHEN NOT FOUND;
+        held := onlyonce.found_free(k.id);
+        IF held.id IS NULL THEN
+            -- A row that somebody's open transaction holds is alive, if it is still the same.
+            held := onlyonce.found(k.id);
+            CONTINUE WHEN held.revision IS DISTINCT FROM k.revision;
             how := 'in_progress';
             EXIT;
         END IF;
@@ -302,7 +325,6 @@ BEGIN
     IF how IN ('new', 'anew', 'again', 'after_expiry') THEN
         outcome := 'execute';
         attempt_token := encode(k.id, 'hex') || encode(attempt, 'hex');
-        generation := coalesce(generation, 1);
     ELSIF how = 'lapsed' OR how IS NULL THEN
         RAISE EXCEPTION 'onlyonce: the key changes faster than it can be read' USING ERRCODE = 'OO003';
     ELSE
@@ -322,7 +344,8 @@ CREATE OR REPLACE FUNCTION onlyonce.end_attempt(
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     now bigint;
-    k onlyonce.keys;
+    k onlyonce.row;
+    u onlyonce.row;
     keep bigint;
     most bigint;
     whole boolean;
@@ -330,12 +353,10 @@ BEGIN
     IF token IS NULL OR token !~ '^[0-9a-f]{64}$' THEN
         RETURN 'lost';
     END IF;
-    SELECT * INTO k FROM onlyonce.keys s WHERE s.id = decode(left(token, 32), 'hex')
-        FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
+    k := onlyonce.found_locked(decode(left(token, 32), 'hex'));
+    IF k.id IS NULL THEN
         RETURN 'lost';
     END IF;
-    PERFORM onlyonce.readable(k);
     now := onlyonce.now_ms();
     IF k.attempt_id <> decode(right(token, 32), 'hex') OR k.state = 'expired' THEN
         PERFORM onlyonce.note(now, k, 'duplicate_execution_suspected', k.state, k.fence, 'executor', NULL);
@@ -353,20 +374,23 @@ BEGIN
     SELECT r.ttl, r.max_body_size INTO keep, most FROM onlyonce.routes r WHERE r.route = k.route;
     keep := coalesce(end_attempt.ttl, keep, 86400000);
     whole := body IS NOT NULL AND length(body) <= coalesce(most, length(body));
-    UPDATE onlyonce.keys u SET
-        revision = k.revision + 1,
-        state = CASE ending WHEN 'complete' THEN 'completed' ELSE 'failed_retryable' END,
-        last_error = CASE ending WHEN 'complete' THEN NULL ELSE error END,
-        completed_at = CASE ending WHEN 'complete' THEN now ELSE k.completed_at END,
-        expires_at = now + keep, lease_until = NULL, unknown_since = NULL, reconcile_after = NULL,
-        evidence = NULL, negatives = 0, inconclusive = 0, dead_letter = false,
-        response_status = CASE ending WHEN 'complete' THEN end_attempt.status END,
-        response_bytes = CASE WHEN ending = 'complete' THEN CASE WHEN whole THEN length(body) ELSE 0 END END,
-        response_head = CASE ending WHEN 'complete'
-            THEN onlyonce.head(end_attempt.status, end_attempt.headers, whole) END,
-        response_body = CASE WHEN ending = 'complete' AND whole THEN body END
-    WHERE u.n = k.n;
-    DELETE FROM onlyonce.live l WHERE l.n = k.n;
+    u := onlyonce.without_answer(k);
+    u.revision := k.revision + 1;
+    u.expires_at := now + keep;
+    u.lease_until := NULL;
+    IF ending = 'complete' THEN
+        u.state := 'completed';
+        u.last_error := NULL;
+        u.completed_at := now;
+        u.response_status := end_attempt.status;
+        u.response_bytes := CASE WHEN whole THEN length(body) ELSE 0 END;
+        u.response_head := onlyonce.head(end_attempt.status, end_attempt.headers, whole);
+        u.response_body := CASE WHEN whole THEN body END;
+    ELSE
+        u.state := 'failed_retryable';
+        u.last_error := error;
+    END IF;
+    PERFORM onlyonce.put(u);
     IF ending = 'release' THEN
         PERFORM onlyonce.note(now, k, 'released', 'failed_retryable', k.fence, 'executor', error);
     ELSIF k.state <> 'in_progress' THEN
@@ -471,17 +495,25 @@ $$;
 -- A sign of life. False: the attempt does not own its key any more, or has run for too long.
 CREATE OR REPLACE FUNCTION onlyonce.renew(
     attempt_token text, lease interval DEFAULT '60 seconds', max_execution interval DEFAULT '15 minutes'
-) RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    WITH clock AS MATERIALIZED (SELECT onlyonce.now_ms() AS now),
-    renewed AS (
-        UPDATE onlyonce.keys k SET revision = k.revision + 1, lease_until = c.now + onlyonce.ms(lease)
-        FROM clock c
-        WHERE attempt_token ~ '^[0-9a-f]{64}$' AND k.id = decode(left(attempt_token, 32), 'hex')
-            AND k.attempt_id = decode(right(attempt_token, 32), 'hex') AND k.state = 'in_progress'
-            AND k.row_version = 1 AND k.last_run_at + onlyonce.ms(max_execution) > c.now
-        RETURNING 1
-    )
-    SELECT EXISTS (SELECT 1 FROM renewed)
+) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    now bigint;
+    k onlyonce.row;
+BEGIN
+    IF attempt_token !~ '^[0-9a-f]{64}$' THEN
+        RETURN false;
+    END IF;
+    k := onlyonce.found_locked(decode(left(attempt_token, 32), 'hex'));
+    now := onlyonce.now_ms();
+    IF k.id IS NULL OR k.attempt_id <> decode(right(attempt_token, 32), 'hex')
+        OR k.state <> 'in_progress' OR k.last_run_at + onlyonce.ms(max_execution) <= now THEN
+        RETURN false;
+    END IF;
+    k.revision := k.revision + 1;
+    k.lease_until := now + onlyonce.ms(lease);
+    PERFORM onlyonce.put(k);
+    RETURN true;
+END
 $$;
 
 -- Leaves a message in the caller's transaction. Every delivery of it carries the same key downstream.
@@ -526,14 +558,10 @@ CREATE OR REPLACE FUNCTION onlyonce.sweep(at_most integer DEFAULT 1000) RETURNS 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now bigint := onlyonce.now_ms();
-    k onlyonce.keys;
+    k onlyonce.row;
     swept integer := 0;
 BEGIN
-    FOR k IN
-        SELECT s.* FROM onlyonce.live l JOIN onlyonce.keys s ON s.n = l.n
-        WHERE s.state = 'in_progress' AND s.row_version = 1 AND coalesce(s.lease_until, 0) <= now
-        LIMIT at_most FOR NO KEY UPDATE OF s SKIP LOCKED
-    LOOP
+    FOR k IN SELECT l.* FROM onlyonce.lapsed(now, at_most) AS l LOOP
         PERFORM onlyonce.make_unknown(k, now, 'lease_lapsed', 'sweeper');
         swept := swept + 1;
     END LOOP;
@@ -558,32 +586,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN 0;
     END IF;
-    SELECT max(s.n) INTO until FROM (
-        SELECT k.n FROM onlyonce.keys k WHERE k.n > place ORDER BY k.n LIMIT look_at) s;
-    WITH due AS MATERIALIZED (
-        SELECT k.n, k.id, k.state FROM onlyonce.keys k
-        WHERE k.n > place AND k.n <= until AND k.row_version = 1
-            AND (k.state IN ('completed', 'failed_retryable') AND k.expires_at <= now
-                OR k.state = 'expired' AND k.delete_at <= now)
-        FOR UPDATE SKIP LOCKED
-    ),
-    expired AS (
-        UPDATE onlyonce.keys k SET
-            revision = k.revision + 1, state = 'expired', delete_at = k.expires_at + k.tombstone_ttl,
-            response_status = NULL, response_bytes = NULL, response_head = NULL, response_body = NULL
-        FROM due d WHERE k.n = d.n AND d.state <> 'expired'
-    ),
-    deleted AS (
-        DELETE FROM onlyonce.keys k USING due d WHERE k.n = d.n AND d.state = 'expired'
-    ),
-    forgotten AS (
-        DELETE FROM onlyonce.journal j USING due d
-        WHERE j.id = d.id AND d.state = 'expired' AND j.actor <> 'operator'
-    ),
-    left_behind AS (
-        DELETE FROM onlyonce.phases p USING due d WHERE p.id = d.id AND d.state = 'expired'
-    )
-    SELECT count(*) INTO total FROM due;
+    SELECT r.until, r.reaped INTO until, total FROM onlyonce.reap_rows(now, place, look_at) r;
     UPDATE onlyonce.meta m SET value = convert_to(coalesce(until, 0)::text, 'UTF8')
         WHERE m.name = 'sql_reaped_to';
     DELETE FROM onlyonce.inbox i WHERE (i.consumer, i.message_id) IN (

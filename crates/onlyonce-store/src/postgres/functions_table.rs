@@ -8,16 +8,22 @@ use std::time::Duration;
 use onlyonce_core::{
     AttemptId, Policy, Record, RecordId, Timestamp,
     policy::{AfterExpiry, OnInFlight},
-    record::{Draft, JournalEntry, Revision},
+    record::{Draft, JournalEntry, Revision, StoredBody, StoredResponse},
 };
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgRow};
 
 use super::{
     PostgresOptions, migrate,
-    row::{self, COLUMNS, Inserts, JOURNAL_COLUMNS, Swaps},
-    statement::{self, How},
+    row::{Inserts, Swaps},
+    statement,
 };
-use crate::private::Postgres;
+use crate::{
+    private::Postgres,
+    sql::{
+        lane::How,
+        row::{self, COLUMNS, JOURNAL_COLUMNS},
+    },
+};
 
 #[allow(dead_code)]
 #[path = "../../../onlyonce-core/src/machine/tests/events.rs"]
@@ -37,6 +43,13 @@ CREATE OR REPLACE FUNCTION onlyonce.new_attempt() RETURNS bytea LANGUAGE sql VOL
     $$ SELECT decode(current_setting('onlyonce.test_attempt'), 'hex') $$;
 INSERT INTO onlyonce.routes (route, ttl, max_body_size) VALUES ('payments', 1, 1000000);
 ";
+
+fn body_of(answer: &StoredResponse) -> Option<&[u8]> {
+    match &answer.body {
+        StoredBody::Full { bytes, .. } => Some(bytes),
+        StoredBody::NotStored => None,
+    }
+}
 
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap()
@@ -81,7 +94,7 @@ fn of_the_machine(record: Option<&Record>, event: Event, setting: Setting<'_>) -
             Effect::Execute => "execute",
             Effect::InFlight(_) => "in_progress",
             Effect::Replay(stored) => {
-                let body = row::body_of(&stored).map(<[u8]>::to_vec);
+                let body = body_of(&stored).map(<[u8]>::to_vec);
                 answer = Some((stored.status.as_u16(), body));
                 "replay"
             }
@@ -233,7 +246,7 @@ impl Place {
                     .bind(ending)
                     .bind(error)
                     .bind(i32::from(answer.status.as_u16()))
-                    .bind(row::body_of(&answer).map(<[u8]>::to_vec))
+                    .bind(body_of(&answer).map(<[u8]>::to_vec))
                     .bind(millis(policy.ttl))
             }
             Event::Renew(whose) => sqlx::query(

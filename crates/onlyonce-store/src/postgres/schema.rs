@@ -18,7 +18,11 @@ const STEPS: [(i64, i64, &str); 2] = [
     (
         2,
         1,
-        concat!(include_str!("schema_2.sql"), include_str!("functions.sql")),
+        concat!(
+            include_str!("schema_2.sql"),
+            include_str!("rows.sql"),
+            include_str!("functions.sql")
+        ),
     ),
 ];
 

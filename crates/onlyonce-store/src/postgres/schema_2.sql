@@ -1,7 +1,7 @@
 -- Version 2. What an application's own transaction uses: messages on their way out, messages that came
 -- in, recovery points, and what the functions below must know of each route. Programs of version 1
 -- look at none of it.
-CREATE TABLE IF NOT EXISTS onlyonce.routes (
+CREATE TABLE onlyonce.routes (
     route text PRIMARY KEY,
     ttl bigint NOT NULL,
     max_body_size bigint NOT NULL,
@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS onlyonce.routes (
 );
 -- A message stands here from the commit that made it until it is delivered. Whoever delivers claims by
 -- state, passing over locked rows, and never by "number above the last one": rows commit out of order.
-CREATE TABLE IF NOT EXISTS onlyonce.outbox (
+CREATE TABLE onlyonce.outbox (
     n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id uuid NOT NULL DEFAULT gen_random_uuid() UNIQUE,
     created_at bigint NOT NULL,
@@ -29,21 +29,21 @@ CREATE TABLE IF NOT EXISTS onlyonce.outbox (
     headers jsonb NOT NULL DEFAULT '{}',
     payload bytea NOT NULL
 );
-CREATE INDEX IF NOT EXISTS outbox_due ON onlyonce.outbox (due_at, n) WHERE state = 'pending';
-CREATE INDEX IF NOT EXISTS outbox_in_order ON onlyonce.outbox (target, ordering_key, n)
+CREATE INDEX outbox_due ON onlyonce.outbox (due_at, n) WHERE state = 'pending';
+CREATE INDEX outbox_in_order ON onlyonce.outbox (target, ordering_key, n)
     WHERE ordering_key IS NOT NULL AND state <> 'delivered';
 -- A message that came in, and the effect of it, are committed together or not at all.
-CREATE TABLE IF NOT EXISTS onlyonce.inbox (
+CREATE TABLE onlyonce.inbox (
     consumer text NOT NULL,
     message_id text NOT NULL,
     at bigint NOT NULL,
     keep_until bigint NOT NULL,
     PRIMARY KEY (consumer, message_id)
 );
-CREATE INDEX IF NOT EXISTS inbox_by_age ON onlyonce.inbox (keep_until);
+CREATE INDEX inbox_by_age ON onlyonce.inbox (keep_until);
 -- The recovery point of an operation of several phases: written in the transaction of the phase that
 -- leads to it, so it never runs ahead of what was done, nor behind it.
-CREATE TABLE IF NOT EXISTS onlyonce.phases (
+CREATE TABLE onlyonce.phases (
     id bytea PRIMARY KEY,
     operation text NOT NULL,
     point text NOT NULL,
@@ -56,7 +56,17 @@ CREATE TABLE IF NOT EXISTS onlyonce.phases (
     updated_at bigint NOT NULL,
     finished boolean NOT NULL
 );
-CREATE INDEX IF NOT EXISTS phases_unfinished ON onlyonce.phases (updated_at) WHERE NOT finished;
+CREATE INDEX phases_unfinished ON onlyonce.phases (updated_at) WHERE NOT finished;
+-- A row of `keys` as the functions see it, however it is stored.
+CREATE TYPE onlyonce.row AS (
+    id bytea, revision bigint, state text, attempt_id bytea, fence integer, generation integer,
+    fingerprint bytea, recipe bytea, caller bytea, scope text, key text, route text, method text,
+    path text, tombstone_ttl bigint, last_error text, created_at bigint, last_run_at bigint,
+    completed_at bigint, expires_at bigint, lease_until bigint, unknown_since bigint,
+    reconcile_after bigint, delete_at bigint, response_status integer, response_bytes integer,
+    response_head bytea, response_body bytea, evidence bytea, negatives integer, inconclusive integer,
+    dead_letter boolean
+);
 -- How functions compare what a program passes them: byte for byte.
 INSERT INTO onlyonce.recipes (id, recipe)
     SELECT substr(sha256(raw), 1, 8), raw FROM (SELECT decode('0101' || repeat('00', 24), 'hex') AS raw) r

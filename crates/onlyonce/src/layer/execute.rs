@@ -34,7 +34,7 @@ use crate::{
     body::{Body, BoxError},
     engine::{Attempt, Began, Ended, Kept, Replay},
     problem::Problem,
-    seam::{GuardFailed, Outcome, find_not_sent},
+    seam::{GuardFailed, Outcome, Reservation, find_not_sent},
     stats::Event,
 };
 
@@ -108,7 +108,11 @@ pub(super) async fn execute<S, R>(
     };
     let started = Instant::now();
     let guard = attempt.guard();
+    let attempt = Arc::new(attempt);
     request.extensions_mut().insert(guard.clone());
+    request
+        .extensions_mut()
+        .insert(Reservation::of(attempt.clone()));
     let finished = if guard.check().is_err() {
         Finished::NotSent(LastError::GuardFailed)
     } else {
