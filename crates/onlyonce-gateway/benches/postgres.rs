@@ -53,17 +53,18 @@ fn script() -> String {
         "\\set a random(0, 9000000000000000000)\n\
          \\set b random(0, 9000000000000000000)\n\
          INSERT INTO onlyonce.keys (id, revision, tombstone_ttl, fence, generation, attempt_id, \
-         fingerprint, recipe, state, scope, key, route, method, path, created_at, last_run_at, \
-         lease_until, row_version, negatives, inconclusive, dead_letter) VALUES \
-         (int8send(:a::bigint) || int8send(:b::bigint), 1, 86400000, 1, 1, int8send(:b::bigint) || int8send(:a::bigint), \
+         fingerprint, recipe, state, scope, key, route, method, path, created_at, \
+         lease_until, row_version) VALUES \
+         (encode(int8send(:a::bigint) || int8send(:b::bigint), 'hex')::uuid, 1, 86400000, 1, 1, \
+         encode(int8send(:b::bigint) || int8send(:a::bigint), 'hex')::uuid, \
          sha256('x'), '\\x0102030405060708', 'in_progress', 'global', 'key-' || :a::bigint, 'r', 'POST', \
-         '/payments', 1794787200000, 1794787200000, 1794787260000, 1, 0, 0, false) \
+         '/payments', 1794787200000, 1794787260000, 2) \
          ON CONFLICT (id) DO NOTHING;\n\
          UPDATE onlyonce.keys SET revision = 2, state = 'completed', completed_at = 1794787200100, \
          expires_at = 1794873600100, lease_until = NULL, response_status = 201, \
          response_bytes = {length}, response_head = '\\x01c90001010010', \
          response_body = '\\x{body}' \
-         WHERE id = int8send(:a::bigint) || int8send(:b::bigint) AND revision = 1;\n",
+         WHERE id = encode(int8send(:a::bigint) || int8send(:b::bigint), 'hex')::uuid AND revision = 1;\n",
         length = ANSWER.len(),
         // A colon would be a variable to pgbench.
         body = ANSWER
@@ -87,7 +88,7 @@ fn wal(server: &Postgres) -> f64 {
 }
 
 fn rows(server: &Postgres) -> f64 {
-    let sql = "SELECT last_value FROM onlyonce.keys_n_seq";
+    let sql = "SELECT last_value FROM onlyonce.numbers";
     server.sql(sql).parse().unwrap()
 }
 
@@ -402,11 +403,10 @@ fn stored_keys(
             .unwrap();
         server.sql(&format!(
             "INSERT INTO onlyonce.keys (id, revision, tombstone_ttl, fence, generation, attempt_id, \
-             fingerprint, recipe, state, scope, key, route, method, path, created_at, row_version, \
-             negatives, inconclusive, dead_letter) \
-             SELECT substr(sha256(int8send(g) || 'stored'), 1, 16), 1, 1, 1, 1, \
-             substr(sha256(int8send(g)), 1, 16), sha256('x'), '\\x0102030405060708', 'expired', \
-             'global', 'stored-' || g, 'r', 'POST', '/payments', 1794787200000, 1, 0, 0, false \
+             fingerprint, recipe, state, scope, key, route, method, path, created_at, row_version) \
+             SELECT encode(substr(sha256(int8send(g) || 'stored'), 1, 16), 'hex')::uuid, 1, 1, 1, 1, \
+             encode(substr(sha256(int8send(g)), 1, 16), 'hex')::uuid, sha256('x'), '\\x0102030405060708', 'expired', \
+             'global', 'stored-' || g, 'r', 'POST', '/payments', 1794787200000, 2 \
              FROM generate_series({there} + 1, {stored}) g"
         ));
         server.sql("VACUUM ANALYZE onlyonce.keys");

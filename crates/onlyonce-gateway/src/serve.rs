@@ -8,6 +8,7 @@ use onlyonce::{Engine, EngineOptions, Spool};
 use onlyonce_core::policy::Profile;
 use onlyonce_store::{
     Level, Store,
+    at_rest::{AtRest, AtRestOptions, Compression, Keyring},
     memory::MemoryStore,
     postgres::{PostgresOptions, PostgresStore},
     sqlite::SqliteStore,
@@ -160,7 +161,7 @@ pub(crate) fn demand_level(config: &Config, store: &dyn Store) -> anyhow::Result
 }
 
 async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
-    Ok(match &config.store.url {
+    let store: Arc<dyn Store> = match &config.store.url {
         StoreUrl::Memory => Arc::new(MemoryStore::new()),
         StoreUrl::Sqlite(path) => Arc::new(SqliteStore::open_with(
             path,
@@ -180,7 +181,35 @@ async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
             "{} stores are not supported by this version yet",
             other.scheme()
         ),
-    })
+    };
+    sealed(
+        store,
+        config.store.encryption_key_env.as_deref(),
+        config.store.compression,
+    )
+    .await
+}
+
+/// `store` behind what compresses and encrypts, with the keys that the variable `key_env` holds.
+pub(crate) async fn sealed(
+    store: Arc<dyn Store>,
+    key_env: Option<&str>,
+    compression: Compression,
+) -> anyhow::Result<Arc<dyn Store>> {
+    let keys = match key_env {
+        Some(name) => {
+            let text = std::env::var(name).with_context(|| format!("{name} is not set"))?;
+            Some(Keyring::parse(&text).with_context(|| format!("{name} holds no usable keys"))?)
+        }
+        None => None,
+    };
+    if keys.is_none() && compression == Compression::None && store.level() == Level::Volatile {
+        // What is in memory alone is gone with the process, and nobody hid anything there.
+        return Ok(store);
+    }
+    let options = AtRestOptions { keys, compression };
+    let opened = AtRest::open(store, options).await;
+    Ok(Arc::new(opened.context("its encryption keys do not fit")?))
 }
 
 /// One line, for people and for programs that wait for it.

@@ -13,6 +13,7 @@ mod harness;
 mod admin_api;
 mod admin_surface;
 mod asking;
+mod at_rest;
 mod audit;
 mod bad_input;
 mod bad_input_framing;

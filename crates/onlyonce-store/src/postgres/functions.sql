@@ -330,6 +330,10 @@ BEGIN
     ELSE
         outcome := how;
         IF how IN ('replay', 'not_stored') THEN
+            IF get_byte(k.response_head, 3) = 3 THEN
+                RAISE EXCEPTION 'onlyonce: this answer is compressed or encrypted; only a gateway or the library can read it'
+                    USING ERRCODE = 'OO003';
+            END IF;
             status := k.response_status;
             headers := onlyonce.head_headers(k.response_head);
             body := CASE how WHEN 'replay' THEN k.response_body END;
@@ -529,7 +533,7 @@ BEGIN
     INSERT INTO onlyonce.outbox (
         id, created_at, due_at, key_id, target, type, ordering_key, downstream_key, headers, payload
     ) VALUES (
-        message, now, now + onlyonce.ms(due_in), decode(left(enqueue.attempt_token, 32), 'hex'),
+        message, now, now + onlyonce.ms(due_in), left(enqueue.attempt_token, 32)::uuid,
         enqueue.target, enqueue.type, enqueue.ordering_key,
         coalesce(enqueue.downstream_key, message::text), enqueue.headers, enqueue.payload
     );

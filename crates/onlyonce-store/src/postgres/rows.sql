@@ -1,13 +1,25 @@
--- The rows as the functions below see them. Only this file knows how they are stored.
+-- The rows as the functions below see them. Only this file knows how they are stored: what is in
+-- progress or unknown in `live`, what is settled in `keys`, and what is empty takes no room.
 
-CREATE OR REPLACE FUNCTION onlyonce.as_row(k onlyonce.keys) RETURNS onlyonce.row LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION onlyonce.as_uuid(id bytea) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
+    SELECT encode(id, 'hex')::uuid
+$$;
+
+-- What is committed, or NULL.
+CREATE OR REPLACE FUNCTION onlyonce.found(id bytea) RETURNS onlyonce.row LANGUAGE plpgsql AS $$
+DECLARE
+    k record;
 BEGIN
+    SELECT * INTO k FROM onlyonce.both_tables b WHERE b.uid = onlyonce.as_uuid(found.id);
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
     IF k.row_version <> 1 THEN
         RAISE EXCEPTION 'onlyonce: a stored row has version %, which these functions do not know',
             k.row_version USING ERRCODE = 'OO003';
     END IF;
     RETURN ROW(
-        k.id, k.revision, k.state, k.attempt_id, k.fence, k.generation, k.fingerprint, k.recipe,
+        found.id, k.revision, k.state, k.attempt_id, k.fence, k.generation, k.fingerprint, k.recipe,
         k.caller, k.scope, k.key, k.route, k.method, k.path, k.tombstone_ttl, k.last_error,
         k.created_at, k.last_run_at, k.completed_at, k.expires_at, k.lease_until, k.unknown_since,
         k.reconcile_after, k.delete_at, k.response_status, k.response_bytes, k.response_head,
@@ -16,73 +28,128 @@ BEGIN
 END
 $$;
 
--- What is committed, or NULL.
-CREATE OR REPLACE FUNCTION onlyonce.found(id bytea) RETURNS onlyonce.row LANGUAGE sql AS $$
-    SELECT onlyonce.as_row(k) FROM onlyonce.keys k WHERE k.id = found.id
-$$;
-
 -- The same, locked; waits for whoever holds it.
-CREATE OR REPLACE FUNCTION onlyonce.found_locked(id bytea) RETURNS onlyonce.row LANGUAGE sql AS $$
-    SELECT onlyonce.as_row(k) FROM onlyonce.keys k WHERE k.id = found_locked.id FOR NO KEY UPDATE
+CREATE OR REPLACE FUNCTION onlyonce.found_locked(id bytea) RETURNS onlyonce.row LANGUAGE plpgsql AS $$
+DECLARE
+    wanted uuid := onlyonce.as_uuid(id);
+BEGIN
+    -- A row may move from one table to the other while it is waited for.
+    FOR round IN 1 .. 8 LOOP
+        PERFORM 1 FROM onlyonce.live l WHERE l.id = wanted FOR UPDATE;
+        IF FOUND THEN
+            RETURN onlyonce.found(id);
+        END IF;
+        PERFORM 1 FROM onlyonce.keys k WHERE k.id = wanted FOR UPDATE;
+        IF FOUND THEN
+            RETURN onlyonce.found(id);
+        END IF;
+        IF NOT EXISTS (SELECT 1 FROM onlyonce.both_tables b WHERE b.uid = wanted) THEN
+            RETURN NULL;
+        END IF;
+    END LOOP;
+    RAISE EXCEPTION 'onlyonce: the key changes faster than it can be read' USING ERRCODE = 'OO003';
+END
 $$;
 
 -- The same, locked; NULL also if somebody holds it.
-CREATE OR REPLACE FUNCTION onlyonce.found_free(id bytea) RETURNS onlyonce.row LANGUAGE sql AS $$
-    SELECT onlyonce.as_row(k) FROM onlyonce.keys k WHERE k.id = found_free.id
-    FOR NO KEY UPDATE SKIP LOCKED
+CREATE OR REPLACE FUNCTION onlyonce.found_free(id bytea) RETURNS onlyonce.row LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM onlyonce.live l WHERE l.id = onlyonce.as_uuid(found_free.id) FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        PERFORM 1 FROM onlyonce.keys k WHERE k.id = onlyonce.as_uuid(found_free.id) FOR UPDATE SKIP LOCKED;
+    END IF;
+    RETURN CASE WHEN FOUND THEN onlyonce.found(id) END;
+END
 $$;
 
 -- Keys in progress whose lease has lapsed, locked; those that somebody holds are alive.
 CREATE OR REPLACE FUNCTION onlyonce.lapsed(now bigint, at_most integer) RETURNS SETOF onlyonce.row
-LANGUAGE sql AS $$
-    SELECT onlyonce.as_row(k) FROM onlyonce.live l JOIN onlyonce.keys k ON k.n = l.n
-    WHERE k.state = 'in_progress' AND k.row_version = 1 AND coalesce(k.lease_until, 0) <= now
-    LIMIT at_most FOR NO KEY UPDATE OF k SKIP LOCKED
+LANGUAGE plpgsql AS $$
+DECLARE
+    uid uuid;
+BEGIN
+    FOR uid IN
+        SELECT l.id FROM onlyonce.live l
+        WHERE l.state = 'in_progress' AND l.row_version = 1 AND coalesce(l.lease_until, 0) <= now
+        LIMIT at_most FOR UPDATE SKIP LOCKED
+    LOOP
+        RETURN NEXT onlyonce.found(uuid_send(uid));
+    END LOOP;
+END
 $$;
 
 -- Writes a key that nobody has used. False if somebody else was first.
 CREATE OR REPLACE FUNCTION onlyonce.put_first(u onlyonce.row) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    number bigint;
+    named uuid := onlyonce.key_as_uuid(u.key);
 BEGIN
-    INSERT INTO onlyonce.keys (
-        id, revision, state, attempt_id, fence, generation, fingerprint, recipe, caller, scope, key,
-        route, method, path, tombstone_ttl, created_at, last_run_at, lease_until, row_version,
-        negatives, inconclusive, dead_letter
-    ) VALUES (
-        u.id, u.revision, u.state, u.attempt_id, u.fence, u.generation, u.fingerprint, u.recipe,
-        u.caller, u.scope, u.key, u.route, u.method, u.path, u.tombstone_ttl, u.created_at,
-        u.last_run_at, u.lease_until, 1, 0, 0, false
-    ) ON CONFLICT ON CONSTRAINT keys_by_id DO NOTHING RETURNING n INTO number;
-    IF number IS NULL THEN
-        RETURN false;
-    END IF;
-    INSERT INTO onlyonce.live (n) VALUES (number);
-    RETURN true;
+    RETURN cardinality(onlyonce.put_new(
+        0, ARRAY[onlyonce.as_uuid(u.id)], ARRAY[u.revision], ARRAY[u.tombstone_ttl], ARRAY[u.fence],
+        ARRAY[u.generation], ARRAY[onlyonce.as_uuid(u.attempt_id)], ARRAY[u.fingerprint],
+        ARRAY[u.recipe], ARRAY[u.caller], ARRAY[u.state], ARRAY[u.scope],
+        ARRAY[CASE WHEN named IS NULL THEN u.key END], ARRAY[named], ARRAY[u.route], ARRAY[u.method],
+        ARRAY[u.path], ARRAY[u.created_at], ARRAY[u.last_run_at], ARRAY[u.lease_until]
+    )) = 1;
 END
 $$;
 
--- Writes a row that the caller has locked.
+-- A key that is a UUID in small letters.
+CREATE OR REPLACE FUNCTION onlyonce.key_as_uuid(key text) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN key ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' THEN key::uuid END
+$$;
+
+-- Writes a row that the caller has locked: in its place, or, where it settles or is revived, in the
+-- other table.
 CREATE OR REPLACE FUNCTION onlyonce.put(u onlyonce.row) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
+    uid uuid := onlyonce.as_uuid(u.id);
+    named uuid := onlyonce.key_as_uuid(u.key);
+    is_live boolean := u.lease_until IS NOT NULL OR u.unknown_since IS NOT NULL;
     number bigint;
 BEGIN
-    UPDATE onlyonce.keys k SET
-        revision = u.revision, state = u.state, attempt_id = u.attempt_id, fence = u.fence,
-        generation = u.generation, fingerprint = u.fingerprint, recipe = u.recipe, caller = u.caller,
-        route = u.route, method = u.method, path = u.path, tombstone_ttl = u.tombstone_ttl,
-        last_error = u.last_error, created_at = u.created_at, last_run_at = u.last_run_at,
-        completed_at = u.completed_at, expires_at = u.expires_at, lease_until = u.lease_until,
-        unknown_since = u.unknown_since, reconcile_after = u.reconcile_after, delete_at = u.delete_at,
-        response_status = u.response_status, response_bytes = u.response_bytes,
-        response_head = u.response_head, response_body = u.response_body, evidence = u.evidence,
-        negatives = u.negatives, inconclusive = u.inconclusive, dead_letter = u.dead_letter
-    WHERE k.id = u.id RETURNING k.n INTO number;
-    IF u.lease_until IS NULL AND u.unknown_since IS NULL THEN
-        DELETE FROM onlyonce.live l WHERE l.n = number;
-    ELSE
-        INSERT INTO onlyonce.live (n) VALUES (number) ON CONFLICT DO NOTHING;
+    IF is_live THEN
+        UPDATE onlyonce.live l SET
+            revision = u.revision, state = u.state::onlyonce.state,
+            attempt_id = onlyonce.as_uuid(u.attempt_id), fence = u.fence, generation = u.generation,
+            fingerprint = u.fingerprint, recipe = u.recipe, caller = u.caller, route = u.route,
+            method = u.method, path = u.path, tombstone_ttl = u.tombstone_ttl,
+            last_error = u.last_error, created_at = u.created_at, last_run_at = u.last_run_at,
+            lease_until = u.lease_until, unknown_since = u.unknown_since,
+            reconcile_after = u.reconcile_after, evidence = u.evidence, negatives = u.negatives,
+            inconclusive = u.inconclusive, dead_letter = u.dead_letter
+        WHERE l.id = uid;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+        DELETE FROM onlyonce.keys k WHERE k.id = uid RETURNING k.n INTO number;
+        INSERT INTO onlyonce.live (
+            n, id, revision, state, attempt_id, fence, generation, fingerprint, recipe, caller, scope,
+            key, key_uuid, route, method, path, tombstone_ttl, last_error, created_at, last_run_at,
+            lease_until, unknown_since, reconcile_after, row_version
+        ) VALUES (
+            number, uid, u.revision, u.state::onlyonce.state, onlyonce.as_uuid(u.attempt_id), u.fence,
+            u.generation, u.fingerprint, u.recipe, u.caller, u.scope,
+            CASE WHEN named IS NULL THEN u.key END, named, u.route, u.method, u.path, u.tombstone_ttl,
+            u.last_error, u.created_at, nullif(u.last_run_at, u.created_at), u.lease_until,
+            u.unknown_since, u.reconcile_after, 1
+        );
+        RETURN;
     END IF;
+    DELETE FROM onlyonce.live l WHERE l.id = uid RETURNING l.n INTO number;
+    IF NOT FOUND THEN
+        DELETE FROM onlyonce.keys k WHERE k.id = uid RETURNING k.n INTO number;
+    END IF;
+    INSERT INTO onlyonce.keys (
+        n, id, revision, state, attempt_id, fence, generation, fingerprint, recipe, caller, scope, key,
+        key_uuid, route, method, path, tombstone_ttl, last_error, created_at, last_run_at, completed_at,
+        expires_at, delete_at, response_status, response_bytes, response_head, response_body, row_version
+    ) VALUES (
+        number, uid, u.revision, u.state::onlyonce.state, onlyonce.as_uuid(u.attempt_id), u.fence,
+        u.generation, u.fingerprint, u.recipe, u.caller, u.scope, CASE WHEN named IS NULL THEN u.key END,
+        named, u.route, u.method, u.path, u.tombstone_ttl, u.last_error, u.created_at,
+        nullif(u.last_run_at, u.created_at), u.completed_at, u.expires_at, u.delete_at,
+        u.response_status, u.response_bytes, u.response_head, u.response_body, 1
+    );
 END
 $$;
 
@@ -125,6 +192,6 @@ CREATE OR REPLACE FUNCTION onlyonce.note(
     now bigint, k onlyonce.row, event text, to_state text, attempt integer, actor text, detail text
 ) RETURNS void LANGUAGE sql AS $$
     INSERT INTO onlyonce.journal (at, id, event, from_state, to_state, attempt, actor, detail)
-    VALUES (now, k.id, event, k.state, to_state, attempt, actor, detail)
+    VALUES (now, onlyonce.as_uuid(k.id), event, k.state, to_state, attempt, actor, detail)
 $$;
 

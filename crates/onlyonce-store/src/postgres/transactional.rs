@@ -12,6 +12,7 @@ use super::{
     row::Swaps,
     server::{Shared, read, written_ids},
     statement,
+    uuid::Uuid,
 };
 use crate::{
     Reply, Swapped,
@@ -23,8 +24,8 @@ use crate::{
     transactional::{Isolation, Message, Progress, TransactionError, TransactionalStore},
 };
 
-/// Holds a key's row. Readers go on reading it.
-const LOCK: &str = "SELECT 1 FROM onlyonce.keys WHERE id = $1 FOR NO KEY UPDATE";
+/// Holds the row of a key that is in progress or unknown. Readers go on reading it.
+const LOCK: &str = "SELECT 1 FROM onlyonce.live WHERE id = $1 FOR UPDATE";
 
 /// What the server says when transactions do not go together.
 const SERIALIZATION_FAILURE: &str = "40001";
@@ -89,14 +90,14 @@ async fn look(
 fn progress_in(row: &PgRow) -> Result<Progress, sqlx::Error> {
     let generation: i32 = row.try_get(8)?;
     Ok(Progress {
-        id: RecordId(row.try_get(0)?),
+        id: RecordId(row.try_get::<Uuid, _>(0)?.0),
         operation: row.try_get(1)?,
         point: row.try_get(2)?,
         intent: row.try_get(3)?,
         provider_id: row.try_get(4)?,
         parameters: row.try_get(5)?,
         data: row.try_get(6)?,
-        attempt: AttemptId(u128::from_be_bytes(row.try_get(7)?)),
+        attempt: AttemptId(u128::from_be_bytes(row.try_get::<Uuid, _>(7)?.0)),
         generation: generation.unsigned_abs(),
         finished: row.try_get(9)?,
     })
@@ -135,7 +136,7 @@ impl TransactionalStore for PgTransactions {
         id: RecordId,
     ) -> Result<Option<Reply<Record>>, TransactionError> {
         sqlx::query(LOCK)
-            .bind(id.0)
+            .bind(Uuid(id.0))
             .execute(&mut *connection)
             .await?;
         look(connection, id).await
@@ -242,7 +243,7 @@ impl TransactionalStore for PgTransactions {
             "SELECT id, operation, point, intent, provider_id, parameters, data, attempt_id, \
              generation, finished FROM onlyonce.phases WHERE id = $1",
         )
-        .bind(id.0)
+        .bind(Uuid(id.0))
         .fetch_optional(connection)
         .await?;
         Ok(row.as_ref().map(progress_in).transpose()?)
@@ -263,14 +264,14 @@ impl TransactionalStore for PgTransactions {
              attempt_id = excluded.attempt_id, generation = excluded.generation, \
              finished = excluded.finished, updated_at = excluded.updated_at",
         )
-        .bind(progress.id.0)
+        .bind(Uuid(progress.id.0))
         .bind(&progress.operation)
         .bind(&progress.point)
         .bind(&progress.intent)
         .bind(&progress.provider_id)
         .bind(&progress.parameters)
         .bind(&progress.data)
-        .bind(progress.attempt.0.to_be_bytes())
+        .bind(Uuid(progress.attempt.0.to_be_bytes()))
         .bind(i32::try_from(progress.generation).unwrap_or(i32::MAX))
         .bind(progress.finished)
         .execute(connection)
@@ -291,7 +292,9 @@ impl TransactionalStore for PgTransactions {
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .fetch_all(&self.pool)
         .await?;
-        let ids = rows.iter().map(|row| Ok(RecordId(row.try_get(0)?)));
+        let ids = rows
+            .iter()
+            .map(|row| Ok(RecordId(row.try_get::<Uuid, _>(0)?.0)));
         Ok(ids.collect::<Result<_, sqlx::Error>>()?)
     }
 }

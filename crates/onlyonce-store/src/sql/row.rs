@@ -7,9 +7,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use onlyonce_core::{
     AttemptId, Fence, Fingerprint, Key, RecipeId, Record, RecordId, Scope, State, Timestamp,
-    record::{
-        Actor, JournalEntry, JournalEvent, LastError, Revision, StoredBody, StoredResponse, Times,
-    },
+    record::{Actor, JournalEntry, JournalEvent, LastError, Revision, Times},
     secret::CallerMark,
     time::Stamp,
 };
@@ -20,7 +18,11 @@ use crate::{BoxError, JournalRow, Listed, StoreError, codec};
 /// The version of a row. A row of another version is not read as if it were this one.
 pub(crate) const ROW_VERSION: i64 = 1;
 
-/// The columns of `keys` in the order in which [`read`] takes them.
+/// The columns of `keys` in the order in which [`read`] takes them, where a row has them as they are.
+#[allow(
+    dead_code,
+    reason = "PostgreSQL packs some of its columns; other servers do not"
+)]
 pub(crate) const COLUMNS: &str = "k.id, k.row_version, k.scope, k.key, k.route, k.method, k.path, \
      k.revision, k.state, k.attempt_id, k.fence, k.generation, k.fingerprint, k.recipe, k.caller, \
      k.tombstone_ttl, k.last_error, k.created_at, k.last_run_at, k.completed_at, k.expires_at, \
@@ -265,7 +267,7 @@ impl<'a> Answered<'a> {
             status: Some(clamped(response.status.as_u16().into(), i16::MAX)),
             length: Some(clamped(response.stored_bytes(), i32::MAX)),
             head: Some(codec::encode_head(response)),
-            body: body_of(response),
+            body: codec::body_of(response),
         }
     }
 }
@@ -284,12 +286,4 @@ pub(crate) fn clamped<T: TryFrom<i64> + Copy>(value: u64, most: T) -> T {
         .ok()
         .and_then(|value| T::try_from(value).ok())
         .unwrap_or(most)
-}
-
-/// The bytes of a response that are kept.
-fn body_of(response: &StoredResponse) -> Option<&[u8]> {
-    match &response.body {
-        StoredBody::Full { bytes, .. } => Some(bytes),
-        StoredBody::NotStored => None,
-    }
 }

@@ -77,7 +77,10 @@ impl Answer {
         let version = version.and_then(|value| value.to_str().ok()?.parse().ok());
         let body = match &stored.body {
             StoredBody::Full { bytes, .. } => bytes.clone(),
-            StoredBody::NotStored => Bytes::new(),
+            // The machine replays no answer that was not stored, and a store unpacks what it packed.
+            StoredBody::NotStored | StoredBody::Packed { .. } => {
+                return (u32::MAX, Self::new(stored.status, ""));
+            }
         };
         let answer = Self {
             status: stored.status,
