@@ -9,8 +9,9 @@ use onlyonce_store::{
     Store,
     at_rest::{AtRest, AtRestOptions, Compression, Keyring},
     memory::MemoryStore,
+    mysql::{MySqlOptions, MySqlStore},
     postgres::{Pooler, PostgresOptions, PostgresStore},
-    private::{PgBouncer, Postgres},
+    private::{MariaDb, PgBouncer, Postgres},
     sqlite::SqliteStore,
 };
 
@@ -29,6 +30,8 @@ onlyonce_store::conformance!(sealed_postgres, || async {
 onlyonce_store::conformance!(pgbouncer, || async {
     postgres_database(Pooler::Transaction).await
 });
+
+onlyonce_store::conformance!(mariadb, || async { mariadb_database().await });
 
 /// The store behind what compresses and encrypts.
 async fn sealed(store: Arc<dyn Store>) -> AtRest {
@@ -70,5 +73,19 @@ async fn postgres_database(pooler: Pooler) -> PostgresStore {
         ..PostgresOptions::default()
     };
     let store = PostgresStore::open(&url, &options).await;
+    store.expect("a new database becomes a store")
+}
+
+/// One server for all cases, a database for each.
+async fn mariadb_database() -> MySqlStore {
+    static SERVER: OnceLock<MariaDb> = OnceLock::new();
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let server = tokio::task::block_in_place(|| SERVER.get_or_init(MariaDb::start));
+    let url = server.database(&format!("case_{}", COUNT.fetch_add(1, Ordering::Relaxed)));
+    let options = MySqlOptions {
+        timeout: std::time::Duration::from_secs(10),
+        ..MySqlOptions::default()
+    };
+    let store = MySqlStore::open(&url, &options).await;
     store.expect("a new database becomes a store")
 }

@@ -12,6 +12,7 @@ use onlyonce_store::{
     Store,
     at_rest::Compression,
     clock::StoreClock,
+    mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
     sqlite::{OpenError, SqliteStore},
 };
@@ -140,7 +141,7 @@ async fn open_store(
                 opened => Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?),
             }
         }
-        StoreUrl::Postgres(_) if changes => {
+        StoreUrl::Postgres(_) | StoreUrl::Mysql(_) if changes => {
             let why = "gateways share this store, and know how long a route keeps its answers: \
                        changes go through one of them, --admin URL";
             return Ok(Err(why.to_owned()));
@@ -151,6 +152,14 @@ async fn open_store(
                 ..Default::default()
             };
             let opened = PostgresStore::open(address, &options).await;
+            Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?)
+        }
+        StoreUrl::Mysql(address) => {
+            let options = MySqlOptions {
+                migrate: false,
+                ..Default::default()
+            };
+            let opened = MySqlStore::open(address, &options).await;
             Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?)
         }
         StoreUrl::Memory => {

@@ -287,8 +287,8 @@ BEGIN
                 CASE WHEN after_expiry = 'reject' AND k.fingerprint IS NOT NULL THEN 'expired'
                     ELSE 'after_expiry' END
             WHEN k.state = 'failed_retryable' THEN 'again'
-            WHEN k.response_head IS NULL THEN 'unknown'
-            WHEN get_byte(k.response_head, 3) = 0 THEN 'not_stored'
+            WHEN k.response_status IS NULL THEN 'unknown'
+            WHEN k.response_body IS NULL THEN 'not_stored'
             ELSE 'replay'
         END;
         IF how = 'unknown' AND NOT k.dead_letter AND k.reconcile_after - now > 1000
@@ -330,7 +330,7 @@ BEGIN
     ELSE
         outcome := how;
         IF how IN ('replay', 'not_stored') THEN
-            IF get_byte(k.response_head, 3) = 3 THEN
+            IF k.response_head IS NULL OR get_byte(k.response_head, 3) = 3 THEN
                 RAISE EXCEPTION 'onlyonce: this answer is compressed or encrypted; only a gateway or the library can read it'
                     USING ERRCODE = 'OO003';
             END IF;

@@ -294,7 +294,7 @@ impl Place {
         let record = found.map(|found| match found {
             Found::There(record) => *record,
             Found::Unreadable(error) => panic!("{error}"),
-            Found::New => unreachable!("nothing was inserted"),
+            Found::New | Found::Busy => unreachable!("nothing was inserted"),
         });
         let is_live = record.as_ref().is_some_and(|record| {
             record.times.lease_until.is_some() || record.times.unknown_since.is_some()

@@ -83,7 +83,7 @@ async fn look(
             value: *record,
         })),
         Some(Found::Unreadable(text)) => Err(TransactionError::Unreadable(text.into())),
-        Some(Found::New) | None => Ok(None),
+        Some(Found::New | Found::Busy) | None => Ok(None),
     }
 }
 
