@@ -40,7 +40,7 @@ const REAPER_PAUSE: Duration = Duration::from_millis(20);
 /// Clients beside the reaper: a load that leaves the machine some room.
 const REAPED_BESIDE: usize = 8;
 /// The same row, the same indexes, the same answer: a reservation and its completion, each in a
-/// transaction of its own. `live` and the journal are left out, in favour of pgbench.
+/// transaction of its own, in one table. `live` and the journal are left out, in favour of pgbench.
 fn script() -> String {
     format!(
         "\\set a random(0, 9000000000000000000)\n\
@@ -215,11 +215,6 @@ fn main() {
         format!("{:.2} ms", lone_of(|l| l.1)),
         lone_of(|l| l.1 / l.0),
     );
-    let hot = server.sql(
-        "SELECT round(100.0 * n_tup_hot_upd / nullif(n_tup_upd, 0), 1) \
-         FROM pg_stat_user_tables WHERE relname = 'keys'",
-    );
-    println!("updates that stayed within their page: {hot} %");
     reaping(&runtime, &server, &store, &next);
     if std::env::var_os("ONLYONCE_SOAK").is_some_and(|value| value == "1") {
         stored_keys(&runtime, &server, &store, &next);

@@ -223,7 +223,7 @@ async fn keys_are_rotated_under_load() {
         })
         .collect();
     for keys in [format!("{OLD},{NEW}"), format!("{NEW},{OLD}")] {
-        for at in 0..2 {
+        for (at, gateway) in gateways.iter_mut().enumerate() {
             let seen = next.load(Ordering::SeqCst);
             eventually("some load", async || {
                 (next.load(Ordering::SeqCst) > seen + 20).then_some(())
@@ -232,11 +232,11 @@ async fn keys_are_rotated_under_load() {
             // Out of the balancer first; those that are on their way come to their end.
             addresses.lock()[at] = None;
             tokio::time::sleep(ms(300)).await;
-            gateways[at].sigterm();
-            gateways[at].exited().await;
-            gateways[at].set_env(&[(ENV, &keys)]);
-            gateways[at].restart().await;
-            addresses.lock()[at] = Some(gateways[at].data());
+            gateway.sigterm();
+            gateway.exited().await;
+            gateway.set_env(&[(ENV, &keys)]);
+            gateway.restart().await;
+            addresses.lock()[at] = Some(gateway.data());
         }
     }
     let seen = next.load(Ordering::SeqCst);

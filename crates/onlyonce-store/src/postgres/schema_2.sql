@@ -60,7 +60,7 @@ CREATE TABLE onlyonce.live (
     CONSTRAINT live_by_number PRIMARY KEY (n),
     CONSTRAINT live_by_id UNIQUE (id)
 ) WITH (
-    fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
+    fillfactor = 85, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
     autovacuum_vacuum_cost_delay = 0
 );
 INSERT INTO onlyonce.keys (

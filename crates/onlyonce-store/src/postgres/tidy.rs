@@ -15,9 +15,9 @@ use super::{connect::abandon, server::Shared};
 use crate::sql::line::Dial as _;
 
 /// How often the count of settled keys is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Dead rows that are worth it: a few megabytes.
-const WORTH_IT: u64 = 10_000;
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Dead rows that are worth it: less than a megabyte.
+const WORTH_IT: u64 = 2_000;
 /// The pause after it failed.
 const PAUSE: Duration = Duration::from_secs(10);
 

@@ -76,9 +76,12 @@ const LINES: &[(&str, &str)] = &[
     ),
     (
         "store: { encryption_key_env: PATH }",
-        "1:30: `encryption_key_env`: PATH: entry 1",
+        "1:30: `encryption_key_env`: PATH: the id of entry 1 is not 1 to 32 of A-Z a-z 0-9 _ -",
     ),
-    ("store: { compression: gzip }", "1:23: `compression` is"),
+    (
+        "store: { compression: gzip }",
+        "1:23: `compression` is `none`, `zstd` or `dictionary`, not `gzip`",
+    ),
     (
         "store: { plain_settle: true }",
         "1:24: `plain_settle` says something only with `encryption_key_env`",
