@@ -97,6 +97,22 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
+    /// Says whether SQL functions may write answers as they are: not where they are encrypted, unless
+    /// somebody allows it.
+    ///
+    /// # Errors
+    /// Any [`StoreError`]: it could not be said.
+    pub async fn allow_plain_answers(&self, allowed: bool) -> Result<(), StoreError> {
+        let sql = match allowed {
+            true => "DELETE FROM onlyonce.meta WHERE name = 'plain_settle'",
+            false => {
+                "INSERT INTO onlyonce.meta (name, value) VALUES ('plain_settle', 'refused') \
+                 ON CONFLICT (name) DO NOTHING"
+            }
+        };
+        self.scanners.write(sqlx::query(sql)).await
+    }
+
     /// This store in transactions of the application's own pool, which must be one of this database.
     pub fn transactions(&self, pool: sqlx::PgPool) -> PgTransactions {
         PgTransactions::new(pool, self.shared.clone())

@@ -455,3 +455,91 @@ async fn the_programs_of_the_guide() {
         .unwrap();
     assert_eq!(said(&psql), "completed\nreplay|200|shipped");
 }
+
+/// Goal: with encryption on, the functions write no plain answer unless they are allowed to.
+///
+/// Method: a gateway with keys; an application's settle; the same with `plain_settle: true`.
+/// Evidence: `OO002` and an untouched row; then a completed key that is replayed to the byte.
+#[tokio::test(flavor = "multi_thread")]
+async fn encryption_refuses_plain_answers() {
+    let server = database();
+    for (options, allowed) in [("", false), (", plain_settle: true", true)] {
+        let upstream = Upstream::start();
+        upstream.always(crate::harness::Script::created().held());
+        let gateway = Setup::with("")
+            .store(&server.url())
+            .store_options(&format!("encryption_key_env: SQL_TEST_KEYS{options}"))
+            .env(
+                "SQL_TEST_KEYS",
+                "a:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+            )
+            .start(&upstream)
+            .await;
+        let key = format!("sealed-{allowed}");
+        let running = gateway.send_later(&Request::pay(&key));
+        upstream.begun(1).await;
+        let token = upstream.requests()[0]
+            .headers
+            .one("idempotency-attempt")
+            .unwrap()
+            .to_owned();
+        let settle = format!("SELECT onlyonce.settle('{token}', 200, '{{}}', 'settled')");
+        if allowed {
+            assert_eq!(server.sql(&settle), "completed");
+        } else {
+            server.sql(&format!(
+                "DO $$ BEGIN PERFORM onlyonce.settle('{token}', 200, '{{}}', 'x'); RAISE 'it settled'; \
+                 EXCEPTION WHEN SQLSTATE 'OO002' THEN NULL; END $$"
+            ));
+        }
+        upstream.release();
+        let first = running.await.unwrap();
+        let again = gateway.send(&Request::pay(&key)).await;
+        assert_eq!(again.header(REPLAYED), Some("true"));
+        assert_eq!((first.status, &first.body), (again.status, &again.body));
+        assert_eq!(first.text() == "settled", allowed);
+    }
+}
+
+/// Goal: a key that an application's table refers to can be reaped; by the functions and by a gateway.
+///
+/// Method: a payment that refers to its key, `ON DELETE SET NULL`; everything is past its time.
+/// Evidence: the key is gone, the payment is there, and refers to nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn reaped_under_a_foreign_key() {
+    let server = database();
+    let (_, rest) = GUIDE.split_once("ALTER TABLE payments ADD").unwrap();
+    let alter = rest.split_once("```").unwrap().0;
+    server.sql(&format!("ALTER TABLE payments ADD{alter}"));
+    for key in ["one", "two"] {
+        server.sql(&format!(
+            "DO $$ DECLARE token text; BEGIN \
+             SELECT attempt_token INTO token FROM onlyonce.reserve('app', '{key}', tombstone_ttl => '0 s'); \
+             INSERT INTO payments (key, key_id) VALUES ('{key}', left(token, 32)::uuid); \
+             PERFORM onlyonce.complete(token, 200, '{{}}', 'done', ttl => '0 s'); END $$"
+        ));
+        assert_eq!(
+            server.sql("SELECT count(*) FROM payments WHERE key_id IS NOT NULL"),
+            "1"
+        );
+        if key == "one" {
+            assert_eq!(server.sql("SELECT onlyonce.reap()"), "1");
+            assert_eq!(server.sql("SELECT onlyonce.reap()"), "0");
+            assert_eq!(server.sql("SELECT onlyonce.reap()"), "1");
+        } else {
+            let upstream = Upstream::start();
+            let setup = Setup::with("")
+                .store(&server.url())
+                .workers("reap_every: 50ms");
+            let _gateway = setup.start(&upstream).await;
+            eventually("the gateway to reap it", async || {
+                (server.sql("SELECT count(*) FROM onlyonce.readable_keys") == "0").then_some(())
+            })
+            .await;
+        }
+        assert_eq!(
+            server.sql("SELECT count(*) FROM payments WHERE key_id IS NULL"),
+            if key == "one" { "1" } else { "2" }
+        );
+    }
+}
