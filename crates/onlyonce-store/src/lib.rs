@@ -56,6 +56,9 @@ pub use transactional::TransactionalStore;
 /// How many settled ids a slow listener may fall behind before it has to look for itself.
 pub const WAKEUP_BACKLOG: usize = 1_024;
 
+/// Bytes of a block's name.
+pub const MAX_BLOCK_NAME: usize = 56;
+
 /// What an acknowledged write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -390,7 +393,7 @@ pub trait Store: Send + Sync + 'static {
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError>;
 
     /// Keeps `bytes` under `name`, for ever, unless something is kept there; returns what is
-    /// (`conformance::blocks_are_kept`).
+    /// (`conformance::blocks_are_kept`). A name has at most [`MAX_BLOCK_NAME`] bytes.
     ///
     /// # Errors
     /// As [`insert_or_get`](Self::insert_or_get).

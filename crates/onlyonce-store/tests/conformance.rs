@@ -32,6 +32,9 @@ onlyonce_store::conformance!(pgbouncer, || async {
 });
 
 onlyonce_store::conformance!(mariadb, || async { mariadb_database().await });
+onlyonce_store::conformance!(sealed_mariadb, || async {
+    sealed(Arc::new(mariadb_database().await)).await
+});
 
 /// The store behind what compresses and encrypts.
 async fn sealed(store: Arc<dyn Store>) -> AtRest {

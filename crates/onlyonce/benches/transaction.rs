@@ -67,11 +67,16 @@ fn without(pool: PgPool) -> Subject {
 }
 
 async fn with_run(url: &str, pool: PgPool) -> Subject {
-    let store = PostgresStore::open(url, &PostgresOptions::default()).await.unwrap();
+    let store = PostgresStore::open(url, &PostgresOptions::default())
+        .await
+        .unwrap();
     let inside = store.transactions(pool);
     let engine = Engine::start(Arc::new(store), EngineOptions::default());
     let transactions = Transactions::new(engine, inside);
-    let operation = transactions.operation("pay", Policy::default()).await.unwrap();
+    let operation = transactions
+        .operation("pay", Policy::default())
+        .await
+        .unwrap();
     Arc::new(move |key| {
         let operation = operation.clone();
         async move {
@@ -93,9 +98,17 @@ fn statements(pool: PgPool, first: &'static str, second: &'static str) -> Subjec
     Arc::new(move |key| {
         let pool = pool.clone();
         async move {
-            let row = sqlx::query(first).bind(&key).fetch_one(&pool).await.unwrap();
+            let row = sqlx::query(first)
+                .bind(&key)
+                .fetch_one(&pool)
+                .await
+                .unwrap();
             let token: String = row.get(0);
-            sqlx::query(second).bind(token).execute(&pool).await.unwrap();
+            sqlx::query(second)
+                .bind(token)
+                .execute(&pool)
+                .await
+                .unwrap();
         }
         .boxed()
     })
@@ -173,6 +186,10 @@ async fn main() {
     println!("{:<30} {:>12} {:>6}", "", "operations/s", "ratio");
     for (index, (name, _)) in subjects.iter().enumerate() {
         let beside = medians[index / 2 * 2];
-        println!("{name:<30} {:>12.0} {:>6.2}", medians[index], medians[index] / beside);
+        println!(
+            "{name:<30} {:>12.0} {:>6.2}",
+            medians[index],
+            medians[index] / beside
+        );
     }
 }

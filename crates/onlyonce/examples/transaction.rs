@@ -24,7 +24,8 @@ async fn pay(State(app): App, key: Reservation, amount: String) -> Result<Answer
         Box::pin(async move {
             let insert = sqlx::query("INSERT INTO payments (amount) VALUES ($1) RETURNING id");
             let id: i64 = insert.bind(amount).fetch_one(&mut *tx).await?.try_get(0)?;
-            app.enqueue(tx, &Message::new("receipts", id.to_string())).await?;
+            app.enqueue(tx, &Message::new("receipts", id.to_string()))
+                .await?;
             Ok(Answer::new(StatusCode::CREATED, format!("payment {id}\n")))
         })
     });

@@ -42,8 +42,6 @@ pub use layer::{IdempotencyLayer, IdempotencyService, Identify, Identity};
 pub use onlyonce_core::{Policy, policy};
 pub use phases::Phases;
 pub use problem::Problem;
-pub use seam::{
-    DispatchGuard, FirstByteWithin, GuardFailed, NotSent, Outcome, Reservation,
-};
+pub use seam::{DispatchGuard, FirstByteWithin, GuardFailed, NotSent, Outcome, Reservation};
 pub use spool::Spool;
 pub use transaction::{Answer, Operation, Ran, RunError, Transactions};

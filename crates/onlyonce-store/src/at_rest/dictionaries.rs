@@ -274,7 +274,10 @@ fn name_of(id: DictionaryId) -> String {
 
 /// Where it stands which dictionary of a route was the `count`th.
 fn place_of(route: &str, count: u32) -> String {
-    format!("dictionary-of/{count}/{route}")
+    // A hash, since stores bound the names of blocks, and routes of libraries have any length.
+    let hash = digest(&SHA256, route.as_bytes());
+    let short = hash.as_ref()[..8].iter().map(|byte| format!("{byte:02x}"));
+    format!("dictionary-of/{count}/{}", short.collect::<String>())
 }
 
 #[cfg(test)]

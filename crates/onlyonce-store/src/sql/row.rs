@@ -21,10 +21,6 @@ use crate::{BoxError, JournalRow, Listed, StoreError, codec};
 pub(crate) const ROW_VERSION: i64 = 1;
 
 /// The columns of `keys` in the order in which [`read`] takes them, where a row has them as they are.
-#[allow(
-    dead_code,
-    reason = "PostgreSQL packs some of its columns; other servers do not"
-)]
 pub(crate) const COLUMNS: &str = "k.id, k.row_version, k.scope, k.key, k.route, k.method, k.path, \
      k.revision, k.state, k.attempt_id, k.fence, k.generation, k.fingerprint, k.recipe, k.caller, \
      k.tombstone_ttl, k.last_error, k.created_at, k.last_run_at, k.completed_at, k.expires_at, \

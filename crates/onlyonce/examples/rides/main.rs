@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The first argument is a file for SQLite or the URL of a PostgreSQL database. The provider is mocked
-//! in the same process, and loses its first answer, so that the first run stops half way and the second
-//! goes on: the charge stands in its ledger once.
+//! in the same process and fails once: it loses its answer, or what the fourth argument says. So the first
+//! run stops half way and the second goes on: the charge stands in its ledger once.
 
 mod provider;
 mod ride;
@@ -24,11 +24,16 @@ use provider::{Fault, Provider};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [database, ride, fare] = &arguments[..] else {
-        return Err("usage: rides DATABASE RIDE FARE".into());
+    let [database, ride, fare, rest @ ..] = &arguments[..] else {
+        return Err("usage: rides DATABASE RIDE FARE [before|after|error|decline]".into());
     };
     let provider = Provider::start().await?;
-    provider.fail_next(Fault::AfterCharge);
+    provider.fail_next(match rest.first().map(String::as_str) {
+        Some("before") => Fault::BeforeCharge,
+        Some("error") => Fault::ServerError,
+        Some("decline") => Fault::Decline,
+        _ => Fault::AfterCharge,
+    });
     let key = Key::parse(ride.as_bytes(), &KeyRules::default())?;
     let request = format!("{ride} {fare}");
     for _ in 0..2 {
