@@ -138,7 +138,7 @@ fn bytes_of(server: &Postgres, tables: &[&str]) -> u64 {
 async fn one_key(store: &dyn Store, number: u64) {
     let (route, body) = answer(number);
     let mut policy = Policy::default();
-    if number % EXPIRES == 0 {
+    if number.is_multiple_of(EXPIRES) {
         policy.ttl = Duration::from_millis(1);
         policy.tombstone_ttl = Duration::from_millis(1);
     }
