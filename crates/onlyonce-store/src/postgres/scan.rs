@@ -210,7 +210,11 @@ impl Scanners {
                 client,
             );
         }
-        let live = matches!(filter.state, Some(State::InProgress | State::Unknown));
+        if filter.dead_letters {
+            conditions.push("k.dead_letter".to_owned());
+        }
+        let live =
+            filter.dead_letters || matches!(filter.state, Some(State::InProgress | State::Unknown));
         // Those stand in the small table too, so that few among many are found at once.
         let from = if live {
             "onlyonce.live l JOIN onlyonce.keys k ON k.n = l.n"
