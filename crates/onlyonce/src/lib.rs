@@ -24,6 +24,7 @@ pub mod engine;
 pub mod layer;
 pub mod limits;
 pub mod problem;
+pub mod reconcile;
 pub mod seam;
 pub mod shadow;
 pub mod spool;

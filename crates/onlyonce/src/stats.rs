@@ -7,6 +7,11 @@ use metrics::{Counter, counter};
 /// Counts leases that lapsed, whoever noticed.
 pub(crate) const ZOMBIES: &str = "api_idempotency_zombie_key_total";
 
+/// Counts results from attempts that no longer own their key.
+pub const DUPLICATES: &str = "onlyonce_duplicate_execution_suspected_total";
+/// Counts clocks that jumped, of this machine or of the store.
+pub const CLOCK_JUMPS: &str = "onlyonce_clock_jumps_total";
+
 macro_rules! events {
     ($($(#[$doc:meta])* $event:ident $(=> $metric:literal)?,)*) => {
         /// Something that a route counts.

@@ -8,10 +8,10 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use onlyonce::Engine;
+use onlyonce::{Engine, engine::Seen};
 use onlyonce_core::{
     Record, RecordId, State,
-    machine::{self, Looked, Negative, Resolution, Source},
+    machine::{self, About, Looked, Negative, Resolution, Source},
     record::Evidence,
 };
 use onlyonce_store::{Store, memory::MemoryStore};
@@ -86,7 +86,12 @@ pub fn resolve(shared: &Shared, node: &Node) {
     node.runtime.spawn(async move {
         // An operator is told why not; here nobody listens.
         let _ = engine
-            .resolve(record.id, Some(record.attempt_id), &resolution, reason)
+            .resolve(
+                record.id,
+                Seen::Attempt(record.attempt_id),
+                &resolution,
+                reason,
+            )
             .await;
     });
 }
@@ -134,7 +139,7 @@ pub fn webhook(shared: &Shared) {
         shared,
         &record,
         &evidence,
-        Source::Webhook(record.attempt_id),
+        Source::Webhook(About::Attempt(record.attempt_id)),
     );
 }
 
@@ -169,7 +174,7 @@ pub fn look(shared: &Shared) {
             }
             _ => {
                 let policy = shared.history.lock().setup.policy.clone();
-                write(shared, &record, machine::look(&record, &policy));
+                write(shared, &record, machine::look(&record, "nothing", &policy));
             }
         }
     }
