@@ -10,6 +10,7 @@
 mod connection;
 mod lookup;
 mod patience;
+mod webhook;
 mod who;
 
 use std::{borrow::Cow, sync::Arc};
@@ -28,6 +29,7 @@ use who::Who;
 use crate::{
     auth::{Auth, Found, Peer, Shown},
     config::{Config, Route},
+    provider::Provider,
     upstream::{Upstream, UpstreamError, UpstreamOptions},
 };
 
@@ -35,6 +37,7 @@ use crate::{
 pub(crate) struct Lane {
     pub(crate) route: Route,
     pub(crate) layer: IdempotencyLayer,
+    pub(crate) provider: Arc<Provider>,
     service: IdempotencyService<Upstream>,
 }
 
@@ -125,6 +128,9 @@ impl Edge {
         }
         if let Some(rest) = request.uri().path().strip_prefix(lookup::PREFIX) {
             let rest = rest.to_owned();
+            if let Some(route) = rest.strip_prefix("reconcile/") {
+                return webhook::answer(self, request, route).await;
+            }
             return lookup::answer(self, request, &rest).await;
         }
         // What the upstream takes for the same path must meet the same route.
@@ -210,6 +216,7 @@ async fn lane(route: &Route, engine: &Engine, before: Option<&Lane>) -> anyhow::
     let service = layer.layer(Upstream::new(options));
     Ok(Lane {
         route: route.clone(),
+        provider: Provider::new(route)?,
         layer,
         service,
     })

@@ -13,6 +13,8 @@ mod demo;
 mod edge;
 mod keys;
 mod migrate;
+mod provider;
+mod reconcile;
 mod reload;
 mod serve;
 #[cfg(test)]

@@ -14,12 +14,14 @@ use super::Admin;
 use crate::{clock::rfc3339, config::units::go_duration, edge::Lane};
 
 /// Counters that no route owns, and those that later parts of the program count.
-const DECLARED: [&str; 5] = [
+const DECLARED: [&str; 7] = [
     "api_idempotency_zombie_key_total",
     "api_idempotency_ttl_pruned_total",
     "api_idempotency_reconcile_scheduled_total",
     "api_idempotency_reconcile_resolved_total",
     "api_idempotency_reconcile_failed_total",
+    onlyonce::stats::DUPLICATES,
+    onlyonce::stats::CLOCK_JUMPS,
 ];
 
 /// Declares at zero what has not happened yet.
@@ -123,6 +125,8 @@ pub(super) async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
             gauge!("onlyonce_keys", "state" => state.as_str()).set(count as f64);
         }
     }
+    // The gauges of dead letters and of the oldest unknown key; without an answer they stay.
+    let _ = inner.engine.census().await;
     gauge!("onlyonce_waiters").set(inner.engine.waiting() as f64);
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], inner.metrics.render())

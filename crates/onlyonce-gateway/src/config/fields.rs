@@ -5,10 +5,12 @@
 //! `docs/reference/config.md`.
 
 mod auth;
+mod reconcile;
 mod routes;
 mod top;
 
 pub(super) use auth::{API_KEY, AUTH, EXTERNAL, JWT, TRUSTED_HEADER};
+pub(super) use reconcile::{COMPLETE, OUTCOME, QUERY, RECONCILE, WEBHOOK, WHEN};
 pub(super) use routes::{BACKEND, FINGERPRINT, IDEMPOTENCY, LIMITS, ROUTE};
 pub(super) use top::{ADMIN, STORE, TOP, WORKERS};
 
@@ -50,6 +52,10 @@ pub(super) enum Kind {
     Words(&'static [&'static str]),
     List(Item),
     Section(&'static Schema),
+    /// One of these words, or a section.
+    WordsOrSection(&'static [&'static str], &'static Schema),
+    /// A mapping of any names to text.
+    Map,
     /// A list of them.
     Sections(&'static Schema),
     /// Nothing yet: it is refused.
@@ -59,11 +65,13 @@ pub(super) enum Kind {
 /// What a list holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Item {
+    AnyStatuses,
     Headers,
     Methods,
     Networks,
     Pointers,
     Statuses,
+    Texts,
 }
 
 const fn field(
@@ -119,7 +127,11 @@ impl Kind {
                 let ticked: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
                 ticked.join(", ")
             }
+            Self::WordsOrSection(words, _) => format!("`{}` or section", words.join("`, `")),
+            Self::Map => "mapping".to_owned(),
             Self::List(item) => match item {
+                Item::AnyStatuses => "list of statuses".to_owned(),
+                Item::Texts => "list of texts".to_owned(),
                 Item::Headers => "list of headers".to_owned(),
                 Item::Methods => "list of methods".to_owned(),
                 Item::Networks => "list of address blocks".to_owned(),
@@ -134,7 +146,7 @@ impl Kind {
 }
 
 /// Every section, the likeliest home of a stray field first.
-pub(super) const ALL: [&Schema; 14] = [
+pub(super) const ALL: [&Schema; 20] = [
     &IDEMPOTENCY,
     &ROUTE,
     &TOP,
@@ -149,6 +161,12 @@ pub(super) const ALL: [&Schema; 14] = [
     &TRUSTED_HEADER,
     &EXTERNAL,
     &API_KEY,
+    &RECONCILE,
+    &QUERY,
+    &OUTCOME,
+    &WHEN,
+    &COMPLETE,
+    &WEBHOOK,
 ];
 
 /// The section that `field` belongs to.

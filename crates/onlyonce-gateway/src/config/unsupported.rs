@@ -6,7 +6,7 @@
 
 use super::{
     diagnostics::Report,
-    fields::{BACKEND, EXTERNAL, IDEMPOTENCY, JWT, STORE, Schema, TOP},
+    fields::{BACKEND, EXTERNAL, JWT, STORE, Schema, TOP},
     tree::Span,
 };
 
@@ -26,7 +26,6 @@ const VALUES: &[(&Schema, &str, &str)] = &[
     (&JWT, "jwks_url", "https"),
     (&STORE, "url", "mysql"),
     (&STORE, "url", "redis"),
-    (&IDEMPOTENCY, "reconcile", "{ … }"),
 ];
 
 /// Whether `field` of `section` is still to come.

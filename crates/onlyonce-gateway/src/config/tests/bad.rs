@@ -230,10 +230,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
         "store: { encryption_key_env: K }",
         "1:10: `encryption_key_env`",
     ),
-    (
-        "idempotency: { reconcile: { after: 5s } }",
-        "1:16: `reconcile` other than `reconcile: operator`",
-    ),
 ];
 
 /// A whole `routes` section, and what is said about it.
