@@ -146,7 +146,10 @@ fn every_named_test_exists() {
             Some((_, name)) => name,
         };
         let text = read(&format!("{folder}{name}.rs"));
-        assert!(text.contains(&format!("fn {test}(")), "{file}.rs has no {test}");
+        assert!(
+            text.contains(&format!("fn {test}(")),
+            "{file}.rs has no {test}"
+        );
         named += 1;
     }
     assert!(named > 60, "{named} tests are named");

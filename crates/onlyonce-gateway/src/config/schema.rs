@@ -105,7 +105,10 @@ fn takes(kind: Kind) -> Value {
                 reference(&definition(section)),
             ],
         }),
-        Kind::Map => json!({ "type": "object" }),
+        Kind::Map => {
+            let value = json!({ "type": ["string", "integer", "number", "boolean"] });
+            json!({ "type": "object", "additionalProperties": value })
+        }
         Kind::Sections(section) => {
             json!({ "type": "array", "items": reference(&definition(section)) })
         }

@@ -30,8 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A way to the keys.
 pub(crate) enum Way {
-    /// A gateway's admin API, and the value of the `Authorization` header.
-    Gateway(Endpoint, Option<HeaderValue>),
+    /// A gateway's admin API, how it is spoken to, and the value of the `Authorization` header.
+    Gateway(Endpoint, Client, Option<HeaderValue>),
     /// The same addresses, on a store that is open here.
     Store(Router),
 }
@@ -59,7 +59,8 @@ impl Way {
             }
             _ => None,
         };
-        Ok(Ok(Self::Gateway(endpoint, token)))
+        let client = Client::new(PATIENCE, trusting(None)?);
+        Ok(Ok(Self::Gateway(endpoint, client, token)))
     }
 
     /// One request: its status, and its body, which is JSON.
@@ -71,7 +72,7 @@ impl Way {
     ) -> anyhow::Result<(StatusCode, Value)> {
         let bytes = body.map_or_else(Bytes::new, |body| body.to_string().into());
         let (status, bytes) = match self {
-            Self::Gateway(endpoint, token) => {
+            Self::Gateway(endpoint, client, token) => {
                 let (path, query) = match path.split_once('?') {
                     Some((path, query)) => (path, Some(query.to_owned())),
                     None => (path, None),
@@ -92,7 +93,6 @@ impl Way {
                     keys: Vec::new(),
                     body: bytes,
                 };
-                let client = Client::new(PATIENCE, trusting(None)?);
                 let exchange = client.send("admin", outgoing).await;
                 let answer = exchange.answer.map_err(|error| {
                     anyhow!("{}: {error}; is a gateway running there?", endpoint.shown())

@@ -69,7 +69,7 @@ impl Gateway {
             .args(["--admin", &admin])
             .env("ONLYONCE_ADMIN_TOKEN", TOKEN);
         // A hundred thousand rows take a while on a machine that has other things to do.
-        let output = tokio::time::timeout(ms(120_000), command.output()).await;
+        let output = tokio::time::timeout(ms(300_000), command.output()).await;
         let output = output.expect("the command's end").unwrap();
         let text = [output.stdout, output.stderr].concat();
         (
