@@ -61,10 +61,15 @@ impl Gateway {
 
     /// `onlyonce reconcile` against this gateway: its exit code and what it printed.
     pub(crate) async fn reconcile(&self, args: &[&str]) -> (i32, String) {
+        self.command("reconcile", args).await
+    }
+
+    async fn command(&self, command: &str, args: &[&str]) -> (i32, String) {
+        let name = command;
         let mut command = tokio::process::Command::new(binary());
         let admin = format!("http://{}", self.admin_addr());
         command
-            .arg("reconcile")
+            .arg(name)
             .args(args)
             .args(["--admin", &admin])
             .env("ONLYONCE_ADMIN_TOKEN", TOKEN);
@@ -384,4 +389,65 @@ async fn a_retry_nudges_within_bounds() {
         "a quarter of the next pause stands"
     );
     assert!(gateway.dead_letters().await.is_empty());
+}
+
+/// Goal: a dead letter is found, understood and settled at a terminal.
+///
+/// Method: a query in the wrong place makes two dead letters; they are listed, counted by a dry run, one is
+/// resolved by the provider's own answer and the other by hand.
+/// Evidence: exit codes, what is printed, and the answers that retries get.
+#[tokio::test]
+async fn dead_letters_at_a_terminal() {
+    let provider = Provider::start(|_| Part::PayAndHangUp).await;
+    provider.always_says(Some((404, "")));
+    let gateway = gateway(&provider, QUERY, FAST).await;
+    for key in ["one", "two"] {
+        gateway.send(&Request::pay(key)).await.expect(502);
+        gateway.until_dead_letter(key).await;
+    }
+    let (code, said) = gateway.command("keys", &["dead-letters"]).await;
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(said.matches("never found").count(), 2, "{said}");
+    let all = [
+        "resolve-dead-letters",
+        "--route",
+        "r",
+        "--outcome",
+        "failed_retryable",
+    ];
+    let dry: Vec<&str> = all.into_iter().chain(["--reason", "checked"]).collect();
+    let (code, said) = gateway.command("keys", &dry).await;
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("2 would be resolved"), "{said}");
+    assert_eq!(gateway.count_in_state("unknown").await, 2);
+
+    provider.always_says(None);
+    let resolve = [
+        "resolve",
+        "--key",
+        "one",
+        "--outcome",
+        "completed",
+        "--reason",
+        "asked",
+    ];
+    let (code, said) = gateway.command("keys", &resolve).await;
+    assert_eq!(code, 2, "an answer is needed: {said}");
+    let asked: Vec<&str> = resolve.into_iter().chain(["--from-provider"]).collect();
+    let (code, said) = gateway.command("keys", &asked).await;
+    assert_eq!(code, 0, "{said}");
+    let replay = gateway.send(&Request::pay("one")).await.expect(201);
+    assert_eq!(replay.json()["status"], "succeeded");
+    let stale: Vec<&str> = ["resolve", "--key", "two", "--outcome", "failed_retryable"]
+        .into_iter()
+        .chain(["--reason", "checked", "--revision", "1"])
+        .collect();
+    let (code, said) = gateway.command("keys", &stale).await;
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("has changed since"), "{said}");
+    let real: Vec<&str> = dry.iter().copied().chain(["--yes"]).collect();
+    let (code, said) = gateway.command("keys", &real).await;
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("1 of 1 resolved"), "{said}");
+    assert_eq!(gateway.state("two").await, "failed_retryable");
 }

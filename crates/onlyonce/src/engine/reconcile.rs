@@ -302,7 +302,7 @@ impl Engine {
         for (event, actor) in events {
             match event {
                 JournalEvent::BecameUnknown | JournalEvent::LeaseLapsed
-                    if record.times.reconcile_after.is_some() =>
+                    if self.policy(&record.route).reconcile.is_some() =>
                 {
                     count("api_idempotency_reconcile_scheduled_total");
                 }
