@@ -13,6 +13,8 @@
     reason = "these are tests"
 )]
 
+mod writers;
+
 use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -27,6 +29,7 @@ use onlyonce_core::{
 };
 
 use crate::{Filter, Inserted, Store, StoreError, Swapped};
+pub use writers::writers_at_once;
 
 /// Writes a test for every case, in a module of that name.
 #[macro_export]
@@ -61,6 +64,7 @@ macro_rules! conformance {
                 recipes_are_kept,
                 swaps_wake,
                 scopes_do_not_meet,
+                writers_at_once,
             );
         }
     };
