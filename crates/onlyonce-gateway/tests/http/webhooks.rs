@@ -30,8 +30,7 @@ fn setup(scheme: &str) -> Setup {
 }
 
 fn now() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    i64::try_from(since.unwrap().as_secs()).unwrap()
+    onlyonce_store::clock::StoreClock::system().now().0 / 1_000
 }
 
 fn event(kind: &str, key: &str, at: i64) -> String {
