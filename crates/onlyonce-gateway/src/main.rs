@@ -10,15 +10,20 @@ mod cli;
 mod clock;
 mod config;
 mod demo;
+#[cfg(test)]
+mod deployed;
 mod edge;
 mod keys;
 mod migrate;
+mod outbound;
 mod provider;
 mod reconcile;
 mod reload;
 mod serve;
 #[cfg(test)]
 mod soak;
+mod telemetry;
+mod tls;
 mod upstream;
 mod verify;
 

@@ -178,7 +178,7 @@ impl Clocks {
         let now = self.clock.moment();
         let mut jumped = |whose: &str, jump: Duration| {
             if jump > MAX_CLOCK_JUMP {
-                metrics::counter!(crate::stats::CLOCK_JUMPS).increment(1);
+                crate::stats::Background::ClockJump.count(1);
                 tracing::error!(
                     ?jump,
                     whose,

@@ -8,11 +8,13 @@ mod auth;
 mod reconcile;
 mod routes;
 mod top;
+mod traffic;
 
 pub(super) use auth::{API_KEY, AUTH, EXTERNAL, JWT, TRUSTED_HEADER};
 pub(super) use reconcile::{COMPLETE, OUTCOME, QUERY, RECONCILE, WEBHOOK, WHEN};
 pub(super) use routes::{BACKEND, FINGERPRINT, IDEMPOTENCY, LIMITS, ROUTE};
 pub(super) use top::{ADMIN, STORE, TOP, WORKERS};
+pub(super) use traffic::{FORWARDED, TLS};
 
 /// A section: how messages name it, and its fields.
 #[derive(Debug)]
@@ -146,7 +148,7 @@ impl Kind {
 }
 
 /// Every section, the likeliest home of a stray field first.
-pub(super) const ALL: [&Schema; 20] = [
+pub(super) const ALL: [&Schema; 22] = [
     &IDEMPOTENCY,
     &ROUTE,
     &TOP,
@@ -167,6 +169,8 @@ pub(super) const ALL: [&Schema; 20] = [
     &WHEN,
     &COMPLETE,
     &WEBHOOK,
+    &TLS,
+    &FORWARDED,
 ];
 
 /// The section that `field` belongs to.

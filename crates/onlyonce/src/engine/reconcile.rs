@@ -11,7 +11,10 @@ use onlyonce_core::{
 use onlyonce_store::{Filter, JournalRow, Reply, StoreError, Swapped};
 
 use super::{Engine, MAX_ROUNDS};
-use crate::reconcile::{Answer, Ask, Judged, Told};
+use crate::{
+    reconcile::{Answer, Ask, Judged, Told},
+    stats::{Amount, Background},
+};
 
 /// Unknown keys that a census looks at: as many pages of as many.
 const CENSUS_PAGES: usize = 20;
@@ -277,8 +280,8 @@ impl Engine {
                 break;
             }
         }
-        metrics::gauge!("onlyonce_dead_letters").set(census.dead_letters as f64);
-        metrics::gauge!("onlyonce_unknown_age_seconds").set(census.oldest.as_secs_f64());
+        Amount::DeadLetters.set(census.dead_letters);
+        Amount::UnknownAge.set(census.oldest.as_secs());
         Ok(census)
     }
 
@@ -297,24 +300,25 @@ impl Engine {
 
     /// Counts what a write says about the way out of unknown, and raises the alarms.
     pub(super) fn observe(&self, record: &Record, events: &[(JournalEvent, Actor)]) {
-        let route = || record.route.to_string();
-        let count = |name: &'static str| metrics::counter!(name, "route" => route()).increment(1);
         for (event, actor) in events {
             match event {
                 JournalEvent::BecameUnknown | JournalEvent::LeaseLapsed
                     if self.policy(&record.route).reconcile.is_some() =>
                 {
-                    count("api_idempotency_reconcile_scheduled_total");
+                    Background::ReconcileScheduled.count(1);
                 }
-                JournalEvent::Reconciled => count("api_idempotency_reconcile_resolved_total"),
+                JournalEvent::Reconciled => Background::ReconcileResolved.count(1),
                 JournalEvent::DeadLettered => {
-                    count("api_idempotency_reconcile_failed_total");
+                    Background::ReconcileFailed.count(1);
                     let key = self.secret().key_tag(&record.key);
                     tracing::error!(%key, route = %record.route, id = %record.id,
                         "dead_letters: a person has to say what became of a key");
                 }
                 JournalEvent::ReleaseWasWrong if *actor == Actor::Reconciler => {
-                    count("onlyonce_release_was_wrong_total");
+                    let client = record.scope.client_id().unwrap_or_default().to_owned();
+                    metrics::counter!("onlyonce_release_was_wrong_total",
+                        "route" => record.route.to_string(), "client" => client)
+                    .increment(1);
                     let key = self.secret().key_tag(&record.key);
                     tracing::error!(%key, route = %record.route,
                         "release_was_wrong: the provider says that a released key took effect");
