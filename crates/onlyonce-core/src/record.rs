@@ -259,6 +259,19 @@ pub enum Evidence {
     Completed(Arc<StoredResponse>),
     /// It left nothing behind.
     NotExecuted,
+    /// Both have been said, or something about an earlier attempt: it proves nothing, and a person
+    /// has to look.
+    Contradictory,
+}
+
+impl Evidence {
+    /// Whether the two cannot both be true, or one of them is worth nothing.
+    pub fn contradicts(&self, other: &Self) -> bool {
+        !matches!(
+            (self, other),
+            (Self::Completed(_), Self::Completed(_)) | (Self::NotExecuted, Self::NotExecuted)
+        )
+    }
 }
 
 /// The time fields of a record. `T` is [`Option<Timestamp>`] in a record and [`Stamp`] in a draft.
@@ -416,6 +429,12 @@ pub enum JournalEvent {
     EvidenceKept,
     /// The provider's answer decided nothing.
     Inconclusive,
+    /// The provider does not know the key, and that does not release it yet.
+    NegativeAnswer,
+    /// A provider's webhook was taken; it is not taken again.
+    WebhookTaken,
+    /// A route's query, under this configuration, has found a key.
+    QueryProven,
     /// A person has to look at it.
     DeadLettered,
     /// An operator settled the key.
@@ -430,7 +449,7 @@ pub enum JournalEvent {
 
 impl JournalEvent {
     /// Every value, for the documents and for decoders.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 19] = [
         Self::ExecutedAgain,
         Self::ExecutedAfterExpiry,
         Self::Released,
@@ -442,6 +461,9 @@ impl JournalEvent {
         Self::Reconciled,
         Self::EvidenceKept,
         Self::Inconclusive,
+        Self::NegativeAnswer,
+        Self::WebhookTaken,
+        Self::QueryProven,
         Self::DeadLettered,
         Self::Resolved,
         Self::Extended,
@@ -463,6 +485,9 @@ impl JournalEvent {
             Self::Reconciled => "reconciled",
             Self::EvidenceKept => "evidence_kept",
             Self::Inconclusive => "inconclusive",
+            Self::NegativeAnswer => "negative_answer",
+            Self::WebhookTaken => "webhook_taken",
+            Self::QueryProven => "query_proven",
             Self::DeadLettered => "dead_lettered",
             Self::Resolved => "resolved",
             Self::Extended => "extended",

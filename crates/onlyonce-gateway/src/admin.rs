@@ -1,5 +1,6 @@
 //! The admin API, on a listener of its own. Everything but `/healthz` and `/readyz` needs the token.
 
+mod dead_letters;
 mod keys;
 mod listener;
 mod openapi;
@@ -81,7 +82,7 @@ impl Admin {
         stopping: watch::Receiver<bool>,
     ) -> Self {
         let config = current.config();
-        let desk = Desk::new(engine.clone(), config.admin.mask_keys);
+        let desk = Desk::new(engine.clone(), current.clone(), config.admin.mask_keys);
         Self(Arc::new(Inner {
             tokens: RwLock::new(Tokens::from_environment(&config)),
             current,

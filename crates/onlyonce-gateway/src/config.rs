@@ -16,6 +16,7 @@ mod fields;
 mod interpolate;
 mod lower;
 mod options;
+mod reconcile;
 mod routes;
 mod rules;
 mod scalar;
@@ -32,6 +33,7 @@ use std::{
     fs, io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -46,6 +48,7 @@ pub(crate) use auth::{
 };
 pub(crate) use backend::Backend;
 pub(crate) use diagnostics::{Diagnostic, Diagnostics};
+pub(crate) use reconcile::{QueryConfig, ReconcileConfig, Scheme, WebhookConfig};
 pub(crate) use store::StoreUrl;
 pub(crate) use traffic::{Forwarded, ForwardedHeaders, TlsConfig};
 
@@ -210,6 +213,8 @@ pub(crate) struct Route {
     pub auth_optional: bool,
     /// Everything about keys.
     pub policy: Policy,
+    /// How it is found out what became of its unknown keys; `None` leaves that to people.
+    pub reconcile: Option<Arc<ReconcileConfig>>,
     /// `local` or `distributed`, as the admin API says it.
     pub mode_name: &'static str,
 }

@@ -22,6 +22,7 @@ const KIND_AT: usize = 3;
 
 const EVIDENCE_COMPLETED: u8 = 1;
 const EVIDENCE_NOT_EXECUTED: u8 = 2;
+const EVIDENCE_CONTRADICTORY: u8 = 3;
 
 /// A block that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -126,6 +127,7 @@ pub fn encode_evidence(evidence: &Evidence) -> Vec<u8> {
     let mut out = vec![EVIDENCE_VERSION];
     match evidence {
         Evidence::NotExecuted => out.push(EVIDENCE_NOT_EXECUTED),
+        Evidence::Contradictory => out.push(EVIDENCE_CONTRADICTORY),
         Evidence::Completed(response) => {
             out.push(EVIDENCE_COMPLETED);
             let head = encode_head(response);
@@ -150,6 +152,7 @@ pub fn decode_evidence(block: &[u8]) -> Result<Evidence, CodecError> {
     }
     let evidence = match reader.byte()? {
         EVIDENCE_NOT_EXECUTED => Evidence::NotExecuted,
+        EVIDENCE_CONTRADICTORY => Evidence::Contradictory,
         EVIDENCE_COMPLETED => {
             let head = reader.block()?;
             let body = match reader.0.is_empty() {
@@ -279,7 +282,8 @@ mod tests {
 
     #[test]
     fn evidence_comes_back_as_it_was() {
-        for evidence in [Evidence::NotExecuted, Evidence::Completed(sample().into())] {
+        let completed = Evidence::Completed(sample().into());
+        for evidence in [Evidence::NotExecuted, Evidence::Contradictory, completed] {
             assert_eq!(decode_evidence(&encode_evidence(&evidence)), Ok(evidence));
         }
     }

@@ -189,6 +189,8 @@ pub struct Filter {
     pub client: Option<String>,
     /// Only this key.
     pub key: Option<Key>,
+    /// Only what waits for a person (`conformance::dead_letters_are_listed`).
+    pub dead_letters: bool,
 }
 
 impl Filter {
@@ -200,13 +202,11 @@ impl Filter {
                 .as_deref()
                 .is_none_or(|route| &*record.route == route)
             && self.key.as_ref().is_none_or(|key| record.key == *key)
-            && self.client.as_deref().is_none_or(|client| {
-                let scope = record.scope.as_str();
-                let name = scope
-                    .strip_prefix("client:")
-                    .or_else(|| scope.split_once("/client:").map(|(_, name)| name));
-                name == Some(client)
-            })
+            && (record.dead_letter || !self.dead_letters)
+            && self
+                .client
+                .as_deref()
+                .is_none_or(|client| record.scope.client_id() == Some(client))
     }
 }
 

@@ -9,13 +9,14 @@ mod attempt;
 mod attempt_ids;
 mod breaker;
 mod operate;
+mod reconcile;
 mod resume;
 mod room;
 mod wait;
 mod waiters;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -24,10 +25,11 @@ use std::{
 };
 
 use onlyonce_core::{
-    AttemptId, CallerMark, Policy, Recipe, RecipeId, Record, Scope, ScopeHasher, Secret, Timestamp,
+    AttemptId, CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, ScopeHasher, Secret,
+    Timestamp,
     machine::{self, Admission, Refusal},
     policy::OnInFlight,
-    record::{Change, Revision, StoredResponse},
+    record::{Actor, Change, JournalEvent, Revision, StoredResponse},
 };
 use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped, failpoint};
 use parking_lot::{Mutex, RwLock};
@@ -36,7 +38,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 pub use arrival::Arrival;
 pub use attempt::{Attempt, Began, Ended, Kept};
 pub use attempt_ids::AttemptIds;
-pub use operate::OperateError;
+pub use operate::{OperateError, Seen};
+pub use reconcile::{Census, Taken};
 pub use wait::Woken;
 
 use crate::{
@@ -137,6 +140,8 @@ struct Inner {
     waiters: Waiters,
     policies: RwLock<HashMap<Arc<str>, Arc<Policy>>>,
     recipes: Mutex<HashMap<RecipeId, Arc<Recipe>>>,
+    /// Questions to providers that have been seen to find a key.
+    proven: Mutex<HashSet<RecordId>>,
     running: AtomicUsize,
     /// Tells whoever waits for it that nothing is running any more.
     idle: Notify,
@@ -192,6 +197,7 @@ impl Engine {
             waiters,
             policies: RwLock::default(),
             recipes: Mutex::default(),
+            proven: Mutex::default(),
             running: AtomicUsize::new(0),
             idle: Notify::new(),
             derived: RwLock::default(),
@@ -479,11 +485,24 @@ impl Engine {
     }
 
     async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
-        within(
+        let events: Vec<(JournalEvent, Actor)> = change
+            .journal
+            .iter()
+            .map(|entry| (entry.event, entry.actor.clone()))
+            .collect();
+        let swapped = within(
             self.0.options.store_timeout,
             self.0.store.swap(expected, change),
         )
-        .await
+        .await;
+        if let Ok(Reply {
+            value: Swapped::Done(record),
+            ..
+        }) = &swapped
+        {
+            self.observe(record, &events);
+        }
+        swapped
     }
 
     async fn swap_twice(

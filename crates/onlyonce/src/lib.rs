@@ -29,6 +29,7 @@ pub mod limits;
 pub mod outbox;
 pub mod phases;
 pub mod problem;
+pub mod reconcile;
 pub mod seam;
 pub mod shadow;
 pub mod spool;

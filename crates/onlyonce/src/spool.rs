@@ -289,6 +289,7 @@ fn decode(bytes: &[u8]) -> io::Result<(u32, String, Settlement)> {
         Evidence::NotExecuted => Settlement::Release(
             LastError::from_word(&word).ok_or_else(|| damaged("it holds an unknown word"))?,
         ),
+        Evidence::Contradictory => return Err(damaged("no attempt ends in contradiction")),
     };
     Ok((fence, route, settlement))
 }

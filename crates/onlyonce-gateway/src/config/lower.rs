@@ -19,6 +19,7 @@ use super::{
     fields::{ADMIN, IDEMPOTENCY, STORE, TOP, WORKERS},
     interpolate,
     options::{ANY, SOME, Stated},
+    reconcile::StatedReconcile,
     routes::{self, WrittenRoute},
     rules::{self, Ruled, Surroundings},
     section::Section,
@@ -89,6 +90,8 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
             if policy.key_scope.is_none() && top.says("auth") {
                 policy.key_scope = Some(KeyScope::PerClient);
             }
+            policy.reconcile =
+                looked_into(route, &global).map(|stated| stated.config.policy.clone());
             policy
         })
         .collect();
@@ -102,7 +105,9 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
 
     let mode_name = store.url.mode_name();
     let routes = written.into_iter().zip(policies).map(|(written, policy)| {
+        let reconcile = looked_into(&written, &global).map(|stated| stated.config.clone().into());
         Some(Route {
+            reconcile,
             id: written.id?,
             path: written.path?,
             methods: written.methods,
@@ -144,6 +149,17 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
         allow_scope_change,
         warnings: Vec::new(),
     })
+}
+
+/// How unknown outcomes of a route are looked into: as it says itself, or as all of them are.
+pub(super) fn looked_into<'a>(
+    route: &'a WrittenRoute<'_>,
+    global: &'a Stated<'_>,
+) -> Option<&'a StatedReconcile> {
+    match route.stated.says("reconcile") {
+        true => route.stated.reconcile.as_ref(),
+        false => global.reconcile.as_ref(),
+    }
 }
 
 fn max_header_bytes(top: &Section<'_>, report: &mut Report<'_>) -> usize {

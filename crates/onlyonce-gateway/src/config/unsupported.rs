@@ -6,7 +6,7 @@
 
 use super::{
     diagnostics::Report,
-    fields::{IDEMPOTENCY, STORE, Schema, TOP},
+    fields::{STORE, Schema, TOP},
     tree::Span,
 };
 
@@ -14,10 +14,7 @@ use super::{
 const FIELDS: &[(&Schema, &str)] = &[(&TOP, "redis"), (&STORE, "cache")];
 
 /// Values of fields that are supported otherwise; a URL counts by its scheme.
-const VALUES: &[(&Schema, &str, &str)] = &[
-    (&STORE, "url", "redis"),
-    (&IDEMPOTENCY, "reconcile", "{ … }"),
-];
+const VALUES: &[(&Schema, &str, &str)] = &[(&STORE, "url", "redis")];
 
 /// Whether `field` of `section` is still to come.
 pub(super) fn field(section: &Schema, field: &str) -> bool {

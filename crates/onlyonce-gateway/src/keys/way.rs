@@ -7,7 +7,7 @@ use axum::{Router, body::Body};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
-use onlyonce::{Engine, EngineOptions};
+use onlyonce::{Engine, EngineOptions, reconcile::Nobody};
 use onlyonce_store::{
     Store,
     at_rest::Compression,
@@ -26,21 +26,21 @@ use crate::{
 };
 
 /// The admin API of a gateway with the default options.
-pub(super) const DEFAULT_ADMIN: &str = "http://127.0.0.1:9090";
+pub(crate) const DEFAULT_ADMIN: &str = "http://127.0.0.1:9090";
 /// How long a gateway may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A way to the keys.
-pub(super) enum Way {
-    /// A gateway's admin API, and the value of the `Authorization` header.
-    Gateway(Endpoint, Option<HeaderValue>),
+pub(crate) enum Way {
+    /// A gateway's admin API, how it is spoken to, and the value of the `Authorization` header.
+    Gateway(Endpoint, Client, Option<HeaderValue>),
     /// The same addresses, on a store that is open here.
     Store(Router),
 }
 
 impl Way {
     /// Opens the store if there is one, otherwise only reads the URL. The inner error is one of usage.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         admin: &str,
         store: Option<&str>,
         key_env: &str,
@@ -62,11 +62,12 @@ impl Way {
             }
             _ => None,
         };
-        Ok(Ok(Self::Gateway(endpoint, token)))
+        let client = Client::new(PATIENCE, trusting(None)?);
+        Ok(Ok(Self::Gateway(endpoint, client, token)))
     }
 
     /// One request: its status, and its body, which is JSON.
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &self,
         method: Method,
         path: &str,
@@ -74,7 +75,7 @@ impl Way {
     ) -> anyhow::Result<(StatusCode, Value)> {
         let bytes = body.map_or_else(Bytes::new, |body| body.to_string().into());
         let (status, bytes) = match self {
-            Self::Gateway(endpoint, token) => {
+            Self::Gateway(endpoint, client, token) => {
                 let (path, query) = match path.split_once('?') {
                     Some((path, query)) => (path, Some(query.to_owned())),
                     None => (path, None),
@@ -95,7 +96,6 @@ impl Way {
                     keys: Vec::new(),
                     body: bytes,
                 };
-                let client = Client::new(PATIENCE, trusting(None)?);
                 let exchange = client.send("admin", outgoing).await;
                 let answer = exchange.answer.map_err(|error| {
                     anyhow!("{}: {error}; is a gateway running there?", endpoint.shown())
@@ -176,5 +176,7 @@ async fn open_store(
     let key_env = std::env::var_os(key_env).is_some().then_some(key_env);
     let store = crate::serve::sealed(store, key_env, Compression::default()).await?;
     let engine = Engine::start(store, EngineOptions::default());
-    Ok(Ok(Way::Store(Desk::new(engine, false).router())))
+    Ok(Ok(Way::Store(
+        Desk::new(engine, Arc::new(Nobody), false).router(),
+    )))
 }

@@ -208,8 +208,15 @@ impl Scanners {
                 literal(format!("/client:{client}"))
             ));
         }
+        if filter.dead_letters {
+            also("k.dead_letter = 1".to_owned());
+        }
         // Few among many are found at once by the index of those that live.
         let index = match filter.state {
+            None if filter.dead_letters => {
+                also("k.is_live = 1".to_owned());
+                "FORCE INDEX (keys_that_live)"
+            }
             Some(State::InProgress | State::Unknown) => {
                 also("k.is_live = 1".to_owned());
                 "FORCE INDEX (keys_that_live)"

@@ -189,6 +189,9 @@ impl Scanners {
                 client,
             );
         }
+        if filter.dead_letters {
+            conditions.push("k.dead_letter".to_owned());
+        }
         let conditions = conditions.join(" AND ");
         let of = |table: &str| {
             format!(
@@ -198,6 +201,7 @@ impl Scanners {
         };
         // Some states stand in the small table alone, so that few among many are found at once.
         let sql = match filter.state {
+            _ if filter.dead_letters => of("live"),
             Some(State::InProgress | State::Unknown) => of("live"),
             _ => format!(
                 "{} UNION ALL {} ORDER BY n DESC LIMIT $2",

@@ -212,7 +212,10 @@ pub(super) fn list(
             client.clone(),
         );
     }
-    if matches!(filter.state, Some(State::InProgress | State::Unknown)) {
+    if filter.dead_letters {
+        conditions.push("dead_letter".to_owned());
+    }
+    if filter.dead_letters || matches!(filter.state, Some(State::InProgress | State::Unknown)) {
         // They stand in the small table too, so that few among many are found at once.
         conditions.push("n IN (SELECT n FROM live)".to_owned());
     }

@@ -320,6 +320,7 @@ impl Attempt {
             attempt = entry.attempt,
             "duplicate_execution_suspected: a result arrived from an attempt that does not own its key"
         );
+        crate::stats::Background::DuplicateSuspected.count(1);
         let mut pause = FIRST_PAUSE;
         for _ in 0..NOTE_TRIES {
             failpoint!("engine.note.before");

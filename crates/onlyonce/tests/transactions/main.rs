@@ -16,7 +16,7 @@ use std::{
 
 use futures_util::future::join_all;
 use http::StatusCode;
-use onlyonce::{Answer, Policy, Ran, RunError, policy::OnInFlight};
+use onlyonce::{Answer, Policy, Ran, RunError, engine::Seen, policy::OnInFlight};
 use onlyonce_core::{Key, Scope, machine::Resolution};
 use onlyonce_store::{
     fault_proxy::FaultProxy,
@@ -284,7 +284,7 @@ async fn an_attempt_that_lost_its_key_commits_nothing() {
     let id = engine.secret().record_id("global", &key("k"));
     let resolution = Resolution::FailedRetryable;
     engine
-        .resolve(id, None, &resolution, "seen to")
+        .resolve(id, Seen::AsItIs, &resolution, "seen to")
         .await
         .unwrap();
     let transactions = place.transactions.clone();

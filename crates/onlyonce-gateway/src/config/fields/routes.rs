@@ -309,9 +309,10 @@ pub(in crate::config) const IDEMPOTENCY: Schema = Schema {
         ),
         field(
             "reconcile",
-            Words(&["operator"]),
+            WordsOrSection(&["operator"], &super::RECONCILE),
             "",
-            "says that a person looks into unknown outcomes; `payments` demands it",
+            "how [unknown outcomes are looked into](#reconcile); `operator` says that a person does. \
+             `payments` demands one of them",
         ),
         field(
             "shadow",

@@ -266,7 +266,7 @@ pub(in crate::config) const WORKERS: Schema = Schema {
             "reconcile_every",
             Duration,
             "`5s`",
-            "accepted; has no effect yet",
+            "how often unknown outcomes are looked into",
         ),
         field(
             "deliver_every",

@@ -232,10 +232,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("redis: { address: \"localhost:6379\" }", "1:1: `redis`"),
     ("store: { url: \"redis://db/0\" }", "1:15: a redis store"),
     ("store: { cache: \"redis://db\" }", "1:10: `cache`"),
-    (
-        "idempotency: { reconcile: { after: 5s } }",
-        "1:16: `reconcile` other than `reconcile: operator`",
-    ),
 ];
 
 /// A whole `routes` section, and what is said about it.
