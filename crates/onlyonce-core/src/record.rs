@@ -416,11 +416,13 @@ pub enum JournalEvent {
     Forgotten,
     /// The key expired.
     Expired,
+    /// An operator looked at the stored answer.
+    ResponseShown,
 }
 
 impl JournalEvent {
     /// Every value, for the documents and for decoders.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::ExecutedAgain,
         Self::ExecutedAfterExpiry,
         Self::Released,
@@ -437,6 +439,7 @@ impl JournalEvent {
         Self::Extended,
         Self::Forgotten,
         Self::Expired,
+        Self::ResponseShown,
     ];
 
     /// The word for it.
@@ -458,6 +461,7 @@ impl JournalEvent {
             Self::Extended => "extended",
             Self::Forgotten => "forgotten",
             Self::Expired => "expired",
+            Self::ResponseShown => "response_shown",
         }
     }
 

@@ -25,13 +25,13 @@ use onlyonce_store::{Filter, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Refused, view::View};
+use super::{Refused, response, view::View};
 
 /// Rows of a page unless said otherwise, and at most.
 const DEFAULT_LIMIT: usize = 50;
 const MAX_LIMIT: usize = 500;
 
-type Answer = Result<Json<Value>, Refused>;
+pub(super) type Answer = Result<Json<Value>, Refused>;
 
 fn bad(detail: impl Into<String>) -> Refused {
     Refused::new(StatusCode::BAD_REQUEST, "bad_request", detail)
@@ -89,6 +89,7 @@ impl Desk {
             .route("/idempotency/keys/{id}", get(show).delete(forget))
             .route("/idempotency/keys/{id}/resolve", post(resolve))
             .route("/idempotency/keys/{id}/extend", post(extend))
+            .route("/idempotency/keys/{id}/response", post(response::reveal))
             .route("/audit", get(audit))
             .with_state(self)
     }
@@ -100,7 +101,11 @@ impl Desk {
         }
     }
 
-    async fn record(&self, id: &str) -> Result<Record, Refused> {
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(super) async fn record(&self, id: &str) -> Result<Record, Refused> {
         let id = parse_id(id)?;
         let found = self.engine.store().lookup(id).await?.value;
         found.ok_or_else(not_found)
@@ -173,6 +178,7 @@ async fn shown(desk: &Desk, record: &Record) -> Answer {
     let view = desk.view();
     let mut value = view.record(record);
     value["history"] = view.history(record, &journal);
+    value["waiters"] = desk.engine.waiting_for(record.id).into();
     Ok(Json(value))
 }
 
@@ -230,7 +236,7 @@ async fn resolve(State(desk): State<Desk>, Path(id): Path<String>, body: Bytes) 
     shown(&desk, &record).await
 }
 
-fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
+pub(super) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
     serde_json::from_slice(body).map_err(|error| {
         let place = format!("line {} column {}", error.line(), error.column());
         bad(format!(
