@@ -95,10 +95,17 @@ function Controls({ range, setRange, paused, toggle }) {
 function Decisions({ rows, from, until }) {
   const data = useMemo(() => [
     rows.map((row) => row.at),
-    ...DECIDED.map((_, index) => rows.map((row) => row.decided[index])),
+    ...DECIDED.map((_, index) => lifted(rows.map((row) => row.decided[index]), index > 1)),
   ], [rows, until]);
   return html`<${Plot} title="Requests per second by decision" series=${DECIDED} data=${data}
-    shown=${rate} from=${from} until=${until} />`;
+    shown=${rate} none=${rate(0)} whole from=${from} until=${until} />`;
+}
+
+/** What is rare is drawn only where it happens, so that it does not cover the others at zero. */
+function lifted(values, rare) {
+  if (!rare) return values;
+  const quiet = (index) => !values[index];
+  return values.map((value, index) => (quiet(index - 1) && quiet(index) && quiet(index + 1) ? null : value));
 }
 
 function Latency({ rows, latest, from, until }) {

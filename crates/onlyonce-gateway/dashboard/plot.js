@@ -3,22 +3,25 @@
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 import uPlot from "./vendor/uplot.js";
 import { colour, onTheme } from "./theme.js";
-import { count, rate, timeOfDay } from "./words.js";
+import { count, timeOfDay } from "./words.js";
 
-function axes(shown) {
+/** Steps of an axis of whole numbers. */
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6];
+
+function axes(shown, whole) {
   const grid = { stroke: colour("line"), width: 1 };
   const common = { stroke: colour("quiet"), grid, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   return [
     { ...common, grid: { show: false }, space: 90, size: 30, values: (_, marks) => marks.map((at) => timeOfDay(at * 1000)) },
-    { ...common, size: 56, values: (_, marks) => marks.map((mark) => (shown === rate && Number.isInteger(mark) ? count(mark) : shown(mark))) },
+    { ...common, size: 56, incrs: whole ? WHOLE : undefined, values: (_, marks) => marks.map(whole ? count : shown) },
   ];
 }
 
 /**
  * `series` is a list of { name, label, colour, dash }, `data` uPlot's columns, `shown` how a value is
- * written, `from` and `until` the ends of the time axis in seconds.
+ * written, `none` what stands for a missing one, `from` and `until` the ends of the time axis in seconds.
  */
-export function Plot({ title, series, data, shown, from, until, height = 240, minTop = 1 }) {
+export function Plot({ title, series, data, shown, from, until, height = 240, minTop = 1, none = "–", whole = false }) {
   const box = useRef(null);
   const plot = useRef(null);
   const [at, setAt] = useState(null);
@@ -37,7 +40,7 @@ export function Plot({ title, series, data, shown, from, until, height = 240, mi
         x: { time: false, range: () => plot.current?.ends ?? [0, 1] },
         y: { range: (_, low, high) => [0, Math.max(minTop, (high ?? 0) * 1.15)] },
       },
-      axes: axes(shown),
+      axes: axes(shown, whole),
       series: [{}, ...series.map((one) => ({
         label: one.label,
         stroke: colour(one.colour),
@@ -76,7 +79,7 @@ export function Plot({ title, series, data, shown, from, until, height = 240, mi
   const index = at != null && at <= last ? at : last;
   const told = useMemo(() => series.map((one, number) => {
     const value = data[number + 1][last];
-    return `${one.label} ${value == null ? "none" : shown(value)}`;
+    return `${one.label} ${value == null ? none : shown(value)}`;
   }).join(", "), [data]);
 
   return html`<figure class="plot">
@@ -87,7 +90,7 @@ export function Plot({ title, series, data, shown, from, until, height = 240, mi
           aria-pressed=${!hidden[one.name]} title=${`Show or hide ${one.label}`}
           onClick=${() => setHidden({ ...hidden, [one.name]: !hidden[one.name] })}>
         <i class=${`swatch ${one.dash ? "dashed" : ""} fill-${one.colour}`} aria-hidden="true"></i>${one.label}
-        <b>${index >= 0 && data[number + 1][index] != null ? shown(data[number + 1][index]) : "–"}</b>
+        <b>${index >= 0 && data[number + 1][index] != null ? shown(data[number + 1][index]) : none}</b>
       </button>`)}
     </figcaption>
   </figure>`;
