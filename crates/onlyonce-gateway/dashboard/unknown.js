@@ -64,7 +64,7 @@ function List({ keys, chosen, toggle, setChosen, looked, setLooked, role }) {
       <td class="mono clip" title=${`${one.method} ${one.path}`}>${one.method} ${one.path}</td>
       <td class="mono clip" title=${one.scope}>${one.scope}</td>
       <td>${one.last_error ? html`<code>${one.last_error}</code>` : null}</td>
-      <td><button type="button" class="small" aria-expanded=${one.id === looked} onClick=${() => setLooked(one.id === looked ? null : one.id)}>Look</button></td>
+      <td><button type="button" class="small" aria-label=${`Look at ${one.key}`} aria-expanded=${one.id === looked} onClick=${() => setLooked(one.id === looked ? null : one.id)}>Look</button></td>
     </tr>`)}</tbody></table></div><//>`;
 }
 

@@ -150,10 +150,7 @@ pub(crate) async fn serve(admin: Admin, listener: TcpListener) {
         .route("/readyz", get(readyz))
         .route("/", get(files::index))
         .route("/assets/{*path}", get(files::asset))
-        .route(
-            "/session",
-            post(session::sign_in).delete(session::sign_out),
-        )
+        .route("/session", post(session::sign_in).delete(session::sign_out))
         .merge(guarded)
         .layer(middleware::from_fn(tidy))
         .layer(middleware::from_fn(files::guarded))

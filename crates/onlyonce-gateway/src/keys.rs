@@ -4,7 +4,7 @@
 //! on a store that this process opens. So an answer looks the same whichever way was taken.
 
 mod shown;
-mod way;
+pub(crate) mod way;
 
 use std::{path::PathBuf, process::ExitCode};
 

@@ -17,6 +17,7 @@ mod reload;
 mod serve;
 #[cfg(test)]
 mod soak;
+mod top;
 mod upstream;
 mod verify;
 

@@ -23,7 +23,8 @@ use std::{
 };
 
 use onlyonce_core::{
-    AttemptId, CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, ScopeHasher, Secret, Timestamp,
+    AttemptId, CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, ScopeHasher, Secret,
+    Timestamp,
     machine::{self, Admission, Refusal},
     policy::OnInFlight,
     record::{Change, Revision, StoredResponse},

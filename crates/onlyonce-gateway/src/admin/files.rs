@@ -60,10 +60,7 @@ pub(crate) fn file(path: &str, headers: &HeaderMap) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind(path)));
     // It may be kept, and is asked for each time: a new version is seen at once.
-    headers.insert(
-        header::CACHE_CONTROL,
-        HeaderValue::from_static("no-cache"),
-    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(header::ETAG, tag);
     response
 }
@@ -80,7 +77,10 @@ pub(crate) async fn guarded(request: Request, next: Next) -> Response {
 
 fn tag(file: &EmbeddedFile) -> HeaderValue {
     let hash = file.metadata.sha256_hash();
-    let hex: String = hash[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex: String = hash[..16]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     HeaderValue::try_from(format!("\"{hex}\"")).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
@@ -118,7 +118,10 @@ mod tests {
                 assert!(!text.contains("//"), "{name} names another host");
             }
             if !name.starts_with("vendor/") {
-                assert!(!text.contains("innerHTML"), "{name} builds markup from text");
+                assert!(
+                    !text.contains("innerHTML"),
+                    "{name} builds markup from text"
+                );
             }
         }
         assert!(pages >= 1);

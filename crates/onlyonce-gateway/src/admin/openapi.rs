@@ -161,7 +161,11 @@ fn change(id: &str, summary: &str, body: &str) -> Value {
 
 fn reveal() -> Value {
     let answer = content(reference("StoredAnswer"));
-    let mut reveal = operation("response", "The stored answer itself; it is audited", answer);
+    let mut reveal = operation(
+        "response",
+        "The stored answer itself; it is audited",
+        answer,
+    );
     reveal["requestBody"] = json!({
         "required": false,
         "content": { "application/json": { "schema": {
@@ -309,14 +313,23 @@ fn overview() -> Value {
     let objects = || json!({ "type": "array", "items": { "type": "object" } });
     let mut schema = object(vec![
         ("at", json!({ "type": "string", "format": "date-time" })),
-        ("status", json!({ "type": "string", "enum": ["ready", "unavailable", "stopping"] })),
+        (
+            "status",
+            json!({ "type": "string", "enum": ["ready", "unavailable", "stopping"] }),
+        ),
         ("store", json!({ "type": "object" })),
         ("config", json!({ "type": "object" })),
         ("protected_routes", json!({ "type": "integer" })),
-        ("shadow_routes", json!({ "type": "array", "items": { "type": "string" } })),
+        (
+            "shadow_routes",
+            json!({ "type": "array", "items": { "type": "string" } }),
+        ),
         ("routes", objects()),
         ("totals", decided()),
-        ("keys", json!({ "type": ["object", "null"], "description": "How many by state." })),
+        (
+            "keys",
+            json!({ "type": ["object", "null"], "description": "How many by state." }),
+        ),
         ("waiting", json!({ "type": "integer" })),
         ("executing", json!({ "type": "integer" })),
         ("workers", objects()),

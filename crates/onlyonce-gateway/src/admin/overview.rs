@@ -97,7 +97,10 @@ impl Overview {
 
     fn history(&self) -> Bytes {
         let rows: Vec<Value> = self.rows.lock().iter().map(Row::shown).collect();
-        event("history", &json!({ "columns": series::COLUMNS, "rows": rows }))
+        event(
+            "history",
+            &json!({ "columns": series::COLUMNS, "rows": rows }),
+        )
     }
 }
 

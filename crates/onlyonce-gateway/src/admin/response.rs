@@ -3,7 +3,11 @@
 //! Everywhere else only its status and its size are shown. Showing it is a change, to the audit, so a
 //! token that may only look does not get it.
 
-use axum::{Json, body::Bytes, extract::{Path, State}};
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{Path, State},
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::StatusCode;
 use onlyonce_core::{
@@ -42,7 +46,10 @@ pub(super) async fn reveal(
     };
     let reason = wish.reason.map(|reason| reason.trim().to_owned());
     let reason = reason.filter(|reason| !reason.is_empty());
-    if reason.as_ref().is_some_and(|reason| reason.len() > MAX_REASON) {
+    if reason
+        .as_ref()
+        .is_some_and(|reason| reason.len() > MAX_REASON)
+    {
         let detail = format!("`reason` is at most {MAX_REASON} bytes long.");
         return Err(Refused::new(StatusCode::BAD_REQUEST, "bad_request", detail));
     }
@@ -111,6 +118,10 @@ mod tests {
         let long = "\u{e9}".repeat(MAX_SHOWN).into_bytes();
         let long = shown_of([b"a".to_vec(), long].concat());
         assert_eq!(long["truncated"], true);
-        assert!(long["body"].as_str().is_some_and(|body| body.len() < MAX_SHOWN));
+        assert!(
+            long["body"]
+                .as_str()
+                .is_some_and(|body| body.len() < MAX_SHOWN)
+        );
     }
 }

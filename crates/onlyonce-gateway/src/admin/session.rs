@@ -113,7 +113,9 @@ pub(super) fn marked(headers: &HeaderMap) -> Option<Mark> {
 
 /// Cookies do not tell ports apart, so the name does: two gateways on one machine keep two sessions.
 fn cookie_name(headers: &HeaderMap) -> String {
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
     let port = host
         .and_then(|host| host.rsplit_once(':'))
         .and_then(|(_, port)| port.parse::<u16>().ok());
@@ -191,7 +193,11 @@ pub(super) async fn show(role: axum::Extension<Role>) -> Json<Value> {
 }
 
 /// The line that sets the cookie. It is for secure connections only where the page came by one.
-fn cookie(headers: &HeaderMap, id: &str, lasts: Duration) -> [(header::HeaderName, HeaderValue); 1] {
+fn cookie(
+    headers: &HeaderMap,
+    id: &str,
+    lasts: Duration,
+) -> [(header::HeaderName, HeaderValue); 1] {
     let origin = headers.get(header::ORIGIN).map(HeaderValue::as_bytes);
     let secure = match origin.is_some_and(|origin| origin.starts_with(b"https://")) {
         true => "; Secure",
@@ -199,9 +205,7 @@ fn cookie(headers: &HeaderMap, id: &str, lasts: Duration) -> [(header::HeaderNam
     };
     let name = cookie_name(headers);
     let seconds = lasts.as_secs();
-    let line = format!(
-        "{name}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"
-    );
+    let line = format!("{name}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
     // Names, digits and base64 are visible ASCII.
     let line = HeaderValue::try_from(line).unwrap_or(HeaderValue::from_static(""));
     [(header::SET_COOKIE, line)]
@@ -223,7 +227,11 @@ mod tests {
 
     #[test]
     fn only_the_own_page_changes_things() {
-        let page = [("x-onlyonce-page", "1"), ("host", "a:9"), ("origin", "http://a:9")];
+        let page = [
+            ("x-onlyonce-page", "1"),
+            ("host", "a:9"),
+            ("origin", "http://a:9"),
+        ];
         let own = headers(&page);
         assert!(is_from_own_page(&own));
         for (name, value) in [
@@ -262,7 +270,10 @@ mod tests {
 
     #[test]
     fn the_cookie_is_found_among_others() {
-        let jar = headers(&[("host", "a:9"), ("cookie", "x=1; onlyonce_session_9=abc; y=2")]);
+        let jar = headers(&[
+            ("host", "a:9"),
+            ("cookie", "x=1; onlyonce_session_9=abc; y=2"),
+        ]);
         assert_eq!(marked(&jar), Some(mark("abc")));
         let other = headers(&[("host", "a:8"), ("cookie", "onlyonce_session_9=abc")]);
         assert_eq!(marked(&other), None);

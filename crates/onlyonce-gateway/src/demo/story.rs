@@ -109,7 +109,10 @@ impl Story {
     /// Serves the page until the future is dropped.
     pub(super) async fn serve(self, listener: tokio::net::TcpListener) -> std::io::Result<()> {
         let app = Router::new()
-            .route("/", get(async |headers: HeaderMap| files::file("story.html", &headers)))
+            .route(
+                "/",
+                get(async |headers: HeaderMap| files::file("story.html", &headers)),
+            )
             .route("/assets/{*path}", get(files::asset))
             .route("/state", get(state))
             .route("/act/{name}", post(act))
@@ -150,11 +153,7 @@ impl Story {
 }
 
 /// `POST /act/{name}`: one button. What follows is told by `/state`.
-async fn act(
-    State(story): State<Story>,
-    Path(name): Path<String>,
-    headers: HeaderMap,
-) -> Response {
+async fn act(State(story): State<Story>, Path(name): Path<String>, headers: HeaderMap) -> Response {
     if !session::is_from_own_page(&headers) {
         return session::forged().into_response();
     }

@@ -24,12 +24,12 @@ use crate::{
 };
 
 /// The admin API of a gateway with the default options.
-pub(super) const DEFAULT_ADMIN: &str = "http://127.0.0.1:9090";
+pub(crate) const DEFAULT_ADMIN: &str = "http://127.0.0.1:9090";
 /// How long a gateway may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A way to the keys.
-pub(super) enum Way {
+pub(crate) enum Way {
     /// A gateway's admin API, and the value of the `Authorization` header.
     Gateway(Endpoint, Option<HeaderValue>),
     /// The same addresses, on a store that is open here.
@@ -38,7 +38,7 @@ pub(super) enum Way {
 
 impl Way {
     /// Opens the store if there is one, otherwise only reads the URL. The inner error is one of usage.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         admin: &str,
         store: Option<&str>,
         changes: bool,
@@ -63,7 +63,7 @@ impl Way {
     }
 
     /// One request: its status, and its body, which is JSON.
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &self,
         method: Method,
         path: &str,

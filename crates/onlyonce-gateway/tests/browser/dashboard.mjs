@@ -11,8 +11,8 @@ const { admin, data, token, readonly } = JSON.parse(process.env.PLACE);
 const base = `http://${admin}/`;
 const { browser, window: open, end } = await launch();
 
-const pay = (key) => fetch(`http://${data}/pay`, {
-  method: "POST", headers: { "Idempotency-Key": key, "Content-Type": "application/json" }, body: '{"amount":1000}',
+const pay = (key) => fetch(`http://${data}/payments`, {
+  method: "POST", headers: { "Idempotency-Key": key, "Content-Type": "application/json" }, body: '{"amount":1000,"currency":"EUR"}',
 });
 const asOperator = async (path) => (await fetch(base + path, { headers: { Authorization: `Bearer ${token}` } })).json();
 const record = async (key) => (await asOperator(`idempotency/keys?key=${encodeURIComponent(key)}`)).keys[0];
@@ -93,8 +93,8 @@ check("a key that is markup is shown as text", (await page.evaluate(() => window
 // --- An unknown outcome, resolved; the next retry replays it.
 await page.getByRole("link", { name: /Unknown/ }).first().click();
 await page.getByRole("heading", { name: "Unknown outcomes" }).waitFor();
-const row = page.getByRole("row").filter({ hasText: "lost" });
-await row.getByRole("button", { name: "Look" }).click();
+const look = page.getByRole("button", { name: "Look at lost" });
+await look.click();
 await page.getByRole("heading", { name: "What others say" }).waitFor();
 await accessible(page, "the list of unknown outcomes");
 await picture(page, "dashboard-unknown");
@@ -103,12 +103,12 @@ check("before that a retry is refused", refused.status === 409, refused.status);
 await page.getByLabel("Body").fill('{"id":"from-the-operator"}');
 await page.getByLabel("Reason, for the audit").fill("found at the provider");
 await page.getByRole("button", { name: "Resolve", exact: true }).click();
-await until("the key leaves the list", async () => (await page.getByRole("row").filter({ hasText: "lost" }).count()) === 0);
+await until("the key leaves the list", async () => (await look.count()) === 0);
 const replay = await pay("lost");
 check("the next retry replays it", replay.status === 201 && replay.headers.get("x-idempotent-replayed") === "true"
   && (await replay.text()) === '{"id":"from-the-operator"}', replay.status);
 await page.goto(`${base}#/keys/${(await record("lost")).id}`);
-await page.locator("svg.timeline").getByText("Resolved").first().waitFor();
+await page.locator("svg.timeline text", { hasText: "Resolved" }).waitFor();
 await page.waitForTimeout(300);
 await picture(page, "dashboard-key");
 

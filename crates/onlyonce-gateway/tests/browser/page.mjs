@@ -8,7 +8,7 @@ const require = createRequire(import.meta.url);
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 
 /** Nothing takes longer than this; it ends what hangs. */
-export const DEADLINE = 30_000;
+export const DEADLINE = 60_000;
 
 export function check(what, holds, seen) {
   if (!holds) throw new Error(`${what}${seen === undefined ? "" : `: ${JSON.stringify(seen)}`}`);

@@ -14,15 +14,20 @@ const numbers = async () => {
   const [without, with_] = await page.locator("[data-charges]").allTextContents();
   return { without: Number(without), with: Number(with_) };
 };
+const state = async () => (await fetch(`http://${place}/state`)).json();
 async function press(name) {
-  const orders = page.locator("section", { hasText: "With OnlyOnce" }).last().locator("li.order");
-  const before = await orders.count();
-  const pay = page.getByRole("button", { name: "Pay", exact: true });
+  const before = (await state()).with.lines.length;
   await page.getByRole("button", { name, exact: true }).click();
-  if (name !== "Retry") await until(`${name}: it begins`, async () => (await orders.count()) > before || before > 20);
-  else await page.waitForTimeout(700);
-  await until(`${name}: it is played`, async () => pay.isEnabled());
-  await page.waitForTimeout(500);
+  await until(`${name}: it is played`, async () => {
+    const now = await state();
+    return !now.busy && now.with.lines.length > before;
+  });
+  // The page looks every so often by itself.
+  await until("the page has it", async () => {
+    const now = await state();
+    const shown = await numbers();
+    return shown.with === now.with.charges && shown.without === now.without.charges;
+  });
   return numbers();
 }
 

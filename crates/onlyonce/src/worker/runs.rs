@@ -5,10 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use onlyonce_core::Timestamp;
 use parking_lot::Mutex;
 
-use crate::{
-    clock::Moment,
-    engine::Engine,
-};
+use crate::{clock::Moment, engine::Engine};
 
 /// One round of a background loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +24,13 @@ pub(crate) struct Runs(Mutex<BTreeMap<&'static str, Run>>);
 
 impl Runs {
     /// The round of `name` that began at `began` is over.
-    pub(crate) fn note(&self, name: &'static str, began: Moment, now: Moment, changed: Option<u64>) {
+    pub(crate) fn note(
+        &self,
+        name: &'static str,
+        began: Moment,
+        now: Moment,
+        changed: Option<u64>,
+    ) {
         let wall = i64::try_from(now.since_1970().as_millis()).unwrap_or(i64::MAX);
         let run = Run {
             at: Timestamp(wall),
@@ -55,7 +58,10 @@ mod tests {
 
     #[test]
     fn the_last_round_of_each_loop_is_kept() {
-        let (boot, wall) = (Arc::new(AtomicU64::new(100)), Arc::new(AtomicU64::new(5_000)));
+        let (boot, wall) = (
+            Arc::new(AtomicU64::new(100)),
+            Arc::new(AtomicU64::new(5_000)),
+        );
         let clock = Clock::by_hands(boot.clone(), wall);
         let runs = Runs::default();
         let began = clock.moment();

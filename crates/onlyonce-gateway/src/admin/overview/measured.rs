@@ -58,9 +58,8 @@ impl Measured {
 /// The latencies by stage as they are shown.
 pub(super) fn shown(latency: [Quantiles; 3]) -> Value {
     let stages = STAGES.into_iter().zip(latency);
-    let one = |quantiles: Quantiles| {
-        quantiles.map(|[p50, p99]| json!({ "p50_ms": p50, "p99_ms": p99 }))
-    };
+    let one =
+        |quantiles: Quantiles| quantiles.map(|[p50, p99]| json!({ "p50_ms": p50, "p99_ms": p99 }));
     stages
         .map(|((name, _), quantiles)| (name.to_owned(), Value::from(one(quantiles))))
         .collect()
@@ -107,7 +106,10 @@ fn quantiles(before: &Buckets, after: &Buckets) -> Quantiles {
         .enumerate()
         .map(|(index, (bound, count))| (*bound, count - then(index)))
         .collect();
-    let total = grown.last().map(|(_, count)| *count).filter(|total| *total > 0.0)?;
+    let total = grown
+        .last()
+        .map(|(_, count)| *count)
+        .filter(|total| *total > 0.0)?;
     let at = |share: f64| {
         let wanted = share * total;
         let mut low = (0.0, 0.0);
@@ -192,7 +194,10 @@ mod tests {
         }
         let [reserve, ..] = measured.take(&text(1_100, 10), second(13)).unwrap();
         let [p50, _] = reserve.unwrap();
-        assert!((1.0..=100.0).contains(&p50), "only the slow ones are left: {p50}");
+        assert!(
+            (1.0..=100.0).contains(&p50),
+            "only the slow ones are left: {p50}"
+        );
         assert_eq!(measured.take("", second(14)), None);
     }
 

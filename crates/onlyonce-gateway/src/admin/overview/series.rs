@@ -10,8 +10,16 @@ pub(super) const DECISIONS: [&str; 5] = ["new", "replayed", "waited", "refused",
 /// What stands in a row: when, how long the stretch was, and what was decided in it.
 /// The last three are pairs of the median and the 99th percentile, or null.
 pub(super) const COLUMNS: [&str; 10] = [
-    "at_ms", "span_ms", "new", "replayed", "waited", "refused", "unknown", "reserve_ms",
-    "upstream_ms", "complete_ms",
+    "at_ms",
+    "span_ms",
+    "new",
+    "replayed",
+    "waited",
+    "refused",
+    "unknown",
+    "reserve_ms",
+    "upstream_ms",
+    "complete_ms",
 ];
 
 /// Requests by decision, since the start or within a stretch of time.
@@ -68,7 +76,9 @@ impl Decided {
 
     pub(super) fn shown(self) -> Value {
         let pairs = DECISIONS.into_iter().zip(self.0);
-        pairs.map(|(name, count)| (name.to_owned(), Value::from(count))).collect()
+        pairs
+            .map(|(name, count)| (name.to_owned(), Value::from(count)))
+            .collect()
     }
 }
 
@@ -88,7 +98,15 @@ impl Row {
         let [new, replayed, waited, refused, unknown] = self.decided.0;
         let [reserve, upstream, complete] = self.latency;
         json!([
-            self.at_ms, self.span_ms, new, replayed, waited, refused, unknown, reserve, upstream,
+            self.at_ms,
+            self.span_ms,
+            new,
+            replayed,
+            waited,
+            refused,
+            unknown,
+            reserve,
+            upstream,
             complete
         ])
     }

@@ -111,7 +111,10 @@ impl Story {
                 let text = format!("201 {id}, the first answer given again");
                 self.say(side, Kind::Replayed, text);
             }
-            Saw::Paid { id, replayed: false } => {
+            Saw::Paid {
+                id,
+                replayed: false,
+            } => {
                 self.say(side, Kind::Answered, format!("201 {id}"));
             }
             Saw::Other { status, code } => {
@@ -144,7 +147,11 @@ impl Story {
             patience: None,
         };
         let one = async |side: Side| {
-            self.say(side, Kind::Sent, format!("{CLICKS} times POST /payments, at once"));
+            self.say(
+                side,
+                Kind::Sent,
+                format!("{CLICKS} times POST /payments, at once"),
+            );
             let saw = join_all((0..CLICKS).map(|_| self.0.shop.pay(side, purchase))).await;
             let paid = saw.iter().filter_map(|saw| match saw {
                 Saw::Paid { id, replayed } => Some((id.as_str(), *replayed)),
@@ -158,7 +165,8 @@ impl Story {
             match again {
                 0 => self.say(side, Kind::Answered, text),
                 again => {
-                    let text = format!("{answered} times 201, {again} of them the first answer again");
+                    let text =
+                        format!("{answered} times 201, {again} of them the first answer again");
                     self.say(side, Kind::Replayed, text);
                 }
             }
@@ -182,7 +190,11 @@ impl Story {
             let _ = ready.wait_for(Option::is_some).await;
         };
         if timeout(RESTART, back).await.is_ok() {
-            self.say(Side::With, Kind::Event, "The gateway is back; its store was on disk");
+            self.say(
+                Side::With,
+                Kind::Event,
+                "The gateway is back; its store was on disk",
+            );
         }
         self.on_both(&key, "", None).await;
     }
@@ -228,7 +240,11 @@ impl Story {
                 let saw = self.0.shop.pay(Side::With, purchase).await;
                 self.tell(Side::With, &saw);
             }
-            Err(error) => self.say(Side::With, Kind::Event, format!("Nothing to resolve: {error}")),
+            Err(error) => self.say(
+                Side::With,
+                Kind::Event,
+                format!("Nothing to resolve: {error}"),
+            ),
         }
     }
 }

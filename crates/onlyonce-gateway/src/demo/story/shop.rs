@@ -85,7 +85,10 @@ impl Shop {
             Side::With => format!("{}/payments", self.gateway),
             Side::Without => format!("{}/payments", self.books(side)),
         };
-        let mut headers = vec![(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+        let mut headers = vec![(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        )];
         if let Ok(fault) = HeaderValue::try_from(purchase.fault)
             && !purchase.fault.is_empty()
         {
@@ -144,7 +147,9 @@ impl Shop {
                 (released, "The ledger does not have it: a retry may run")
             }
         };
-        let listed = self.get(&format!("{}/idempotency/keys?key={key}", self.admin)).await?;
+        let listed = self
+            .get(&format!("{}/idempotency/keys?key={key}", self.admin))
+            .await?;
         let id = listed["keys"][0]["id"].as_str().unwrap_or_default();
         let url = format!("{}/idempotency/keys/{id}/resolve", self.admin);
         let headers = vec![(header::AUTHORIZATION, self.authorization.clone())];
@@ -152,7 +157,10 @@ impl Shop {
         let (status, _, answer) = self.send(request, Some(resolution), PATIENCE).await?;
         match status {
             200 => Ok(found),
-            _ => Err(anyhow!("{}", answer["detail"].as_str().unwrap_or("it was refused"))),
+            _ => Err(anyhow!(
+                "{}",
+                answer["detail"].as_str().unwrap_or("it was refused")
+            )),
         }
     }
 
