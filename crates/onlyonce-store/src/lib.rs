@@ -19,6 +19,8 @@ pub mod memory;
 pub mod postgres;
 #[cfg(test)]
 mod soak;
+#[cfg(feature = "postgres")]
+mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
