@@ -19,7 +19,24 @@ async function loadUnknown() {
     cursor = page.next;
   } while (cursor && keys.length < MOST);
   keys.sort((a, b) => Date.parse(a.last_run_at) - Date.parse(b.last_run_at));
-  return { keys, more: Boolean(cursor) };
+  return { keys, more: Boolean(cursor), letters: await loadLetters() };
+}
+
+/** The dead letters by their key; null where this gateway has none to tell of. */
+async function loadLetters() {
+  const letters = new Map();
+  let cursor = null;
+  try {
+    do {
+      const page = await ask("GET", `dead-letters${query({ kind: "reconcile", limit: PAGE, cursor })}`);
+      for (const letter of page.dead_letters) letters.set(letter.key_id, letter);
+      cursor = page.next;
+    } while (cursor && letters.size < MOST);
+  } catch (failure) {
+    if (failure.status === 404) return null;
+    throw failure;
+  }
+  return letters;
 }
 
 export function Unknown({ role }) {
@@ -28,7 +45,10 @@ export function Unknown({ role }) {
   const [chosen, setChosen] = useState(new Set());
   const [looked, setLooked] = useState(null);
   const [bulk, setBulk] = useState(false);
-  const keys = value?.keys ?? [];
+  const [onlyDead, setOnlyDead] = useState(false);
+  const letters = value?.letters ?? null;
+  const all = value?.keys ?? [];
+  const keys = useMemo(() => (onlyDead && letters ? all.filter((one) => letters.has(one.id)) : all), [all, letters, onlyDead]);
   const open = keys.find((one) => one.id === looked) ?? null;
   const picked = useMemo(() => keys.filter((one) => chosen.has(one.id)), [keys, chosen]);
   const toggle = (id) => {
@@ -40,18 +60,23 @@ export function Unknown({ role }) {
     <h1 tabindex="-1">Unknown outcomes</h1>
     <p class="quiet measure">Executions whose end nobody saw. Their retries are refused until somebody, or the provider, says what happened. Oldest first.</p>
     ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
-    ${value && !keys.length ? html`<${Empty} title="Nothing to look into">Every execution ended in front of a witness.<//>` : null}
+    ${letters?.size || onlyDead ? html`<div class="segments spaced" role="group" aria-label="Which">
+      <button type="button" aria-pressed=${!onlyDead} onClick=${() => setOnlyDead(false)}>All ${all.length}</button>
+      <button type="button" aria-pressed=${onlyDead} onClick=${() => setOnlyDead(true)}>Dead letters ${letters?.size ?? 0}</button>
+    </div>` : null}
+    ${value && !keys.length && onlyDead ? html`<${Empty} title="No dead letters">What can be found out by asking is still being asked.<//>`
+      : value && !keys.length ? html`<${Empty} title="Nothing to look into">Every execution ended in front of a witness.<//>` : null}
     ${keys.length ? html`
       <div class="toolbar">
         <span aria-live="polite">${keys.length}${value.more ? " or more" : ""} unknown, ${picked.length} selected</span>
         ${role === "operator" ? html`<button type="button" class="primary" disabled=${!picked.length} onClick=${() => setBulk(true)}>Resolve selected…</button>` : null}
       </div>
-      <${List} keys=${keys} chosen=${chosen} toggle=${toggle} setChosen=${setChosen} looked=${looked} setLooked=${setLooked} role=${role} />` : null}
+      <${List} keys=${keys} chosen=${chosen} toggle=${toggle} setChosen=${setChosen} looked=${looked} setLooked=${setLooked} role=${role} letters=${letters} />` : null}
     ${open ? html`<${Evidence} key=${open.id} id=${open.id} role=${role} done=${() => { setLooked(null); again(); }} close=${() => setLooked(null)} />` : null}
     ${bulk ? html`<${Bulk} keys=${picked} close=${() => { setBulk(false); setChosen(new Set()); again(); }} />` : null}`;
 }
 
-function List({ keys, chosen, toggle, setChosen, looked, setLooked, role }) {
+function List({ keys, chosen, toggle, setChosen, looked, setLooked, role, letters }) {
   const all = keys.every((one) => chosen.has(one.id));
   return html`<${Card} title="Work list"><div class="scroll" tabindex="0" role="region" aria-label="Unknown keys">
     <table class="plain rows"><thead><tr>
@@ -63,7 +88,8 @@ function List({ keys, chosen, toggle, setChosen, looked, setLooked, role }) {
       <th scope="row" class="mono key"><a href=${`#/keys/${one.id}`}>${one.key}</a></th>
       <td class="mono clip" title=${`${one.method} ${one.path}`}>${one.method} ${one.path}</td>
       <td class="mono clip" title=${one.scope}>${one.scope}</td>
-      <td>${one.last_error ? html`<code>${one.last_error}</code>` : null}</td>
+      <td>${one.last_error ? html`<code>${one.last_error}</code>` : null}${letters?.has(one.id)
+        ? html` <span class="badge" title="Somebody has to look at it">${`dead letter: ${letters.get(one.id).reason}`}</span>` : null}</td>
       <td><button type="button" class="small" aria-label=${`Look at ${one.key}`} aria-expanded=${one.id === looked} onClick=${() => setLooked(one.id === looked ? null : one.id)}>Look</button></td>
     </tr>`)}</tbody></table></div><//>`;
 }
@@ -93,7 +119,7 @@ function Evidence({ id, role, done, close }) {
       </div>
     </div>
     ${role === "operator" ? html`<${ResolveForm} submitLabel="Resolve" onSubmit=${async (resolution) => {
-      await ask("POST", `${path}/resolve`, resolution);
+      await ask("POST", `${path}/resolve`, { ...resolution, revision: value.revision });
       done();
     }} />` : null}
   <//>`;
@@ -104,15 +130,29 @@ function Lines({ lines }) {
     <b>${word(EVENTS, line.event)}</b>${line.detail ? html` <span class="quiet wrap">${line.detail}</span>` : null}</li>`)}</ol>`;
 }
 
+/** How many keys are read at once for a preview. */
+const AT_ONCE = 8;
+
+/** The keys as they are now, with the revisions that the decision is made on. */
+async function loadPreview(keys) {
+  const seen = [];
+  for (let from = 0; from < keys.length; from += AT_ONCE) {
+    const some = keys.slice(from, from + AT_ONCE);
+    seen.push(...await Promise.all(some.map((one) => ask("GET", `idempotency/keys/${encodeURIComponent(one.id)}`))));
+  }
+  return seen;
+}
+
 /** Several at once: what will be changed is shown first, and what became of each afterwards. */
 function Bulk({ keys, close }) {
-  const [preview] = useState(keys);
+  const { value: seen, failure } = useLoaded(() => loadPreview(keys), []);
+  const preview = seen ?? keys;
   const [results, setResults] = useState(null);
   const run = async (resolution) => {
     const done = {};
     for (const one of preview) {
       try {
-        await ask("POST", `idempotency/keys/${encodeURIComponent(one.id)}/resolve`, resolution);
+        await ask("POST", `idempotency/keys/${encodeURIComponent(one.id)}/resolve`, { ...resolution, revision: one.revision });
         done[one.id] = "resolved";
       } catch (error) {
         done[one.id] = error.message;
@@ -127,8 +167,10 @@ function Bulk({ keys, close }) {
   const finished = results && Object.keys(results).length === preview.length;
   return html`<${Dialog} wide title=${`Resolve ${preview.length} key${preview.length === 1 ? "" : "s"}`} onClose=${close}>
     <p class="quiet measure">${results ? "A key that somebody else has settled meanwhile is left as it is." : "These keys get the same outcome and the same reason."}</p>
+    ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
     ${table}
     ${finished ? html`<div class="dialog-foot"><button type="button" class="primary" onClick=${close}>Done</button></div>`
+      : !seen ? html`<p class="quiet" role="status">Loading…</p>`
       : html`<${ResolveForm} submitLabel=${`Resolve ${preview.length}`} onSubmit=${run} />`}
   <//>`;
 }

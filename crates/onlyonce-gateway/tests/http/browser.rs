@@ -9,12 +9,13 @@ use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, Command},
+    task::JoinSet,
 };
 
 use crate::harness::{
-    Request, Script, Setup, Upstream, client,
+    Connection, Gateway, Request, Script, Setup, Upstream, client,
     process::{TOKEN, binary},
-    within,
+    soak, within,
 };
 
 /// Goal: an operator can watch, find, understand and settle keys in a browser, and nobody else can.
@@ -50,6 +51,42 @@ async fn the_dashboard() {
         }
         assert_eq!(gateway.state("guarded").await, "unknown");
     }
+}
+
+/// Goal: the list of keys is there at once, however many there are.
+///
+/// Method: 100,000 keys with `--soak`, some thousand otherwise; the list is opened five times.
+/// Evidence: the browser's own first paint and the moment of the first row, printed; under a second by
+/// the full count.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_keys() {
+    const LANES: usize = 16;
+    let keys = if soak() { 100_000 } else { 1_600 };
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    let mut lanes = JoinSet::new();
+    for lane in 0..LANES {
+        let mut connection = Connection::open(gateway.data())
+            .await
+            .expect("a connection");
+        lanes.spawn(async move {
+            for number in 0..keys / LANES {
+                let request = Request::pay(&format!("key-{lane}-{number}"));
+                connection.write(&request.bytes()).await.expect("a request");
+                let answer = connection.response().await.expect("an answer");
+                answer.expect(201);
+            }
+        });
+    }
+    lanes.join_all().await;
+    let place = json!({
+        "admin": gateway.admin_addr().to_string(),
+        "token": TOKEN,
+        "keys": keys,
+        "most": soak().then_some(1_000),
+    });
+    tools::run("many.mjs", &place).await;
+    assert_eq!(upstream.executions(), keys);
 }
 
 /// The demo, ended when dropped: its children end with it.

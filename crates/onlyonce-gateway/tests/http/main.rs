@@ -55,3 +55,4 @@ mod sessions;
 mod shadow;
 mod timeouts;
 mod verify;
+mod viewers;

@@ -134,7 +134,10 @@ async fn the_files_are_open_and_guarded() {
         ("/", "text/html; charset=utf-8"),
         ("/assets/app.js", "text/javascript; charset=utf-8"),
         ("/assets/style.css", "text/css; charset=utf-8"),
-        ("/assets/vendor/LICENSE-uplot.txt", "text/plain; charset=utf-8"),
+        (
+            "/assets/vendor/LICENSE-uplot.txt",
+            "text/plain; charset=utf-8",
+        ),
     ] {
         let file = gateway.admin_open(path).await.expect(200);
         assert_eq!(file.header("content-type"), Some(kind), "{path}");
@@ -160,12 +163,22 @@ async fn the_files_are_open_and_guarded() {
 async fn showing_an_answer_is_audited() {
     let upstream = Upstream::start();
     let gateway = start(&upstream).await;
-    upstream.next(Script::created().header("ETag", "\"7\"").body("<b>paid</b>"));
+    upstream.next(
+        Script::created()
+            .header("ETag", "\"7\"")
+            .body("<b>paid</b>"),
+    );
     gateway.send(&Request::pay("k")).await.expect(201);
     let path = format!("/idempotency/keys/{}/response", gateway.id("k").await);
     let looking = Request::post(&path).header("Authorization", "Bearer just-looking");
     send(&gateway, &looking).await.expect(403);
-    let audit = async || gateway.admin(Request::get("/audit")).await.expect(200).json();
+    let audit = async || {
+        gateway
+            .admin(Request::get("/audit"))
+            .await
+            .expect(200)
+            .json()
+    };
     assert_eq!(audit().await["audit"], json!([]));
     let reason = json!({ "reason": "ticket 4711" });
     let shown = gateway.admin_post(&path, &reason).await.expect(200).json();
@@ -206,7 +219,14 @@ async fn top_tells_the_figures() {
     assert_eq!(told["keys"]["completed"], 1);
     let once = top(&["--once"], "just-looking").await;
     let text = String::from_utf8(once.stdout).unwrap();
-    for word in ["ready", "store sqlite", "protected 1/1", "ROUTE", "completed", "sweep"] {
+    for word in [
+        "ready",
+        "store sqlite",
+        "protected 1/1",
+        "ROUTE",
+        "completed",
+        "sweep",
+    ] {
         assert!(text.contains(word), "{word}\n{text}");
     }
     let refused = top(&["--once"], "").await;
