@@ -9,11 +9,14 @@ use crate::harness::{
     process::{TOKEN, binary},
 };
 
+/// Where the page comes from, by the host that the tests' client names.
+const OWN: &str = "http://api.test";
+
 /// A request as the dashboard's own page sends it.
-fn from_page(gateway: &Gateway, request: Request) -> Request {
+fn from_page(request: Request) -> Request {
     request
         .header("X-OnlyOnce-Page", "1")
-        .header("Origin", format!("http://{}", gateway.admin_addr()))
+        .header("Origin", OWN)
         .header("Sec-Fetch-Site", "same-origin")
 }
 
@@ -26,7 +29,7 @@ async fn send(gateway: &Gateway, request: &Request) -> Response {
 /// Signs in; the cookie as a browser sends it back.
 async fn sign_in(gateway: &Gateway, token: &str) -> String {
     let body = json!({ "token": token }).to_string();
-    let request = from_page(gateway, Request::post("/session").json(&body));
+    let request = from_page(Request::post("/session").json(&body));
     let answer = send(gateway, &request).await.expect(200);
     let line = answer.header("set-cookie").expect("a cookie").to_owned();
     for part in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"] {
@@ -62,17 +65,16 @@ async fn changes_come_from_our_own_page() {
     let looks = Request::get("/idempotency").header("Cookie", &cookie);
     send(&gateway, &looks).await.expect(200);
 
-    let own = format!("http://{}", gateway.admin_addr());
     let forgeries = [
         resolve(),
-        resolve().header("Origin", &own),
+        resolve().header("Origin", OWN),
         resolve().header("X-OnlyOnce-Page", "1"),
         resolve()
             .header("X-OnlyOnce-Page", "1")
             .header("Origin", "http://127.0.0.1:1"),
         resolve()
             .header("X-OnlyOnce-Page", "1")
-            .header("Origin", &own)
+            .header("Origin", OWN)
             .header("Sec-Fetch-Site", "same-site"),
     ];
     for (number, forged) in forgeries.into_iter().enumerate() {
@@ -80,15 +82,15 @@ async fn changes_come_from_our_own_page() {
         assert_eq!(answer.status, 403, "forgery {number}: {answer}");
     }
     let looking = sign_in(&gateway, "just-looking").await;
-    let refused = from_page(&gateway, resolve()).header("Cookie", &looking);
+    let refused = from_page(resolve()).header("Cookie", &looking);
     send(&gateway, &refused).await.expect(403);
     assert_eq!(gateway.state("lost").await, "unknown");
 
-    let granted = from_page(&gateway, resolve()).header("Cookie", &cookie);
+    let granted = from_page(resolve()).header("Cookie", &cookie);
     send(&gateway, &granted).await.expect(200);
     assert_eq!(gateway.state("lost").await, "failed_retryable");
 
-    let out = from_page(&gateway, Request::new("DELETE", "/session")).header("Cookie", &cookie);
+    let out = from_page(Request::new("DELETE", "/session")).header("Cookie", &cookie);
     send(&gateway, &out).await.expect(204);
     send(&gateway, &looks).await.expect(401);
 }
@@ -103,7 +105,7 @@ async fn sessions_need_a_token() {
     let upstream = Upstream::start();
     let gateway = start(&upstream).await;
     for body in ["{\"token\":\"wrong\"}", "{\"token\":\"\"}", "{}", "no"] {
-        let request = from_page(&gateway, Request::post("/session").json(body));
+        let request = from_page(Request::post("/session").json(body));
         let answer = send(&gateway, &request).await.expect(401);
         assert!(answer.header("set-cookie").is_none(), "{body}");
     }
