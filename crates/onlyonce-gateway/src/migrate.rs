@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use onlyonce_store::{
     clock::StoreClock,
+    mysql::{self, MySqlOptions},
     postgres::{self, PostgresOptions},
     sqlite::SqliteStore,
 };
@@ -15,7 +16,7 @@ use crate::config::StoreUrl;
 /// What `migrate` takes.
 #[derive(Args)]
 pub(crate) struct MigrateArgs {
-    /// The store: sqlite:FILE or postgres://…
+    /// The store: sqlite:FILE, postgres://… or mysql://…
     #[arg(long, value_name = "URL")]
     store: String,
     /// Print the SQL that creates the schema, and change nothing
@@ -32,11 +33,14 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
             let migrated = postgres::migrate(text, &PostgresOptions::default())
                 .await
                 .with_context(|| format!("{url} was not changed"))?;
-            match (migrated.from, migrated.to) {
-                (from, to) if from == to => println!("{url}: the schema is at version {to}"),
-                (0, to) => println!("{url}: created the schema at version {to}"),
-                (from, to) => println!("{url}: brought the schema from version {from} to {to}"),
-            }
+            tell(&url, migrated.from, migrated.to);
+        }
+        (StoreUrl::Mysql(_), true) => print!("{}", mysql::script(0)),
+        (StoreUrl::Mysql(text), false) => {
+            let migrated = mysql::migrate(text, &MySqlOptions::default())
+                .await
+                .with_context(|| format!("{url} is not up to date"))?;
+            tell(&url, migrated.from, migrated.to);
         }
         (StoreUrl::Sqlite(file), false) => {
             SqliteStore::open_with(file, StoreClock::system(), true)
@@ -47,7 +51,7 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
             bail!("a SQLite store makes its own schema; there is nothing to print")
         }
         (StoreUrl::Memory, _) => bail!("a store in memory has no schema"),
-        (StoreUrl::Mysql(_) | StoreUrl::Redis(_), _) => {
+        (StoreUrl::Redis(_), _) => {
             bail!(
                 "{} stores are not supported by this version yet",
                 url.scheme()
@@ -55,4 +59,13 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was found, and what is there now.
+fn tell(url: &StoreUrl, from: i64, to: i64) {
+    match (from, to) {
+        (from, to) if from == to => println!("{url}: the schema is at version {to}"),
+        (0, to) => println!("{url}: created the schema at version {to}"),
+        (from, to) => println!("{url}: brought the schema from version {from} to {to}"),
+    }
 }

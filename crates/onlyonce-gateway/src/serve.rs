@@ -9,6 +9,7 @@ use onlyonce_core::policy::Profile;
 use onlyonce_store::{
     Level, Store,
     memory::MemoryStore,
+    mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
     sqlite::SqliteStore,
 };
@@ -174,6 +175,13 @@ async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
                 migrate: config.store.migrate,
             };
             Arc::new(PostgresStore::open(url, &options).await?)
+        }
+        StoreUrl::Mysql(url) => {
+            let options = MySqlOptions {
+                timeout: config.store.timeout,
+                migrate: config.store.migrate,
+            };
+            Arc::new(MySqlStore::open(url, &options).await?)
         }
         // `check` refuses these with a place and a hint before it comes to this.
         other => anyhow::bail!(

@@ -15,11 +15,13 @@ pub mod codec;
 #[doc(hidden)]
 pub mod failpoint;
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(test)]
 mod soak;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
@@ -150,7 +152,7 @@ pub struct Page<T> {
     pub next: Option<u64>,
 }
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 impl<T> Page<T> {
     /// The page of numbered `rows`, of which one more than `limit` was asked for to see whether
     /// there are more.

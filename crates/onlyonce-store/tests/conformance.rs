@@ -7,8 +7,9 @@ use std::sync::{
 
 use onlyonce_store::{
     memory::MemoryStore,
+    mysql::{MySqlOptions, MySqlStore},
     postgres::{Pooler, PostgresOptions, PostgresStore},
-    private::{PgBouncer, Postgres},
+    private::{MariaDb, PgBouncer, Postgres},
     sqlite::SqliteStore,
 };
 
@@ -18,6 +19,8 @@ onlyonce_store::conformance!(postgres, || async { postgres_database(Pooler::None
 onlyonce_store::conformance!(pgbouncer, || async {
     postgres_database(Pooler::Transaction).await
 });
+
+onlyonce_store::conformance!(mariadb, || async { mariadb_database().await });
 
 fn sqlite_in_a_folder_of_its_own() -> SqliteStore {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -48,5 +51,19 @@ async fn postgres_database(pooler: Pooler) -> PostgresStore {
         ..PostgresOptions::default()
     };
     let store = PostgresStore::open(&url, &options).await;
+    store.expect("a new database becomes a store")
+}
+
+/// One server for all cases, a database for each.
+async fn mariadb_database() -> MySqlStore {
+    static SERVER: OnceLock<MariaDb> = OnceLock::new();
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let server = tokio::task::block_in_place(|| SERVER.get_or_init(MariaDb::start));
+    let url = server.database(&format!("case_{}", COUNT.fetch_add(1, Ordering::Relaxed)));
+    let options = MySqlOptions {
+        timeout: std::time::Duration::from_secs(10),
+        ..MySqlOptions::default()
+    };
+    let store = MySqlStore::open(&url, &options).await;
     store.expect("a new database becomes a store")
 }

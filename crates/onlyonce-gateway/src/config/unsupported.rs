@@ -24,7 +24,6 @@ const VALUES: &[(&Schema, &str, &str)] = &[
     (&BACKEND, "url", "https"),
     (&EXTERNAL, "url", "https"),
     (&JWT, "jwks_url", "https"),
-    (&STORE, "url", "mysql"),
     (&STORE, "url", "redis"),
     (&IDEMPOTENCY, "reconcile", "{ … }"),
 ];

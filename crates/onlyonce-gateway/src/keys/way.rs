@@ -11,6 +11,7 @@ use onlyonce::{Engine, EngineOptions};
 use onlyonce_store::{
     Store,
     clock::StoreClock,
+    mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
     sqlite::{OpenError, SqliteStore},
 };
@@ -134,7 +135,7 @@ async fn open_store(text: &str, changes: bool) -> anyhow::Result<Result<Way, Str
                 opened => Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?),
             }
         }
-        StoreUrl::Postgres(_) if changes => {
+        StoreUrl::Postgres(_) | StoreUrl::Mysql(_) if changes => {
             let why = "gateways share this store, and know how long a route keeps its answers: \
                        changes go through one of them, --admin URL";
             return Ok(Err(why.to_owned()));
@@ -145,6 +146,14 @@ async fn open_store(text: &str, changes: bool) -> anyhow::Result<Result<Way, Str
                 ..Default::default()
             };
             let opened = PostgresStore::open(address, &options).await;
+            Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?)
+        }
+        StoreUrl::Mysql(address) => {
+            let options = MySqlOptions {
+                migrate: false,
+                ..Default::default()
+            };
+            let opened = MySqlStore::open(address, &options).await;
             Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?)
         }
         StoreUrl::Memory => {

@@ -72,5 +72,10 @@ export async function fits(page, what) {
 
 /** A picture for the documents, where they are being written. */
 export async function picture(page, name) {
-  if (process.env.PICTURES) await page.screenshot({ path: `${process.env.PICTURES}/${name}.png` });
+  if (!process.env.PICTURES) return;
+  const was = page.viewportSize();
+  await page.setViewportSize({ width: 1120, height: 760 });
+  await page.waitForTimeout(300);
+  await page.screenshot({ path: `${process.env.PICTURES}/${name}.png` });
+  await page.setViewportSize(was);
 }

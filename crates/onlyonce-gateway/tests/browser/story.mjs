@@ -37,6 +37,7 @@ seen = await press("Retry");
 check("its retry is charged again without, and not with", seen.with === 1 && seen.without === 2, seen);
 seen = await press("Double-click 50 times");
 check("50 clicks: 1 charge with OnlyOnce, more without", seen.with === 1 && seen.without > 1, seen);
+await until("the buttons are there again", () => page.getByRole("button", { name: "Pay", exact: true }).isEnabled());
 await picture(page, "story");
 seen = await press("Provider hangs up");
 check("the provider hangs up: one charge", seen.with === 1 && seen.without === 2, seen);

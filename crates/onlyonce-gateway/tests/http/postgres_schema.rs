@@ -10,18 +10,18 @@ use crate::{
     postgres::database,
 };
 
-fn onlyonce(arguments: &[&str]) -> Output {
+pub(crate) fn onlyonce(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_onlyonce"))
         .args(arguments)
         .output()
         .unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-async fn refused(upstream: &Upstream, setup: Setup) -> String {
+pub(crate) async fn refused(upstream: &Upstream, setup: Setup) -> String {
     let folder = std::sync::Arc::new(tempfile::TempDir::new().unwrap());
     match setup.start_in(folder, &upstream.url()).await {
         Ok(_) => panic!("the gateway started"),

@@ -146,9 +146,10 @@ pub(in crate::config) const STORE: Schema = Schema {
             "url",
             Url,
             "`sqlite:onlyonce.db`",
-            "`sqlite:FILE`, `memory:` or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`; \
-             several hosts of one PostgreSQL cluster may stand there, with commas between \
-             them; see [stores](../guide/stores.md)",
+            "`sqlite:FILE`, `memory:`, `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or \
+             `mysql://USER:PASSWORD@HOST:PORT/DATABASE` for MySQL and MariaDB; several hosts of \
+             one cluster may stand there, with commas between them; see \
+             [stores](../guide/stores.md)",
         ),
         field(
             "timeout",
