@@ -85,8 +85,9 @@ check("a script in a stored body is shown as text", (await body.textContent()).i
 check("and was not run", (await page.evaluate(() => window.pwned)) === undefined);
 const shown = (await asOperator("audit")).audit.find((line) => line.event === "response_shown");
 check("showing an answer is audited", shown?.key_id === markup.id && shown.actor === "operator", shown);
-await page.goto(`${base}#/keys`);
-await page.getByText("<img/src=x/onerror=window.pwned=2>").waitFor();
+const strange = "<img/src=x/onerror=window.pwned=2>";
+await page.goto(`${base}#/keys?key=${encodeURIComponent(strange)}`);
+await page.getByRole("link", { name: strange }).waitFor();
 check("a key that is markup is shown as text", (await page.evaluate(() => window.pwned)) === undefined);
 
 // --- An unknown outcome, resolved; the next retry replays it.
