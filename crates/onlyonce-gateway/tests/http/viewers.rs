@@ -1,11 +1,12 @@
 //! What it costs to be watched: nothing that requests notice.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     task::JoinSet,
+    time::Instant,
 };
 
 use crate::harness::{Connection, Gateway, Request, Upstream, eventually, process::TOKEN, soak};
