@@ -115,7 +115,7 @@ function Evidence({ id, role, done, close }) {
         <${Lines} lines=${lines.filter((line) => !EVIDENCE.has(line.event))} /></div>
       <div><h3>What others say</h3>
         ${lines.some((line) => EVIDENCE.has(line.event)) ? html`<${Lines} lines=${lines.filter((line) => EVIDENCE.has(line.event))} />`
-          : html`<p class="quiet">Nothing yet.${value.reconcile_after ? html` The provider is asked <${Time} at=${value.reconcile_after} />.` : " Nobody is asked by itself."}</p>`}
+          : html`<p class="quiet">Nothing yet.${value.reconcile_after ? html` The provider is asked <${Time} at=${value.reconcile_after} />.` : " No provider is asked automatically."}</p>`}
       </div>
     </div>
     ${role === "operator" ? html`<${ResolveForm} submitLabel="Resolve" onSubmit=${async (resolution) => {

@@ -13,10 +13,12 @@ mod demo;
 mod edge;
 mod keys;
 mod migrate;
+mod outbound;
 mod reload;
 mod serve;
 #[cfg(test)]
 mod soak;
+mod tls;
 mod top;
 mod upstream;
 mod verify;
