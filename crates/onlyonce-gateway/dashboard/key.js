@@ -148,7 +148,7 @@ function useAction(act, close, again) {
 function Extend({ path, close, again }) {
   const [run, failure] = useAction((form) => ask("POST", `${path}/extend`, { ttl: form.get("ttl") }), close, again);
   return html`<${Dialog} title="Keep the answer longer" onClose=${close}><form onSubmit=${run}>
-    <label>From now on for<input name="ttl" value="48h" required /></label>
+    <label>From now on for<input name="ttl" defaultValue="48h" required /></label>
     ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
     <div class="dialog-foot"><button type="button" onClick=${close}>Cancel</button><button class="primary">Keep</button></div>
   </form><//>`;

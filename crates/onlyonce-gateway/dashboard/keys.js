@@ -29,10 +29,10 @@ export function Keys({ asked }) {
   return html`
     <h1 tabindex="-1">Keys</h1>
     <form class="search" role="search" onSubmit=${submit} key=${inputs.join("\n")}>
-      <label>Key<input name="key" value=${search.key} autocomplete="off" spellcheck=${false} /></label>
-      <label>Client<input name="client" value=${search.client} autocomplete="off" spellcheck=${false} /></label>
-      <label>Route<input name="route" value=${search.route} autocomplete="off" spellcheck=${false} /></label>
-      <label>State<select name="state" value=${search.state}>
+      <label>Key<input name="key" defaultValue=${search.key} autocomplete="off" spellcheck=${false} /></label>
+      <label>Client<input name="client" defaultValue=${search.client} autocomplete="off" spellcheck=${false} /></label>
+      <label>Route<input name="route" defaultValue=${search.route} autocomplete="off" spellcheck=${false} /></label>
+      <label>State<select name="state">
         <option value="">any</option>
         ${Object.entries(STATES).map(([state, label]) => html`<option key=${state} value=${state} selected=${state === search.state}>${label}</option>`)}
       </select></label>

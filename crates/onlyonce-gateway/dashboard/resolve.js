@@ -34,8 +34,8 @@ export function ResolveForm({ submitLabel, onSubmit, extra }) {
         <span><b>It did not happen.</b> The next retry executes it.</span></label>
     </fieldset>
     ${outcome === "completed" ? html`<div class="answer-fields">
-      <label>Status<input name="status" type="number" min="200" max="599" value="201" required /></label>
-      <label>Content-Type<input name="type" value="application/json" /></label>
+      <label>Status<input name="status" type="number" min="200" max="599" defaultValue="201" required /></label>
+      <label>Content-Type<input name="type" defaultValue="application/json" /></label>
       <label class="full">Body<textarea name="body" rows="3" spellcheck=${false}></textarea></label>
     </div>` : null}
     <label>Reason, for the audit<input name="reason" required maxlength="500" autocomplete="off" /></label>

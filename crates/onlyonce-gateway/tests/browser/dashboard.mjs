@@ -112,6 +112,14 @@ await page.locator("svg.timeline text", { hasText: "Resolved" }).waitFor();
 await page.waitForTimeout(300);
 await picture(page, "dashboard-key");
 
+// --- What is being typed stays, while the page goes on by itself.
+await page.goto(`${base}#/keys/${(await record("guarded")).id}`);
+await page.getByLabel("Status").fill("202");
+const created = page.locator("dd time").first();
+const was = await created.textContent();
+await until("the page goes on", async () => (await created.textContent()) !== was);
+check("what was typed is still there", (await page.getByLabel("Status").inputValue()) === "202");
+
 // --- Several at once.
 await page.goto(`${base}#/unknown`);
 await page.getByLabel("Select bulk-1").check();
