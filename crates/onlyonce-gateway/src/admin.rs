@@ -12,6 +12,8 @@ mod stats;
 mod view;
 
 pub(crate) use keys::Desk;
+#[cfg(feature = "otlp")]
+pub(crate) use stats::measure;
 
 use std::{sync::Arc, time::Duration};
 
@@ -90,7 +92,6 @@ impl Admin {
         stopping: watch::Receiver<bool>,
     ) -> Self {
         let config = current.config();
-        stats::declare();
         let desk = Desk::new(engine.clone(), config.admin.mask_keys);
         Self(Arc::new(Inner {
             tokens: RwLock::new(Tokens::from_environment(&config)),
