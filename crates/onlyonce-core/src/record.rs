@@ -445,11 +445,13 @@ pub enum JournalEvent {
     Forgotten,
     /// The key expired.
     Expired,
+    /// An operator looked at the stored answer.
+    ResponseShown,
 }
 
 impl JournalEvent {
     /// Every value, for the documents and for decoders.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::ExecutedAgain,
         Self::ExecutedAfterExpiry,
         Self::Released,
@@ -469,6 +471,7 @@ impl JournalEvent {
         Self::Extended,
         Self::Forgotten,
         Self::Expired,
+        Self::ResponseShown,
     ];
 
     /// The word for it.
@@ -493,6 +496,7 @@ impl JournalEvent {
             Self::Extended => "extended",
             Self::Forgotten => "forgotten",
             Self::Expired => "expired",
+            Self::ResponseShown => "response_shown",
         }
     }
 

@@ -1,9 +1,14 @@
-//! The admin API, on a listener of its own. Everything but `/healthz` and `/readyz` needs the token.
+//! The admin API and the dashboard, on a listener of their own. Everything but `/healthz`, `/readyz` and
+//! the dashboard's files needs the token, or a session that was opened with it.
 
 mod dead_letters;
+pub(crate) mod files;
 mod keys;
 mod listener;
 mod openapi;
+mod overview;
+mod response;
+pub(crate) mod session;
 mod stats;
 mod view;
 
@@ -19,7 +24,7 @@ use axum::{
     extract::{Request, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{get, post},
 };
 use http::{HeaderValue, StatusCode, header};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -27,6 +32,9 @@ use onlyonce::Engine;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, time::Instant};
+
+use overview::Overview;
+use session::{Role, Sessions};
 
 use crate::{
     clock::rfc3339,
@@ -52,6 +60,8 @@ struct Inner {
     desk: Desk,
     metrics: PrometheusHandle,
     tokens: RwLock<Tokens>,
+    sessions: Sessions,
+    overview: Overview,
     status: Status,
     stopping: watch::Receiver<bool>,
     /// When the store was last asked whether it can be written to, and what it said.
@@ -59,6 +69,7 @@ struct Inner {
 }
 
 /// Who gets in.
+#[derive(PartialEq, Eq)]
 struct Tokens {
     full: Option<String>,
     readonly: Option<String>,
@@ -85,6 +96,8 @@ impl Admin {
         let desk = Desk::new(engine.clone(), current.clone(), config.admin.mask_keys);
         Self(Arc::new(Inner {
             tokens: RwLock::new(Tokens::from_environment(&config)),
+            sessions: Sessions::default(),
+            overview: Overview::default(),
             current,
             engine,
             desk,
@@ -102,7 +115,14 @@ impl Admin {
 
     /// Goes on with the options of `config`.
     pub(crate) fn follow(&self, config: &Config) {
-        *self.0.tokens.write() = Tokens::from_environment(config);
+        let tokens = Tokens::from_environment(config);
+        let mut current = self.0.tokens.write();
+        if *current != tokens {
+            // Whoever came by a token that is none any more has to come anew.
+            self.0.sessions.clear();
+        }
+        *current = tokens;
+        drop(current);
         self.0.desk.mask_keys(config.admin.mask_keys);
     }
 }
@@ -114,6 +134,9 @@ pub(crate) async fn serve(admin: Admin, listener: TcpListener) {
         .route("/metrics", get(stats::metrics))
         .route("/config", get(config))
         .route("/openapi.json", get(openapi::document))
+        .route("/overview", get(overview::show))
+        .route("/events", get(overview::events))
+        .route("/session", get(session::show))
         .merge(admin.0.desk.clone().router())
         .fallback(async || {
             Refused::new(StatusCode::NOT_FOUND, "not_found", "There is nothing here.")
@@ -127,9 +150,14 @@ pub(crate) async fn serve(admin: Admin, listener: TcpListener) {
     let app = Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
+        .route("/", get(files::index))
+        .route("/assets/{*path}", get(files::asset))
+        .route("/session", post(session::sign_in).delete(session::sign_out))
         .merge(guarded)
         .layer(middleware::from_fn(tidy))
+        .layer(middleware::from_fn(files::guarded))
         .with_state(admin.clone());
+    tokio::spawn(overview::run(admin.clone()));
     listener::serve(listener, app, &admin.0.current).await;
 }
 
@@ -151,7 +179,9 @@ async fn tidy(request: Request, next: Next) -> Response {
         response = Refused::new(status, "bad_request", detail).into_response();
     }
     let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers
+        .entry(header::CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
     headers.insert(
         header::X_CONTENT_TYPE_OPTIONS,
         HeaderValue::from_static("nosniff"),
@@ -159,57 +189,72 @@ async fn tidy(request: Request, next: Next) -> Response {
     response
 }
 
-async fn authorize(State(admin): State<Admin>, request: Request, next: Next) -> Response {
+async fn authorize(State(admin): State<Admin>, mut request: Request, next: Next) -> Response {
     let inner = &admin.0;
     if request.uri().path() == "/metrics" && inner.current.config().admin.public_metrics {
         return next.run(request).await;
     }
-    let given = request
-        .headers()
-        .get(header::AUTHORIZATION)
-        .and_then(|value| value.as_bytes().split_at_checked(b"Bearer ".len()))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "))
-        .map_or(&b""[..], |(_, token)| token);
-    let is = |token: &Option<String>| {
-        token
-            .as_ref()
-            .is_some_and(|token| verify_slices_are_equal(given, token.as_bytes()).is_ok())
+    let headers = request.headers();
+    let by_token = headers.get(header::AUTHORIZATION);
+    let role = match by_token {
+        Some(value) => bearer(value).and_then(|token| admin.role_of_token(token)),
+        None => session::marked(headers).and_then(|mark| inner.sessions.role(&mark)),
     };
-    let (full, readonly, configured) = {
-        let tokens = inner.tokens.read();
-        let configured = tokens.full.is_some();
-        (is(&tokens.full), is(&tokens.readonly), configured)
+    let Some(role) = role else {
+        return admin.unauthenticated().into_response();
     };
-    if full {
-        return next.run(request).await;
-    }
-    if readonly {
-        if request.method().is_safe() {
-            return next.run(request).await;
+    if !request.method().is_safe() {
+        if by_token.is_none() && !session::is_from_own_page(headers) {
+            return session::forged().into_response();
         }
-        let detail = "This token may only look. Nothing was changed.";
-        return Refused::new(StatusCode::FORBIDDEN, "forbidden", detail).into_response();
+        if role == Role::ReadOnly {
+            let detail = "This token may only look. Nothing was changed.";
+            return Refused::new(StatusCode::FORBIDDEN, "forbidden", detail).into_response();
+        }
     }
-    let detail = match configured {
-        true => "Send the admin token as `Authorization: Bearer TOKEN`.",
-        false => "No admin token is configured, so nobody gets in.",
-    };
-    let mut response =
-        Refused::new(StatusCode::UNAUTHORIZED, "unauthenticated", detail).into_response();
-    response
-        .headers_mut()
-        .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    response
+    request.extensions_mut().insert(role);
+    next.run(request).await
+}
+
+/// The token of `Authorization: Bearer TOKEN`.
+fn bearer(value: &HeaderValue) -> Option<&[u8]> {
+    let (scheme, token) = value.as_bytes().split_at_checked(b"Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
+}
+
+impl Admin {
+    /// What the bearer of this token may do.
+    fn role_of_token(&self, given: &[u8]) -> Option<Role> {
+        let is = |token: &Option<String>| {
+            token
+                .as_ref()
+                .is_some_and(|token| verify_slices_are_equal(given, token.as_bytes()).is_ok())
+        };
+        let tokens = self.0.tokens.read();
+        match (is(&tokens.full), is(&tokens.readonly)) {
+            (true, _) => Some(Role::Operator),
+            (false, true) => Some(Role::ReadOnly),
+            (false, false) => None,
+        }
+    }
+
+    fn unauthenticated(&self) -> Refused {
+        let detail = match self.has_token() {
+            true => "Send the admin token as `Authorization: Bearer TOKEN`.",
+            false => "No admin token is configured, so nobody gets in.",
+        };
+        Refused::new(StatusCode::UNAUTHORIZED, "unauthenticated", detail)
+    }
 }
 
 impl Admin {
     /// Whether the store takes writes, as of a moment ago: everybody may ask, so not every question
     /// becomes a write.
-    async fn store_is_writable(&self) -> bool {
+    async fn store_is_writable(&self, holds: Duration) -> bool {
         let inner = &self.0;
         let mut probed = inner.probed.lock().await;
         if let Some((at, writable)) = *probed
-            && at.elapsed() < PROBE_HOLDS
+            && at.elapsed() < holds
         {
             return writable;
         }
@@ -223,35 +268,44 @@ impl Admin {
 
 /// Whether requests can be protected now.
 async fn readyz(State(admin): State<Admin>) -> Response {
-    let inner = &admin.0;
-    let writable = admin.store_is_writable().await;
-    let stopping = *inner.stopping.borrow();
-    let open = inner.engine.breaker_is_open();
-    let (status, word) = match (stopping, writable && !open) {
-        (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
-        (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
-        (false, true) => (StatusCode::OK, "ready"),
-    };
-    let config = inner.current.config();
-    let told = inner.status.told();
-    let body = json!({
-        "status": word,
-        "store": {
-            "kind": config.store.url.scheme(),
-            "level": inner.engine.store().level().as_str(),
-            "writable": writable,
-            "breaker": if open { "open" } else { "closed" },
-        },
-        "protected_routes": config.protected().count(),
-        "shadow_routes": config.observed().map(|route| &route.id).collect::<Vec<_>>(),
-        "routes": config.routes.len(),
-        "config": {
-            "generation": told.generation,
-            "loaded_at": rfc3339(told.loaded_at),
-            "last_error": told.last_error,
-        },
-    });
+    let (status, body) = admin.readiness(PROBE_HOLDS).await;
     (status, Json(body)).into_response()
+}
+
+impl Admin {
+    /// Whether requests can be protected now, and what that hangs on. What the store said is passed on
+    /// for as long as it `holds`.
+    async fn readiness(&self, holds: Duration) -> (StatusCode, Value) {
+        let inner = &self.0;
+        let writable = self.store_is_writable(holds).await;
+        let stopping = *inner.stopping.borrow();
+        let open = inner.engine.breaker_is_open();
+        let (status, word) = match (stopping, writable && !open) {
+            (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+            (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+            (false, true) => (StatusCode::OK, "ready"),
+        };
+        let config = inner.current.config();
+        let told = inner.status.told();
+        let body = json!({
+            "status": word,
+            "store": {
+                "kind": config.store.url.scheme(),
+                "level": inner.engine.store().level().as_str(),
+                "writable": writable,
+                "breaker": if open { "open" } else { "closed" },
+            },
+            "protected_routes": config.protected().count(),
+            "shadow_routes": config.observed().map(|route| &route.id).collect::<Vec<_>>(),
+            "routes": config.routes.len(),
+            "config": {
+                "generation": told.generation,
+                "loaded_at": rfc3339(told.loaded_at),
+                "last_error": told.last_error,
+            },
+        });
+        (status, body)
+    }
 }
 
 /// A problem body of the admin API.
@@ -282,6 +336,12 @@ impl IntoResponse for Refused {
             "code": self.code,
         });
         let mut response = (self.status, Json(body)).into_response();
+        if self.status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer");
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, scheme);
+        }
         response.headers_mut().insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),

@@ -8,6 +8,7 @@ mod api;
 mod fault;
 mod folder;
 mod ledger;
+mod story;
 mod supervise;
 mod text;
 
@@ -45,6 +46,9 @@ pub(crate) struct DemoArgs {
     /// Where the payments API listens
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:3000")]
     api: SocketAddr,
+    /// Where the page of the demo listens
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
+    page: SocketAddr,
 }
 
 /// The options of the hidden `onlyonce demo-api`, the demo's second child.
@@ -65,6 +69,9 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let mut signals = StopSignals::catch().context("cannot catch signals")?;
     let folder = Folder::take(args.dir.clone())?;
     let addresses = choose_addresses(&args)?;
+    let (page, page_listener) = choose("the page", args.page)?;
+    page_listener.set_nonblocking(true)?;
+    let page_listener = tokio::net::TcpListener::from_std(page_listener)?;
     let token = folder.admin_token()?;
     let config = folder.write_config(&addresses)?;
     let executable = std::env::current_exe().context("cannot find this executable")?;
@@ -72,7 +79,20 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let mut api = Supervised::new(api_program(&executable, &folder, &addresses));
     let gateway = gateway_program(&executable, &folder, &addresses, &config, &token);
     let mut gateway = Supervised::new(gateway);
-    let greeting = greet(gateway.ready(), api.ready(), &folder, &addresses, &token);
+    // Only a convenience, so a fixed tag will do where there is no randomness.
+    let tag = random_hex::<2>().unwrap_or_else(|_| "0000".to_owned());
+    let story = story::Story::new(story::Stage {
+        gateway: reachable(addresses.listen),
+        admin: reachable(addresses.admin),
+        api: reachable(addresses.api),
+        token: token.clone(),
+        tag: tag.clone(),
+        gateway_pid: gateway.ready(),
+    })?;
+    tokio::spawn(story.serve(page_listener));
+    let places = (&addresses, reachable(page));
+    let words = (token.as_str(), tag.as_str());
+    let greeting = greet((gateway.ready(), api.ready()), &folder, places, words);
 
     let end = tokio::select! {
         gave_up = api.keep(say) => End::GaveUp(gave_up),
@@ -107,9 +127,8 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
 
 /// Runs the payments API; `now` tells the time of its bookings.
 pub(crate) async fn run_api(args: DemoApiArgs, now: fn() -> SystemTime) -> anyhow::Result<()> {
-    let path = args.dir.join("ledger.jsonl");
-    let ledger = ledger::Ledger::open(&path)
-        .with_context(|| format!("cannot open the ledger {}", path.display()))?;
+    let ledger = open_ledger(&args.dir, "ledger.jsonl")?;
+    let without = open_ledger(&args.dir, "ledger-without.jsonl")?;
     let listener = tokio::net::TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("cannot listen on {}", args.listen))?;
@@ -117,7 +136,8 @@ pub(crate) async fn run_api(args: DemoApiArgs, now: fn() -> SystemTime) -> anyho
     let serve = api::serve(
         listener,
         api::Api {
-            ledger: Arc::new(ledger),
+            ledger,
+            without,
             now,
         },
     );
@@ -131,6 +151,13 @@ pub(crate) async fn run_api(args: DemoApiArgs, now: fn() -> SystemTime) -> anyho
     }
 }
 
+fn open_ledger(dir: &Path, name: &str) -> anyhow::Result<Arc<ledger::Ledger>> {
+    let path = dir.join(name);
+    let ledger = ledger::Ledger::open(&path)
+        .with_context(|| format!("cannot open the ledger {}", path.display()))?;
+    Ok(Arc::new(ledger))
+}
+
 /// Why the demo ends.
 enum End {
     Asked,
@@ -140,11 +167,10 @@ enum End {
 
 /// Waits until both children answer, prints the text, and then never resolves.
 async fn greet(
-    mut gateway: watch::Receiver<Option<u32>>,
-    mut api: watch::Receiver<Option<u32>>,
+    (mut gateway, mut api): (watch::Receiver<Option<u32>>, watch::Receiver<Option<u32>>),
     folder: &Folder,
-    addresses: &Addresses,
-    token: &str,
+    (addresses, page): (&Addresses, SocketAddr),
+    (token, tag): (&str, &str),
 ) -> End {
     let both = async { (answering(&mut gateway).await, answering(&mut api).await) };
     let Ok((gateway_pid, api_pid)) = tokio::time::timeout(START_TIMEOUT, both).await else {
@@ -157,9 +183,9 @@ async fn greet(
         api: reachable(addresses.api),
         api_pid,
         folder: folder.path(),
+        page,
         token,
-        // Only a convenience, so a fixed tag will do where there is no randomness.
-        tag: &random_hex::<2>().unwrap_or_else(|_| "0000".to_owned()),
+        tag,
     }));
     std::future::pending().await
 }
@@ -264,6 +290,7 @@ mod tests {
             listen: taken.0,
             admin: taken.0,
             api: taken.0,
+            page: taken.0,
         };
         let Addresses { listen, admin, api } = choose_addresses(&args).unwrap();
         let mut ports = [listen.port(), admin.port(), api.port(), taken.0.port()];

@@ -5,7 +5,7 @@
 
 mod erase;
 mod shown;
-mod way;
+pub(crate) mod way;
 
 use std::{path::PathBuf, process::ExitCode};
 

@@ -24,6 +24,7 @@ mod serve;
 mod soak;
 mod telemetry;
 mod tls;
+mod top;
 mod upstream;
 mod verify;
 

@@ -49,6 +49,7 @@ use crate::{
     shadow::Observatory,
     spool::Spool,
     stats::Background,
+    worker::runs::Runs,
 };
 use breaker::Breaker;
 use room::Made;
@@ -162,6 +163,8 @@ struct Inner {
     breaker: Breaker,
     /// Where shadow mode keeps what it observes; made when it is first needed.
     observatory: OnceLock<Arc<Observatory>>,
+    /// When the background loops last came round.
+    runs: Runs,
 }
 
 /// What the secret makes of a scope: the same for each of its requests.
@@ -208,6 +211,7 @@ impl Engine {
             limiter: Arc::default(),
             breaker: Breaker::new(),
             observatory: OnceLock::new(),
+            runs: Runs::default(),
         }))
     }
 
@@ -295,6 +299,21 @@ impl Engine {
     /// Requests of this process that wait for another one.
     pub fn waiting(&self) -> usize {
         self.0.waiters.total()
+    }
+
+    /// Requests of this process that wait for the key `id`.
+    pub fn waiting_for(&self, id: RecordId) -> usize {
+        self.0.waiters.of(id)
+    }
+
+    /// Executions of this process that are under way.
+    pub fn executing(&self) -> usize {
+        self.0.running.load(Ordering::SeqCst)
+    }
+
+    /// Where the background loops note their rounds.
+    pub(crate) fn noted_runs(&self) -> &Runs {
+        &self.0.runs
     }
 
     /// Tells the engine which policy `route` has, for the background loops and for operators.

@@ -3,6 +3,7 @@
 
 pub mod reap;
 pub mod reconcile;
+pub mod runs;
 pub mod sweep;
 
 use std::{sync::Arc, time::Duration};
@@ -85,7 +86,8 @@ pub fn start_with(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> JoinSe
         let mut ticks = every(pace.sweep_every);
         loop {
             ticks.tick().await;
-            if let Err(error) = sweep::run_once(&sweeper).await {
+            let round = sweep::run_once(&sweeper);
+            if let Err(error) = noted(&sweeper, "sweep", round, |swept| *swept).await {
                 tracing::warn!(%error, "the sweep could not be finished; the next one tries again");
             }
         }
@@ -96,7 +98,7 @@ pub fn start_with(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> JoinSe
             let mut ticks = every(DRAIN_EVERY);
             loop {
                 ticks.tick().await;
-                match spool.drain(&drainer).await {
+                match noted(&drainer, "spool", spool.drain(&drainer), |taken| *taken).await {
                     Ok(0) => {}
                     Ok(taken) => tracing::info!(taken, "results from the spool are in the store"),
                     Err(error) => tracing::debug!(%error, "the spool waits for the store"),
@@ -133,7 +135,9 @@ pub fn start_with(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> JoinSe
             if !clocks.are_steady(store) {
                 continue;
             }
-            if let Err(error) = reap::run_once(&reaper).await {
+            let round = reap::run_once(&reaper);
+            let changed = |(expired, deleted): &(usize, usize)| expired + deleted;
+            if let Err(error) = noted(&reaper, "reap", round, changed).await {
                 tracing::warn!(%error, "the reaping could not be finished; the next one tries again");
             }
         }
@@ -199,6 +203,21 @@ impl Clocks {
         self.not_before
             .is_none_or(|not_before| now.since_boot() >= not_before)
     }
+}
+
+/// The outcome of a round, noted for whoever asks when the loop last came round.
+async fn noted<T, E>(
+    engine: &Engine,
+    name: &'static str,
+    round: impl Future<Output = Result<T, E>>,
+    changed: impl Fn(&T) -> usize,
+) -> Result<T, E> {
+    let clock = crate::clock::Clock::system();
+    let began = clock.moment();
+    let outcome = round.await;
+    let count = outcome.as_ref().ok().map(|done| changed(done) as u64);
+    engine.noted_runs().note(name, began, clock.moment(), count);
+    outcome
 }
 
 fn every(period: Duration) -> tokio::time::Interval {

@@ -31,7 +31,7 @@ use onlyonce_store::{Filter, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Refused, dead_letters, view::View};
+use super::{Refused, dead_letters, response, view::View};
 
 /// Rows of a page unless said otherwise, and at most.
 const DEFAULT_LIMIT: usize = 50;
@@ -109,6 +109,7 @@ impl Desk {
             .route("/idempotency/keys/{id}", get(show).delete(forget))
             .route("/idempotency/keys/{id}/resolve", post(resolve))
             .route("/idempotency/keys/{id}/extend", post(extend))
+            .route("/idempotency/keys/{id}/response", post(response::reveal))
             .route("/audit", get(audit));
         dead_letters::routes(router).with_state(self)
     }
@@ -196,6 +197,7 @@ async fn shown(desk: &Desk, record: &Record) -> Answer {
     value["revision"] = record.revision.0.into();
     value["dead_letter"] = record.dead_letter.into();
     value["history"] = view.history(record, &journal);
+    value["waiters"] = desk.engine.waiting_for(record.id).into();
     Ok(Json(value))
 }
 

@@ -68,6 +68,13 @@ fn paths() -> Value {
                 })),
             ),
         },
+        "/overview": {
+            "get": operation(
+                "overview",
+                "What the gateway is doing now",
+                content(reference("Overview")),
+            ),
+        },
         "/idempotency/keys": { "get": list() },
         "/idempotency/keys/{id}": {
             "get": of_key(operation("show", "A key with its history", content(reference("KeyWithHistory")))),
@@ -88,6 +95,7 @@ fn paths() -> Value {
         },
         "/dead-letters": { "get": dead_letters() },
         "/dead-letters/resolve": { "post": resolve_many() },
+        "/idempotency/keys/{id}/response": { "post": of_key(reveal()) },
         "/audit": { "get": audit() },
     })
 }
@@ -193,6 +201,24 @@ fn change(id: &str, summary: &str, body: &str) -> Value {
     change
 }
 
+fn reveal() -> Value {
+    let answer = content(reference("StoredAnswer"));
+    let mut reveal = operation(
+        "response",
+        "The stored answer itself; it is audited",
+        answer,
+    );
+    reveal["requestBody"] = json!({
+        "required": false,
+        "content": { "application/json": { "schema": {
+            "type": "object",
+            "additionalProperties": false,
+            "properties": { "reason": { "type": "string", "maxLength": 1_000 } },
+        } } },
+    });
+    reveal
+}
+
 fn ready() -> Value {
     let mut ready = operation(
         "readyz",
@@ -252,6 +278,7 @@ fn schemas() -> Value {
             members.push(("revision", json!({ "type": "integer" })));
             members.push(("dead_letter", json!({ "type": "boolean" })));
             members.push(("history", json!({ "type": "array", "items": reference("Event") })));
+            members.push(("waiters", json!({ "type": "integer", "description": "At this gateway." })));
             members
         }),
         "KeyPage": page("keys", "Key"),
@@ -312,6 +339,8 @@ fn schemas() -> Value {
             },
             "additionalProperties": { "type": "integer", "description": "A counter." },
         },
+        "StoredAnswer": stored_answer(),
+        "Overview": overview(),
         "Ready": object(vec![
             ("status", json!({ "type": "string", "enum": ["ready", "unavailable", "stopping"] })),
             ("store", json!({ "type": "object" })),
@@ -332,6 +361,57 @@ fn schemas() -> Value {
             ("code", json!({ "type": "string" })),
         ]),
     })
+}
+
+fn stored_answer() -> Value {
+    let values = json!({ "type": "array", "items": { "type": "string" } });
+    json!({
+        "type": "object",
+        "required": ["status", "headers", "stored", "bytes", "truncated"],
+        "properties": {
+            "status": { "type": "integer" },
+            "headers": { "type": "object", "additionalProperties": values },
+            "stored": { "type": "boolean", "description": "False where it was too large." },
+            "bytes": { "type": "integer" },
+            "truncated": { "type": "boolean", "description": "Only its beginning is shown." },
+            "body": { "type": "string" },
+            "body_base64": { "type": "string", "description": "Where it is not text." },
+        },
+    })
+}
+
+fn overview() -> Value {
+    let decided = || json!({ "type": "object", "additionalProperties": { "type": "integer" } });
+    let objects = || json!({ "type": "array", "items": { "type": "object" } });
+    let mut schema = object(vec![
+        ("at", json!({ "type": "string", "format": "date-time" })),
+        (
+            "status",
+            json!({ "type": "string", "enum": ["ready", "unavailable", "stopping"] }),
+        ),
+        ("store", json!({ "type": "object" })),
+        ("config", json!({ "type": "object" })),
+        ("protected_routes", json!({ "type": "integer" })),
+        (
+            "shadow_routes",
+            json!({ "type": "array", "items": { "type": "string" } }),
+        ),
+        ("routes", objects()),
+        ("totals", decided()),
+        (
+            "keys",
+            json!({ "type": ["object", "null"], "description": "How many by state." }),
+        ),
+        ("waiting", json!({ "type": "integer" })),
+        ("executing", json!({ "type": "integer" })),
+        ("workers", objects()),
+        ("clients", objects()),
+        ("latency", json!({ "type": ["object", "null"] })),
+        ("version", json!({ "type": "string" })),
+    ]);
+    // The newest sample is there while somebody looks.
+    schema["properties"]["row"] = json!({ "type": "array" });
+    schema
 }
 
 fn time() -> Value {

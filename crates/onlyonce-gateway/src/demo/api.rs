@@ -36,10 +36,12 @@ mod wire;
 /// How long to wait when no connection can be accepted, usually for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What the API needs from outside: its ledger, and the time as a function.
+/// What the API needs from outside: its ledgers, and the time as a function.
 #[derive(Clone)]
 pub(super) struct Api {
     pub(super) ledger: Arc<Ledger>,
+    /// Of what comes by `/without`: the same API, for those who go around the gateway.
+    pub(super) without: Arc<Ledger>,
     pub(super) now: fn() -> SystemTime,
 }
 
@@ -86,8 +88,20 @@ async fn connection(stream: TcpStream, router: Router) {
 }
 
 fn router(api: Api) -> Router {
+    let around = Api {
+        ledger: api.without.clone(),
+        ..api.clone()
+    };
     Router::new()
         .route("/healthz", get(async || "ok\n"))
+        .merge(bookings(api))
+        .nest("/without", bookings(around))
+        .fallback(async || problem(StatusCode::NOT_FOUND, "not_found", "There is no such path."))
+}
+
+/// Everything that goes by one ledger.
+fn bookings(api: Api) -> Router {
+    Router::new()
         .route("/payments", get(list_payments).post(pay))
         .route("/payments/{id}", get(show_payment))
         .route("/payments/{id}/refunds", post(refund))
@@ -97,7 +111,6 @@ fn router(api: Api) -> Router {
         )
         .route("/ledger/count", get(count))
         .route("/ledger/entry", get(entry))
-        .fallback(async || problem(StatusCode::NOT_FOUND, "not_found", "There is no such path."))
         .with_state(api)
 }
 

@@ -30,6 +30,7 @@ pub(super) struct Facts<'a> {
     pub(super) admin: SocketAddr,
     pub(super) api: SocketAddr,
     pub(super) api_pid: u32,
+    pub(super) page: SocketAddr,
     pub(super) folder: &'a Path,
     pub(super) token: &'a str,
     /// Makes this run's keys its own.
@@ -55,6 +56,7 @@ fn places(facts: &Facts<'_>) -> String {
         admin,
         api,
         api_pid,
+        page,
         token,
         ..
     } = facts;
@@ -62,8 +64,9 @@ fn places(facts: &Facts<'_>) -> String {
     format!(
         "OnlyOnce demo: a gateway in front of a payments API that never looks for duplicates.
 
+  page      http://{page}   press buttons and watch two ledgers
   gateway   http://{gateway}   pid {gateway_pid}; a killed one is started again
-  admin     http://{admin}   figures at http://{admin}/idempotency
+  admin     http://{admin}   the dashboard; figures at http://{admin}/idempotency
   token     {token}
   API       http://{api}   pid {api_pid}; it writes down every payment it makes
   folder    {folder}   kept: ledger, keys, configuration, logs

@@ -106,6 +106,11 @@ impl Waiters {
         self.0.lock().total
     }
 
+    /// How many wait for `id`.
+    pub(crate) fn of(&self, id: RecordId) -> usize {
+        self.0.lock().by_key.get(&id).map_or(0, VecDeque::len)
+    }
+
     /// Wakes everybody, when it is not known who has reason to look.
     pub(crate) fn wake_everybody(&self) {
         let ids: Vec<RecordId> = self.0.lock().by_key.keys().copied().collect();

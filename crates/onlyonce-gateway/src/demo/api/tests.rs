@@ -20,10 +20,12 @@ struct Running {
 async fn start() -> Running {
     let folder = tempfile::tempdir().unwrap();
     let ledger = Arc::new(Ledger::open(&folder.path().join("ledger.jsonl")).unwrap());
+    let without = Arc::new(Ledger::open(&folder.path().join("without.jsonl")).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let api = Api {
         ledger: Arc::clone(&ledger),
+        without,
         now: || UNIX_EPOCH,
     };
     tokio::spawn(serve(listener, api));

@@ -1,0 +1,176 @@
+// The work list: keys whose outcome nobody knows, oldest first, one by one or several at once.
+
+import { html, useMemo, useState } from "./vendor/preact-htm.js";
+import { ask, query } from "./api.js";
+import { Card, Dialog, Empty, Facts, Notice, Time, useLoaded, useTick } from "./parts.js";
+import { ResolveForm } from "./resolve.js";
+import { EVENTS, exactTime, span, word } from "./words.js";
+
+/** How many keys are read, in pages of how many. */
+const MOST = 2000;
+const PAGE = 500;
+
+async function loadUnknown() {
+  const keys = [];
+  let cursor = null;
+  do {
+    const page = await ask("GET", `idempotency/keys${query({ state: "unknown", limit: PAGE, cursor })}`);
+    keys.push(...page.keys);
+    cursor = page.next;
+  } while (cursor && keys.length < MOST);
+  keys.sort((a, b) => Date.parse(a.last_run_at) - Date.parse(b.last_run_at));
+  return { keys, more: Boolean(cursor), letters: await loadLetters() };
+}
+
+/** The dead letters by their key; null where this gateway has none to tell of. */
+async function loadLetters() {
+  const letters = new Map();
+  let cursor = null;
+  try {
+    do {
+      const page = await ask("GET", `dead-letters${query({ kind: "reconcile", limit: PAGE, cursor })}`);
+      for (const letter of page.dead_letters) letters.set(letter.key_id, letter);
+      cursor = page.next;
+    } while (cursor && letters.size < MOST);
+  } catch (failure) {
+    if (failure.status === 404) return null;
+    throw failure;
+  }
+  return letters;
+}
+
+export function Unknown({ role }) {
+  useTick(5000);
+  const { value, failure, again } = useLoaded(loadUnknown, [], 3000);
+  const [chosen, setChosen] = useState(new Set());
+  const [looked, setLooked] = useState(null);
+  const [bulk, setBulk] = useState(false);
+  const [onlyDead, setOnlyDead] = useState(false);
+  const letters = value?.letters ?? null;
+  const all = value?.keys ?? [];
+  const keys = useMemo(() => (onlyDead && letters ? all.filter((one) => letters.has(one.id)) : all), [all, letters, onlyDead]);
+  const open = keys.find((one) => one.id === looked) ?? null;
+  const picked = useMemo(() => keys.filter((one) => chosen.has(one.id)), [keys, chosen]);
+  const toggle = (id) => {
+    const next = new Set(chosen);
+    next.delete(id) || next.add(id);
+    setChosen(next);
+  };
+  return html`
+    <h1 tabindex="-1">Unknown outcomes</h1>
+    <p class="quiet measure">Executions whose end nobody saw. Their retries are refused until somebody, or the provider, says what happened. Oldest first.</p>
+    ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
+    ${letters?.size || onlyDead ? html`<div class="segments spaced" role="group" aria-label="Which">
+      <button type="button" aria-pressed=${!onlyDead} onClick=${() => setOnlyDead(false)}>All ${all.length}</button>
+      <button type="button" aria-pressed=${onlyDead} onClick=${() => setOnlyDead(true)}>Dead letters ${letters?.size ?? 0}</button>
+    </div>` : null}
+    ${value && !keys.length && onlyDead ? html`<${Empty} title="No dead letters">What can be found out by asking is still being asked.<//>`
+      : value && !keys.length ? html`<${Empty} title="Nothing to look into">Every execution ended in front of a witness.<//>` : null}
+    ${keys.length ? html`
+      <div class="toolbar">
+        <span aria-live="polite">${keys.length}${value.more ? " or more" : ""} unknown, ${picked.length} selected</span>
+        ${role === "operator" ? html`<button type="button" class="primary" disabled=${!picked.length} onClick=${() => setBulk(true)}>Resolve selected…</button>` : null}
+      </div>
+      <${List} keys=${keys} chosen=${chosen} toggle=${toggle} setChosen=${setChosen} looked=${looked} setLooked=${setLooked} role=${role} letters=${letters} />` : null}
+    ${open ? html`<${Evidence} key=${open.id} id=${open.id} role=${role} done=${() => { setLooked(null); again(); }} close=${() => setLooked(null)} />` : null}
+    ${bulk ? html`<${Bulk} keys=${picked} close=${() => { setBulk(false); setChosen(new Set()); again(); }} />` : null}`;
+}
+
+function List({ keys, chosen, toggle, setChosen, looked, setLooked, role, letters }) {
+  const all = keys.every((one) => chosen.has(one.id));
+  return html`<${Card} title="Work list"><div class="scroll" tabindex="0" role="region" aria-label="Unknown keys">
+    <table class="plain rows"><thead><tr>
+      ${role === "operator" ? html`<th scope="col"><input type="checkbox" aria-label="Select all" checked=${all} onChange=${() => setChosen(all ? new Set() : new Set(keys.map((one) => one.id)))} /></th>` : null}
+      <th scope="col">Age</th><th scope="col">Key</th><th scope="col">Request</th><th scope="col">Scope</th><th scope="col">Why</th><th scope="col"><span class="hidden">Look</span></th></tr></thead>
+    <tbody>${keys.map((one) => html`<tr key=${one.id} class=${one.id === looked ? "current" : ""}>
+      ${role === "operator" ? html`<td><input type="checkbox" aria-label=${`Select ${one.key}`} checked=${chosen.has(one.id)} onChange=${() => toggle(one.id)} /></td>` : null}
+      <td>${span(Date.now() - Date.parse(one.last_run_at))}</td>
+      <th scope="row" class="mono key"><a href=${`#/keys/${one.id}`}>${one.key}</a></th>
+      <td class="mono clip" title=${`${one.method} ${one.path}`}>${one.method} ${one.path}</td>
+      <td class="mono clip" title=${one.scope}>${one.scope}</td>
+      <td>${one.last_error ? html`<code>${one.last_error}</code>` : null}${letters?.has(one.id)
+        ? html` <span class="badge" title="Somebody has to look at it">${`dead letter: ${letters.get(one.id).reason}`}</span>` : null}</td>
+      <td><button type="button" class="small" aria-label=${`Look at ${one.key}`} aria-expanded=${one.id === looked} onClick=${() => setLooked(one.id === looked ? null : one.id)}>Look</button></td>
+    </tr>`)}</tbody></table></div><//>`;
+}
+
+const EVIDENCE = new Set(["reconciled", "evidence_kept", "inconclusive", "dead_lettered", "late_result", "duplicate_execution_suspected"]);
+
+/** What the gateway saw and what others say, side by side, and the form below. */
+function Evidence({ id, role, done, close }) {
+  const path = `idempotency/keys/${encodeURIComponent(id)}`;
+  const { value, failure } = useLoaded(() => ask("GET", path), [id]);
+  if (!value) return failure ? html`<${Notice} kind="error">${failure.message}<//>` : null;
+  const lines = value.history;
+  return html`<${Card} title="Evidence" className="focus" aside=${html`<button type="button" class="small" onClick=${close}>Close</button>`}>
+    <p class="mono">${value.key}</p>
+    <div class="halves">
+      <div><h3>What the gateway saw</h3>
+        <${Facts} rows=${[
+          ["Request", html`<span class="mono">${value.method} ${value.path}</span>`],
+          ["Sent", html`<${Time} at=${value.last_run_at} />`],
+          ["Attempt", String(value.attempt)],
+          ["Why unknown", value.last_error && html`<code>${value.last_error}</code>`],
+        ]} />
+        <${Lines} lines=${lines.filter((line) => !EVIDENCE.has(line.event))} /></div>
+      <div><h3>What others say</h3>
+        ${lines.some((line) => EVIDENCE.has(line.event)) ? html`<${Lines} lines=${lines.filter((line) => EVIDENCE.has(line.event))} />`
+          : html`<p class="quiet">Nothing yet.${value.reconcile_after ? html` The provider is asked <${Time} at=${value.reconcile_after} />.` : " No provider is asked automatically."}</p>`}
+      </div>
+    </div>
+    ${role === "operator" ? html`<${ResolveForm} submitLabel="Resolve" onSubmit=${async (resolution) => {
+      await ask("POST", `${path}/resolve`, { ...resolution, revision: value.revision });
+      done();
+    }} />` : null}
+  <//>`;
+}
+
+function Lines({ lines }) {
+  return html`<ol class="lines">${lines.map((line, index) => html`<li key=${index}><time datetime=${line.at}>${exactTime(line.at)}</time>
+    <b>${word(EVENTS, line.event)}</b>${line.detail ? html` <span class="quiet wrap">${line.detail}</span>` : null}</li>`)}</ol>`;
+}
+
+/** How many keys are read at once for a preview. */
+const AT_ONCE = 8;
+
+/** The keys as they are now, with the revisions that the decision is made on. */
+async function loadPreview(keys) {
+  const seen = [];
+  for (let from = 0; from < keys.length; from += AT_ONCE) {
+    const some = keys.slice(from, from + AT_ONCE);
+    seen.push(...await Promise.all(some.map((one) => ask("GET", `idempotency/keys/${encodeURIComponent(one.id)}`))));
+  }
+  return seen;
+}
+
+/** Several at once: what will be changed is shown first, and what became of each afterwards. */
+function Bulk({ keys, close }) {
+  const { value: seen, failure } = useLoaded(() => loadPreview(keys), []);
+  const preview = seen ?? keys;
+  const [results, setResults] = useState(null);
+  const run = async (resolution) => {
+    const done = {};
+    for (const one of preview) {
+      try {
+        await ask("POST", `idempotency/keys/${encodeURIComponent(one.id)}/resolve`, { ...resolution, revision: one.revision });
+        done[one.id] = "resolved";
+      } catch (error) {
+        done[one.id] = error.message;
+      }
+      setResults({ ...done });
+    }
+  };
+  const table = html`<div class="scroll preview" tabindex="0" role="region" aria-label="What will be changed"><table class="plain">
+    <thead><tr><th scope="col">Key</th><th scope="col">Request</th><th scope="col">${results ? "Result" : "Unknown for"}</th></tr></thead>
+    <tbody>${preview.map((one) => html`<tr key=${one.id}><th scope="row" class="mono key">${one.key}</th><td class="mono clip">${one.method} ${one.path}</td>
+      <td>${results ? results[one.id] ?? "…" : span(Date.now() - Date.parse(one.last_run_at))}</td></tr>`)}</tbody></table></div>`;
+  const finished = results && Object.keys(results).length === preview.length;
+  return html`<${Dialog} wide title=${`Resolve ${preview.length} key${preview.length === 1 ? "" : "s"}`} onClose=${close}>
+    <p class="quiet measure">${results ? "A key that somebody else has settled meanwhile is left as it is." : "These keys get the same outcome and the same reason."}</p>
+    ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
+    ${table}
+    ${finished ? html`<div class="dialog-foot"><button type="button" class="primary" onClick=${close}>Done</button></div>`
+      : !seen ? html`<p class="quiet" role="status">Loading…</p>`
+      : html`<${ResolveForm} submitLabel=${`Resolve ${preview.length}`} onSubmit=${run} />`}
+  <//>`;
+}

@@ -1,0 +1,185 @@
+//! What the gateway is doing, second by second: `GET /overview`, and `GET /events` for pages.
+//!
+//! One sampler reads the counts once a second, whoever looks and however many. Viewers share the bytes
+//! of what it found; none of them is heard by the requests that are being counted. What costs the
+//! store something is asked only while somebody looks.
+
+mod measured;
+mod sampler;
+mod series;
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use axum::{
+    Json,
+    body::{Body, Bytes},
+    extract::{Extension, State},
+    response::{IntoResponse, Response},
+};
+use futures_util::stream;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, broadcast},
+    time::Instant,
+};
+
+use super::{
+    Admin, Refused,
+    session::{self, Mark, Role},
+};
+use measured::Measured;
+use series::Row;
+
+pub(super) use sampler::run;
+
+/// How often the counts are read.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// Samples that are kept: a quarter of an hour.
+const KEPT: usize = 900;
+/// Pages that watch at once.
+const MAX_VIEWERS: usize = 64;
+/// Samples that a slow page may fall behind before it misses some.
+const BACKLOG: usize = 8;
+/// How long an answer of the store is shown before it is asked again.
+const ANSWER_HOLDS: Duration = Duration::from_secs(2);
+/// How long after the last question the store is still asked for what only viewers need.
+const WATCHED_FOR: Duration = Duration::from_secs(10);
+
+/// What was sampled lately, and who is told.
+pub(super) struct Overview {
+    rows: Mutex<VecDeque<Row>>,
+    latest: Mutex<Value>,
+    told: broadcast::Sender<Bytes>,
+    room: Arc<Semaphore>,
+    asked: Mutex<Option<Instant>>,
+    counts: tokio::sync::Mutex<Option<(Instant, Value)>>,
+    measured: Mutex<Measured>,
+}
+
+impl Default for Overview {
+    fn default() -> Self {
+        Self {
+            rows: Mutex::default(),
+            latest: Mutex::new(Value::Null),
+            told: broadcast::Sender::new(BACKLOG),
+            room: Arc::new(Semaphore::new(MAX_VIEWERS)),
+            asked: Mutex::default(),
+            counts: tokio::sync::Mutex::default(),
+            measured: Mutex::default(),
+        }
+    }
+}
+
+impl Overview {
+    /// Whether anybody looks.
+    fn is_watched(&self) -> bool {
+        let asked = *self.asked.lock();
+        self.told.receiver_count() > 0 || asked.is_some_and(|at| at.elapsed() < WATCHED_FOR)
+    }
+
+    fn keep(&self, row: Row) {
+        let mut rows = self.rows.lock();
+        if rows.len() == KEPT {
+            rows.pop_front();
+        }
+        rows.push_back(row);
+    }
+
+    fn tell(&self, value: Value) {
+        if self.told.receiver_count() > 0 {
+            // Nobody left to tell is no failure.
+            let _ = self.told.send(event("sample", &value));
+        }
+        *self.latest.lock() = value;
+    }
+
+    fn history(&self) -> Bytes {
+        let rows: Vec<Value> = self.rows.lock().iter().map(Row::shown).collect();
+        event(
+            "history",
+            &json!({ "columns": series::COLUMNS, "rows": rows }),
+        )
+    }
+}
+
+/// One event as it goes over the wire. JSON has no line breaks of its own.
+fn event(name: &str, value: &Value) -> Bytes {
+    format!("event: {name}\ndata: {value}\n\n").into()
+}
+
+/// `GET /overview`.
+pub(super) async fn show(State(admin): State<Admin>) -> Json<Value> {
+    let overview = &admin.0.overview;
+    let was_watched = overview.is_watched();
+    *overview.asked.lock() = Some(Instant::now());
+    if !was_watched || overview.latest.lock().is_null() {
+        // What only viewers need has not been asked for lately.
+        let text = admin.0.metrics.render();
+        return Json(sampler::now(&admin, &text).await);
+    }
+    Json(overview.latest.lock().clone())
+}
+
+/// A page that watches.
+struct Viewer {
+    admin: Admin,
+    first: Option<Bytes>,
+    samples: broadcast::Receiver<Bytes>,
+    /// The session that it came by; a bearer token has none.
+    mark: Option<Mark>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Viewer {
+    /// The next event, until the session ends or the gateway does.
+    async fn next(mut self) -> Option<(Result<Bytes, std::convert::Infallible>, Self)> {
+        if let Some(first) = self.first.take() {
+            return Some((Ok(first), self));
+        }
+        let mut stopping = self.admin.0.stopping.clone();
+        loop {
+            let sample = tokio::select! {
+                sample = self.samples.recv() => sample,
+                _ = stopping.wait_for(|stopping| *stopping) => return None,
+            };
+            let sessions = &self.admin.0.sessions;
+            if self.mark.is_some_and(|mark| sessions.role(&mark).is_none()) {
+                return None;
+            }
+            match sample {
+                Ok(sample) => return Some((Ok(sample), self)),
+                // It was too slow for some of them; the next one is as good.
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    }
+}
+
+/// `GET /events`: what was sampled so far, then every sample as it comes.
+pub(super) async fn events(
+    State(admin): State<Admin>,
+    Extension(_): Extension<Role>,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    let overview = &admin.0.overview;
+    let place = overview.room.clone().try_acquire_owned().map_err(|_| {
+        let detail = format!("{MAX_VIEWERS} pages are watching already.");
+        Refused::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    })?;
+    let by_token = headers.contains_key(header::AUTHORIZATION);
+    let viewer = Viewer {
+        samples: overview.told.subscribe(),
+        first: Some(overview.history()),
+        mark: session::marked(&headers).filter(|_| !by_token),
+        admin: admin.clone(),
+        _place: place,
+    };
+    let body = Body::from_stream(stream::unfold(viewer, Viewer::next));
+    let mut response = body.into_response();
+    let kind = HeaderValue::from_static("text/event-stream");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    Ok(response)
+}

@@ -1,0 +1,124 @@
+//! The one task that samples.
+
+use onlyonce_core::Timestamp;
+use onlyonce_store::clock::StoreClock;
+use serde_json::{Map, Value, json};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::{
+    ANSWER_HOLDS, SAMPLE_EVERY, measured,
+    series::{Decided, Row},
+};
+use crate::{admin::Admin, clock::rfc3339, edge::Lane};
+
+/// Samples for as long as the process lives.
+pub(in crate::admin) async fn run(admin: Admin) {
+    let inner = &admin.0;
+    let overview = &inner.overview;
+    let mut ticks = tokio::time::interval(SAMPLE_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut before: Option<(Instant, Decided)> = None;
+    loop {
+        ticks.tick().await;
+        let decided = decided(&admin);
+        let at = Instant::now();
+        if let Some((then, earlier)) = before.replace((at, decided)) {
+            let span_ms = at.duration_since(then).as_millis();
+            let mut row = Row {
+                at_ms: now_at().0,
+                span_ms: u64::try_from(span_ms).unwrap_or(u64::MAX),
+                decided: decided.since(earlier),
+                latency: [None; 3],
+            };
+            if overview.is_watched() {
+                let text = inner.metrics.render();
+                let latency = overview.measured.lock().take(&text, at);
+                row.latency = latency.unwrap_or_default();
+                let mut value = now(&admin, &text).await;
+                value["latency"] = latency.map(measured::shown).into();
+                value["row"] = row.shown();
+                overview.tell(value);
+            }
+            overview.keep(row);
+        }
+    }
+}
+
+fn decided(admin: &Admin) -> Decided {
+    let edge = admin.0.current.edge();
+    edge.lanes.iter().fold(Decided::default(), |sum, lane| {
+        sum.and(Decided::of(lane.layer.stats()))
+    })
+}
+
+/// Everything as it is now; `text` is what is exposed to Prometheus.
+pub(super) async fn now(admin: &Admin, text: &str) -> Value {
+    let inner = &admin.0;
+    let keys = keys_by_state(admin).await;
+    let workers: Vec<Value> = inner
+        .engine
+        .runs()
+        .into_iter()
+        .map(|(name, run)| {
+            json!({
+                "name": name,
+                "last_run_at": rfc3339(run.at),
+                "took_ms": u64::try_from(run.took.as_millis()).unwrap_or(u64::MAX),
+                "changed": run.changed,
+                "ok": run.changed.is_some(),
+            })
+        })
+        .collect();
+    let edge = inner.current.edge();
+    let routes: Vec<Value> = edge.lanes.iter().map(route).collect();
+    let mut value = admin.readiness(ANSWER_HOLDS).await.1;
+    // The counts of routes are replaced by the routes themselves.
+    value["routes"] = routes.into();
+    value["at"] = rfc3339(now_at()).into();
+    value["totals"] = decided(admin).shown();
+    value["keys"] = keys;
+    value["waiting"] = inner.engine.waiting().into();
+    value["executing"] = inner.engine.executing().into();
+    value["workers"] = workers.into();
+    value["clients"] = measured::clients(text).into();
+    value["latency"] = Value::Null;
+    value["version"] = env!("CARGO_PKG_VERSION").into();
+    value
+}
+
+/// Keys by state; null where the store does not say.
+async fn keys_by_state(admin: &Admin) -> Value {
+    let mut held = admin.0.overview.counts.lock().await;
+    if let Some((at, counts)) = &*held
+        && at.elapsed() < ANSWER_HOLDS
+    {
+        return counts.clone();
+    }
+    let counts = admin.0.engine.store().counts().await.ok();
+    let shown = counts.map(|counts| -> Map<String, Value> {
+        let pairs = counts.into_iter();
+        pairs
+            .map(|(state, count)| (state.as_str().to_owned(), count.into()))
+            .collect()
+    });
+    let shown = Value::from(shown);
+    *held = Some((Instant::now(), shown.clone()));
+    shown
+}
+
+fn now_at() -> Timestamp {
+    StoreClock::system().now()
+}
+
+fn route(lane: &Lane) -> Value {
+    let policy = lane.layer.policy();
+    json!({
+        "id": lane.route.id,
+        "path": lane.route.path,
+        "protected": policy.enabled && lane.layer.observations().is_none(),
+        "shadow": lane.layer.observations().is_some(),
+        "decided": Decided::of(lane.layer.stats()).shown(),
+        "became_unknown": lane.layer.stats().total(onlyonce::stats::Event::BecameUnknown),
+        "store_errors": lane.layer.stats().total(onlyonce::stats::Event::StoreError),
+    })
+}

@@ -1,0 +1,126 @@
+//! What is kept of each second: how many requests were decided how.
+
+use onlyonce::stats::{Event, RouteStats};
+use serde_json::{Value, json};
+
+use super::measured::Quantiles;
+
+/// The decisions, in the order in which they are shown.
+pub(super) const DECISIONS: [&str; 5] = ["new", "replayed", "waited", "refused", "unknown"];
+/// What stands in a row: when, how long the stretch was, and what was decided in it.
+/// The last three are pairs of the median and the 99th percentile, or null.
+pub(super) const COLUMNS: [&str; 10] = [
+    "at_ms",
+    "span_ms",
+    "new",
+    "replayed",
+    "waited",
+    "refused",
+    "unknown",
+    "reserve_ms",
+    "upstream_ms",
+    "complete_ms",
+];
+
+/// Requests by decision, since the start or within a stretch of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Decided(pub(super) [u64; 5]);
+
+impl Decided {
+    /// What a route has counted.
+    pub(super) fn of(stats: &RouteStats) -> Self {
+        let sum = |events: &[Event]| events.iter().map(|event| stats.total(*event)).sum::<u64>();
+        let waited = sum(&[Event::Waited]);
+        // Who met a running request and did not wait was told to come again.
+        let sent_away = sum(&[Event::InProgress]).saturating_sub(waited);
+        let refused = sum(&[
+            Event::Misused,
+            Event::Enforced,
+            Event::InvalidKey,
+            Event::TooLarge,
+            Event::Unauthenticated,
+            Event::Expired,
+            Event::NotStored,
+            Event::Incomplete,
+            Event::RateLimited,
+            Event::KeyQuota,
+            Event::TooOld,
+            Event::StoreError,
+        ]);
+        let new = sum(&[Event::Created, Event::Retried, Event::ExecutedAfterExpiry]);
+        Self([
+            new,
+            sum(&[Event::Replayed]),
+            waited,
+            refused + sent_away,
+            sum(&[Event::Unknown]),
+        ])
+    }
+
+    pub(super) fn and(self, other: Self) -> Self {
+        let mut sum = self;
+        for (mine, theirs) in sum.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+        sum
+    }
+
+    /// What came on top of `before`; a route that is gone since takes nothing away.
+    pub(super) fn since(self, before: Self) -> Self {
+        let mut difference = self;
+        for (now, then) in difference.0.iter_mut().zip(before.0) {
+            *now = now.saturating_sub(then);
+        }
+        difference
+    }
+
+    pub(super) fn shown(self) -> Value {
+        let pairs = DECISIONS.into_iter().zip(self.0);
+        pairs
+            .map(|(name, count)| (name.to_owned(), Value::from(count)))
+            .collect()
+    }
+}
+
+/// One stretch of time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    /// When it ended, in milliseconds since 1970.
+    pub(super) at_ms: i64,
+    /// How long it was, in milliseconds.
+    pub(super) span_ms: u64,
+    pub(super) decided: Decided,
+    pub(super) latency: [Quantiles; 3],
+}
+
+impl Row {
+    pub(super) fn shown(&self) -> Value {
+        let [new, replayed, waited, refused, unknown] = self.decided.0;
+        let [reserve, upstream, complete] = self.latency;
+        json!([
+            self.at_ms,
+            self.span_ms,
+            new,
+            replayed,
+            waited,
+            refused,
+            unknown,
+            reserve,
+            upstream,
+            complete
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stretch_is_the_difference() {
+        let before = Decided([1, 2, 3, 4, 5]);
+        let now = Decided([1, 4, 3, 9, 0]);
+        assert_eq!(now.since(before), Decided([0, 2, 0, 5, 0]));
+        assert_eq!(before.and(now), Decided([2, 6, 6, 13, 5]));
+    }
+}

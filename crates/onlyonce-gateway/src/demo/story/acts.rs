@@ -1,0 +1,263 @@
+//! What each button plays. The shop behaves alike on both sides; only the way differs.
+
+use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
+
+use futures_util::future::join_all;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::{sleep, timeout};
+
+use super::{
+    Kind, Story,
+    shop::{Purchase, Saw, Side},
+};
+
+/// How long the shop waits before it takes an answer for lost.
+const IMPATIENT: Duration = Duration::from_millis(700);
+/// When something happens to the gateway, counted from when the purchase was sent.
+const MID_FLIGHT: Duration = Duration::from_millis(400);
+/// How long the gateway is paused.
+const PAUSE: Duration = Duration::from_secs(3);
+/// How long a killed gateway may take to answer again.
+const RESTART: Duration = Duration::from_secs(30);
+const CLICKS: usize = 50;
+/// The API books at once and then takes its time to say so.
+const SLOW_ANSWER: &str = "slow-after=1500";
+
+/// A button.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    Pay,
+    LoseTheAnswer,
+    Retry,
+    DoubleClick,
+    Kill,
+    Pause,
+    HangUp,
+    LookUp,
+}
+
+impl Act {
+    const ALL: [Self; 8] = [
+        Self::Pay,
+        Self::LoseTheAnswer,
+        Self::Retry,
+        Self::DoubleClick,
+        Self::Kill,
+        Self::Pause,
+        Self::HangUp,
+        Self::LookUp,
+    ];
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Pay => "pay",
+            Self::LoseTheAnswer => "lose",
+            Self::Retry => "retry",
+            Self::DoubleClick => "double-click",
+            Self::Kill => "kill",
+            Self::Pause => "pause",
+            Self::HangUp => "hang-up",
+            Self::LookUp => "look-up",
+        }
+    }
+
+    pub(super) fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|act| act.as_str() == word)
+    }
+
+    pub(super) async fn play(self, story: &Story) {
+        match self {
+            Self::Pay => {
+                let key = story.new_order("pay");
+                story.on_both(&key, "", None).await;
+            }
+            Self::LoseTheAnswer => {
+                let key = story.new_order("the answer is lost on its way");
+                story.on_both(&key, SLOW_ANSWER, Some(IMPATIENT)).await;
+            }
+            Self::Retry => story.retry().await,
+            Self::DoubleClick => story.double_click().await,
+            Self::Kill => story.kill().await,
+            Self::Pause => story.pause().await,
+            Self::HangUp => {
+                let key = story.new_order("the provider takes the money and hangs up");
+                story.on_both(&key, "hang-up", None).await;
+                story.on_both(&key, "", None).await;
+            }
+            Self::LookUp => story.look_up().await,
+        }
+    }
+}
+
+impl Story {
+    /// The same purchase by both ways at once.
+    async fn on_both(&self, key: &str, fault: &str, patience: Option<Duration>) {
+        let purchase = Purchase {
+            key,
+            fault,
+            patience,
+        };
+        let one = async |side: Side| {
+            self.say(side, Kind::Sent, "POST /payments, 49.00 EUR");
+            let saw = self.0.shop.pay(side, purchase).await;
+            self.tell(side, &saw);
+        };
+        tokio::join!(one(Side::With), one(Side::Without));
+    }
+
+    fn tell(&self, side: Side, saw: &Saw) {
+        match saw {
+            Saw::Paid { id, replayed: true } => {
+                let text = format!("201 {id}, the first answer given again");
+                self.say(side, Kind::Replayed, text);
+            }
+            Saw::Paid {
+                id,
+                replayed: false,
+            } => {
+                self.say(side, Kind::Answered, format!("201 {id}"));
+            }
+            Saw::Other { status, code } => {
+                let text = match code.as_str() {
+                    "idempotency_outcome_unknown" => format!(
+                        "{status}: nobody saw how it ended. It is not guessed and not run again"
+                    ),
+                    "" => format!("{status}"),
+                    code => format!("{status} {code}"),
+                };
+                self.say(side, Kind::Refused, text);
+            }
+            Saw::Nothing => self.say(side, Kind::Lost, "No answer. Was it charged?"),
+        }
+    }
+
+    async fn retry(&self) {
+        let key = self.0.told.lock().key.clone();
+        match key {
+            Some(key) => self.on_both(&key, "", None).await,
+            None => Box::pin(Act::Pay.play(self)).await,
+        }
+    }
+
+    async fn double_click(&self) {
+        let key = self.new_order("an impatient customer clicks 50 times");
+        let purchase = Purchase {
+            key: &key,
+            fault: "slow=100",
+            patience: None,
+        };
+        let one = async |side: Side| {
+            self.say(
+                side,
+                Kind::Sent,
+                format!("{CLICKS} times POST /payments, at once"),
+            );
+            let saw = join_all((0..CLICKS).map(|_| self.0.shop.pay(side, purchase))).await;
+            let paid = saw.iter().filter_map(|saw| match saw {
+                Saw::Paid { id, replayed } => Some((id.as_str(), *replayed)),
+                _ => None,
+            });
+            let (ids, replayed): (BTreeSet<&str>, Vec<bool>) = paid.unzip();
+            let answered = replayed.len();
+            let again = replayed.iter().filter(|replayed| **replayed).count();
+            let payments = ids.len();
+            let text = format!("{answered} times 201, {payments} different payments");
+            match again {
+                0 => self.say(side, Kind::Answered, text),
+                again => {
+                    let text =
+                        format!("{answered} times 201, {again} of them the first answer again");
+                    self.say(side, Kind::Replayed, text);
+                }
+            }
+        };
+        tokio::join!(one(Side::With), one(Side::Without));
+    }
+
+    async fn kill(&self) {
+        let key = self.new_order("the gateway is killed in the middle of it");
+        let mut ready = self.0.gateway_pid.clone();
+        let kill = async {
+            sleep(MID_FLIGHT).await;
+            self.say(Side::With, Kind::Event, "kill -9 of the gateway");
+            self.say(Side::Without, Kind::Event, "The connection breaks");
+            self.signal(Signal::KILL);
+        };
+        tokio::join!(self.on_both(&key, SLOW_ANSWER, Some(IMPATIENT)), kill);
+        // First that it is gone, then that it is back.
+        let back = async {
+            let _ = ready.wait_for(Option::is_none).await;
+            let _ = ready.wait_for(Option::is_some).await;
+        };
+        if timeout(RESTART, back).await.is_ok() {
+            self.say(
+                Side::With,
+                Kind::Event,
+                "The gateway is back; its store was on disk",
+            );
+        }
+        self.on_both(&key, "", None).await;
+    }
+
+    async fn pause(&self) {
+        let key = self.new_order("the gateway freezes in the middle of it");
+        let freeze = async {
+            sleep(MID_FLIGHT).await;
+            self.say(Side::With, Kind::Event, "The gateway is paused for 3 s");
+            self.say(Side::Without, Kind::Event, "The connection breaks");
+            self.0.paused.store(true, Ordering::SeqCst);
+            self.signal(Signal::STOP);
+            sleep(PAUSE).await;
+            self.signal(Signal::CONT);
+            self.0.paused.store(false, Ordering::SeqCst);
+            self.say(Side::With, Kind::Event, "The gateway goes on");
+        };
+        tokio::join!(self.on_both(&key, SLOW_ANSWER, Some(IMPATIENT)), freeze);
+        self.on_both(&key, "", None).await;
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = *self.0.gateway_pid.borrow();
+        if let Some(pid) = pid.and_then(|pid| Pid::from_raw(pid.cast_signed())) {
+            // One that is gone already needs no signal.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    async fn look_up(&self) {
+        let Some(key) = self.0.told.lock().key.clone() else {
+            return;
+        };
+        match self.0.shop.look_up(&key).await {
+            Ok(found) => {
+                self.say(Side::With, Kind::Event, found);
+                let purchase = Purchase {
+                    key: &key,
+                    fault: "",
+                    patience: None,
+                };
+                self.say(Side::With, Kind::Sent, "POST /payments, 49.00 EUR");
+                let saw = self.0.shop.pay(Side::With, purchase).await;
+                self.tell(Side::With, &saw);
+            }
+            Err(error) => self.say(
+                Side::With,
+                Kind::Event,
+                format!("Nothing to resolve: {error}"),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buttons_have_words() {
+        for act in Act::ALL {
+            assert_eq!(Act::from_word(act.as_str()), Some(act));
+        }
+        assert_eq!(Act::from_word("reboot"), None);
+    }
+}

@@ -1,0 +1,99 @@
+//! `onlyonce top`: what a gateway is doing, in a terminal, over its admin API.
+//!
+//! On a terminal the figures are drawn anew every second, by a full screen where the feature `top` is
+//! built in. Everywhere else they are printed once.
+
+mod figures;
+mod plain;
+#[cfg(feature = "top")]
+mod screen;
+
+use std::{
+    io::{IsTerminal, Write},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::anyhow;
+use http::{Method, StatusCode};
+use serde_json::Value;
+
+use crate::keys::way::{DEFAULT_ADMIN, Way};
+use figures::Figures;
+
+/// How often the gateway is asked.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// The exit code for a question that makes no sense.
+const USAGE: u8 = 2;
+
+/// What `top` takes.
+#[derive(clap::Args)]
+pub(crate) struct TopArgs {
+    /// The admin API of a gateway; its token is taken from ONLYONCE_ADMIN_TOKEN
+    #[arg(long, value_name = "URL", default_value = DEFAULT_ADMIN)]
+    admin: String,
+    /// Print the figures once and end
+    #[arg(long)]
+    once: bool,
+    /// Print the figures once, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows the figures.
+pub(crate) async fn run(args: TopArgs) -> anyhow::Result<ExitCode> {
+    let way = match Way::open(&args.admin, None, "", false).await? {
+        Ok(way) => way,
+        Err(usage) => {
+            eprintln!("error: {usage}");
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
+    let first = ask(&way).await?;
+    if args.json {
+        print(&format!("{first:#}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let figures = Figures::new(first);
+    if args.once || !std::io::stdout().is_terminal() {
+        print(&plain::text(&figures))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    watch(&way, figures).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The overview of the gateway.
+async fn ask(way: &Way) -> anyhow::Result<Value> {
+    let (status, answer) = way.call(Method::GET, "/overview", None).await?;
+    if status != StatusCode::OK {
+        let detail = answer["detail"].as_str().unwrap_or("no reason was given");
+        return Err(anyhow!(
+            "the gateway answered {}: {detail}",
+            status.as_u16()
+        ));
+    }
+    Ok(answer)
+}
+
+#[cfg(feature = "top")]
+async fn watch(way: &Way, figures: Figures) -> anyhow::Result<()> {
+    screen::watch(way, figures).await
+}
+
+/// Prints the figures again and again, until the terminal says stop.
+#[cfg(not(feature = "top"))]
+async fn watch(way: &Way, mut figures: Figures) -> anyhow::Result<()> {
+    loop {
+        // Clears the screen and goes to its upper left corner.
+        print(&format!("\x1b[2J\x1b[H{}", plain::text(&figures)))?;
+        tokio::time::sleep(ASK_EVERY).await;
+        figures.update(ask(way).await);
+    }
+}
+
+fn print(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}

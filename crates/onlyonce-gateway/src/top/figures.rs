@@ -1,0 +1,119 @@
+//! What is shown, taken from the admin API's overview: rates come from two looks at the totals.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+/// The decisions, in the order in which they are shown.
+pub(super) const DECISIONS: [&str; 5] = ["new", "replayed", "waited", "refused", "unknown"];
+/// Rates that are kept for a picture.
+const KEPT: usize = 300;
+
+/// The figures of a gateway as of the last look.
+pub(super) struct Figures {
+    pub(super) now: Value,
+    /// Requests per second by decision, the oldest first.
+    pub(super) rates: VecDeque<[f64; 5]>,
+    /// Why the last look failed.
+    pub(super) failure: Option<String>,
+    looked: Instant,
+}
+
+impl Figures {
+    pub(super) fn new(now: Value) -> Self {
+        Self {
+            now,
+            rates: VecDeque::new(),
+            failure: None,
+            looked: Instant::now(),
+        }
+    }
+
+    /// Takes in another look.
+    pub(super) fn update(&mut self, look: anyhow::Result<Value>) {
+        let next = match look {
+            Ok(next) => next,
+            Err(error) => {
+                self.failure = Some(format!("{error:#}"));
+                return;
+            }
+        };
+        let seconds = self.looked.elapsed().as_secs_f64().max(0.001);
+        let before = totals(&self.now);
+        let after = totals(&next);
+        // A gateway that was started again counts from zero.
+        let rate = |index: usize| (after[index] - before[index]).max(0.0) / seconds;
+        if self.rates.len() == KEPT {
+            self.rates.pop_front();
+        }
+        self.rates.push_back(std::array::from_fn(rate));
+        self.looked = Instant::now();
+        self.now = next;
+        self.failure = None;
+    }
+
+    /// The newest rates.
+    pub(super) fn rate(&self) -> [f64; 5] {
+        self.rates.back().copied().unwrap_or_default()
+    }
+
+    pub(super) fn text(&self, pointer: &str) -> &str {
+        let found = self.now.pointer(pointer);
+        found.and_then(Value::as_str).unwrap_or("-")
+    }
+
+    pub(super) fn number(&self, pointer: &str) -> u64 {
+        let found = self.now.pointer(pointer);
+        found.and_then(Value::as_u64).unwrap_or_default()
+    }
+
+    pub(super) fn list(&self, name: &str) -> &[Value] {
+        self.now[name].as_array().map_or(&[], Vec::as_slice)
+    }
+
+    /// One line: health, store, configuration.
+    pub(super) fn headline(&self) -> String {
+        let writable = self.now["store"]["writable"].as_bool() == Some(true);
+        let shadow = self.list("shadow_routes");
+        let names: Vec<&str> = shadow.iter().filter_map(Value::as_str).collect();
+        let shadow = match names.is_empty() {
+            true => String::new(),
+            false => format!("  SHADOW {}", names.join(",")),
+        };
+        format!(
+            "OnlyOnce {}  {}  store {} ({}, {}, breaker {})  config {}  protected {}/{}{shadow}",
+            self.text("/version"),
+            self.text("/status"),
+            self.text("/store/kind"),
+            self.text("/store/level"),
+            if writable { "writable" } else { "NOT WRITABLE" },
+            self.text("/store/breaker"),
+            self.number("/config/generation"),
+            self.number("/protected_routes"),
+            self.list("routes").len(),
+        )
+    }
+}
+
+fn totals(overview: &Value) -> [f64; 5] {
+    DECISIONS.map(|name| overview["totals"][name].as_f64().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn rates_are_differences_by_time() {
+        let mut figures = Figures::new(json!({ "totals": { "new": 10, "replayed": 1 } }));
+        tokio::time::advance(std::time::Duration::from_secs(2)).await;
+        figures.update(Ok(json!({ "totals": { "new": 30, "replayed": 0 } })));
+        assert_eq!(figures.rate(), [10.0, 0.0, 0.0, 0.0, 0.0]);
+        figures.update(Err(anyhow::anyhow!("gone")));
+        assert_eq!(figures.failure.as_deref(), Some("gone"));
+        assert_eq!(figures.rate()[0], 10.0, "what was known stays");
+    }
+}

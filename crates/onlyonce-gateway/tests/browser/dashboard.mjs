@@ -1,0 +1,207 @@
+// Goal: an operator can watch, find, understand and settle keys in a browser, and nobody else can.
+//
+// The gateway and its upstream were started by the Rust test, which has made some keys: `done`,
+// `markup` (its answer holds a script), `lost`, `bulk-1` and `bulk-2` (unknown), and `guarded` (unknown,
+// to stay so). The upstream's own count is looked at there, afterwards.
+
+import { createServer } from "node:http";
+import { accessible, check, fits, launch, picture, until } from "./page.mjs";
+
+const { admin, data, token, readonly } = JSON.parse(process.env.PLACE);
+const base = `http://${admin}/`;
+const { browser, window: open, end } = await launch();
+
+const pay = (key) => fetch(`http://${data}/payments`, {
+  method: "POST", headers: { "Idempotency-Key": key, "Content-Type": "application/json" }, body: '{"amount":1000,"currency":"EUR"}',
+});
+const asOperator = async (path) => (await fetch(base + path, { headers: { Authorization: `Bearer ${token}` } })).json();
+const record = async (key) => (await asOperator(`idempotency/keys?key=${encodeURIComponent(key)}`)).keys[0];
+
+async function signIn(page, with_) {
+  await page.goto(base);
+  await page.getByLabel("Admin token").fill(with_);
+  await page.getByRole("button", { name: "Sign in" }).click();
+}
+
+// --- Without a token.
+const { context, page } = await open({ allowed: [admin] });
+await page.goto(base);
+await page.getByRole("heading", { name: "Sign in" }).waitFor();
+check("data needs a token", (await fetch(`${base}overview`)).status === 401);
+check("live data needs a token", (await fetch(`${base}events`)).status === 401);
+await accessible(page, "the sign-in page");
+await signIn(page, "wrong");
+await page.getByText("This is not the admin token.").waitFor();
+check("a wrong token opens no session", (await context.cookies()).length === 0);
+
+// --- Signing in.
+await signIn(page, token);
+await page.getByRole("heading", { name: "Overview" }).waitFor();
+const [cookie] = await context.cookies();
+check("the cookie is out of reach", cookie.httpOnly && cookie.sameSite === "Strict" && !JSON.stringify(cookie).includes(token), cookie);
+
+// --- A replay arrives live.
+const tile = page.locator(".tile", { hasText: "Duplicates answered" }).locator(".tile-value");
+const before = Number(await tile.textContent());
+const again = await pay("done");
+check("the gateway replays", again.headers.get("x-idempotent-replayed") === "true");
+await until("the overview shows the replay by itself", async () => Number(await tile.textContent()) === before + 1);
+check("the plot tells its values to readers", (await page.locator(".plot-box").first().getAttribute("aria-label")).includes("Replayed"));
+await page.getByRole("button", { name: "Pause" }).click();
+await page.getByRole("button", { name: "Resume" }).click();
+await accessible(page, "the overview");
+if (process.env.PICTURES) {
+  // Some traffic for a picture that shows something.
+  await page.getByRole("button", { name: "1 min" }).click();
+  for (let second = 0; second < 240; second += 1) {
+    const number = Math.floor(8 + 6 * Math.sin(second / 9)) + (second % 40 > 32 ? 9 : 0);
+    const keys = Array.from({ length: number }, (_, index) => (index % 3 ? `shop-${second}-${index}` : `shop-${Math.max(0, second - 3)}-1`));
+    await Promise.all([...keys.map(pay), new Promise((resolve) => setTimeout(resolve, 250))]);
+    if (second === 235) await picture(page, "dashboard-overview");
+  }
+}
+
+// --- Finding a key and reading its life.
+await page.getByRole("link", { name: "Keys", exact: true }).click();
+await page.getByLabel("Key", { exact: true }).fill("done");
+await page.getByRole("button", { name: "Search" }).click();
+await until("the search finds one key", async () => (await page.locator("tbody tr").count()) === 1);
+await accessible(page, "the list of keys");
+await page.getByRole("link", { name: "done", exact: true }).click();
+const timeline = page.locator("svg.timeline");
+await timeline.waitFor();
+const life = await timeline.textContent();
+check("its timeline has the attempt and the settlement", life.includes("Attempt 1") && life.includes("Completed") && life.includes("Expires"), life);
+check("the answer is hidden at first", await page.getByText(/hidden/).isVisible());
+await accessible(page, "the page of a key");
+
+// --- Markup in an answer and in a key is text.
+const markup = await record("markup");
+await page.goto(`${base}#/keys/${markup.id}`);
+await page.getByRole("button", { name: "Show the answer" }).click();
+const body = page.getByLabel("Body of the stored answer");
+await body.waitFor();
+check("a script in a stored body is shown as text", (await body.textContent()).includes("<script>window.pwned = 1</script>"));
+check("and was not run", (await page.evaluate(() => window.pwned)) === undefined);
+const shown = (await asOperator("audit")).audit.find((line) => line.event === "response_shown");
+check("showing an answer is audited", shown?.key_id === markup.id && shown.actor === "operator", shown);
+const strange = "<img/src=x/onerror=window.pwned=2>";
+await page.goto(`${base}#/keys?key=${encodeURIComponent(strange)}`);
+await page.getByRole("link", { name: strange }).waitFor();
+check("a key that is markup is shown as text", (await page.evaluate(() => window.pwned)) === undefined);
+
+// --- An unknown outcome, resolved; the next retry replays it.
+await page.getByRole("link", { name: /Unknown/ }).first().click();
+await page.getByRole("heading", { name: "Unknown outcomes" }).waitFor();
+const look = page.getByRole("button", { name: "Look at lost" });
+await look.click();
+await page.getByRole("heading", { name: "What others say" }).waitFor();
+await accessible(page, "the list of unknown outcomes");
+await picture(page, "dashboard-unknown");
+const refused = await pay("lost");
+check("before that a retry is refused", refused.status === 409, refused.status);
+await page.getByLabel("Body").fill('{"id":"from-the-operator"}');
+await page.getByLabel("Reason, for the audit").fill("found at the provider");
+await page.getByRole("button", { name: "Resolve", exact: true }).click();
+await until("the key leaves the list", async () => (await look.count()) === 0);
+const replay = await pay("lost");
+check("the next retry replays it", replay.status === 201 && replay.headers.get("x-idempotent-replayed") === "true"
+  && (await replay.text()) === '{"id":"from-the-operator"}', replay.status);
+await page.goto(`${base}#/keys/${(await record("lost")).id}`);
+await page.locator("svg.timeline text", { hasText: "Resolved" }).waitFor();
+await page.waitForTimeout(300);
+await picture(page, "dashboard-key");
+
+// --- What is being typed stays, while the page goes on by itself.
+await page.goto(`${base}#/keys/${(await record("guarded")).id}`);
+await page.getByLabel("Status").fill("202");
+const created = page.locator("dd time").first();
+const was = await created.textContent();
+await until("the page goes on", async () => (await created.textContent()) !== was);
+check("what was typed is still there", (await page.getByLabel("Status").inputValue()) === "202");
+
+// --- Several at once.
+await page.goto(`${base}#/unknown`);
+await page.getByLabel("Select bulk-1").check();
+await page.getByLabel("Select bulk-2").check();
+await page.getByRole("button", { name: "Resolve selected…" }).click();
+const dialog = page.getByRole("dialog");
+check("the preview names what will change", (await dialog.locator("tbody tr").count()) === 2);
+await accessible(page, "the preview");
+await dialog.getByLabel(/It did not happen/).check();
+await dialog.getByLabel("Reason, for the audit").fill("the provider was down");
+await dialog.getByRole("button", { name: "Resolve 2" }).click();
+await dialog.getByRole("button", { name: "Done" }).click();
+check("both are retryable", (await record("bulk-1")).state === "failed_retryable" && (await record("bulk-2")).state === "failed_retryable");
+
+// --- A forged form: another origin of the same site, so that the browser sends the cookie along.
+const guarded = await record("guarded");
+const evil = createServer((_, answer) => {
+  answer.setHeader("Content-Type", "text/html");
+  answer.end(`<form method="post" enctype="text/plain" action="${base}idempotency/keys/${guarded.id}/resolve">
+    <input name='{"outcome":"failed_retryable","reason":"' value='forged"}'><button>Win a prize</button></form>`);
+}).listen(0, "127.0.0.1");
+await new Promise((resolve) => evil.once("listening", resolve));
+const there = `127.0.0.1:${evil.address().port}`;
+const forger = await context.newPage();
+await forger.goto(`http://${there}/`);
+const [posted, answer] = await Promise.all([
+  forger.waitForRequest((request) => request.method() === "POST"),
+  forger.waitForResponse((response) => response.request().method() === "POST"),
+  forger.getByRole("button").click(),
+]);
+check("the browser did send the cookie", (await posted.allHeaders()).cookie?.startsWith("onlyonce_session"));
+check("a forged form is refused", answer.status() === 403, answer.status());
+const forged = await forger.goto(`http://${there}/`).then(() => forger.evaluate(async ([url, body]) => {
+  try {
+    return (await fetch(url, { method: "POST", credentials: "include", headers: { "X-OnlyOnce-Page": "1" }, body })).status;
+  } catch {
+    return "stopped by the browser";
+  }
+}, [`${base}idempotency/keys/${guarded.id}/resolve`, '{"outcome":"failed_retryable","reason":"x"}']));
+check("a script of another origin gets nowhere", forged === "stopped by the browser", forged);
+check("and the key is as it was", (await record("guarded")).state === "unknown");
+evil.close();
+
+// --- Only looking.
+const viewer = await open({ allowed: [admin], width: 390, height: 844, colorScheme: "dark" });
+await signIn(viewer.page, readonly);
+await viewer.page.getByText("Read only").waitFor();
+await viewer.page.locator(".tile").first().waitFor();
+for (const [where, name] of [["", "the overview"], ["keys", "the keys"], [`keys/${guarded.id}`, "a key"], ["unknown", "the unknown outcomes"], ["audit", "the audit"]]) {
+  await viewer.page.goto(`${base}#/${where}`);
+  await viewer.page.locator("main h1").waitFor();
+  await viewer.page.waitForTimeout(400);
+  await fits(viewer.page, name);
+  await accessible(viewer.page, `${name} on a dark phone`);
+}
+await viewer.page.goto(`${base}#/keys/${guarded.id}`);
+await viewer.page.locator("svg.timeline").waitFor();
+check("who may only look is offered no change", (await viewer.page.getByRole("button", { name: "Resolve" }).count()) === 0);
+const tried = await viewer.page.evaluate(async (id) => (await fetch(`idempotency/keys/${id}/resolve`, {
+  method: "POST", headers: { "X-OnlyOnce-Page": "1", "Content-Type": "application/json" },
+  body: '{"outcome":"failed_retryable","reason":"x"}',
+})).status, guarded.id);
+check("and is refused one", tried === 403, tried);
+const peeked = await viewer.page.evaluate(async (id) => (await fetch(`idempotency/keys/${id}/response`, {
+  method: "POST", headers: { "X-OnlyOnce-Page": "1" },
+})).status, markup.id);
+check("also the stored answer", peeked === 403, peeked);
+
+// --- By keyboard, and out.
+await page.goto(base);
+await page.getByRole("heading", { name: "Overview" }).waitFor();
+// As if nothing had been touched yet.
+await page.evaluate(() => { document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute("tabindex"); });
+await page.keyboard.press("Tab");
+check("the first stop of the keyboard skips to the content", (await page.evaluate(() => document.activeElement.textContent)) === "Skip to the content");
+await page.keyboard.press("Enter");
+check("and does", (await page.evaluate(() => document.activeElement.tagName)) === "MAIN");
+await page.getByRole("button", { name: /dark theme/ }).click();
+check("the theme changes by hand", (await page.evaluate(() => document.documentElement.dataset.theme)) === "dark");
+await accessible(page, "the dark overview");
+await picture(page, "dashboard-dark");
+await page.getByRole("button", { name: "Sign out" }).click();
+await page.getByRole("heading", { name: "Sign in" }).waitFor();
+check("the session is over", (await page.evaluate(async () => (await fetch("overview")).status)) === 401);
+await end();
