@@ -15,11 +15,13 @@ mod deployed;
 mod edge;
 mod keys;
 mod migrate;
+mod outbound;
 mod reload;
 mod serve;
 #[cfg(test)]
 mod soak;
 mod telemetry;
+mod tls;
 mod upstream;
 mod verify;
 

@@ -7,10 +7,12 @@
 mod auth;
 mod routes;
 mod top;
+mod traffic;
 
 pub(super) use auth::{API_KEY, AUTH, EXTERNAL, JWT, TRUSTED_HEADER};
 pub(super) use routes::{BACKEND, FINGERPRINT, IDEMPOTENCY, LIMITS, ROUTE};
 pub(super) use top::{ADMIN, STORE, TOP, WORKERS};
+pub(super) use traffic::{FORWARDED, TLS};
 
 /// A section: how messages name it, and its fields.
 #[derive(Debug)]
@@ -134,7 +136,7 @@ impl Kind {
 }
 
 /// Every section, the likeliest home of a stray field first.
-pub(super) const ALL: [&Schema; 14] = [
+pub(super) const ALL: [&Schema; 16] = [
     &IDEMPOTENCY,
     &ROUTE,
     &TOP,
@@ -149,6 +151,8 @@ pub(super) const ALL: [&Schema; 14] = [
     &TRUSTED_HEADER,
     &EXTERNAL,
     &API_KEY,
+    &TLS,
+    &FORWARDED,
 ];
 
 /// The section that `field` belongs to.

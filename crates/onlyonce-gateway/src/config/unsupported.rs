@@ -1,19 +1,18 @@
 //! What the contract names and this version does not do yet.
 //!
-//! Such a field is refused, never passed over: whoever writes `tls` and gets a gateway that speaks
+//! Such a field is refused, never passed over: whoever writes `encryption_key_env` and gets a store in
 //! plain text has lost more than one whose gateway does not start. Supporting something means taking its
 //! line out of here and giving it a reader.
 
 use super::{
     diagnostics::Report,
-    fields::{BACKEND, EXTERNAL, IDEMPOTENCY, JWT, STORE, Schema, TOP},
+    fields::{IDEMPOTENCY, STORE, Schema, TOP},
     tree::Span,
 };
 
 /// Fields, by section.
 const FIELDS: &[(&Schema, &str)] = &[
     (&TOP, "redis"),
-    (&TOP, "tls"),
     (&STORE, "cache"),
     (&STORE, "encryption_key_env"),
     (&STORE, "plain_settle"),
@@ -21,9 +20,6 @@ const FIELDS: &[(&Schema, &str)] = &[
 
 /// Values of fields that are supported otherwise; a URL counts by its scheme.
 const VALUES: &[(&Schema, &str, &str)] = &[
-    (&BACKEND, "url", "https"),
-    (&EXTERNAL, "url", "https"),
-    (&JWT, "jwks_url", "https"),
     (&STORE, "url", "redis"),
     (&IDEMPOTENCY, "reconcile", "{ … }"),
 ];
