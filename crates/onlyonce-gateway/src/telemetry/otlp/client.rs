@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, rustls};
 
-use crate::verify::tls;
+use crate::verify::trusting;
 
 /// The longest that one delivery may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ impl Client {
     pub(super) fn new() -> anyhow::Result<Self> {
         Ok(Self {
             runtime: Handle::try_current()?,
-            tls: tls::trusting(None)?,
+            tls: trusting(None)?,
         })
     }
 }
