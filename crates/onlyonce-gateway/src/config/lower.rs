@@ -104,29 +104,11 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
     rule(&written, &policies, &around, routes_at, report);
 
     let mode_name = store.url.mode_name();
-    let routes = written.into_iter().zip(policies).map(|(written, policy)| {
-        let reconcile = looked_into(&written, &global).map(|stated| stated.config.clone().into());
-        Some(Route {
-            reconcile,
-            id: written.id?,
-            path: written.path?,
-            methods: written.methods,
-            backends: written.backends,
-            timeout: policy.timeout,
-            upstream_idle: written
-                .upstream_idle
-                .or(upstream_idle)
-                .unwrap_or(DEFAULT_UPSTREAM_IDLE),
-            connect_timeout: written
-                .connect_timeout
-                .or(connect_timeout)
-                .unwrap_or(DEFAULT_CONNECT_TIMEOUT),
-            first_byte_timeout: written.first_byte_timeout.or(first_byte_timeout),
-            auth_optional: written.auth_optional,
-            policy,
-            mode_name,
-        })
-    });
+    let times = (upstream_idle, connect_timeout, first_byte_timeout);
+    let routes = written
+        .into_iter()
+        .zip(policies)
+        .map(|(written, policy)| route(written, policy, &global, times, mode_name));
     Some(Config {
         listen,
         tls,
@@ -160,6 +142,38 @@ pub(super) fn looked_into<'a>(
         true => route.stated.reconcile.as_ref(),
         false => global.reconcile.as_ref(),
     }
+}
+
+/// A route with what holds for it; `times` are those of the top level.
+fn route(
+    written: WrittenRoute<'_>,
+    policy: Policy,
+    global: &Stated<'_>,
+    times: (Option<Duration>, Option<Duration>, Option<Duration>),
+    mode_name: &'static str,
+) -> Option<Route> {
+    let (upstream_idle, connect_timeout, first_byte_timeout) = times;
+    let reconcile = looked_into(&written, global).map(|stated| stated.config.clone().into());
+    Some(Route {
+        reconcile,
+        id: written.id?,
+        path: written.path?,
+        methods: written.methods,
+        backends: written.backends,
+        timeout: policy.timeout,
+        upstream_idle: written
+            .upstream_idle
+            .or(upstream_idle)
+            .unwrap_or(DEFAULT_UPSTREAM_IDLE),
+        connect_timeout: written
+            .connect_timeout
+            .or(connect_timeout)
+            .unwrap_or(DEFAULT_CONNECT_TIMEOUT),
+        first_byte_timeout: written.first_byte_timeout.or(first_byte_timeout),
+        auth_optional: written.auth_optional,
+        policy,
+        mode_name,
+    })
 }
 
 fn max_header_bytes(top: &Section<'_>, report: &mut Report<'_>) -> usize {
