@@ -216,8 +216,17 @@ pub enum StoredBody {
         /// The trailers, where there were any.
         trailers: Option<HeaderMap>,
     },
-    /// The answer was too large, or endless. It is never executed again for that.
+    /// The answer was too large, or endless, or must not be stored. It is never executed again for
+    /// that.
     NotStored,
+    /// The whole answer, its headers included, as a block that only the store layer can open. Nothing
+    /// above that layer ever gets one.
+    Packed {
+        /// The block.
+        block: Bytes,
+        /// How many bytes of body are in it.
+        length: u64,
+    },
 }
 
 impl StoredResponse {
@@ -238,6 +247,7 @@ impl StoredResponse {
         match &self.body {
             StoredBody::Full { bytes, .. } => bytes.len() as u64,
             StoredBody::NotStored => 0,
+            StoredBody::Packed { length, .. } => *length,
         }
     }
 }

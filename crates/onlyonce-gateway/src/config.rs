@@ -37,7 +37,7 @@ use std::{
 
 use http::Method;
 use onlyonce_core::policy::Policy;
-use onlyonce_store::postgres::Pooler;
+use onlyonce_store::{at_rest::Compression, postgres::Pooler};
 
 #[cfg(test)]
 pub(crate) use auth::ApiKey;
@@ -151,6 +151,12 @@ pub(crate) struct StoreConfig {
     pub timeout: Duration,
     /// Whether `serve` brings its schema up to date.
     pub migrate: bool,
+    /// The variable that holds the keys that records are encrypted with.
+    pub encryption_key_env: Option<String>,
+    /// How answers are made smaller.
+    pub compression: Compression,
+    /// Whether SQL may settle keys with answers as they are, though others are encrypted.
+    pub plain_settle: bool,
     /// What stands between the gateway and a PostgreSQL server.
     pub pooler: Pooler,
     /// Where results are kept that a shared store cannot take in time.

@@ -3,6 +3,7 @@
 //! Both ways end at the same addresses of the admin API: those of a running gateway, or the same code
 //! on a store that this process opens. So an answer looks the same whichever way was taken.
 
+mod erase;
 mod shown;
 mod way;
 
@@ -34,6 +35,14 @@ pub(crate) struct KeysArgs {
     /// Open this store instead: sqlite:FILE that no gateway uses, postgres://… or mysql://… (looking only)
     #[arg(long, global = true, value_name = "URL")]
     store: Option<String>,
+    /// The variable with the store's encryption keys, for --store; used if it is set
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        default_value = "ONLYONCE_ENCRYPTION_KEYS"
+    )]
+    encryption_key_env: String,
     /// Print the answer as JSON
     #[arg(long, global = true)]
     json: bool,
@@ -47,7 +56,7 @@ enum Command {
     Show(Which),
     /// Say what became of an unknown key
     Resolve(ResolveArgs),
-    /// Remove what is remembered of a key: the next request with it executes
+    /// Remove what is remembered of a key, or of all keys of a client: the next request executes
     Forget(ForgetArgs),
 }
 
@@ -128,8 +137,18 @@ struct ResolveArgs {
 
 #[derive(Args)]
 struct ForgetArgs {
-    #[command(flatten)]
-    which: Which,
+    /// The key's id, as `keys list` shows it
+    #[arg(value_name = "ID", required_unless_present_any = ["key", "client"])]
+    id: Option<String>,
+    /// The key as clients send it
+    #[arg(long, value_name = "RAW", conflicts_with = "id")]
+    key: Option<String>,
+    /// The client that sent it; without --key, all keys of this client
+    #[arg(long, value_name = "ID", conflicts_with = "id")]
+    client: Option<String>,
+    /// With --client alone: say what would be done, and do nothing
+    #[arg(long, requires = "client", conflicts_with_all = ["key", "id"])]
+    dry_run: bool,
     /// Even though the operation took effect, and a retry would execute it again
     #[arg(long)]
     force: bool,
@@ -168,7 +187,8 @@ impl Refusal {
 /// Does what was asked.
 pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
     let changes = matches!(args.command, Command::Resolve(_) | Command::Forget(_));
-    let way = match Way::open(&args.admin, args.store.as_deref(), changes).await? {
+    let key_env = &args.encryption_key_env;
+    let way = match Way::open(&args.admin, args.store.as_deref(), key_env, changes).await? {
         Ok(way) => way,
         Err(why) => return Ok(refused(Refusal::usage(why), args.json)),
     };
@@ -239,7 +259,15 @@ impl Way {
     }
 
     async fn forget(&self, args: &ForgetArgs) -> Asked {
-        match self.path_of(&args.which).await? {
+        if let (None, None, Some(client)) = (&args.id, &args.key, &args.client) {
+            return self.forget_client(client, args).await;
+        }
+        let which = Which {
+            id: args.id.clone(),
+            key: args.key.clone(),
+            client: args.client.clone(),
+        };
+        match self.path_of(&which).await? {
             Ok(path) => {
                 let force = args.force.then_some("true");
                 let parameters = [("force", force), ("reason", args.reason.as_deref())];

@@ -60,6 +60,7 @@ macro_rules! conformance {
                 counts_count,
                 live_counts_one_client,
                 recipes_are_kept,
+                blocks_are_kept,
                 swaps_wake,
                 scopes_do_not_meet,
                 writers_at_once,
@@ -641,6 +642,15 @@ pub async fn live_counts_one_client(store: Any) {
         store.live(&Scope::client("c"), caller, 100).await.unwrap(),
         0
     );
+}
+
+/// Blocks are immutable: the first one stays.
+pub async fn blocks_are_kept(store: Any) {
+    assert_eq!(store.block("a").await.unwrap(), None);
+    assert_eq!(store.keep_block("a", b"\0one").await.unwrap(), b"\0one");
+    assert_eq!(store.keep_block("a", b"two").await.unwrap(), b"\0one");
+    assert_eq!(store.block("a").await.unwrap().unwrap(), b"\0one");
+    assert_eq!(store.block("b").await.unwrap(), None);
 }
 
 /// A recipe that was kept is found under its id.

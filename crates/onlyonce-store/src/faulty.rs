@@ -245,6 +245,24 @@ impl Store for FaultyStore {
         self.read(self.inner.recipe(id)).await
     }
 
+    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let (name, bytes) = (name.to_owned(), bytes.to_vec());
+        self.write(|inner| async move { inner.keep_block(&name, &bytes).await })
+            .await
+    }
+
+    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.read(self.inner.block(name)).await
+    }
+
+    fn conceal(&self, id: RecordId, bytes: Vec<u8>) -> Vec<u8> {
+        self.inner.conceal(id, bytes)
+    }
+
+    fn reveal(&self, id: RecordId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+        self.inner.reveal(id, bytes)
+    }
+
     async fn probe(&self) -> Result<(), StoreError> {
         self.write(move |inner| async move { inner.probe().await })
             .await

@@ -10,6 +10,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod at_rest;
 pub mod clock;
 pub mod codec;
 #[doc(hidden)]
@@ -47,6 +48,9 @@ use tokio::sync::broadcast;
 
 /// How many settled ids a slow listener may fall behind before it has to look for itself.
 pub const WAKEUP_BACKLOG: usize = 1_024;
+
+/// Bytes of a block's name.
+pub const MAX_BLOCK_NAME: usize = 56;
 
 /// What an acknowledged write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -371,6 +375,41 @@ pub trait Store: Send + Sync + 'static {
     /// Any [`StoreError`] but `Ambiguous`.
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError>;
 
+    /// Keeps `bytes` under `name`, for ever, unless something is kept there; returns what is
+    /// (`conformance::blocks_are_kept`). A name has at most [`MAX_BLOCK_NAME`] bytes.
+    ///
+    /// # Errors
+    /// As [`insert_or_get`](Self::insert_or_get).
+    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let _ = (name, bytes);
+        Err(no_blocks())
+    }
+
+    /// What is kept under `name`.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let _ = name;
+        Err(no_blocks())
+    }
+
+    /// `bytes` about the record `id` as they may lie on a disk beside the store: encrypted where the
+    /// store is.
+    fn conceal(&self, id: RecordId, bytes: Vec<u8>) -> Vec<u8> {
+        let _ = id;
+        bytes
+    }
+
+    /// What [`conceal`](Self::conceal) was given.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreadable`] if it was made with another key, for another record, or changed.
+    fn reveal(&self, id: RecordId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+        let _ = id;
+        Ok(bytes)
+    }
+
     /// Writes something of no account, durably: whether records could be written now.
     ///
     /// # Errors
@@ -379,6 +418,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Ids of records that changed, from any node, for waiters. A hint: polling is the truth.
     fn wakeups(&self) -> broadcast::Receiver<RecordId>;
+}
+
+fn no_blocks() -> StoreError {
+    StoreError::Unavailable("this store cannot keep what encryption and dictionaries need".into())
 }
 
 /// The moment that is `keep` before `now`.

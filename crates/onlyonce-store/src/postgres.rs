@@ -14,9 +14,14 @@ mod scan;
 mod schema;
 mod server;
 mod statement;
+mod tidy;
+mod uuid;
 mod wake;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use onlyonce_core::{
@@ -124,6 +129,7 @@ impl PostgresStore {
         let shared = Arc::new(Shared {
             line: Line::new(dialler),
             wake: Wake::new(words),
+            settled: AtomicU64::new(0),
         });
         let queue = Arc::new(Queue::default());
         let mut tasks = JoinSet::new();
@@ -135,6 +141,8 @@ impl PostgresStore {
         if let Some(unsaid) = unsaid {
             tasks.spawn(wake::speak(shared.clone(), unsaid));
             tasks.spawn(wake::listen(shared.clone()));
+            // A pooler's transactions could not hold a vacuum.
+            tasks.spawn(tidy::keep_small(shared.clone()));
         }
         Ok(Self {
             secret,
@@ -241,6 +249,19 @@ impl Store for PostgresStore {
 
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
         self.scanners.recipe(id).await
+    }
+
+    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let sql = "INSERT INTO onlyonce.meta (name, value) VALUES ('block/' || $1, $2) \
+                   ON CONFLICT DO NOTHING";
+        let statement = sqlx::query(sql).bind(name).bind(bytes);
+        self.scanners.write(statement).await?;
+        let lost = || StoreError::Unavailable("a block that was written is not there".into());
+        self.block(name).await?.ok_or_else(lost)
+    }
+
+    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.scanners.block(name).await
     }
 
     async fn probe(&self) -> Result<(), StoreError> {

@@ -436,6 +436,21 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let operation = Operation::KeepBlock(name.to_owned(), bytes.to_vec());
+        self.writer.submit(operation).await?;
+        let lost = || StoreError::Unavailable("a block that was written is not there".into());
+        self.block(name).await?.ok_or_else(lost)
+    }
+
+    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let name = name.to_owned();
+        scan(&self.admin_scans, move |connection| {
+            read::block(connection, &name)
+        })
+        .await
+    }
+
     async fn probe(&self) -> Result<(), StoreError> {
         self.writer.submit(Operation::Probe).await.map(|_| ())
     }

@@ -28,6 +28,7 @@ pub mod seam;
 pub mod shadow;
 pub mod spool;
 pub mod stats;
+pub mod trace;
 pub mod worker;
 
 pub use body::{Body, BoxError};

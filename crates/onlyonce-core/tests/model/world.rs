@@ -48,6 +48,7 @@ fn body(response: &StoredResponse) -> &[u8] {
     match &response.body {
         StoredBody::Full { bytes, .. } => bytes,
         StoredBody::NotStored => b"",
+        StoredBody::Packed { block, .. } => block,
     }
 }
 

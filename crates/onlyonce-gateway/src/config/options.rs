@@ -11,7 +11,7 @@ use onlyonce_core::{
     fingerprint::{BodyMode, Pointer},
     policy::{
         AfterExpiry, Dialect, Enforce, ErrorFormat, FingerprintOptions, KeyScope, On5xx,
-        OnInFlight, OnStoreError, Options, Profile,
+        OnInFlight, OnStoreError, Options, Profile, Remember,
     },
 };
 
@@ -184,6 +184,8 @@ fn words(section: &Section<'_>, options: &mut Options, report: &mut Report<'_>) 
         ("reject", OnInFlight::Reject),
         ("accept", OnInFlight::Accept),
     ];
+    let remember = [("full", Remember::Full), ("head", Remember::Head)];
+    options.remember = section.word("remember", &remember, report);
     options.on_in_flight = section.word("on_in_flight", &in_flight, report);
     let errors = [
         ("retry", On5xx::Retry),

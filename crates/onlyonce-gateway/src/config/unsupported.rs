@@ -11,12 +11,7 @@ use super::{
 };
 
 /// Fields, by section.
-const FIELDS: &[(&Schema, &str)] = &[
-    (&TOP, "redis"),
-    (&STORE, "cache"),
-    (&STORE, "encryption_key_env"),
-    (&STORE, "plain_settle"),
-];
+const FIELDS: &[(&Schema, &str)] = &[(&TOP, "redis"), (&STORE, "cache")];
 
 /// Values of fields that are supported otherwise; a URL counts by its scheme.
 const VALUES: &[(&Schema, &str, &str)] = &[

@@ -12,6 +12,9 @@ const DEFAULT_WIDTH: u16 = 160;
 
 /// What an answer of the admin API says.
 pub(super) fn text(answer: &Value) -> String {
+    if answer["forgotten"].is_u64() {
+        return super::erase::text(answer);
+    }
     match answer["keys"].as_array() {
         Some(keys) => list(keys, answer["next"].as_str()),
         None => one(answer),

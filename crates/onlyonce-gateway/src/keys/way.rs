@@ -10,6 +10,7 @@ use http_body_util::BodyExt;
 use onlyonce::{Engine, EngineOptions};
 use onlyonce_store::{
     Store,
+    at_rest::Compression,
     clock::StoreClock,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
@@ -42,10 +43,11 @@ impl Way {
     pub(super) async fn open(
         admin: &str,
         store: Option<&str>,
+        key_env: &str,
         changes: bool,
     ) -> anyhow::Result<Result<Self, String>> {
         if let Some(url) = store {
-            return open_store(url, changes).await;
+            return open_store(url, key_env, changes).await;
         }
         let endpoint = match Endpoint::parse(admin) {
             Ok(endpoint) => endpoint,
@@ -117,7 +119,11 @@ impl Way {
     }
 }
 
-async fn open_store(text: &str, changes: bool) -> anyhow::Result<Result<Way, String>> {
+async fn open_store(
+    text: &str,
+    key_env: &str,
+    changes: bool,
+) -> anyhow::Result<Result<Way, String>> {
     let url = match StoreUrl::parse(text) {
         Ok(url) => url,
         Err(error) => return Ok(Err(format!("--store: {error}"))),
@@ -167,6 +173,8 @@ async fn open_store(text: &str, changes: bool) -> anyhow::Result<Result<Way, Str
             )));
         }
     };
+    let key_env = std::env::var_os(key_env).is_some().then_some(key_env);
+    let store = crate::serve::sealed(store, key_env, Compression::default()).await?;
     let engine = Engine::start(store, EngineOptions::default());
     Ok(Ok(Way::Store(Desk::new(engine, false).router())))
 }

@@ -39,9 +39,9 @@ async fn made_by_the_program_or_by_hand() {
     let url = database();
     let made = onlyonce(&["migrate", "--store", &url]);
     assert!(made.status.success(), "{}", text(&made.stderr));
-    assert!(text(&made.stdout).contains("created the schema at version 1"));
+    assert!(text(&made.stdout).contains("created the schema at version 2"));
     let again = onlyonce(&["migrate", "--store", &url]);
-    assert!(text(&again.stdout).contains("the schema is at version 1"));
+    assert!(text(&again.stdout).contains("the schema is at version 2"));
 
     let printed = onlyonce(&["migrate", "--store", &url, "--print"]);
     let server = Postgres::start();
@@ -78,7 +78,7 @@ async fn a_newer_schema() {
     old.send(&Request::pay("before")).await.expect(201);
     server.sql(
         "ALTER TABLE onlyonce.keys ADD COLUMN later text; CREATE TABLE onlyonce.later (n bigint); \
-         UPDATE onlyonce.meta SET value = '2' WHERE name = 'schema_version'",
+         UPDATE onlyonce.meta SET value = '3' WHERE name = 'schema_version'",
     );
     old.send(&Request::pay("after")).await.expect(201);
     let beside: Gateway = setup.clone().start(&upstream).await;
@@ -88,7 +88,7 @@ async fn a_newer_schema() {
         }
     }
     assert_eq!(upstream.executions(), 2);
-    server.sql("UPDATE onlyonce.meta SET value = '2' WHERE name = 'oldest_program'");
+    server.sql("UPDATE onlyonce.meta SET value = '3' WHERE name = 'oldest_program'");
     let logs = refused(&upstream, setup).await;
     assert!(logs.contains("run a newer program"), "{logs}");
 }

@@ -312,6 +312,16 @@ impl Scanners {
         Ok(())
     }
 
+    pub(super) async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let name = literal(format!("block/{name}"));
+        let sql = format!("SELECT value FROM onlyonce_meta WHERE name = {name}");
+        let rows = self.read(sql).await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        Ok(row.bytes(0)?.map(<[u8]>::to_vec))
+    }
+
     pub(super) async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
         let rows = self
             .read(format!(

@@ -274,6 +274,15 @@ pub(super) fn recipe(connection: &Connection, id: RecipeId) -> Result<Option<Rec
         .transpose()
 }
 
+/// What is kept under `name`.
+pub(super) fn block(connection: &Connection, name: &str) -> Result<Option<Vec<u8>>, ReadError> {
+    let found = connection
+        .prepare_cached("SELECT value FROM meta WHERE name = 'block/' || ?1")?
+        .query_row(params![name], |row| row.get(0))
+        .optional()?;
+    Ok(found)
+}
+
 fn limit_of(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }

@@ -15,7 +15,7 @@ use super::{
     ReadError,
     batch::{Done, Operation},
     read,
-    row::{self, COLUMNS, ROW_VERSION},
+    row::{COLUMNS, ROW_VERSION},
 };
 use crate::{Counts, Inserted, StoreError, Swapped, codec};
 
@@ -88,6 +88,13 @@ pub(super) fn apply(
             .execute(
                 "INSERT INTO recipes (id, recipe) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
                 params![id.0, recipe],
+            )
+            .map(|_| Done::Written)
+            .map_err(ReadError::from),
+        Operation::KeepBlock(name, block) => transaction
+            .execute(
+                "INSERT INTO meta (name, value) VALUES ('block/' || ?1, ?2) ON CONFLICT DO NOTHING",
+                params![name, block],
             )
             .map(|_| Done::Written)
             .map_err(ReadError::from),
@@ -287,10 +294,10 @@ fn put_body(
     record: &Record,
     inserted: bool,
 ) -> rusqlite::Result<()> {
-    match record.response.as_deref().and_then(row::body_of) {
+    match record.response.as_deref().and_then(codec::body_of) {
         Some(body) => transaction
             .prepare_cached("INSERT OR REPLACE INTO bodies (n, body) VALUES (?1, ?2)")?
-            .execute(params![n, &body[..]])?,
+            .execute(params![n, body])?,
         None if inserted => 0,
         None => transaction
             .prepare_cached("DELETE FROM bodies WHERE n = ?1")?

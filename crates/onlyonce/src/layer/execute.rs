@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use onlyonce_core::{
     Record, StoredResponse,
     machine::Settlement,
-    policy::{Declared, Verdict},
+    policy::{Declared, Remember, Verdict},
     record::{LastError, StoredBody},
 };
 use onlyonce_store::failpoint;
@@ -32,7 +32,7 @@ use tower_service::Service;
 use super::{
     Shared,
     capture::{Captured, capture, is_unkeepable},
-    headers::{OUTCOME, compact, stored},
+    headers::{OUTCOME, compact, head_only, stored},
     reply,
     service::Told,
     strip_hop_by_hop,
@@ -40,10 +40,11 @@ use super::{
 use crate::{
     at_once::{at_once, in_time},
     body::{Body, BoxError},
-    engine::{Attempt, Began, Ended, Kept, Replay},
+    engine::{Attempt, Ended, Kept, Replay},
     problem::Problem,
     seam::{FirstByteWithin, GuardFailed, Outcome, find_not_sent},
-    stats::Event,
+    stats::{Event, Stage},
+    trace::Followed,
 };
 
 /// Pieces of a long answer that wait for a slow client.
@@ -77,6 +78,7 @@ enum Finished {
 struct Client {
     tell: Option<oneshot::Sender<Told>>,
     key: HeaderValue,
+    followed: Followed,
 }
 
 impl Client {
@@ -96,7 +98,7 @@ pub(super) async fn execute<S, R>(
     attempt: Attempt,
     inner: S,
     mut request: Request<Body>,
-    key: HeaderValue,
+    (key, followed): (HeaderValue, Followed),
     tell: oneshot::Sender<Told>,
 ) where
     S: Service<Request<Body>, Response = Response<R>> + Send + 'static,
@@ -105,14 +107,11 @@ pub(super) async fn execute<S, R>(
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    shared.stats.count(match attempt.began_as() {
-        Began::New => Event::Created,
-        Began::Again => Event::Retried,
-        Began::AfterExpiry => Event::ExecutedAfterExpiry,
-    });
+    followed.executes(&attempt);
     let mut client = Client {
         tell: Some(tell),
         key,
+        followed,
     };
     let started = Instant::now();
     let guard = attempt.guard();
@@ -122,6 +121,8 @@ pub(super) async fn execute<S, R>(
     let finished = if guard.check().is_err() {
         Finished::NotSent(LastError::GuardFailed)
     } else {
+        let timed = client.followed.timed(Stage::Upstream);
+        timed.tell_upstream(request.headers_mut());
         let work = AssertUnwindSafe(run(inner, request, shared.policy.max_body_size, &progress));
         tokio::select! {
             biased;
@@ -416,6 +417,7 @@ fn other_answer(ended: &Ended, settlement: &Settlement) -> Option<Replay> {
         response: response.clone(),
         expires_at: record.times.expires_at,
         generation: record.generation,
+        attempt: record.fence.0,
     })
 }
 
@@ -435,9 +437,15 @@ fn judge(shared: &Shared, attempt: &Attempt, parts: &mut Parts, body: StoredBody
         Verdict::Complete => {
             let mut headers = stored(&parts.headers, parts.status, policy);
             let mut body = body;
+            if policy.remember == Remember::Head {
+                headers = head_only(&headers);
+                body = StoredBody::NotStored;
+            }
             match &mut body {
                 StoredBody::Full { bytes, .. } => compact(&mut headers, bytes),
                 StoredBody::NotStored => compact(&mut headers, &mut Bytes::new()),
+                // No upstream makes one.
+                StoredBody::Packed { .. } => {}
             }
             Settlement::Complete(Arc::new(StoredResponse {
                 status: parts.status,
@@ -460,7 +468,8 @@ async fn end_without(
     started: Instant,
 ) {
     let told = problem.response(&shared.policy);
-    let settle = settle_within(shared, attempt, &settlement, started);
+    let followed = client.followed.clone();
+    let settle = settle_within(shared, attempt, &followed, &settlement, started);
     let mut settle = std::pin::pin!(settle);
     tokio::select! {
         biased;
@@ -488,7 +497,8 @@ async fn settle(
     settlement: &Settlement,
     started: Instant,
 ) -> Option<Ended> {
-    let settle = settle_within(shared, attempt, settlement, started);
+    let followed = client.followed.clone();
+    let settle = settle_within(shared, attempt, &followed, settlement, started);
     let mut settle = std::pin::pin!(settle);
     let ended = match in_time(shared.policy.completion_grace, settle.as_mut()).await {
         Some(ended) => ended,
@@ -518,7 +528,9 @@ async fn spooled(
         return;
     };
     let record = attempt.record();
-    let kept = spool.keep(&record, settlement).await;
+    let kept = spool
+        .keep(&**shared.engine.store(), &record, settlement)
+        .await;
     if let Err(error) = &kept {
         tracing::error!(%error, "a result could be kept neither by the store nor by the spool");
     }
@@ -531,10 +543,12 @@ async fn spooled(
 async fn settle_within(
     shared: &Shared,
     attempt: &Attempt,
+    followed: &Followed,
     settlement: &Settlement,
     started: Instant,
 ) -> Option<Ended> {
     let policy = &shared.policy;
+    let timed = followed.timed(Stage::Complete);
     let mut settle = std::pin::pin!(attempt.settle(settlement));
     let ended = match at_once(settle.as_mut()).await {
         Some(ended) => Some(ended),
@@ -545,6 +559,10 @@ async fn settle_within(
             tokio::time::timeout_at(end, settle).await.ok()
         }
     };
+    drop(timed);
+    if let Some(record) = ended.as_ref().and_then(record_of) {
+        followed.left(record);
+    }
     if attempt.release_was_wrong() {
         shared.stats.count(Event::ReleaseWasWrong);
     }

@@ -106,6 +106,20 @@ pub(super) fn stored(headers: &HeaderMap, status: StatusCode, policy: &Policy) -
     kept
 }
 
+/// What is remembered of an answer that must not be stored: where the thing it made can be found.
+const HEAD_ONLY: [HeaderName; 3] = [header::LOCATION, header::CONTENT_LOCATION, header::ETAG];
+
+/// Those of `headers` that are remembered of an answer that must not be stored.
+pub(super) fn head_only(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = HeaderMap::new();
+    for name in &HEAD_ONLY {
+        for value in headers.get_all(name) {
+            kept.append(name, value.clone());
+        }
+    }
+    kept
+}
+
 /// Copies an answer into one allocation of its own. As it came it points into the connection's read
 /// buffers, and whoever keeps a few hundred bytes of one keeps all of it.
 pub(super) fn compact(headers: &mut HeaderMap, body: &mut Bytes) {

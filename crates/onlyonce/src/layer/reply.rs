@@ -70,6 +70,8 @@ pub(super) fn replayed(replay: &Replay, key: &HeaderValue, policy: &Policy) -> R
         ),
         // The machine refuses these; were one to come here, an empty body would be a lie.
         StoredBody::NotStored => return not_stored(&replay.response).response(policy),
+        // The store's wrapper opens these. Without it nobody can, and a block is no answer.
+        StoredBody::Packed { .. } => return Problem::StoreUnavailable.response(policy),
     };
     let mut response = Response::new(body);
     *response.status_mut() = *status;

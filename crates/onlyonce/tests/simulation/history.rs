@@ -352,6 +352,7 @@ fn not_its_answer(trial: &Trial, after: &Record, journal: &[JournalEntry]) -> Op
         && match &response.body {
             StoredBody::Full { bytes, .. } => *bytes == given.body,
             StoredBody::NotStored => true,
+            StoredBody::Packed { .. } => false,
         };
     (!same).then_some("8: completed with another attempt's answer")
 }

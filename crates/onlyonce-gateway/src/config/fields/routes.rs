@@ -215,6 +215,14 @@ pub(in crate::config) const IDEMPOTENCY: Schema = Schema {
             "the largest answer that is stored",
         ),
         field(
+            "remember",
+            Words(&["full", "head"]),
+            "`full`",
+            "`head` keeps of an answer its status, `Location`, `Content-Location` and `ETag` only, \
+             for answers that must not be stored: a retry gets 409 \
+             `idempotency_response_not_stored`; see [at rest](../guide/at-rest.md)",
+        ),
+        field(
             "on_in_flight",
             Words(&["wait", "reject", "accept"]),
             "`wait`",
