@@ -11,7 +11,7 @@ use std::{
 
 use futures_util::TryStreamExt as _;
 use onlyonce_core::{
-    AttemptId, Record, RecordId, Timestamp,
+    AttemptId, Record, RecordId, StoredResponse, Timestamp,
     record::{Draft, JournalEntry, Revision},
 };
 use sqlx::{AssertSqlSafe, Either, Executor as _, MySqlConnection, mysql::MySqlRow};
@@ -33,6 +33,9 @@ use crate::sql::{
 
 /// How often a batch that the server gave up to end a deadlock is sent again.
 const DEADLOCK_TRIES: usize = 3;
+/// Bytes of answers up to which completions go as one statement. The server makes a table of its rows
+/// first, which costs more than it saves once they are large.
+const MAX_JOINED_BYTES: u64 = 256 << 10;
 /// What a message needs beside the text, in bytes.
 const MESSAGE_HEAD: usize = 64;
 
@@ -143,8 +146,12 @@ impl Session<'_> {
         let mut script = Script::timed();
         script.add("START TRANSACTION");
         script.add(lock_rows(&ids, "NOWAIT"));
-        for swap in swaps {
-            script.write(|sql| write::complete(sql, swap.expected, &swap.change));
+        if answer_bytes(swaps) <= MAX_JOINED_BYTES {
+            script.write(|sql| write::complete(sql, swaps));
+        } else {
+            for swap in swaps {
+                script.write(|sql| write::update(sql, swap.expected, &swap.change));
+            }
         }
         script.commit();
         script.add("SELECT @oo_now");
@@ -340,6 +347,13 @@ fn matching<'s>(swaps: &[&'s Swap], locked: &[Locked]) -> Vec<&'s Swap> {
         locked.iter().map(|row| (row.id, row.revision)).collect();
     let expected = |swap: &&Swap| revisions.get(&id_of(swap)) == Some(&swap.expected);
     swaps.iter().copied().filter(expected).collect()
+}
+
+fn answer_bytes(swaps: &[&Swap]) -> u64 {
+    let answers = swaps
+        .iter()
+        .filter_map(|swap| swap.change.draft.record.response.as_deref());
+    answers.map(StoredResponse::stored_bytes).sum()
 }
 
 fn id_of(swap: &Swap) -> RecordId {

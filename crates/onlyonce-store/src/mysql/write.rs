@@ -10,7 +10,10 @@ use onlyonce_core::{
 use super::text::{bytes, number, stamp};
 use crate::{
     codec,
-    sql::row::{Answered, ROW_VERSION, clamped, is_live},
+    sql::{
+        queue::Swap,
+        row::{Answered, ROW_VERSION, clamped, is_live},
+    },
 };
 
 /// The columns of a new row, in the order of [`insert_row`].
@@ -76,21 +79,74 @@ fn tombstone_ttl(draft: &Draft) -> i64 {
     clamped(millis, i64::MAX)
 }
 
-/// A row that only completes: little of it changes, so little travels. What this writes is what
-/// [`update`] writes for such a change.
-pub(super) fn complete(sql: &mut String, expected: Revision, change: &Change) {
-    let draft = &*change.draft;
-    let mut set = Set::begin(sql, draft);
-    set.number("tombstone_ttl", Some(tombstone_ttl(draft)));
-    set.answer(draft);
-    set.stamp("completed_at", draft.stamps.completed_at);
-    set.stamp("expires_at", draft.stamps.expires_at);
-    set.sql.push_str(
-        ", is_live = NULL, lease_until = NULL, unknown_since = NULL, reconcile_after = NULL, \
-         delete_at = NULL, last_error = NULL, evidence = NULL, negatives = 0, inconclusive = 0, \
-         dead_letter = 0",
+/// Rows that only complete: little of them changes, so little travels. What this writes is what
+/// [`update`] writes for such a change. All in one statement, which costs the server a third of what
+/// one statement for each row does.
+pub(super) fn complete(sql: &mut String, swaps: &[&Swap]) {
+    sql.push_str("UPDATE (");
+    for (index, swap) in swaps.iter().enumerate() {
+        // The first row names the columns.
+        let names = if index == 0 { COMPLETED } else { [""; 9] };
+        sql.push_str(if index == 0 {
+            "SELECT "
+        } else {
+            " UNION ALL SELECT "
+        });
+        completed_row(sql, swap, names);
+    }
+    let _ = write!(
+        sql,
+        ") v STRAIGHT_JOIN onlyonce_keys k FORCE INDEX (keys_by_id) \
+         ON k.id = v.id AND k.revision = v.expected SET k.row_version = {ROW_VERSION}, \
+         k.revision = v.expected + 1, k.state = "
     );
-    set.end(expected, draft);
+    bytes(sql, Some(State::Completed.as_str().as_bytes()));
+    sql.push_str(
+        ", k.tombstone_ttl = v.ttl, k.response_status = v.status, k.response_bytes = v.length, \
+         k.response_head = v.head, k.response_body = v.body, k.completed_at = v.completed_at, \
+         k.expires_at = v.expires_at, k.is_live = NULL, k.lease_until = NULL, \
+         k.unknown_since = NULL, k.reconcile_after = NULL, k.delete_at = NULL, \
+         k.last_error = NULL, k.evidence = NULL, k.negatives = 0, k.inconclusive = 0, \
+         k.dead_letter = 0",
+    );
+}
+
+const COMPLETED: [&str; 9] = [
+    " AS id",
+    " AS expected",
+    " AS ttl",
+    " AS status",
+    " AS length",
+    " AS head",
+    " AS body",
+    " AS completed_at",
+    " AS expires_at",
+];
+
+fn completed_row(sql: &mut String, swap: &Swap, names: [&str; 9]) {
+    let draft = &*swap.change.draft;
+    let answered = Answered::of(&draft.record);
+    bytes(sql, Some(&draft.record.id.0));
+    let mut row = Row { sql, first: false };
+    row.sql.push_str(names[0]);
+    row.number(Some(clamped(swap.expected.0, i64::MAX)));
+    row.sql.push_str(names[1]);
+    row.number(Some(tombstone_ttl(draft)));
+    row.sql.push_str(names[2]);
+    row.number(answered.status);
+    row.sql.push_str(names[3]);
+    row.number(answered.length);
+    row.sql.push_str(names[4]);
+    row.bytes(answered.head.as_deref());
+    row.sql.push_str(names[5]);
+    row.bytes(answered.body);
+    row.sql.push_str(names[6]);
+    row.comma();
+    stamp(row.sql, draft.stamps.completed_at);
+    row.sql.push_str(names[7]);
+    row.comma();
+    stamp(row.sql, draft.stamps.expires_at);
+    row.sql.push_str(names[8]);
 }
 
 /// A row that changes in any way.
