@@ -171,7 +171,11 @@ async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
                 pooler: config.store.pooler,
                 migrate: config.store.migrate,
             };
-            Arc::new(PostgresStore::open(url, &options).await?)
+            let store = PostgresStore::open(url, &options).await?;
+            let plain = config.store.encryption_key_env.is_none() || config.store.plain_settle;
+            let said = store.allow_plain_answers(plain).await;
+            said.context("the database cannot be told whether plain answers may be settled")?;
+            Arc::new(store)
         }
         StoreUrl::Mysql(url) => {
             let options = MySqlOptions {

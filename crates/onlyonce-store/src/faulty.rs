@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret,
+    CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use parking_lot::Mutex;
@@ -239,6 +239,10 @@ impl Store for FaultyStore {
         let recipe = recipe.clone();
         self.write(|inner| async move { inner.keep_recipe(&recipe).await })
             .await
+    }
+
+    async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
+        self.inner.keep_policy(route, policy).await
     }
 
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {

@@ -26,6 +26,7 @@ mod soak;
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+pub mod transactional;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -40,11 +41,17 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use async_trait::async_trait;
 use http::StatusCode;
+// The machine's own table is walked by a test of the SQL functions, and names things from its crate's
+// root.
 use onlyonce_core::{
-    CallerMark, Key, Recipe, RecipeId, Record, RecordId, Scope, Secret, State, Timestamp,
+    CallerMark, Key, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret, State, Timestamp,
     record::{Change, Draft, JournalEntry, Revision},
 };
+#[cfg(test)]
+use onlyonce_core::{fingerprint, key, machine, policy, record, scope, secret, time};
 use tokio::sync::broadcast;
+
+pub use transactional::TransactionalStore;
 
 /// How many settled ids a slow listener may fall behind before it has to look for itself.
 pub const WAKEUP_BACKLOG: usize = 1_024;
@@ -368,6 +375,16 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// As [`insert_or_get`](Self::insert_or_get).
     async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError>;
+
+    /// Notes what `policy` says of the keys of `route`, for programs that settle keys in this store
+    /// without being told: SQL functions. A store that has no such programs has nothing to note.
+    ///
+    /// # Errors
+    /// As [`insert_or_get`](Self::insert_or_get).
+    async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
+        let _ = (route, policy);
+        Ok(())
+    }
 
     /// A recipe that was kept.
     ///

@@ -9,6 +9,7 @@ mod attempt;
 mod attempt_ids;
 mod breaker;
 mod operate;
+mod resume;
 mod room;
 mod wait;
 mod waiters;
@@ -308,6 +309,16 @@ impl Engine {
     /// [`Unavailable`] if the store cannot keep it.
     pub async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), Unavailable> {
         self.bounded_read(self.0.store.keep_recipe(recipe))
+            .await
+            .map_err(Unavailable)
+    }
+
+    /// Notes in the store what `policy` says of the keys of `route`, for programs that settle them there.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the store cannot note it.
+    pub async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), Unavailable> {
+        self.bounded_read(self.0.store.keep_policy(route, policy))
             .await
             .map_err(Unavailable)
     }

@@ -62,6 +62,7 @@ mod sdks;
 mod shadow;
 mod shared_faults;
 mod shared_store;
+mod sql;
 mod timeouts;
 mod tls;
 mod upgrades;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret,
+    CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use tokio::sync::broadcast;
@@ -241,6 +241,10 @@ impl Store for AtRest {
 
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
         self.inner.recipe(id).await
+    }
+
+    async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
+        self.inner.keep_policy(route, policy).await
     }
 
     async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {

@@ -26,5 +26,8 @@ gone AS MATERIALIZED (
 ),
 forgotten AS (
     DELETE FROM onlyonce.journal j USING gone d WHERE j.id = d.id AND j.actor <> 'operator'
+),
+left_behind AS (
+    DELETE FROM onlyonce.phases p USING gone d WHERE p.id = d.id
 )
 SELECT id FROM gone

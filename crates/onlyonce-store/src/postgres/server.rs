@@ -160,7 +160,7 @@ impl Server for PgServer {
 
 /// What the rows of a statement that returns whole records say. If they say nothing that can be
 /// understood, nobody knows what has been written.
-fn read(rows: &[PgRow]) -> Result<Answer, Failure> {
+pub(super) fn read(rows: &[PgRow]) -> Result<Answer, Failure> {
     let read = || -> Result<Option<Answer>, row::RowError> {
         let mut now = None;
         let mut found = HashMap::with_capacity(rows.len());
@@ -183,7 +183,7 @@ fn read(rows: &[PgRow]) -> Result<Answer, Failure> {
 }
 
 /// The ids that a swap wrote, in order, and the server's time.
-fn written_ids(rows: &[PgRow]) -> Result<(Timestamp, Vec<RecordId>), sqlx::Error> {
+pub(super) fn written_ids(rows: &[PgRow]) -> Result<(Timestamp, Vec<RecordId>), sqlx::Error> {
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let now = Timestamp(first.try_get(1)?);
     let mut ids = Vec::with_capacity(rows.len());

@@ -42,7 +42,7 @@ use crate::{
     body::{Body, BoxError},
     engine::{Attempt, Ended, Kept, Replay},
     problem::Problem,
-    seam::{FirstByteWithin, GuardFailed, Outcome, find_not_sent},
+    seam::{FirstByteWithin, GuardFailed, Outcome, Reservation, find_not_sent},
     stats::{Event, Stage},
     trace::Followed,
 };
@@ -115,9 +115,13 @@ pub(super) async fn execute<S, R>(
     };
     let started = Instant::now();
     let guard = attempt.guard();
+    let attempt = Arc::new(attempt);
     let first_byte = request.extensions_mut().remove::<FirstByteWithin>();
     let progress = Progress::new(first_byte);
     request.extensions_mut().insert(guard.clone());
+    request
+        .extensions_mut()
+        .insert(Reservation::of(attempt.clone()));
     let finished = if guard.check().is_err() {
         Finished::NotSent(LastError::GuardFailed)
     } else {

@@ -193,6 +193,18 @@ mod tests {
     }
 
     #[test]
+    fn sql_functions_leave_out_the_same() {
+        let functions = include_str!("../../../onlyonce-store/src/postgres/functions.sql");
+        let (_, rest) = functions
+            .split_once("FUNCTION onlyonce.may_be_stored")
+            .unwrap();
+        let list = rest.split_once("$$;").unwrap().0;
+        for name in NEVER_STORED.iter().chain(&NEVER_STORED_PREFIXES) {
+            assert!(list.contains(&format!("'{name}'")), "{name}");
+        }
+    }
+
+    #[test]
     fn a_compact_answer_is_the_same_answer() {
         let before = map(&[("link", "<a>"), ("link", "<b>"), ("etag", "\"x\"")]);
         let (mut headers, mut body) = (before.clone(), Bytes::from_static(b"body"));

@@ -77,6 +77,7 @@ pub(super) fn replayed(replay: &Replay, key: &HeaderValue, policy: &Policy) -> R
     *response.status_mut() = *status;
     *response.headers_mut() = with_room(headers);
     let headers = response.headers_mut();
+    headers.remove(crate::transaction::VERSION);
     announce_trailers(headers, trailers);
     headers.insert(policy.header_name.clone(), key.clone());
     headers.insert(
