@@ -17,10 +17,14 @@ pub mod failpoint;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(test)]
 mod soak;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod wake;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

@@ -36,6 +36,7 @@ use tokio::{
 use crate::{
     Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
     Walk,
+    wake::{MAX_UNSAID, Wake},
 };
 pub use connect::Pooler;
 use connect::Target;
@@ -43,7 +44,6 @@ use lane::{Lane, Shared};
 use queue::{Queued, Swap};
 use scan::Scanners;
 pub use schema::{Migrated, VERSION, script};
-use wake::Wake;
 
 /// Connections that carry batches. More of them make the batches smaller, not the server faster.
 const LANES: usize = 2;
@@ -151,7 +151,7 @@ impl PostgresStore {
         let secret = schema::as_secret(secret.await.map_err(OpenError::Sql)?)?;
         let (words, unsaid) = match options.pooler {
             Pooler::None => {
-                let (words, unsaid) = mpsc::channel(wake::MAX_UNSAID);
+                let (words, unsaid) = mpsc::channel(MAX_UNSAID);
                 (Some(words), Some(unsaid))
             }
             // Nobody can listen through a pooler, so nobody need speak.

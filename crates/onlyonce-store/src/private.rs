@@ -11,6 +11,10 @@
     reason = "these serve tests: what goes wrong here must stop them, loudly"
 )]
 
+mod redis;
+
+pub use self::redis::{Redis, RedisCluster, RedisSentinels};
+
 use std::{
     fs,
     net::{Ipv4Addr, TcpListener, TcpStream},

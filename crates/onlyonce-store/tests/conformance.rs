@@ -8,7 +8,8 @@ use std::sync::{
 use onlyonce_store::{
     memory::MemoryStore,
     postgres::{Pooler, PostgresOptions, PostgresStore},
-    private::{PgBouncer, Postgres},
+    private::{PgBouncer, Postgres, Redis, RedisCluster},
+    redis::{RedisOptions, RedisStore},
     sqlite::SqliteStore,
 };
 
@@ -18,6 +19,9 @@ onlyonce_store::conformance!(postgres, || async { postgres_database(Pooler::None
 onlyonce_store::conformance!(pgbouncer, || async {
     postgres_database(Pooler::Transaction).await
 });
+
+onlyonce_store::conformance!(redis, || async { redis_database().await });
+onlyonce_store::conformance!(redis_cluster, || async { redis_in_a_cluster().await });
 
 fn sqlite_in_a_folder_of_its_own() -> SqliteStore {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -49,4 +53,30 @@ async fn postgres_database(pooler: Pooler) -> PostgresStore {
     };
     let store = PostgresStore::open(&url, &options).await;
     store.expect("a new database becomes a store")
+}
+
+/// One server for all cases, a database for each.
+async fn redis_database() -> RedisStore {
+    static SERVER: OnceLock<Redis> = OnceLock::new();
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let server = tokio::task::block_in_place(|| SERVER.get_or_init(Redis::start));
+    redis_store(&server.database(COUNT.fetch_add(1, Ordering::Relaxed))).await
+}
+
+/// One cluster for all cases, a prefix for each.
+async fn redis_in_a_cluster() -> RedisStore {
+    static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let cluster = tokio::task::block_in_place(|| CLUSTER.get_or_init(RedisCluster::start));
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    redis_store(&format!("{}?prefix=case{number}", cluster.url())).await
+}
+
+async fn redis_store(url: &str) -> RedisStore {
+    let options = RedisOptions {
+        timeout: std::time::Duration::from_secs(10),
+        ..RedisOptions::default()
+    };
+    let store = RedisStore::open(url, &options).await;
+    store.expect("an empty database becomes a store")
 }

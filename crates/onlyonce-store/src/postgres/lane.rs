@@ -20,9 +20,8 @@ use super::{
     },
     row::{self, Inserts, Journal, Swaps},
     statement::{self, How, Statement},
-    wake::Wake,
 };
-use crate::{Inserted, Reply, StoreError, Swapped, failpoint};
+use crate::{Inserted, Reply, StoreError, Swapped, failpoint, wake::Wake};
 
 /// How much longer than the server's own limit a statement is waited for: within it the server can
 /// say that it took the statement back, which is better than not knowing.
