@@ -7,6 +7,7 @@ use clap::Args;
 use onlyonce_store::{
     clock::StoreClock,
     postgres::{self, PostgresOptions},
+    redis::{self, RedisOptions, RedisStore},
     sqlite::SqliteStore,
 };
 
@@ -15,7 +16,7 @@ use crate::config::StoreUrl;
 /// What `migrate` takes.
 #[derive(Args)]
 pub(crate) struct MigrateArgs {
-    /// The store: sqlite:FILE or postgres://…
+    /// The store: sqlite:FILE, postgres://… or redis://…
     #[arg(long, value_name = "URL")]
     store: String,
     /// Print the SQL that creates the schema, and change nothing
@@ -47,7 +48,19 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
             bail!("a SQLite store makes its own schema; there is nothing to print")
         }
         (StoreUrl::Memory, _) => bail!("a store in memory has no schema"),
-        (StoreUrl::Mysql(_) | StoreUrl::Redis(_), _) => {
+        (StoreUrl::Redis(address), false) => {
+            RedisStore::open(address, &RedisOptions::default())
+                .await
+                .with_context(|| format!("{url} was not changed"))?;
+            println!(
+                "{url}: there is no schema; the layout is at version {}",
+                redis::VERSION
+            );
+        }
+        (StoreUrl::Redis(_), true) => {
+            bail!("a Redis store has no schema; there is no SQL to print")
+        }
+        (StoreUrl::Mysql(_), _) => {
             bail!(
                 "{} stores are not supported by this version yet",
                 url.scheme()

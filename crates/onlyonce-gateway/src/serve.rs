@@ -10,6 +10,7 @@ use onlyonce_store::{
     Level, Store,
     memory::MemoryStore,
     postgres::{PostgresOptions, PostgresStore},
+    redis::{RedisOptions, RedisStore},
     sqlite::SqliteStore,
 };
 use tokio::{
@@ -174,6 +175,14 @@ async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
                 migrate: config.store.migrate,
             };
             Arc::new(PostgresStore::open(url, &options).await?)
+        }
+        StoreUrl::Redis(url) => {
+            let options = RedisOptions {
+                timeout: config.store.timeout,
+                migrate: config.store.migrate,
+                allow_eviction: config.store.allow_eviction,
+            };
+            Arc::new(RedisStore::open(url, &options).await?)
         }
         // `check` refuses these with a place and a hint before it comes to this.
         other => anyhow::bail!(

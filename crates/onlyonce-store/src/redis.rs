@@ -20,6 +20,7 @@ mod wake;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use futures_util::{StreamExt as _, stream};
 use onlyonce_core::{
     CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret, Timestamp,
     record::{Change, Draft, JournalEntry, Revision},
@@ -44,6 +45,8 @@ use net::{Does, Net};
 use scan::{Position, bytes, items, strange, time};
 use script::{APPEND, Call, DELETE, INSERT, LOOKUP, META, SWAP};
 
+/// Calls that are under way at once while buckets are marked.
+const MARKS_AT_ONCE: usize = 64;
 /// The version of the layout.
 pub const VERSION: u32 = 1;
 
@@ -158,6 +161,10 @@ impl RedisStore {
             names,
             wake: Wake::new(Some(words)),
         });
+        if options.migrate {
+            let marked = inner.mark_all().await;
+            marked.map_err(|error| OpenError::Connect(error.into()))?;
+        }
         let mut tasks = JoinSet::new();
         tasks.spawn(wake::speak(inner.clone(), unsaid));
         tasks.spawn(wake::listen(inner.clone()));
@@ -196,7 +203,11 @@ fn mark(secret: &Secret) -> Vec<u8> {
 async fn keep_meta(inner: Arc<Inner>) {
     loop {
         inner.net.connected.notified().await;
-        if let Err(error) = inner.probe().await {
+        let kept = async {
+            inner.probe().await?;
+            inner.mark_all().await
+        };
+        if let Err(error) = kept.await {
             tracing::warn!(%error, "the store cannot be written to after a new connection");
         }
     }
@@ -220,6 +231,32 @@ impl Inner {
         }
     }
 
+    /// Marks every bucket that has no mark, and refuses one that is somebody else's: with another
+    /// secret the same key would have another id, in another bucket, and would be let in again.
+    async fn mark_all(&self) -> Result<(), StoreError> {
+        let marks = Bucket::all().map(|bucket| async move {
+            let (name, slot) = (self.names.part(bucket, Part::Mark), self.names.slot(bucket));
+            let call = Call::plain("SETNX").arg(&name).arg(&self.mark);
+            let set = self.net.call(slot, &call, Does::Write).await;
+            if set.map_err(Failure::of_a_write)? == Value::Int(1) {
+                return Ok(());
+            }
+            let found = self
+                .net
+                .call(slot, &Call::plain("GET").arg(name), Does::Read);
+            let found = bytes(Some(found.await.map_err(Failure::of_a_read)?));
+            match found {
+                Some(found) if found == self.mark => Ok(()),
+                _ => Err(another_store()),
+            }
+        });
+        let mut marks = stream::iter(marks).buffer_unordered(MARKS_AT_ONCE);
+        while let Some(marked) = marks.next().await {
+            marked?;
+        }
+        Ok(())
+    }
+
     /// One call for a draft: what comes before its times, its times, its block.
     fn with_draft(call: Call, draft: &Draft) -> Call {
         let record = &draft.record;
@@ -237,7 +274,9 @@ impl Inner {
 /// Somebody emptied the database and somebody else began a new store in it.
 fn another_store() -> StoreError {
     StoreError::Unavailable(
-        "the secret in the database is not the one this store was opened with: restart".into(),
+        "what is in the database was made with another secret: it was emptied or restored while a \
+         gateway ran; stop the gateways of this store, and start them again"
+            .into(),
     )
 }
 

@@ -10,7 +10,7 @@ mod top;
 
 pub(super) use auth::{API_KEY, AUTH, EXTERNAL, JWT, TRUSTED_HEADER};
 pub(super) use routes::{BACKEND, FINGERPRINT, IDEMPOTENCY, LIMITS, ROUTE};
-pub(super) use top::{ADMIN, STORE, TOP, WORKERS};
+pub(super) use top::{ADMIN, REDIS, STORE, TOP, WORKERS};
 
 /// A section: how messages name it, and its fields.
 #[derive(Debug)]

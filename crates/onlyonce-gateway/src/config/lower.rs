@@ -12,7 +12,7 @@ use super::{
     DEFAULT_STORE_FILE, DEFAULT_STORE_TIMEOUT, DEFAULT_TOKEN_ENV, DEFAULT_UPSTREAM_IDLE,
     MAX_HEADER_BYTES, Route, StoreConfig, Workers, auth,
     diagnostics::{Diagnostics, Report, quoted},
-    fields::{ADMIN, IDEMPOTENCY, STORE, TOP, WORKERS},
+    fields::{ADMIN, IDEMPOTENCY, REDIS, STORE, TOP, WORKERS},
     interpolate,
     options::{ANY, SOME, Stated},
     routes::{self, WrittenRoute},
@@ -212,6 +212,10 @@ fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
                 None
             }
         });
+    let url = match redis_address(top, &section, report) {
+        Some(address) => Some(address),
+        None => url,
+    };
     let config = StoreConfig {
         url: url.unwrap_or_else(|| StoreUrl::Sqlite(DEFAULT_STORE_FILE.into())),
         timeout: section
@@ -221,6 +225,7 @@ fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
         pooler: section
             .word("pooler", &POOLERS, report)
             .unwrap_or(Pooler::None),
+        allow_eviction: section.boolean("allow_eviction", report).unwrap_or(false),
         spool_dir: section
             .scalar("spool_dir", report)
             .map(|found| found.text.into()),
@@ -241,7 +246,52 @@ fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
         let kind = config.url.scheme();
         report.error(at, format!("`pooler` has no meaning for a {kind} store"));
     }
-    (config, section.place("url").unwrap_or(section.at))
+    if let Some(at) = section.place("allow_eviction")
+        && !matches!(config.url, StoreUrl::Redis(_))
+    {
+        let kind = config.url.scheme();
+        report.error(
+            at,
+            format!("`allow_eviction` has no meaning for a {kind} store"),
+        );
+    }
+    let places = [section.place("url"), top.place("redis")];
+    let place = places.into_iter().flatten().next();
+    (config, place.unwrap_or(section.at))
+}
+
+/// The store that `redis.address` names, where `store.url` names none.
+fn redis_address(
+    top: &Section<'_>,
+    store: &Section<'_>,
+    report: &mut Report<'_>,
+) -> Option<StoreUrl> {
+    let at = top.place("redis")?;
+    let section = top.section("redis", &REDIS, report);
+    let Some(found) = section.scalar("address", report) else {
+        if !section.says("address") {
+            let hint = "for example `redis: { address: \"localhost:6379\" }`";
+            report.error(at, "`redis` without `address`").hint(hint);
+        }
+        return None;
+    };
+    if store.says("url") {
+        report
+            .error(
+                found.at,
+                "`redis.address` beside `store.url`: one store keeps the records",
+            )
+            .hint("leave one of them out");
+        return None;
+    }
+    match StoreUrl::parse_redis(found.text) {
+        Ok(url) => Some(url),
+        Err(error) => {
+            let message = format!("{error}: {}", quoted(found.written));
+            report.error(found.at, message).hint(error.hint());
+            None
+        }
+    }
 }
 
 fn workers(top: &Section<'_>, report: &mut Report<'_>) -> Workers {

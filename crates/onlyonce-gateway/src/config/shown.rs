@@ -30,6 +30,7 @@ pub(crate) fn shown(config: &Config) -> Value {
             "timeout": go_duration(store.timeout),
             "migrate": store.migrate,
             "pooler": word(store.pooler),
+            "allow_eviction": store.allow_eviction,
             "spool_dir": store.spool_dir,
         },
         "auth": config.auth.as_ref().map(auth),

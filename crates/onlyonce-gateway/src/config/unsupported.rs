@@ -12,7 +12,6 @@ use super::{
 
 /// Fields, by section.
 const FIELDS: &[(&Schema, &str)] = &[
-    (&TOP, "redis"),
     (&TOP, "tls"),
     (&STORE, "cache"),
     (&STORE, "encryption_key_env"),
@@ -25,7 +24,6 @@ const VALUES: &[(&Schema, &str, &str)] = &[
     (&EXTERNAL, "url", "https"),
     (&JWT, "jwks_url", "https"),
     (&STORE, "url", "mysql"),
-    (&STORE, "url", "redis"),
     (&IDEMPOTENCY, "reconcile", "{ … }"),
 ];
 

@@ -12,6 +12,7 @@ use onlyonce_store::{
     Store,
     clock::StoreClock,
     postgres::{PostgresOptions, PostgresStore},
+    redis::{RedisOptions, RedisStore},
     sqlite::{OpenError, SqliteStore},
 };
 use serde_json::{Value, json};
@@ -134,7 +135,7 @@ async fn open_store(text: &str, changes: bool) -> anyhow::Result<Result<Way, Str
                 opened => Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?),
             }
         }
-        StoreUrl::Postgres(_) if changes => {
+        StoreUrl::Postgres(_) | StoreUrl::Redis(_) if changes => {
             let why = "gateways share this store, and know how long a route keeps its answers: \
                        changes go through one of them, --admin URL";
             return Ok(Err(why.to_owned()));
@@ -145,6 +146,16 @@ async fn open_store(text: &str, changes: bool) -> anyhow::Result<Result<Way, Str
                 ..Default::default()
             };
             let opened = PostgresStore::open(address, &options).await;
+            Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?)
+        }
+        StoreUrl::Redis(address) => {
+            let options = RedisOptions {
+                migrate: false,
+                // Whoever only looks writes nothing that could be thrown away.
+                allow_eviction: true,
+                ..Default::default()
+            };
+            let opened = RedisStore::open(address, &options).await;
             Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?)
         }
         StoreUrl::Memory => {

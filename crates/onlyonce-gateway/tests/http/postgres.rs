@@ -1,18 +1,16 @@
 //! Several gateways on one PostgreSQL server: one truth.
 
-use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use onlyonce_store::private::Postgres;
-use tokio::{sync::Mutex, time::Instant};
+use tokio::sync::Mutex;
 
-use crate::harness::{
-    Gateway, REPLAYED, Request, Script, Setup, Upstream, client, eventually, ms, soak,
+use crate::{
+    harness::{Gateway, REPLAYED, Request, Script, Setup, Upstream, client, eventually, ms, soak},
+    shared_store,
 };
 
 /// A database of its own on a server that these tests share.
@@ -25,138 +23,25 @@ pub(crate) fn database() -> String {
 
 /// Two gateways before one upstream, on one database.
 async fn pair(upstream: &Upstream, options: &str) -> (Gateway, Gateway) {
-    let setup = Setup::with(options).store(&database());
-    (
-        setup.clone().start(upstream).await,
-        setup.start(upstream).await,
-    )
+    shared_store::pair(&database(), upstream, options).await
 }
 
-/// Goal: a race over two gateways has one winner.
-///
-/// Method: 200 equal requests at once, half to each gateway; 50 rounds with `ONLYONCE_SOAK=1`, 5
-/// otherwise.
-/// Evidence: the upstream counts one execution a round; all answers are the same to the byte.
+/// One winner of a race over two gateways.
 #[tokio::test]
 async fn a_race_over_two_gateways() {
-    let upstream = Upstream::start();
-    upstream.always(Script::created().delayed(ms(20)));
-    let (a, b) = pair(&upstream, "").await;
-    let rounds = if soak() { 50 } else { 5 };
-    for round in 0..rounds {
-        let key = format!("race-{round}");
-        let request = Request::pay(&key);
-        let mut running = a.send_many(100, &request);
-        running.extend(b.send_many(100, &request));
-        let mut answers = Vec::new();
-        for one in running {
-            answers.push(one.await.unwrap().expect(201));
-        }
-        assert_eq!(upstream.executions_of(&key), 1, "round {round}");
-        let first = &answers[0].body;
-        assert!(answers.iter().all(|answer| answer.body == *first));
-        let replayed = answers
-            .iter()
-            .filter(|answer| answer.header(REPLAYED) == Some("true"));
-        assert_eq!(replayed.count(), 199, "round {round}");
-    }
-    println!("race over two gateways: {rounds} rounds of 200, one execution each");
+    shared_store::race_over_two_gateways(&database()).await;
 }
 
-/// Goal: a node that dies leaves an honest answer, not a second execution.
-///
-/// Method: node A is killed while the upstream holds; node B is asked at once and after the lease.
-/// Evidence: 409 in progress, then 409 unknown without anybody asking in between; one execution.
+/// A node that dies leaves an honest answer.
 #[tokio::test]
 async fn the_death_of_a_node() {
-    let upstream = Upstream::start();
-    upstream.next(Script::created().held());
-    let (mut a, b) = pair(&upstream, "lease: 1s").await;
-    let addr = a.data();
-    let lost = tokio::spawn(async move { client::send(addr, &Request::pay("k")).await });
-    upstream.begun(1).await;
-    a.kill9().await;
-    assert!(lost.await.unwrap().is_err());
-    let asked = Request::pay("k").header("Prefer", "wait=0");
-    b.send(&asked)
-        .await
-        .refused(409, "idempotency_key_in_progress");
-    let began = Instant::now();
-    b.until_state("k", "unknown").await;
-    let took = began.elapsed();
-    assert!(took <= ms(1_000 + 200 + 1_000), "unknown after {took:?}");
-    for _ in 0..3 {
-        b.send(&Request::pay("k"))
-            .await
-            .refused(409, "idempotency_outcome_unknown");
-    }
-    upstream.release();
-    assert_eq!(upstream.executions(), 1);
-    // A comes back, and says the same.
-    a.restart().await;
-    a.send(&Request::pay("k"))
-        .await
-        .refused(409, "idempotency_outcome_unknown");
-    assert_eq!(upstream.executions(), 1);
+    shared_store::death_of_a_node(&database()).await;
 }
 
-/// Goal: a waiter on one node hears of the other node's answer at once, not at its next poll.
-///
-/// Method: eight keys held by node A for long enough that node B polls once a second; release. A
-/// machine that does something else at that moment gets two more tries.
-/// Evidence: half of B's waiters at least are answered within 50 ms of A's own clients, and all of
-/// them sooner than a poll would tell; one execution for each key.
+/// A waiter on one node hears of the other node's answer.
 #[tokio::test]
 async fn a_waiter_on_another_node_is_woken() {
-    let upstream = Upstream::start();
-    upstream.always(Script::created().held());
-    let (a, b) = pair(&upstream, "").await;
-    let timed = |gateway: &Gateway, key: &str| {
-        let running = gateway.send_later(&Request::pay(key));
-        tokio::spawn(async move { (running.await.unwrap(), Instant::now()) })
-    };
-    let mut tries = Vec::new();
-    for round in 1..=3 {
-        let late = woken_after(&upstream, round, |key| timed(&a, key), |key| timed(&b, key)).await;
-        println!("woken after {late:?}");
-        assert!(late[7] < ms(800), "{late:?}");
-        tries.push(late[4]);
-        if late[4] <= ms(50) {
-            return;
-        }
-    }
-    panic!("half of the waiters were told only after {tries:?}");
-}
-
-type Timed = tokio::task::JoinHandle<(crate::harness::Response, Instant)>;
-
-/// How much later than the first client of its key each waiter was answered, in order.
-async fn woken_after(
-    upstream: &Upstream,
-    round: usize,
-    first: impl Fn(&str) -> Timed,
-    waiting: impl Fn(&str) -> Timed,
-) -> Vec<Duration> {
-    let keys: Vec<String> = (0..8)
-        .map(|number| format!("wake-{round}-{number}"))
-        .collect();
-    let first: Vec<_> = keys.iter().map(|key| first(key)).collect();
-    upstream.begun(8 * round).await;
-    let waiting: Vec<_> = keys.iter().map(|key| waiting(key)).collect();
-    // After looks at 50, 150, 350, 750 and 1,550 ms the next one is due at 2,550.
-    tokio::time::sleep(ms(1_700)).await;
-    for _ in &keys {
-        upstream.release();
-    }
-    let mut late = Vec::new();
-    for (first, waiter) in first.into_iter().zip(waiting) {
-        let ((answer, told), (again, woken)) = (first.await.unwrap(), waiter.await.unwrap());
-        assert_eq!(again.expect(201).body, answer.expect(201).body);
-        late.push(woken.saturating_duration_since(told));
-    }
-    late.sort();
-    assert_eq!(upstream.executions(), 8 * round);
-    late
+    shared_store::waiters_are_woken(&database()).await;
 }
 
 /// What a client of the rolling restart has been through.
@@ -305,6 +190,3 @@ async fn loops_on_every_node_at_once() {
     }
     upstream.release();
 }
-
-/// How long one request takes at most beyond what the store may take.
-pub(crate) const BEYOND: Duration = ms(1_000);

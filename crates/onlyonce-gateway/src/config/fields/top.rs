@@ -20,7 +20,12 @@ pub(in crate::config) const TOP: Schema = Schema {
             "",
             "[where records are kept](#store)",
         ),
-        not_yet("redis"),
+        field(
+            "redis",
+            Section(&REDIS),
+            "",
+            "[a Redis server](#redis) as the store, in the form of older gateways",
+        ),
         field(
             "auth",
             Section(&AUTH),
@@ -146,9 +151,11 @@ pub(in crate::config) const STORE: Schema = Schema {
             "url",
             Url,
             "`sqlite:onlyonce.db`",
-            "`sqlite:FILE`, `memory:` or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`; \
-             several hosts of one PostgreSQL cluster may stand there, with commas between \
-             them; see [stores](../guide/stores.md)",
+            "`sqlite:FILE`, `memory:`, `postgres://USER:PASSWORD@HOST:PORT/DATABASE` or \
+             `redis://USER:PASSWORD@HOST:PORT/DB`; several hosts of one PostgreSQL cluster may \
+             stand there, with commas between them; `rediss://` is Redis with TLS, \
+             `redis+sentinel://HOST,HOST/MASTER` and `redis+cluster://HOST,HOST` are for several \
+             servers; see [stores](../guide/stores.md)",
         ),
         field(
             "timeout",
@@ -173,6 +180,13 @@ pub(in crate::config) const STORE: Schema = Schema {
             "`transaction` where PgBouncer in transaction mode stands before PostgreSQL",
         ),
         field(
+            "allow_eviction",
+            Boolean,
+            "`false`",
+            "use a Redis server whose `maxmemory-policy` throws records away when its memory is \
+             full; the retry of such a key is executed again",
+        ),
+        field(
             "spool_dir",
             Folder,
             "none",
@@ -181,6 +195,17 @@ pub(in crate::config) const STORE: Schema = Schema {
              process or the next. It must outlive the process, and holds answers as they are",
         ),
     ],
+};
+
+pub(in crate::config) const REDIS: Schema = Schema {
+    name: "`redis`",
+    fields: &[field(
+        "address",
+        Text,
+        "required",
+        "`HOST:PORT`, or a URL as in `store.url`: where records are kept, unless `store.url` says \
+         so",
+    )],
 };
 
 pub(in crate::config) const WORKERS: Schema = Schema {

@@ -222,9 +222,7 @@ const UNSUPPORTED: &[(&str, &str)] = &[
         "1:26: `url` with `https://`",
     ),
     ("tls: { cert: a, key: b }", "1:1: `tls`"),
-    ("redis: { address: \"localhost:6379\" }", "1:1: `redis`"),
     ("store: { url: \"mysql://db/x\" }", "1:15: a mysql store"),
-    ("store: { url: \"redis://db/0\" }", "1:15: a redis store"),
     ("store: { cache: \"redis://db\" }", "1:10: `cache`"),
     (
         "store: { encryption_key_env: K }",
