@@ -21,6 +21,8 @@ pub mod postgres;
 pub mod redis;
 #[cfg(test)]
 mod soak;
+#[cfg(feature = "postgres")]
+mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(any(feature = "postgres", feature = "redis"))]
@@ -152,7 +154,7 @@ pub struct Page<T> {
     pub next: Option<u64>,
 }
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 impl<T> Page<T> {
     /// The page of numbered `rows`, of which one more than `limit` was asked for to see whether
     /// there are more.

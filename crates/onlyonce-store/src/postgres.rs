@@ -9,18 +9,14 @@
 
 mod connect;
 mod failure;
-mod lane;
-mod queue;
 mod row;
 mod scan;
 mod schema;
+mod server;
 mod statement;
 mod wake;
 
-use std::{
-    sync::{Arc, atomic::AtomicU64},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use onlyonce_core::{
@@ -29,21 +25,22 @@ use onlyonce_core::{
 };
 use parking_lot::Mutex;
 use tokio::{
-    sync::{broadcast, mpsc, oneshot},
+    sync::{broadcast, mpsc},
     task::JoinSet,
 };
 
+pub use crate::sql::open::{Migrated, OpenError};
 use crate::{
     Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
     Walk,
+    sql::{lane::Lane, line::Line, open, queue::Queue},
     wake::{MAX_UNSAID, Wake},
 };
 pub use connect::Pooler;
 use connect::Target;
-use lane::{Lane, Shared};
-use queue::{Queued, Swap};
 use scan::Scanners;
-pub use schema::{Migrated, VERSION, script};
+pub use schema::{VERSION, script};
+use server::{Dialler, PgServer, Shared};
 
 /// Connections that carry batches. More of them make the batches smaller, not the server faster.
 const LANES: usize = 2;
@@ -69,44 +66,6 @@ impl Default for PostgresOptions {
     }
 }
 
-/// Why a database could not be opened as a store.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The URL cannot be read.
-    #[error("the URL of the store cannot be read")]
-    Url(#[source] sqlx::Error),
-    /// It cannot be reached.
-    #[error("the database cannot be reached; nothing was started")]
-    Connect(#[source] sqlx::Error),
-    /// A statement failed.
-    #[error("the database refused to be prepared; nothing was started")]
-    Sql(#[source] sqlx::Error),
-    /// The schema is missing or older, and may not be changed.
-    #[error(
-        "the schema is at version {found} (0: there is none), and this program needs a newer one: run `onlyonce migrate`, or start with store.migrate on"
-    )]
-    Older {
-        /// Its version.
-        found: i64,
-    },
-    /// The schema is newer than this program can use.
-    #[error(
-        "the schema is at version {found}, which takes programs from schema {oldest} on; this one knows {known}: run a newer program"
-    )]
-    Newer {
-        /// Its version.
-        found: i64,
-        /// The oldest program that can use it.
-        oldest: i64,
-        /// Ours.
-        known: i64,
-    },
-    /// The secret is missing or not one.
-    #[error("the database holds no usable secret: it is damaged, or not a store of this program")]
-    Damaged,
-}
-
 /// Creates the schema of a store, or brings it up to date.
 ///
 /// # Errors
@@ -120,6 +79,7 @@ pub async fn migrate(url: &str, options: &PostgresOptions) -> Result<Migrated, O
 /// A store in a PostgreSQL database.
 pub struct PostgresStore {
     secret: Secret,
+    queue: Arc<Queue>,
     shared: Arc<Shared>,
     scanners: Scanners,
     walked: Mutex<i64>,
@@ -143,12 +103,12 @@ impl PostgresStore {
         if options.migrate && found.is_none_or(|(version, _)| version < VERSION) {
             schema::migrate(&mut connection).await?;
         } else {
-            schema::check(found)?;
+            open::check(found, VERSION)?;
         }
         let secret = target.begin(&mut connection, async |connection| {
             schema::secret(connection).await
         });
-        let secret = schema::as_secret(secret.await.map_err(OpenError::Sql)?)?;
+        let secret = open::as_secret(secret.await.map_err(OpenError::Sql)?)?;
         let (words, unsaid) = match options.pooler {
             Pooler::None => {
                 let (words, unsaid) = mpsc::channel(MAX_UNSAID);
@@ -157,17 +117,20 @@ impl PostgresStore {
             // Nobody can listen through a pooler, so nobody need speak.
             Pooler::Transaction => (None, None),
         };
-        let shared = Arc::new(Shared {
+        let dialler = Dialler {
             target,
             secret: secret.as_bytes().to_vec(),
-            queue: queue::Queue::default(),
+        };
+        let shared = Arc::new(Shared {
+            line: Line::new(dialler),
             wake: Wake::new(words),
-            epoch: AtomicU64::new(0),
         });
+        let queue = Arc::new(Queue::default());
         let mut tasks = JoinSet::new();
-        let mut first = Some((connection, 0));
+        let mut first = Some(shared.line.first(connection));
         for _ in 0..LANES {
-            tasks.spawn(Lane::new(shared.clone(), first.take()).run());
+            let server = PgServer::new(shared.clone(), first.take());
+            tasks.spawn(Lane::new(queue.clone(), server).run());
         }
         if let Some(unsaid) = unsaid {
             tasks.spawn(wake::speak(shared.clone(), unsaid));
@@ -175,42 +138,19 @@ impl PostgresStore {
         }
         Ok(Self {
             secret,
+            queue,
             scanners: Scanners::new(shared.clone()),
             shared,
             walked: Mutex::new(0),
             _tasks: tasks,
         })
     }
-
-    async fn ask<W, T>(
-        &self,
-        push: impl FnOnce(&queue::Queue, Queued<W, T>),
-        work: W,
-    ) -> Result<T, StoreError> {
-        let (answer, told) = oneshot::channel();
-        push(&self.shared.queue, Queued { work, answer });
-        // A lane that died may have committed before it could say so.
-        told.await.unwrap_or_else(|_| {
-            Err(StoreError::Ambiguous(
-                "the connection's task has ended".into(),
-            ))
-        })
-    }
-}
-
-/// Whether a draft is of a key that nobody has used: the only kind that is inserted.
-fn is_first(draft: &Draft) -> bool {
-    let record = &draft.record;
-    record.response.is_none()
-        && record.evidence.is_none()
-        && record.last_error.is_none()
-        && (record.negatives, record.inconclusive, record.dead_letter) == (0, 0, false)
 }
 
 #[async_trait]
 impl Store for PostgresStore {
     fn level(&self) -> Level {
-        self.shared.target.level()
+        self.shared.target().level()
     }
 
     fn secret(&self) -> &Secret {
@@ -218,32 +158,23 @@ impl Store for PostgresStore {
     }
 
     async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
-        self.ask(queue::Queue::lookup, id).await
+        self.queue.ask(Queue::lookup, id).await
     }
 
     async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
-        if !is_first(&draft) {
-            let what = "only a key that nobody has used can be inserted";
-            return Err(StoreError::Unavailable(what.into()));
-        }
-        self.ask(queue::Queue::insert, Box::new(draft)).await
+        self.queue.insert_or_get(draft).await
     }
 
     async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
-        let swap = Swap {
-            expected,
-            change: Box::new(change),
-            met_a_lock: false,
-        };
-        self.ask(queue::Queue::swap, swap).await
+        self.queue.swap_from(expected, change).await
     }
 
     async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
-        self.ask(queue::Queue::delete, (id, expected)).await
+        self.queue.ask(Queue::delete, (id, expected)).await
     }
 
     async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
-        self.ask(queue::Queue::append, journal).await
+        self.queue.ask(Queue::append, journal).await
     }
 
     async fn prune_audit(&self, keep: Duration) -> Result<(), StoreError> {

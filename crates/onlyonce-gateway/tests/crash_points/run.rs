@@ -14,11 +14,16 @@ use crate::{
 
 /// How long a stopped gateway stays stopped: longer than its lease.
 const PAUSE: std::time::Duration = ms(1_000 + 400);
-/// Lease, sweep and a second.
-const STUCK_AT_MOST: std::time::Duration = ms(1_000 + 200 + 1_000);
+/// Lease, sweep, and what ten gateways at once cost on two cores. The promised second is held by
+/// the tests over HTTP, where one gateway runs.
+const STUCK_AT_MOST: std::time::Duration = ms(1_000 + 200 + 3_000);
 
 /// What a retry may take beyond that, which is the machine's affair.
 const SLACK: std::time::Duration = ms(5_000);
+/// How long a gateway may take to the point.
+const REACHED_WITHIN: std::time::Duration = ms(10_000);
+/// How many gateways may miss the point, one after the other, but for the last.
+const GATEWAYS_A_CASE: usize = 3;
 /// The environment of a gateway that nothing is to happen to.
 const UNARMED: (&str, &str) = (STORE_TIMEOUT, "2s");
 
@@ -35,17 +40,32 @@ impl std::fmt::Display for Ended {
     }
 }
 
+/// Brings a gateway to the point and sees how it ends. Some points lie behind a store that gets a
+/// few milliseconds; a slow machine may take another path, which says nothing about the point. So a
+/// gateway that did not come by it is replaced, and only the last one's miss is the verdict.
 pub(crate) async fn run(case: Case, action: Action, place: Rc<Place>) -> Ended {
+    for _ in 1..GATEWAYS_A_CASE {
+        if let Some(ended) = try_once(case, action, &place).await {
+            return ended;
+        }
+    }
+    let ended = try_once(case, action, &place).await;
+    ended.unwrap_or_else(|| panic!("{GATEWAYS_A_CASE} gateways never came by {}", case.point))
+}
+
+/// `None` if the gateway did not come by the point.
+async fn try_once(case: Case, action: Action, place: &Rc<Place>) -> Option<Ended> {
     let scenario = case.scenario;
     let back = scenario.back();
     let folder = TempDir::new().expect("a folder for the sign");
     let sign = folder.path().join("hit");
-    let mut gateway = start(&case, action, &place, &back, &sign).await;
+    let mut gateway = start(&case, action, place, &back, &sign).await;
 
-    let (seen, woken) = tokio::join!(
-        scenario.drive(&gateway, &place, &back),
+    let (seen, over) = tokio::join!(
+        scenario.drive(&gateway, place, &back),
         over_the_point(&gateway, action, &sign)
     );
+    let Over { woken } = over?;
     assert_eq!(
         std::fs::read_to_string(&sign).expect("the sign of the hit"),
         case.point
@@ -71,7 +91,7 @@ pub(crate) async fn run(case: Case, action: Action, place: Rc<Place>) -> Ended {
     let passes = action == Action::Stop && case.after(action) != Ends::Unknown;
     let ended = settle(scenario, &gateway, &upstream, &seen, began, passes).await;
     assert_eq!(gateway.count_in_state("in_progress").await, 0);
-    ended
+    Some(ended)
 }
 
 /// A gateway that will come by the point.
@@ -116,15 +136,23 @@ async fn start_at_last(setup: Setup, url: &str) -> Gateway {
     .await
 }
 
-/// Returns when the point was hit; after a stop, when the gateway has been woken, and since when.
-async fn over_the_point(gateway: &Gateway, action: Action, sign: &Path) -> Option<Instant> {
-    eventually("the point to be reached", async || {
-        let written = std::fs::read(sign).is_ok_and(|name| !name.is_empty());
-        written.then_some(())
-    })
-    .await;
+/// The point lies behind the gateway.
+struct Over {
+    /// After a stop: since when it runs again.
+    woken: Option<Instant>,
+}
+
+/// Returns when the point was hit, after a stop when the gateway has been woken; `None` when the
+/// point was not reached.
+async fn over_the_point(gateway: &Gateway, action: Action, sign: &Path) -> Option<Over> {
+    let hit = async {
+        while std::fs::read(sign).map_or(true, |name| name.is_empty()) {
+            tokio::time::sleep(ms(10)).await;
+        }
+    };
+    tokio::time::timeout(REACHED_WITHIN, hit).await.ok()?;
     if action != Action::Stop {
-        return None;
+        return Some(Over { woken: None });
     }
     eventually("the gateway to stop", async || {
         (gateway.process_state() == Some('T')).then_some(())
@@ -132,7 +160,8 @@ async fn over_the_point(gateway: &Gateway, action: Action, sign: &Path) -> Optio
     .await;
     tokio::time::sleep(PAUSE).await;
     gateway.wake();
-    Some(Instant::now())
+    let woken = Some(Instant::now());
+    Some(Over { woken })
 }
 
 /// Retries until the key says something final, and holds that against what was seen before. The

@@ -15,7 +15,10 @@ use sqlx::{
 };
 
 use super::{OpenError, schema};
-use crate::Level;
+use crate::{
+    Level,
+    sql::{failure::no_answer, open::split_hosts},
+};
 
 /// What every session says of its statements: they look keys up by their index, whatever the
 /// planner believes about a table that was empty a moment ago, and their plan does not change.
@@ -118,10 +121,10 @@ impl Target {
                     return Ok(connection);
                 }
                 Ok(Err(error)) => failure = Some(error),
-                Err(_) => failure = Some(timed_out("no answer to a new connection")),
+                Err(_) => failure = Some(no_answer("no answer to a new connection")),
             }
         }
-        Err(failure.unwrap_or_else(|| timed_out("no host")))
+        Err(failure.unwrap_or_else(|| no_answer("no host")))
     }
 
     async fn connect_to(&self, options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
@@ -178,33 +181,12 @@ impl Target {
     }
 }
 
-fn timed_out(what: &'static str) -> sqlx::Error {
-    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, what))
-}
-
 fn code(level: Level) -> u8 {
     match level {
         Level::Volatile => 0,
         Level::Async => 1,
         Level::Sync => 2,
     }
-}
-
-/// One URL for each host of a URL that names several.
-fn split_hosts(url: &str) -> Vec<String> {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return vec![url.to_owned()];
-    };
-    let end = rest.find(['/', '?']).unwrap_or(rest.len());
-    let (authority, tail) = rest.split_at(end);
-    let (user, hosts) = match authority.rsplit_once('@') {
-        Some((user, hosts)) => (format!("{user}@"), hosts),
-        None => (String::new(), authority),
-    };
-    hosts
-        .split(',')
-        .map(|host| format!("{scheme}://{user}{host}{tail}"))
-        .collect()
 }
 
 /// What an acknowledged write survives on this server, and that it takes writes at all.
@@ -273,15 +255,6 @@ pub(super) fn abandon(connection: PgConnection) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hosts() {
-        assert_eq!(
-            split_hosts("postgres://u:p@a:1,b/db?x=1"),
-            ["postgres://u:p@a:1/db?x=1", "postgres://u:p@b/db?x=1"]
-        );
-        assert_eq!(split_hosts("postgres://a/db"), ["postgres://a/db"]);
-    }
 
     #[test]
     fn levels() {

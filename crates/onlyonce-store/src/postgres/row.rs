@@ -1,188 +1,43 @@
-//! The versioned row: how records travel to PostgreSQL as arrays, a column each, and how they are
-//! read back.
+//! How records travel to PostgreSQL as arrays, a column each, and how its rows are read.
 
-use std::{sync::Arc, time::Duration};
-
-use bytes::Bytes;
 use onlyonce_core::{
-    AttemptId, Fence, Fingerprint, Key, RecipeId, Record, RecordId, Scope, State, Timestamp,
-    record::{
-        Actor, Change, Draft, JournalEntry, JournalEvent, LastError, Revision, StoredBody,
-        StoredResponse, Times,
-    },
-    secret::CallerMark,
+    State,
+    record::{Change, Draft, JournalEntry, LastError, Revision},
     time::Stamp,
 };
-use sqlx::{Row as _, postgres::PgRow};
+use sqlx::{Row as _, TypeInfo as _, ValueRef as _, postgres::PgRow};
 
-use crate::{BoxError, JournalRow, StoreError, codec};
+use crate::{
+    codec,
+    sql::row::{Answered, Columns, RowError, clamped, is_live},
+};
 
-/// The version of a row. A row of another version is not read as if it were this one.
-const ROW_VERSION: i16 = 1;
-
-/// The columns of `keys` in the order in which [`read`] takes them.
-pub(super) const COLUMNS: &str = "k.id, k.row_version, k.scope, k.key, k.route, k.method, k.path, \
-     k.revision, k.state, k.attempt_id, k.fence, k.generation, k.fingerprint, k.recipe, k.caller, \
-     k.tombstone_ttl, k.last_error, k.created_at, k.last_run_at, k.completed_at, k.expires_at, \
-     k.lease_until, k.unknown_since, k.reconcile_after, k.delete_at, k.response_status, \
-     k.response_bytes, k.response_head, k.evidence, k.negatives, k.inconclusive, k.dead_letter";
-
-/// Where the statements that return whole records have the rest.
-pub(super) const BODY: usize = 32;
-pub(super) const IS_NEW: usize = 33;
-pub(super) const NOW: usize = 34;
-
-/// Why a row could not be read.
-#[derive(Debug)]
-pub(super) enum RowError {
-    /// It is not one of ours.
-    Unreadable(BoxError),
-}
-
-impl From<sqlx::Error> for RowError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Unreadable(Box::new(error))
+impl Columns for PgRow {
+    fn bytes(&self, column: usize) -> Result<Option<&[u8]>, RowError> {
+        Ok(self.try_get(column)?)
     }
-}
 
-impl From<codec::CodecError> for RowError {
-    fn from(error: codec::CodecError) -> Self {
-        Self::Unreadable(Box::new(error))
+    fn text(&self, column: usize) -> Result<Option<&str>, RowError> {
+        Ok(self.try_get(column)?)
     }
-}
 
-impl std::fmt::Display for RowError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self::Unreadable(error) = self;
-        error.fmt(f)
+    fn number(&self, column: usize) -> Result<Option<i64>, RowError> {
+        let raw = self.try_get_raw(column)?;
+        if raw.is_null() {
+            return Ok(None);
+        }
+        let width = raw.type_info();
+        let number = match width.name() {
+            "INT4" => self.try_get::<i32, _>(column)?.into(),
+            "INT2" => self.try_get::<i16, _>(column)?.into(),
+            _ => self.try_get(column)?,
+        };
+        Ok(Some(number))
     }
-}
 
-impl From<RowError> for StoreError {
-    fn from(RowError::Unreadable(error): RowError) -> Self {
-        Self::Unreadable(error)
+    fn flag(&self, column: usize) -> Result<bool, RowError> {
+        Ok(self.try_get(column)?)
     }
-}
-
-fn unreadable(what: &'static str) -> RowError {
-    RowError::Unreadable(what.into())
-}
-
-fn bytes<const N: usize>(row: &PgRow, column: usize) -> Result<[u8; N], RowError> {
-    optional_bytes(row, column)?.ok_or_else(|| unreadable("a stored id is missing"))
-}
-
-fn optional_bytes<const N: usize>(row: &PgRow, column: usize) -> Result<Option<[u8; N]>, RowError> {
-    let found: Option<&[u8]> = row.try_get(column)?;
-    found
-        .map(|bytes| {
-            bytes
-                .try_into()
-                .map_err(|_| unreadable("a stored id has a wrong length"))
-        })
-        .transpose()
-}
-
-fn number<T: TryFrom<i64>>(value: impl Into<i64>) -> Result<T, RowError> {
-    T::try_from(value.into()).map_err(|_| unreadable("a stored number is out of range"))
-}
-
-/// The id in the first column; `None` on a row that only carries the time.
-pub(super) fn id(row: &PgRow) -> Result<Option<RecordId>, RowError> {
-    Ok(optional_bytes(row, 0)?.map(RecordId))
-}
-
-/// The record in `row`, whose columns are [`COLUMNS`]; without its response.
-pub(super) fn read(row: &PgRow) -> Result<Record, RowError> {
-    if row.try_get::<i16, _>(1)? != ROW_VERSION {
-        return Err(unreadable(
-            "a stored row has a version that this program does not know",
-        ));
-    }
-    let last_error = row
-        .try_get::<Option<&str>, _>(16)?
-        .map(|word| LastError::from_word(word).ok_or_else(|| unreadable("an unknown last_error")))
-        .transpose()?;
-    let evidence = row
-        .try_get::<Option<&[u8]>, _>(28)?
-        .map(codec::decode_evidence)
-        .transpose()?;
-    let time = |column: usize| {
-        row.try_get::<Option<i64>, _>(column)
-            .map(|at| at.map(Timestamp))
-    };
-    let text = |column: usize| row.try_get::<&str, _>(column);
-    Ok(Record {
-        id: RecordId(bytes(row, 0)?),
-        scope: Scope::from_stored(text(2)?),
-        key: Key::from_stored(text(3)?),
-        route: Arc::from(text(4)?),
-        method: Arc::from(text(5)?),
-        path: Arc::from(text(6)?),
-        revision: Revision(number(row.try_get::<i64, _>(7)?)?),
-        state: State::from_word(text(8)?).ok_or_else(|| unreadable("an unknown state"))?,
-        attempt_id: AttemptId(u128::from_be_bytes(bytes(row, 9)?)),
-        fence: Fence(number(row.try_get::<i32, _>(10)?)?),
-        generation: number(row.try_get::<i32, _>(11)?)?,
-        fingerprint: optional_bytes(row, 12)?.map(Fingerprint),
-        recipe: RecipeId(bytes(row, 13)?),
-        caller: optional_bytes(row, 14)?.map(CallerMark),
-        tombstone_ttl: Duration::from_millis(number(row.try_get::<i64, _>(15)?)?),
-        last_error,
-        response: None,
-        evidence,
-        negatives: number(row.try_get::<i16, _>(29)?)?,
-        inconclusive: number(row.try_get::<i16, _>(30)?)?,
-        dead_letter: row.try_get(31)?,
-        times: Times {
-            created_at: time(17)?,
-            last_run_at: time(18)?,
-            completed_at: time(19)?,
-            expires_at: time(20)?,
-            lease_until: time(21)?,
-            unknown_since: time(22)?,
-            reconcile_after: time(23)?,
-            delete_at: time(24)?,
-        },
-    })
-}
-
-/// The record in `row` with its response, whose body stands in the column [`BODY`].
-pub(super) fn read_whole(row: &PgRow) -> Result<Record, RowError> {
-    let mut record = read(row)?;
-    if let Some(head) = row.try_get::<Option<&[u8]>, _>(27)? {
-        let body: Option<&[u8]> = row.try_get(BODY)?;
-        let response = codec::decode_head(head, body.map(Bytes::copy_from_slice))?;
-        record.response = Some(Arc::new(response));
-    }
-    Ok(record)
-}
-
-/// The columns of `journal` in the order in which [`read_journal`] takes them.
-pub(super) const JOURNAL_COLUMNS: &str =
-    "number, at, id, event, from_state, to_state, attempt, actor, detail";
-
-/// The journal row in `row`, whose columns are [`JOURNAL_COLUMNS`].
-pub(super) fn read_journal(row: &PgRow) -> Result<JournalRow, RowError> {
-    let state = |column: usize| -> Result<Option<State>, RowError> {
-        let word: Option<&str> = row.try_get(column)?;
-        word.map(|word| State::from_word(word).ok_or_else(|| unreadable("an unknown state")))
-            .transpose()
-    };
-    let (event, actor): (&str, &str) = (row.try_get(3)?, row.try_get(7)?);
-    Ok(JournalRow {
-        number: number(row.try_get::<i64, _>(0)?)?,
-        at: Timestamp(row.try_get(1)?),
-        entry: JournalEntry {
-            id: RecordId(bytes(row, 2)?),
-            event: JournalEvent::from_word(event).ok_or_else(|| unreadable("an unknown event"))?,
-            from: state(4)?,
-            to: state(5)?,
-            attempt: number(row.try_get::<i32, _>(6)?)?,
-            actor: Actor::from_word(actor).ok_or_else(|| unreadable("an unknown actor"))?,
-            detail: row.try_get(8)?,
-        },
-    })
 }
 
 /// A stamp as one number: a time that is kept as it is, a duration from the server's now as a
@@ -193,13 +48,6 @@ fn stamp(stamp: Stamp) -> Option<i64> {
         Stamp::At(at) => Some(at.0.max(0)),
         Stamp::In(duration) => Some(-i64::try_from(duration.as_millis()).unwrap_or(i64::MAX) - 1),
     }
-}
-
-fn clamped<T: TryFrom<i64> + Copy>(value: u64, most: T) -> T {
-    i64::try_from(value)
-        .ok()
-        .and_then(|value| T::try_from(value).ok())
-        .unwrap_or(most)
 }
 
 type Column<T> = Vec<T>;
@@ -260,10 +108,6 @@ pub(super) struct Inserts<'a> {
 }
 
 impl<'a> Inserts<'a> {
-    pub(super) fn is_empty(&self) -> bool {
-        self.common.id.is_empty()
-    }
-
     pub(super) fn push(&mut self, draft: &'a Draft) {
         self.common.push(draft);
         self.scope.push(draft.record.scope.as_str());
@@ -295,33 +139,20 @@ pub(super) struct Swaps<'a> {
 }
 
 impl<'a> Swaps<'a> {
-    pub(super) fn is_empty(&self) -> bool {
-        self.common.id.is_empty()
-    }
-
     pub(super) fn push(&mut self, expected: Revision, change: &'a Change) {
         let draft = &*change.draft;
         let record = &draft.record;
         let stamps = &draft.stamps;
         self.common.push(draft);
         self.expected.push(clamped(expected.0, i64::MAX));
-        // A lease or an unknown outcome shows in the times, so no rule about states is repeated.
-        self.is_live.push(
-            stamps.lease_until != Stamp::Never
-                || stamps.reconcile_after != Stamp::Never
-                || stamps.unknown_since != Stamp::Never,
-        );
+        self.is_live.push(is_live(stamps));
         self.last_error
             .push(record.last_error.map(LastError::as_str));
-        let response = record.response.as_deref();
-        let status = response.map(|response| u64::from(response.status.as_u16()));
-        self.response_status
-            .push(status.map(|status| clamped(status, i16::MAX)));
-        let length = response.map(StoredResponse::stored_bytes);
-        self.response_bytes
-            .push(length.map(|length| clamped(length, i32::MAX)));
-        self.response_head.push(response.map(codec::encode_head));
-        self.response_body.push(response.and_then(body_of));
+        let answered = Answered::of(record);
+        self.response_status.push(answered.status);
+        self.response_bytes.push(answered.length);
+        self.response_head.push(answered.head);
+        self.response_body.push(answered.body);
         self.evidence
             .push(record.evidence.as_ref().map(codec::encode_evidence));
         self.negatives
@@ -361,13 +192,5 @@ impl<'a> Journal<'a> {
         self.attempt.push(clamped(entry.attempt.into(), i32::MAX));
         self.actor.push(entry.actor.as_str());
         self.detail.push(entry.detail.as_deref());
-    }
-}
-
-/// The bytes of a response that are kept.
-pub(super) fn body_of(response: &StoredResponse) -> Option<&[u8]> {
-    match &response.body {
-        StoredBody::Full { bytes, .. } => Some(bytes),
-        StoredBody::NotStored => None,
     }
 }

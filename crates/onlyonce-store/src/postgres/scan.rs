@@ -1,24 +1,26 @@
 //! What background loops and people read, on connections of their own.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use http::StatusCode;
 use onlyonce_core::{CallerMark, Recipe, RecipeId, Record, RecordId, Scope, State, Timestamp};
-use parking_lot::Mutex;
 use sqlx::{
-    AssertSqlSafe, PgConnection, Postgres, Row as _,
+    AssertSqlSafe, Postgres, Row as _, ValueRef as _,
     postgres::{PgArguments, PgRow},
     query::Query,
 };
-use tokio::sync::Semaphore;
 
 use super::{
-    connect::abandon,
-    failure::Failure,
-    lane::Shared,
-    row::{self, COLUMNS, JOURNAL_COLUMNS, RowError},
+    failure::judge,
+    server::{Dialler, Shared},
 };
-use crate::{Counts, Filter, JournalRow, Listed, Page, Reply, StoreError, Walk};
+use crate::{
+    Counts, Filter, JournalRow, Listed, Page, Reply, StoreError, Walk,
+    sql::{
+        failure::Failure,
+        line::Pool,
+        row::{self, COLUMNS, JOURNAL_COLUMNS, RowError},
+    },
+};
 
 /// Connections for scans.
 const SCANNERS: usize = 3;
@@ -32,17 +34,13 @@ const NOW: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 /// A few connections that are shared.
 pub(super) struct Scanners {
     shared: Arc<Shared>,
-    room: Semaphore,
-    idle: Mutex<Vec<(PgConnection, u64)>>,
+    pool: Pool<Dialler>,
 }
 
 impl Scanners {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self {
-            shared,
-            room: Semaphore::new(SCANNERS),
-            idle: Mutex::default(),
-        }
+        let pool = Pool::new(SCANNERS);
+        Self { shared, pool }
     }
 
     /// Runs one statement.
@@ -50,35 +48,15 @@ impl Scanners {
         &self,
         statement: Query<'_, Postgres, PgArguments>,
     ) -> Result<Vec<PgRow>, Failure> {
-        let limit = self.shared.target.timeout();
-        let slow = || Failure::Lost(sqlx::Error::PoolTimedOut);
-        let room = tokio::time::timeout(limit, self.room.acquire()).await;
-        let Ok(Ok(_room)) = room else {
-            return Err(Failure::Refused(sqlx::Error::PoolTimedOut));
-        };
-        let current = self.shared.epoch.load(std::sync::atomic::Ordering::SeqCst);
-        let idle = self.idle.lock().pop();
-        let (mut connection, epoch) = match idle {
-            Some((connection, epoch)) if epoch == current => (connection, epoch),
-            Some((connection, _)) => {
-                abandon(connection);
-                self.shared.connect().await.map_err(Failure::Refused)?
-            }
-            None => self.shared.connect().await.map_err(Failure::Refused)?,
-        };
-        let target = &self.shared.target;
+        let (line, target) = (&self.shared.line, self.shared.target());
+        let (_room, mut slot) = self.pool.take(target.timeout()).await?;
+        let connection = line.ready(&mut slot).await?;
         let statement = statement.persistent(false);
-        let work = target.begin(&mut connection, async |connection| {
+        let work = target.begin(connection, async |connection| {
             statement.fetch_all(connection).await
         });
-        let outcome = match tokio::time::timeout(limit + Duration::from_millis(250), work).await {
-            Ok(outcome) => outcome.map_err(Failure::from),
-            Err(_) => Err(slow()),
-        };
-        match &outcome {
-            Err(failure) if failure.ends_the_connection() => abandon(connection),
-            _ => self.idle.lock().push((connection, epoch)),
-        }
+        let outcome = line.in_time(async { work.await.map_err(judge) }).await;
+        self.pool.give(slot, &outcome);
         outcome
     }
 
@@ -228,20 +206,7 @@ impl Scanners {
             query = query.bind(word);
         }
         let rows = self.read(query).await?;
-        let read = |row: &PgRow| {
-            let status: Option<i16> = row.try_get(25)?;
-            let bytes: Option<i32> = row.try_get(26)?;
-            let status = status.and_then(|status| u16::try_from(status).ok());
-            let response = status.and_then(|status| StatusCode::from_u16(status).ok());
-            let bytes = u64::from(bytes.unwrap_or(0).unsigned_abs());
-            let record = row::read(row)?;
-            let listed = Listed {
-                record,
-                response: response.map(|status| (status, bytes)),
-            };
-            Ok((row.try_get::<i64, _>(32)?.unsigned_abs(), listed))
-        };
-        Ok(Page::cut(collect(&rows, read), limit))
+        Ok(Page::cut(collect(&rows, row::read_listed), limit))
     }
 
     pub(super) async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
@@ -345,23 +310,7 @@ fn limit_of(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// Reads all rows but those that only carry the time. One that cannot be read is passed over, with a
-/// complaint: it must not keep the others from being swept, reaped or shown.
 fn collect<T>(rows: &[PgRow], read: impl Fn(&PgRow) -> Result<T, RowError>) -> Vec<T> {
-    rows.iter()
-        .filter(|row| !is_empty(row))
-        .filter_map(|row| match read(row) {
-            Ok(item) => Some(item),
-            Err(RowError::Unreadable(error)) => {
-                tracing::error!(%error, "a row of the store cannot be read; it is left as it is");
-                None
-            }
-        })
-        .collect()
-}
-
-/// Whether the first column of a row, which every kind of row has, is empty.
-fn is_empty(row: &PgRow) -> bool {
-    use sqlx::ValueRef as _;
-    row.try_get_raw(0).is_ok_and(|value| value.is_null())
+    let is_empty = |row: &PgRow| row.try_get_raw(0).is_ok_and(|value| value.is_null());
+    row::collect(rows, read, is_empty)
 }

@@ -4,10 +4,10 @@
 //! An upgrade that only adds (a table, a column that may be empty) leaves the second alone, so old
 //! and new programs run side by side while they are replaced one by one.
 
-use onlyonce_core::Secret;
 use sqlx::{Executor as _, PgConnection, Row as _};
 
-use super::OpenError;
+use super::{Migrated, OpenError};
+use crate::sql::open::Found;
 
 /// The newest schema this program knows.
 pub const VERSION: i64 = 1;
@@ -17,15 +17,6 @@ const STEPS: [(i64, i64, &str); 1] = [(1, 1, include_str!("schema_1.sql"))];
 
 /// Keeps two programs from creating the schema at once.
 const LOCK: i64 = 0x6f6e_6c79_6f6e_6365;
-
-/// What [`migrate`](super::migrate) did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Migrated {
-    /// The version that was found; 0 for none.
-    pub from: i64,
-    /// The version that is there now.
-    pub to: i64,
-}
 
 /// The SQL that leads from version `from` to the newest, for whoever runs it by hand.
 pub fn script(from: i64) -> String {
@@ -50,9 +41,7 @@ fn note(version: i64, oldest: i64) -> String {
 }
 
 /// The version that is there, and the oldest program that can use it; `None` for no schema.
-pub(super) async fn found(
-    connection: &mut PgConnection,
-) -> Result<Option<(i64, i64)>, sqlx::Error> {
+pub(super) async fn found(connection: &mut PgConnection) -> Result<Found, sqlx::Error> {
     let there = sqlx::query("SELECT to_regclass('onlyonce.meta') IS NOT NULL")
         .persistent(false)
         .fetch_one(&mut *connection)
@@ -115,20 +104,6 @@ async fn has_schema(connection: &mut PgConnection) -> Result<bool, sqlx::Error> 
         .try_get(0)
 }
 
-/// Whether this program may use what is there.
-pub(super) fn check(found: Option<(i64, i64)>) -> Result<(), OpenError> {
-    match found {
-        None => Err(OpenError::Older { found: 0 }),
-        Some((version, _)) if version < VERSION => Err(OpenError::Older { found: version }),
-        Some((version, oldest)) if oldest > VERSION => Err(OpenError::Newer {
-            found: version,
-            oldest,
-            known: VERSION,
-        }),
-        Some(_) => Ok(()),
-    }
-}
-
 /// The secret that was created with the schema.
 pub(super) async fn secret(connection: &mut PgConnection) -> Result<Option<Vec<u8>>, sqlx::Error> {
     sqlx::query("SELECT value FROM onlyonce.meta WHERE name = 'secret'")
@@ -139,29 +114,9 @@ pub(super) async fn secret(connection: &mut PgConnection) -> Result<Option<Vec<u
         .transpose()
 }
 
-/// The secret in its own type.
-pub(super) fn as_secret(bytes: Option<Vec<u8>>) -> Result<Secret, OpenError> {
-    bytes
-        .and_then(|bytes| bytes.try_into().ok())
-        .map(Secret::from_bytes)
-        .ok_or(OpenError::Damaged)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn which_programs_may_use_what() {
-        assert!(matches!(check(None), Err(OpenError::Older { found: 0 })));
-        assert!(check(Some((VERSION, VERSION))).is_ok());
-        // A newer schema that still takes this program: a rolling upgrade is under way.
-        assert!(check(Some((VERSION + 1, VERSION))).is_ok());
-        assert!(matches!(
-            check(Some((VERSION + 1, VERSION + 1))),
-            Err(OpenError::Newer { .. })
-        ));
-    }
 
     #[test]
     fn the_script_is_whole() {

@@ -4,6 +4,7 @@ use onlyonce_core::{RecordId, record::Revision};
 use sqlx::{Postgres, postgres::PgArguments, query::Query};
 
 use super::row::{Inserts, Journal, Swaps};
+use crate::sql::lane::How;
 
 const INSERT: &str = include_str!("insert.sql");
 const SWAP: &str = concat!(
@@ -54,17 +55,6 @@ pub(super) fn insert(rows: Inserts<'_>) -> Statement<'_> {
         .bind(common.created_at)
         .bind(common.last_run_at)
         .bind(common.lease_until)
-}
-
-/// How rows are changed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
-    /// They only complete.
-    Complete,
-    /// In any way.
-    Any,
-    /// In any way, passing over those that somebody holds locked.
-    Skipping,
 }
 
 pub(super) fn swap(rows: Swaps<'_>, how: How) -> Statement<'_> {
@@ -136,8 +126,8 @@ pub(super) fn append(journal: Journal<'_>) -> Statement<'_> {
     bind_journal(sqlx::query(APPEND), journal)
 }
 
-pub(super) fn lookup(ids: impl Iterator<Item = RecordId>) -> Statement<'static> {
-    sqlx::query(LOOKUP).bind(ids.map(|id| id.0).collect::<Vec<_>>())
+pub(super) fn lookup(ids: &[RecordId]) -> Statement<'static> {
+    sqlx::query(LOOKUP).bind(ids.iter().map(|id| id.0).collect::<Vec<_>>())
 }
 
 pub(super) fn delete(rows: &[(RecordId, Revision)]) -> Statement<'static> {

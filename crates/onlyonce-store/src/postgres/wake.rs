@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::sync::mpsc;
 
-use super::{connect::abandon, lane::Shared};
+use super::{connect::abandon, server::Shared};
 use crate::wake::{RECONNECT_PAUSE, WORDS_PER_NOTICE, Word, notice};
 
 /// The channel of the notifications.
@@ -20,6 +20,7 @@ pub(super) async fn speak(shared: Arc<Shared>, mut words: mpsc::Receiver<Word>) 
         let notice = notice(gathered.drain(..));
         if connection.is_none() {
             connection = shared
+                .line
                 .connect()
                 .await
                 .ok()
@@ -32,7 +33,7 @@ pub(super) async fn speak(shared: Arc<Shared>, mut words: mpsc::Receiver<Word>) 
         let statement = sqlx::query("SELECT pg_notify($1, $2)")
             .bind(CHANNEL)
             .bind(notice);
-        let said = tokio::time::timeout(shared.target.timeout(), statement.execute(open)).await;
+        let said = tokio::time::timeout(shared.target().timeout(), statement.execute(open)).await;
         if !matches!(said, Ok(Ok(_)))
             && let Some(lost) = connection.take()
         {
@@ -46,8 +47,8 @@ pub(super) async fn listen(shared: Arc<Shared>) {
     loop {
         let pool = PgPoolOptions::new()
             .max_connections(1)
-            .acquire_timeout(shared.target.timeout())
-            .connect_lazy_with(shared.target.options());
+            .acquire_timeout(shared.target().timeout())
+            .connect_lazy_with(shared.target().options());
         if let Ok(mut listener) = PgListener::connect_with(&pool).await
             && listener.listen(CHANNEL).await.is_ok()
         {

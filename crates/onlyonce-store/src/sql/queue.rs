@@ -14,32 +14,32 @@ use tokio::sync::{Notify, oneshot};
 use crate::{Inserted, Reply, StoreError, Swapped};
 
 /// Operations in one statement.
-pub(super) const MAX_BATCH: usize = 512;
+pub(crate) const MAX_BATCH: usize = 512;
 /// Bytes of answers in one statement.
 const MAX_BATCH_BYTES: u64 = 8 << 20;
 /// Operations that may wait. Beyond it the store says that it is unavailable, at once.
 const MAX_QUEUE: usize = 16_384;
 
-pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+pub(crate) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// Something to be done, and whom to tell.
-pub(super) struct Queued<W, T> {
-    pub(super) work: W,
-    pub(super) answer: Answer<T>,
+pub(crate) struct Queued<W, T> {
+    pub(crate) work: W,
+    pub(crate) answer: Answer<T>,
 }
 
-pub(super) type QueuedInsert = Queued<Box<Draft>, Reply<Inserted>>;
-pub(super) type QueuedSwap = Queued<Swap, Reply<Swapped>>;
-pub(super) type QueuedLookup = Queued<RecordId, Reply<Option<Record>>>;
-pub(super) type QueuedDelete = Queued<(RecordId, Revision), bool>;
-pub(super) type QueuedAppend = Queued<Vec<JournalEntry>, ()>;
+pub(crate) type QueuedInsert = Queued<Box<Draft>, Reply<Inserted>>;
+pub(crate) type QueuedSwap = Queued<Swap, Reply<Swapped>>;
+pub(crate) type QueuedLookup = Queued<RecordId, Reply<Option<Record>>>;
+pub(crate) type QueuedDelete = Queued<(RecordId, Revision), bool>;
+pub(crate) type QueuedAppend = Queued<Vec<JournalEntry>, ()>;
 
 /// A change, and from which revision.
-pub(super) struct Swap {
-    pub(super) expected: Revision,
-    pub(super) change: Box<Change>,
+pub(crate) struct Swap {
+    pub(crate) expected: Revision,
+    pub(crate) change: Box<Change>,
     /// Whether its row was locked when it was tried.
-    pub(super) met_a_lock: bool,
+    pub(crate) met_a_lock: bool,
 }
 
 impl Swap {
@@ -66,7 +66,7 @@ impl Swap {
 }
 
 /// Operations of one kind that go together.
-pub(super) enum Batch {
+pub(crate) enum Batch {
     Inserts(Vec<QueuedInsert>),
     Completions(Vec<QueuedSwap>),
     Swaps(Vec<QueuedSwap>),
@@ -160,14 +160,14 @@ impl Lines {
 
 /// The queue in front of the connections.
 #[derive(Default)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     lines: Mutex<Lines>,
     arrived: Notify,
 }
 
 macro_rules! pushes {
     ($($push:ident, $line:ident: $item:ty;)*) => {$(
-        pub(super) fn $push(&self, item: $item) {
+        pub(crate) fn $push(&self, item: $item) {
             let mut lines = self.lines.lock();
             if lines.waiting >= MAX_QUEUE {
                 drop(lines);
@@ -196,7 +196,7 @@ impl Queue {
         append, appends: QueuedAppend;
     }
 
-    pub(super) fn swap(&self, item: QueuedSwap) {
+    pub(crate) fn swap(&self, item: QueuedSwap) {
         if item.work.only_completes() {
             self.complete(item);
         } else {
@@ -205,7 +205,7 @@ impl Queue {
     }
 
     /// The next batch, once there is one.
-    pub(super) async fn next(&self) -> Batch {
+    pub(crate) async fn next(&self) -> Batch {
         loop {
             if let Some(batch) = self.lines.lock().take() {
                 return batch;
@@ -215,9 +215,55 @@ impl Queue {
     }
 
     /// Whether something is left for another connection.
-    pub(super) fn pass_on(&self) {
+    pub(crate) fn pass_on(&self) {
         if self.lines.lock().waiting > 0 {
             self.arrived.notify_one();
         }
+    }
+}
+
+impl Queue {
+    /// Puts `work` into the line that `push` is for, and waits until a lane has told how it went.
+    pub(crate) async fn ask<W, T>(
+        &self,
+        push: impl FnOnce(&Self, Queued<W, T>),
+        work: W,
+    ) -> Result<T, StoreError> {
+        let (answer, told) = oneshot::channel();
+        push(self, Queued { work, answer });
+        // A lane that died may have committed before it could say so.
+        told.await.unwrap_or_else(|_| {
+            Err(StoreError::Ambiguous(
+                "the connection's task has ended".into(),
+            ))
+        })
+    }
+
+    /// Inserts a key that nobody has used: the only kind that is inserted.
+    pub(crate) async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
+        let record = &draft.record;
+        let is_first = record.response.is_none()
+            && record.evidence.is_none()
+            && record.last_error.is_none()
+            && (record.negatives, record.inconclusive, record.dead_letter) == (0, 0, false);
+        if !is_first {
+            let what = "only a key that nobody has used can be inserted";
+            return Err(StoreError::Unavailable(what.into()));
+        }
+        self.ask(Self::insert, Box::new(draft)).await
+    }
+
+    /// Writes `change` if the record's revision is `expected`.
+    pub(crate) async fn swap_from(
+        &self,
+        expected: Revision,
+        change: Change,
+    ) -> Result<Reply<Swapped>, StoreError> {
+        let swap = Swap {
+            expected,
+            change: Box::new(change),
+            met_a_lock: false,
+        };
+        self.ask(Self::swap, swap).await
     }
 }

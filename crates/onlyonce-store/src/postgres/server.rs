@@ -1,0 +1,190 @@
+//! One connection to PostgreSQL, with its statements.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use onlyonce_core::{
+    Record, RecordId, Timestamp,
+    record::{Draft, JournalEntry, Revision},
+};
+use sqlx::{PgConnection, Row as _, postgres::PgRow};
+
+use super::{
+    connect::{Target, abandon, same_secret},
+    failure::judge,
+    row::{Inserts, Journal, Swaps},
+    statement::{self, Statement},
+};
+use crate::{
+    failpoint,
+    sql::{
+        failure::{Failure, no_answer},
+        lane::{Answer, Found, How, Server},
+        line::{Dial, Held, Line},
+        queue::Swap,
+        row,
+    },
+    wake::Wake,
+};
+
+/// What the connections of one store share.
+pub(super) struct Shared {
+    pub(super) line: Line<Dialler>,
+    pub(super) wake: Wake,
+}
+
+impl Shared {
+    pub(super) fn target(&self) -> &Target {
+        &self.line.dial.target
+    }
+}
+
+/// How connections are made.
+pub(super) struct Dialler {
+    pub(super) target: Target,
+    pub(super) secret: Vec<u8>,
+}
+
+impl Dial for Dialler {
+    type Connection = PgConnection;
+
+    async fn dial(&self) -> Result<PgConnection, sqlx::Error> {
+        let mut connection = self.target.connect().await?;
+        let check = same_secret(&self.target, &mut connection, &self.secret);
+        match tokio::time::timeout(self.target.timeout(), check).await {
+            Ok(Ok(())) => Ok(connection),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(no_answer("the server did not answer in time")),
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        self.target.timeout()
+    }
+
+    fn abandon(connection: PgConnection) {
+        abandon(connection);
+    }
+}
+
+/// A lane's connection.
+pub(super) struct PgServer {
+    shared: Arc<Shared>,
+    slot: Option<Held<Dialler>>,
+}
+
+impl PgServer {
+    pub(super) fn new(shared: Arc<Shared>, slot: Option<Held<Dialler>>) -> Self {
+        Self { shared, slot }
+    }
+
+    /// The rows that `statement` returns.
+    async fn ask(&mut self, statement: Statement<'_>) -> Result<Vec<PgRow>, Failure> {
+        let shared = &self.shared;
+        let connection = shared.line.ready(&mut self.slot).await?;
+        let statement = statement.persistent(shared.target().pooler() == super::Pooler::None);
+        let rows = shared.target().begin(connection, async |connection| {
+            statement.fetch_all(connection).await
+        });
+        let rows = async { rows.await.map_err(judge) };
+        let outcome = shared.line.in_time(rows).await;
+        shared.line.judge(&mut self.slot, &outcome);
+        outcome
+    }
+}
+
+impl Server for PgServer {
+    async fn insert(&mut self, drafts: &[&Draft]) -> Result<Answer, Failure> {
+        let mut rows = Inserts::default();
+        drafts.iter().for_each(|draft| rows.push(draft));
+        failpoint!("postgres.insert.before");
+        let outcome = self.ask(statement::insert(rows)).await;
+        failpoint!("postgres.insert.after");
+        read(&outcome?)
+    }
+
+    async fn swap(
+        &mut self,
+        swaps: &[&Swap],
+        how: How,
+    ) -> Result<(Timestamp, Vec<RecordId>), Failure> {
+        let mut rows = Swaps::default();
+        swaps
+            .iter()
+            .for_each(|swap| rows.push(swap.expected, &swap.change));
+        failpoint!("postgres.swap.before");
+        let outcome = self.ask(statement::swap(rows, how)).await;
+        failpoint!("postgres.swap.after");
+        written_ids(&outcome?).map_err(Failure::Lost)
+    }
+
+    async fn lookup(&mut self, ids: &[RecordId]) -> Result<Answer, Failure> {
+        let rows = self.ask(statement::lookup(ids)).await?;
+        read(&rows)
+    }
+
+    async fn delete(&mut self, rows: &[(RecordId, Revision)]) -> Result<Vec<RecordId>, Failure> {
+        let answer = self.ask(statement::delete(rows)).await?;
+        deleted_ids(&answer).map_err(Failure::Lost)
+    }
+
+    async fn append(&mut self, journal: &[JournalEntry]) -> Result<(), Failure> {
+        let mut rows = Journal::default();
+        journal.iter().for_each(|entry| rows.push(entry));
+        failpoint!("postgres.append.before");
+        let outcome = self.ask(statement::append(rows)).await;
+        failpoint!("postgres.append.after");
+        outcome.map(|_| ())
+    }
+
+    fn settled(&self, id: RecordId) {
+        self.shared.wake.settled(id);
+    }
+
+    fn met(&self, record: &Record) {
+        self.shared.wake.ask_for(record);
+    }
+}
+
+/// What the rows of a statement that returns whole records say. If they say nothing that can be
+/// understood, nobody knows what has been written.
+fn read(rows: &[PgRow]) -> Result<Answer, Failure> {
+    let read = || -> Result<Option<Answer>, row::RowError> {
+        let mut now = None;
+        let mut found = HashMap::with_capacity(rows.len());
+        for row in rows {
+            now = Some(row::now(row, row::NOW)?);
+            let Some(id) = row::id(row)? else { continue };
+            let what = match row.try_get(row::IS_NEW)? {
+                true => Found::New,
+                false => row::found(row),
+            };
+            found.insert(id, what);
+        }
+        Ok(now.map(|now| (now, found)))
+    };
+    match read() {
+        Ok(Some(answer)) => Ok(answer),
+        Ok(None) => Err(Failure::Lost(sqlx::Error::RowNotFound)),
+        Err(row::RowError::Unreadable(error)) => Err(Failure::Lost(sqlx::Error::Decode(error))),
+    }
+}
+
+/// The ids that a swap wrote, in order, and the server's time.
+fn written_ids(rows: &[PgRow]) -> Result<(Timestamp, Vec<RecordId>), sqlx::Error> {
+    let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    let now = Timestamp(first.try_get(1)?);
+    let mut ids = Vec::with_capacity(rows.len());
+    for row in rows {
+        if let Some(id) = row.try_get::<Option<[u8; 16]>, _>(0)? {
+            ids.push(RecordId(id));
+        }
+    }
+    ids.sort_unstable();
+    Ok((now, ids))
+}
+
+fn deleted_ids(rows: &[PgRow]) -> Result<Vec<RecordId>, sqlx::Error> {
+    rows.iter()
+        .map(|row| row.try_get::<[u8; 16], _>(0).map(RecordId))
+        .collect()
+}

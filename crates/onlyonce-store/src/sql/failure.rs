@@ -1,0 +1,59 @@
+//! What an error of the driver says about a write.
+
+use crate::StoreError;
+
+/// How a statement failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The server took it back because of what it was asked to write: a neighbour may be to blame.
+    Content(sqlx::Error),
+    /// The server took it back because somebody holds a row locked for longer than it waits.
+    Locked(sqlx::Error),
+    /// The server took it back because its time was over, or because it was told to.
+    Cancelled(sqlx::Error),
+    /// The server took it back, for a reason that is the same for everybody.
+    Refused(sqlx::Error),
+    /// Nobody said how it ended.
+    Lost(sqlx::Error),
+}
+
+impl Failure {
+    /// The statement may be tried again in two halves.
+    pub(crate) fn may_be_a_neighbours(&self) -> bool {
+        matches!(self, Self::Content(_))
+    }
+
+    /// Whether the connection is of no more use.
+    pub(crate) fn ends_the_connection(&self) -> bool {
+        match self {
+            // A server that was only too slow is not helped by connections made anew.
+            Self::Content(_) | Self::Locked(_) | Self::Cancelled(_) => false,
+            // Such as a server that has become a standby: another connection may find the new one.
+            Self::Refused(_) | Self::Lost(_) => true,
+        }
+    }
+
+    /// What a writer is told.
+    pub(crate) fn of_a_write(&self) -> StoreError {
+        match self {
+            Self::Lost(error) => StoreError::Ambiguous(error.to_string().into()),
+            other => other.of_a_read(),
+        }
+    }
+
+    /// What a reader is told.
+    pub(crate) fn of_a_read(&self) -> StoreError {
+        match self {
+            Self::Content(error)
+            | Self::Locked(error)
+            | Self::Cancelled(error)
+            | Self::Refused(error)
+            | Self::Lost(error) => StoreError::Unavailable(error.to_string().into()),
+        }
+    }
+}
+
+/// A server that did not answer.
+pub(crate) fn no_answer(what: &'static str) -> sqlx::Error {
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, what))
+}

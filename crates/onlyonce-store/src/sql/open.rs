@@ -1,0 +1,122 @@
+//! Why a database cannot be opened as a store, and what can be said of one before it is.
+
+use onlyonce_core::Secret;
+
+/// Why a database could not be opened as a store.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The URL cannot be read.
+    #[error("the URL of the store cannot be read")]
+    Url(#[source] sqlx::Error),
+    /// It cannot be reached.
+    #[error("the database cannot be reached; nothing was started")]
+    Connect(#[source] sqlx::Error),
+    /// A statement failed.
+    #[error("the database refused to be prepared; nothing was started")]
+    Sql(#[source] sqlx::Error),
+    /// The schema is missing or older, and may not be changed.
+    #[error(
+        "the schema is at version {found} (0: there is none), and this program needs a newer one: run `onlyonce migrate`, or start with store.migrate on"
+    )]
+    Older {
+        /// Its version.
+        found: i64,
+    },
+    /// The schema is newer than this program can use.
+    #[error(
+        "the schema is at version {found}, which takes programs from schema {oldest} on; this one knows {known}: run a newer program"
+    )]
+    Newer {
+        /// Its version.
+        found: i64,
+        /// The oldest program that can use it.
+        oldest: i64,
+        /// Ours.
+        known: i64,
+    },
+    /// The secret is missing or not one.
+    #[error("the database holds no usable secret: it is damaged, or not a store of this program")]
+    Damaged,
+}
+
+/// What a migration did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Migrated {
+    /// The version that was found; 0 for none.
+    pub from: i64,
+    /// The version that is there now.
+    pub to: i64,
+}
+
+/// The version of a schema that is there, and the oldest program that can use it.
+pub(crate) type Found = Option<(i64, i64)>;
+
+/// Whether a program that knows `known` may use what is there.
+pub(crate) fn check(found: Found, known: i64) -> Result<(), OpenError> {
+    match found {
+        None => Err(OpenError::Older { found: 0 }),
+        Some((found, _)) if found < known => Err(OpenError::Older { found }),
+        Some((found, oldest)) if oldest > known => Err(OpenError::Newer {
+            found,
+            oldest,
+            known,
+        }),
+        Some(_) => Ok(()),
+    }
+}
+
+/// The secret in its own type.
+pub(crate) fn as_secret(bytes: Option<Vec<u8>>) -> Result<Secret, OpenError> {
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .map(Secret::from_bytes)
+        .ok_or(OpenError::Damaged)
+}
+
+/// One URL for each host of a URL that names several.
+pub(crate) fn split_hosts(url: &str) -> Vec<String> {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return vec![url.to_owned()];
+    };
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, tail) = rest.split_at(end);
+    let (user, hosts) = match authority.rsplit_once('@') {
+        Some((user, hosts)) => (format!("{user}@"), hosts),
+        None => (String::new(), authority),
+    };
+    hosts
+        .split(',')
+        .map(|host| format!("{scheme}://{user}{host}{tail}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_programs_may_use_what() {
+        assert!(matches!(check(None, 3), Err(OpenError::Older { found: 0 })));
+        assert!(check(Some((3, 3)), 3).is_ok());
+        // A newer schema that still takes this program: a rolling upgrade is under way.
+        assert!(check(Some((4, 3)), 3).is_ok());
+        assert!(matches!(
+            check(Some((4, 4)), 3),
+            Err(OpenError::Newer { .. })
+        ));
+        assert!(matches!(
+            check(Some((2, 1)), 3),
+            Err(OpenError::Older { found: 2 })
+        ));
+    }
+
+    #[test]
+    fn hosts() {
+        assert_eq!(
+            split_hosts("postgres://u:p@a:1,b/db?x=1"),
+            ["postgres://u:p@a:1/db?x=1", "postgres://u:p@b/db?x=1"]
+        );
+        assert_eq!(split_hosts("postgres://a/db"), ["postgres://a/db"]);
+    }
+}

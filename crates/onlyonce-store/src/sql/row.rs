@@ -1,0 +1,295 @@
+//! The versioned row: how a record is read back from the columns of any SQL server, and what a
+//! response is stored as.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::StatusCode;
+use onlyonce_core::{
+    AttemptId, Fence, Fingerprint, Key, RecipeId, Record, RecordId, Scope, State, Timestamp,
+    record::{
+        Actor, JournalEntry, JournalEvent, LastError, Revision, StoredBody, StoredResponse, Times,
+    },
+    secret::CallerMark,
+    time::Stamp,
+};
+
+use super::lane::Found;
+use crate::{BoxError, JournalRow, Listed, StoreError, codec};
+
+/// The version of a row. A row of another version is not read as if it were this one.
+pub(crate) const ROW_VERSION: i64 = 1;
+
+/// The columns of `keys` in the order in which [`read`] takes them.
+pub(crate) const COLUMNS: &str = "k.id, k.row_version, k.scope, k.key, k.route, k.method, k.path, \
+     k.revision, k.state, k.attempt_id, k.fence, k.generation, k.fingerprint, k.recipe, k.caller, \
+     k.tombstone_ttl, k.last_error, k.created_at, k.last_run_at, k.completed_at, k.expires_at, \
+     k.lease_until, k.unknown_since, k.reconcile_after, k.delete_at, k.response_status, \
+     k.response_bytes, k.response_head, k.evidence, k.negatives, k.inconclusive, k.dead_letter";
+
+/// Where the statements that return whole records have the rest.
+pub(crate) const BODY: usize = 32;
+/// Where the statements that return records without their responses have the rest.
+pub(crate) const COUNT: usize = 32;
+pub(crate) const IS_NEW: usize = 33;
+pub(crate) const NOW: usize = 34;
+
+/// Why a row could not be read.
+#[derive(Debug)]
+pub(crate) enum RowError {
+    /// It is not one of ours.
+    Unreadable(BoxError),
+}
+
+impl From<sqlx::Error> for RowError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Unreadable(Box::new(error))
+    }
+}
+
+impl From<codec::CodecError> for RowError {
+    fn from(error: codec::CodecError) -> Self {
+        Self::Unreadable(Box::new(error))
+    }
+}
+
+impl std::fmt::Display for RowError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self::Unreadable(error) = self;
+        error.fmt(f)
+    }
+}
+
+impl From<RowError> for StoreError {
+    fn from(RowError::Unreadable(error): RowError) -> Self {
+        Self::Unreadable(error)
+    }
+}
+
+fn unreadable(what: &'static str) -> RowError {
+    RowError::Unreadable(what.into())
+}
+
+/// The columns of a row, by their place. `None` is NULL.
+pub(crate) trait Columns {
+    fn bytes(&self, column: usize) -> Result<Option<&[u8]>, RowError>;
+    fn text(&self, column: usize) -> Result<Option<&str>, RowError>;
+    /// A whole number of whatever width.
+    fn number(&self, column: usize) -> Result<Option<i64>, RowError>;
+    fn flag(&self, column: usize) -> Result<bool, RowError>;
+}
+
+fn missing() -> RowError {
+    unreadable("a stored value is missing")
+}
+
+fn array<const N: usize>(row: &impl Columns, column: usize) -> Result<[u8; N], RowError> {
+    optional_array(row, column)?.ok_or_else(missing)
+}
+
+fn optional_array<const N: usize>(
+    row: &impl Columns,
+    column: usize,
+) -> Result<Option<[u8; N]>, RowError> {
+    let wrong = |_| unreadable("a stored id has a wrong length");
+    let found = row.bytes(column)?;
+    found
+        .map(|bytes| bytes.try_into().map_err(wrong))
+        .transpose()
+}
+
+fn text(row: &impl Columns, column: usize) -> Result<&str, RowError> {
+    row.text(column)?.ok_or_else(missing)
+}
+
+/// The number in `column`, which must be there and in range.
+pub(crate) fn number<T: TryFrom<i64>>(row: &impl Columns, column: usize) -> Result<T, RowError> {
+    let found = row.number(column)?.ok_or_else(missing)?;
+    T::try_from(found).map_err(|_| unreadable("a stored number is out of range"))
+}
+
+/// The time in `column`, which must be there.
+pub(crate) fn now(row: &impl Columns, column: usize) -> Result<Timestamp, RowError> {
+    number(row, column).map(Timestamp)
+}
+
+/// The id in the first column; `None` on a row that only carries the time.
+pub(crate) fn id(row: &impl Columns) -> Result<Option<RecordId>, RowError> {
+    Ok(optional_array(row, 0)?.map(RecordId))
+}
+
+/// The record in `row`, whose columns are [`COLUMNS`]; without its response.
+pub(crate) fn read(row: &impl Columns) -> Result<Record, RowError> {
+    if row.number(1)? != Some(ROW_VERSION) {
+        return Err(unreadable(
+            "a stored row has a version that this program does not know",
+        ));
+    }
+    let last_error = row
+        .text(16)?
+        .map(|word| LastError::from_word(word).ok_or_else(|| unreadable("an unknown last_error")))
+        .transpose()?;
+    let evidence = row.bytes(28)?.map(codec::decode_evidence).transpose()?;
+    let time = |column: usize| row.number(column).map(|at| at.map(Timestamp));
+    Ok(Record {
+        id: RecordId(array(row, 0)?),
+        scope: Scope::from_stored(text(row, 2)?),
+        key: Key::from_stored(text(row, 3)?),
+        route: Arc::from(text(row, 4)?),
+        method: Arc::from(text(row, 5)?),
+        path: Arc::from(text(row, 6)?),
+        revision: Revision(number(row, 7)?),
+        state: State::from_word(text(row, 8)?).ok_or_else(|| unreadable("an unknown state"))?,
+        attempt_id: AttemptId(u128::from_be_bytes(array(row, 9)?)),
+        fence: Fence(number(row, 10)?),
+        generation: number(row, 11)?,
+        fingerprint: optional_array(row, 12)?.map(Fingerprint),
+        recipe: RecipeId(array(row, 13)?),
+        caller: optional_array(row, 14)?.map(CallerMark),
+        tombstone_ttl: Duration::from_millis(number(row, 15)?),
+        last_error,
+        response: None,
+        evidence,
+        negatives: number(row, 29)?,
+        inconclusive: number(row, 30)?,
+        dead_letter: row.flag(31)?,
+        times: Times {
+            created_at: time(17)?,
+            last_run_at: time(18)?,
+            completed_at: time(19)?,
+            expires_at: time(20)?,
+            lease_until: time(21)?,
+            unknown_since: time(22)?,
+            reconcile_after: time(23)?,
+            delete_at: time(24)?,
+        },
+    })
+}
+
+/// The record in `row` with its response, whose body stands in the column [`BODY`].
+pub(crate) fn read_whole(row: &impl Columns) -> Result<Record, RowError> {
+    let mut record = read(row)?;
+    if let Some(head) = row.bytes(27)? {
+        let body = row.bytes(BODY)?;
+        let response = codec::decode_head(head, body.map(Bytes::copy_from_slice))?;
+        record.response = Some(Arc::new(response));
+    }
+    Ok(record)
+}
+
+/// What [`read_whole`] makes of a row, for whoever asked for its id.
+pub(crate) fn found(row: &impl Columns) -> Found {
+    match read_whole(row) {
+        Ok(record) => Found::There(Box::new(record)),
+        Err(RowError::Unreadable(error)) => Found::Unreadable(error.to_string()),
+    }
+}
+
+/// The record in `row` as lists show it, and its number, which follows the columns.
+pub(crate) fn read_listed(row: &impl Columns) -> Result<(u64, Listed), RowError> {
+    let status = row
+        .number(25)?
+        .and_then(|status| u16::try_from(status).ok());
+    let status = status.and_then(|status| StatusCode::from_u16(status).ok());
+    let bytes = row.number(26)?.unwrap_or(0).unsigned_abs();
+    let listed = Listed {
+        record: read(row)?,
+        response: status.map(|status| (status, bytes)),
+    };
+    Ok((number(row, COUNT)?, listed))
+}
+
+/// The columns of `journal` in the order in which [`read_journal`] takes them.
+pub(crate) const JOURNAL_COLUMNS: &str =
+    "number, at, id, event, from_state, to_state, attempt, actor, detail";
+
+/// The journal row in `row`, whose columns are [`JOURNAL_COLUMNS`].
+pub(crate) fn read_journal(row: &impl Columns) -> Result<JournalRow, RowError> {
+    let state = |column: usize| -> Result<Option<State>, RowError> {
+        let word = row.text(column)?;
+        word.map(|word| State::from_word(word).ok_or_else(|| unreadable("an unknown state")))
+            .transpose()
+    };
+    let event = JournalEvent::from_word(text(row, 3)?);
+    let actor = Actor::from_word(text(row, 7)?);
+    Ok(JournalRow {
+        number: number(row, 0)?,
+        at: now(row, 1)?,
+        entry: JournalEntry {
+            id: RecordId(array(row, 2)?),
+            event: event.ok_or_else(|| unreadable("an unknown event"))?,
+            from: state(4)?,
+            to: state(5)?,
+            attempt: number(row, 6)?,
+            actor: actor.ok_or_else(|| unreadable("an unknown actor"))?,
+            detail: row.text(8)?.map(Into::into),
+        },
+    })
+}
+
+/// Reads all rows but those that only carry the time, whose first column is empty. One that cannot
+/// be read is passed over, with a complaint: it must not keep the others from being swept, reaped or
+/// shown.
+pub(crate) fn collect<R, T>(
+    rows: &[R],
+    read: impl Fn(&R) -> Result<T, RowError>,
+    is_empty: impl Fn(&R) -> bool,
+) -> Vec<T> {
+    rows.iter()
+        .filter(|row| !is_empty(row))
+        .filter_map(|row| match read(row) {
+            Ok(item) => Some(item),
+            Err(RowError::Unreadable(error)) => {
+                tracing::error!(%error, "a row of the store cannot be read; it is left as it is");
+                None
+            }
+        })
+        .collect()
+}
+
+/// A response as it is stored.
+#[derive(Default)]
+pub(crate) struct Answered<'a> {
+    pub(crate) status: Option<i16>,
+    pub(crate) length: Option<i32>,
+    pub(crate) head: Option<Vec<u8>>,
+    pub(crate) body: Option<&'a [u8]>,
+}
+
+impl<'a> Answered<'a> {
+    pub(crate) fn of(record: &'a Record) -> Self {
+        let Some(response) = record.response.as_deref() else {
+            return Self::default();
+        };
+        Self {
+            status: Some(clamped(response.status.as_u16().into(), i16::MAX)),
+            length: Some(clamped(response.stored_bytes(), i32::MAX)),
+            head: Some(codec::encode_head(response)),
+            body: body_of(response),
+        }
+    }
+}
+
+/// Whether the row belongs to those that the sweeper looks at. A lease or an unknown outcome shows in
+/// the times, so no rule about states is repeated.
+pub(crate) fn is_live(stamps: &Times<Stamp>) -> bool {
+    stamps.lease_until != Stamp::Never
+        || stamps.reconcile_after != Stamp::Never
+        || stamps.unknown_since != Stamp::Never
+}
+
+/// `value` as a column holds it.
+pub(crate) fn clamped<T: TryFrom<i64> + Copy>(value: u64, most: T) -> T {
+    i64::try_from(value)
+        .ok()
+        .and_then(|value| T::try_from(value).ok())
+        .unwrap_or(most)
+}
+
+/// The bytes of a response that are kept.
+fn body_of(response: &StoredResponse) -> Option<&[u8]> {
+    match &response.body {
+        StoredBody::Full { bytes, .. } => Some(bytes),
+        StoredBody::NotStored => None,
+    }
+}
