@@ -137,6 +137,8 @@ pub(crate) struct StoreConfig {
     pub migrate: bool,
     /// What stands between the gateway and a PostgreSQL server.
     pub pooler: Pooler,
+    /// The Redis in front of a SQL store.
+    pub cache: Option<StoreUrl>,
     /// Whether a Redis server may throw records away when its memory is full.
     pub allow_eviction: bool,
     /// Where results are kept that a shared store cannot take in time.

@@ -12,6 +12,7 @@ use onlyonce_store::{
     postgres::{PostgresOptions, PostgresStore},
     redis::{RedisOptions, RedisStore},
     sqlite::SqliteStore,
+    tiered::TieredStore,
 };
 use tokio::{
     net::TcpListener,
@@ -160,7 +161,18 @@ pub(crate) fn demand_level(config: &Config, store: &dyn Store) -> anyhow::Result
     }
 }
 
+/// The store, with its cache in front of it where there is one.
 async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    let truth = open_truth(config).await?;
+    Ok(match &config.store.cache {
+        Some(StoreUrl::Redis(url)) => {
+            Arc::new(TieredStore::new(truth, url).context("store.cache")?)
+        }
+        _ => truth,
+    })
+}
+
+async fn open_truth(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     Ok(match &config.store.url {
         StoreUrl::Memory => Arc::new(MemoryStore::new()),
         StoreUrl::Sqlite(path) => Arc::new(SqliteStore::open_with(

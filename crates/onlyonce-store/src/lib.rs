@@ -25,6 +25,8 @@ mod soak;
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "redis")]
+pub mod tiered;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod wake;
 

@@ -8,10 +8,11 @@
 //! Deliberately absent: any rule about states in Lua, and expiry by the server.
 
 mod address;
+pub(crate) mod cache;
 mod failure;
 mod layout;
 mod net;
-mod row;
+pub(crate) mod row;
 mod scan;
 mod script;
 mod server;
@@ -241,11 +242,9 @@ impl Inner {
             if set.map_err(Failure::of_a_write)? == Value::Int(1) {
                 return Ok(());
             }
-            let found = self
-                .net
-                .call(slot, &Call::plain("GET").arg(name), Does::Read);
-            let found = bytes(Some(found.await.map_err(Failure::of_a_read)?));
-            match found {
+            let call = Call::plain("GET").arg(name);
+            let found = self.net.call(slot, &call, Does::Read).await;
+            match bytes(Some(found.map_err(Failure::of_a_read)?)) {
                 Some(found) if found == self.mark => Ok(()),
                 _ => Err(another_store()),
             }
@@ -280,14 +279,25 @@ fn another_store() -> StoreError {
     )
 }
 
-/// The word and the rest of an answer, and the server's time.
-fn told(
-    answer: Vec<Value>,
-) -> Result<(Timestamp, Vec<u8>, Option<Value>, Option<Value>), StoreError> {
-    let now = time(answer.first())?;
-    let mut rest = answer.into_iter().skip(1);
-    let word = bytes(rest.next()).ok_or_else(strange)?;
-    Ok((now, word, rest.next(), rest.next()))
+/// What a script says.
+struct Told {
+    now: Timestamp,
+    word: Vec<u8>,
+    stored: Option<Value>,
+    body: Option<Value>,
+}
+
+impl Told {
+    fn read(answer: Vec<Value>) -> Result<Self, StoreError> {
+        let now = time(answer.first())?;
+        let mut rest = answer.into_iter().skip(1);
+        Ok(Self {
+            now,
+            word: bytes(rest.next()).ok_or_else(strange)?,
+            stored: rest.next(),
+            body: rest.next(),
+        })
+    }
 }
 
 /// An answer to a write that cannot be read says nothing of whether it happened.
@@ -332,11 +342,11 @@ impl Store for RedisStore {
             names.part(bucket, Part::Mark),
         ]);
         let call = Inner::with_draft(call.arg(&inner.mark), &draft);
-        let (now, word, stored, body) = told(inner.write(bucket, call).await?).map_err(unclear)?;
-        let value = match &word[..] {
-            b"new" => Inserted::New(draft.stamp(now)),
+        let told = Told::read(inner.write(bucket, call).await?).map_err(unclear)?;
+        let value = match &told.word[..] {
+            b"new" => Inserted::New(draft.stamp(told.now)),
             b"there" => {
-                let record = Inner::whole(id, stored, body)?.ok_or_else(strange)?;
+                let record = Inner::whole(id, told.stored, told.body)?.ok_or_else(strange)?;
                 if record.scope != draft.record.scope || record.key != draft.record.key {
                     return Err(StoreError::Collision);
                 }
@@ -346,7 +356,10 @@ impl Store for RedisStore {
             b"other" => return Err(another_store()),
             _ => return Err(unclear(strange())),
         };
-        Ok(Reply { now, value })
+        Ok(Reply {
+            now: told.now,
+            value,
+        })
     }
 
     async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
@@ -372,17 +385,22 @@ impl Store for RedisStore {
         for entry in &change.journal {
             call = call.arg(row::journal_row(entry));
         }
-        let (now, word, stored, body) = told(inner.write(bucket, call).await?).map_err(unclear)?;
-        let value = match &word[..] {
+        let told = Told::read(inner.write(bucket, call).await?).map_err(unclear)?;
+        let value = match &told.word[..] {
             b"done" => {
                 inner.wake.settled(id);
-                Swapped::Done(change.draft.stamp(now))
+                Swapped::Done(change.draft.stamp(told.now))
             }
-            b"there" => Swapped::Conflict(Inner::whole(id, stored, body)?.ok_or_else(strange)?),
+            b"there" => {
+                Swapped::Conflict(Inner::whole(id, told.stored, told.body)?.ok_or_else(strange)?)
+            }
             b"absent" => Swapped::Absent,
             _ => return Err(unclear(strange())),
         };
-        Ok(Reply { now, value })
+        Ok(Reply {
+            now: told.now,
+            value,
+        })
     }
 
     async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
@@ -400,8 +418,8 @@ impl Store for RedisStore {
             names.of(id, Of::History),
         ]);
         let call = call.arg(expected.0).arg(&id.0[..]);
-        let (_, word, _, _) = told(self.inner.write(bucket, call).await?).map_err(unclear)?;
-        Ok(word == b"done")
+        let told = Told::read(self.inner.write(bucket, call).await?).map_err(unclear)?;
+        Ok(told.word == b"done")
     }
 
     async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {

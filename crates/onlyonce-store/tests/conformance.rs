@@ -11,6 +11,7 @@ use onlyonce_store::{
     private::{PgBouncer, Postgres, Redis, RedisCluster},
     redis::{RedisOptions, RedisStore},
     sqlite::SqliteStore,
+    tiered::TieredStore,
 };
 
 onlyonce_store::conformance!(memory, || async { MemoryStore::new() });
@@ -20,8 +21,10 @@ onlyonce_store::conformance!(pgbouncer, || async {
     postgres_database(Pooler::Transaction).await
 });
 
-onlyonce_store::conformance!(redis, || async { redis_database().await });
+onlyonce_store::conformance!(redis, || async { redis_store(&redis_database()).await });
 onlyonce_store::conformance!(redis_cluster, || async { redis_in_a_cluster().await });
+
+onlyonce_store::conformance!(tiered, || async { sqlite_behind_redis().await });
 
 fn sqlite_in_a_folder_of_its_own() -> SqliteStore {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -56,11 +59,16 @@ async fn postgres_database(pooler: Pooler) -> PostgresStore {
 }
 
 /// One server for all cases, a database for each.
-async fn redis_database() -> RedisStore {
+fn redis_database() -> String {
     static SERVER: OnceLock<Redis> = OnceLock::new();
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let server = tokio::task::block_in_place(|| SERVER.get_or_init(Redis::start));
-    redis_store(&server.database(COUNT.fetch_add(1, Ordering::Relaxed))).await
+    server.database(COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+async fn sqlite_behind_redis() -> TieredStore {
+    let truth = std::sync::Arc::new(sqlite_in_a_folder_of_its_own());
+    TieredStore::new(truth, &redis_database()).expect("a cache")
 }
 
 /// One cluster for all cases, a prefix for each.

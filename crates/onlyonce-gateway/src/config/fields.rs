@@ -134,11 +134,12 @@ impl Kind {
 }
 
 /// Every section, the likeliest home of a stray field first.
-pub(super) const ALL: [&Schema; 14] = [
+pub(super) const ALL: [&Schema; 15] = [
     &IDEMPOTENCY,
     &ROUTE,
     &TOP,
     &STORE,
+    &REDIS,
     &ADMIN,
     &LIMITS,
     &FINGERPRINT,

@@ -225,6 +225,7 @@ fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
         pooler: section
             .word("pooler", &POOLERS, report)
             .unwrap_or(Pooler::None),
+        cache: redis_url(&section, "cache", report),
         allow_eviction: section.boolean("allow_eviction", report).unwrap_or(false),
         spool_dir: section
             .scalar("spool_dir", report)
@@ -255,6 +256,17 @@ fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
             format!("`allow_eviction` has no meaning for a {kind} store"),
         );
     }
+    if let Some(at) = section.place("cache")
+        && matches!(config.url, StoreUrl::Memory | StoreUrl::Redis(_))
+    {
+        let kind = config.url.scheme();
+        report
+            .error(
+                at,
+                format!("`cache` stands in front of SQL, not of a {kind} store"),
+            )
+            .hint("leave it out, or keep the records in PostgreSQL");
+    }
     let places = [section.place("url"), top.place("redis")];
     let place = places.into_iter().flatten().next();
     (config, place.unwrap_or(section.at))
@@ -268,22 +280,23 @@ fn redis_address(
 ) -> Option<StoreUrl> {
     let at = top.place("redis")?;
     let section = top.section("redis", &REDIS, report);
-    let Some(found) = section.scalar("address", report) else {
-        if !section.says("address") {
-            let hint = "for example `redis: { address: \"localhost:6379\" }`";
-            report.error(at, "`redis` without `address`").hint(hint);
-        }
-        return None;
-    };
-    if store.says("url") {
+    if !section.says("address") {
+        let hint = "for example `redis: { address: \"localhost:6379\" }`";
+        report.error(at, "`redis` without `address`").hint(hint);
+    } else if store.says("url") {
         report
             .error(
-                found.at,
-                "`redis.address` beside `store.url`: one store keeps the records",
+                at,
+                "`redis` beside `store.url`: one store keeps the records",
             )
-            .hint("leave one of them out");
-        return None;
+            .hint("leave one of them out; a Redis in front of SQL is `store.cache`");
     }
+    redis_url(&section, "address", report)
+}
+
+/// The address of a Redis server in `field`.
+fn redis_url(section: &Section<'_>, field: &str, report: &mut Report<'_>) -> Option<StoreUrl> {
+    let found = section.scalar(field, report)?;
     match StoreUrl::parse_redis(found.text) {
         Ok(url) => Some(url),
         Err(error) => {

@@ -30,6 +30,7 @@ pub(crate) fn shown(config: &Config) -> Value {
             "timeout": go_duration(store.timeout),
             "migrate": store.migrate,
             "pooler": word(store.pooler),
+            "cache": store.cache.as_ref().map(ToString::to_string),
             "allow_eviction": store.allow_eviction,
             "spool_dir": store.spool_dir,
         },

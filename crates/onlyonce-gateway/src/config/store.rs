@@ -75,12 +75,17 @@ impl StoreUrl {
 
     /// Parses `redis.address`: a URL, or `HOST:PORT` alone.
     pub(crate) fn parse_redis(text: &str) -> Result<Self, StoreUrlError> {
-        let url = match text.contains("://") {
-            true => Self::parse(text)?,
-            false => Self::Redis(format!("redis://{text}")),
-        };
-        match url {
-            Self::Redis(_) if !text.is_empty() => Ok(url),
+        if text.contains("://") {
+            let url = Self::parse(text).map_err(|_| StoreUrlError::NotRedis)?;
+            return match url {
+                Self::Redis(_) => Ok(url),
+                _ => Err(StoreUrlError::NotRedis),
+            };
+        }
+        // Anything else is a host, and after a colon its port.
+        let (host, port) = text.split_once(':').unwrap_or((text, "6379"));
+        match port.parse::<u16>() {
+            Ok(_) if !host.is_empty() => Ok(Self::Redis(format!("redis://{text}"))),
             _ => Err(StoreUrlError::NotRedis),
         }
     }
@@ -171,7 +176,8 @@ mod tests {
             ("localhost:6379", redis("redis://localhost:6379")),
             ("rediss://db/1", redis("rediss://db/1")),
             ("redis+cluster://a,b", redis("redis+cluster://a,b")),
-            ("memory:", redis("redis://memory:")),
+            ("cache", redis("redis://cache")),
+            ("memory:", Err(StoreUrlError::NotRedis)),
             ("postgres://db/x", Err(StoreUrlError::NotRedis)),
             ("", Err(StoreUrlError::NotRedis)),
         ] {

@@ -13,7 +13,6 @@ use super::{
 /// Fields, by section.
 const FIELDS: &[(&Schema, &str)] = &[
     (&TOP, "tls"),
-    (&STORE, "cache"),
     (&STORE, "encryption_key_env"),
     (&STORE, "plain_settle"),
 ];

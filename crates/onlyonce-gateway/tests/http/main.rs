@@ -55,5 +55,6 @@ mod replay;
 mod schema;
 mod shadow;
 mod shared_store;
+mod tiered;
 mod timeouts;
 mod verify;

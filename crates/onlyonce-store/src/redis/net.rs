@@ -100,7 +100,18 @@ impl Net {
         timeout: Duration,
         allow_eviction: bool,
     ) -> Result<Arc<Self>, Failure> {
-        let net = Arc::new(Self {
+        let net = Arc::new(Self::new(address, timeout, allow_eviction));
+        let deadline = net.deadline();
+        net.refresh(deadline).await?;
+        for host in net.owners() {
+            net.node(&host)?.link(&net, deadline).await?;
+        }
+        Ok(net)
+    }
+
+    /// The servers behind a URL. None is connected to before the first call.
+    pub(super) fn new(address: Address, timeout: Duration, allow_eviction: bool) -> Self {
+        Self {
             is_cluster: (address.kind == Kind::Cluster).into(),
             address,
             timeout,
@@ -109,13 +120,7 @@ impl Net {
             map: RwLock::default(),
             refreshing: tokio::sync::Mutex::default(),
             connected: Notify::new(),
-        });
-        let deadline = net.deadline();
-        net.refresh(deadline).await?;
-        for host in net.owners() {
-            net.node(&host)?.link(&net, deadline).await?;
         }
-        Ok(net)
     }
 
     fn deadline(&self) -> Instant {
@@ -249,6 +254,10 @@ impl Net {
                 None => self.map.read().owner(slot).cloned(),
             };
             let Some(host) = owner else {
+                if self.is_unread() {
+                    self.refresh(deadline).await?;
+                    continue;
+                }
                 self.wait(deadline, last).await?;
                 last = "no server has this slot".into();
                 continue;
@@ -288,6 +297,11 @@ impl Net {
             }
         }
         Err(Failure::Refused(last))
+    }
+
+    /// Whether nobody has asked yet who has which slots.
+    fn is_unread(&self) -> bool {
+        self.map.read().0.is_empty()
     }
 
     /// Whether there is one server, which nobody will replace while a call waits.

@@ -28,7 +28,7 @@ const MAX_MILLIS: u128 = 1 << 52;
 
 /// Why a row could not be read.
 #[derive(Debug)]
-pub(super) struct Unreadable(pub(super) BoxError);
+pub(crate) struct Unreadable(pub(crate) BoxError);
 
 impl From<CodecError> for Unreadable {
     fn from(error: CodecError) -> Self {
@@ -121,8 +121,28 @@ pub(super) fn block(record: &Record) -> Vec<u8> {
     out
 }
 
+/// A record as it is stored, but for the body of its answer and its place in lists.
+pub(crate) fn stored(record: &Record) -> Vec<u8> {
+    let times = &record.times;
+    let times = [
+        times.created_at,
+        times.last_run_at,
+        times.completed_at,
+        times.expires_at,
+        times.lease_until,
+        times.unknown_since,
+        times.reconcile_after,
+        times.delete_at,
+    ];
+    let times = times.map(|at| at.map_or_else(String::new, |at| at.0.to_string()));
+    let (revision, tag) = (record.revision.0, tag(record.state));
+    let mut out = format!("{revision}|0|{tag}|{}|", times.join(",")).into_bytes();
+    out.extend_from_slice(&block(record));
+    out
+}
+
 /// The bytes of a record's answer that are kept.
-pub(super) fn body(record: &Record) -> Option<&Bytes> {
+pub(crate) fn body(record: &Record) -> Option<&Bytes> {
     match &record.response.as_deref()?.body {
         StoredBody::Full { bytes, .. } => Some(bytes),
         StoredBody::NotStored => None,
@@ -195,7 +215,7 @@ pub(super) fn read(id: RecordId, stored: &[u8]) -> Result<Row, Unreadable> {
 }
 
 /// The whole record `id`.
-pub(super) fn read_whole(
+pub(crate) fn read_whole(
     id: RecordId,
     stored: &[u8],
     body: Option<Bytes>,

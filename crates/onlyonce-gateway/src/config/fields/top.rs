@@ -170,7 +170,13 @@ pub(in crate::config) const STORE: Schema = Schema {
             "create or upgrade the schema at the start; with `false`, a file with an old or \
              no schema is refused",
         ),
-        not_yet("cache"),
+        field(
+            "cache",
+            Url,
+            "none",
+            "`redis://…` in front of a SQL store: replays of completed keys come from there for up \
+             to 60 s after the record was last read from SQL; see [stores](../guide/stores.md)",
+        ),
         not_yet("encryption_key_env"),
         not_yet("plain_settle"),
         field(

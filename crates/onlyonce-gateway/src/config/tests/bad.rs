@@ -70,6 +70,23 @@ const LINES: &[(&str, &str)] = &[
         "store: { spool_dir: /x }",
         "1:21: `spool_dir` needs a store that several gateways can share",
     ),
+    ("redis: {}", "1:8: `redis` without `address`"),
+    (
+        "redis: { address: \"postgres://db/x\" }",
+        "1:19: this is not the address of a Redis server: `postgres://db/x`",
+    ),
+    (
+        "store: { allow_eviction: true }",
+        "1:26: `allow_eviction` has no meaning for a sqlite store",
+    ),
+    (
+        "store: { url: \"memory:\", cache: \"redis://c\" }",
+        "1:33: `cache` stands in front of SQL, not of a memory store",
+    ),
+    (
+        "store: { cache: \"memory:\" }",
+        "1:17: this is not the address of a Redis server: `memory:`",
+    ),
     (
         "store: { pooler: transaction }",
         "1:18: `pooler` has no meaning for a sqlite store",
@@ -223,7 +240,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ),
     ("tls: { cert: a, key: b }", "1:1: `tls`"),
     ("store: { url: \"mysql://db/x\" }", "1:15: a mysql store"),
-    ("store: { cache: \"redis://db\" }", "1:10: `cache`"),
     (
         "store: { encryption_key_env: K }",
         "1:10: `encryption_key_env`",
