@@ -304,6 +304,11 @@ impl Net {
         self.map.read().0.is_empty()
     }
 
+    /// Whether all slots are on one server.
+    pub(super) fn is_one_server(&self) -> bool {
+        !self.is_cluster.load(Ordering::Relaxed)
+    }
+
     /// Whether there is one server, which nobody will replace while a call waits.
     fn is_alone(&self) -> bool {
         self.address.kind == Kind::Server && !self.is_cluster.load(Ordering::Relaxed)

@@ -24,8 +24,14 @@ use crate::{Counts, Filter, JournalRow, Listed, Page, Reply, StoreError, Walk};
 const AT_ONCE: usize = 64;
 /// Ids that a list takes from one bucket at once.
 const LIST_STEP: usize = 16;
+/// The part of a stretch of the reaper's walk that one bucket may fill, and what it may in any case.
+const WALK_SHARE: usize = 8;
+const WALK_LEAST: usize = 8;
 /// Journal rows that a pruning looks at in one bucket at once.
 const PRUNE_STEP: usize = 500;
+
+/// Ids, and the times they were found by.
+type Passed = Vec<(RecordId, i64)>;
 
 /// Where the reaper's walk stands: in this bucket, after these ids of this time.
 #[derive(Clone, Debug, Default)]
@@ -137,24 +143,47 @@ impl Inner {
         Ok(readable.collect())
     }
 
-    /// Ids in `part` of one bucket whose time, from `from` on, has passed.
+    /// Ids in `part` whose time has passed, for each bucket those from a time on, and up to `limit`.
     async fn passed(
         &self,
-        bucket: Bucket,
         part: Part,
-        from: i64,
+        wanted: &[(Bucket, i64)],
         limit: usize,
-    ) -> Result<(Timestamp, Vec<(RecordId, i64)>), StoreError> {
-        let call = PASSED.call(&[self.names.part(bucket, part)]);
-        let call = call.arg(from).arg(limit);
-        let mut answer = items(self.read(bucket, &call).await?)?;
-        let now = time(answer.first())?;
-        let found = scored::<i64>(answer.pop().unwrap_or(Value::Nil))?;
-        let ids = found
-            .iter()
-            .map(|(id, at)| Ok((record_id(id)?, *at)))
-            .collect::<Result<_, StoreError>>()?;
-        Ok((now, ids))
+    ) -> Result<(Timestamp, Vec<Passed>), StoreError> {
+        // One server takes one call for all of them; a cluster one for each.
+        let at_once = match self.net.is_one_server() {
+            true => wanted.len().max(1),
+            false => 1,
+        };
+        let calls: Vec<(Bucket, Call)> = wanted
+            .chunks(at_once)
+            .map(|chunk| {
+                let names = chunk
+                    .iter()
+                    .map(|(bucket, _)| self.names.part(*bucket, part));
+                let names: Vec<Vec<u8>> = names.collect();
+                let call = PASSED.call(&names).arg(limit);
+                let call = chunk.iter().fold(call, |call, (_, from)| call.arg(*from));
+                (chunk[0].0, call)
+            })
+            .collect();
+        let calls = calls
+            .into_iter()
+            .map(|(bucket, call)| async move { items(self.read(bucket, &call).await?) });
+        let answers: Vec<Vec<Value>> = stream::iter(calls).buffered(AT_ONCE).try_collect().await?;
+        let mut now = None;
+        let mut found = Vec::with_capacity(wanted.len());
+        for answer in answers {
+            let read_at = time(answer.first())?;
+            // The earliest of several clocks: nothing is called passed too soon.
+            now = Some(now.map_or(read_at, |now: Timestamp| now.min(read_at)));
+            for set in answer.into_iter().skip(1) {
+                let ids = scored::<i64>(set)?;
+                let ids = ids.iter().map(|(id, at)| Ok((record_id(id)?, *at)));
+                found.push(ids.collect::<Result<_, StoreError>>()?);
+            }
+        }
+        Ok((now.ok_or_else(strange)?, found))
     }
 
     /// Records in `part` of any bucket whose time has passed.
@@ -163,14 +192,9 @@ impl Inner {
         part: Part,
         limit: usize,
     ) -> Result<Reply<Vec<Record>>, StoreError> {
-        let scans = Bucket::all().map(|bucket| self.passed(bucket, part, 0, limit));
-        let found: Vec<_> = stream::iter(scans).buffered(AT_ONCE).try_collect().await?;
-        let now = found
-            .iter()
-            .map(|(now, _)| *now)
-            .min()
-            .unwrap_or(Timestamp(0));
-        let mut ids: Vec<(RecordId, i64)> = found.into_iter().flat_map(|(_, ids)| ids).collect();
+        let wanted: Vec<_> = Bucket::all().map(|bucket| (bucket, 0)).collect();
+        let (now, found) = self.passed(part, &wanted, limit).await?;
+        let mut ids: Passed = found.into_iter().flatten().collect();
         ids.sort_by_key(|(_, at)| *at);
         ids.truncate(limit);
         let rows = self
@@ -186,18 +210,27 @@ impl Inner {
         mut position: Position,
         limit: usize,
     ) -> Result<(Reply<Walk>, Position), StoreError> {
-        let mut now = None;
+        let here = position.bucket;
+        let others = Bucket::all().filter(|bucket| bucket.0 > here);
+        let mut wanted = vec![(Bucket(here), position.from)];
+        wanted.extend(others.map(|bucket| (bucket, 0)));
+        let most = (limit / WALK_SHARE).max(WALK_LEAST) + position.seen.len();
+        let (now, found) = self.passed(Part::Expiry, &wanted, most).await?;
         let mut ids = Vec::new();
-        let mut wrapped = false;
-        while ids.len() < limit && !wrapped {
-            let bucket = Bucket(position.bucket);
-            let wanted = limit - ids.len() + position.seen.len();
-            let (read_at, found) = self
-                .passed(bucket, Part::Expiry, position.from, wanted)
-                .await?;
-            now.get_or_insert(read_at);
-            let more = found.len() == wanted;
+        let mut wrapped = true;
+        for ((bucket, from), found) in wanted.into_iter().zip(found) {
+            if bucket.0 != here {
+                position = Position {
+                    bucket: bucket.0,
+                    from,
+                    seen: Vec::new(),
+                };
+            }
+            let is_full = found.len() == most;
             for (id, at) in found {
+                if ids.len() >= limit {
+                    break;
+                }
                 if at > position.from {
                     position.from = at;
                     position.seen.clear();
@@ -207,21 +240,19 @@ impl Inner {
                 position.seen.push(id);
                 ids.push(id);
             }
-            if !more {
-                let next = position.bucket.checked_add(1);
-                wrapped = next.is_none();
-                position = Position {
-                    bucket: next.unwrap_or(0),
-                    ..Position::default()
-                };
+            if is_full || ids.len() >= limit {
+                wrapped = false;
+                break;
             }
+        }
+        if wrapped {
+            position = Position::default();
         }
         let rows = self.rows(ids).await?;
         let value = Walk {
             candidates: rows.into_iter().map(|row| row.listed.record).collect(),
             wrapped,
         };
-        let now = now.ok_or_else(strange)?;
         Ok((Reply { now, value }, position))
     }
 

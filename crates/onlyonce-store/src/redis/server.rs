@@ -22,13 +22,20 @@ pub(super) struct Server {
 impl Server {
     /// Asks the server. What it may not be asked, or does not say, counts as not there.
     pub(super) async fn read(link: &mut MultiplexedConnection) -> redis::RedisResult<Self> {
-        let info: String = redis::cmd("INFO").query_async(link).await?;
-        let fsync: redis::RedisResult<Vec<String>> = redis::cmd("CONFIG")
-            .arg("GET")
-            .arg("appendfsync")
-            .query_async(link)
-            .await;
-        let fsync = fsync.ok().and_then(|pair| pair.into_iter().nth(1));
+        let mut questions = redis::pipe();
+        questions.cmd("INFO");
+        questions.cmd("CONFIG").arg("GET").arg("appendfsync");
+        let mut answers = link
+            .send_packed_commands(&questions, 0, 2)
+            .await?
+            .into_iter();
+        let info: String = match answers.next() {
+            Some(told) => redis::from_redis_value(told.extract_error()?)?,
+            None => String::new(),
+        };
+        let fsync = answers.next().and_then(|told| told.extract_error().ok());
+        let fsync: Option<Vec<String>> = fsync.and_then(|told| redis::from_redis_value(told).ok());
+        let fsync = fsync.and_then(|pair| pair.into_iter().nth(1));
         Ok(Self::judge(&info, fsync.as_deref()))
     }
 
