@@ -13,39 +13,32 @@
     reason = "a benchmark is about the real clock, and stops at what goes wrong"
 )]
 
+#[path = "load/drive.rs"]
+mod drive;
+
 use std::{
     process::Command,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use http::{HeaderMap, HeaderValue, StatusCode};
+use drive::{ANSWER, IN_FLIGHT, ROUNDS, TIME, drive, line, median, p99, through_http};
 use onlyonce::{Engine, EngineOptions};
-use onlyonce_core::{
-    AttemptId, Fingerprint, Key, Policy, Recipe, Scope, StoredResponse,
-    machine::{self, Request, Settled, Settlement},
-    record::StoredBody,
-};
 use onlyonce_store::{
-    Inserted, Store, Swapped,
+    Store,
     postgres::{PostgresOptions, PostgresStore},
     private::Postgres,
 };
 
-const ROUNDS: usize = 3;
-const IN_FLIGHT: usize = 256;
 const PGBENCH_CLIENTS: usize = 64;
 /// How much the reaper looks at between two pauses, and how long those are.
 const STRETCH: usize = 200;
 const REAPER_PAUSE: Duration = Duration::from_millis(20);
 /// Clients beside the reaper: a load that leaves the machine some room.
 const REAPED_BESIDE: usize = 8;
-const TIME: Duration = Duration::from_secs(4);
-const ANSWER: &str = r#"{"id":"pay_01jcq3y8w9f0t2v4x6z8b0d2f4","object":"payment","amount":129900,"amount_captured":129900,"currency":"eur","customer":"cus_9f8e7d6c5b4a3210","status":"succeeded","livemode":false,"created":1794787200,"receipt_url":"/receipts/01jcq3y8w9f0t2v4x6z8b0d2f4","metadata":{"basket":"b-20261115-000042","v":"3"}}"#;
-
 /// The same row, the same indexes, the same answer: a reservation and its completion, each in a
 /// transaction of its own. `live` and the journal are left out, in favour of pgbench.
 fn script() -> String {
@@ -140,114 +133,6 @@ fn pgbench_p99(server: &Postgres) -> f64 {
     p99(&mut times)
 }
 
-fn p99(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() * 99 / 100]
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-fn response() -> Arc<StoredResponse> {
-    let mut headers = HeaderMap::new();
-    headers.insert("content-type", HeaderValue::from_static("application/json"));
-    Arc::new(StoredResponse {
-        status: StatusCode::CREATED,
-        headers,
-        body: StoredBody::Full {
-            bytes: ANSWER.into(),
-            trailers: None,
-        },
-    })
-}
-
-/// Reserves and completes one key. Says how long the reservation and both together took.
-async fn one_key(store: &PostgresStore, number: u64, policy: &Policy) -> (Duration, Duration) {
-    let key = Key::from_stored(&format!("key-{number}"));
-    let scope = Scope::global();
-    let request = Request {
-        id: store.secret().record_id(scope.as_str(), &key),
-        scope,
-        key,
-        fingerprint: Fingerprint([7; 32]),
-        recipe: Recipe::default().id(),
-        caller: None,
-        attempt_id: AttemptId(u128::from(number) << 64 | 1),
-        route: "r".into(),
-        method: "POST".into(),
-        path: "/payments".into(),
-    };
-    let began = Instant::now();
-    let inserted = store.insert_or_get(machine::first(&request, policy)).await;
-    let Inserted::New(record) = inserted.unwrap().value else {
-        panic!("the key was there")
-    };
-    let reserved = began.elapsed();
-    let settlement = Settlement::Complete(response());
-    let settled = machine::settle(&record, record.attempt_id, &settlement, policy);
-    let Settled::Write(change) = settled else {
-        panic!("not written")
-    };
-    let swapped = store.swap(record.revision, change).await.unwrap().value;
-    assert!(matches!(swapped, Swapped::Done(_)));
-    (reserved, began.elapsed())
-}
-
-/// Keeps `in_flight` keys on their way for `TIME`; returns the times of each in milliseconds.
-fn drive(
-    runtime: &tokio::runtime::Runtime,
-    store: &Arc<PostgresStore>,
-    in_flight: usize,
-    next: &Arc<AtomicU64>,
-) -> Vec<(f64, f64)> {
-    runtime.block_on(async {
-        let stop = Arc::new(AtomicBool::new(false));
-        let busy: Vec<_> = (0..in_flight)
-            .map(|_| {
-                let (store, next, stop) = (store.clone(), next.clone(), stop.clone());
-                tokio::spawn(async move {
-                    let policy = Policy::default();
-                    let mut times = Vec::new();
-                    while !stop.load(Ordering::Relaxed) {
-                        let number = next.fetch_add(1, Ordering::Relaxed);
-                        let (reserved, both) = one_key(&store, number, &policy).await;
-                        times.push((reserved.as_secs_f64() * 1e3, both.as_secs_f64() * 1e3));
-                    }
-                    times
-                })
-            })
-            .collect();
-        tokio::time::sleep(TIME).await;
-        stop.store(true, Ordering::Relaxed);
-        let mut times = Vec::new();
-        for one in busy {
-            times.extend(one.await.unwrap());
-        }
-        times
-    })
-}
-
-/// New keys per second through the gateway, by its own benchmark.
-fn through_http(server: &Postgres) -> f64 {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let name = format!("http_{}", COUNT.fetch_add(1, Ordering::Relaxed));
-    let url = server.database(&name);
-    let output = Command::new(env!("CARGO_BIN_EXE_onlyonce"))
-        .args(["bench", "--json", "--rounds", "1", "--store", &url])
-        .args(["--connections", &IN_FLIGHT.to_string(), "--time", "4s"])
-        .output()
-        .unwrap();
-    let lines: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let line = lines
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|line| line["name"] == "(f) this store, new keys");
-    line.unwrap()["requests_per_second"].as_f64().unwrap()
-}
-
 fn main() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = Postgres::start();
@@ -258,7 +143,7 @@ fn main() {
             ..PostgresOptions::default()
         },
     ));
-    let store = Arc::new(store.unwrap());
+    let store: Arc<dyn Store> = Arc::new(store.unwrap());
     let next = Arc::new(AtomicU64::new(0));
     pgbench(&server, PGBENCH_CLIENTS, &[]);
     drive(&runtime, &store, IN_FLIGHT, &next);
@@ -269,7 +154,7 @@ fn main() {
         eprintln!("round {} of {ROUNDS}", round + 1);
         let theirs = during(&server, || pgbench(&server, PGBENCH_CLIENTS, &[]));
         let ours = during(&server, || drop(drive(&runtime, &store, IN_FLIGHT, &next)));
-        let http = through_http(&server);
+        let http = through_http(|name| server.database(name));
         rates.push((theirs, ours, http));
         let their_p99 = pgbench_p99(&server);
         let mut times: Vec<f64> = drive(&runtime, &store, 1, &next)
@@ -281,9 +166,6 @@ fn main() {
     let of = |value: fn(&(Found, Found, f64)) -> f64| median(rates.iter().map(value).collect());
     println!("medians of {ROUNDS}, {TIME:?} each; ratios within one round, against pgbench");
     println!("{:<44} {:>10} {:>7}", "", "", "ratio");
-    let line = |name: &str, value: String, ratio: f64| {
-        println!("{name:<44} {value:>10} {ratio:>7.2}");
-    };
     let rate = |value: f64| format!("{value:.0}/s");
     let micros = |value: f64| format!("{value:.1} us");
     line(
@@ -347,11 +229,10 @@ fn main() {
 fn reaping(
     runtime: &tokio::runtime::Runtime,
     server: &Postgres,
-    store: &Arc<PostgresStore>,
+    store: &Arc<dyn Store>,
     next: &Arc<AtomicU64>,
 ) {
-    let shared: Arc<dyn Store> = store.clone();
-    let engine = runtime.block_on(async { Engine::start(shared, EngineOptions::default()) });
+    let engine = runtime.block_on(async { Engine::start(store.clone(), EngineOptions::default()) });
     let mut found = Vec::new();
     for _ in 0..ROUNDS {
         server.sql("UPDATE onlyonce.keys SET expires_at = 1 WHERE state = 'completed'");
@@ -391,7 +272,7 @@ fn reaping(
 fn stored_keys(
     runtime: &tokio::runtime::Runtime,
     server: &Postgres,
-    store: &Arc<PostgresStore>,
+    store: &Arc<dyn Store>,
     next: &Arc<AtomicU64>,
 ) {
     let mut first = None;

@@ -60,7 +60,7 @@ pub(crate) struct ServeArgs {
     /// Where to take requests
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Where to keep records: memory:, sqlite:FILE or postgres://…
+    /// Where to keep records: memory:, sqlite:FILE, postgres://… or mysql://…
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// End when the process that started this one does

@@ -31,7 +31,7 @@ pub(crate) struct KeysArgs {
     /// The admin API of a gateway; its token is taken from ONLYONCE_ADMIN_TOKEN
     #[arg(long, global = true, value_name = "URL", default_value = way::DEFAULT_ADMIN)]
     admin: String,
-    /// Open this store instead: sqlite:FILE that no gateway uses, or postgres://… (looking only)
+    /// Open this store instead: sqlite:FILE that no gateway uses, postgres://… or mysql://… (looking only)
     #[arg(long, global = true, value_name = "URL")]
     store: Option<String>,
     /// Print the answer as JSON

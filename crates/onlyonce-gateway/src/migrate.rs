@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use onlyonce_store::{
     clock::StoreClock,
+    mysql::{self, MySqlOptions},
     postgres::{self, PostgresOptions},
     redis::{self, RedisOptions, RedisStore},
     sqlite::SqliteStore,
@@ -16,7 +17,7 @@ use crate::config::StoreUrl;
 /// What `migrate` takes.
 #[derive(Args)]
 pub(crate) struct MigrateArgs {
-    /// The store: sqlite:FILE, postgres://… or redis://…
+    /// The store: sqlite:FILE, postgres://…, mysql://… or redis://…
     #[arg(long, value_name = "URL")]
     store: String,
     /// Print the SQL that creates the schema, and change nothing
@@ -33,11 +34,14 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
             let migrated = postgres::migrate(text, &PostgresOptions::default())
                 .await
                 .with_context(|| format!("{url} was not changed"))?;
-            match (migrated.from, migrated.to) {
-                (from, to) if from == to => println!("{url}: the schema is at version {to}"),
-                (0, to) => println!("{url}: created the schema at version {to}"),
-                (from, to) => println!("{url}: brought the schema from version {from} to {to}"),
-            }
+            tell(&url, migrated.from, migrated.to);
+        }
+        (StoreUrl::Mysql(_), true) => print!("{}", mysql::script(0)),
+        (StoreUrl::Mysql(text), false) => {
+            let migrated = mysql::migrate(text, &MySqlOptions::default())
+                .await
+                .with_context(|| format!("{url} is not up to date"))?;
+            tell(&url, migrated.from, migrated.to);
         }
         (StoreUrl::Sqlite(file), false) => {
             SqliteStore::open_with(file, StoreClock::system(), true)
@@ -60,12 +64,15 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
         (StoreUrl::Redis(_), true) => {
             bail!("a Redis store has no schema; there is no SQL to print")
         }
-        (StoreUrl::Mysql(_), _) => {
-            bail!(
-                "{} stores are not supported by this version yet",
-                url.scheme()
-            )
-        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was found, and what is there now.
+fn tell(url: &StoreUrl, from: i64, to: i64) {
+    match (from, to) {
+        (from, to) if from == to => println!("{url}: the schema is at version {to}"),
+        (0, to) => println!("{url}: created the schema at version {to}"),
+        (from, to) => println!("{url}: brought the schema from version {from} to {to}"),
+    }
 }

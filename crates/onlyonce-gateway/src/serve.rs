@@ -9,6 +9,7 @@ use onlyonce_core::policy::Profile;
 use onlyonce_store::{
     Level, Store,
     memory::MemoryStore,
+    mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
     redis::{RedisOptions, RedisStore},
     sqlite::SqliteStore,
@@ -188,6 +189,13 @@ async fn open_truth(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
             };
             Arc::new(PostgresStore::open(url, &options).await?)
         }
+        StoreUrl::Mysql(url) => {
+            let options = MySqlOptions {
+                timeout: config.store.timeout,
+                migrate: config.store.migrate,
+            };
+            Arc::new(MySqlStore::open(url, &options).await?)
+        }
         StoreUrl::Redis(url) => {
             let options = RedisOptions {
                 timeout: config.store.timeout,
@@ -196,11 +204,6 @@ async fn open_truth(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
             };
             Arc::new(RedisStore::open(url, &options).await?)
         }
-        // `check` refuses these with a place and a hint before it comes to this.
-        other => anyhow::bail!(
-            "{} stores are not supported by this version yet",
-            other.scheme()
-        ),
     })
 }
 

@@ -13,6 +13,8 @@
     reason = "these are tests"
 )]
 
+mod writers;
+
 use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -26,6 +28,7 @@ use onlyonce_core::{
 };
 
 use crate::{Filter, Inserted, Store, StoreError, Swapped};
+pub use writers::writers_at_once;
 
 /// Writes a test for every case, in a module of that name.
 #[macro_export]
@@ -59,6 +62,7 @@ macro_rules! conformance {
                 recipes_are_kept,
                 swaps_wake,
                 scopes_do_not_meet,
+                writers_at_once,
             );
         }
     };

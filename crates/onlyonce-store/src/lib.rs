@@ -15,13 +15,15 @@ pub mod codec;
 #[doc(hidden)]
 pub mod failpoint;
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(test)]
 mod soak;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
@@ -156,7 +158,12 @@ pub struct Page<T> {
     pub next: Option<u64>,
 }
 
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
+#[cfg(any(
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "redis"
+))]
 impl<T> Page<T> {
     /// The page of numbered `rows`, of which one more than `limit` was asked for to see whether
     /// there are more.

@@ -11,9 +11,8 @@
     reason = "these serve tests: what goes wrong here must stop them, loudly"
 )]
 
+mod mariadb;
 mod redis;
-
-pub use self::redis::{Redis, RedisCluster, RedisSentinels};
 
 use std::{
     fs,
@@ -23,6 +22,11 @@ use std::{
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
+};
+
+pub use self::{
+    mariadb::MariaDb,
+    redis::{Redis, RedisCluster, RedisSentinels},
 };
 
 /// How long a server may take to start or to stop.
@@ -135,6 +139,17 @@ fn signal(pid: u32, name: &str) {
     run(Command::new("kill")
         .arg(format!("-{name}"))
         .arg(pid.to_string()));
+}
+
+/// The sum of these fields of a process, in hundredths of a second.
+fn cpu_ticks(pid: u32, fields: &[usize]) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let words: Vec<&str> = rest.split(' ').collect();
+    fields
+        .iter()
+        .filter_map(|field| words.get(*field)?.parse::<f64>().ok())
+        .sum()
 }
 
 /// Where Debian keeps the programs of PostgreSQL 15.
@@ -400,19 +415,10 @@ impl Postgres {
     /// Seconds of CPU that all of its processes have used, the ended ones included.
     pub fn cpu_seconds(&self) -> f64 {
         let first = self.pid();
-        let ticks = |pid: u32, fields: &[usize]| -> f64 {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-            let words: Vec<&str> = rest.split(' ').collect();
-            fields
-                .iter()
-                .filter_map(|field| words.get(*field)?.parse::<f64>().ok())
-                .sum()
-        };
         // utime, stime, and those of children that were waited for.
-        let mut total = ticks(first, &[11, 12, 13, 14]);
+        let mut total = cpu_ticks(first, &[11, 12, 13, 14]);
         for pid in self.family().into_iter().skip(1) {
-            total += ticks(pid, &[11, 12]);
+            total += cpu_ticks(pid, &[11, 12]);
         }
         total / 100.0
     }

@@ -4,6 +4,7 @@
 //! Deliberately absent: SQL. Each server has statements of its own, behind [`lane::Server`].
 
 pub(crate) mod failure;
+pub(crate) mod hosts;
 pub(crate) mod lane;
 pub(crate) mod line;
 pub(crate) mod open;

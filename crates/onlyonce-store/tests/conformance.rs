@@ -7,8 +7,9 @@ use std::sync::{
 
 use onlyonce_store::{
     memory::MemoryStore,
+    mysql::{MySqlOptions, MySqlStore},
     postgres::{Pooler, PostgresOptions, PostgresStore},
-    private::{PgBouncer, Postgres, Redis, RedisCluster},
+    private::{MariaDb, PgBouncer, Postgres, Redis, RedisCluster},
     redis::{RedisOptions, RedisStore},
     sqlite::SqliteStore,
     tiered::TieredStore,
@@ -25,6 +26,7 @@ onlyonce_store::conformance!(redis, || async { redis_store(&redis_database()).aw
 onlyonce_store::conformance!(redis_cluster, || async { redis_in_a_cluster().await });
 
 onlyonce_store::conformance!(tiered, || async { sqlite_behind_redis().await });
+onlyonce_store::conformance!(mariadb, || async { mariadb_database().await });
 
 fn sqlite_in_a_folder_of_its_own() -> SqliteStore {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -87,4 +89,18 @@ async fn redis_store(url: &str) -> RedisStore {
     };
     let store = RedisStore::open(url, &options).await;
     store.expect("an empty database becomes a store")
+}
+
+/// One server for all cases, a database for each.
+async fn mariadb_database() -> MySqlStore {
+    static SERVER: OnceLock<MariaDb> = OnceLock::new();
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let server = tokio::task::block_in_place(|| SERVER.get_or_init(MariaDb::start));
+    let url = server.database(&format!("case_{}", COUNT.fetch_add(1, Ordering::Relaxed)));
+    let options = MySqlOptions {
+        timeout: std::time::Duration::from_secs(10),
+        ..MySqlOptions::default()
+    };
+    let store = MySqlStore::open(&url, &options).await;
+    store.expect("a new database becomes a store")
 }

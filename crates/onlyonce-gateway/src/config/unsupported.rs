@@ -22,7 +22,6 @@ const VALUES: &[(&Schema, &str, &str)] = &[
     (&BACKEND, "url", "https"),
     (&EXTERNAL, "url", "https"),
     (&JWT, "jwks_url", "https"),
-    (&STORE, "url", "mysql"),
     (&IDEMPOTENCY, "reconcile", "{ … }"),
 ];
 

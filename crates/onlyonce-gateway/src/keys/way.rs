@@ -11,6 +11,7 @@ use onlyonce::{Engine, EngineOptions};
 use onlyonce_store::{
     Store,
     clock::StoreClock,
+    mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
     redis::{RedisOptions, RedisStore},
     sqlite::{OpenError, SqliteStore},
@@ -135,7 +136,7 @@ async fn open_store(text: &str, changes: bool) -> anyhow::Result<Result<Way, Str
                 opened => Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?),
             }
         }
-        StoreUrl::Postgres(_) | StoreUrl::Redis(_) if changes => {
+        StoreUrl::Postgres(_) | StoreUrl::Mysql(_) | StoreUrl::Redis(_) if changes => {
             let why = "gateways share this store, and know how long a route keeps its answers: \
                        changes go through one of them, --admin URL";
             return Ok(Err(why.to_owned()));
@@ -146,6 +147,14 @@ async fn open_store(text: &str, changes: bool) -> anyhow::Result<Result<Way, Str
                 ..Default::default()
             };
             let opened = PostgresStore::open(address, &options).await;
+            Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?)
+        }
+        StoreUrl::Mysql(address) => {
+            let options = MySqlOptions {
+                migrate: false,
+                ..Default::default()
+            };
+            let opened = MySqlStore::open(address, &options).await;
             Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?)
         }
         StoreUrl::Redis(address) => {
@@ -161,12 +170,6 @@ async fn open_store(text: &str, changes: bool) -> anyhow::Result<Result<Way, Str
         StoreUrl::Memory => {
             let why = "--store: a store in memory is seen by its own process only; use --admin URL";
             return Ok(Err(why.to_owned()));
-        }
-        other => {
-            let scheme = other.scheme();
-            return Ok(Err(format!(
-                "--store: {scheme} stores are not supported by this version yet"
-            )));
         }
     };
     let engine = Engine::start(store, EngineOptions::default());

@@ -9,6 +9,7 @@ pub(crate) mod gateway;
 pub(crate) mod mount;
 pub(crate) mod process;
 pub(crate) mod script;
+pub(crate) mod server;
 pub(crate) mod upstream;
 pub(crate) mod wire;
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 pub(crate) use client::{Connection, Request, Response};
 pub(crate) use gateway::{Gateway, Setup};
 pub(crate) use script::Script;
+pub(crate) use server::Server;
 pub(crate) use upstream::Upstream;
 
 /// Nothing in this suite may take longer than this to say something. It ends what hangs; it is no

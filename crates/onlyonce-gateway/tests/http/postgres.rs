@@ -9,7 +9,7 @@ use onlyonce_store::private::Postgres;
 use tokio::sync::Mutex;
 
 use crate::{
-    harness::{Gateway, REPLAYED, Request, Script, Setup, Upstream, client, eventually, ms, soak},
+    harness::{REPLAYED, Request, Script, Upstream, client, ms, soak},
     shared_store,
 };
 
@@ -21,27 +21,25 @@ pub(crate) fn database() -> String {
     server.database(&format!("test_{}", COUNT.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// Two gateways before one upstream, on one database.
-async fn pair(upstream: &Upstream, options: &str) -> (Gateway, Gateway) {
-    shared_store::pair(&database(), upstream, options).await
-}
-
-/// One winner of a race over two gateways.
 #[tokio::test]
 async fn a_race_over_two_gateways() {
-    shared_store::race_over_two_gateways(&database()).await;
+    shared_store::race(&database()).await;
 }
 
-/// A node that dies leaves an honest answer.
 #[tokio::test]
 async fn the_death_of_a_node() {
     shared_store::death_of_a_node(&database()).await;
 }
 
-/// A waiter on one node hears of the other node's answer.
+/// A notification tells it.
 #[tokio::test]
 async fn a_waiter_on_another_node_is_woken() {
-    shared_store::waiters_are_woken(&database()).await;
+    shared_store::woken_waiter(&database(), ms(50)).await;
+}
+
+#[tokio::test]
+async fn loops_on_every_node_at_once() {
+    shared_store::loops_on_every_node(&database()).await;
 }
 
 /// What a client of the rolling restart has been through.
@@ -62,7 +60,7 @@ struct Seen {
 async fn a_rolling_restart_under_load() {
     let upstream = Upstream::start();
     upstream.always(Script::created().delayed(ms(10)));
-    let (a, b) = pair(&upstream, "").await;
+    let (a, b) = shared_store::pair(&database(), &upstream, "").await;
     let doors = Arc::new(Mutex::new([Some(a.data()), Some(b.data())]));
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let clients: Vec<_> = (0..16_usize)
@@ -137,56 +135,4 @@ async fn pay_for_ever(
         }
     }
     seen
-}
-
-/// Goal: sweeper and reaper run on every node at once, and each key is swept or reaped once.
-///
-/// Method: three gateways with loops every 50 ms; keys that expire at once, and keys whose node died.
-/// Evidence: one journal row a key and event; nothing is left in the database.
-#[tokio::test]
-async fn loops_on_every_node_at_once() {
-    let upstream = Upstream::start();
-    let setup = Setup::with("ttl: 1s, tombstone_ttl: 1s, lease: 1s")
-        .store(&database())
-        .workers("sweep_every: 50ms, reap_every: 50ms");
-    let mut gateways = Vec::new();
-    for _ in 0..3 {
-        gateways.push(setup.clone().start(&upstream).await);
-    }
-    for number in 0..30 {
-        let gateway = &gateways[number % 3];
-        gateway
-            .send(&Request::pay(&format!("reap-{number}")))
-            .await
-            .expect(201);
-    }
-    upstream.always(Script::created().held());
-    let dying = gateways.pop().unwrap();
-    let addr = dying.data();
-    for number in 0..5 {
-        let request = Request::pay(&format!("sweep-{number}"));
-        tokio::spawn(async move { client::send(addr, &request).await });
-    }
-    upstream.begun(35).await;
-    drop(dying);
-    eventually("the dead node's keys to be unknown", async || {
-        (gateways[0].count_in_state("unknown").await == 5).then_some(())
-    })
-    .await;
-    eventually("everything else to be reaped", async || {
-        let left = gateways[1].count_in_state("completed").await
-            + gateways[1].count_in_state("expired").await;
-        (left == 0).then_some(())
-    })
-    .await;
-    for number in 0..5 {
-        let record = gateways[0].full_record(&format!("sweep-{number}")).await;
-        let history = record["history"].as_array().unwrap().clone();
-        let lapses = history
-            .iter()
-            .filter(|row| row["event"] == "lease_lapsed")
-            .count();
-        assert_eq!(lapses, 1, "{history:?}");
-    }
-    upstream.release();
 }

@@ -10,7 +10,6 @@ use crate::{
     postgres::database,
 };
 
-/// Runs the program with these arguments, to its end.
 pub(crate) fn onlyonce(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_onlyonce"))
         .args(arguments)
@@ -18,12 +17,10 @@ pub(crate) fn onlyonce(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// What it wrote.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a gateway says that must not start.
 pub(crate) async fn refused(upstream: &Upstream, setup: Setup) -> String {
     let folder = std::sync::Arc::new(tempfile::TempDir::new().unwrap());
     match setup.start_in(folder, &upstream.url()).await {

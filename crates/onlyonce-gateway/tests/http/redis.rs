@@ -8,7 +8,7 @@ use std::sync::{
 use onlyonce_store::private::Redis;
 
 use crate::{
-    harness::{REPLAYED, Request, Setup, Upstream, eventually},
+    harness::{REPLAYED, Request, Setup, Upstream, eventually, ms},
     postgres_schema::{onlyonce, refused, text},
     shared_store,
 };
@@ -24,7 +24,7 @@ pub(crate) fn database() -> String {
 /// One winner of a race over two gateways.
 #[tokio::test]
 async fn a_race_over_two_gateways() {
-    shared_store::race_over_two_gateways(&database()).await;
+    shared_store::race(&database()).await;
 }
 
 /// A node that dies leaves an honest answer.
@@ -36,7 +36,7 @@ async fn the_death_of_a_node() {
 /// A waiter on one node hears of the other node's answer.
 #[tokio::test]
 async fn a_waiter_on_another_node_is_woken() {
-    shared_store::waiters_are_woken(&database()).await;
+    shared_store::woken_waiter(&database(), ms(300)).await;
 }
 
 /// Goal: sweeper and reaper walk a Redis store as they walk any other.

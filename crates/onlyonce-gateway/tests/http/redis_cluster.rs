@@ -9,7 +9,8 @@ use onlyonce_store::private::RedisCluster;
 
 use crate::{
     harness::{REPLAYED, Request, Upstream},
-    shared_store::{self, Load, recovered, setup},
+    shared_faults::{Load, recovered, setup},
+    shared_store,
 };
 
 /// A store of its own on a cluster that these tests share.
@@ -24,7 +25,7 @@ fn store() -> String {
 /// One winner of a race over two gateways.
 #[tokio::test]
 async fn a_race_over_two_gateways() {
-    shared_store::race_over_two_gateways(&store()).await;
+    shared_store::race(&store()).await;
 }
 
 /// A node that dies leaves an honest answer.
@@ -37,7 +38,7 @@ async fn the_death_of_a_node() {
 #[tokio::test]
 async fn a_cluster_says_what_it_is() {
     let url = store().replace("redis+cluster://", "redis://");
-    shared_store::race_over_two_gateways(&url).await;
+    shared_store::race(&url).await;
 }
 
 /// Goal: the loss of a master costs no more than the stated level allows.

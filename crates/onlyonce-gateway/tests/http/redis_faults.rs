@@ -4,37 +4,23 @@ use onlyonce_store::private::{Redis, RedisSentinels};
 
 use crate::{
     harness::{REPLAYED, Request, Upstream},
-    shared_store::{self, recovered, setup},
+    shared_faults::{self, recovered, setup},
 };
 
-/// A server whose acknowledged writes survive its death.
-fn durable() -> Redis {
-    Redis::start_with(&["appendonly yes", "appendfsync always"])
-}
-
-/// Stopped, frozen, killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stops_freezes_or_dies() {
-    let start = || {
-        let server = durable();
-        let url = server.url();
-        (server, url)
-    };
-    shared_store::stopped_frozen_killed(start).await;
+    shared_faults::stops_freezes_or_dies::<Redis>().await;
 }
 
 /// The connection ends after the script was sent, and carried out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_reply_to_a_script_is_lost() {
-    let server = Redis::start();
-    shared_store::replies_are_lost(server.port(), |port| server.url_at(port)).await;
+    shared_faults::lost_reply::<Redis>().await;
 }
 
-/// The line to the server is cut, slow or dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_line_that_is_cut_slow_or_dead() {
-    let server = Redis::start();
-    shared_store::cut_slow_or_dead(server.port(), |port| server.url_at(port)).await;
+    shared_faults::bad_line::<Redis>().await;
 }
 
 /// Goal: a server that has forgotten the scripts is told them again.

@@ -23,13 +23,13 @@ async fn pair(upstream: &Upstream, cache: &str) -> (Gateway, Gateway) {
     )
 }
 
-/// One winner of a race over two gateways; then the cache goes, and the next races have one, too.
+/// One winner of a race over two gateways.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_race_over_two_gateways() {
     let upstream = Upstream::start();
     let server = Redis::start();
     let (a, b) = pair(&upstream, &server.url()).await;
-    shared_store::race(&upstream, &a, &b).await;
+    shared_store::race_between(&a, &b, &upstream).await;
 }
 
 /// Goal: replays come from the cache, and a cache that comes and goes is not noticed.

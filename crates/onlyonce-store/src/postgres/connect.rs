@@ -1,13 +1,6 @@
 //! How a connection is made, and what is checked before it is used.
 
-use std::{
-    str::FromStr,
-    sync::{
-        Arc,
-        atomic::{AtomicU8, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{str::FromStr, sync::Arc, time::Duration};
 
 use sqlx::{
     ConnectOptions, Connection as _, Executor as _, PgConnection, Row as _,
@@ -17,7 +10,7 @@ use sqlx::{
 use super::{OpenError, schema};
 use crate::{
     Level,
-    sql::{failure::no_answer, open::split_hosts},
+    sql::hosts::{self, Hosts},
 };
 
 /// What every session says of its statements: they look keys up by their index, whatever the
@@ -45,23 +38,19 @@ pub enum Pooler {
     Transaction,
 }
 
-/// The addresses of one database, of which one takes writes.
+/// Where the database is.
 #[derive(Clone)]
 pub(super) struct Target(Arc<Inner>);
 
 struct Inner {
-    hosts: Vec<PgConnectOptions>,
-    /// The host that took the last connection.
-    last: AtomicUsize,
+    hosts: Hosts<PgConnectOptions>,
     pooler: Pooler,
-    timeout: Duration,
-    level: AtomicU8,
 }
 
 impl Target {
     /// `postgres://USER@HOST:PORT,HOST:PORT/DATABASE?…`; several hosts are tried in turn.
     pub(super) fn parse(url: &str, pooler: Pooler, timeout: Duration) -> Result<Self, OpenError> {
-        let hosts = split_hosts(url)
+        let hosts = hosts::split(url)
             .iter()
             .map(|url| {
                 let options = PgConnectOptions::from_str(url).map_err(OpenError::Url)?;
@@ -80,13 +69,8 @@ impl Target {
                 })
             })
             .collect::<Result<Vec<_>, OpenError>>()?;
-        Ok(Self(Arc::new(Inner {
-            hosts,
-            last: AtomicUsize::new(0),
-            pooler,
-            timeout,
-            level: AtomicU8::new(code(Level::Volatile)),
-        })))
+        let hosts = Hosts::new(hosts, timeout);
+        Ok(Self(Arc::new(Inner { hosts, pooler })))
     }
 
     pub(super) fn pooler(&self) -> Pooler {
@@ -95,46 +79,29 @@ impl Target {
 
     /// How long a call may take.
     pub(super) fn timeout(&self) -> Duration {
-        self.0.timeout
+        self.0.hosts.timeout()
     }
 
     /// What an acknowledged write survives, as the last connection found it.
     pub(super) fn level(&self) -> Level {
-        match self.0.level.load(Ordering::Relaxed) {
-            2 => Level::Sync,
-            1 => Level::Async,
-            _ => Level::Volatile,
-        }
+        self.0.hosts.level()
     }
 
     /// A connection to the host that takes writes.
     pub(super) async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
-        let inner = &self.0;
-        let start = inner.last.load(Ordering::Relaxed);
-        let mut failure = None;
-        for offset in 0..inner.hosts.len() {
-            let index = (start + offset) % inner.hosts.len();
-            let attempt = self.connect_to(&inner.hosts[index]);
-            match tokio::time::timeout(inner.timeout, attempt).await {
-                Ok(Ok(connection)) => {
-                    inner.last.store(index, Ordering::Relaxed);
-                    return Ok(connection);
-                }
-                Ok(Err(error)) => failure = Some(error),
-                Err(_) => failure = Some(no_answer("no answer to a new connection")),
-            }
-        }
-        Err(failure.unwrap_or_else(|| no_answer("no host")))
+        self.0.hosts.connect(|host| self.connect_to(host)).await
     }
 
-    async fn connect_to(&self, options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
+    async fn connect_to(
+        &self,
+        options: &PgConnectOptions,
+    ) -> Result<(PgConnection, Level), sqlx::Error> {
         let mut connection = options.connect().await?;
         let level = self.begin(&mut connection, async |connection| {
             level_of(connection).await
         });
         let level = level.await?;
-        self.0.level.store(code(level), Ordering::Relaxed);
-        Ok(connection)
+        Ok((connection, level))
     }
 
     /// Runs `work`: as it is, or, behind a pooler, in a transaction that holds one server
@@ -170,22 +137,14 @@ impl Target {
         sqlx::AssertSqlSafe(format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = {}; \
              SET LOCAL lock_timeout = {LOCK_TIMEOUT_MILLIS}; {}",
-            self.0.timeout.as_millis(),
+            self.timeout().as_millis(),
             settings.join("; ")
         ))
     }
 
     /// How the host that took the last connection is reached.
     pub(super) fn options(&self) -> PgConnectOptions {
-        self.0.hosts[self.0.last.load(Ordering::Relaxed)].clone()
-    }
-}
-
-fn code(level: Level) -> u8 {
-    match level {
-        Level::Volatile => 0,
-        Level::Async => 1,
-        Level::Sync => 2,
+        self.0.hosts.last().clone()
     }
 }
 

@@ -36,7 +36,7 @@ impl Failure {
     /// What a writer is told.
     pub(crate) fn of_a_write(&self) -> StoreError {
         match self {
-            Self::Lost(error) => StoreError::Ambiguous(error.to_string().into()),
+            Self::Lost(error) => StoreError::Ambiguous(text(error).into()),
             other => other.of_a_read(),
         }
     }
@@ -48,12 +48,32 @@ impl Failure {
             | Self::Locked(error)
             | Self::Cancelled(error)
             | Self::Refused(error)
-            | Self::Lost(error) => StoreError::Unavailable(error.to_string().into()),
+            | Self::Lost(error) => StoreError::Unavailable(text(error).into()),
         }
     }
+}
+
+/// What may be said of an error. MySQL quotes the statement in its messages, and the statement holds
+/// keys and answers: of those, the numbers must do.
+fn text(error: &sqlx::Error) -> String {
+    #[cfg(feature = "mysql")]
+    if let Some(told) = error
+        .as_database_error()
+        .and_then(|error| error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>())
+    {
+        let state = told.code().unwrap_or("HY000");
+        return format!("the server says {} ({state})", told.number());
+    }
+    error.to_string()
 }
 
 /// A server that did not answer.
 pub(crate) fn no_answer(what: &'static str) -> sqlx::Error {
     sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, what))
+}
+
+/// Whether an error says that a server did not answer, rather than that the connection is gone.
+#[cfg(feature = "mysql")]
+pub(crate) fn is_silence(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
 }

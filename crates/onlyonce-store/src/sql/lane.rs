@@ -38,6 +38,8 @@ pub(crate) enum Found {
     There(Box<Record>),
     /// It was there, but this program cannot read it.
     Unreadable(String),
+    /// Somebody is writing it at this moment.
+    Busy,
 }
 
 /// What a statement says of the ids that it was asked about, and the server's time.
@@ -183,6 +185,11 @@ impl<S: Server> Lane<S> {
                     }
                     continue;
                 }
+                Some(Found::Busy) => {
+                    let all: Vec<_> = std::iter::once(leader).chain(followers).collect();
+                    self.later(move |queue| all.into_iter().for_each(|one| queue.insert(one)));
+                    continue;
+                }
             };
             for follower in followers {
                 let reply = existing(&follower.work.record, &record, now);
@@ -266,7 +273,7 @@ impl<S: Server> Lane<S> {
                     let _ = queued.answer.send(Err(StoreError::Unreadable(text.into())));
                     continue;
                 }
-                Some(Found::New) | None => Swapped::Absent,
+                Some(Found::New | Found::Busy) | None => Swapped::Absent,
             };
             let _ = queued.answer.send(Ok(Reply { now, value }));
         }
@@ -293,25 +300,33 @@ impl<S: Server> Lane<S> {
                     Ok(Some((**record).clone()))
                 }
                 Some(Found::Unreadable(text)) => Err(StoreError::Unreadable(text.clone().into())),
-                Some(Found::New) | None => Ok(None),
+                Some(Found::New | Found::Busy) | None => Ok(None),
             };
             let _ = queued.answer.send(reply.map(|value| Reply { now, value }));
         }
     }
 
-    async fn deletes(&mut self, group: Vec<QueuedDelete>) {
-        if group.is_empty() {
+    async fn deletes(&mut self, mut group: Vec<QueuedDelete>) {
+        group.sort_by_key(|queued| queued.work.0);
+        // One delete of a row in one statement: only one of several can have done it.
+        let mut batch: Vec<QueuedDelete> = Vec::with_capacity(group.len());
+        for queued in group {
+            match batch.last() {
+                Some(last) if last.work.0 == queued.work.0 => self.queue.delete(queued),
+                _ => batch.push(queued),
+            }
+        }
+        if batch.is_empty() {
             return;
         }
-        let mut rows: Vec<(RecordId, Revision)> = group.iter().map(|queued| queued.work).collect();
-        rows.sort_unstable_by_key(|(id, _)| *id);
+        let rows: Vec<(RecordId, Revision)> = batch.iter().map(|queued| queued.work).collect();
         match self.server.delete(&rows).await {
             Ok(deleted) => {
-                for queued in group {
+                for queued in batch {
                     let _ = queued.answer.send(Ok(deleted.contains(&queued.work.0)));
                 }
             }
-            Err(failure) => refuse(group, || failure.of_a_write()),
+            Err(failure) => refuse(batch, || failure.of_a_write()),
         }
     }
 

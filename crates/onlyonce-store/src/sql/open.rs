@@ -74,23 +74,6 @@ pub(crate) fn as_secret(bytes: Option<Vec<u8>>) -> Result<Secret, OpenError> {
         .ok_or(OpenError::Damaged)
 }
 
-/// One URL for each host of a URL that names several.
-pub(crate) fn split_hosts(url: &str) -> Vec<String> {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return vec![url.to_owned()];
-    };
-    let end = rest.find(['/', '?']).unwrap_or(rest.len());
-    let (authority, tail) = rest.split_at(end);
-    let (user, hosts) = match authority.rsplit_once('@') {
-        Some((user, hosts)) => (format!("{user}@"), hosts),
-        None => (String::new(), authority),
-    };
-    hosts
-        .split(',')
-        .map(|host| format!("{scheme}://{user}{host}{tail}"))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,14 +92,5 @@ mod tests {
             check(Some((2, 1)), 3),
             Err(OpenError::Older { found: 2 })
         ));
-    }
-
-    #[test]
-    fn hosts() {
-        assert_eq!(
-            split_hosts("postgres://u:p@a:1,b/db?x=1"),
-            ["postgres://u:p@a:1/db?x=1", "postgres://u:p@b/db?x=1"]
-        );
-        assert_eq!(split_hosts("postgres://a/db"), ["postgres://a/db"]);
     }
 }

@@ -1,6 +1,6 @@
 //! The simulation's checker over runs on real stores: three nodes of the shipping engine, layer and
-//! workers on one SQLite file, or one PostgreSQL database, or that through PgBouncer; the machine's
-//! clock, clients at once, store replies that get lost, and nodes that die.
+//! workers on one SQLite file, one PostgreSQL database, that through PgBouncer, or one MariaDB
+//! database; the machine's clock, clients at once, store replies that get lost, and nodes that die.
 //!
 //! No run is like another here. What is checked is the same as in the simulation, by the same code.
 
@@ -34,8 +34,9 @@ use std::{sync::Arc, time::Duration};
 
 use onlyonce_store::{
     Store,
+    mysql::{MySqlOptions, MySqlStore},
     postgres::{Pooler, PostgresOptions, PostgresStore},
-    private::{PgBouncer, Postgres},
+    private::{MariaDb, PgBouncer, Postgres},
     sqlite::SqliteStore,
 };
 use setup::NODES;
@@ -90,4 +91,21 @@ async fn pgbouncer() {
     let bouncer = bouncer.expect("a private pooler");
     let url = server.url_at(bouncer.port());
     run::run("PgBouncer", handles(&url, Pooler::Transaction).await).await;
+}
+
+/// The same on MariaDB, with a handle for each node.
+#[tokio::test(flavor = "multi_thread")]
+async fn mariadb() {
+    let server = tokio::task::spawn_blocking(MariaDb::start).await;
+    let server = server.expect("a private server");
+    let options = MySqlOptions {
+        timeout: Duration::from_secs(10),
+        ..MySqlOptions::default()
+    };
+    let mut stores: Vec<Arc<dyn Store>> = Vec::new();
+    for _ in 0..NODES {
+        let store = MySqlStore::open(&server.url(), &options).await;
+        stores.push(Arc::new(store.expect("a database becomes a store")));
+    }
+    run::run("MariaDB", stores).await;
 }

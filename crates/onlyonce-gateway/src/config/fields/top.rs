@@ -151,9 +151,10 @@ pub(in crate::config) const STORE: Schema = Schema {
             "url",
             Url,
             "`sqlite:onlyonce.db`",
-            "`sqlite:FILE`, `memory:`, `postgres://USER:PASSWORD@HOST:PORT/DATABASE` or \
-             `redis://USER:PASSWORD@HOST:PORT/DB`; several hosts of one PostgreSQL cluster may \
-             stand there, with commas between them; `rediss://` is Redis with TLS, \
+            "`sqlite:FILE`, `memory:`, `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, \
+             `mysql://USER:PASSWORD@HOST:PORT/DATABASE` for MySQL and MariaDB, or \
+             `redis://USER:PASSWORD@HOST:PORT/DB`; several hosts of one SQL cluster may stand \
+             there, with commas between them; `rediss://` is Redis with TLS, \
              `redis+sentinel://HOST,HOST/MASTER` and `redis+cluster://HOST,HOST` are for several \
              servers; see [stores](../guide/stores.md)",
         ),

@@ -239,7 +239,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
         "1:26: `url` with `https://`",
     ),
     ("tls: { cert: a, key: b }", "1:1: `tls`"),
-    ("store: { url: \"mysql://db/x\" }", "1:15: a mysql store"),
     (
         "store: { encryption_key_env: K }",
         "1:10: `encryption_key_env`",

@@ -1,0 +1,127 @@
+//! The schema of the MySQL store: made, printed, refused, and newer than the program; the level that
+//! the server's settings come to; and the command line on such a store.
+
+use onlyonce_store::private::MariaDb;
+
+use crate::{
+    harness::{Request, Setup, Upstream, eventually},
+    mariadb::database,
+    postgres_schema::{onlyonce, refused, text},
+};
+
+/// Goal: the schema can be made by the program, or by hand from what it prints; and without one, a
+/// gateway that may not migrate says what to do.
+///
+/// Method: `migrate` twice; and on another database the printed SQL through the server's client.
+/// Evidence: what it says; and a gateway that may not migrate runs on both, and on no third one.
+#[tokio::test]
+async fn made_by_the_program_or_by_hand() {
+    let upstream = Upstream::start();
+    let url = database();
+    let made = onlyonce(&["migrate", "--store", &url]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    assert!(text(&made.stdout).contains("created the schema at version 1"));
+    // The other name for it.
+    let other_name = url.replace("mysql://", "mariadb://");
+    let again = onlyonce(&["migrate", "--store", &other_name]);
+    assert!(text(&again.stdout).contains("the schema is at version 1"));
+
+    let printed = onlyonce(&["migrate", "--store", &url, "--print"]);
+    let server = MariaDb::start();
+    // Whoever was interrupted begins anew.
+    for _ in 0..2 {
+        server.sql(&text(&printed.stdout));
+    }
+    for url in [url, server.url()] {
+        let setup = Setup::with("").store(&url).store_options("migrate: false");
+        let gateway = setup.start(&upstream).await;
+        gateway.send(&Request::pay("k")).await.expect(201);
+    }
+    assert_eq!(upstream.executions(), 2);
+    let setup = Setup::with("").store(&database());
+    let logs = refused(&upstream, setup.store_options("migrate: false")).await;
+    assert!(logs.contains("onlyonce migrate"), "{logs}");
+}
+
+/// Goal: programs of two versions run side by side while they are replaced one by one; and a row that
+/// this program cannot read is left alone and answered with 503.
+///
+/// Method: a running gateway; an upgrade by hand that adds a column and says that this program can
+/// still use the schema; then one that says it cannot; then a row of a version to come.
+/// Evidence: the old gateway goes on, another of its version starts and replays; later a start is
+/// refused, naming both versions; the row stays as it is.
+#[tokio::test]
+async fn a_newer_schema_and_a_newer_row() {
+    let upstream = Upstream::start();
+    let server = MariaDb::start();
+    let setup = Setup::with("").store(&server.url());
+    let old = setup.clone().start(&upstream).await;
+    old.send(&Request::pay("before")).await.expect(201);
+    server.sql(
+        "ALTER TABLE onlyonce_keys ADD COLUMN later BLOB; \
+         UPDATE onlyonce_meta SET value = '2' WHERE name = 'schema_version'",
+    );
+    old.send(&Request::pay("after")).await.expect(201);
+    let beside = setup.clone().start(&upstream).await;
+    for key in ["before", "after"] {
+        for gateway in [&old, &beside] {
+            gateway.send(&Request::pay(key)).await.expect(201);
+        }
+    }
+    assert_eq!(upstream.executions(), 2);
+    server.sql("UPDATE onlyonce_meta SET value = '2' WHERE name = 'oldest_program'");
+    let logs = refused(&upstream, setup).await;
+    assert!(logs.contains("run a newer program"), "{logs}");
+
+    server.sql("UPDATE onlyonce_keys SET row_version = 9 WHERE `key` = 'after'");
+    let answer = old.send(&Request::pay("after")).await;
+    answer.refused(503, "idempotency_store_unavailable");
+    old.send(&Request::pay("before")).await.expect(201);
+    assert_eq!(upstream.executions(), 2);
+    let rows = "SELECT row_version FROM onlyonce_keys WHERE `key` = 'after'";
+    assert_eq!(server.sql(rows), "9");
+}
+
+/// Goal: the level is what the server's settings come to, and `payments` refuses less than `sync`.
+#[tokio::test]
+async fn levels() {
+    let upstream = Upstream::start();
+    let settings = [
+        (&["log_bin", "sync_binlog=1"][..], "sync"),
+        (&["log_bin", "sync_binlog=0"], "async"),
+        (&["innodb_flush_log_at_trx_commit=2"], "async"),
+        (&["innodb_flush_method=nosync"], "volatile"),
+    ];
+    for (settings, level) in settings {
+        let server = MariaDb::start_with(settings);
+        let setup = Setup::with("").store(&server.url());
+        let gateway = setup.start(&upstream).await;
+        let said = format!("level={level}");
+        eventually(&said, async || gateway.logs().contains(&said).then_some(())).await;
+        let ready = gateway.admin_open("/readyz").await;
+        assert!(ready.text().contains(level), "{ready}");
+        if level == "sync" {
+            continue;
+        }
+        let strict = Setup::with("profile: payments, reconcile: operator").store(&server.url());
+        let logs = refused(&upstream, strict).await;
+        assert!(logs.contains("demands a store of level sync"), "{logs}");
+    }
+}
+
+/// Goal: a store that gateways share can be looked into beside them, and is changed through them.
+#[tokio::test]
+async fn keys_on_the_command_line() {
+    let upstream = Upstream::start();
+    let url = database();
+    let gateway = Setup::with("").store(&url).start(&upstream).await;
+    gateway.send(&Request::pay("one")).await.expect(201);
+    let listed = onlyonce(&["keys", "list", "--store", &url, "--json"]);
+    assert!(listed.status.success(), "{}", text(&listed.stderr));
+    assert!(text(&listed.stdout).contains("\"one\""));
+    let forget = ["keys", "forget", "--key", "one", "--force", "--store", &url];
+    let refused = onlyonce(&forget);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("--admin"));
+    assert_eq!(gateway.state("one").await, "completed");
+}

@@ -1,0 +1,242 @@
+//! The shared store on MySQL or MariaDB: one database, any number of gateways.
+//!
+//! As on PostgreSQL, operations gather while the last batch is under way, and a few connections carry
+//! one batch each. A batch is a few statements in one message and one transaction at READ COMMITTED.
+//! The database's clock is the clock, its unique index decides who is first, and its transactions
+//! decide what is durable.
+//!
+//! Deliberately absent: any rule about states in SQL, and any trust in counts of affected rows.
+
+mod connect;
+mod failure;
+mod row;
+mod scan;
+mod schema;
+mod server;
+mod text;
+mod watch;
+mod write;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use onlyonce_core::{
+    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret,
+    record::{Change, Draft, JournalEntry, Revision},
+};
+use parking_lot::Mutex;
+use tokio::{sync::broadcast, task::JoinSet};
+
+pub use crate::sql::open::{Migrated, OpenError};
+use crate::{
+    Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
+    Walk,
+    sql::{lane::Lane, line::Line, open, queue::Queue},
+};
+use connect::{Dialler, Target};
+use scan::Scanners;
+pub use schema::{VERSION, script};
+use server::{MySqlServer, Shared};
+use text::{NOW, Script, literal};
+use watch::Watch;
+
+/// Connections that carry batches. More of them make the batches smaller, not the server faster.
+const LANES: usize = 2;
+
+/// How a store is reached.
+#[derive(Clone, Debug)]
+pub struct MySqlOptions {
+    /// How long one call may take.
+    pub timeout: Duration,
+    /// Whether a missing or old schema is brought up to date.
+    pub migrate: bool,
+}
+
+impl Default for MySqlOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(2),
+            migrate: true,
+        }
+    }
+}
+
+/// Creates the schema of a store, or brings it up to date.
+///
+/// # Errors
+/// [`OpenError`] says why it could not be done.
+pub async fn migrate(url: &str, options: &MySqlOptions) -> Result<Migrated, OpenError> {
+    let target = Target::parse(url, options.timeout)?;
+    let mut connection = target.connect().await.map_err(OpenError::Connect)?;
+    schema::migrate(&mut connection).await
+}
+
+/// A store in a MySQL or MariaDB database.
+pub struct MySqlStore {
+    secret: Secret,
+    queue: Arc<Queue>,
+    shared: Arc<Shared>,
+    scanners: Scanners,
+    walked: Mutex<i64>,
+    /// End with the store.
+    _tasks: JoinSet<()>,
+}
+
+impl MySqlStore {
+    /// Connects, checks the schema, and starts the lanes in the tokio runtime that this is called
+    /// in.
+    ///
+    /// # Errors
+    /// [`OpenError`] says why the database cannot be used.
+    pub async fn open(url: &str, options: &MySqlOptions) -> Result<Self, OpenError> {
+        let target = Target::parse(url, options.timeout)?;
+        let mut connection = target.connect().await.map_err(OpenError::Connect)?;
+        let found = schema::found(&mut connection).await;
+        let found = found.map_err(OpenError::Sql)?;
+        if options.migrate && found.is_none_or(|(version, _)| version < VERSION) {
+            schema::migrate(&mut connection).await?;
+        } else {
+            open::check(found, VERSION)?;
+        }
+        let secret = schema::secret(&mut connection).await;
+        let secret = open::as_secret(secret.map_err(OpenError::Sql)?)?;
+        let dialler = Dialler {
+            target,
+            secret: secret.as_bytes().to_vec(),
+        };
+        let shared = Arc::new(Shared {
+            line: Line::new(dialler),
+            watch: Watch::new(),
+        });
+        let queue = Arc::new(Queue::default());
+        let mut tasks = JoinSet::new();
+        let mut first = Some(shared.line.first(connection));
+        for _ in 0..LANES {
+            let server = MySqlServer::new(shared.clone(), first.take());
+            tasks.spawn(Lane::new(queue.clone(), server).run());
+        }
+        tasks.spawn(watch::look(shared.clone()));
+        Ok(Self {
+            secret,
+            queue,
+            scanners: Scanners::new(shared.clone()),
+            shared,
+            walked: Mutex::new(0),
+            _tasks: tasks,
+        })
+    }
+}
+
+#[async_trait]
+impl Store for MySqlStore {
+    fn level(&self) -> Level {
+        self.shared.line.dial.target.level()
+    }
+
+    fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
+        self.queue.ask(Queue::lookup, id).await
+    }
+
+    async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
+        self.queue.insert_or_get(draft).await
+    }
+
+    async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
+        self.queue.swap_from(expected, change).await
+    }
+
+    async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
+        self.queue.ask(Queue::delete, (id, expected)).await
+    }
+
+    async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
+        self.queue.ask(Queue::append, journal).await
+    }
+
+    async fn prune_audit(&self, keep: Duration) -> Result<(), StoreError> {
+        // No clock comes near to where the difference would not fit.
+        let keep = i64::try_from(keep.as_millis()).unwrap_or(i64::MAX);
+        self.scanners.prune_audit(keep.min(i64::MAX / 2)).await
+    }
+
+    async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        self.scanners.live("lease_until", limit).await
+    }
+
+    async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        self.scanners.live("reconcile_after", limit).await
+    }
+
+    async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError> {
+        let from = *self.walked.lock();
+        let (reply, position) = self.scanners.walk(from, limit).await?;
+        *self.walked.lock() = position;
+        Ok(reply)
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<Listed>, StoreError> {
+        self.scanners.list(filter, cursor, limit).await
+    }
+
+    async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
+        self.scanners.history(id).await
+    }
+
+    async fn audit(
+        &self,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<JournalRow>, StoreError> {
+        self.scanners.audit(cursor, limit).await
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        self.scanners.counts().await
+    }
+
+    async fn live(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        self.scanners.live_of(scope, caller, limit).await
+    }
+
+    async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
+        let mut script = Script::default();
+        script.add(format_args!(
+            "INSERT INTO onlyonce_recipes (id, recipe) VALUES ({}, {}) \
+             ON DUPLICATE KEY UPDATE id = id",
+            literal(recipe.id().0),
+            literal(recipe.encode())
+        ));
+        self.scanners.write(&script).await
+    }
+
+    async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
+        self.scanners.recipe(id).await
+    }
+
+    async fn probe(&self) -> Result<(), StoreError> {
+        let mut script = Script::default();
+        script.add(format_args!(
+            "INSERT INTO onlyonce_meta (name, value) VALUES ('probed_at', {NOW}) \
+             ON DUPLICATE KEY UPDATE value = {NOW}"
+        ));
+        self.scanners.write(&script).await
+    }
+
+    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
+        self.shared.watch.subscribe()
+    }
+}

@@ -1,0 +1,360 @@
+//! What background loops and people read, on connections of their own.
+
+use std::{collections::HashSet, sync::Arc};
+
+use onlyonce_core::{CallerMark, Recipe, RecipeId, Record, RecordId, Scope, State, Timestamp};
+use sqlx::mysql::MySqlRow;
+
+use super::{
+    connect::Dialler,
+    failure::judge,
+    server::{self, Results, Shared},
+    text::{self, NOW, Script, literal},
+};
+use crate::{
+    Counts, Filter, JournalRow, Listed, Page, Reply, StoreError, Walk,
+    sql::{
+        failure::Failure,
+        line::Pool,
+        row::{self, COLUMNS, Columns as _, JOURNAL_COLUMNS, RowError},
+    },
+};
+
+/// Connections for scans.
+const SCANNERS: usize = 3;
+/// Rows up to which records are counted one by one; beyond it a sample is taken.
+const COUNTED_ROWS: i64 = 200_000;
+/// A sample: so many stretches, of so many rows each.
+const SAMPLED_STRETCHES: i64 = 32;
+const SAMPLED_ROWS: i64 = 500;
+
+/// A few connections that are shared.
+pub(super) struct Scanners {
+    shared: Arc<Shared>,
+    pool: Pool<Dialler>,
+}
+
+impl Scanners {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let pool = Pool::new(SCANNERS);
+        Self { shared, pool }
+    }
+
+    /// A single connection, for one who looks all the time.
+    pub(super) fn one(shared: Arc<Shared>) -> Self {
+        let pool = Pool::new(1);
+        Self { shared, pool }
+    }
+
+    async fn run(&self, script: &Script) -> Result<Results, Failure> {
+        let line = &self.shared.line;
+        let (_room, mut slot) = self.pool.take(line.dial.target.timeout()).await?;
+        let connection = line.ready(&mut slot).await?;
+        // Each statement is a transaction of its own, so a failure leaves none open.
+        let work = async {
+            let results = server::run(connection, script).await;
+            results.map_err(|(_, error)| judge(error))
+        };
+        let outcome = line.in_time(work).await;
+        self.pool.give(slot, &outcome);
+        outcome
+    }
+
+    /// What one statement returns.
+    async fn read(&self, statement: String) -> Result<Vec<MySqlRow>, StoreError> {
+        let mut script = Script::default();
+        script.add(statement);
+        let results = self.run(&script).await.map_err(|fault| fault.of_a_read())?;
+        Ok(results.into_iter().next().unwrap_or_default())
+    }
+
+    /// What one statement returns, which may speak of `@oo_now`; and what that was.
+    async fn read_timed(&self, statement: String) -> Result<Reply<Vec<MySqlRow>>, StoreError> {
+        let mut script = Script::timed();
+        script.add(statement);
+        script.add("SELECT @oo_now");
+        let mut results = self.run(&script).await.map_err(|fault| fault.of_a_read())?;
+        let now = results.pop().and_then(|rows| rows.into_iter().next());
+        let now: Timestamp = row::now(&now.ok_or_else(nothing)?, 0)?;
+        let value = results.pop().unwrap_or_default();
+        Ok(Reply { now, value })
+    }
+
+    /// Carries out statements of which the last one writes.
+    pub(super) async fn write(&self, script: &Script) -> Result<(), StoreError> {
+        let outcome = self.run(script).await;
+        outcome.map(|_| ()).map_err(|fault| fault.of_a_write())
+    }
+
+    /// Live records whose `column` has passed.
+    pub(super) async fn live(
+        &self,
+        column: &str,
+        limit: usize,
+    ) -> Result<Reply<Vec<Record>>, StoreError> {
+        let statement = format!(
+            "SELECT {COLUMNS} FROM onlyonce_keys k FORCE INDEX (keys_that_live) \
+             WHERE k.is_live = 1 AND k.{column} <= @oo_now ORDER BY k.n LIMIT {limit}"
+        );
+        let reply = self.read_timed(statement).await?;
+        let value = collect(&reply.value, row::read);
+        Ok(Reply {
+            now: reply.now,
+            value,
+        })
+    }
+
+    /// How many live records one client has. The live ones are walked, which the limit of each
+    /// client keeps few.
+    pub(super) async fn live_of(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        let mut mark = String::new();
+        text::bytes(&mut mark, caller.as_ref().map(|mark| &mark.0[..]));
+        let rows = self
+            .read(format!(
+                "SELECT COUNT(*) FROM ( \
+                   SELECT 1 FROM onlyonce_keys k FORCE INDEX (keys_that_live) \
+                   WHERE k.is_live = 1 AND k.scope = {} AND k.caller <=> {mark} \
+                   AND (k.lease_until IS NOT NULL OR k.unknown_since IS NOT NULL) LIMIT {limit} \
+                 ) AS counted",
+                literal(scope.as_str())
+            ))
+            .await?;
+        Ok(row::number(rows.first().ok_or_else(nothing)?, 0)?)
+    }
+
+    /// Those of `ids` of which no attempt is running.
+    pub(super) async fn no_longer_running(
+        &self,
+        ids: &[RecordId],
+    ) -> Result<Vec<RecordId>, StoreError> {
+        let rows = self
+            .read(format!(
+                "SELECT id FROM onlyonce_keys FORCE INDEX (keys_by_id) \
+                 WHERE id IN {} AND lease_until IS NOT NULL",
+                text::ids(ids.iter().copied())
+            ))
+            .await?;
+        let running = rows.iter().map(row::id).filter_map(Result::transpose);
+        let running = running.collect::<Result<HashSet<_>, RowError>>()?;
+        let settled = ids.iter().filter(|id| !running.contains(id));
+        Ok(settled.copied().collect())
+    }
+
+    /// The next stretch of the reaper's walk after row `from`, and where it ends.
+    pub(super) async fn walk(
+        &self,
+        from: i64,
+        limit: usize,
+    ) -> Result<(Reply<Walk>, i64), StoreError> {
+        let mut script = Script::timed();
+        // The end of the stretch is a constant to the next statement, which then reads no further.
+        script.add(format_args!(
+            "SELECT COUNT(*), MAX(s.n) INTO @oo_seen, @oo_last FROM ( \
+               SELECT n FROM onlyonce_keys WHERE n > {from} ORDER BY n LIMIT {limit} \
+             ) s"
+        ));
+        // Only what is due travels.
+        script.add(format_args!(
+            "SELECT {COLUMNS} FROM onlyonce_keys k FORCE INDEX (PRIMARY) \
+             WHERE k.n > {from} AND k.n <= @oo_last \
+             AND (k.expires_at <= @oo_now OR k.delete_at <= @oo_now)"
+        ));
+        script.add("SELECT @oo_now, @oo_seen, @oo_last");
+        let mut results = self.run(&script).await.map_err(|fault| fault.of_a_read())?;
+        let told = results.pop().and_then(|rows| rows.into_iter().next());
+        let told = told.ok_or_else(nothing)?;
+        let seen: usize = row::number(&told, 1)?;
+        let wrapped = seen < limit;
+        let position = if wrapped { 0 } else { row::number(&told, 2)? };
+        let due = results.pop().unwrap_or_default();
+        let value = Walk {
+            candidates: collect(&due, row::read),
+            wrapped,
+        };
+        let now = row::now(&told, 0)?;
+        Ok((Reply { now, value }, position))
+    }
+
+    pub(super) async fn list(
+        &self,
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<Listed>, StoreError> {
+        let mut conditions = format!("k.n < {}", before(cursor));
+        let mut also = |condition: String| {
+            conditions.push_str(" AND ");
+            conditions.push_str(&condition);
+        };
+        if let Some(state) = filter.state {
+            also(format!("k.state = {}", literal(state.as_str())));
+        }
+        if let Some(route) = &filter.route {
+            also(format!("k.route = {}", literal(route)));
+        }
+        if let Some(key) = &filter.key {
+            also(format!("k.key = {}", literal(key.as_str())));
+        }
+        if let Some(client) = &filter.client {
+            also(format!(
+                "(k.scope = {} OR (k.scope LIKE 'route:%' AND \
+                 SUBSTRING(k.scope, LOCATE('/client:', k.scope)) = {}))",
+                literal(format!("client:{client}")),
+                literal(format!("/client:{client}"))
+            ));
+        }
+        // Few among many are found at once by the index of those that live.
+        let index = match filter.state {
+            Some(State::InProgress | State::Unknown) => {
+                also("k.is_live = 1".to_owned());
+                "FORCE INDEX (keys_that_live)"
+            }
+            _ => "FORCE INDEX (PRIMARY)",
+        };
+        let rows = self
+            .read(format!(
+                "SELECT {COLUMNS}, k.n FROM onlyonce_keys k {index} WHERE {conditions} \
+                 ORDER BY k.n DESC LIMIT {}",
+                limit.saturating_add(1)
+            ))
+            .await?;
+        Ok(Page::cut(collect(&rows, row::read_listed), limit))
+    }
+
+    pub(super) async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
+        let rows = self
+            .read(format!(
+                "SELECT {JOURNAL_COLUMNS} FROM onlyonce_journal WHERE id = {} ORDER BY number",
+                literal(id.0)
+            ))
+            .await?;
+        Ok(collect(&rows, row::read_journal))
+    }
+
+    pub(super) async fn audit(
+        &self,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<JournalRow>, StoreError> {
+        let rows = self
+            .read(format!(
+                "SELECT {JOURNAL_COLUMNS} FROM onlyonce_journal WHERE number < {} \
+                 ORDER BY number DESC LIMIT {}",
+                before(cursor),
+                limit.saturating_add(1)
+            ))
+            .await?;
+        let read = |row: &MySqlRow| row::read_journal(row).map(|row| (row.number, row));
+        Ok(Page::cut(collect(&rows, read), limit))
+    }
+
+    /// Records per state: those in progress or unknown to the letter; the others to the letter in a
+    /// small table, and from a sample in a large one, since counting would read all of it.
+    pub(super) async fn counts(&self) -> Result<Counts, StoreError> {
+        let rows = self
+            .read(
+                "SELECT CAST(table_rows AS SIGNED), (SELECT MIN(n) FROM onlyonce_keys), \
+                 (SELECT MAX(n) FROM onlyonce_keys) FROM information_schema.tables \
+                 WHERE table_schema = DATABASE() AND table_name = 'onlyonce_keys'"
+                    .to_owned(),
+            )
+            .await?;
+        let first = rows.first().ok_or_else(nothing)?;
+        let number = |column: usize| first.number(column).map(Option::unwrap_or_default);
+        let (about, lowest, highest) = (number(0)?, number(1)?, number(2)?);
+        let mut counts: Counts = State::ALL.into_iter().map(|state| (state, 0)).collect();
+        let everything = "SELECT state, COUNT(*) FROM onlyonce_keys GROUP BY state";
+        if about <= COUNTED_ROWS {
+            self.add_counts(&mut counts, everything.to_owned()).await?;
+        } else {
+            let step = ((highest - lowest) / SAMPLED_STRETCHES).max(1);
+            let stretches: Vec<String> = (0..SAMPLED_STRETCHES)
+                .map(|stretch| {
+                    let from = lowest + stretch * step;
+                    format!(
+                        "(SELECT state FROM onlyonce_keys WHERE n >= {from} ORDER BY n \
+                         LIMIT {SAMPLED_ROWS})"
+                    )
+                })
+                .collect();
+            let sample = format!(
+                "SELECT state, COUNT(*) FROM ({}) AS sample GROUP BY state",
+                stretches.join(" UNION ALL ")
+            );
+            self.add_counts(&mut counts, sample).await?;
+            let seen = counts.values().sum::<u64>().max(1);
+            let factor = about as f64 / seen as f64;
+            for count in counts.values_mut() {
+                *count = (*count as f64 * factor).round() as u64;
+            }
+        }
+        for state in [State::InProgress, State::Unknown] {
+            counts.insert(state, 0);
+        }
+        let live = "SELECT state, COUNT(*) FROM onlyonce_keys FORCE INDEX (keys_that_live) \
+                    WHERE is_live = 1 GROUP BY state";
+        self.add_counts(&mut counts, live.to_owned()).await?;
+        Ok(counts)
+    }
+
+    async fn add_counts(&self, counts: &mut Counts, sql: String) -> Result<(), StoreError> {
+        for row in self.read(sql).await? {
+            let word = row.text(0)?.unwrap_or_default();
+            if let Some(state) = State::from_word(word) {
+                counts.insert(state, row::number(&row, 1)?);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
+        let rows = self
+            .read(format!(
+                "SELECT recipe FROM onlyonce_recipes WHERE id = {}",
+                literal(id.0)
+            ))
+            .await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let recipe = Recipe::decode(row.bytes(0)?.unwrap_or_default());
+        recipe
+            .map(Some)
+            .map_err(|error| StoreError::Unreadable(error.into()))
+    }
+
+    /// Deletes what operators did longer ago than `keep` milliseconds, where the key is gone. Rows
+    /// stand in the order in which they were written, so that only the old ones are looked at.
+    pub(super) async fn prune_audit(&self, keep: i64) -> Result<(), StoreError> {
+        let mut script = Script::default();
+        script.add(format_args!("SET @oo_cutoff = {NOW} - {keep}"));
+        script.add(
+            "SET @oo_young = (SELECT number FROM onlyonce_journal WHERE at >= @oo_cutoff \
+             ORDER BY number LIMIT 1)",
+        );
+        script.add(
+            "DELETE FROM onlyonce_journal WHERE number < COALESCE(@oo_young, 9223372036854775807) \
+             AND at < @oo_cutoff AND actor = 'operator' \
+             AND NOT EXISTS (SELECT 1 FROM onlyonce_keys k WHERE k.id = onlyonce_journal.id)",
+        );
+        self.write(&script).await
+    }
+}
+
+fn nothing() -> StoreError {
+    StoreError::Unavailable("the server returned no row".into())
+}
+
+fn before(cursor: Option<u64>) -> i64 {
+    cursor.map_or(i64::MAX, |cursor| i64::try_from(cursor).unwrap_or(i64::MAX))
+}
+
+fn collect<T>(rows: &[MySqlRow], read: impl Fn(&MySqlRow) -> Result<T, RowError>) -> Vec<T> {
+    let is_empty = |row: &MySqlRow| matches!(row.bytes(0), Ok(None));
+    row::collect(rows, read, is_empty)
+}

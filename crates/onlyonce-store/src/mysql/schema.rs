@@ -1,0 +1,127 @@
+//! The tables on a MySQL or MariaDB server, how they are created, and which programs may use them.
+//!
+//! They stand in the database of the URL and begin with `onlyonce_`. As with every SQL store, a schema
+//! carries two numbers: its version, and the oldest program that can still use it. These servers
+//! commit before and after every change of a table, so a step consists of statements that can be run
+//! again, and its number is written last.
+
+use sqlx::{AssertSqlSafe, Executor as _, MySqlConnection, Row as _};
+
+use super::{Migrated, OpenError};
+use crate::sql::open::Found;
+
+/// The newest schema this program knows.
+pub const VERSION: i64 = 1;
+
+/// The steps, each with the version it leads to and the oldest program that can use the result.
+const STEPS: [(i64, i64, &str); 1] = [(1, 1, include_str!("schema_1.sql"))];
+
+/// How long a program waits for another that is creating the schema, in seconds.
+const LOCK_SECONDS: u32 = 30;
+
+/// The SQL that leads from version `from` to the newest, for whoever runs it by hand.
+pub fn script(from: i64) -> String {
+    let mut script = String::new();
+    for (version, oldest, step) in STEPS.iter().filter(|(version, ..)| *version > from) {
+        script.push_str(step);
+        for (name, number) in [("oldest_program", oldest), ("schema_version", version)] {
+            script.push_str(&format!(
+                "INSERT INTO onlyonce_meta (name, value) VALUES ('{name}', '{number}')\n    \
+                 ON DUPLICATE KEY UPDATE value = '{number}';\n"
+            ));
+        }
+    }
+    script
+}
+
+/// The version that is there, and the oldest program that can use it; `None` for no schema.
+pub(super) async fn found(connection: &mut MySqlConnection) -> Result<Found, sqlx::Error> {
+    let there = connection
+        .fetch_optional(
+            "SELECT 1 FROM information_schema.tables \
+             WHERE table_schema = DATABASE() AND table_name = 'onlyonce_meta'",
+        )
+        .await?;
+    if there.is_none() {
+        return Ok(None);
+    }
+    let rows = connection
+        .fetch_all(
+            "SELECT name, CAST(value AS CHAR) FROM onlyonce_meta \
+             WHERE name IN ('schema_version', 'oldest_program')",
+        )
+        .await?;
+    let number = |name: &str| {
+        rows.iter()
+            .find(|row| {
+                row.try_get::<&[u8], _>(0)
+                    .is_ok_and(|found| found == name.as_bytes())
+            })
+            .and_then(|row| row.try_get::<&str, _>(1).ok())
+            .and_then(|text| text.parse().ok())
+    };
+    Ok(number("schema_version").zip(number("oldest_program")))
+}
+
+/// Brings the schema up to date, unless it is or is newer. Safe to run on every node at once.
+pub(super) async fn migrate(connection: &mut MySqlConnection) -> Result<Migrated, OpenError> {
+    let lock = format!("SELECT GET_LOCK(CONCAT('onlyonce.', MD5(DATABASE())), {LOCK_SECONDS})");
+    // The lock is waited for longer than a statement of the store may take.
+    let patient = "SET @oo_time = @@max_statement_time, max_statement_time = 0";
+    let is_mariadb = connection.execute(patient).await.is_ok();
+    let row = connection.fetch_one(AssertSqlSafe(lock)).await;
+    let locked: Option<i64> = row.and_then(|row| row.try_get(0)).map_err(OpenError::Sql)?;
+    if locked != Some(1) {
+        let busy = std::io::Error::other("another program is changing the schema");
+        return Err(OpenError::Sql(sqlx::Error::Io(busy)));
+    }
+    let migrated = migrate_alone(connection).await;
+    // A lock that stays ends with the connection.
+    let _ = connection
+        .execute("SELECT RELEASE_LOCK(CONCAT('onlyonce.', MD5(DATABASE())))")
+        .await;
+    if is_mariadb {
+        let back = connection
+            .execute("SET max_statement_time = @oo_time")
+            .await;
+        back.map_err(OpenError::Sql)?;
+    }
+    migrated
+}
+
+async fn migrate_alone(connection: &mut MySqlConnection) -> Result<Migrated, OpenError> {
+    let from = found(connection).await.map_err(OpenError::Sql)?;
+    let from = from.map_or(0, |(version, _)| version);
+    if from < VERSION {
+        let script = AssertSqlSafe(script(from));
+        connection.execute(script).await.map_err(OpenError::Sql)?;
+    }
+    Ok(Migrated {
+        from,
+        to: from.max(VERSION),
+    })
+}
+
+/// The secret that was created with the schema.
+pub(super) async fn secret(
+    connection: &mut MySqlConnection,
+) -> Result<Option<Vec<u8>>, sqlx::Error> {
+    connection
+        .fetch_optional("SELECT value FROM onlyonce_meta WHERE name = 'secret'")
+        .await?
+        .map(|row| row.try_get(0))
+        .transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_is_whole() {
+        let script = script(0);
+        assert!(script.contains("CREATE TABLE IF NOT EXISTS onlyonce_keys"));
+        assert!(script.contains("VALUES ('schema_version', '1')"));
+        assert!(script.ends_with(";\n"));
+    }
+}

@@ -1,0 +1,468 @@
+//! One connection to MySQL or MariaDB, with its statements.
+//!
+//! A batch is a few statements that travel as one text. Who has a new key is decided by reading
+//! `attempt_id` back inside the transaction that inserted it: the driver asks the server to count
+//! rows that were found, not changed, so a count says nothing about an insert.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use futures_util::TryStreamExt as _;
+use onlyonce_core::{
+    AttemptId, Record, RecordId, Timestamp,
+    record::{Draft, JournalEntry, Revision},
+};
+use sqlx::{AssertSqlSafe, Either, Executor as _, MySqlConnection, mysql::MySqlRow};
+
+use super::{
+    connect::Dialler,
+    failure::{judge, judge_commit, was_deadlock},
+    text::{self, NOW, Script},
+    watch::Watch,
+    write,
+};
+use crate::sql::{
+    failure::{Failure, is_silence},
+    lane::{Answer, Found, How, Server},
+    line::{Held, Line},
+    queue::Swap,
+    row::{self, COLUMNS, Columns as _, RowError},
+};
+
+/// How often a batch that the server gave up to end a deadlock is sent again.
+const DEADLOCK_TRIES: usize = 3;
+/// What a message needs beside the text, in bytes.
+const MESSAGE_HEAD: usize = 64;
+
+/// What each statement of a script returned.
+pub(super) type Results = Vec<Vec<MySqlRow>>;
+
+/// What the connections of one store share.
+pub(super) struct Shared {
+    pub(super) line: Line<Dialler>,
+    pub(super) watch: Watch,
+}
+
+/// Sends a script. On an error it also says how many of its statements had been carried out.
+pub(super) async fn run(
+    connection: &mut MySqlConnection,
+    script: &Script,
+) -> Result<Results, (usize, sqlx::Error)> {
+    let mut results: Results = Vec::with_capacity(script.statements);
+    let mut rows = Vec::new();
+    // The text is what `text` makes: numbers, hexadecimal and base 64.
+    let mut stream = connection.fetch_many(AssertSqlSafe(&*script.sql));
+    loop {
+        match stream.try_next().await {
+            Ok(Some(Either::Right(row))) => rows.push(row),
+            Ok(Some(Either::Left(_))) => results.push(std::mem::take(&mut rows)),
+            Ok(None) => return Ok(results),
+            Err(error) => return Err((results.len(), error)),
+        }
+    }
+}
+
+/// A batch that writes.
+#[derive(Clone, Copy)]
+enum Work<'w> {
+    Insert(&'w [&'w Draft]),
+    Complete(&'w [&'w Swap]),
+    Change(&'w [&'w Swap]),
+    Delete(&'w [(RecordId, Revision)]),
+}
+
+/// The server's time, and the ids that were written, in order.
+type Written = (Timestamp, Vec<RecordId>);
+
+/// A connection that is in order, for one batch: its statements must not go to two.
+struct Session<'c> {
+    connection: &'c mut MySqlConnection,
+    /// The longest message that the server takes, in bytes; 0 if it did not say.
+    longest: usize,
+}
+
+impl Session<'_> {
+    async fn carry_out(&mut self, work: Work<'_>) -> Result<Written, Failure> {
+        match work {
+            Work::Insert(drafts) => self.insert(drafts).await,
+            Work::Complete(swaps) => self.complete(swaps).await,
+            Work::Change(swaps) => self.change(swaps).await,
+            Work::Delete(rows) => self.delete(rows).await,
+        }
+    }
+
+    /// Sends a script. Where it fails and the connection lives on, no transaction is left open.
+    async fn send(&mut self, script: &Script) -> Result<Results, Failure> {
+        let failure = if self.longest > 0 && script.sql.len() + MESSAGE_HEAD > self.longest {
+            let long = "a message would be longer than the server's max_allowed_packet";
+            Failure::Content(sqlx::Error::Protocol(long.into()))
+        } else {
+            match run(self.connection, script).await {
+                Ok(results) => return Ok(results),
+                Err((done, error)) if script.commit.is_some_and(|commit| done >= commit) => {
+                    judge_commit(error)
+                }
+                Err((_, error)) => judge(error),
+            }
+        };
+        if failure.ends_the_connection() {
+            return Err(failure);
+        }
+        self.roll_back().await?;
+        Err(failure)
+    }
+
+    /// Gives up a transaction in which nothing was written. If that cannot be done, it ends with the
+    /// connection.
+    async fn roll_back(&mut self) -> Result<(), Failure> {
+        // A level that was meant for one statement, and not used up by it, ends with this too.
+        let sql = "ROLLBACK; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+        let outcome = self.connection.execute(sql).await;
+        outcome.map(|_| ()).map_err(Failure::Refused)
+    }
+
+    /// Takes the rows of `ids` in a new transaction, those that nobody holds; and the server's time.
+    async fn lock(&mut self, ids: &str) -> Result<(Timestamp, Vec<Locked>), Failure> {
+        let mut script = Script::timed();
+        script.add("START TRANSACTION");
+        script.add(lock_rows(ids, "SKIP LOCKED"));
+        script.add("SELECT @oo_now");
+        let results = self.send(&script).await?;
+        understood((|| {
+            let locked = results.get(2).into_iter().flatten().map(Locked::read);
+            let locked = locked.collect::<Result<Vec<_>, RowError>>()?;
+            Ok((time(&results, 3)?, locked))
+        })())
+    }
+
+    /// Completions, in one round trip.
+    async fn complete(&mut self, swaps: &[&Swap]) -> Result<Written, Failure> {
+        let ids = text::ids(swaps.iter().map(|swap| id_of(swap)));
+        let mut script = Script::timed();
+        script.add("START TRANSACTION");
+        script.add(lock_rows(&ids, "NOWAIT"));
+        for swap in swaps {
+            script.write(|sql| write::complete(sql, swap.expected, &swap.change));
+        }
+        script.commit();
+        script.add("SELECT @oo_now");
+        let results = self.send(&script).await?;
+        understood((|| {
+            let locked = results.get(2).into_iter().flatten().map(Locked::read);
+            let locked = locked.collect::<Result<Vec<_>, RowError>>()?;
+            let written = matching(swaps, &locked);
+            let now = time(&results, results.len().saturating_sub(1))?;
+            Ok((now, written.into_iter().map(id_of).collect()))
+        })())
+    }
+
+    /// Changes of any kind, with their journal: first the rows are taken, then those that are as
+    /// expected are written.
+    async fn change(&mut self, swaps: &[&Swap]) -> Result<Written, Failure> {
+        let ids = text::ids(swaps.iter().map(|swap| id_of(swap)));
+        let (now, locked) = self.lock(&ids).await?;
+        let matching = matching(swaps, &locked);
+        if matching.is_empty() {
+            self.roll_back().await?;
+            return Ok((now, Vec::new()));
+        }
+        let mut script = Script::default();
+        for swap in &matching {
+            script.write(|sql| write::update(sql, swap.expected, &swap.change));
+        }
+        let entries = || matching.iter().flat_map(|swap| &swap.change.journal);
+        if entries().next().is_some() {
+            script.write(|sql| write::journal(sql, entries()));
+        }
+        script.commit();
+        self.send(&script).await?;
+        Ok((now, matching.into_iter().map(id_of).collect()))
+    }
+
+    async fn delete(&mut self, rows: &[(RecordId, Revision)]) -> Result<Written, Failure> {
+        let (now, locked) = self
+            .lock(&text::ids(rows.iter().map(|(id, _)| *id)))
+            .await?;
+        let expected: HashSet<(RecordId, Revision)> = rows.iter().copied().collect();
+        let doomed = |row: &Locked| expected.contains(&(row.id, row.revision));
+        let doomed: Vec<Locked> = locked.into_iter().filter(doomed).collect();
+        if doomed.is_empty() {
+            self.roll_back().await?;
+            return Ok((now, Vec::new()));
+        }
+        let numbers = text::numbers(doomed.iter().map(|row| row.n));
+        let ids = text::ids(doomed.iter().map(|row| row.id));
+        let mut script = Script::default();
+        script.add(format_args!(
+            "DELETE FROM onlyonce_keys WHERE n IN {numbers}"
+        ));
+        // What operators did stays in the journal; the rest of the story goes with its key.
+        script.add(format_args!(
+            "DELETE FROM onlyonce_journal WHERE id IN {ids} AND actor <> 'operator'"
+        ));
+        script.commit();
+        self.send(&script).await?;
+        Ok((now, doomed.into_iter().map(|row| row.id).collect()))
+    }
+
+    /// Inserts keys that were absent a moment ago, and returns those that are ours now.
+    async fn insert(&mut self, drafts: &[&Draft]) -> Result<Written, Failure> {
+        let ids = text::ids(drafts.iter().map(|draft| draft.record.id));
+        let mut script = Script::timed();
+        script.add("START TRANSACTION");
+        script.write(|sql| {
+            sql.push_str("INSERT INTO onlyonce_keys (");
+            sql.push_str(write::INSERT_COLUMNS);
+            sql.push_str(") VALUES ");
+            for (index, draft) in drafts.iter().enumerate() {
+                sql.push_str(if index == 0 { "" } else { ", " });
+                write::insert_row(sql, draft);
+            }
+            // Not IGNORE, which would also ignore that a value does not fit.
+            sql.push_str(" ON DUPLICATE KEY UPDATE id = id");
+        });
+        script.add(format_args!(
+            "SELECT id, attempt_id FROM onlyonce_keys FORCE INDEX (keys_by_id) WHERE id IN {ids}"
+        ));
+        script.commit();
+        script.add("SELECT @oo_now");
+        let results = self.send(&script).await?;
+        understood((|| {
+            let mut attempts = HashMap::with_capacity(drafts.len());
+            for row in results.get(3).into_iter().flatten() {
+                let attempt = row.bytes(1)?.and_then(|bytes| bytes.try_into().ok());
+                if let (Some(id), Some(attempt)) = (row::id(row)?, attempt) {
+                    attempts.insert(id, AttemptId(u128::from_be_bytes(attempt)));
+                }
+            }
+            let ours =
+                |draft: &&&Draft| attempts.get(&draft.record.id) == Some(&draft.record.attempt_id);
+            let ours = drafts.iter().filter(ours).map(|draft| draft.record.id);
+            Ok((time(&results, 5)?, ours.collect()))
+        })())
+    }
+}
+
+/// A lane's connection.
+pub(super) struct MySqlServer {
+    shared: Arc<Shared>,
+    slot: Option<Held<Dialler>>,
+}
+
+impl MySqlServer {
+    pub(super) fn new(shared: Arc<Shared>, slot: Option<Held<Dialler>>) -> Self {
+        Self { shared, slot }
+    }
+
+    /// A connection that is in order, and the time that it may take.
+    async fn session(&mut self) -> Result<(&Line<Dialler>, Session<'_>), Failure> {
+        let line = &self.shared.line;
+        let connection = line.ready(&mut self.slot).await?;
+        let longest = line.dial.target.longest();
+        let session = Session {
+            connection,
+            longest,
+        };
+        Ok((line, session))
+    }
+
+    /// Does `work`. If the server ends a deadlock at its cost, nothing of it was written, and it is
+    /// done again.
+    async fn carry_out(&mut self, work: Work<'_>) -> Result<Written, Failure> {
+        let mut tries = 0;
+        loop {
+            let (line, mut session) = self.session().await?;
+            let outcome = line.in_time(session.carry_out(work)).await;
+            self.shared.line.judge(&mut self.slot, &outcome);
+            tries += 1;
+            match outcome {
+                Err(Failure::Content(error)) if was_deadlock(&error) && tries < DEADLOCK_TRIES => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// What a script that writes nothing returns. A connection that turns out to be gone, as after a
+    /// restart of the server, is no reason to give up: it is asked once more on a new one. A server
+    /// that does not answer is.
+    async fn read(&mut self, script: &Script) -> Result<Results, Failure> {
+        let outcome = match self.ask(script).await {
+            Err(Failure::Lost(error)) if !is_silence(&error) => self.ask(script).await,
+            outcome => outcome,
+        };
+        // Nothing was written, whatever became of the question.
+        outcome.map_err(|failure| match failure {
+            Failure::Lost(error) => Failure::Refused(error),
+            other => other,
+        })
+    }
+
+    /// What the statements of a script return.
+    async fn ask(&mut self, script: &Script) -> Result<Results, Failure> {
+        let (line, mut session) = self.session().await?;
+        let outcome = line.in_time(session.send(script)).await;
+        self.shared.line.judge(&mut self.slot, &outcome);
+        outcome
+    }
+}
+
+/// A row that is ours until the transaction ends.
+struct Locked {
+    id: RecordId,
+    revision: Revision,
+    n: i64,
+}
+
+impl Locked {
+    fn read(row: &MySqlRow) -> Result<Self, RowError> {
+        let id = row::id(row)?.ok_or_else(|| RowError::Unreadable("a row without an id".into()))?;
+        Ok(Self {
+            id,
+            revision: Revision(row::number(row, 1)?),
+            n: row::number(row, 2)?,
+        })
+    }
+}
+
+fn lock_rows(ids: &str, how: &str) -> String {
+    // By the index, so that no other row is touched, and in its order.
+    format!(
+        "SELECT id, revision, n FROM onlyonce_keys FORCE INDEX (keys_by_id) WHERE id IN {ids} \
+         FOR UPDATE {how}"
+    )
+}
+
+/// The swaps whose row, which is ours, has the revision that they expect.
+fn matching<'s>(swaps: &[&'s Swap], locked: &[Locked]) -> Vec<&'s Swap> {
+    let revisions: HashMap<RecordId, Revision> =
+        locked.iter().map(|row| (row.id, row.revision)).collect();
+    let expected = |swap: &&Swap| revisions.get(&id_of(swap)) == Some(&swap.expected);
+    swaps.iter().copied().filter(expected).collect()
+}
+
+fn id_of(swap: &Swap) -> RecordId {
+    swap.change.draft.record.id
+}
+
+/// An answer that cannot be understood says nothing about what was written.
+fn understood<T>(read: Result<T, RowError>) -> Result<T, Failure> {
+    read.map_err(|RowError::Unreadable(error)| Failure::Lost(sqlx::Error::Decode(error)))
+}
+
+fn time(results: &Results, statement: usize) -> Result<Timestamp, RowError> {
+    let row = results.get(statement).and_then(|rows| rows.first());
+    let row = row.ok_or_else(|| RowError::Unreadable("the server told no time".into()))?;
+    row::now(row, 0)
+}
+
+/// Whole records, by their ids.
+fn select_whole(ids: &str) -> String {
+    format!(
+        "SELECT {COLUMNS}, k.response_body FROM onlyonce_keys k FORCE INDEX (keys_by_id) \
+         WHERE k.id IN {ids}"
+    )
+}
+
+fn read_whole(rows: &[MySqlRow]) -> Result<HashMap<RecordId, Found>, RowError> {
+    let mut found = HashMap::with_capacity(rows.len());
+    for row in rows {
+        if let Some(id) = row::id(row)? {
+            found.insert(id, row::found(row));
+        }
+    }
+    Ok(found)
+}
+
+fn ids_in(rows: &[MySqlRow]) -> Result<HashSet<RecordId>, RowError> {
+    let ids = rows.iter().map(row::id);
+    ids.filter_map(Result::transpose).collect()
+}
+
+impl Server for MySqlServer {
+    /// Reads first: a key that is there is answered without a lock, even while somebody holds its
+    /// row, and a replay writes nothing. A row that is only seen by a reader that sees what is not
+    /// committed is being inserted by somebody: it is waited for apart from its neighbours.
+    async fn insert(&mut self, drafts: &[&Draft]) -> Result<Answer, Failure> {
+        let all = text::ids(drafts.iter().map(|draft| draft.record.id));
+        let mut script = Script::default();
+        script.add(format_args!("SELECT {NOW}"));
+        script.add("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED");
+        script.add(format_args!(
+            "SELECT id FROM onlyonce_keys FORCE INDEX (keys_by_id) WHERE id IN {all}"
+        ));
+        script.add(select_whole(&all));
+        let results = self.read(&script).await?;
+        let (now, uncommitted, mut found) = understood((|| {
+            let rows = |statement: usize| results.get(statement).map_or(&[][..], Vec::as_slice);
+            Ok((time(&results, 0)?, ids_in(rows(2))?, read_whole(rows(3))?))
+        })())?;
+        let mut absent = Vec::new();
+        for draft in drafts {
+            let id = draft.record.id;
+            if found.contains_key(&id) {
+                continue;
+            }
+            if uncommitted.contains(&id) {
+                found.insert(id, Found::Busy);
+            } else {
+                absent.push(*draft);
+            }
+        }
+        if absent.is_empty() {
+            return Ok((now, found));
+        }
+        let (now, new) = self.carry_out(Work::Insert(&absent)).await?;
+        found.extend(new.into_iter().map(|id| (id, Found::New)));
+        Ok((now, found))
+    }
+
+    async fn swap(
+        &mut self,
+        swaps: &[&Swap],
+        how: How,
+    ) -> Result<(Timestamp, Vec<RecordId>), Failure> {
+        let work = match how {
+            How::Complete => Work::Complete(swaps),
+            How::Any | How::Skipping => Work::Change(swaps),
+        };
+        self.carry_out(work).await
+    }
+
+    async fn lookup(&mut self, ids: &[RecordId]) -> Result<Answer, Failure> {
+        let mut script = Script::default();
+        script.add(format_args!("SELECT {NOW}"));
+        script.add(select_whole(&text::ids(ids.iter().copied())));
+        let results = self.read(&script).await?;
+        understood((|| {
+            let rows = results.get(1).map_or(&[][..], Vec::as_slice);
+            Ok((time(&results, 0)?, read_whole(rows)?))
+        })())
+    }
+
+    async fn delete(&mut self, rows: &[(RecordId, Revision)]) -> Result<Vec<RecordId>, Failure> {
+        let (_, deleted) = self.carry_out(Work::Delete(rows)).await?;
+        Ok(deleted)
+    }
+
+    async fn append(&mut self, journal: &[JournalEntry]) -> Result<(), Failure> {
+        if journal.is_empty() {
+            return Ok(());
+        }
+        let mut script = Script::timed();
+        script.add("START TRANSACTION");
+        script.write(|sql| write::journal(sql, journal.iter()));
+        script.commit();
+        let outcome = self.ask(&script).await;
+        outcome.map(|_| ())
+    }
+
+    fn settled(&self, id: RecordId) {
+        self.shared.watch.settled(id);
+    }
+
+    fn met(&self, record: &Record) {
+        self.shared.watch.met(record);
+    }
+}

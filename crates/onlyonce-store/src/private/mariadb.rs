@@ -1,0 +1,205 @@
+//! A private MariaDB server.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpStream},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use super::{Kept, as_user, folder, free_port, run, signal, until, user};
+
+const SERVER: &str = "/usr/sbin/mariadbd";
+const INSTALLER: &str = "/usr/bin/mariadb-install-db";
+const CLIENT: &str = "/usr/bin/mariadb";
+
+/// A MariaDB server with a database `onlyonce` and a user `onlyonce` without a password.
+pub struct MariaDb {
+    folder: PathBuf,
+    port: u16,
+    user: Option<(u32, u32)>,
+    settings: Vec<String>,
+    kept: Option<Kept>,
+}
+
+impl MariaDb {
+    /// A new server on a free port.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// A new server with settings such as `sync_binlog=0`.
+    pub fn start_with(settings: &[&str]) -> Self {
+        assert!(
+            Path::new(SERVER).exists() && Path::new(INSTALLER).exists(),
+            "MariaDB is not installed: run ./test, which installs it"
+        );
+        let user = user("mysql");
+        let folder = folder(user);
+        let data = format!("--datadir={}", folder.join("data").display());
+        // Flushing to disk matters once there is something to lose.
+        run(as_user(
+            Command::new(INSTALLER)
+                .args(["--no-defaults", &data, "--skip-test-db"])
+                .args(["--auth-root-authentication-method=normal"])
+                .args(["--innodb-flush-method=nosync", "--innodb-log-file-size=8M"]),
+            user,
+        ));
+        let mut server = Self {
+            folder,
+            port: free_port(),
+            user,
+            settings: settings.iter().map(|word| format!("--{word}")).collect(),
+            kept: None,
+        };
+        server.boot();
+        server.as_root(
+            "CREATE USER onlyonce@'127.0.0.1'; GRANT ALL ON *.* TO onlyonce@'127.0.0.1'; \
+             CREATE DATABASE onlyonce",
+        );
+        server
+    }
+
+    /// Starts it, after it was stopped or killed. The port stays the same.
+    pub fn boot(&mut self) {
+        let path = |name: &str| self.folder.join(name).display().to_string();
+        let mut words = vec![
+            SERVER.to_owned(),
+            "--no-defaults".to_owned(),
+            format!("--datadir={}", path("data")),
+            format!("--socket={}", path("socket")),
+            format!("--pid-file={}", path("pid")),
+            format!("--port={}", self.port),
+        ];
+        words.extend(
+            [
+                "--bind-address=127.0.0.1",
+                "--skip-name-resolve",
+                "--innodb-log-file-size=8M",
+                "--innodb-buffer-pool-size=64M",
+                "--max-connections=300",
+            ]
+            .map(str::to_owned),
+        );
+        words.extend(self.settings.iter().cloned());
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let log = self.folder.join("log");
+        // It is there only while the server is down on purpose.
+        let _ = fs::remove_file(self.folder.join("keep"));
+        self.kept = Some(Kept::start(&self.folder, &words, self.user, &log));
+        until("MariaDB to start", || {
+            let mut command = self.client("root", "mysql", "SELECT 1");
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            self.folder.join("pid").exists() && command.status().unwrap().success()
+        });
+    }
+
+    fn client(&self, user: &str, database: &str, sql: &str) -> Command {
+        let mut command = Command::new(CLIENT);
+        command
+            .args(["--no-defaults", "-N", "-B", "-h", "127.0.0.1", "-u", user])
+            .args(["--connect-timeout=10", "--binary-mode", "-P"])
+            .arg(self.port.to_string())
+            .args([database, "-e", sql]);
+        command
+    }
+
+    fn as_root(&self, sql: &str) {
+        run(&mut self.client("root", "mysql", sql));
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The URL of its database `onlyonce`.
+    pub fn url(&self) -> String {
+        self.url_at(self.port)
+    }
+
+    /// The same through another port: of a proxy.
+    pub fn url_at(&self, port: u16) -> String {
+        format!("mysql://onlyonce@127.0.0.1:{port}/onlyonce")
+    }
+
+    /// A new empty database, and its URL.
+    pub fn database(&self, name: &str) -> String {
+        self.run_sql("mysql", &format!("CREATE DATABASE {name}"));
+        format!("mysql://onlyonce@127.0.0.1:{}/{name}", self.port)
+    }
+
+    /// Runs SQL with the server's own client, and returns what it prints, unaligned.
+    pub fn run_sql(&self, database: &str, sql: &str) -> String {
+        let output = self.client("onlyonce", database, sql).output().unwrap();
+        assert!(
+            output.status.success(),
+            "{sql}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Runs SQL on the database `onlyonce`.
+    pub fn sql(&self, sql: &str) -> String {
+        self.run_sql("onlyonce", sql)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        let text = fs::read_to_string(self.folder.join("pid")).unwrap();
+        text.trim().parse().unwrap()
+    }
+
+    /// Stops it where it stands.
+    pub fn freeze(&self) {
+        signal(self.pid(), "STOP");
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        signal(self.pid(), "CONT");
+    }
+
+    fn let_go(&mut self) {
+        fs::write(self.folder.join("keep"), "").unwrap();
+        self.kept = None;
+    }
+
+    /// Ends it at once, without a word to anybody.
+    pub fn kill(&mut self) {
+        let pid = self.pid();
+        signal(pid, "KILL");
+        until("MariaDB to die", || {
+            TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err()
+        });
+        self.let_go();
+        let _ = fs::remove_file(self.folder.join("pid"));
+    }
+
+    /// Ends it in good order.
+    pub fn stop(&mut self) {
+        signal(self.pid(), "TERM");
+        until("MariaDB to stop", || !self.folder.join("pid").exists());
+        self.let_go();
+    }
+
+    /// Seconds of CPU that it has used.
+    pub fn cpu_seconds(&self) -> f64 {
+        super::cpu_ticks(self.pid(), &[11, 12]) / 100.0
+    }
+}
+
+impl Drop for MariaDb {
+    fn drop(&mut self) {
+        if self.kept.is_some() {
+            // Nobody will miss what it holds, frozen or not.
+            let _ = Command::new("kill")
+                .args(["-9", &self.pid().to_string()])
+                .stderr(Stdio::null())
+                .status();
+        }
+        self.kept = None;
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}

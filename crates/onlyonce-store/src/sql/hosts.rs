@@ -1,0 +1,112 @@
+//! The addresses of one database, of which one takes writes, and what is known of it.
+
+use std::{
+    sync::atomic::{AtomicU8, AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use super::failure::no_answer;
+use crate::Level;
+
+pub(crate) struct Hosts<O> {
+    all: Vec<O>,
+    /// The host that took the last connection.
+    last: AtomicUsize,
+    timeout: Duration,
+    level: AtomicU8,
+}
+
+impl<O> Hosts<O> {
+    pub(crate) fn new(all: Vec<O>, timeout: Duration) -> Self {
+        Self {
+            all,
+            last: AtomicUsize::new(0),
+            timeout,
+            level: AtomicU8::new(code(Level::Volatile)),
+        }
+    }
+
+    /// How long a call may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// What an acknowledged write survives, as the last connection found it.
+    pub(crate) fn level(&self) -> Level {
+        match self.level.load(Ordering::Relaxed) {
+            2 => Level::Sync,
+            1 => Level::Async,
+            _ => Level::Volatile,
+        }
+    }
+
+    /// The host that took the last connection.
+    pub(crate) fn last(&self) -> &O {
+        &self.all[self.last.load(Ordering::Relaxed)]
+    }
+
+    /// What `connect` makes of the first host that it succeeds with, the last one first. It also
+    /// says what the host's level is.
+    pub(crate) async fn connect<'h, C, F>(
+        &'h self,
+        connect: impl Fn(&'h O) -> F,
+    ) -> Result<C, sqlx::Error>
+    where
+        F: Future<Output = Result<(C, Level), sqlx::Error>>,
+    {
+        let start = self.last.load(Ordering::Relaxed);
+        let mut failure = None;
+        for offset in 0..self.all.len() {
+            let index = (start + offset) % self.all.len();
+            match tokio::time::timeout(self.timeout, connect(&self.all[index])).await {
+                Ok(Ok((connection, level))) => {
+                    self.last.store(index, Ordering::Relaxed);
+                    self.level.store(code(level), Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Ok(Err(error)) => failure = Some(error),
+                Err(_) => failure = Some(no_answer("no answer to a new connection")),
+            }
+        }
+        Err(failure.unwrap_or_else(|| no_answer("no host")))
+    }
+}
+
+fn code(level: Level) -> u8 {
+    match level {
+        Level::Volatile => 0,
+        Level::Async => 1,
+        Level::Sync => 2,
+    }
+}
+
+/// One URL for each host of a URL that names several.
+pub(crate) fn split(url: &str) -> Vec<String> {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return vec![url.to_owned()];
+    };
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, tail) = rest.split_at(end);
+    let (user, hosts) = match authority.rsplit_once('@') {
+        Some((user, hosts)) => (format!("{user}@"), hosts),
+        None => (String::new(), authority),
+    };
+    hosts
+        .split(',')
+        .map(|host| format!("{scheme}://{user}{host}{tail}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts() {
+        assert_eq!(
+            split("postgres://u:p@a:1,b/db?x=1"),
+            ["postgres://u:p@a:1/db?x=1", "postgres://u:p@b/db?x=1"]
+        );
+        assert_eq!(split("postgres://a/db"), ["postgres://a/db"]);
+    }
+}
