@@ -27,15 +27,20 @@ struct Tiers {
     server: Redis,
 }
 
+/// Both have heard the time of the truth, without which no copy is used.
 async fn tiers(max_age: Duration) -> Tiers {
     let server = tokio::task::block_in_place(Redis::start);
     let folder = tempfile::tempdir().unwrap().keep();
     let truth: Arc<dyn Store> = Arc::new(SqliteStore::open(&folder.join("store.db")).unwrap());
     let tier = || TieredStore::with_max_age(truth.clone(), &server.url(), max_age).unwrap();
+    let (first, second) = (tier(), tier());
+    for store in [&first, &second] {
+        store.lapsed(1).await.unwrap();
+    }
     Tiers {
-        first: tier(),
-        second: tier(),
         truth,
+        first,
+        second,
         server,
     }
 }
@@ -239,7 +244,7 @@ async fn a_cache_that_is_restored_from_an_old_copy() {
 
 /// Goal: what others write into the cache is not believed.
 ///
-/// Method: an entry of another key, a bent one, one of another store, and noise.
+/// Method: another answer in an entry of ours, a longer one, an entry of another key, and noise.
 /// Evidence: the right answer each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cache_that_is_poisoned() {
@@ -249,10 +254,13 @@ async fn a_cache_that_is_poisoned() {
     until_copied(&tiers, record.id).await;
     until_copied(&tiers, other.id).await;
     let (mine, theirs) = (entry_of(record.id), entry_of(other.id));
+    // The answer's own bytes stand before the code, which ends the entry.
+    let length: usize = tiers.server.cli(&["strlen", &mine]).parse().unwrap();
+    let answer = (length - 32 - "mine".len()).to_string();
     let poison: [&[&str]; 4] = [
-        &["copy", &theirs, &mine, "replace"],
-        &["setrange", &mine, "60", "x"],
+        &["setrange", &mine, &answer, "paid"],
         &["append", &mine, "x"],
+        &["copy", &theirs, &mine, "replace"],
         &["set", &mine, "201 you are paid"],
     ];
     for command in poison {

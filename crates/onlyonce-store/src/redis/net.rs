@@ -151,7 +151,7 @@ impl Net {
             let link = nodes.get(host).map(|node| node.link.lock().clone());
             link.flatten().map(|link| link.server.level)
         });
-        // A server that cannot be asked now keeps what the others say from being believed less.
+        // Servers that are not connected to now do not count; the others speak for all.
         levels.flatten().min().unwrap_or(Level::Volatile)
     }
 
