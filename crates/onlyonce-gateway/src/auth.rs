@@ -38,10 +38,6 @@ impl ClientId {
     }
 }
 
-/// Where a connection came from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer(pub(crate) IpAddr);
-
 /// What was found out about a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {

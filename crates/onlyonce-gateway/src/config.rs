@@ -23,6 +23,7 @@ pub(crate) mod schema;
 mod section;
 pub(crate) mod shown;
 mod store;
+mod traffic;
 mod tree;
 pub(crate) mod units;
 mod unsupported;
@@ -46,6 +47,7 @@ pub(crate) use auth::{
 pub(crate) use backend::Backend;
 pub(crate) use diagnostics::{Diagnostic, Diagnostics};
 pub(crate) use store::StoreUrl;
+pub(crate) use traffic::{Forwarded, ForwardedHeaders, TlsConfig};
 
 use diagnostics::Report;
 use tree::{Node, Span, Value};
@@ -72,14 +74,20 @@ pub(crate) const DEFAULT_HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const DEFAULT_BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a client may take nothing of its answer unless said otherwise.
 pub(crate) const DEFAULT_SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// The largest head of a request, in bytes.
-pub(crate) const MAX_HEADER_BYTES: usize = 64 << 10;
+/// How long an upgraded connection may be silent unless said otherwise.
+pub(crate) const DEFAULT_TUNNEL_IDLE: Duration = Duration::from_secs(600);
+/// Connections of clients at once unless said otherwise.
+pub(crate) const DEFAULT_MAX_CONNECTIONS: usize = 10_000;
+/// The largest head of a request unless said otherwise, in bytes.
+pub(crate) const DEFAULT_MAX_HEADER_BYTES: usize = 64 << 10;
 
 /// A configuration without a mistake in it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Config {
     /// Where requests are taken.
     pub listen: SocketAddr,
+    /// What is shown there to clients; `None` is plain text.
+    pub tls: Option<TlsConfig>,
     /// The admin API.
     pub admin: AdminConfig,
     /// Where records are kept.
@@ -101,8 +109,16 @@ pub(crate) struct Config {
     /// How long a client may take nothing of its answer before its connection is closed. A slow
     /// reader is none: every byte it takes begins this time anew.
     pub send_timeout: Duration,
+    /// How long an upgraded connection may be silent.
+    pub tunnel_idle: Duration,
+    /// Connections of clients at once.
+    pub max_connections: usize,
     /// The largest head of a request, in bytes.
     pub max_header_bytes: usize,
+    /// What upstreams are told about the way of a request.
+    pub forwarded: Forwarded,
+    /// Whether a request without an id is given one on its way.
+    pub request_id: bool,
     /// Whether a reload may change what makes a scope.
     pub allow_scope_change: bool,
     /// What is allowed and should be known; for the start-up log and `check`.
@@ -186,6 +202,8 @@ pub(crate) struct Route {
     pub upstream_idle: Duration,
     /// How long a connection to a backend may take to come about.
     pub connect_timeout: Duration,
+    /// How long the first byte of an answer may take; the same as `timeout` unless said otherwise.
+    pub first_byte_timeout: Option<Duration>,
     /// Whether requests without a key need no credential.
     pub auth_optional: bool,
     /// Everything about keys.
@@ -222,6 +240,21 @@ impl Config {
         self.routes
             .iter()
             .filter(|route| route.policy.enabled && !route.policy.shadow)
+    }
+
+    /// The files besides its own that it was made from: what changes in them changes what it means.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let served = self.tls.iter().flat_map(|tls| [&tls.cert, &tls.key]);
+        let mut files: Vec<PathBuf> = served.cloned().collect();
+        let asked = self.auth.iter().flat_map(|auth| auth.endpoints());
+        let backends = self.routes.iter().flat_map(|route| &route.backends);
+        for backend in backends.chain(asked) {
+            let file = backend.tls.as_ref().and_then(|trust| trust.path());
+            files.extend(file.map(Path::to_owned));
+        }
+        files.sort_unstable();
+        files.dedup();
+        files
     }
 
     /// The routes whose keys are only observed.

@@ -10,26 +10,49 @@
 mod connection;
 mod lookup;
 mod patience;
+mod request_id;
+mod streams;
+mod upgrade;
 mod who;
 
 use std::{borrow::Cow, sync::Arc};
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use onlyonce::{
-    Body, BoxError, Engine, IdempotencyLayer, IdempotencyService, Policy, Problem, stats::Event,
+    Body, BoxError, Engine, FirstByteWithin, IdempotencyLayer, IdempotencyService, Policy, Problem,
+    stats::Event,
 };
 use parking_lot::RwLock;
+use tokio::sync::OwnedSemaphorePermit;
 use tower::{Layer, ServiceExt};
 
 pub(crate) use connection::serve;
 use patience::Timely;
+pub(crate) use request_id::{RequestId, X_REQUEST_ID};
+pub(crate) use upgrade::Upgrade;
 use who::Who;
 
 use crate::{
-    auth::{Auth, Found, Peer, Shown},
+    auth::{Auth, Found, Shown},
     config::{Config, Route},
-    upstream::{Upstream, UpstreamError, UpstreamOptions},
+    upstream::{Forwarding, Upstream, UpstreamError, UpstreamOptions},
 };
+
+/// How a request came to us, as a request extension.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Came {
+    /// From where.
+    pub(crate) peer: std::net::IpAddr,
+    /// Whether over TLS.
+    pub(crate) is_secure: bool,
+}
+
+/// The place of a connection among all of them, as a request extension: an upgraded connection keeps
+/// it.
+#[derive(Clone)]
+pub(crate) struct Seat(
+    #[expect(dead_code, reason = "held, never looked at")] Arc<OwnedSemaphorePermit>,
+);
 
 /// A route, ready to take requests.
 pub(crate) struct Lane {
@@ -84,7 +107,7 @@ impl Edge {
         let mut lanes = Vec::with_capacity(config.routes.len());
         for route in &config.routes {
             let before = before.and_then(|before| before.lane(&route.id));
-            lanes.push(lane(route, engine, before).await?);
+            lanes.push(lane(config, route, engine, before).await?);
         }
         Ok(Self {
             config: config.clone(),
@@ -150,14 +173,22 @@ impl Edge {
             }
             return problem.response(policy);
         }
+        self.name(&mut request, lane);
         // The layer keeps its own time for requests with a key, from their last byte on; others have
         // only this.
         let answer = if keyed {
+            if let Some(limit) = lane.route.first_byte_timeout {
+                request.extensions_mut().insert(FirstByteWithin(limit));
+            }
             let request = request.map(|body| Timely::new(body, self.config.body_timeout));
             Ok(lane.service.clone().oneshot(request).await)
         } else {
+            if let Some(upgrade) = upgrade::wanted(&request) {
+                request.extensions_mut().insert(upgrade);
+            }
+            let first = lane.route.first_byte_timeout.unwrap_or(policy.timeout);
             let answer = lane.service.clone().oneshot(request);
-            tokio::time::timeout(policy.timeout, answer).await
+            tokio::time::timeout(first.min(policy.timeout), answer).await
         };
         match answer {
             Ok(Ok(response)) => response,
@@ -165,6 +196,22 @@ impl Edge {
             Ok(Err(_)) => Problem::UpstreamFailed.response(policy),
             Err(_) => Problem::UpstreamTimeout.response(policy),
         }
+    }
+
+    /// Gives the request a name, unless the key itself goes by that header.
+    fn name<B>(&self, request: &mut Request<B>, lane: &Lane) {
+        let header_name = &lane.layer.policy().header_name;
+        if !self.config.request_id || *header_name == X_REQUEST_ID {
+            return;
+        }
+        let id = RequestId::of(request.headers());
+        tracing::debug!(
+            request_id = id.shown(request.headers().get(header_name)),
+            method = %request.method(),
+            route = lane.route.id,
+            "a request"
+        );
+        request.extensions_mut().insert(id);
     }
 
     /// Finds out who asks and leaves that with the request.
@@ -194,10 +241,20 @@ impl Edge {
     }
 }
 
-async fn lane(route: &Route, engine: &Engine, before: Option<&Lane>) -> anyhow::Result<Lane> {
+async fn lane(
+    config: &Config,
+    route: &Route,
+    engine: &Engine,
+    before: Option<&Lane>,
+) -> anyhow::Result<Lane> {
     let mut options = UpstreamOptions::new(route.backends.clone());
     options.upstream_idle = route.upstream_idle;
     options.connect_timeout = route.connect_timeout;
+    options.tunnel_idle = config.tunnel_idle;
+    options.forwarding = Some(Forwarding::new(
+        config.forwarded.clone(),
+        route.policy.header_name.clone(),
+    ));
     let who = Who::new(route);
     let identify = move |request: &http::request::Parts| {
         who.identity(&request.headers, request.extensions.get())
@@ -217,7 +274,8 @@ async fn lane(route: &Route, engine: &Engine, before: Option<&Lane>) -> anyhow::
 
 /// The address that the request's connection came from.
 fn peer<B>(request: &Request<B>) -> Option<std::net::IpAddr> {
-    request.extensions().get().map(|Peer(address)| *address)
+    let came = request.extensions().get::<Came>();
+    came.map(|came| came.peer)
 }
 
 /// Whether the body is as it was before it was sent: in chunks at most. Another coding would be lost

@@ -10,13 +10,18 @@ mod cli;
 mod clock;
 mod config;
 mod demo;
+#[cfg(test)]
+mod deployed;
 mod edge;
 mod keys;
 mod migrate;
+mod outbound;
 mod reload;
 mod serve;
 #[cfg(test)]
 mod soak;
+mod telemetry;
+mod tls;
 mod upstream;
 mod verify;
 

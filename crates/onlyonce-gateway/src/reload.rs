@@ -21,7 +21,7 @@ use crate::{
     admin::Admin,
     config::{self, Config, Diagnostics, Overrides, change},
     edge::{Current, Edge},
-    serve,
+    serve, telemetry, tls,
 };
 
 /// How often the file is looked at. What has changed is read when it has stood for one look, so that a
@@ -87,6 +87,14 @@ pub(crate) struct Source {
     pub(crate) text: Option<String>,
 }
 
+/// What a configuration is made from: the text of its file, and what stands in the files that it names,
+/// certificates for instance.
+#[derive(Clone, PartialEq, Eq)]
+struct Content {
+    text: String,
+    named: [u8; 32],
+}
+
 /// Puts new configurations into effect.
 pub(crate) struct Reloader {
     /// `None` where there is no file to read.
@@ -97,8 +105,8 @@ pub(crate) struct Reloader {
     workers: JoinSet<()>,
     status: Status,
     /// The content that was last decided upon, and the one of the last look.
-    decided: Option<String>,
-    seen: Option<String>,
+    decided: Option<Content>,
+    seen: Option<Content>,
     not_before: Instant,
 }
 
@@ -120,8 +128,10 @@ impl Reloader {
     ) -> Self {
         let config = current.config();
         let workers = worker::start(&engine, pace(&config));
+        let text = source.as_ref().and_then(|source| source.text.clone());
+        let named = tls::fingerprint_of(&config.files());
         Self {
-            decided: source.as_ref().and_then(|source| source.text.clone()),
+            decided: text.map(|text| Content { text, named }),
             source,
             current,
             admin,
@@ -147,13 +157,20 @@ impl Reloader {
             if Instant::now() < self.not_before {
                 continue;
             }
-            let file = file.clone();
+            let (file, named) = (file.clone(), self.current.config().files());
+            let read = tokio::task::spawn_blocking(move || {
+                config::read(&file).map(|text| Content {
+                    text,
+                    named: tls::fingerprint_of(&named),
+                })
+            });
             // A file that is away for a moment is being replaced.
-            let read = tokio::task::spawn_blocking(move || config::read(&file)).await;
-            let Ok(Ok(text)) = read else { continue };
-            let stands = self.seen.as_ref() == Some(&text);
-            let is_new = self.decided.as_ref() != Some(&text);
-            self.seen = Some(text);
+            let Ok(Ok(content)) = read.await else {
+                continue;
+            };
+            let stands = self.seen.as_ref() == Some(&content);
+            let is_new = self.decided.as_ref() != Some(&content);
+            self.seen = Some(content);
             if stands && is_new {
                 return;
             }
@@ -175,12 +192,20 @@ impl Reloader {
                 return;
             }
         };
+        let named = self.current.config().files();
+        // Before they are read for use: what changes in between is seen as a change.
+        let read = tls::fingerprint_of(&named);
         let env = |name: &str| std::env::var(name).ok();
         let outcome = match config::parse(&name, &text, &env, &source.overrides) {
             Ok(config) => self.apply(config).await,
             Err(diagnostics) => Err(Refusal::Bad(diagnostics)),
         };
-        self.decided = Some(text);
+        let now_named = self.current.config().files();
+        let named = match now_named == named {
+            true => read,
+            false => tls::fingerprint_of(&now_named),
+        };
+        self.decided = Some(Content { text, named });
         match outcome {
             Ok(()) => {
                 let generation = self.status.applied();
@@ -200,7 +225,7 @@ impl Reloader {
             return Err(Refusal::Change(changes));
         }
         for warning in &config.warnings {
-            eprintln!("{warning}");
+            telemetry::say(warning);
         }
         let config = Arc::new(config);
         let made = match serve::demand_level(&config, &**self.engine.store()) {
@@ -224,7 +249,7 @@ impl Reloader {
     fn refuse(&mut self, refusal: &Refusal) {
         let told = match refusal {
             Refusal::Bad(diagnostics) => {
-                eprintln!("{diagnostics}");
+                telemetry::say(diagnostics);
                 tracing::error!("reload refused: the file has errors; the old one stays in effect");
                 diagnostics.summary()
             }

@@ -5,39 +5,49 @@
 //! that no byte of the request has left; from the first byte on there is one attempt, and its
 //! failure is [`UpstreamError::Lost`].
 //!
-//! Deliberately absent: time limits on the answer (the layer owns them), retries on a status, TLS.
+//! Deliberately absent: time limits on the answer (the layer owns them), and retries on a status.
 
 use std::{
     future::Future,
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
 };
 
-use http::{HeaderValue, Request, Response, header::HOST, uri::PathAndQuery};
+use http::{
+    HeaderValue, Request, Response, StatusCode,
+    header::{CONNECTION, HOST, UPGRADE},
+    uri::PathAndQuery,
+};
+use hyper::body::Incoming;
 use tokio::time::Instant;
 use tower_service::Service;
 
 use onlyonce::{Body, DispatchGuard, NotSent};
 
-use crate::config::Backend;
+use crate::config::{Backend, DEFAULT_TUNNEL_IDLE};
 
 mod connect;
+mod forward;
 mod io;
 mod pool;
 mod request;
 mod response;
 #[cfg(test)]
 mod tests;
+mod transport;
+mod tunnel;
 
 pub(crate) use connect::Unreached;
 use connect::{Attempt, Link};
+pub(crate) use forward::Forwarding;
 use pool::Pool;
 pub(crate) use response::UpstreamBody;
+use tunnel::Tunnel;
 
 /// Pooled connections idle longer than this are not used again.
 pub(crate) const UPSTREAM_IDLE: Duration = Duration::from_secs(1);
@@ -45,8 +55,11 @@ pub(crate) const UPSTREAM_IDLE: Duration = Duration::from_secs(1);
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Idle connections kept for each backend.
 pub(crate) const MAX_IDLE_PER_BACKEND: usize = 1024;
-/// A backend that could not be reached is tried last for this long.
+/// A backend that could not be reached is tried last for this long, and for twice as long each time
+/// that it still cannot be.
 pub(crate) const EJECT_FOR: Duration = Duration::from_secs(1);
+/// But never for longer than this.
+pub(crate) const MAX_EJECT_FOR: Duration = Duration::from_secs(30);
 
 /// What an [`Upstream`] is made from.
 #[derive(Clone, Debug)]
@@ -59,6 +72,10 @@ pub(crate) struct UpstreamOptions {
     pub(crate) connect_timeout: Duration,
     /// See [`MAX_IDLE_PER_BACKEND`].
     pub(crate) max_idle_per_backend: usize,
+    /// How long an upgraded connection may be silent.
+    pub(crate) tunnel_idle: Duration,
+    /// What backends are told about the way of a request; `None` is nothing.
+    pub(crate) forwarding: Option<Forwarding>,
 }
 
 impl UpstreamOptions {
@@ -69,6 +86,8 @@ impl UpstreamOptions {
             upstream_idle: UPSTREAM_IDLE,
             connect_timeout: CONNECT_TIMEOUT,
             max_idle_per_backend: MAX_IDLE_PER_BACKEND,
+            tunnel_idle: DEFAULT_TUNNEL_IDLE,
+            forwarding: None,
         }
     }
 }
@@ -99,6 +118,8 @@ struct Shared {
     /// How many turns there have been.
     turn: AtomicUsize,
     connect_timeout: Duration,
+    tunnel_idle: Duration,
+    forwarding: Option<Forwarding>,
 }
 
 impl Upstream {
@@ -115,6 +136,7 @@ impl Upstream {
             backend,
             started,
             ejected_until: AtomicU64::new(0),
+            failures: AtomicU32::new(0),
         };
         let turns = turns(&options.backends);
         Self(Arc::new(Shared {
@@ -122,6 +144,8 @@ impl Upstream {
             turns,
             turn: AtomicUsize::new(0),
             connect_timeout: options.connect_timeout,
+            tunnel_idle: options.tunnel_idle,
+            forwarding: options.forwarding,
         }))
     }
 }
@@ -152,8 +176,15 @@ impl Shared {
         mut request: Request<Body>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         let guard = request.extensions_mut().remove::<DispatchGuard>();
+        let tunnel = Tunnel::asked_for(&mut request);
         let path = request::prepare(&mut request);
         let named_host = request.headers().contains_key(HOST);
+        if let Some(forwarding) = &self.forwarding {
+            forwarding.mark(&mut request);
+        }
+        if let Some(tunnel) = &tunnel {
+            tunnel.ask(&mut request);
+        }
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let mut reason = Unreached::NoBackend;
         let mut tried = Vec::new();
@@ -163,10 +194,17 @@ impl Shared {
                 return Err(UpstreamError::NotSent(NotSent::new(error)));
             }
             match node
-                .attempt(request, guard.as_ref(), self.connect_timeout)
+                .attempt(
+                    request,
+                    guard.as_ref(),
+                    self.connect_timeout,
+                    tunnel.is_some(),
+                )
                 .await
             {
-                Attempt::Answered(response) => return Ok(response),
+                Attempt::Answered((response, link)) => {
+                    return Ok(self.receive(response, link, node, tunnel));
+                }
                 Attempt::HandedBack(unsent, why) => (request, reason) = (*unsent, why),
                 Attempt::Unsent(proof) => return Err(UpstreamError::NotSent(proof)),
                 Attempt::Lost(error) => return Err(UpstreamError::Lost(error)),
@@ -174,6 +212,27 @@ impl Shared {
             tried.push(index);
         }
         Err(UpstreamError::NotSent(NotSent::new(reason)))
+    }
+
+    /// What the client gets of an answer.
+    fn receive(
+        &self,
+        mut response: Response<Incoming>,
+        link: Link,
+        node: &Node,
+        tunnel: Option<Tunnel>,
+    ) -> Response<UpstreamBody> {
+        let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let protocol = tunnel
+            .filter(|_| switches)
+            .map(|tunnel| tunnel.open(&mut response, self.tunnel_idle));
+        let mut response = response::receive(response, link, &node.pool);
+        if let Some(protocol) = protocol {
+            let headers = response.headers_mut();
+            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            headers.insert(UPGRADE, protocol);
+        }
+        response
     }
 
     /// The backend to try next: in turn, the ejected ones last.
@@ -186,7 +245,7 @@ impl Shared {
                 .filter(|index| !tried.contains(index))
         };
         left()
-            .find(|index| !self.nodes[*index].is_ejected())
+            .find(|index| self.nodes[*index].may_be_tried())
             .or_else(|| left().next())
     }
 }
@@ -215,8 +274,10 @@ struct Node {
     host: Option<HeaderValue>,
     pool: Arc<Pool>,
     started: Instant,
-    /// Milliseconds after `started`.
+    /// Milliseconds after `started`; zero while all is well.
     ejected_until: AtomicU64,
+    /// How often in a row it could not be reached.
+    failures: AtomicU32,
 }
 
 impl Node {
@@ -241,57 +302,84 @@ impl Node {
         mut request: Request<Body>,
         guard: Option<&DispatchGuard>,
         connect_timeout: Duration,
-    ) -> Attempt<Response<UpstreamBody>> {
-        if let Some(link) = self.pool.checkout() {
-            match self.send_over(link, request, guard).await {
+        is_upgrade: bool,
+    ) -> Attempt<(Response<Incoming>, Link)> {
+        let scheme = self.backend.scheme();
+        let pooled = (!is_upgrade).then(|| self.pool.checkout()).flatten();
+        if let Some(link) = pooled {
+            match link.send(request, guard.cloned(), scheme).await {
                 Attempt::HandedBack(unsent, _) => request = *unsent,
                 other => return other,
             }
         }
-        let link = match Link::open(&self.backend, connect_timeout).await {
+        let opened = if is_upgrade {
+            Link::open_http1(&self.backend, connect_timeout).await
+        } else {
+            Link::open(&self.backend, connect_timeout).await
+        };
+        let link = match opened {
             Ok(link) => link,
             Err(reason) => {
                 self.eject(&reason);
                 return Attempt::HandedBack(Box::new(request), reason);
             }
         };
-        let attempt = self.send_over(link, request, guard).await;
+        let attempt = link.send(request, guard.cloned(), scheme).await;
         match &attempt {
             Attempt::HandedBack(_, reason) => self.eject(reason),
-            _ => self.ejected_until.store(0, Ordering::Relaxed),
+            _ => self.readmit(),
         }
         attempt
     }
 
-    async fn send_over(
-        &self,
-        link: Link,
-        request: Request<Body>,
-        guard: Option<&DispatchGuard>,
-    ) -> Attempt<Response<UpstreamBody>> {
-        match link.send(request, guard.cloned()).await {
-            Attempt::Answered((response, link)) => {
-                Attempt::Answered(response::receive(response, link, &self.pool))
-            }
-            Attempt::HandedBack(request, reason) => Attempt::HandedBack(request, reason),
-            Attempt::Unsent(proof) => Attempt::Unsent(proof),
-            Attempt::Lost(error) => Attempt::Lost(error),
-        }
-    }
-
-    fn is_ejected(&self) -> bool {
+    /// Whether it is its turn like any other's. Of those that come after an ejection is over, one finds
+    /// out how things are; until it has, the others see it ejected.
+    fn may_be_tried(&self) -> bool {
         // The clock is read only where there is something to compare it with.
         let until = self.ejected_until.load(Ordering::Relaxed);
-        until != 0 && self.started.elapsed() < Duration::from_millis(until)
+        if until == 0 {
+            return true;
+        }
+        let now = self.started.elapsed();
+        if now < Duration::from_millis(until) {
+            return false;
+        }
+        let next = millis(now + EJECT_FOR);
+        self.ejected_until
+            .compare_exchange(until, next, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    fn readmit(&self) {
+        if self.ejected_until.swap(0, Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
     }
 
     fn eject(&self, reason: &Unreached) {
-        if !self.is_ejected() {
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed);
+        if failures == 0 {
             let Backend { host, port, .. } = &self.backend;
-            tracing::warn!(%host, port, %reason, "a backend could not be reached");
+            let reason = describe(reason);
+            tracing::warn!(%host, port, reason, "a backend could not be reached");
         }
-        let until = (self.started.elapsed() + EJECT_FOR).as_millis();
-        self.ejected_until
-            .store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let longer = EJECT_FOR.saturating_mul(1 << failures.min(8));
+        let until = self.started.elapsed() + longer.min(MAX_EJECT_FOR);
+        self.ejected_until.store(millis(until), Ordering::Relaxed);
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// An error and what caused it; none of them holds a header or a body.
+pub(crate) fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
 }

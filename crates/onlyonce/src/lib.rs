@@ -28,6 +28,7 @@ pub mod seam;
 pub mod shadow;
 pub mod spool;
 pub mod stats;
+pub mod trace;
 pub mod worker;
 
 pub use body::{Body, BoxError};
@@ -35,5 +36,5 @@ pub use engine::{Engine, EngineOptions};
 pub use layer::{IdempotencyLayer, IdempotencyService, Identify, Identity};
 pub use onlyonce_core::{Policy, policy};
 pub use problem::Problem;
-pub use seam::{DispatchGuard, GuardFailed, NotSent, Outcome};
+pub use seam::{DispatchGuard, FirstByteWithin, GuardFailed, NotSent, Outcome};
 pub use spool::Spool;

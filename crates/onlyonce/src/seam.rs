@@ -76,6 +76,14 @@ impl fmt::Debug for DispatchGuard {
     }
 }
 
+/// A request extension: how long the first byte of the answer may take, where that is less than the
+/// policy's `timeout`.
+///
+/// It ends the client's wait, as `timeout` does: the key becomes unknown, and the inner service is
+/// listened to until `max_execution`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstByteWithin(pub std::time::Duration);
+
 /// A response extension with which a handler says what happened, whatever its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome(pub Declared);

@@ -2,16 +2,11 @@
 
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Limited};
+use http::{HeaderName, HeaderValue, Request, StatusCode, header};
 use onlyonce::Body;
-use tower::ServiceExt;
 
 use super::{ClientId, Found, Shown, X_API_KEY, only};
-use crate::{
-    config::{Endpoint, ExternalConfig},
-    upstream::{Upstream, UpstreamOptions},
-};
+use crate::{config::ExternalConfig, outbound::Outbound};
 
 /// What is read of an answer's body, in bytes, so that its connection can be used again.
 const MAX_BODY: usize = 64 << 10;
@@ -25,7 +20,8 @@ const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The service that is asked.
 pub(super) struct External {
-    asked: Asked,
+    asked: Outbound,
+    target: String,
     client_id_header: HeaderName,
     timeout: Duration,
 }
@@ -33,7 +29,8 @@ pub(super) struct External {
 impl External {
     pub(super) fn new(config: &ExternalConfig) -> Self {
         Self {
-            asked: Asked::new(&config.url, config.timeout),
+            asked: Outbound::new(&config.url.backend, config.timeout),
+            target: config.url.target.clone(),
             client_id_header: config.client_id_header.clone(),
             timeout: config.timeout,
         }
@@ -41,7 +38,7 @@ impl External {
 
     /// 2xx with a client's id is yes, 401 and 403 are no, and anything else means that nobody knows.
     pub(super) async fn ask(&self, shown: Shown<'_>) -> Found {
-        let answer = self.asked.send(question(shown), MAX_BODY);
+        let answer = self.asked.send(question(shown), &self.target, MAX_BODY);
         let (head, _) = match tokio::time::timeout(self.timeout, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return unavailable(&error.to_string()),
@@ -104,53 +101,4 @@ fn question(shown: Shown<'_>) -> Request<Body> {
         }
     }
     request
-}
-
-/// An address that the gateway itself asks. Redirects are not followed.
-pub(super) struct Asked {
-    upstream: Upstream,
-    target: String,
-}
-
-impl Asked {
-    pub(super) fn new(endpoint: &Endpoint, timeout: Duration) -> Self {
-        let mut options = UpstreamOptions::new(vec![endpoint.backend.clone()]);
-        options.connect_timeout = timeout;
-        Self {
-            upstream: Upstream::new(options),
-            target: endpoint.target.clone(),
-        }
-    }
-
-    /// Sends `request` as a GET; the answer, and its body if it is not longer than `limit`.
-    pub(super) async fn send(
-        &self,
-        mut request: Request<Body>,
-        limit: usize,
-    ) -> Result<(http::response::Parts, Option<bytes::Bytes>), AskError> {
-        *request.method_mut() = Method::GET;
-        *request.uri_mut() = Uri::try_from(self.target.as_str()).map_err(AskError::new)?;
-        let answer = self.upstream.clone().oneshot(request).await;
-        let (head, body) = answer.map_err(AskError::new)?.into_parts();
-        let body = Limited::new(body, limit).collect().await.ok();
-        Ok((head, body.map(http_body_util::Collected::to_bytes)))
-    }
-}
-
-/// Why there was no answer.
-#[derive(Debug, thiserror::Error)]
-#[error("it could not be asked: {0}")]
-pub(super) struct AskError(String);
-
-impl AskError {
-    fn new(error: impl std::error::Error) -> Self {
-        // The causes say which part failed; none of them holds a header.
-        let mut text = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
-        Self(text)
-    }
 }

@@ -20,8 +20,10 @@ use onlyonce::{
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
-use super::external::Asked;
-use crate::config::{JwtConfig, JwtKeys};
+use crate::{
+    config::{JwtConfig, JwtKeys},
+    outbound::Outbound,
+};
 
 /// The largest set of keys, in bytes.
 const MAX_SET: usize = 1 << 20;
@@ -70,7 +72,7 @@ enum Source {
     /// They never change.
     Fixed,
     File(PathBuf),
-    Url(Asked),
+    Url(Outbound, String),
 }
 
 #[derive(Clone)]
@@ -95,7 +97,10 @@ impl Keys {
                 (Source::Fixed, vec![key])
             }
             JwtKeys::File(path) => (Source::File(path.clone()), Vec::new()),
-            JwtKeys::Url(endpoint) => (Source::Url(Asked::new(endpoint, READ_TIMEOUT)), Vec::new()),
+            JwtKeys::Url(endpoint) => {
+                let asked = Outbound::new(&endpoint.backend, READ_TIMEOUT);
+                (Source::Url(asked, endpoint.target.clone()), Vec::new())
+            }
         };
         let keys = Arc::new(Self {
             source,
@@ -110,7 +115,7 @@ impl Keys {
         });
         match (&keys.source, keys.read().await) {
             (_, Ok(())) => {}
-            (Source::Url(_), Err(error)) => {
+            (Source::Url(..), Err(error)) => {
                 tracing::error!(%error, "the key set cannot be read yet; no token can be judged");
             }
             (_, Err(error)) => return Err(error),
@@ -189,7 +194,7 @@ impl Keys {
                 anyhow::ensure!(text.len() <= MAX_SET, "jwks_file is larger than 1 MiB");
                 text
             }
-            Source::Url(asked) => fetch(asked).await.context("jwks_url")?,
+            Source::Url(asked, target) => fetch(asked, target).await.context("jwks_url")?,
         };
         let may_share = matches!(self.source, Source::File(_));
         let keys = key_set(&text, may_share).context("the key set")?;
@@ -201,8 +206,8 @@ impl Keys {
     }
 }
 
-async fn fetch(asked: &Asked) -> anyhow::Result<Vec<u8>> {
-    let answer = asked.send(Request::new(Body::empty()), MAX_SET);
+async fn fetch(asked: &Outbound, target: &str) -> anyhow::Result<Vec<u8>> {
+    let answer = asked.send(Request::new(Body::empty()), target, MAX_SET);
     let (head, body) = tokio::time::timeout(READ_TIMEOUT, answer)
         .await
         .context("it took too long")??;

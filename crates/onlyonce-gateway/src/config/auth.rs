@@ -10,13 +10,13 @@ use http::{HeaderName, Uri};
 use super::{
     backend::Backend,
     diagnostics::{Report, quoted},
-    fields::{API_KEY, AUTH, EXTERNAL, JWT, Schema, TRUSTED_HEADER},
+    fields::{API_KEY, AUTH, EXTERNAL, JWT, TRUSTED_HEADER},
     lower::env_name,
     options::SOME,
     scalar::Found,
     section::Section,
+    traffic,
     tree::{Node, Value},
-    unsupported,
 };
 
 /// The longest id of a client, in bytes.
@@ -45,6 +45,20 @@ pub(crate) struct AuthConfig {
     pub trusted_header: Option<TrustedHeader>,
     /// A service that is asked about every request.
     pub external: Option<ExternalConfig>,
+}
+
+impl AuthConfig {
+    /// Where the gateway itself asks.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &Backend> {
+        let keys = self.jwt.as_ref().and_then(|jwt| match &jwt.keys {
+            JwtKeys::Url(endpoint) => Some(endpoint),
+            JwtKeys::File(_) | JwtKeys::Secret(_) | JwtKeys::PublicKey(_) => None,
+        });
+        let service = self.external.as_ref().map(|external| &external.url);
+        keys.into_iter()
+            .chain(service)
+            .map(|endpoint| &endpoint.backend)
+    }
 }
 
 /// The hash of an API key, and whose it is.
@@ -328,6 +342,11 @@ fn jwt(auth: &Section<'_>, report: &mut Report<'_>) -> Option<JwtConfig> {
             .error(at, message)
             .hint("say one of `jwks_file`, `jwks_url`, `secret_env` and `public_key_file`");
     }
+    if let Some(at) = section.place("ca_file")
+        && !section.says("jwks_url")
+    {
+        report.error(at, "`ca_file` has no meaning without `jwks_url`");
+    }
     let file = |field: &str, report: &mut Report<'_>| {
         let found = section.scalar(field, report)?;
         (!found.text.is_empty()).then(|| PathBuf::from(found.text))
@@ -336,7 +355,7 @@ fn jwt(auth: &Section<'_>, report: &mut Report<'_>) -> Option<JwtConfig> {
         Some("jwks_file") => file("jwks_file", report).map(JwtKeys::File),
         Some("public_key_file") => file("public_key_file", report).map(JwtKeys::PublicKey),
         Some("secret_env") => env_name(&section, "secret_env", report).map(JwtKeys::Secret),
-        Some(_) => endpoint(&section, &JWT, "jwks_url", report).map(JwtKeys::Url),
+        Some(_) => endpoint(&section, "jwks_url", report).map(JwtKeys::Url),
         None => None,
     };
     let claim = section
@@ -399,7 +418,7 @@ fn trusted_header(auth: &Section<'_>, report: &mut Report<'_>) -> Option<Trusted
     Some(TrustedHeader { name: name?, from })
 }
 
-fn network(found: Found<'_>, report: &mut Report<'_>) -> Option<Network> {
+pub(super) fn network(found: Found<'_>, report: &mut Report<'_>) -> Option<Network> {
     let network = found.text.parse().ok();
     if network.is_none() {
         report
@@ -416,7 +435,7 @@ fn external(auth: &Section<'_>, report: &mut Report<'_>) -> Option<ExternalConfi
     let (node, key_at) = auth.node("external")?;
     let section = Section::open(&EXTERNAL, node, key_at, report);
     required(&section, &["url", "client_id_header"], node, report);
-    let url = endpoint(&section, &EXTERNAL, "url", report);
+    let url = endpoint(&section, "url", report);
     let client_id_header = section.header("client_id_header", report);
     let timeout = section
         .duration("timeout", SOME, report)
@@ -438,26 +457,14 @@ fn required(section: &Section<'_>, fields: &[&str], node: &Node, report: &mut Re
 }
 
 /// An address that the gateway itself asks: host, path and query.
-fn endpoint(
-    section: &Section<'_>,
-    schema: &Schema,
-    field: &str,
-    report: &mut Report<'_>,
-) -> Option<Endpoint> {
+fn endpoint(section: &Section<'_>, field: &str, report: &mut Report<'_>) -> Option<Endpoint> {
     let found = section.scalar(field, report)?;
-    let scheme = found
-        .text
-        .split_once("://")
-        .map_or("", |(scheme, _)| scheme);
-    if unsupported::value(schema, field, scheme) {
-        unsupported::refuse(report, found.at, &format!("`{field}` with `{scheme}://`"));
-        return None;
-    }
     let base = found.text.split(['?', '#']).next().unwrap_or_default();
     match (Backend::parse(base), found.text.parse::<Uri>()) {
         (Ok(backend), Ok(uri)) => Some(Endpoint {
             backend: Backend {
                 prefix: String::new(),
+                tls: traffic::trust(section, backend.tls.is_some(), report).ok()?,
                 ..backend
             },
             target: uri

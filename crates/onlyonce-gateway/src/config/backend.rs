@@ -2,6 +2,8 @@
 
 use http::Uri;
 
+use crate::tls::Trust;
+
 /// One upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Backend {
@@ -13,20 +15,21 @@ pub(crate) struct Backend {
     pub prefix: String,
     /// Its share of the requests among the route's backends.
     pub weight: u32,
+    /// Whose certificates are believed there; `None` is a connection in plain text.
+    pub tls: Option<Trust>,
+    /// Whether it is spoken to in HTTP/2; `None` leaves that to the handshake, if there is one.
+    pub http2: Option<bool>,
 }
 
 /// Why a text is not the URL of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BackendUrlError {
-    /// No URL, or one without `http://`.
+    /// No URL, or one without a scheme.
     #[error("a backend is a URL with scheme and host")]
     Form,
     /// A scheme that is no way to speak HTTP.
-    #[error("the scheme of a backend is `http`")]
+    #[error("the scheme of a backend is `http` or `https`")]
     Scheme,
-    /// TLS to the backend.
-    #[error("`https` backends are still to come")]
-    Tls,
     /// `user:password@`.
     #[error("credentials have no place in a backend's URL")]
     Credentials,
@@ -41,9 +44,7 @@ pub(crate) enum BackendUrlError {
 impl BackendUrlError {
     pub(super) fn hint(self) -> &'static str {
         match self {
-            Self::Form | Self::Scheme | Self::Tls | Self::Port => {
-                "for example `http://127.0.0.1:3000`"
-            }
+            Self::Form | Self::Scheme | Self::Port => "for example `http://127.0.0.1:3000`",
             Self::Credentials => "the client's own credentials are forwarded unchanged",
             Self::Tail => "the path and query of each request are put after it",
         }
@@ -51,18 +52,18 @@ impl BackendUrlError {
 }
 
 impl Backend {
-    /// Parses `http://HOST[:PORT][/PREFIX]`.
+    /// Parses `http://HOST[:PORT][/PREFIX]`, or the same with `https://`.
     pub(crate) fn parse(text: &str) -> Result<Self, BackendUrlError> {
         if text.contains(['?', '#']) {
             return Err(BackendUrlError::Tail);
         }
         let uri: Uri = text.parse().map_err(|_| BackendUrlError::Form)?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(BackendUrlError::Tls),
+        let tls = match uri.scheme_str() {
+            Some("http") => None,
+            Some("https") => Some(Trust::public()),
             Some(_) => return Err(BackendUrlError::Scheme),
             None => return Err(BackendUrlError::Form),
-        }
+        };
         let authority = uri.authority().ok_or(BackendUrlError::Form)?;
         if authority.as_str().contains('@') {
             return Err(BackendUrlError::Credentials);
@@ -70,7 +71,7 @@ impl Backend {
         let host = authority.host();
         // `Uri::port` is silent about a port that is out of range.
         let port = match authority.as_str().strip_prefix(host) {
-            Some("") => 80,
+            Some("") => default_port(tls.is_some()),
             Some(rest) => rest
                 .strip_prefix(':')
                 .and_then(|digits| digits.parse().ok())
@@ -88,7 +89,17 @@ impl Backend {
             port,
             prefix,
             weight: 1,
+            tls,
+            http2: None,
         })
+    }
+
+    /// `http` or `https`.
+    pub(crate) fn scheme(&self) -> &'static str {
+        match self.tls {
+            Some(_) => "https",
+            None => "http",
+        }
     }
 
     /// Host and port as a URL or a `Host` header has them.
@@ -97,12 +108,16 @@ impl Backend {
             true => format!("[{}]", self.host),
             false => self.host.clone(),
         };
-        if self.port == 80 {
+        if self.port == default_port(self.tls.is_some()) {
             host
         } else {
             format!("{host}:{}", self.port)
         }
     }
+}
+
+fn default_port(has_tls: bool) -> u16 {
+    if has_tls { 443 } else { 80 }
 }
 
 #[cfg(test)]
@@ -117,14 +132,22 @@ mod tests {
                 port,
                 prefix: prefix.to_owned(),
                 weight: 1,
+                tls: None,
+                http2: None,
             })
+        };
+        let secured = |port| {
+            let plain = backend("payments", port, "")?;
+            let tls = Some(Trust::public());
+            Ok(Backend { tls, ..plain })
         };
         for (text, expected) in [
             ("http://127.0.0.1:3000", backend("127.0.0.1", 3000, "")),
             ("http://payments", backend("payments", 80, "")),
             ("http://payments:8080/v1/", backend("payments", 8080, "/v1")),
             ("http://[::1]:3000/", backend("::1", 3000, "")),
-            ("https://payments", Err(BackendUrlError::Tls)),
+            ("https://payments", secured(443)),
+            ("https://payments:80", secured(80)),
             ("ftp://payments", Err(BackendUrlError::Scheme)),
             ("payments:8080", Err(BackendUrlError::Form)),
             ("", Err(BackendUrlError::Form)),

@@ -18,6 +18,13 @@ pub(crate) fn refusals(old: &Config, new: &Config) -> Vec<String> {
         ("listen", old.listen != new.listen),
         ("admin.listen", old.admin.listen != new.admin.listen),
         ("store", old.store != new.store),
+        // Another certificate is fine; clients that were promised a secured connection are not given
+        // a plain one, nor the other way round.
+        ("tls", old.tls.is_some() != new.tls.is_some()),
+        (
+            "max_connections",
+            old.max_connections != new.max_connections,
+        ),
     ];
     for (name, _) in held.iter().filter(|(_, changed)| *changed) {
         found.push(format!("`{name}` cannot be changed without a restart"));

@@ -7,10 +7,12 @@
 mod auth;
 mod routes;
 mod top;
+mod traffic;
 
 pub(super) use auth::{API_KEY, AUTH, EXTERNAL, JWT, TRUSTED_HEADER};
 pub(super) use routes::{BACKEND, FINGERPRINT, IDEMPOTENCY, LIMITS, ROUTE};
 pub(super) use top::{ADMIN, REDIS, STORE, TOP, WORKERS};
+pub(super) use traffic::{FORWARDED, TLS};
 
 /// A section: how messages name it, and its fields.
 #[derive(Debug)]
@@ -134,7 +136,7 @@ impl Kind {
 }
 
 /// Every section, the likeliest home of a stray field first.
-pub(super) const ALL: [&Schema; 15] = [
+pub(super) const ALL: [&Schema; 17] = [
     &IDEMPOTENCY,
     &ROUTE,
     &TOP,
@@ -150,6 +152,8 @@ pub(super) const ALL: [&Schema; 15] = [
     &TRUSTED_HEADER,
     &EXTERNAL,
     &API_KEY,
+    &TLS,
+    &FORWARDED,
 ];
 
 /// The section that `field` belongs to.

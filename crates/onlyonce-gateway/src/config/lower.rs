@@ -8,9 +8,10 @@ use onlyonce_store::postgres::Pooler;
 
 use super::{
     AdminConfig, Config, DEFAULT_ADMIN_LISTEN, DEFAULT_BODY_TIMEOUT, DEFAULT_CONNECT_TIMEOUT,
-    DEFAULT_DRAIN_TIMEOUT, DEFAULT_HEADER_TIMEOUT, DEFAULT_LISTEN, DEFAULT_SEND_TIMEOUT,
-    DEFAULT_STORE_FILE, DEFAULT_STORE_TIMEOUT, DEFAULT_TOKEN_ENV, DEFAULT_UPSTREAM_IDLE,
-    MAX_HEADER_BYTES, Route, StoreConfig, Workers, auth,
+    DEFAULT_DRAIN_TIMEOUT, DEFAULT_HEADER_TIMEOUT, DEFAULT_LISTEN, DEFAULT_MAX_CONNECTIONS,
+    DEFAULT_MAX_HEADER_BYTES, DEFAULT_SEND_TIMEOUT, DEFAULT_STORE_FILE, DEFAULT_STORE_TIMEOUT,
+    DEFAULT_TOKEN_ENV, DEFAULT_TUNNEL_IDLE, DEFAULT_UPSTREAM_IDLE, Route, StoreConfig, Workers,
+    auth,
     diagnostics::{Diagnostics, Report, quoted},
     fields::{ADMIN, IDEMPOTENCY, REDIS, STORE, TOP, WORKERS},
     interpolate,
@@ -19,12 +20,17 @@ use super::{
     rules::{self, Ruled, Surroundings},
     section::Section,
     store::StoreUrl,
+    traffic,
     tree::{Node, Span},
     unsupported,
 };
 
 /// What may stand between the gateway and PostgreSQL.
 const POOLERS: [(&str, Pooler); 2] = [("none", Pooler::None), ("transaction", Pooler::Transaction)];
+/// Connections at once: at least one, and no more than a process can have open files.
+const CONNECTIONS: RangeInclusive<usize> = 1..=1_000_000;
+/// The largest head of a request, in bytes: below this browsers fail, above it nobody needs it.
+const HEADER_BYTES: RangeInclusive<usize> = (8 << 10)..=(1 << 20);
 /// A worker that runs more often than this does nothing else.
 const WORKER_INTERVAL: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(86_400);
@@ -46,6 +52,7 @@ pub(super) fn lower(root: Option<Node>, mut report: Report<'_>) -> Result<Config
 fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
     let top = Section::open(&TOP, root, root.at, report);
     let listen = top.address("listen", report).unwrap_or(DEFAULT_LISTEN);
+    let tls = traffic::tls(&top, report);
     let admin = admin(&top, listen, report);
     let (store, store_at) = store(&top, report);
     let auth = auth::read(&top, report);
@@ -57,9 +64,11 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
     let header_timeout = client("header_timeout", DEFAULT_HEADER_TIMEOUT);
     let body_timeout = client("body_timeout", DEFAULT_BODY_TIMEOUT);
     let send_timeout = client("send_timeout", DEFAULT_SEND_TIMEOUT);
+    let tunnel_idle = client("tunnel_idle", DEFAULT_TUNNEL_IDLE);
     let allow_scope_change = top.boolean("allow_scope_change", report).unwrap_or(false);
     let upstream_idle = top.duration("upstream_idle", ANY, report);
     let connect_timeout = top.duration("connect_timeout", SOME, report);
+    let first_byte_timeout = top.duration("first_byte_timeout", SOME, report);
 
     let routes_at = top.node("routes").map_or(top.at, |(_, key_at)| key_at);
     let mut global = Stated::read(top.section("idempotency", &IDEMPOTENCY, report), report);
@@ -99,6 +108,7 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
                 .connect_timeout
                 .or(connect_timeout)
                 .unwrap_or(DEFAULT_CONNECT_TIMEOUT),
+            first_byte_timeout: written.first_byte_timeout.or(first_byte_timeout),
             auth_optional: written.auth_optional,
             policy,
             mode_name,
@@ -106,6 +116,7 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
     });
     Some(Config {
         listen,
+        tls,
         admin,
         store,
         auth,
@@ -115,10 +126,29 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
         header_timeout,
         body_timeout,
         send_timeout,
-        max_header_bytes: MAX_HEADER_BYTES,
+        tunnel_idle,
+        max_connections: top
+            .number("max_connections", CONNECTIONS, report)
+            .unwrap_or(DEFAULT_MAX_CONNECTIONS),
+        max_header_bytes: max_header_bytes(&top, report),
+        forwarded: traffic::forwarded(&top, report),
+        request_id: top.boolean("request_id", report).unwrap_or(true),
         allow_scope_change,
         warnings: Vec::new(),
     })
+}
+
+fn max_header_bytes(top: &Section<'_>, report: &mut Report<'_>) -> usize {
+    let field = "max_header_size";
+    let said = top.size(field, report);
+    let Some(size) = said.and_then(|size| usize::try_from(size).ok()) else {
+        return DEFAULT_MAX_HEADER_BYTES;
+    };
+    if !HEADER_BYTES.contains(&size) {
+        let at = top.place(field).unwrap_or(top.at);
+        report.error(at, format!("`{field}` is from 8KiB to 1MiB"));
+    }
+    size
 }
 
 fn rule(

@@ -11,8 +11,8 @@ use super::{
     options::{ANY, SOME, Stated},
     scalar::{Found, method},
     section::Section,
+    traffic,
     tree::{Node, Span, Value},
-    unsupported,
 };
 
 /// The longest route id, in characters.
@@ -31,6 +31,7 @@ pub(super) struct WrittenRoute<'n> {
     pub(super) backends: Vec<Backend>,
     pub(super) upstream_idle: Option<Duration>,
     pub(super) connect_timeout: Option<Duration>,
+    pub(super) first_byte_timeout: Option<Duration>,
     /// Whether requests without a key need no credential.
     pub(super) auth_optional: bool,
     /// Where that was said.
@@ -95,6 +96,7 @@ fn route<'n>(node: &'n Node, report: &mut Report<'_>) -> WrittenRoute<'n> {
         backends: backends(&section, report),
         upstream_idle: section.duration("upstream_idle", ANY, report),
         connect_timeout: section.duration("connect_timeout", SOME, report),
+        first_byte_timeout: section.duration("first_byte_timeout", SOME, report),
         auth_optional: auth(&section, report),
         auth_at: section.place("auth"),
         stated,
@@ -210,18 +212,13 @@ fn backend(section: &Section<'_>, report: &mut Report<'_>) -> Option<Backend> {
     let weight = section
         .number("weight", 1..=MAX_WEIGHT, report)
         .unwrap_or(1);
+    let http2 = section.boolean("http2", report);
     let found = section.scalar("url", report)?;
-    let scheme = found
-        .text
-        .split_once("://")
-        .map_or("", |(scheme, _)| scheme);
-    if unsupported::value(&BACKEND, "url", scheme) {
-        unsupported::refuse(report, found.at, &format!("a backend with `{scheme}://`"));
-        return None;
-    }
     match Backend::parse(found.text) {
         Ok(backend) => Some(Backend {
             weight: u32::try_from(weight).unwrap_or(1),
+            tls: traffic::trust(section, backend.tls.is_some(), report).ok()?,
+            http2,
             ..backend
         }),
         Err(error) => {

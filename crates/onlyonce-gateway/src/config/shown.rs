@@ -17,6 +17,7 @@ pub(crate) fn shown(config: &Config) -> Value {
     let (admin, store, workers) = (&config.admin, &config.store, &config.workers);
     json!({
         "listen": config.listen.to_string(),
+        "tls": config.tls.as_ref().map(|tls| json!({ "cert": tls.cert, "key": tls.key })),
         "admin": {
             "listen": admin.listen.to_string(),
             "token_env": admin.token_env,
@@ -45,6 +46,14 @@ pub(crate) fn shown(config: &Config) -> Value {
         "header_timeout": go_duration(config.header_timeout),
         "body_timeout": go_duration(config.body_timeout),
         "send_timeout": go_duration(config.send_timeout),
+        "tunnel_idle": go_duration(config.tunnel_idle),
+        "max_connections": config.max_connections,
+        "max_header_size": config.max_header_bytes,
+        "forwarded": {
+            "headers": config.forwarded.headers.name(),
+            "trust": config.forwarded.trust.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        },
+        "request_id": config.request_id,
         "allow_scope_change": config.allow_scope_change,
         "routes": config.routes.iter().map(route).collect::<Vec<_>>(),
     })
@@ -87,8 +96,14 @@ fn auth(auth: &AuthConfig) -> Value {
 fn route(route: &Route) -> Value {
     let methods = route.methods.as_ref();
     let backends = route.backends.iter();
-    let backends =
-        backends.map(|one| json!({ "url": url(one, &one.prefix), "weight": one.weight }));
+    let backends = backends.map(|one| {
+        json!({
+            "url": url(one, &one.prefix),
+            "weight": one.weight,
+            "ca_file": one.tls.as_ref().and_then(|trust| trust.path()),
+            "http2": one.http2,
+        })
+    });
     json!({
         "id": route.id,
         "path": route.path,
@@ -98,6 +113,7 @@ fn route(route: &Route) -> Value {
         "backends": backends.collect::<Vec<_>>(),
         "upstream_idle": go_duration(route.upstream_idle),
         "connect_timeout": go_duration(route.connect_timeout),
+        "first_byte_timeout": route.first_byte_timeout.map(go_duration),
         "auth": if route.auth_optional { "optional" } else { "required" },
         "idempotency": idempotency(&route.policy, route.mode_name),
     })
@@ -189,9 +205,9 @@ fn address(endpoint: &Endpoint) -> Value {
 }
 
 fn url(backend: &Backend, path: &str) -> String {
-    let (host, port) = (&backend.host, backend.port);
+    let (scheme, host, port) = (backend.scheme(), &backend.host, backend.port);
     match host.contains(':') {
-        true => format!("http://[{host}]:{port}{path}"),
-        false => format!("http://{host}:{port}{path}"),
+        true => format!("{scheme}://[{host}]:{port}{path}"),
+        false => format!("{scheme}://{host}:{port}{path}"),
     }
 }

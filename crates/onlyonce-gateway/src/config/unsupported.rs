@@ -1,29 +1,20 @@
 //! What the contract names and this version does not do yet.
 //!
-//! Such a field is refused, never passed over: whoever writes `tls` and gets a gateway that speaks
+//! Such a field is refused, never passed over: whoever writes `encryption_key_env` and gets a store in
 //! plain text has lost more than one whose gateway does not start. Supporting something means taking its
 //! line out of here and giving it a reader.
 
 use super::{
     diagnostics::Report,
-    fields::{BACKEND, EXTERNAL, IDEMPOTENCY, JWT, STORE, Schema, TOP},
+    fields::{IDEMPOTENCY, STORE, Schema},
     tree::Span,
 };
 
 /// Fields, by section.
-const FIELDS: &[(&Schema, &str)] = &[
-    (&TOP, "tls"),
-    (&STORE, "encryption_key_env"),
-    (&STORE, "plain_settle"),
-];
+const FIELDS: &[(&Schema, &str)] = &[(&STORE, "encryption_key_env"), (&STORE, "plain_settle")];
 
 /// Values of fields that are supported otherwise; a URL counts by its scheme.
-const VALUES: &[(&Schema, &str, &str)] = &[
-    (&BACKEND, "url", "https"),
-    (&EXTERNAL, "url", "https"),
-    (&JWT, "jwks_url", "https"),
-    (&IDEMPOTENCY, "reconcile", "{ … }"),
-];
+const VALUES: &[(&Schema, &str, &str)] = &[(&IDEMPOTENCY, "reconcile", "{ … }")];
 
 /// Whether `field` of `section` is still to come.
 pub(super) fn field(section: &Schema, field: &str) -> bool {

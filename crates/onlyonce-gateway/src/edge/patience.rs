@@ -11,9 +11,11 @@ use std::{
 };
 
 use http_body::{Body, Frame, SizeHint};
-use hyper::rt::{Read, ReadBufCursor, Write};
 use onlyonce::BoxError;
-use tokio::time::{Sleep, sleep};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Sleep, sleep},
+};
 
 /// A time that begins when something is first waited for.
 struct Patience {
@@ -108,17 +110,17 @@ impl<T> Unstalled<T> {
     }
 }
 
-impl<T: Read + Unpin> Read for Unstalled<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for Unstalled<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_read(cx, buffer)
     }
 }
 
-impl<T: Write + Unpin> Write for Unstalled<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for Unstalled<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -18,9 +18,8 @@ use std::{
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use rustix::{io::Errno, net::RecvFlags};
-use tokio::net::TcpStream;
 
+use super::transport::{Peer, Transport};
 use onlyonce::{DispatchGuard, GuardFailed};
 use onlyonce_store::failpoint;
 
@@ -53,9 +52,20 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new() -> Arc<Self> {
+    /// Nothing leaves before the first request.
+    pub(super) fn shut() -> Arc<Self> {
+        Self::at(SHUT)
+    }
+
+    /// For a protocol that has something to say between requests as well. While a request is armed,
+    /// whatever leaves counts as a byte of it.
+    pub(super) fn open() -> Arc<Self> {
+        Self::at(OPEN)
+    }
+
+    fn at(stage: u8) -> Arc<Self> {
         Arc::new(Self {
-            stage: AtomicU8::new(SHUT),
+            stage: AtomicU8::new(stage),
             guard: Mutex::new(None),
         })
     }
@@ -100,9 +110,15 @@ impl Wire {
         }
     }
 
-    /// Records how the claimed write ended. A write that failed or would block moved no byte.
-    fn wrote(&self, result: &Poll<io::Result<usize>>) {
-        if matches!(result, Poll::Ready(Ok(count)) if *count > 0) {
+    /// Records how the claimed write ended. A write that would block moved no byte, and neither did
+    /// one that failed on a plain socket; a secured one may have failed on its second try.
+    fn wrote(&self, result: &Poll<io::Result<usize>>, is_secured: bool) {
+        let moved = match result {
+            Poll::Ready(Ok(count)) => *count > 0,
+            Poll::Ready(Err(_)) => is_secured,
+            Poll::Pending => false,
+        };
+        if moved {
             self.stage.store(OPEN, Ordering::Release);
             *self.guard.lock() = None;
         } else {
@@ -111,20 +127,23 @@ impl Wire {
     }
 }
 
-type Socket = TokioIo<TcpStream>;
+type Socket = TokioIo<Transport>;
 
 /// The other half: the socket itself, owned by hyper's connection.
 pub(super) struct WireIo {
     socket: Socket,
     wire: Arc<Wire>,
+    /// Whether the peer may say something between requests.
+    may_speak: bool,
     /// Whether the peer was found present since the current request was armed.
     probed: bool,
 }
 
 impl WireIo {
-    pub(super) fn new(socket: TcpStream, wire: Arc<Wire>) -> Self {
+    pub(super) fn new(transport: Transport, wire: Arc<Wire>) -> Self {
         Self {
-            socket: TokioIo::new(socket),
+            socket: TokioIo::new(transport),
+            may_speak: wire.stage.load(Ordering::Acquire) == OPEN,
             wire,
             probed: false,
         }
@@ -137,14 +156,12 @@ impl WireIo {
     /// under load. Without this question a connection whose end has long arrived would be
     /// written to, and each such write is an outcome that nobody can know.
     fn probe(&mut self) -> Poll<io::Result<()>> {
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        match rustix::net::recv(self.socket.inner(), &mut [0_u8; 1], flags) {
-            Ok(_) => Poll::Ready(Ok(())),
-            Err(Errno::AGAIN | Errno::INTR) => {
+        match self.socket.inner().peer(self.may_speak)? {
+            Peer::Gone => Poll::Ready(Ok(())),
+            Peer::Silent => {
                 self.probed = true;
                 Poll::Pending
             }
-            Err(error) => Poll::Ready(Err(error.into())),
         }
     }
 
@@ -168,7 +185,7 @@ impl WireIo {
         failpoint!("upstream.first_byte.before");
         let result = write(Pin::new(&mut self.socket), cx);
         failpoint!("upstream.first_byte.after");
-        self.wire.wrote(&result);
+        self.wire.wrote(&result, self.socket.inner().is_secured());
         self.probed = false;
         result
     }

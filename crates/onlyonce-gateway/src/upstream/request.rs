@@ -39,6 +39,36 @@ pub(super) fn target(prefix: &str, path: &PathAndQuery) -> Result<Uri, InvalidUr
     PathAndQuery::from_maybe_shared(joined.freeze()).map(Uri::from)
 }
 
+/// HTTP/2 has the host in the target, and no framing headers.
+pub(super) fn into_http2(request: &mut Request<Body>, scheme: &str) {
+    let headers = request.headers_mut();
+    headers.remove(TRANSFER_ENCODING);
+    let host = headers.remove(HOST);
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    let authority = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
+    if authority.is_some() {
+        parts.scheme = scheme.parse().ok();
+        parts.authority = authority;
+    }
+    *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+    *request.version_mut() = Version::HTTP_2;
+}
+
+/// The other way round, for a request that came back unsent; whoever sends it next gives it a target.
+pub(super) fn into_http1(request: &mut Request<Body>) {
+    if *request.version_mut() != Version::HTTP_2 {
+        return;
+    }
+    if let Some(host) = request.uri().authority().and_then(host_value) {
+        request.headers_mut().insert(HOST, host);
+    }
+    if let Some(target) = request.uri().path_and_query().cloned() {
+        *request.uri_mut() = Uri::from(target);
+    }
+    *request.version_mut() = Version::HTTP_11;
+    frame(request);
+}
+
 fn host_value(authority: &Authority) -> Option<HeaderValue> {
     let host = authority.as_str();
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);

@@ -42,7 +42,7 @@ pub(super) fn receive(
 ) -> Response<UpstreamBody> {
     let (mut head, incoming) = response.into_parts();
     // An HTTP/1.0 peer is not asked twice: hyper would speak HTTP/1.0 to it from now on.
-    let reusable = head.version == Version::HTTP_11
+    let reusable = head.version != Version::HTTP_10
         && head.status != StatusCode::SWITCHING_PROTOCOLS
         && !announces_close(&head.headers);
     if head.headers.contains_key(TRANSFER_ENCODING) {

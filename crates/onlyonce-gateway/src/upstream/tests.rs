@@ -18,6 +18,7 @@ use super::{Backend, Upstream, UpstreamBody, UpstreamError, UpstreamOptions};
 use onlyonce::Body;
 
 mod answers;
+mod http2;
 mod proof;
 mod requests;
 mod reuse;
@@ -42,6 +43,8 @@ impl Server {
             port,
             prefix: String::new(),
             weight: 1,
+            tls: None,
+            http2: None,
         }
     }
 

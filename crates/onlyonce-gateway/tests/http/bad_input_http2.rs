@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::bad_input::Siege;
-use crate::harness::{Gateway, Request, Script, Upstream, eventually, ms, within};
+use crate::harness::{Gateway, Request, Script, Setup, Upstream, eventually, ms, within};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const DATA: u8 = 0;
@@ -243,4 +243,76 @@ async fn frames_that_ask_for_answers() {
         }
     }
     siege.left_nothing().await;
+}
+
+/// Goal: a peer that opens no window holds no answers, and loses only those.
+///
+/// Method: 32 replays of 1 MB asked for with a window of zero, over a connection whose pings are
+/// answered; then one with a window.
+/// Evidence: each stream is reset within `send_timeout`; memory is bounded; the last answer comes whole,
+/// over the same connection.
+#[tokio::test]
+async fn a_window_that_stays_shut() {
+    const SIZE: usize = 1_000_000;
+    const STREAMS: u32 = 32;
+    const INITIAL_WINDOW: u16 = 4;
+    const WINDOW_UPDATE: u8 = 8;
+    const PAY: &[u8] = br#"{"amount":1000,"currency":"EUR"}"#;
+    let upstream = Upstream::start();
+    let gateway = Setup::with("")
+        .top("send_timeout: 1s")
+        .start(&upstream)
+        .await;
+    upstream.next(Script::created().body(vec![b'x'; SIZE]));
+    gateway.send(&Request::pay("large")).await.expect(201);
+    let siege = Siege::lay(&gateway, &upstream).await;
+    let mut socket = TcpStream::connect(gateway.data()).await.unwrap();
+    let shut = [&INITIAL_WINDOW.to_be_bytes()[..], &[0; 4]].concat();
+    let mut said = [PREFACE, &frame(SETTINGS, 0, 0, &shut)].concat();
+    let ask = |stream| {
+        let head = frame(HEADERS, END_HEADERS, stream, &payment("large", PAY.len()));
+        [head, frame(DATA, END_STREAM, stream, PAY)].concat()
+    };
+    for number in 0..STREAMS {
+        said.extend(ask(2 * number + 1));
+    }
+    socket.write_all(&said).await.unwrap();
+    let (mut resets, mut received, mut peak) = (0, 0, 0);
+    within("every stream to be reset, and one to be answered", async {
+        while received < SIZE {
+            let mut head = [0; 9];
+            socket.read_exact(&mut head).await.unwrap();
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; length as usize];
+            socket.read_exact(&mut payload).await.unwrap();
+            match (head[3], head[4]) {
+                (PING, 0) => socket
+                    .write_all(&frame(PING, 1, 0, &payload))
+                    .await
+                    .unwrap(),
+                (SETTINGS, 0) => socket.write_all(&frame(SETTINGS, 1, 0, &[])).await.unwrap(),
+                (DATA, _) => received += payload.len(),
+                (RST_STREAM, _) => {
+                    resets += 1;
+                    peak = siege.growth_kib().max(peak);
+                    if resets == STREAMS {
+                        let open = u32::try_from(SIZE).unwrap().to_be_bytes();
+                        let more = [&INITIAL_WINDOW.to_be_bytes()[..], &open].concat();
+                        let last = 2 * STREAMS + 1;
+                        let bytes = [
+                            frame(SETTINGS, 0, 0, &more),
+                            frame(WINDOW_UPDATE, 0, 0, &open),
+                            ask(last),
+                        ];
+                        socket.write_all(&bytes.concat()).await.unwrap();
+                    }
+                }
+                _ => {}
+            }
+        }
+    })
+    .await;
+    assert_eq!((resets, received), (STREAMS, SIZE));
+    println!("{STREAMS} shut windows: memory grew by {peak} KiB");
+    assert_eq!(upstream.executions_of("large"), 1);
 }

@@ -9,6 +9,7 @@ pub(crate) mod gateway;
 pub(crate) mod mount;
 pub(crate) mod process;
 pub(crate) mod script;
+pub(crate) mod secure;
 pub(crate) mod server;
 pub(crate) mod upstream;
 pub(crate) mod wire;

@@ -4,7 +4,7 @@
 //! everything right except for what it is told, and against the gateway in each dialect. Evidence:
 //! the verdicts in `--json` and the exit code.
 
-mod front;
+pub(crate) mod front;
 mod stub;
 
 use std::{path::PathBuf, process::Stdio, time::Duration};

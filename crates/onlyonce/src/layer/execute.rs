@@ -1,6 +1,14 @@
 //! One execution, from the reservation to the durable answer. The client's connection only watches.
 
-use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -32,10 +40,11 @@ use super::{
 use crate::{
     at_once::{at_once, in_time},
     body::{Body, BoxError},
-    engine::{Attempt, Began, Ended, Kept, Replay},
+    engine::{Attempt, Ended, Kept, Replay},
     problem::Problem,
-    seam::{GuardFailed, Outcome, find_not_sent},
-    stats::Event,
+    seam::{FirstByteWithin, GuardFailed, Outcome, find_not_sent},
+    stats::{Event, Stage},
+    trace::Followed,
 };
 
 /// Pieces of a long answer that wait for a slow client.
@@ -69,6 +78,7 @@ enum Finished {
 struct Client {
     tell: Option<oneshot::Sender<Told>>,
     key: HeaderValue,
+    followed: Followed,
 }
 
 impl Client {
@@ -88,7 +98,7 @@ pub(super) async fn execute<S, R>(
     attempt: Attempt,
     inner: S,
     mut request: Request<Body>,
-    key: HeaderValue,
+    (key, followed): (HeaderValue, Followed),
     tell: oneshot::Sender<Told>,
 ) where
     S: Service<Request<Body>, Response = Response<R>> + Send + 'static,
@@ -97,33 +107,62 @@ pub(super) async fn execute<S, R>(
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    shared.stats.count(match attempt.began_as() {
-        Began::New => Event::Created,
-        Began::Again => Event::Retried,
-        Began::AfterExpiry => Event::ExecutedAfterExpiry,
-    });
+    followed.executes(&attempt);
     let mut client = Client {
         tell: Some(tell),
         key,
+        followed,
     };
     let started = Instant::now();
     let guard = attempt.guard();
+    let first_byte = request.extensions_mut().remove::<FirstByteWithin>();
+    let progress = Progress::new(first_byte);
     request.extensions_mut().insert(guard.clone());
     let finished = if guard.check().is_err() {
         Finished::NotSent(LastError::GuardFailed)
     } else {
-        let work = AssertUnwindSafe(run(inner, request, shared.policy.max_body_size));
+        let timed = client.followed.timed(Stage::Upstream);
+        timed.tell_upstream(request.headers_mut());
+        let work = AssertUnwindSafe(run(inner, request, shared.policy.max_body_size, &progress));
         tokio::select! {
             biased;
             finished = work.catch_unwind() => finished.unwrap_or(Finished::Panicked),
-            () = watch(&shared, &attempt, &mut client, started) => Finished::Never,
+            () = watch(&shared, &attempt, &mut client, started, &progress) => Finished::Never,
         }
     };
     failpoint!("layer.executed");
     finish(&shared, &attempt, &mut client, finished, started).await;
 }
 
-async fn run<S, R>(mut inner: S, request: Request<Body>, limit: u64) -> Finished
+/// How far the answer has come.
+struct Progress {
+    first_byte_within: Option<Duration>,
+    has_begun: AtomicBool,
+}
+
+impl Progress {
+    fn new(first_byte: Option<FirstByteWithin>) -> Self {
+        Self {
+            first_byte_within: first_byte.map(|FirstByteWithin(limit)| limit),
+            has_begun: AtomicBool::new(false),
+        }
+    }
+
+    /// How long the client waits, as it looks now.
+    fn timeout(&self, whole: Duration) -> Duration {
+        match self.first_byte_within {
+            Some(first) if !self.has_begun.load(Ordering::Relaxed) => first.min(whole),
+            _ => whole,
+        }
+    }
+}
+
+async fn run<S, R>(
+    mut inner: S,
+    request: Request<Body>,
+    limit: u64,
+    progress: &Progress,
+) -> Finished
 where
     S: Service<Request<Body>, Response = Response<R>>,
     S::Error: Into<BoxError>,
@@ -139,6 +178,7 @@ where
         Ok(response) => response,
         Err(error) => return failed(&*error.into()),
     };
+    progress.has_begun.store(true, Ordering::Relaxed);
     let (parts, body) = response.into_parts();
     let body = Body::stream(body);
     if is_unkeepable(&parts, limit) {
@@ -177,20 +217,30 @@ fn after(from: Instant, duration: Duration) -> Instant {
 
 /// Shows signs of life, tells the client when it takes too long, and ends when it takes far too
 /// long.
-async fn watch(shared: &Shared, attempt: &Attempt, client: &mut Client, started: Instant) {
+async fn watch(
+    shared: &Shared,
+    attempt: &Attempt,
+    client: &mut Client,
+    started: Instant,
+    progress: &Progress,
+) {
     let policy = &shared.policy;
     let beat = policy.lease / BEATS_PER_LEASE;
     let end = after(started, policy.max_execution);
-    let timeout = after(started, policy.timeout);
+    // Later, once the answer has begun.
+    let timeout = || after(started, progress.timeout(policy.timeout));
     let mut next_beat = after(started, beat);
     loop {
-        tokio::time::sleep_until(next_beat.min(timeout).min(end)).await;
+        tokio::time::sleep_until(next_beat.min(timeout()).min(end)).await;
         let now = Instant::now();
         if now >= end {
             return;
         }
-        if now >= timeout {
+        if now >= timeout() {
             break;
+        }
+        if now < next_beat {
+            continue;
         }
         if !attempt.renew().await {
             attempt.close();
@@ -199,8 +249,10 @@ async fn watch(shared: &Shared, attempt: &Attempt, client: &mut Client, started:
         }
         next_beat = after(Instant::now(), beat);
     }
-    tokio::time::sleep_until(timeout.min(end)).await;
-    if Instant::now() >= timeout {
+    while Instant::now() < timeout().min(end) {
+        tokio::time::sleep_until(timeout().min(end)).await;
+    }
+    if Instant::now() >= timeout() {
         // An inner service that has not sent anything by now must not do so under a key that others
         // may settle.
         attempt.close();
@@ -365,6 +417,7 @@ fn other_answer(ended: &Ended, settlement: &Settlement) -> Option<Replay> {
         response: response.clone(),
         expires_at: record.times.expires_at,
         generation: record.generation,
+        attempt: record.fence.0,
     })
 }
 
@@ -409,7 +462,8 @@ async fn end_without(
     started: Instant,
 ) {
     let told = problem.response(&shared.policy);
-    let settle = settle_within(shared, attempt, &settlement, started);
+    let followed = client.followed.clone();
+    let settle = settle_within(shared, attempt, &followed, &settlement, started);
     let mut settle = std::pin::pin!(settle);
     tokio::select! {
         biased;
@@ -437,7 +491,8 @@ async fn settle(
     settlement: &Settlement,
     started: Instant,
 ) -> Option<Ended> {
-    let settle = settle_within(shared, attempt, settlement, started);
+    let followed = client.followed.clone();
+    let settle = settle_within(shared, attempt, &followed, settlement, started);
     let mut settle = std::pin::pin!(settle);
     let ended = match in_time(shared.policy.completion_grace, settle.as_mut()).await {
         Some(ended) => ended,
@@ -480,10 +535,12 @@ async fn spooled(
 async fn settle_within(
     shared: &Shared,
     attempt: &Attempt,
+    followed: &Followed,
     settlement: &Settlement,
     started: Instant,
 ) -> Option<Ended> {
     let policy = &shared.policy;
+    let timed = followed.timed(Stage::Complete);
     let mut settle = std::pin::pin!(attempt.settle(settlement));
     let ended = match at_once(settle.as_mut()).await {
         Some(ended) => Some(ended),
@@ -494,6 +551,10 @@ async fn settle_within(
             tokio::time::timeout_at(end, settle).await.ok()
         }
     };
+    drop(timed);
+    if let Some(record) = ended.as_ref().and_then(record_of) {
+        followed.left(record);
+    }
     if attempt.release_was_wrong() {
         shared.stats.count(Event::ReleaseWasWrong);
     }

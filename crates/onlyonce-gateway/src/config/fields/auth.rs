@@ -58,7 +58,13 @@ pub(in crate::config) const JWT: Schema = Schema {
             "jwks_url",
             Url,
             "",
-            "the address of one; `http://` only in this version",
+            "the address of one, `http://` or `https://`",
+        ),
+        field(
+            "ca_file",
+            File,
+            "the public authorities",
+            "with `https://`: the authorities that the certificate of `jwks_url` may come from",
         ),
         field(
             "secret_env",
@@ -125,7 +131,13 @@ pub(in crate::config) const EXTERNAL: Schema = Schema {
             "url",
             Url,
             "required",
-            "what is asked; `http://` only in this version",
+            "what is asked, `http://` or `https://`",
+        ),
+        field(
+            "ca_file",
+            File,
+            "the public authorities",
+            "with `https://`: the authorities that its certificate may come from",
         ),
         field(
             "client_id_header",

@@ -38,6 +38,7 @@ pub(in crate::config) const ROUTE: Schema = Schema {
         ),
         field("upstream_idle", Duration, "as the top level", ""),
         field("connect_timeout", Duration, "as the top level", ""),
+        field("first_byte_timeout", Duration, "as the top level", ""),
         field(
             "limits",
             Section(&LIMITS),
@@ -73,7 +74,20 @@ pub(in crate::config) const BACKEND: Schema = Schema {
             "url",
             Url,
             "required",
-            "`http://HOST[:PORT][/PREFIX]`; the prefix is put before every path",
+            "`http://` or `https://`, `HOST[:PORT][/PREFIX]`; the prefix is put before every path",
+        ),
+        field(
+            "ca_file",
+            File,
+            "the public authorities",
+            "with `https://`: the authorities in PEM form that its certificate may come from, \
+             instead of the public ones. Certificates are always checked",
+        ),
+        field(
+            "http2",
+            Boolean,
+            "by ALPN with `https://`, else `false`",
+            "`true`: HTTP/2 only, in plain text with prior knowledge. `false`: HTTP/1.1 only",
         ),
         field(
             "weight",

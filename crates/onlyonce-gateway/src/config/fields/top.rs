@@ -1,6 +1,6 @@
 //! The top level and its smaller sections.
 
-use super::{AUTH, IDEMPOTENCY, LIMITS, ROUTE};
+use super::{AUTH, FORWARDED, IDEMPOTENCY, LIMITS, ROUTE, TLS};
 use super::{Kind::*, Schema, field, not_yet};
 
 pub(in crate::config) const TOP: Schema = Schema {
@@ -10,9 +10,15 @@ pub(in crate::config) const TOP: Schema = Schema {
             "listen",
             Address,
             "`127.0.0.1:8080`",
-            "where requests are taken: HTTP/1.1, and HTTP/2 with prior knowledge",
+            "where requests are taken: HTTP/1.1, and HTTP/2 by ALPN with `tls` or with prior \
+             knowledge without it",
         ),
-        not_yet("tls"),
+        field(
+            "tls",
+            Section(&TLS),
+            "none",
+            "[a certificate](#tls) for `listen`; without it requests come in plain text",
+        ),
         field("admin", Section(&ADMIN), "", "the [admin API](#admin)"),
         field(
             "store",
@@ -69,6 +75,13 @@ pub(in crate::config) const TOP: Schema = Schema {
             "name resolution and connecting, for each backend that is tried",
         ),
         field(
+            "first_byte_timeout",
+            Duration,
+            "as `timeout`",
+            "how long the first byte of an answer may take; a key whose answer has not begun \
+             by then is `unknown`, and its backend is read on as after `timeout`",
+        ),
+        field(
             "drain_timeout",
             Duration,
             "`30s`",
@@ -92,6 +105,38 @@ pub(in crate::config) const TOP: Schema = Schema {
             Duration,
             "`30s`",
             "a client that takes nothing of its answer for this long is disconnected",
+        ),
+        field(
+            "tunnel_idle",
+            Duration,
+            "`10m`",
+            "an upgraded connection, a WebSocket for instance, on which nothing goes either way \
+             for this long is closed",
+        ),
+        field(
+            "max_connections",
+            Number,
+            "`10000`",
+            "connections of clients at once, upgraded ones included; further ones wait to be \
+             accepted",
+        ),
+        field(
+            "max_header_size",
+            Size,
+            "`64KiB`",
+            "the largest head of a request, 8 KiB to 1 MiB",
+        ),
+        field(
+            "forwarded",
+            Section(&FORWARDED),
+            "",
+            "[what backends are told](#forwarded) about where a request came from",
+        ),
+        field(
+            "request_id",
+            Boolean,
+            "`true`",
+            "give a request that brings no `X-Request-Id` one on its way to the backend",
         ),
         field(
             "allow_scope_change",

@@ -231,15 +231,6 @@ const OPTIONS: &[(&str, &str)] = &[
 /// What is still to come, by the text that stands before a good route.
 const UNSUPPORTED: &[(&str, &str)] = &[
     (
-        "auth: { jwt: { jwks_url: \"https://id/keys\" } }",
-        "1:26: `jwks_url` with `https://`",
-    ),
-    (
-        "auth: { external: { url: \"https://id\", client_id_header: X-C } }",
-        "1:26: `url` with `https://`",
-    ),
-    ("tls: { cert: a, key: b }", "1:1: `tls`"),
-    (
         "store: { encryption_key_env: K }",
         "1:10: `encryption_key_env`",
     ),
@@ -308,8 +299,27 @@ const ROUTES: &[(&str, &[&str])] = &[
         &["1:46: a backend is a URL with scheme and host: `u`"],
     ),
     (
-        "routes: [{ id: a, path: /, backends: [{ url: \"https://u\" }] }]",
-        &["1:46: a backend with `https://` is not supported by this version yet"],
+        "routes: [{ id: a, path: /, backends: [{ url: \"https://u\", ca_file: /no }] }]",
+        &["1:68: `/no` cannot be read: No such file or directory (os error 2)"],
+    ),
+    (
+        "routes: [{ id: a, path: /, backends: [{ url: \"http://u\", ca_file: a }] }]",
+        &["1:67: `ca_file` has no meaning without `https://`"],
+    ),
+    (
+        "tls: { cert: /no, key: /no }\nroutes: [{ id: a, path: /, backends: [{ url: http://u }] }]",
+        &["1:14: `/no` cannot be read: No such file or directory (os error 2)"],
+    ),
+    (
+        "tls: { cert: a }\nroutes: [{ id: a, path: /, backends: [{ url: http://u }] }]",
+        &["1:6: `tls` without `key`"],
+    ),
+    (
+        "max_header_size: 1KiB\nroutes: [{ id: a, path: /, backends: [{ url: http://u }] }]",
+        &[
+            "1:18: `max_header_size` is from 8KiB to 1MiB",
+            "2:1: no route is protected: every request passes through unrecorded",
+        ],
     ),
     (
         "routes: [{ id: a, path: /, backends: [{ url: http://u, weight: 0 }] }]",

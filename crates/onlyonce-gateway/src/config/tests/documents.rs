@@ -45,6 +45,12 @@ fn every_example_is_good() {
     }
 }
 
+/// A folder with a certificate.
+fn certificates() -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/http/verify/tls");
+    folder.display().to_string()
+}
+
 /// The YAML blocks of the pages, those without routes with one.
 fn blocks() -> Vec<String> {
     let route = "\nroutes: [{ id: r, path: /, backends: [{ url: \"http://127.0.0.1:1\" }] }]\n";
@@ -53,6 +59,8 @@ fn blocks() -> Vec<String> {
         let text = fs::read_to_string(page).unwrap();
         for block in text.split("\n```yaml\n").skip(1) {
             let (block, _) = block.split_once("\n```").unwrap();
+            // Certificates are read when the file is.
+            let block = block.replace("/etc/onlyonce/tls", &certificates());
             let routes = if block.contains("routes:") { "" } else { route };
             found.push(format!("{block}{routes}"));
         }

@@ -9,6 +9,7 @@ use super::*;
 use crate::upstream::{
     CONNECT_TIMEOUT, Unreached,
     io::{Verdict, Wire, WireIo},
+    transport::Transport,
 };
 use onlyonce::{DispatchGuard, GuardFailed, NotSent};
 
@@ -52,6 +53,8 @@ async fn a_name_that_does_not_resolve_is_not_sent() {
         port: 1,
         prefix: String::new(),
         weight: 1,
+        tls: None,
+        http2: None,
     };
     let upstream = Upstream::new(UpstreamOptions::new(vec![backend]));
     let error = call(&upstream, post(""))
@@ -177,7 +180,7 @@ async fn another_backend_is_tried_when_the_first_refuses() {
         }
     };
     join(requests, serve).await;
-    assert!(upstream.0.nodes[0].is_ejected() && !upstream.0.nodes[1].is_ejected());
+    assert!(!upstream.0.nodes[0].may_be_tried() && upstream.0.nodes[1].may_be_tried());
     assert_eq!(
         upstream.0.next(0, &[]),
         Some(1),
@@ -205,8 +208,11 @@ async fn the_verdict_unsent_shuts_the_socket() {
     let server = Server::start().await;
     let address = server.0.local_addr().expect("a bound listener");
     let (client, peer) = join(TcpStream::connect(address), server.accept()).await;
-    let wire = Wire::new();
-    let mut socket = WireIo::new(client.expect("a connection"), wire.clone());
+    let wire = Wire::shut();
+    let mut socket = WireIo::new(
+        Transport::Plain(client.expect("a connection")),
+        wire.clone(),
+    );
     let mut write = async |bytes: &[u8]| {
         std::future::poll_fn(|cx| {
             hyper::rt::Write::poll_write(std::pin::Pin::new(&mut socket), cx, bytes)

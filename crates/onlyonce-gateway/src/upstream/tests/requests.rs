@@ -153,6 +153,8 @@ fn turns_follow_the_weights() {
         port: 1,
         prefix: String::new(),
         weight,
+        tls: None,
+        http2: None,
     };
     assert_eq!(*turns(&[backend(3), backend(1)]), [0, 1, 0, 0]);
     assert_eq!(*turns(&[backend(1), backend(1)]), [0, 1]);

@@ -108,6 +108,21 @@ impl Request {
         wire
     }
 
+    /// The request as hyper's client takes it: with a whole address for HTTP/2, without one else.
+    pub(crate) fn to_http(&self, is_http2: bool) -> http::Request<Full<Bytes>> {
+        let host = if is_http2 { "http://api.test" } else { "" };
+        let mut wanted = http::Request::builder()
+            .method(self.method.as_str())
+            .uri(format!("{host}{}", self.target));
+        for (name, value) in &self.headers {
+            if !is_http2 || name != "Host" {
+                wanted = wanted.header(name.as_str(), value.as_slice());
+            }
+        }
+        let body = Full::new(Bytes::from(self.body.clone().unwrap_or_default()));
+        wanted.body(body).expect("a request that can be carried")
+    }
+
     pub(crate) fn bytes(&self) -> Vec<u8> {
         [self.head_bytes(), self.body_bytes()].concat()
     }
@@ -300,18 +315,12 @@ impl Http2 {
     }
 
     pub(crate) async fn send(&mut self, request: &Request) -> Response {
-        let uri = format!("http://api.test{}", request.target);
-        let mut wanted = http::Request::builder()
-            .method(request.method.as_str())
-            .uri(uri);
-        for (name, value) in request.headers.iter().filter(|(name, _)| name != "Host") {
-            wanted = wanted.header(name.as_str(), value.as_slice());
-        }
-        let body = Full::new(Bytes::from(request.body.clone().unwrap_or_default()));
-        let wanted = wanted.body(body).expect("a request that HTTP/2 can carry");
-        let answer = within("an HTTP/2 answer", self.0.send_request(wanted))
-            .await
-            .expect("answered");
+        let answer = within(
+            "an HTTP/2 answer",
+            self.0.send_request(request.to_http(true)),
+        )
+        .await
+        .expect("answered");
         let (parts, body) = answer.into_parts();
         let body = within("an HTTP/2 body", body.collect())
             .await
@@ -327,7 +336,7 @@ impl Http2 {
     }
 }
 
-fn headers(map: &http::HeaderMap) -> Headers {
+pub(crate) fn headers(map: &http::HeaderMap) -> Headers {
     let lossy = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     Headers(
         map.iter()

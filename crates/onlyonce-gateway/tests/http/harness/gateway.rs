@@ -28,6 +28,7 @@ pub(crate) struct Setup {
     store_options: String,
     idempotency: String,
     path: String,
+    backends: Option<String>,
     route: String,
     admin: String,
     workers: String,
@@ -46,6 +47,7 @@ impl Setup {
             store_options: String::new(),
             idempotency: idempotency.to_owned(),
             path: "/".to_owned(),
+            backends: None,
             route: String::new(),
             admin: String::new(),
             // Loops run often, so that what they do is seen within a test's patience.
@@ -90,6 +92,12 @@ impl Setup {
     /// A line for the one route, `timeout: 1s` for instance.
     pub(crate) fn route(mut self, line: &str) -> Self {
         self.route.push_str(&format!("    {line}\n"));
+        self
+    }
+
+    /// Other backends for the one route than the upstream it is started before.
+    pub(crate) fn replacing_backends(mut self, line: &str) -> Self {
+        self.backends = Some(line.to_owned());
         self
     }
 
@@ -143,7 +151,11 @@ impl Setup {
              workers: {{ {workers} }}\n\
              {top}\
              idempotency: {{ enabled: true{comma}{options} }}\n\
-             routes:\n  - id: r\n    path: {path}\n    backends: [{{ url: \"{upstream}\" }}]\n{route}",
+             routes:\n  - id: r\n    path: {path}\n    {backends}\n{route}",
+            backends = self
+                .backends
+                .clone()
+                .unwrap_or_else(|| format!("backends: [{{ url: \"{upstream}\" }}]")),
             workers = self.workers,
             top = self.top,
             options = self.idempotency,

@@ -17,7 +17,7 @@ use tokio_rustls::{
 };
 
 /// The running front; it stops when dropped.
-pub(super) struct Front {
+pub(crate) struct Front {
     address: SocketAddr,
     serving: JoinHandle<()>,
 }
@@ -29,7 +29,7 @@ impl Drop for Front {
 }
 
 impl Front {
-    pub(super) async fn start(behind: SocketAddr) -> Self {
+    pub(crate) async fn start(behind: SocketAddr) -> Self {
         let acceptor = TlsAcceptor::from(Arc::new(config()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -42,7 +42,7 @@ impl Front {
         Self { address, serving }
     }
 
-    pub(super) fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("https://localhost:{}{path}", self.address.port())
     }
 }

@@ -1,0 +1,84 @@
+//! A name for each request, so that the logs of a client, of this gateway and of a backend can be laid
+//! side by side.
+//!
+//! It says nothing about keys: two attempts of one operation are two requests.
+
+use std::sync::{
+    LazyLock,
+    atomic::{AtomicU64, Ordering},
+};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+/// The header that carries it.
+pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The longest one that is taken over from a client, in bytes.
+const MAX_BYTES: usize = 128;
+
+/// The name of a request, as a request extension.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestId(pub(crate) HeaderValue);
+
+impl RequestId {
+    /// The client's, where it is one plain word of bearable length; else a new one.
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        let mut values = headers.get_all(&X_REQUEST_ID).iter();
+        let only = values.next().filter(|_| values.next().is_none());
+        Self(match only.filter(|value| is_plain(value)) {
+            Some(value) => value.clone(),
+            None => fresh(),
+        })
+    }
+
+    /// As it may stand in a log: not where it holds the key as well.
+    pub(super) fn shown(&self, key: Option<&HeaderValue>) -> &str {
+        if key == Some(&self.0) {
+            return "(the key)";
+        }
+        self.0.to_str().unwrap_or_default()
+    }
+}
+
+fn is_plain(value: &HeaderValue) -> bool {
+    (1..=MAX_BYTES).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
+}
+
+/// Unlike any other: a number of this process, and a count.
+fn fresh() -> HeaderValue {
+    static PROCESS: LazyLock<u64> = LazyLock::new(|| {
+        let mut bytes = [0; 8];
+        aws_lc_rs::rand::fill(&mut bytes)
+            .expect("the system's random source does not fail on Linux");
+        u64::from_ne_bytes(bytes)
+    });
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let text = format!(
+        "{:016x}{:016x}",
+        *PROCESS,
+        COUNT.fetch_add(1, Ordering::Relaxed)
+    );
+    HeaderValue::try_from(text).expect("hex digits make a header value")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_good_one_is_kept_and_a_bad_one_replaced() {
+        let of = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(X_REQUEST_ID, HeaderValue::from_str(value).unwrap());
+            }
+            RequestId::of(&headers).0.to_str().unwrap().to_owned()
+        };
+        assert_eq!(of(&["abc-1"]), "abc-1");
+        let long = "x".repeat(MAX_BYTES + 1);
+        for bad in [&[][..], &[""], &["two words"], &["a", "b"], &[&long]] {
+            let made = of(bad);
+            assert_eq!(made.len(), 32, "{bad:?}");
+            assert_ne!(made, of(bad));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Upgraded connections: once a backend has agreed to another protocol, bytes go both ways until one
+//! side ends, or both have been silent for too long.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{HeaderValue, Request, Response, header};
+use hyper::{
+    body::Incoming,
+    upgrade::{OnUpgrade, Upgraded},
+};
+use hyper_util::rt::TokioIo;
+use onlyonce::Body;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
+    time::Instant,
+};
+
+use crate::edge::{Seat, Upgrade};
+
+/// What is taken from one side before it goes to the other, in bytes.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// The client's half of a tunnel that may come about.
+pub(super) struct Tunnel {
+    protocol: HeaderValue,
+    client: OnUpgrade,
+    seat: Option<Seat>,
+}
+
+impl Tunnel {
+    /// The one that `request` asks for.
+    pub(super) fn asked_for(request: &mut Request<Body>) -> Option<Self> {
+        let Upgrade(protocol) = request.extensions_mut().remove()?;
+        Some(Self {
+            protocol,
+            client: hyper::upgrade::on(&mut *request),
+            seat: request.extensions_mut().remove(),
+        })
+    }
+
+    /// Asks the backend for it, after the headers of the client's own connection are gone.
+    pub(super) fn ask(&self, request: &mut Request<Body>) {
+        let upgrade = HeaderValue::from_static("upgrade");
+        request.headers_mut().insert(header::CONNECTION, upgrade);
+        request
+            .headers_mut()
+            .insert(header::UPGRADE, self.protocol.clone());
+    }
+
+    /// Opens it, after the backend has agreed; returns what the client is told of the protocol.
+    pub(super) fn open(self, response: &mut Response<Incoming>, idle: Duration) -> HeaderValue {
+        let protocol = response.headers().get(header::UPGRADE).cloned();
+        let backend = hyper::upgrade::on(response);
+        let (client, seat) = (self.client, self.seat);
+        tokio::spawn(async move {
+            let _seat = seat;
+            let Ok((client, backend)) = tokio::try_join!(client, backend) else {
+                return;
+            };
+            if let Err(error) = join(client, backend, idle).await {
+                tracing::debug!(%error, "a tunnel ended");
+            }
+        });
+        protocol.unwrap_or(self.protocol)
+    }
+}
+
+/// When something last went either way, in milliseconds since it began.
+struct Alive {
+    began: Instant,
+    last: AtomicU64,
+}
+
+impl Alive {
+    fn note(&self) {
+        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(now, Ordering::Relaxed);
+    }
+
+    /// Resolves when nothing has gone either way for `idle`.
+    async fn silent(&self, idle: Duration) {
+        loop {
+            let end = Duration::from_millis(self.last.load(Ordering::Relaxed)) + idle;
+            if self.began.elapsed() >= end {
+                return;
+            }
+            tokio::time::sleep_until(self.began + end).await;
+        }
+    }
+}
+
+async fn join(client: Upgraded, backend: Upgraded, idle: Duration) -> io::Result<()> {
+    let alive = Arc::new(Alive {
+        began: Instant::now(),
+        last: AtomicU64::new(0),
+    });
+    let (from_client, to_client) = split(TokioIo::new(client));
+    let (from_backend, to_backend) = split(TokioIo::new(backend));
+    let both = async {
+        tokio::try_join!(
+            copy(from_client, to_backend, &alive),
+            copy(from_backend, to_client, &alive)
+        )
+    };
+    tokio::select! {
+        ended = both => ended.map(|_| ()),
+        () = alive.silent(idle) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+async fn copy<R, W>(mut from: R, mut to: W, alive: &Alive) -> io::Result<()>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let count = from.read(&mut buffer).await?;
+        if count == 0 {
+            return to.shutdown().await;
+        }
+        alive.note();
+        to.write_all(&buffer[..count]).await?;
+        to.flush().await?;
+        alive.note();
+    }
+}
