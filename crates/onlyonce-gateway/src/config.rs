@@ -27,7 +27,6 @@ mod store;
 mod traffic;
 mod tree;
 pub(crate) mod units;
-mod unsupported;
 
 use std::{
     fs, io,
@@ -162,6 +161,10 @@ pub(crate) struct StoreConfig {
     pub plain_settle: bool,
     /// What stands between the gateway and a PostgreSQL server.
     pub pooler: Pooler,
+    /// The Redis in front of a SQL store.
+    pub cache: Option<StoreUrl>,
+    /// Whether a Redis server may throw records away when its memory is full.
+    pub allow_eviction: bool,
     /// Where results are kept that a shared store cannot take in time.
     pub spool_dir: Option<PathBuf>,
 }

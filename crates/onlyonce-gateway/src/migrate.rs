@@ -8,6 +8,7 @@ use onlyonce_store::{
     clock::StoreClock,
     mysql::{self, MySqlOptions},
     postgres::{self, PostgresOptions},
+    redis::{self, RedisOptions, RedisStore},
     sqlite::SqliteStore,
 };
 
@@ -16,7 +17,7 @@ use crate::config::StoreUrl;
 /// What `migrate` takes.
 #[derive(Args)]
 pub(crate) struct MigrateArgs {
-    /// The store: sqlite:FILE, postgres://… or mysql://…
+    /// The store: sqlite:FILE, postgres://…, mysql://… or redis://…
     #[arg(long, value_name = "URL")]
     store: String,
     /// Print the SQL that creates the schema, and change nothing
@@ -51,11 +52,17 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
             bail!("a SQLite store makes its own schema; there is nothing to print")
         }
         (StoreUrl::Memory, _) => bail!("a store in memory has no schema"),
-        (StoreUrl::Redis(_), _) => {
-            bail!(
-                "{} stores are not supported by this version yet",
-                url.scheme()
-            )
+        (StoreUrl::Redis(address), false) => {
+            RedisStore::open(address, &RedisOptions::default())
+                .await
+                .with_context(|| format!("{url} was not changed"))?;
+            println!(
+                "{url}: there is no schema; the layout is at version {}",
+                redis::VERSION
+            );
+        }
+        (StoreUrl::Redis(_), true) => {
+            bail!("a Redis store has no schema; there is no SQL to print")
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -12,7 +12,9 @@ use onlyonce_store::{
     memory::MemoryStore,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
+    redis::{RedisOptions, RedisStore},
     sqlite::SqliteStore,
+    tiered::TieredStore,
 };
 use tokio::{
     net::TcpListener,
@@ -157,8 +159,26 @@ pub(crate) fn demand_level(config: &Config, store: &dyn Store) -> anyhow::Result
     }
 }
 
+/// The store, with its cache in front of it where there is one.
 async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
-    let store: Arc<dyn Store> = match &config.store.url {
+    let truth = open_truth(config).await?;
+    let store: Arc<dyn Store> = match &config.store.cache {
+        Some(StoreUrl::Redis(url)) => {
+            Arc::new(TieredStore::new(truth, url).context("store.cache")?)
+        }
+        _ => truth,
+    };
+    // What compresses and encrypts stands in front of the cache, which so holds nothing in plain text.
+    sealed(
+        store,
+        config.store.encryption_key_env.as_deref(),
+        config.store.compression,
+    )
+    .await
+}
+
+async fn open_truth(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    Ok(match &config.store.url {
         StoreUrl::Memory => Arc::new(MemoryStore::new()),
         StoreUrl::Sqlite(path) => Arc::new(SqliteStore::open_with(
             path,
@@ -184,18 +204,15 @@ async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
             };
             Arc::new(MySqlStore::open(url, &options).await?)
         }
-        // `check` refuses these with a place and a hint before it comes to this.
-        other => anyhow::bail!(
-            "{} stores are not supported by this version yet",
-            other.scheme()
-        ),
-    };
-    sealed(
-        store,
-        config.store.encryption_key_env.as_deref(),
-        config.store.compression,
-    )
-    .await
+        StoreUrl::Redis(url) => {
+            let options = RedisOptions {
+                timeout: config.store.timeout,
+                migrate: config.store.migrate,
+                allow_eviction: config.store.allow_eviction,
+            };
+            Arc::new(RedisStore::open(url, &options).await?)
+        }
+    })
 }
 
 /// `store` behind what compresses and encrypts, with the keys that the variable `key_env` holds.

@@ -177,33 +177,39 @@ fn encode_headers(headers: &HeaderMap, out: &mut Vec<u8>) {
     }
 }
 
-fn put_block(bytes: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn put_block(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
     out.extend_from_slice(bytes);
 }
 
-struct Reader<'a>(&'a [u8]);
+/// Takes a block apart. What is missing is an error, never a panic.
+pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    #[cfg(feature = "redis")]
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
     fn take(&mut self, count: usize) -> Result<&'a [u8], CodecError> {
         let (taken, rest) = self.0.split_at_checked(count).ok_or(CodecError::Damaged)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
         self.take(N)?.try_into().map_err(|_| CodecError::Damaged)
     }
 
-    fn byte(&mut self) -> Result<u8, CodecError> {
+    pub(crate) fn byte(&mut self) -> Result<u8, CodecError> {
         Ok(u8::from_le_bytes(self.array()?))
     }
 
-    fn u16(&mut self) -> Result<u16, CodecError> {
+    pub(crate) fn u16(&mut self) -> Result<u16, CodecError> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    fn block(&mut self) -> Result<&'a [u8], CodecError> {
+    pub(crate) fn block(&mut self) -> Result<&'a [u8], CodecError> {
         let length = u32::from_le_bytes(self.array()?);
         self.take(usize::try_from(length).map_err(|_| CodecError::Damaged)?)
     }
@@ -222,7 +228,7 @@ impl<'a> Reader<'a> {
         Ok(headers)
     }
 
-    fn end(&self) -> Result<(), CodecError> {
+    pub(crate) fn end(&self) -> Result<(), CodecError> {
         if self.0.is_empty() {
             Ok(())
         } else {

@@ -20,13 +20,19 @@ pub mod memory;
 pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(test)]
 mod soak;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "redis")]
+pub mod tiered;
 pub mod transactional;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod wake;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -163,7 +169,12 @@ pub struct Page<T> {
     pub next: Option<u64>,
 }
 
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(any(
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "redis"
+))]
 impl<T> Page<T> {
     /// The page of numbered `rows`, of which one more than `limit` was asked for to see whether
     /// there are more.

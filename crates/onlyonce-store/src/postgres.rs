@@ -42,6 +42,7 @@ use crate::{
     Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
     Walk,
     sql::{lane::Lane, line::Line, open, queue::Queue},
+    wake::{MAX_UNSAID, Wake},
 };
 pub use connect::Pooler;
 use connect::Target;
@@ -49,7 +50,6 @@ use scan::Scanners;
 pub use schema::{VERSION, script};
 use server::{Dialler, PgServer, Shared};
 pub use transactional::PgTransactions;
-use wake::Wake;
 
 /// Connections that carry batches. More of them make the batches smaller, not the server faster.
 const LANES: usize = 2;
@@ -141,7 +141,7 @@ impl PostgresStore {
         let secret = open::as_secret(secret.await.map_err(OpenError::Sql)?)?;
         let (words, unsaid) = match options.pooler {
             Pooler::None => {
-                let (words, unsaid) = mpsc::channel(wake::MAX_UNSAID);
+                let (words, unsaid) = mpsc::channel(MAX_UNSAID);
                 (Some(words), Some(unsaid))
             }
             // Nobody can listen through a pooler, so nobody need speak.

@@ -12,6 +12,7 @@
 )]
 
 mod mariadb;
+mod redis;
 
 use std::{
     fs,
@@ -23,7 +24,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use mariadb::MariaDb;
+pub use self::{
+    mariadb::MariaDb,
+    redis::{Redis, RedisCluster, RedisSentinels},
+};
 
 /// How long a server may take to start or to stop.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -11,8 +11,10 @@ use onlyonce_store::{
     memory::MemoryStore,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{Pooler, PostgresOptions, PostgresStore},
-    private::{MariaDb, PgBouncer, Postgres},
+    private::{MariaDb, PgBouncer, Postgres, Redis, RedisCluster},
+    redis::{RedisOptions, RedisStore},
     sqlite::SqliteStore,
+    tiered::TieredStore,
 };
 
 onlyonce_store::conformance!(memory, || async { MemoryStore::new() });
@@ -31,6 +33,13 @@ onlyonce_store::conformance!(pgbouncer, || async {
     postgres_database(Pooler::Transaction).await
 });
 
+onlyonce_store::conformance!(redis, || async { redis_store(&redis_database()).await });
+onlyonce_store::conformance!(sealed_redis, || async {
+    sealed(Arc::new(redis_store(&redis_database()).await)).await
+});
+onlyonce_store::conformance!(redis_cluster, || async { redis_in_a_cluster().await });
+
+onlyonce_store::conformance!(tiered, || async { sqlite_behind_redis().await });
 onlyonce_store::conformance!(mariadb, || async { mariadb_database().await });
 onlyonce_store::conformance!(sealed_mariadb, || async {
     sealed(Arc::new(mariadb_database().await)).await
@@ -77,6 +86,37 @@ async fn postgres_database(pooler: Pooler) -> PostgresStore {
     };
     let store = PostgresStore::open(&url, &options).await;
     store.expect("a new database becomes a store")
+}
+
+/// One server for all cases, a database for each.
+fn redis_database() -> String {
+    static SERVER: OnceLock<Redis> = OnceLock::new();
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let server = tokio::task::block_in_place(|| SERVER.get_or_init(Redis::start));
+    server.database(COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+async fn sqlite_behind_redis() -> TieredStore {
+    let truth = std::sync::Arc::new(sqlite_in_a_folder_of_its_own());
+    TieredStore::new(truth, &redis_database()).expect("a cache")
+}
+
+/// One cluster for all cases, a prefix for each.
+async fn redis_in_a_cluster() -> RedisStore {
+    static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let cluster = tokio::task::block_in_place(|| CLUSTER.get_or_init(RedisCluster::start));
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    redis_store(&format!("{}?prefix=case{number}", cluster.url())).await
+}
+
+async fn redis_store(url: &str) -> RedisStore {
+    let options = RedisOptions {
+        timeout: std::time::Duration::from_secs(10),
+        ..RedisOptions::default()
+    };
+    let store = RedisStore::open(url, &options).await;
+    store.expect("an empty database becomes a store")
 }
 
 /// One server for all cases, a database for each.

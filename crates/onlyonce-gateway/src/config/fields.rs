@@ -1,5 +1,4 @@
-//! The names that a configuration may contain, section by section: all of them, whether this
-//! version acts on them or, by `unsupported.rs`, refuses them.
+//! The names that a configuration may contain, section by section.
 //!
 //! The same tables make the reader's list of names, `onlyonce schema` and the tables of
 //! `docs/reference/config.md`.
@@ -13,7 +12,7 @@ mod traffic;
 pub(super) use auth::{API_KEY, AUTH, EXTERNAL, JWT, TRUSTED_HEADER};
 pub(super) use reconcile::{COMPLETE, OUTCOME, QUERY, RECONCILE, WEBHOOK, WHEN};
 pub(super) use routes::{BACKEND, FINGERPRINT, IDEMPOTENCY, LIMITS, ROUTE};
-pub(super) use top::{ADMIN, STORE, TOP, WORKERS};
+pub(super) use top::{ADMIN, REDIS, STORE, TOP, WORKERS};
 pub(super) use traffic::{FORWARDED, TLS};
 
 /// A section: how messages name it, and its fields.
@@ -60,8 +59,6 @@ pub(super) enum Kind {
     Map,
     /// A list of them.
     Sections(&'static Schema),
-    /// Nothing yet: it is refused.
-    NotYet,
 }
 
 /// What a list holds.
@@ -88,10 +85,6 @@ const fn field(
         default,
         about,
     }
-}
-
-const fn not_yet(name: &'static str) -> Field {
-    field(name, Kind::NotYet, "", "")
 }
 
 impl Schema {
@@ -142,17 +135,17 @@ impl Kind {
             },
             Self::Section(_) => "section".to_owned(),
             Self::Sections(_) => "list".to_owned(),
-            Self::NotYet => String::new(),
         }
     }
 }
 
 /// Every section, the likeliest home of a stray field first.
-pub(super) const ALL: [&Schema; 22] = [
+pub(super) const ALL: [&Schema; 23] = [
     &IDEMPOTENCY,
     &ROUTE,
     &TOP,
     &STORE,
+    &REDIS,
     &ADMIN,
     &LIMITS,
     &FINGERPRINT,

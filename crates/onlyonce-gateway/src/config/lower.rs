@@ -16,7 +16,7 @@ use super::{
     DEFAULT_TOKEN_ENV, DEFAULT_TUNNEL_IDLE, DEFAULT_UPSTREAM_IDLE, Route, StoreConfig, Workers,
     auth,
     diagnostics::{Diagnostics, Report, quoted},
-    fields::{ADMIN, IDEMPOTENCY, STORE, TOP, WORKERS},
+    fields::{ADMIN, IDEMPOTENCY, REDIS, STORE, TOP, WORKERS},
     interpolate,
     options::{ANY, SOME, Stated},
     reconcile::StatedReconcile,
@@ -26,7 +26,6 @@ use super::{
     store::StoreUrl,
     traffic,
     tree::{Node, Span},
-    unsupported,
 };
 
 /// What may stand between the gateway and PostgreSQL.
@@ -290,10 +289,6 @@ fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
     let url = section
         .scalar("url", report)
         .and_then(|found| match StoreUrl::parse(found.text) {
-            Ok(url) if unsupported::value(&STORE, "url", url.scheme()) => {
-                unsupported::refuse(report, found.at, &format!("a {} store", url.scheme()));
-                Some(url)
-            }
             Ok(url) => Some(url),
             Err(error) => {
                 let message = format!("{error}: {}", quoted(found.written));
@@ -301,6 +296,10 @@ fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
                 None
             }
         });
+    let url = match redis_address(top, &section, report) {
+        Some(address) => Some(address),
+        None => url,
+    };
     let mut config = StoreConfig {
         url: url.unwrap_or_else(|| StoreUrl::Sqlite(DEFAULT_STORE_FILE.into())),
         timeout: section
@@ -313,6 +312,8 @@ fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
         pooler: section
             .word("pooler", &POOLERS, report)
             .unwrap_or(Pooler::None),
+        cache: redis_url(&section, "cache", report),
+        allow_eviction: section.boolean("allow_eviction", report).unwrap_or(false),
         spool_dir: section
             .scalar("spool_dir", report)
             .map(|found| found.text.into()),
@@ -344,7 +345,64 @@ fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
         let kind = config.url.scheme();
         report.error(at, format!("`pooler` has no meaning for a {kind} store"));
     }
-    (config, section.place("url").unwrap_or(section.at))
+    if let Some(at) = section.place("allow_eviction")
+        && !matches!(config.url, StoreUrl::Redis(_))
+    {
+        let kind = config.url.scheme();
+        report.error(
+            at,
+            format!("`allow_eviction` has no meaning for a {kind} store"),
+        );
+    }
+    if let Some(at) = section.place("cache")
+        && matches!(config.url, StoreUrl::Memory | StoreUrl::Redis(_))
+    {
+        let kind = config.url.scheme();
+        report
+            .error(
+                at,
+                format!("`cache` stands in front of SQL, not of a {kind} store"),
+            )
+            .hint("leave it out, or keep the records in PostgreSQL");
+    }
+    let places = [section.place("url"), top.place("redis")];
+    let place = places.into_iter().flatten().next();
+    (config, place.unwrap_or(section.at))
+}
+
+/// The store that `redis.address` names, where `store.url` names none.
+fn redis_address(
+    top: &Section<'_>,
+    store: &Section<'_>,
+    report: &mut Report<'_>,
+) -> Option<StoreUrl> {
+    let at = top.place("redis")?;
+    let section = top.section("redis", &REDIS, report);
+    if !section.says("address") {
+        let hint = "for example `redis: { address: \"localhost:6379\" }`";
+        report.error(at, "`redis` without `address`").hint(hint);
+    } else if store.says("url") {
+        report
+            .error(
+                at,
+                "`redis` beside `store.url`: one store keeps the records",
+            )
+            .hint("leave one of them out; a Redis in front of SQL is `store.cache`");
+    }
+    redis_url(&section, "address", report)
+}
+
+/// The address of a Redis server in `field`.
+fn redis_url(section: &Section<'_>, field: &str, report: &mut Report<'_>) -> Option<StoreUrl> {
+    let found = section.scalar(field, report)?;
+    match StoreUrl::parse_redis(found.text) {
+        Ok(url) => Some(url),
+        Err(error) => {
+            let message = format!("{error}: {}", quoted(found.written));
+            report.error(found.at, message).hint(error.hint());
+            None
+        }
+    }
 }
 
 fn workers(top: &Section<'_>, report: &mut Report<'_>) -> Workers {

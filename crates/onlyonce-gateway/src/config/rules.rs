@@ -73,7 +73,7 @@ pub(super) fn section_contradictions(
             ),
             _ => (
                 "`mode: distributed` needs a store that several gateways can share".to_owned(),
-                "for example `store: { url: \"postgres://user@host/database\" }`",
+                "for example `redis: { address: \"host:6379\" }`, or a `store.url` of PostgreSQL",
             ),
         };
         report.error(at, message).hint(hint);

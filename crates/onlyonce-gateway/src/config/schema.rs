@@ -38,14 +38,11 @@ fn definition(section: &Schema) -> String {
 }
 
 fn object(section: &Schema) -> Value {
-    let supported = || {
-        let fields = section.fields.iter();
-        fields.filter(|field| !matches!(field.kind, Kind::NotYet))
-    };
-    let properties: Map<String, Value> = supported()
+    let fields = || section.fields.iter();
+    let properties: Map<String, Value> = fields()
         .map(|field| (field.name.to_owned(), property(field)))
         .collect();
-    let required: Vec<&str> = supported()
+    let required: Vec<&str> = fields()
         .filter(|field| field.default == "required")
         .map(|field| field.name)
         .collect();
@@ -112,7 +109,6 @@ fn takes(kind: Kind) -> Value {
         Kind::Sections(section) => {
             json!({ "type": "array", "items": reference(&definition(section)) })
         }
-        Kind::NotYet => json!(false),
     }
 }
 

@@ -12,10 +12,10 @@ use super::{
     fields::{self, Schema},
     scalar::{self, Found},
     tree::{Entry, Node, Span, Value},
-    units, unsupported,
+    units,
 };
 
-/// One mapping, its unknown and unsupported fields already reported.
+/// One mapping, its unknown fields already reported.
 #[derive(Clone, Copy)]
 pub(super) struct Section<'n> {
     schema: &'static Schema,
@@ -56,9 +56,7 @@ impl<'n> Section<'n> {
             }
         };
         for entry in entries {
-            if unsupported::field(schema, &entry.key) {
-                unsupported::refuse(report, entry.key_at, &quoted(&entry.key));
-            } else if !schema.has(&entry.key) {
+            if !schema.has(&entry.key) {
                 unknown_field(schema, entry, report);
             }
         }
@@ -88,8 +86,7 @@ impl<'n> Section<'n> {
     pub(super) fn node(&self, field: &str) -> Option<(&'n Node, Span)> {
         debug_assert!(self.schema.has(field), "{field} has no place in the schema");
         let entry = self.entry(field)?;
-        let readable =
-            !unsupported::field(self.schema, field) && !matches!(entry.node.value, Value::Broken);
+        let readable = !matches!(entry.node.value, Value::Broken);
         readable.then_some((&entry.node, entry.key_at))
     }
 

@@ -37,6 +37,8 @@ pub(crate) fn shown(config: &Config) -> Value {
             "compression": word(store.compression),
             "plain_settle": store.plain_settle,
             "pooler": word(store.pooler),
+            "cache": store.cache.as_ref().map(ToString::to_string),
+            "allow_eviction": store.allow_eviction,
             "spool_dir": store.spool_dir,
         },
         "auth": config.auth.as_ref().map(auth),

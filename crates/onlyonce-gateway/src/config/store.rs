@@ -32,6 +32,9 @@ pub(crate) enum StoreUrlError {
     /// Parameters after a question mark.
     #[error("the URL of a SQLite store takes no parameters")]
     Parameters,
+    /// Another store, or nothing, where a Redis server is asked for.
+    #[error("this is not the address of a Redis server")]
+    NotRedis,
     /// Something after `memory:`.
     #[error("`memory:` takes nothing after it")]
     NotMemory,
@@ -42,6 +45,7 @@ impl StoreUrlError {
         match self {
             Self::Scheme => "for example `sqlite:onlyonce.db` or `memory:`",
             Self::NoFile | Self::Parameters => "for example `sqlite:onlyonce.db`",
+            Self::NotRedis => "for example `localhost:6379` or `redis://localhost:6379/0`",
             Self::NotKept | Self::NotMemory => "write `memory:` for a store that is not kept",
         }
     }
@@ -59,8 +63,30 @@ impl StoreUrl {
                 Ok(Self::Postgres(text.to_owned()))
             }
             "mysql" | "mariadb" if rest.starts_with("//") => Ok(Self::Mysql(text.to_owned())),
-            "redis" | "rediss" if rest.starts_with("//") => Ok(Self::Redis(text.to_owned())),
+            "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+            | "rediss+cluster"
+                if rest.starts_with("//") =>
+            {
+                Ok(Self::Redis(text.to_owned()))
+            }
             _ => Err(StoreUrlError::Scheme),
+        }
+    }
+
+    /// Parses `redis.address`: a URL, or `HOST:PORT` alone.
+    pub(crate) fn parse_redis(text: &str) -> Result<Self, StoreUrlError> {
+        if text.contains("://") {
+            let url = Self::parse(text).map_err(|_| StoreUrlError::NotRedis)?;
+            return match url {
+                Self::Redis(_) => Ok(url),
+                _ => Err(StoreUrlError::NotRedis),
+            };
+        }
+        // Anything else is a host, and after a colon its port.
+        let (host, port) = text.split_once(':').unwrap_or((text, "6379"));
+        match port.parse::<u16>() {
+            Ok(_) if !host.is_empty() => Ok(Self::Redis(format!("redis://{text}"))),
+            _ => Err(StoreUrlError::NotRedis),
         }
     }
 
@@ -144,6 +170,18 @@ mod tests {
             ("oracle://db", Err(StoreUrlError::Scheme)),
         ] {
             assert_eq!(StoreUrl::parse(text), expected, "{text}");
+        }
+        let redis = |url: &str| Ok(StoreUrl::Redis(url.to_owned()));
+        for (text, expected) in [
+            ("localhost:6379", redis("redis://localhost:6379")),
+            ("rediss://db/1", redis("rediss://db/1")),
+            ("redis+cluster://a,b", redis("redis+cluster://a,b")),
+            ("cache", redis("redis://cache")),
+            ("memory:", Err(StoreUrlError::NotRedis)),
+            ("postgres://db/x", Err(StoreUrlError::NotRedis)),
+            ("", Err(StoreUrlError::NotRedis)),
+        ] {
+            assert_eq!(StoreUrl::parse_redis(text), expected, "{text}");
         }
     }
 

@@ -14,6 +14,7 @@ use onlyonce_store::{
     clock::StoreClock,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
+    redis::{RedisOptions, RedisStore},
     sqlite::{OpenError, SqliteStore},
 };
 use serde_json::{Value, json};
@@ -141,7 +142,7 @@ async fn open_store(
                 opened => Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?),
             }
         }
-        StoreUrl::Postgres(_) | StoreUrl::Mysql(_) if changes => {
+        StoreUrl::Postgres(_) | StoreUrl::Mysql(_) | StoreUrl::Redis(_) if changes => {
             let why = "gateways share this store, and know how long a route keeps its answers: \
                        changes go through one of them, --admin URL";
             return Ok(Err(why.to_owned()));
@@ -162,15 +163,19 @@ async fn open_store(
             let opened = MySqlStore::open(address, &options).await;
             Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?)
         }
+        StoreUrl::Redis(address) => {
+            let options = RedisOptions {
+                migrate: false,
+                // Whoever only looks writes nothing that could be thrown away.
+                allow_eviction: true,
+                ..Default::default()
+            };
+            let opened = RedisStore::open(address, &options).await;
+            Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?)
+        }
         StoreUrl::Memory => {
             let why = "--store: a store in memory is seen by its own process only; use --admin URL";
             return Ok(Err(why.to_owned()));
-        }
-        other => {
-            let scheme = other.scheme();
-            return Ok(Err(format!(
-                "--store: {scheme} stores are not supported by this version yet"
-            )));
         }
     };
     let key_env = std::env::var_os(key_env).is_some().then_some(key_env);

@@ -32,11 +32,11 @@ pub(crate) fn setup(url: &str) -> Setup {
 #[derive(Default)]
 pub(crate) struct Seen {
     /// Answers of 201, by key.
-    acknowledged: BTreeMap<String, Vec<u8>>,
+    pub(crate) acknowledged: BTreeMap<String, Vec<u8>>,
     /// Keys that were refused because the store was away: nothing was executed for them.
-    refused: Vec<String>,
+    pub(crate) refused: Vec<String>,
     /// Keys whose answer could not be made durable in time.
-    unclear: Vec<String>,
+    pub(crate) unclear: Vec<String>,
     slowest: Duration,
 }
 

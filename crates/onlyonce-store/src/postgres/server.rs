@@ -21,7 +21,6 @@ use super::{
     row::{Inserts, Journal, Swaps},
     statement::{self, Statement},
     uuid::Uuid,
-    wake::Wake,
 };
 use crate::{
     failpoint,
@@ -32,6 +31,7 @@ use crate::{
         queue::Swap,
         row,
     },
+    wake::Wake,
 };
 
 /// What the connections of one store share.

@@ -1,148 +1,15 @@
-//! Wake-ups for waiters, on this node and on others.
-//!
-//! Polling is the truth; this only makes it quick. A node that finds a key in flight asks for it by
-//! a notification. The node that settles a key somebody has asked for says so by another. A key that
-//! nobody waits for, which is nearly every key, costs nothing.
+//! How wake-ups travel between nodes: as notifications.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
 
-use onlyonce_core::{Record, RecordId};
-use parking_lot::Mutex;
 use sqlx::postgres::{PgListener, PgPoolOptions};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::mpsc;
 
 use super::{connect::abandon, server::Shared};
-use crate::WAKEUP_BACKLOG;
+use crate::wake::{RECONNECT_PAUSE, WORDS_PER_NOTICE, Word, notice};
 
 /// The channel of the notifications.
 const CHANNEL: &str = "onlyonce";
-/// Keys that others may have asked for at once. Beyond it they are forgotten: they poll.
-const MAX_WANTED: usize = 100_000;
-/// Words that may wait to be said. Beyond it they are dropped.
-pub(super) const MAX_UNSAID: usize = 10_000;
-/// Words in one notification: PostgreSQL takes less than 8,000 bytes.
-const WORDS_PER_NOTICE: usize = 200;
-/// How long it takes until a key is asked for a second time.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// The pause after the connection for notifications was lost.
-const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
-
-/// A word, and the key it is about.
-pub(super) type Word = (u8, RecordId);
-
-const WANTED: u8 = b'?';
-const SETTLED: u8 = b'!';
-
-/// Tells waiters, and asks to be told.
-pub(super) struct Wake {
-    local: broadcast::Sender<RecordId>,
-    /// What other nodes have asked for.
-    wanted: Mutex<HashSet<RecordId>>,
-    wanted_count: AtomicUsize,
-    /// When this node asked for a key.
-    asked: Mutex<HashMap<RecordId, tokio::time::Instant>>,
-    words: Option<mpsc::Sender<Word>>,
-}
-
-impl Wake {
-    /// With the way to [`speak`], or without one where there can be no notifications.
-    pub(super) fn new(words: Option<mpsc::Sender<Word>>) -> Self {
-        Self {
-            local: broadcast::Sender::new(WAKEUP_BACKLOG),
-            wanted: Mutex::default(),
-            wanted_count: AtomicUsize::new(0),
-            asked: Mutex::default(),
-            words,
-        }
-    }
-
-    pub(super) fn subscribe(&self) -> broadcast::Receiver<RecordId> {
-        self.local.subscribe()
-    }
-
-    /// This node has changed the record.
-    pub(super) fn settled(&self, id: RecordId) {
-        // No listener is no failure.
-        let _ = self.local.send(id);
-        if self.wanted_count.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let mut wanted = self.wanted.lock();
-        let asked_for = wanted.remove(&id);
-        self.wanted_count.store(wanted.len(), Ordering::Relaxed);
-        drop(wanted);
-        if asked_for {
-            self.say(SETTLED, id);
-        }
-    }
-
-    /// This node has found the record in this form: if an attempt is running, somebody may wait.
-    pub(super) fn ask_for(&self, record: &Record) {
-        if record.times.lease_until.is_none() || self.words.is_none() {
-            return;
-        }
-        let now = tokio::time::Instant::now();
-        let mut asked = self.asked.lock();
-        if asked
-            .get(&record.id)
-            .is_some_and(|at| now - *at < ASK_AGAIN)
-        {
-            return;
-        }
-        if asked.len() >= MAX_WANTED {
-            asked.clear();
-        }
-        asked.insert(record.id, now);
-        drop(asked);
-        self.say(WANTED, record.id);
-    }
-
-    fn say(&self, word: u8, id: RecordId) {
-        if let Some(words) = &self.words {
-            // Whoever is not told polls.
-            let _ = words.try_send((word, id));
-        }
-    }
-
-    fn heard(&self, notice: &str) {
-        for word in notice.as_bytes().chunks(33) {
-            let Some((kind, hex)) = word.split_first() else {
-                continue;
-            };
-            let Some(id) = parse(hex) else { continue };
-            match *kind {
-                WANTED => {
-                    let mut wanted = self.wanted.lock();
-                    if wanted.len() >= MAX_WANTED {
-                        wanted.clear();
-                    }
-                    wanted.insert(id);
-                    self.wanted_count.store(wanted.len(), Ordering::Relaxed);
-                }
-                SETTLED => {
-                    self.asked.lock().remove(&id);
-                    let _ = self.local.send(id);
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
-fn parse(hex: &[u8]) -> Option<RecordId> {
-    let digits = std::str::from_utf8(hex)
-        .ok()
-        .filter(|hex| hex.len() == 32)?;
-    let number = u128::from_str_radix(digits, 16).ok()?;
-    Some(RecordId(number.to_be_bytes()))
-}
 
 /// Sends what is to be said, as much at once as has gathered, in statements of its own: within a
 /// batch it would make every commit take a lock that all databases of the server share.
@@ -150,11 +17,7 @@ pub(super) async fn speak(shared: Arc<Shared>, mut words: mpsc::Receiver<Word>) 
     let mut connection = None;
     let mut gathered = Vec::with_capacity(WORDS_PER_NOTICE);
     while words.recv_many(&mut gathered, WORDS_PER_NOTICE).await > 0 {
-        let mut notice = String::with_capacity(gathered.len() * 33);
-        for (word, id) in gathered.drain(..) {
-            notice.push(char::from(word));
-            notice.push_str(&format!("{:032x}", u128::from_be_bytes(id.0)));
-        }
+        let notice = notice(gathered.drain(..));
         if connection.is_none() {
             connection = shared
                 .line
@@ -195,18 +58,5 @@ pub(super) async fn listen(shared: Arc<Shared>) {
             }
         }
         tokio::time::sleep(RECONNECT_PAUSE).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_travel() {
-        let id = RecordId([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255]);
-        let hex = format!("{:032x}", u128::from_be_bytes(id.0));
-        assert_eq!(parse(hex.as_bytes()), Some(id));
-        assert_eq!(parse(b"+f"), None);
     }
 }

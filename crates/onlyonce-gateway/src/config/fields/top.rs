@@ -1,7 +1,7 @@
 //! The top level and its smaller sections.
 
 use super::{AUTH, FORWARDED, IDEMPOTENCY, LIMITS, ROUTE, TLS};
-use super::{Kind::*, Schema, field, not_yet};
+use super::{Kind::*, Schema, field};
 
 pub(in crate::config) const TOP: Schema = Schema {
     name: "the top level",
@@ -26,7 +26,12 @@ pub(in crate::config) const TOP: Schema = Schema {
             "",
             "[where records are kept](#store)",
         ),
-        not_yet("redis"),
+        field(
+            "redis",
+            Section(&REDIS),
+            "",
+            "[a Redis server](#redis) as the store, in the form of older gateways",
+        ),
         field(
             "auth",
             Section(&AUTH),
@@ -191,10 +196,12 @@ pub(in crate::config) const STORE: Schema = Schema {
             "url",
             Url,
             "`sqlite:onlyonce.db`",
-            "`sqlite:FILE`, `memory:`, `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, or \
-             `mysql://USER:PASSWORD@HOST:PORT/DATABASE` for MySQL and MariaDB; several hosts of \
-             one cluster may stand there, with commas between them; see \
-             [stores](../guide/stores.md)",
+            "`sqlite:FILE`, `memory:`, `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, \
+             `mysql://USER:PASSWORD@HOST:PORT/DATABASE` for MySQL and MariaDB, or \
+             `redis://USER:PASSWORD@HOST:PORT/DB`; several hosts of one SQL cluster may stand \
+             there, with commas between them; `rediss://` is Redis with TLS, \
+             `redis+sentinel://HOST,HOST/MASTER` and `redis+cluster://HOST,HOST` are for several \
+             servers; see [stores](../guide/stores.md)",
         ),
         field(
             "timeout",
@@ -209,7 +216,13 @@ pub(in crate::config) const STORE: Schema = Schema {
             "create or upgrade the schema at the start; with `false`, a file with an old or \
              no schema is refused",
         ),
-        not_yet("cache"),
+        field(
+            "cache",
+            Url,
+            "none",
+            "`redis://…` in front of a SQL store: replays of completed keys come from there for up \
+             to 60 s after the record was last read from SQL; see [stores](../guide/stores.md)",
+        ),
         field(
             "encryption_key_env",
             Name,
@@ -237,6 +250,13 @@ pub(in crate::config) const STORE: Schema = Schema {
             "`transaction` where PgBouncer in transaction mode stands before PostgreSQL",
         ),
         field(
+            "allow_eviction",
+            Boolean,
+            "`false`",
+            "use a Redis server whose `maxmemory-policy` throws records away when its memory is \
+             full; the retry of such a key is executed again",
+        ),
+        field(
             "spool_dir",
             Folder,
             "none",
@@ -245,6 +265,17 @@ pub(in crate::config) const STORE: Schema = Schema {
              process or the next. It must outlive the process, and is encrypted as the store is",
         ),
     ],
+};
+
+pub(in crate::config) const REDIS: Schema = Schema {
+    name: "`redis`",
+    fields: &[field(
+        "address",
+        Text,
+        "required",
+        "`HOST:PORT`, or a URL as in `store.url`: where records are kept, unless `store.url` says \
+         so",
+    )],
 };
 
 pub(in crate::config) const WORKERS: Schema = Schema {

@@ -5,8 +5,8 @@ use super::*;
 use serde_json::Value as Json;
 
 use crate::config::{
-    fields::{ALL, Kind, Schema},
-    schema, unsupported,
+    fields::{ALL, Schema},
+    schema,
 };
 
 fn docs() -> std::path::PathBuf {
@@ -96,9 +96,6 @@ fn heading(schema: &Schema) -> String {
 fn table(schema: &Schema) -> String {
     let mut table = "| field | type | default | meaning |\n|---|---|---|---|\n".to_owned();
     for field in schema.fields {
-        if unsupported::field(schema, field.name) {
-            continue;
-        }
         for cell in [
             &format!("`{}`", field.name),
             &field.kind.words(),
@@ -129,16 +126,6 @@ fn the_reference_names_every_field() {
             page = page.replacen(written, &made, 1);
         } else {
             assert_eq!(written, made, "the fields of {}", schema.name);
-        }
-        let refused = section(&page, "Not supported yet").lines();
-        let refused = refused.filter(|line| line.starts_with(&format!("| {} |", schema.name)));
-        let refused: String = refused.collect();
-        for field in schema.fields {
-            let is_refused = refused.contains(&format!("`{}`", field.name));
-            if unsupported::field(schema, field.name) {
-                assert!(is_refused, "`{}` of {} is refused", field.name, schema.name);
-                assert!(matches!(field.kind, Kind::NotYet), "{}", field.name);
-            }
         }
     }
     if writes {

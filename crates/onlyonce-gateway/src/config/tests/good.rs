@@ -245,3 +245,21 @@ fn the_longest_prefix_by_whole_segments_wins() {
         assert_eq!(narrow.route_match(&Method::POST, path), None, "{path}");
     }
 }
+
+#[test]
+fn redis_as_older_gateways_say_it() {
+    let config = good(&format!(
+        "redis: {{ address: \"cache:6379\" }}\nidempotency: {{ mode: distributed }}\n{ROUTE}"
+    ));
+    assert_eq!(
+        config.store.url,
+        StoreUrl::Redis("redis://cache:6379".to_owned())
+    );
+    assert_eq!(config.routes[0].mode_name, "distributed");
+    let config = good(&format!(
+        "store: {{ url: \"postgres://db/x\", cache: \"redis://:pw@cache/1\" }}\n{ROUTE}"
+    ));
+    let cache = config.store.cache.unwrap();
+    assert_eq!(cache, StoreUrl::Redis("redis://:pw@cache/1".to_owned()));
+    assert_eq!(cache.to_string(), "redis://cache");
+}

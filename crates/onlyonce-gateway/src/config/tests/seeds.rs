@@ -6,12 +6,11 @@ const SEED: &str = "../../../shared/seeds/000_591208c4463fc659.txt";
 
 /// What may be said about the seed's fragments: parts that a fragment leaves out, and what this
 /// version does not do yet.
-const EXPECTED: [&str; 6] = [
+const EXPECTED: [&str; 5] = [
     "`routes` is missing",
     "a route without `backends`",
     "`key_scope: per_client` without `auth`: there is no client to tell apart",
     "`mode: distributed` needs a store that several gateways can share",
-    "`redis` is not supported by this version yet",
     "profile `payments` demands `reconcile`",
 ];
 

@@ -24,6 +24,7 @@ use super::{
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     store: Option<String>,
+    redis_address: Option<String>,
     store_options: String,
     idempotency: String,
     path: String,
@@ -42,6 +43,7 @@ impl Setup {
     pub(crate) fn with(idempotency: &str) -> Self {
         Self {
             store: None,
+            redis_address: None,
             store_options: String::new(),
             idempotency: idempotency.to_owned(),
             path: "/".to_owned(),
@@ -60,6 +62,12 @@ impl Setup {
     /// Another store than SQLite in the gateway's folder.
     pub(crate) fn store(mut self, url: &str) -> Self {
         self.store = Some(url.to_owned());
+        self
+    }
+
+    /// A Redis server as the store, in the form of older gateways.
+    pub(crate) fn redis_address(mut self, address: &str) -> Self {
+        self.redis_address = Some(address.to_owned());
         self
     }
 
@@ -127,6 +135,10 @@ impl Setup {
             .store
             .clone()
             .unwrap_or_else(|| format!("sqlite:{folder}/onlyonce.db"));
+        let store = match &self.redis_address {
+            Some(address) => format!("redis:\n  address: \"{address}\""),
+            None => format!("store: {{ url: \"{store}\"{} }}", self.store_options),
+        };
         let comma = if self.idempotency.is_empty() {
             ""
         } else {
@@ -135,7 +147,7 @@ impl Setup {
         format!(
             "listen: 127.0.0.1:0\n\
              admin: {{ listen: 127.0.0.1:0, token_env: ONLYONCE_ADMIN_TOKEN{admin} }}\n\
-             store: {{ url: \"{store}\"{store_options} }}\n\
+             {store}\n\
              workers: {{ {workers} }}\n\
              {top}\
              idempotency: {{ enabled: true{comma}{options} }}\n\
@@ -144,7 +156,6 @@ impl Setup {
                 .backends
                 .clone()
                 .unwrap_or_else(|| format!("backends: [{{ url: \"{upstream}\" }}]")),
-            store_options = self.store_options,
             workers = self.workers,
             top = self.top,
             options = self.idempotency,

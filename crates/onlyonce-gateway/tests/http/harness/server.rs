@@ -1,6 +1,6 @@
 //! Database servers of tests that can be stopped, frozen, killed and started again.
 
-use onlyonce_store::private::{MariaDb, Postgres};
+use onlyonce_store::private::{MariaDb, Postgres, Redis};
 
 /// What the tests of faults need of a server.
 pub(crate) trait Server: Send + Sync + 'static {
@@ -19,10 +19,10 @@ pub(crate) trait Server: Send + Sync + 'static {
 }
 
 macro_rules! servers {
-    ($($server:ty, $on_the_wire:expr;)*) => {$(
+    ($($server:ty, $start:expr, $on_the_wire:expr;)*) => {$(
         impl Server for $server {
             fn start() -> Self {
-                Self::start()
+                $start()
             }
 
             fn port(&self) -> u16 {
@@ -65,10 +65,13 @@ macro_rules! servers {
 }
 
 servers! {
-    Postgres, |text: &str| text.as_bytes().to_vec();
+    Postgres, Self::start, |text: &str| text.as_bytes().to_vec();
     // In hexadecimal.
-    MariaDb, |text: &str| {
+    MariaDb, Self::start, |text: &str| {
         let digits: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
         digits.into_bytes()
     };
+    // One whose acknowledged writes survive its death.
+    Redis, || Self::start_with(&["appendonly yes", "appendfsync always"]),
+        |text: &str| text.as_bytes().to_vec();
 }

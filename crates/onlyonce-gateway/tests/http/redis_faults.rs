@@ -1,0 +1,70 @@
+//! A Redis server that stops, freezes, dies or is cut off: a right answer or an honest one.
+
+use onlyonce_store::private::{Redis, RedisSentinels};
+
+use crate::{
+    harness::{REPLAYED, Request, Upstream},
+    shared_faults::{self, recovered, setup},
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stops_freezes_or_dies() {
+    shared_faults::stops_freezes_or_dies::<Redis>().await;
+}
+
+/// The connection ends after the script was sent, and carried out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_reply_to_a_script_is_lost() {
+    shared_faults::lost_reply::<Redis>().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_that_is_cut_slow_or_dead() {
+    shared_faults::bad_line::<Redis>().await;
+}
+
+/// Goal: a server that has forgotten the scripts is told them again.
+///
+/// Method: SCRIPT FLUSH between requests.
+/// Evidence: the next requests succeed, one execution each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_forgot_the_scripts() {
+    let server = Redis::start();
+    let upstream = Upstream::start();
+    let gateway = setup(&server.url()).start(&upstream).await;
+    for number in 0..3 {
+        server.cli(&["script", "flush"]);
+        let request = Request::pay(&format!("k{number}"));
+        gateway.send(&request).await.expect(201);
+    }
+    assert_eq!(upstream.executions(), 3);
+}
+
+/// Goal: Sentinels lead the gateway to the new master.
+///
+/// Method: keys are completed; the master is killed; the Sentinels choose the replica.
+/// Evidence: new keys are taken without a restart; what the replica had heard of is replayed, once
+/// executed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_name_another_master() {
+    let mut servers = tokio::task::block_in_place(RedisSentinels::start);
+    let upstream = Upstream::start();
+    let gateway = setup(&servers.url()).start(&upstream).await;
+    for number in 0..10 {
+        let request = Request::pay(&format!("k{number}"));
+        gateway.send(&request).await.expect(201);
+    }
+    servers.master.cli(&["wait", "1", "5000"]);
+    servers.master.kill();
+    let answer = gateway.send(&Request::pay("meanwhile")).await;
+    answer.refused(503, "idempotency_store_unavailable");
+    assert_eq!(upstream.executions_of("meanwhile"), 0);
+    tokio::task::block_in_place(|| servers.until_failed_over());
+    recovered(&gateway).await;
+    for number in 0..10 {
+        let key = format!("k{number}");
+        let replay = gateway.send(&Request::pay(&key)).await.expect(201);
+        assert_eq!(replay.header(REPLAYED), Some("true"), "{key}");
+        assert_eq!(upstream.executions_of(&key), 1, "{key}");
+    }
+}

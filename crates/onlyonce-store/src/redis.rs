@@ -1,0 +1,551 @@
+//! The shared store without SQL: Redis or Valkey, one server, one with Sentinels, or a cluster.
+//!
+//! One script for each operation, with the server's own clock. Records lie in a fixed number of buckets
+//! whose keys share a slot, so that a script writes a record, its answer, its journal and the sets that
+//! the workers walk in one step. Calls of many requests are under way at once on one connection to each
+//! server. A lease is a time in a record, never a key that goes away by itself.
+//!
+//! Deliberately absent: any rule about states in Lua, and expiry by the server.
+
+mod address;
+pub(crate) mod cache;
+mod failure;
+mod layout;
+mod net;
+pub(crate) mod row;
+mod scan;
+mod script;
+mod server;
+mod wake;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures_util::{StreamExt as _, stream};
+use onlyonce_core::{
+    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret, Timestamp,
+    record::{Change, Draft, JournalEntry, Revision},
+};
+use parking_lot::Mutex;
+use redis::Value;
+use tokio::{
+    sync::{broadcast, mpsc},
+    task::JoinSet,
+};
+
+use crate::{
+    BoxError, Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError,
+    Swapped, Walk, cutoff, random_secret,
+    wake::{MAX_UNSAID, Wake},
+};
+use address::Address;
+pub use address::AddressError;
+use failure::Failure;
+use layout::{Bucket, Names, Of, Part};
+use net::{Does, Net};
+use scan::{Position, bytes, items, strange, time};
+use script::{APPEND, Call, DELETE, INSERT, LOOKUP, META, SWAP};
+
+/// Calls that are under way at once while buckets are marked.
+const MARKS_AT_ONCE: usize = 64;
+/// The version of the layout.
+pub const VERSION: u32 = 1;
+
+/// How a store is reached.
+#[derive(Clone, Debug)]
+pub struct RedisOptions {
+    /// How long one call may take.
+    pub timeout: Duration,
+    /// Whether an empty database becomes a store.
+    pub migrate: bool,
+    /// Whether a server is used that throws records away when its memory is full.
+    pub allow_eviction: bool,
+}
+
+impl Default for RedisOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(2),
+            migrate: true,
+            allow_eviction: false,
+        }
+    }
+}
+
+/// Why a server could not be opened as a store.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The URL cannot be read.
+    #[error("the URL of the store cannot be used: {0}")]
+    Url(AddressError),
+    /// It cannot be reached, or may not be used.
+    #[error("the server cannot be used; nothing was started")]
+    Connect(#[source] BoxError),
+    /// There is no store, and none may be made.
+    #[error(
+        "there is no store under this URL: run `onlyonce migrate`, or start with store.migrate on"
+    )]
+    Empty,
+    /// Its layout is newer than this program.
+    #[error(
+        "the store has the layout {found}, and this program knows {VERSION}: run a newer program"
+    )]
+    Newer {
+        /// Its version.
+        found: u32,
+    },
+    /// The secret is missing or not one.
+    #[error("the store holds no usable secret: it is damaged, or not a store of this program")]
+    Damaged,
+}
+
+/// A store on Redis or Valkey.
+pub struct RedisStore {
+    secret: Secret,
+    inner: Arc<Inner>,
+    walked: Mutex<Position>,
+    /// End with the store.
+    _tasks: JoinSet<()>,
+}
+
+/// What the store shares with its tasks.
+struct Inner {
+    net: Arc<Net>,
+    names: Names,
+    meta_slot: u16,
+    secret: Vec<u8>,
+    /// What every bucket is marked with: a hash of the secret.
+    mark: Vec<u8>,
+    wake: Wake,
+}
+
+impl RedisStore {
+    /// Connects, checks the servers, and finds or makes the store.
+    ///
+    /// # Errors
+    /// [`OpenError`] says why it cannot be used.
+    pub async fn open(url: &str, options: &RedisOptions) -> Result<Self, OpenError> {
+        let address = Address::parse(url).map_err(OpenError::Url)?;
+        let names = Names::new(&address.prefix);
+        let refused = |failure: Failure| match failure {
+            Failure::Refused(error) | Failure::Lost(error) => OpenError::Connect(error),
+        };
+        let net = Net::open(address, options.timeout, options.allow_eviction)
+            .await
+            .map_err(refused)?;
+        let meta_slot = layout::slot(&names.meta());
+        let call = match options.migrate {
+            true => META
+                .call(&[names.meta()])
+                .arg(random_secret().as_bytes())
+                .arg(VERSION),
+            false => Call::plain("HMGET")
+                .arg(names.meta())
+                .arg("secret")
+                .arg("version"),
+        };
+        let told = net
+            .call(meta_slot, &call, Does::Write)
+            .await
+            .map_err(refused)?;
+        let (secret, version) = read_meta(told)?;
+        if version > VERSION {
+            return Err(OpenError::Newer { found: version });
+        }
+        let (words, unsaid) = mpsc::channel(MAX_UNSAID);
+        let inner = Arc::new(Inner {
+            net,
+            meta_slot,
+            mark: mark(&secret),
+            secret: secret.as_bytes().to_vec(),
+            names,
+            wake: Wake::new(Some(words)),
+        });
+        if options.migrate {
+            let marked = inner.mark_all().await;
+            marked.map_err(|error| OpenError::Connect(error.into()))?;
+        }
+        let mut tasks = JoinSet::new();
+        tasks.spawn(wake::speak(inner.clone(), unsaid));
+        tasks.spawn(wake::listen(inner.clone()));
+        tasks.spawn(keep_meta(inner.clone()));
+        Ok(Self {
+            secret,
+            inner,
+            walked: Mutex::default(),
+            _tasks: tasks,
+        })
+    }
+}
+
+/// The secret and the version of the layout in an answer.
+fn read_meta(told: Value) -> Result<(Secret, u32), OpenError> {
+    let mut fields = items(told).map_err(|_| OpenError::Damaged)?.into_iter();
+    let (secret, version) = (bytes(fields.next()), bytes(fields.next()));
+    let (Some(secret), Some(version)) = (secret, version) else {
+        return Err(OpenError::Empty);
+    };
+    let secret: [u8; 32] = secret.try_into().map_err(|_| OpenError::Damaged)?;
+    let version = std::str::from_utf8(&version).ok();
+    let version = version.and_then(|version| version.parse().ok());
+    Ok((
+        Secret::from_bytes(secret),
+        version.ok_or(OpenError::Damaged)?,
+    ))
+}
+
+fn mark(secret: &Secret) -> Vec<u8> {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, secret.as_bytes());
+    digest.as_ref()[..8].to_vec()
+}
+
+/// Puts the secret back where a server has lost it, before another gateway makes one of its own.
+async fn keep_meta(inner: Arc<Inner>) {
+    loop {
+        inner.net.connected.notified().await;
+        let kept = async {
+            inner.probe().await?;
+            inner.mark_all().await
+        };
+        if let Err(error) = kept.await {
+            tracing::warn!(%error, "the store cannot be written to after a new connection");
+        }
+    }
+}
+
+impl Inner {
+    async fn write(&self, bucket: Bucket, call: Call) -> Result<Vec<Value>, StoreError> {
+        let answer = self.net.call(self.names.slot(bucket), &call, Does::Write);
+        items(answer.await.map_err(Failure::of_a_write)?)
+    }
+
+    async fn probe(&self) -> Result<(), StoreError> {
+        let call = META
+            .call(&[self.names.meta()])
+            .arg(&self.secret)
+            .arg(VERSION);
+        let told = self.net.call(self.meta_slot, &call, Does::Write).await;
+        match read_meta(told.map_err(Failure::of_a_write)?) {
+            Ok((secret, _)) if *secret.as_bytes() == self.secret[..] => Ok(()),
+            _ => Err(another_store()),
+        }
+    }
+
+    /// Marks every bucket that has no mark, and refuses one that is somebody else's: with another
+    /// secret the same key would have another id, in another bucket, and would be let in again.
+    async fn mark_all(&self) -> Result<(), StoreError> {
+        let marks = Bucket::all().map(|bucket| async move {
+            let (name, slot) = (self.names.part(bucket, Part::Mark), self.names.slot(bucket));
+            let call = Call::plain("SETNX").arg(&name).arg(&self.mark);
+            let set = self.net.call(slot, &call, Does::Write).await;
+            if set.map_err(Failure::of_a_write)? == Value::Int(1) {
+                return Ok(());
+            }
+            let call = Call::plain("GET").arg(name);
+            let found = self.net.call(slot, &call, Does::Read).await;
+            match bytes(Some(found.map_err(Failure::of_a_read)?)) {
+                Some(found) if found == self.mark => Ok(()),
+                _ => Err(another_store()),
+            }
+        });
+        let mut marks = stream::iter(marks).buffer_unordered(MARKS_AT_ONCE);
+        while let Some(marked) = marks.next().await {
+            marked?;
+        }
+        Ok(())
+    }
+
+    /// One call for a draft: what comes before its times, its times, its block.
+    fn with_draft(call: Call, draft: &Draft) -> Call {
+        let record = &draft.record;
+        let mut call = call
+            .arg(&record.id.0[..])
+            .arg(record.revision.0)
+            .arg(row::tag(record.state));
+        for stamp in row::stamps(draft) {
+            call = call.arg(stamp);
+        }
+        call.arg(row::block(record))
+    }
+}
+
+/// Somebody emptied the database and somebody else began a new store in it.
+fn another_store() -> StoreError {
+    StoreError::Unavailable(
+        "what is in the database was made with another secret: it was emptied or restored while a \
+         gateway ran; stop the gateways of this store, and start them again"
+            .into(),
+    )
+}
+
+/// What a script says.
+struct Told {
+    now: Timestamp,
+    word: Vec<u8>,
+    stored: Option<Value>,
+    body: Option<Value>,
+}
+
+impl Told {
+    fn read(answer: Vec<Value>) -> Result<Self, StoreError> {
+        let now = time(answer.first())?;
+        let mut rest = answer.into_iter().skip(1);
+        Ok(Self {
+            now,
+            word: bytes(rest.next()).ok_or_else(strange)?,
+            stored: rest.next(),
+            body: rest.next(),
+        })
+    }
+}
+
+/// An answer to a write that cannot be read says nothing of whether it happened.
+fn unclear(error: StoreError) -> StoreError {
+    StoreError::Ambiguous(Box::new(error))
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn level(&self) -> Level {
+        self.inner.net.level()
+    }
+
+    fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
+        let names = &self.inner.names;
+        let call = LOOKUP.call(&[names.of(id, Of::Record), names.of(id, Of::Answer)]);
+        let slot = names.slot(Bucket::of(id));
+        let answer = self.inner.net.call(slot, &call, Does::Read).await;
+        let answer = items(answer.map_err(Failure::of_a_read)?)?;
+        let now = time(answer.first())?;
+        let mut rest = answer.into_iter().skip(1);
+        let value = Inner::whole(id, rest.next(), rest.next())?;
+        if let Some(record) = &value {
+            self.inner.wake.ask_for(record);
+        }
+        Ok(Reply { now, value })
+    }
+
+    async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
+        let (inner, id) = (&self.inner, draft.record.id);
+        let (names, bucket) = (&inner.names, Bucket::of(id));
+        let call = INSERT.call(&[
+            names.of(id, Of::Record),
+            names.of(id, Of::Answer),
+            names.part(bucket, Part::Numbers),
+            names.part(bucket, Part::Leases),
+            names.part(bucket, Part::Counts),
+            names.part(bucket, Part::Mark),
+        ]);
+        let call = Inner::with_draft(call.arg(&inner.mark), &draft);
+        let told = Told::read(inner.write(bucket, call).await?).map_err(unclear)?;
+        let value = match &told.word[..] {
+            b"new" => Inserted::New(draft.stamp(told.now)),
+            b"there" => {
+                let record = Inner::whole(id, told.stored, told.body)?.ok_or_else(strange)?;
+                if record.scope != draft.record.scope || record.key != draft.record.key {
+                    return Err(StoreError::Collision);
+                }
+                inner.wake.ask_for(&record);
+                Inserted::Existing(record)
+            }
+            b"other" => return Err(another_store()),
+            _ => return Err(unclear(strange())),
+        };
+        Ok(Reply {
+            now: told.now,
+            value,
+        })
+    }
+
+    async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
+        let (inner, id) = (&self.inner, change.draft.record.id);
+        let (names, bucket) = (&inner.names, Bucket::of(id));
+        let call = SWAP.call(&[
+            names.of(id, Of::Record),
+            names.of(id, Of::Answer),
+            names.part(bucket, Part::Leases),
+            names.part(bucket, Part::Unknown),
+            names.part(bucket, Part::Due),
+            names.part(bucket, Part::Expiry),
+            names.part(bucket, Part::Counts),
+            names.part(bucket, Part::Journal),
+            names.of(id, Of::History),
+            names.part(bucket, Part::Kept),
+        ]);
+        let mut call = Inner::with_draft(call.arg(expected.0), &change.draft);
+        call = match row::body(&change.draft.record) {
+            Some(body) => call.arg(1).arg(&body[..]),
+            None => call.arg(0).arg(""),
+        };
+        for entry in &change.journal {
+            call = call.arg(row::journal_row(entry));
+        }
+        let told = Told::read(inner.write(bucket, call).await?).map_err(unclear)?;
+        let value = match &told.word[..] {
+            b"done" => {
+                inner.wake.settled(id);
+                Swapped::Done(change.draft.stamp(told.now))
+            }
+            b"there" => {
+                Swapped::Conflict(Inner::whole(id, told.stored, told.body)?.ok_or_else(strange)?)
+            }
+            b"absent" => Swapped::Absent,
+            _ => return Err(unclear(strange())),
+        };
+        Ok(Reply {
+            now: told.now,
+            value,
+        })
+    }
+
+    async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
+        let (names, bucket) = (&self.inner.names, Bucket::of(id));
+        let call = DELETE.call(&[
+            names.of(id, Of::Record),
+            names.of(id, Of::Answer),
+            names.part(bucket, Part::Numbers),
+            names.part(bucket, Part::Leases),
+            names.part(bucket, Part::Unknown),
+            names.part(bucket, Part::Due),
+            names.part(bucket, Part::Expiry),
+            names.part(bucket, Part::Counts),
+            names.part(bucket, Part::Journal),
+            names.of(id, Of::History),
+        ]);
+        let call = call.arg(expected.0).arg(&id.0[..]);
+        let told = Told::read(self.inner.write(bucket, call).await?).map_err(unclear)?;
+        Ok(told.word == b"done")
+    }
+
+    async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
+        let names = &self.inner.names;
+        // Rows of one record stay together and in order; those of different records need not be.
+        let mut ids: Vec<RecordId> = journal.iter().map(|entry| entry.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        for id in ids {
+            let bucket = Bucket::of(id);
+            let mut call = APPEND.call(&[
+                names.part(bucket, Part::Journal),
+                names.of(id, Of::History),
+                names.part(bucket, Part::Kept),
+            ]);
+            for entry in journal.iter().filter(|entry| entry.id == id) {
+                call = call.arg(row::journal_row(entry));
+            }
+            self.inner.write(bucket, call).await?;
+        }
+        Ok(())
+    }
+
+    async fn prune_audit(&self, keep: Duration) -> Result<(), StoreError> {
+        let now = self.inner.passed_anywhere(Part::Leases, 0).await?.now;
+        self.inner.prune_audit(cutoff(now, keep)).await
+    }
+
+    async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        self.inner.passed_anywhere(Part::Leases, limit).await
+    }
+
+    async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        self.inner.passed_anywhere(Part::Due, limit).await
+    }
+
+    async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError> {
+        let from = self.walked.lock().clone();
+        let (reply, position) = self.inner.walk(from, limit).await?;
+        *self.walked.lock() = position;
+        Ok(reply)
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<Listed>, StoreError> {
+        self.inner.list(filter, cursor, limit).await
+    }
+
+    async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
+        self.inner.history(id).await
+    }
+
+    async fn audit(
+        &self,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<JournalRow>, StoreError> {
+        self.inner.audit(cursor, limit).await
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        self.inner.counts().await
+    }
+
+    async fn live(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        self.inner.live(scope, caller, limit).await
+    }
+
+    async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
+        let name = self.inner.names.recipes();
+        let slot = layout::slot(&name);
+        let call = Call::plain("HSETNX")
+            .arg(name)
+            .arg(&recipe.id().0[..])
+            .arg(recipe.encode());
+        let kept = self.inner.net.call(slot, &call, Does::Write).await;
+        kept.map(|_| ()).map_err(Failure::of_a_write)
+    }
+
+    async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
+        let name = self.inner.names.recipes();
+        let slot = layout::slot(&name);
+        let call = Call::plain("HGET").arg(name).arg(&id.0[..]);
+        let found = self.inner.net.call(slot, &call, Does::Read).await;
+        let Some(found) = bytes(Some(found.map_err(Failure::of_a_read)?)) else {
+            return Ok(None);
+        };
+        let recipe =
+            Recipe::decode(&found).map_err(|error| StoreError::Unreadable(error.into()))?;
+        Ok(Some(recipe))
+    }
+
+    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let blocks = self.inner.names.blocks();
+        let slot = layout::slot(&blocks);
+        let call = Call::plain("HSETNX").arg(blocks).arg(name).arg(bytes);
+        let kept = self.inner.net.call(slot, &call, Does::Write).await;
+        kept.map_err(Failure::of_a_write)?;
+        let lost = || StoreError::Unavailable("a block that was written is not there".into());
+        self.block(name).await?.ok_or_else(lost)
+    }
+
+    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let blocks = self.inner.names.blocks();
+        let slot = layout::slot(&blocks);
+        let call = Call::plain("HGET").arg(blocks).arg(name);
+        let found = self.inner.net.call(slot, &call, Does::Read).await;
+        let found = bytes(Some(found.map_err(Failure::of_a_read)?));
+        Ok(found.map(|found| found.to_vec()))
+    }
+
+    async fn probe(&self) -> Result<(), StoreError> {
+        self.inner.net.read_levels().await;
+        self.inner.probe().await
+    }
+
+    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
+        self.inner.wake.subscribe()
+    }
+}

@@ -1,0 +1,112 @@
+//! What a server says of itself: what it is, what its acknowledged writes survive, what it evicts.
+
+use redis::aio::MultiplexedConnection;
+
+use crate::Level;
+
+/// What was read when a connection was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Server {
+    /// It is a node of a cluster.
+    pub(super) is_cluster: bool,
+    /// It is a Sentinel, which keeps no data.
+    pub(super) is_sentinel: bool,
+    /// It takes writes.
+    pub(super) is_master: bool,
+    /// What an acknowledged write survives.
+    pub(super) level: Level,
+    /// What it does when its memory is full; `None` if it does not say.
+    pub(super) policy: Option<String>,
+}
+
+impl Server {
+    /// Asks the server. What it may not be asked, or does not say, counts as not there.
+    pub(super) async fn read(link: &mut MultiplexedConnection) -> redis::RedisResult<Self> {
+        let mut questions = redis::pipe();
+        questions.cmd("INFO");
+        questions.cmd("CONFIG").arg("GET").arg("appendfsync");
+        let mut answers = link
+            .send_packed_commands(&questions, 0, 2)
+            .await?
+            .into_iter();
+        let info: String = match answers.next() {
+            Some(told) => redis::from_redis_value(told.extract_error()?)?,
+            None => String::new(),
+        };
+        let fsync = answers.next().and_then(|told| told.extract_error().ok());
+        let fsync: Option<Vec<String>> = fsync.and_then(|told| redis::from_redis_value(told).ok());
+        let fsync = fsync.and_then(|pair| pair.into_iter().nth(1));
+        Ok(Self::judge(&info, fsync.as_deref()))
+    }
+
+    fn judge(info: &str, fsync: Option<&str>) -> Self {
+        let said = |name: &str| {
+            let line = info
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.map(str::trim)
+        };
+        let mode = said("redis_mode").or_else(|| said("server_mode"));
+        Self {
+            is_cluster: mode == Some("cluster"),
+            is_sentinel: mode == Some("sentinel"),
+            is_master: said("role") != Some("slave"),
+            level: level(said("aof_enabled"), fsync, said("connected_slaves")),
+            policy: said("maxmemory_policy").map(str::to_owned),
+        }
+    }
+
+    /// Whether it throws away keys that have no time of their own when its memory is full.
+    pub(super) fn evicts(&self) -> bool {
+        let policy = self.policy.as_deref();
+        policy.is_some_and(|policy| policy.starts_with("allkeys-"))
+    }
+}
+
+/// - Without the append-only file a crash loses what came after the last snapshot.
+/// - With `everysec` or `no`, a crash of the machine loses what was not synced.
+/// - With replicas, a failover loses what they had not heard of.
+fn level(aof: Option<&str>, fsync: Option<&str>, replicas: Option<&str>) -> Level {
+    match (aof, fsync, replicas) {
+        (Some("1"), Some("always"), Some("0")) => Level::Sync,
+        (Some("1"), Some("always" | "everysec" | "no"), Some(_)) => Level::Async,
+        _ => Level::Volatile,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels() {
+        for (aof, fsync, replicas, expected) in [
+            (Some("1"), Some("always"), Some("0"), Level::Sync),
+            (Some("1"), Some("always"), Some("1"), Level::Async),
+            (Some("1"), Some("everysec"), Some("0"), Level::Async),
+            (Some("1"), Some("no"), Some("0"), Level::Async),
+            (Some("0"), Some("always"), Some("0"), Level::Volatile),
+            (Some("1"), None, Some("0"), Level::Volatile),
+            (None, Some("always"), Some("0"), Level::Volatile),
+            (Some("1"), Some("always"), None, Level::Volatile),
+        ] {
+            assert_eq!(
+                level(aof, fsync, replicas),
+                expected,
+                "{aof:?} {fsync:?} {replicas:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_server_says() {
+        let info = "# Server\r\nredis_mode:cluster\r\nrole:master\r\nconnected_slaves:0\r\n\
+                    aof_enabled:1\r\nmaxmemory_policy:allkeys-lru\r\n";
+        let server = Server::judge(info, Some("always"));
+        assert!(server.is_cluster && server.is_master && server.evicts());
+        assert_eq!(server.level, Level::Sync);
+        let other = Server::judge("role:slave\r\nmaxmemory_policy:volatile-lru\r\n", None);
+        assert!(!other.is_master && !other.evicts() && !other.is_cluster);
+        assert_eq!(other.level, Level::Volatile);
+    }
+}

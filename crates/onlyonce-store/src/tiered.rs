@@ -1,0 +1,344 @@
+//! A SQL store with Redis in front of it. SQL is the truth: every reservation, settlement and change
+//! goes there and nowhere else. Redis holds copies of completed records, which answer replays.
+//!
+//! A copy is used for at most [`MAX_AGE`] after the record was last read from SQL, by SQL's own clock,
+//! and only if its code proves that this store made it for this very key. Whatever is wrong with the
+//! cache, the answer comes from SQL, at most a bounded time later.
+//!
+//! Deliberately absent: locks and reservations in Redis, and any trust in its clock, its expiry or its
+//! contents.
+
+mod entry;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use onlyonce_core::{
+    CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret, Timestamp,
+    record::{Change, Draft, JournalEntry, Revision},
+    time::Stamp,
+};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Semaphore, broadcast},
+    time::Instant,
+};
+
+use crate::{
+    BoxError, Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError,
+    Swapped, Walk,
+    clock::StoreClock,
+    redis::{
+        OpenError,
+        cache::{Cache, Replace},
+    },
+};
+use entry::Sealer;
+
+/// How long a copy is used after its record was last read from SQL.
+pub const MAX_AGE: Duration = Duration::from_secs(60);
+/// Copies that may be on their way into the cache at once. Beyond it they are not made.
+const MAX_FILLING: usize = 256;
+/// How long it is remembered that an answer was taken away, beyond the age of any copy: longer than a
+/// copy can be on its way.
+const GONE_BEYOND: Duration = Duration::from_secs(60);
+
+/// A store whose replays come from a cache where they can.
+pub struct TieredStore {
+    truth: Arc<dyn Store>,
+    cache: Arc<Cache>,
+    sealer: Sealer,
+    clock: TruthClock,
+    max_age: Duration,
+    filling: Arc<Semaphore>,
+}
+
+impl TieredStore {
+    /// `truth`, with the Redis at `url` in front of it. It need not be there, now or ever.
+    ///
+    /// # Errors
+    /// [`OpenError::Url`] if the URL cannot be used.
+    pub fn new(truth: Arc<dyn Store>, url: &str) -> Result<Self, OpenError> {
+        Self::with_max_age(truth, url, MAX_AGE)
+    }
+
+    /// The same with another age: for tests that cannot wait.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_max_age(
+        truth: Arc<dyn Store>,
+        url: &str,
+        max_age: Duration,
+    ) -> Result<Self, OpenError> {
+        Ok(Self {
+            cache: Arc::new(Cache::new(url)?),
+            sealer: Sealer::new(truth.secret()),
+            truth,
+            clock: TruthClock::default(),
+            max_age,
+            filling: Arc::new(Semaphore::new(MAX_FILLING)),
+        })
+    }
+
+    /// A copy of the record of `draft`'s key that may be answered with.
+    async fn copy(&self, draft: &Draft) -> Option<Reply<Record>> {
+        // Without the truth's own time, the age of a copy could not be told.
+        self.clock.now(self.max_age)?;
+        let id = draft.record.id;
+        let found = self.cache.take(id).await?;
+        let Some(entry) = self.sealer.open(id, &found) else {
+            if found != b"-" {
+                tracing::error!("an entry of the cache was not made by this store; it is not used");
+            }
+            return None;
+        };
+        let now = self.clock.now(self.max_age)?;
+        let age = now.0.checked_sub(entry.checked_at.0)?;
+        let is_young = (0..=millis(self.max_age)).contains(&age);
+        let same = entry.record.scope == draft.record.scope && entry.record.key == draft.record.key;
+        if !is_young || !same || !is_final(&entry.record, now) {
+            return None;
+        }
+        let value = entry.record;
+        Some(Reply { now, value })
+    }
+
+    /// Puts a copy of `record` into the cache, without anybody waiting for it.
+    fn fill(&self, record: &Record, checked_at: Timestamp, replace: Replace) {
+        if !is_final(record, checked_at) {
+            return;
+        }
+        let Ok(room) = self.filling.clone().try_acquire_owned() else {
+            return;
+        };
+        let (id, entry) = (record.id, self.sealer.seal(record, checked_at));
+        let (cache, stays) = (self.cache.clone(), self.max_age);
+        tokio::spawn(async move {
+            cache.put(id, &entry, stays, replace).await;
+            drop(room);
+        });
+    }
+
+    async fn timed<T>(
+        &self,
+        call: impl Future<Output = Result<Reply<T>, StoreError>>,
+    ) -> Result<Reply<T>, StoreError> {
+        let asked = Asked::now();
+        let reply = call.await?;
+        self.clock.heard(asked, reply.now);
+        Ok(reply)
+    }
+}
+
+/// Why an answer cannot be taken away now.
+#[derive(Debug, thiserror::Error)]
+#[error("the cache may still hold this answer, and cannot be told to forget it")]
+struct StillThere(#[source] BoxError);
+
+/// Whether a record has an answer that stands until its time is over.
+fn is_final(record: &Record, now: Timestamp) -> bool {
+    let times = &record.times;
+    record.response.is_some()
+        && times.completed_at.is_some()
+        && times.lease_until.is_none()
+        && times.unknown_since.is_none()
+        && times.expires_at.is_some_and(|at| at > now)
+}
+
+/// Whether a change takes away an answer before its time: what is left of the key is a tombstone that
+/// any request may follow.
+fn takes_away(draft: &Draft) -> bool {
+    draft.stamps.delete_at != Stamp::Never && draft.record.fingerprint.is_none()
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// When something was asked, by clocks of this process.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    steady: Instant,
+    wall: Timestamp,
+}
+
+impl Asked {
+    fn now() -> Self {
+        Self {
+            steady: Instant::now(),
+            wall: StoreClock::system().now(),
+        }
+    }
+
+    /// How long ago that is, at least: a suspended machine stops one clock, a set one changes the other.
+    fn elapsed_millis(self) -> i64 {
+        let now = Self::now();
+        let steady = millis(now.steady.saturating_duration_since(self.steady));
+        steady.max(now.wall.0.saturating_sub(self.wall.0))
+    }
+}
+
+/// What the clock of the truth says, by its last word and the time since that was asked for: never less.
+#[derive(Debug, Default)]
+struct TruthClock(Mutex<Option<(Asked, Timestamp)>>);
+
+impl TruthClock {
+    fn heard(&self, asked: Asked, now: Timestamp) {
+        let mut last = self.0.lock();
+        if last.is_none_or(|(before, _)| before.steady <= asked.steady) {
+            *last = Some((asked, now));
+        }
+    }
+
+    /// The time, unless the last word is older than `limit`.
+    fn now(&self, limit: Duration) -> Option<Timestamp> {
+        let (asked, said) = (*self.0.lock())?;
+        let elapsed = asked.elapsed_millis();
+        let now = Timestamp(said.0.saturating_add(elapsed));
+        (elapsed <= millis(limit)).then_some(now)
+    }
+}
+
+#[async_trait]
+impl Store for TieredStore {
+    fn level(&self) -> Level {
+        self.truth.level()
+    }
+
+    fn secret(&self) -> &Secret {
+        self.truth.secret()
+    }
+
+    fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
+        self.truth.peek(id)
+    }
+
+    async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
+        let reply = self.timed(self.truth.lookup(id)).await?;
+        if let Some(record) = &reply.value {
+            self.fill(record, reply.now, Replace::Nothing);
+        }
+        Ok(reply)
+    }
+
+    async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
+        if let Some(Reply { now, value }) = self.copy(&draft).await {
+            let value = Inserted::Existing(value);
+            return Ok(Reply { now, value });
+        }
+        let reply = self.timed(self.truth.insert_or_get(draft)).await?;
+        if let Inserted::Existing(record) = &reply.value {
+            self.fill(record, reply.now, Replace::Nothing);
+        }
+        Ok(reply)
+    }
+
+    async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
+        if takes_away(&change.draft) {
+            // First there: afterwards no copy may be given any more.
+            let stays = self.max_age + GONE_BEYOND;
+            let gone = self.cache.take_away(change.draft.record.id, stays).await;
+            gone.map_err(|error| StoreError::Unavailable(Box::new(StillThere(error))))?;
+        }
+        let reply = self.timed(self.truth.swap(expected, change)).await?;
+        if let Swapped::Done(record) = &reply.value {
+            self.fill(record, reply.now, Replace::Older);
+        }
+        Ok(reply)
+    }
+
+    async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
+        self.truth.delete(id, expected).await
+    }
+
+    async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
+        self.truth.append(journal).await
+    }
+
+    async fn prune_audit(&self, keep: Duration) -> Result<(), StoreError> {
+        self.truth.prune_audit(keep).await
+    }
+
+    async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        self.timed(self.truth.lapsed(limit)).await
+    }
+
+    async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        self.timed(self.truth.due(limit)).await
+    }
+
+    async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError> {
+        self.timed(self.truth.walk(limit)).await
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<Listed>, StoreError> {
+        self.truth.list(filter, cursor, limit).await
+    }
+
+    async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
+        self.truth.history(id).await
+    }
+
+    async fn audit(
+        &self,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<JournalRow>, StoreError> {
+        self.truth.audit(cursor, limit).await
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        self.truth.counts().await
+    }
+
+    async fn live(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        self.truth.live(scope, caller, limit).await
+    }
+
+    async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
+        self.truth.keep_recipe(recipe).await
+    }
+
+    async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
+        self.truth.recipe(id).await
+    }
+
+    async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
+        self.truth.keep_policy(route, policy).await
+    }
+
+    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        self.truth.keep_block(name, bytes).await
+    }
+
+    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.truth.block(name).await
+    }
+
+    fn conceal(&self, id: RecordId, bytes: Vec<u8>) -> Vec<u8> {
+        self.truth.conceal(id, bytes)
+    }
+
+    fn reveal(&self, id: RecordId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+        self.truth.reveal(id, bytes)
+    }
+
+    async fn probe(&self) -> Result<(), StoreError> {
+        self.truth.probe().await
+    }
+
+    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
+        self.truth.wakeups()
+    }
+}

@@ -1,0 +1,133 @@
+//! One entry of the cache: a record with its answer, when it was last read from the database, and a
+//! code that only those who have the store's secret can make.
+
+use aws_lc_rs::hmac;
+use bytes::Bytes;
+use onlyonce_core::{Record, RecordId, Secret, Timestamp};
+
+use crate::{
+    codec::{Reader, put_block},
+    redis::row,
+};
+
+/// The version of an entry, and what tells it from one that says that an answer was taken away.
+const VERSION: u8 = 1;
+/// What the key of the code is made for.
+const PURPOSE: &[u8] = b"onlyonce cache entry 1";
+/// The length of the code, in bytes.
+const CODE_BYTES: usize = 32;
+
+/// Makes and checks entries.
+pub(super) struct Sealer(hmac::Key);
+
+/// What an entry says.
+#[derive(Debug, PartialEq)]
+pub(super) struct Entry {
+    /// When the record was last read from the database, by the database's clock.
+    pub(super) checked_at: Timestamp,
+    /// The record.
+    pub(super) record: Record,
+}
+
+impl Sealer {
+    pub(super) fn new(secret: &Secret) -> Self {
+        let secret = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+        let key = hmac::sign(&secret, PURPOSE);
+        Self(hmac::Key::new(hmac::HMAC_SHA256, key.as_ref()))
+    }
+
+    pub(super) fn seal(&self, record: &Record, checked_at: Timestamp) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        out.extend_from_slice(&record.id.0);
+        out.extend_from_slice(&checked_at.0.to_le_bytes());
+        put_block(&row::stored(record), &mut out);
+        match row::body(record) {
+            Some(body) => {
+                out.push(1);
+                put_block(body, &mut out);
+            }
+            None => out.push(0),
+        }
+        let code = hmac::sign(&self.0, &out);
+        out.extend_from_slice(code.as_ref());
+        out
+    }
+
+    /// What `entry` says of `id`; `None` if it was not made by this store, or is about another key.
+    pub(super) fn open(&self, id: RecordId, entry: &[u8]) -> Option<Entry> {
+        let (said, code) = entry.split_at_checked(entry.len().checked_sub(CODE_BYTES)?)?;
+        hmac::verify(&self.0, said, code).ok()?;
+        let mut reader = Reader::new(said);
+        if reader.byte().ok()? != VERSION || reader.array().ok()? != id.0 {
+            return None;
+        }
+        let checked_at = Timestamp(i64::from_le_bytes(reader.array().ok()?));
+        let stored = reader.block().ok()?;
+        let body = match reader.byte().ok()? {
+            0 => None,
+            _ => Some(Bytes::copy_from_slice(reader.block().ok()?)),
+        };
+        reader.end().ok()?;
+        let record = row::read_whole(id, stored, body).ok()?;
+        Some(Entry { checked_at, record })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+    use onlyonce_core::{
+        AttemptId, Fingerprint, Key, Policy, Recipe, Scope, StoredResponse,
+        machine::{self, Request, Settled, Settlement},
+    };
+
+    use super::*;
+
+    fn completed() -> Record {
+        let key = Key::from_stored("k");
+        let request = Request {
+            id: RecordId([7; 16]),
+            scope: Scope::global(),
+            key,
+            fingerprint: Fingerprint([7; 32]),
+            recipe: Recipe::default().id(),
+            caller: None,
+            attempt_id: AttemptId(1),
+            route: "r".into(),
+            method: "POST".into(),
+            path: "/".into(),
+        };
+        let record = machine::first(&request, &Policy::default()).stamp(Timestamp(1_000));
+        let answer = StoredResponse::plain(StatusCode::CREATED, "paid");
+        let settlement = Settlement::Complete(answer.into());
+        let settled = machine::settle(&record, AttemptId(1), &settlement, &Policy::default());
+        match settled {
+            Settled::Write(change) => change.draft.stamp(Timestamp(2_000)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_entry_comes_back_and_a_bent_one_does_not() {
+        let sealer = Sealer::new(&Secret::from_bytes([1; 32]));
+        let (record, checked_at) = (completed(), Timestamp(3_000));
+        let entry = sealer.seal(&record, checked_at);
+        let opened = sealer.open(record.id, &entry);
+        assert_eq!(
+            opened,
+            Some(Entry {
+                checked_at,
+                record: record.clone()
+            })
+        );
+        for at in 0..entry.len() {
+            let mut bent = entry.clone();
+            bent[at] ^= 1;
+            assert_eq!(sealer.open(record.id, &bent), None, "byte {at}");
+            assert_eq!(sealer.open(record.id, &entry[..at]), None, "cut at {at}");
+        }
+        assert_eq!(sealer.open(RecordId([8; 16]), &entry), None, "another key");
+        let other = Sealer::new(&Secret::from_bytes([2; 32]));
+        assert_eq!(other.open(record.id, &entry), None, "another store");
+    }
+}
