@@ -11,6 +11,7 @@
 mod admit;
 mod evidence;
 mod expire;
+mod operate;
 mod settle;
 
 use crate::{
@@ -19,11 +20,9 @@ use crate::{
 };
 
 pub use admit::{Admission, Refusal, Request, admit, first};
-pub use evidence::{
-    Extended, Forgotten, Looked, Negative, Resolution, Resolved, Source, extend, forget, look,
-    reconcile, resolve,
-};
+pub use evidence::{About, Looked, Negative, Source, look, reconcile};
 pub use expire::{Reaped, Swept, expire, sweep};
+pub use operate::{Extended, Forgotten, Resolution, Resolved, extend, forget, resolve};
 pub use settle::{Renewed, Settled, Settlement, Wake, absent, is_running, renew, settle, wake};
 
 /// A journal row about a step of `before` that ends in `to`.

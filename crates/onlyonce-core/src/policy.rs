@@ -51,6 +51,16 @@ pub enum On5xx {
     Unknown,
 }
 
+/// How much of an answer is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remember {
+    /// All of it.
+    Full,
+    /// That there was one, its status and where its result is, but neither its bytes nor its other
+    /// headers. A retry is told so, and nothing is executed again.
+    Head,
+}
+
 /// What the same request meets after its key has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterExpiry {
@@ -167,6 +177,8 @@ pub struct Policy {
     pub max_request_body: u64,
     /// The largest response body in bytes that is stored.
     pub max_body_size: u64,
+    /// How much of an answer is remembered.
+    pub remember: Remember,
     /// What a retry meets while the first is running.
     pub on_in_flight: OnInFlight,
     /// How long a retry waits, from its arrival.

@@ -216,8 +216,17 @@ pub enum StoredBody {
         /// The trailers, where there were any.
         trailers: Option<HeaderMap>,
     },
-    /// The answer was too large, or endless. It is never executed again for that.
+    /// The answer was too large, or endless, or must not be stored. It is never executed again for
+    /// that.
     NotStored,
+    /// The whole answer, its headers included, as a block that only the store layer can open. Nothing
+    /// above that layer ever gets one.
+    Packed {
+        /// The block.
+        block: Bytes,
+        /// How many bytes of body are in it.
+        length: u64,
+    },
 }
 
 impl StoredResponse {
@@ -238,6 +247,7 @@ impl StoredResponse {
         match &self.body {
             StoredBody::Full { bytes, .. } => bytes.len() as u64,
             StoredBody::NotStored => 0,
+            StoredBody::Packed { length, .. } => *length,
         }
     }
 }
@@ -249,6 +259,19 @@ pub enum Evidence {
     Completed(Arc<StoredResponse>),
     /// It left nothing behind.
     NotExecuted,
+    /// Both have been said, or something about an earlier attempt: it proves nothing, and a person
+    /// has to look.
+    Contradictory,
+}
+
+impl Evidence {
+    /// Whether the two cannot both be true, or one of them is worth nothing.
+    pub fn contradicts(&self, other: &Self) -> bool {
+        !matches!(
+            (self, other),
+            (Self::Completed(_), Self::Completed(_)) | (Self::NotExecuted, Self::NotExecuted)
+        )
+    }
 }
 
 /// The time fields of a record. `T` is [`Option<Timestamp>`] in a record and [`Stamp`] in a draft.
@@ -406,6 +429,12 @@ pub enum JournalEvent {
     EvidenceKept,
     /// The provider's answer decided nothing.
     Inconclusive,
+    /// The provider does not know the key, and that does not release it yet.
+    NegativeAnswer,
+    /// A provider's webhook was taken; it is not taken again.
+    WebhookTaken,
+    /// A route's query, under this configuration, has found a key.
+    QueryProven,
     /// A person has to look at it.
     DeadLettered,
     /// An operator settled the key.
@@ -422,7 +451,7 @@ pub enum JournalEvent {
 
 impl JournalEvent {
     /// Every value, for the documents and for decoders.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 20] = [
         Self::ExecutedAgain,
         Self::ExecutedAfterExpiry,
         Self::Released,
@@ -434,6 +463,9 @@ impl JournalEvent {
         Self::Reconciled,
         Self::EvidenceKept,
         Self::Inconclusive,
+        Self::NegativeAnswer,
+        Self::WebhookTaken,
+        Self::QueryProven,
         Self::DeadLettered,
         Self::Resolved,
         Self::Extended,
@@ -456,6 +488,9 @@ impl JournalEvent {
             Self::Reconciled => "reconciled",
             Self::EvidenceKept => "evidence_kept",
             Self::Inconclusive => "inconclusive",
+            Self::NegativeAnswer => "negative_answer",
+            Self::WebhookTaken => "webhook_taken",
+            Self::QueryProven => "query_proven",
             Self::DeadLettered => "dead_lettered",
             Self::Resolved => "resolved",
             Self::Extended => "extended",

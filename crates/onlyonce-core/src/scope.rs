@@ -38,6 +38,12 @@ impl Scope {
         &self.0
     }
 
+    /// The client whose scope it is, where it is one client's.
+    pub fn client_id(&self) -> Option<&str> {
+        let of_route = || self.0.split_once("/client:").map(|(_, id)| id);
+        self.0.strip_prefix("client:").or_else(of_route)
+    }
+
     /// Whether callers share this scope, so that a record must remember which of them made it.
     pub fn is_shared(&self) -> bool {
         !self.0.contains("client:")

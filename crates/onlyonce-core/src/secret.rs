@@ -49,6 +49,13 @@ impl Secret {
         ))
     }
 
+    /// The key under which a provider is asked to do `phase` of the operation that `key` is about: the
+    /// same for every attempt and every life of the key, and useless for guessing the key itself.
+    pub fn downstream_key(&self, scope: &str, key: &Key, phase: &str) -> String {
+        let parts = [scope.as_bytes(), key.as_str().as_bytes(), phase.as_bytes()];
+        RecordId(truncate(&self.sign("downstream-key", &parts))).to_string()
+    }
+
     /// What a log may say of a key: enough to follow it, too little to guess it.
     pub fn key_tag(&self, key: &Key) -> KeyTag {
         KeyTag(truncate(&self.sign("key-tag", &[key.as_str().as_bytes()])))

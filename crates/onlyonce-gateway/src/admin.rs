@@ -1,6 +1,7 @@
 //! The admin API and the dashboard, on a listener of their own. Everything but `/healthz`, `/readyz` and
 //! the dashboard's files needs the token, or a session that was opened with it.
 
+mod dead_letters;
 pub(crate) mod files;
 mod keys;
 mod listener;
@@ -92,7 +93,7 @@ impl Admin {
         stopping: watch::Receiver<bool>,
     ) -> Self {
         let config = current.config();
-        let desk = Desk::new(engine.clone(), config.admin.mask_keys);
+        let desk = Desk::new(engine.clone(), current.clone(), config.admin.mask_keys);
         Self(Arc::new(Inner {
             tokens: RwLock::new(Tokens::from_environment(&config)),
             sessions: Sessions::default(),

@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{audit, bench, clock, config, demo, keys, migrate, serve, top, verify};
+use crate::{audit, bench, clock, config, demo, keys, migrate, reconcile, serve, top, verify};
 
 /// The exit code for an answer that is no.
 const NO: u8 = 1;
@@ -30,6 +30,8 @@ enum Command {
     Keys(keys::KeysArgs),
     /// Watch what a gateway is doing, in the terminal
     Top(top::TopArgs),
+    /// Hold a provider's ledger against our records, or prove that it can be asked about a key
+    Reconcile(Box<reconcile::ReconcileArgs>),
     /// List every operation of an OpenAPI document and whether a retry of it is safe: exit 1 on a hole
     Audit(audit::AuditArgs),
     /// Find out whether any HTTP API is safe to retry: exit 0 yes, 1 no, 2 it could not be tried
@@ -79,6 +81,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Serve(args) => in_runtime(serve::run(args)),
         Command::Keys(args) => in_runtime(keys::run(args)),
         Command::Top(args) => in_runtime(top::run(args)),
+        Command::Reconcile(args) => in_runtime(reconcile::run(*args)),
         Command::Migrate(args) => in_runtime(migrate::run(args)),
         Command::Verify(args) => in_runtime(verify::run(*args)),
         Command::Bench(args) => in_runtime(bench::run(args)),

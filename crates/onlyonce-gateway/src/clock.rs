@@ -10,6 +10,11 @@ pub(crate) fn now() -> SystemTime {
     system_time(StoreClock::system().now())
 }
 
+/// Now, as a store on this machine tells it.
+pub(crate) fn store_now() -> Timestamp {
+    StoreClock::system().now()
+}
+
 /// A store's time as the operating system tells it.
 fn system_time(at: Timestamp) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(u64::try_from(at.0).unwrap_or_default())

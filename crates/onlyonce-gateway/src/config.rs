@@ -16,6 +16,7 @@ mod fields;
 mod interpolate;
 mod lower;
 mod options;
+mod reconcile;
 mod routes;
 mod rules;
 mod scalar;
@@ -32,12 +33,13 @@ use std::{
     fs, io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use http::Method;
 use onlyonce_core::policy::Policy;
-use onlyonce_store::postgres::Pooler;
+use onlyonce_store::{at_rest::Compression, postgres::Pooler};
 
 #[cfg(test)]
 pub(crate) use auth::ApiKey;
@@ -46,6 +48,7 @@ pub(crate) use auth::{
 };
 pub(crate) use backend::Backend;
 pub(crate) use diagnostics::{Diagnostic, Diagnostics};
+pub(crate) use reconcile::{QueryConfig, ReconcileConfig, Scheme, WebhookConfig};
 pub(crate) use store::StoreUrl;
 pub(crate) use traffic::{Forwarded, ForwardedHeaders, TlsConfig};
 
@@ -151,6 +154,12 @@ pub(crate) struct StoreConfig {
     pub timeout: Duration,
     /// Whether `serve` brings its schema up to date.
     pub migrate: bool,
+    /// The variable that holds the keys that records are encrypted with.
+    pub encryption_key_env: Option<String>,
+    /// How answers are made smaller.
+    pub compression: Compression,
+    /// Whether SQL may settle keys with answers as they are, though others are encrypted.
+    pub plain_settle: bool,
     /// What stands between the gateway and a PostgreSQL server.
     pub pooler: Pooler,
     /// Where results are kept that a shared store cannot take in time.
@@ -204,6 +213,8 @@ pub(crate) struct Route {
     pub auth_optional: bool,
     /// Everything about keys.
     pub policy: Policy,
+    /// How it is found out what became of its unknown keys; `None` leaves that to people.
+    pub reconcile: Option<Arc<ReconcileConfig>>,
     /// `local` or `distributed`, as the admin API says it.
     pub mode_name: &'static str,
 }

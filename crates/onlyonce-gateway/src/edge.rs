@@ -13,6 +13,7 @@ mod patience;
 mod request_id;
 mod streams;
 mod upgrade;
+mod webhook;
 mod who;
 
 use std::{borrow::Cow, sync::Arc};
@@ -35,6 +36,7 @@ use who::Who;
 use crate::{
     auth::{Auth, Found, Shown},
     config::{Config, Route},
+    provider::Provider,
     upstream::{Forwarding, Upstream, UpstreamError, UpstreamOptions},
 };
 
@@ -58,6 +60,7 @@ pub(crate) struct Seat(
 pub(crate) struct Lane {
     pub(crate) route: Route,
     pub(crate) layer: IdempotencyLayer,
+    pub(crate) provider: Arc<Provider>,
     service: IdempotencyService<Upstream>,
 }
 
@@ -148,6 +151,9 @@ impl Edge {
         }
         if let Some(rest) = request.uri().path().strip_prefix(lookup::PREFIX) {
             let rest = rest.to_owned();
+            if let Some(route) = rest.strip_prefix("reconcile/") {
+                return webhook::answer(self, request, route).await;
+            }
             return lookup::answer(self, request, &rest).await;
         }
         // What the upstream takes for the same path must meet the same route.
@@ -267,6 +273,7 @@ async fn lane(
     let service = layer.layer(Upstream::new(options));
     Ok(Lane {
         route: route.clone(),
+        provider: Provider::new(route)?,
         layer,
         service,
     })

@@ -3,6 +3,7 @@
 //! Both ways end at the same addresses of the admin API: those of a running gateway, or the same code
 //! on a store that this process opens. So an answer looks the same whichever way was taken.
 
+mod erase;
 mod shown;
 pub(crate) mod way;
 
@@ -14,7 +15,7 @@ use http::{Method, StatusCode};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
-use way::Way;
+pub(crate) use way::{DEFAULT_ADMIN, Way};
 
 /// The exit code for an answer that is no.
 const NO: u8 = 1;
@@ -29,11 +30,19 @@ pub(crate) struct KeysArgs {
     #[command(subcommand)]
     command: Command,
     /// The admin API of a gateway; its token is taken from ONLYONCE_ADMIN_TOKEN
-    #[arg(long, global = true, value_name = "URL", default_value = way::DEFAULT_ADMIN)]
+    #[arg(long, global = true, value_name = "URL", default_value = DEFAULT_ADMIN)]
     admin: String,
     /// Open this store instead: sqlite:FILE that no gateway uses, postgres://… or mysql://… (looking only)
     #[arg(long, global = true, value_name = "URL")]
     store: Option<String>,
+    /// The variable with the store's encryption keys, for --store; used if it is set
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        default_value = "ONLYONCE_ENCRYPTION_KEYS"
+    )]
+    encryption_key_env: String,
     /// Print the answer as JSON
     #[arg(long, global = true)]
     json: bool,
@@ -47,7 +56,11 @@ enum Command {
     Show(Which),
     /// Say what became of an unknown key
     Resolve(ResolveArgs),
-    /// Remove what is remembered of a key: the next request with it executes
+    /// List what waits for a person, newest first
+    DeadLetters(DeadLettersArgs),
+    /// Say what became of many dead letters at once; without --yes only which they are
+    ResolveDeadLetters(ResolveAllArgs),
+    /// Remove what is remembered of a key, or of all keys of a client: the next request executes
     Forget(ForgetArgs),
 }
 
@@ -101,6 +114,16 @@ enum Outcome {
 struct ResolveArgs {
     #[command(flatten)]
     which: Which,
+    #[command(flatten)]
+    says: Says,
+    /// The revision that the decision was made on; without it, the one that is there now
+    #[arg(long, value_name = "N")]
+    revision: Option<u64>,
+}
+
+/// A decision.
+#[derive(Args)]
+struct Says {
     /// What became of it
     #[arg(long, value_enum)]
     outcome: Outcome,
@@ -108,8 +131,11 @@ struct ResolveArgs {
     #[arg(long, value_name = "TEXT")]
     reason: String,
     /// With `completed`: the status that retries get
-    #[arg(long, value_name = "STATUS", required_if_eq("outcome", "completed"))]
+    #[arg(long, value_name = "STATUS")]
     status: Option<u16>,
+    /// With `completed`: ask the provider, and take its answer
+    #[arg(long, conflicts_with = "status")]
+    from_provider: bool,
     /// With `completed`: a header that retries get; may be repeated
     #[arg(long = "header", value_name = "NAME: VALUE", requires = "status")]
     headers: Vec<String>,
@@ -127,9 +153,53 @@ struct ResolveArgs {
 }
 
 #[derive(Args)]
-struct ForgetArgs {
+struct DeadLettersArgs {
+    /// Only this route
+    #[arg(long, value_name = "ID")]
+    route: Option<String>,
+    /// Only keys of this client
+    #[arg(long, value_name = "ID")]
+    client: Option<String>,
+    /// How many, 1 to 500
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    limit: usize,
+    /// Where the page before ended
+    #[arg(long, value_name = "NEXT")]
+    cursor: Option<String>,
+}
+
+#[derive(Args)]
+struct ResolveAllArgs {
+    /// Only this route
+    #[arg(long, value_name = "ID")]
+    route: Option<String>,
+    /// Only keys of this client
+    #[arg(long, value_name = "ID")]
+    client: Option<String>,
+    /// Only those whose reason contains this
+    #[arg(long, value_name = "TEXT")]
+    because: Option<String>,
     #[command(flatten)]
-    which: Which,
+    says: Says,
+    /// Do it
+    #[arg(long)]
+    yes: bool,
+}
+
+#[derive(Args)]
+struct ForgetArgs {
+    /// The key's id, as `keys list` shows it
+    #[arg(value_name = "ID", required_unless_present_any = ["key", "client"])]
+    id: Option<String>,
+    /// The key as clients send it
+    #[arg(long, value_name = "RAW", conflicts_with = "id")]
+    key: Option<String>,
+    /// The client that sent it; without --key, all keys of this client
+    #[arg(long, value_name = "ID", conflicts_with = "id")]
+    client: Option<String>,
+    /// With --client alone: say what would be done, and do nothing
+    #[arg(long, requires = "client", conflicts_with_all = ["key", "id"])]
+    dry_run: bool,
     /// Even though the operation took effect, and a retry would execute it again
     #[arg(long)]
     force: bool,
@@ -139,7 +209,7 @@ struct ForgetArgs {
 }
 
 /// An answer that is no, or a question that makes no sense.
-struct Refusal {
+pub(crate) struct Refusal {
     code: u8,
     why: String,
     /// The problem body, for programs.
@@ -147,6 +217,11 @@ struct Refusal {
 }
 
 impl Refusal {
+    /// Why not.
+    pub(crate) fn why(&self) -> &str {
+        &self.why
+    }
+
     fn no(why: impl Into<String>) -> Self {
         let why = why.into();
         let body = json!({ "detail": why });
@@ -167,8 +242,12 @@ impl Refusal {
 
 /// Does what was asked.
 pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
-    let changes = matches!(args.command, Command::Resolve(_) | Command::Forget(_));
-    let way = match Way::open(&args.admin, args.store.as_deref(), changes).await? {
+    let changes = matches!(
+        args.command,
+        Command::Resolve(_) | Command::ResolveDeadLetters(_) | Command::Forget(_)
+    );
+    let key_env = &args.encryption_key_env;
+    let way = match Way::open(&args.admin, args.store.as_deref(), key_env, changes).await? {
         Ok(way) => way,
         Err(why) => return Ok(refused(Refusal::usage(why), args.json)),
     };
@@ -176,6 +255,8 @@ pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
         Command::List(list) => way.list(&list).await?,
         Command::Show(which) => way.show(&which).await?,
         Command::Resolve(resolve) => way.resolve(&resolve).await?,
+        Command::DeadLetters(list) => way.dead_letters(&list).await?,
+        Command::ResolveDeadLetters(all) => way.resolve_all(&all).await?,
         Command::Forget(forget) => way.forget(&forget).await?,
     };
     Ok(match asked {
@@ -225,21 +306,67 @@ impl Way {
     }
 
     async fn resolve(&self, args: &ResolveArgs) -> Asked {
-        let body = match resolution(args)? {
+        let mut body = match resolution(&args.says)? {
             Ok(body) => body,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        match self.path_of(&args.which).await? {
-            Ok(path) => {
-                let path = format!("{path}/resolve");
-                self.ask(Method::POST, &path, Some(body)).await
-            }
-            Err(refusal) => Ok(Err(refusal)),
-        }
+        let path = match self.path_of(&args.which).await? {
+            Ok(path) => path,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        body["revision"] = match args.revision {
+            Some(revision) => revision.into(),
+            None => match self.ask(Method::GET, &path, None).await? {
+                Ok(record) => record["revision"].clone(),
+                Err(refusal) => return Ok(Err(refusal)),
+            },
+        };
+        let path = format!("{path}/resolve");
+        self.ask(Method::POST, &path, Some(body)).await
+    }
+
+    async fn dead_letters(&self, args: &DeadLettersArgs) -> Asked {
+        let limit = args.limit.to_string();
+        let parameters = [
+            ("route", args.route.as_deref()),
+            ("client", args.client.as_deref()),
+            ("limit", Some(limit.as_str())),
+            ("cursor", args.cursor.as_deref()),
+        ];
+        let path = with_query("/dead-letters", &parameters);
+        self.ask(Method::GET, &path, None).await
+    }
+
+    async fn resolve_all(&self, args: &ResolveAllArgs) -> Asked {
+        let mut body = match resolution(&args.says)? {
+            Ok(body) => body,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let said = [
+            ("route", &args.route),
+            ("client", &args.client),
+            ("reason", &args.because),
+        ];
+        let filter: Map<String, Value> = said
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value.clone()?.into())))
+            .collect();
+        body["filter"] = filter.into();
+        body["dry_run"] = (!args.yes).into();
+        self.ask(Method::POST, "/dead-letters/resolve", Some(body))
+            .await
     }
 
     async fn forget(&self, args: &ForgetArgs) -> Asked {
-        match self.path_of(&args.which).await? {
+        if let (None, None, Some(client)) = (&args.id, &args.key, &args.client) {
+            return self.forget_client(client, args).await;
+        }
+        let which = Which {
+            id: args.id.clone(),
+            key: args.key.clone(),
+            client: args.client.clone(),
+        };
+        match self.path_of(&which).await? {
             Ok(path) => {
                 let force = args.force.then_some("true");
                 let parameters = [("force", force), ("reason", args.reason.as_deref())];
@@ -254,18 +381,28 @@ impl Way {
     async fn path_of(&self, which: &Which) -> anyhow::Result<Result<String, Refusal>> {
         let id = match (&which.id, &which.key) {
             (Some(id), _) => Ok(id.clone()),
-            (None, key) => self.id_of(key.as_deref(), which.client.as_deref()).await?,
+            (None, key) => {
+                self.id_among(key.as_deref(), which.client.as_deref(), None)
+                    .await?
+            }
         };
         Ok(id.map(|id| format!("/idempotency/keys/{}", encoded(&id))))
     }
 
-    async fn id_of(
+    /// The id of the one key with this name, of this client and route where they are named.
+    pub(crate) async fn id_among(
         &self,
         key: Option<&str>,
         client: Option<&str>,
+        route: Option<&str>,
     ) -> anyhow::Result<Result<String, Refusal>> {
         let limit = MOST_NAMESAKES.to_string();
-        let parameters = [("key", key), ("client", client), ("limit", Some(&limit))];
+        let parameters = [
+            ("key", key),
+            ("client", client),
+            ("route", route),
+            ("limit", Some(limit.as_str())),
+        ];
         let path = with_query("/idempotency/keys", &parameters);
         let found = match self.ask(Method::GET, &path, None).await? {
             Ok(found) => found,
@@ -310,9 +447,21 @@ impl Way {
 }
 
 /// The body of a resolution.
-fn resolution(args: &ResolveArgs) -> anyhow::Result<Result<Value, Refusal>> {
+fn resolution(args: &Says) -> anyhow::Result<Result<Value, Refusal>> {
     let mut body = json!({ "reason": args.reason });
     match (args.outcome, args.status) {
+        (Outcome::FailedRetryable, _) if args.from_provider => {
+            let why = "the provider's answer belongs to --outcome completed";
+            return Ok(Err(Refusal::usage(why)));
+        }
+        (Outcome::Completed, None) if args.from_provider => {
+            body["outcome"] = "completed".into();
+            body["response"] = "provider".into();
+        }
+        (Outcome::Completed, None) => {
+            let why = "--outcome completed needs --status, or --from-provider";
+            return Ok(Err(Refusal::usage(why)));
+        }
         (Outcome::FailedRetryable, Some(_)) => {
             let why = "an answer belongs to --outcome completed: after failed_retryable a retry makes one";
             return Ok(Err(Refusal::usage(why)));
@@ -350,7 +499,7 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
+pub(crate) fn with_query(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
     let said = parameters
         .iter()
         .filter_map(|(name, value)| Some(format!("{name}={}", encoded((*value)?))));

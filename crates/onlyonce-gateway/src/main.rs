@@ -16,6 +16,8 @@ mod edge;
 mod keys;
 mod migrate;
 mod outbound;
+mod provider;
+mod reconcile;
 mod reload;
 mod serve;
 #[cfg(test)]

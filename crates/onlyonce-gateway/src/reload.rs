@@ -127,7 +127,7 @@ impl Reloader {
         status: Status,
     ) -> Self {
         let config = current.config();
-        let workers = worker::start(&engine, pace(&config));
+        let workers = worker::start_with(&engine, pace(&config), current.clone());
         let text = source.as_ref().and_then(|source| source.text.clone());
         let named = tls::fingerprint_of(&config.files());
         Self {
@@ -241,7 +241,8 @@ impl Reloader {
         self.admin.follow(&config);
         if pace(&config) != pace(before.config()) {
             // What a loop was doing when it ends is whole or has not happened.
-            self.workers = worker::start(&self.engine, pace(&config));
+            let pace = pace(&config);
+            self.workers = worker::start_with(&self.engine, pace, self.current.clone());
         }
         Ok(())
     }
@@ -273,6 +274,7 @@ fn pace(config: &Config) -> worker::Pace {
     worker::Pace {
         sweep_every: config.workers.sweep_every,
         reap_every: config.workers.reap_every,
+        reconcile_every: config.workers.reconcile_every,
         keep_audit: config.admin.audit_retention,
     }
 }

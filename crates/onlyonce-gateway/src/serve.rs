@@ -8,6 +8,7 @@ use onlyonce::{Engine, EngineOptions, Spool};
 use onlyonce_core::policy::Profile;
 use onlyonce_store::{
     Level, Store,
+    at_rest::{self, AtRest, AtRestOptions, Compression, Keyring},
     memory::MemoryStore,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
@@ -157,7 +158,7 @@ pub(crate) fn demand_level(config: &Config, store: &dyn Store) -> anyhow::Result
 }
 
 async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
-    Ok(match &config.store.url {
+    let store: Arc<dyn Store> = match &config.store.url {
         StoreUrl::Memory => Arc::new(MemoryStore::new()),
         StoreUrl::Sqlite(path) => Arc::new(SqliteStore::open_with(
             path,
@@ -170,7 +171,11 @@ async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
                 pooler: config.store.pooler,
                 migrate: config.store.migrate,
             };
-            Arc::new(PostgresStore::open(url, &options).await?)
+            let store = PostgresStore::open(url, &options).await?;
+            let plain = config.store.encryption_key_env.is_none() || config.store.plain_settle;
+            let said = store.allow_plain_answers(plain).await;
+            said.context("the database cannot be told whether plain answers may be settled")?;
+            Arc::new(store)
         }
         StoreUrl::Mysql(url) => {
             let options = MySqlOptions {
@@ -184,7 +189,36 @@ async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
             "{} stores are not supported by this version yet",
             other.scheme()
         ),
-    })
+    };
+    sealed(
+        store,
+        config.store.encryption_key_env.as_deref(),
+        config.store.compression,
+    )
+    .await
+}
+
+/// `store` behind what compresses and encrypts, with the keys that the variable `key_env` holds.
+pub(crate) async fn sealed(
+    store: Arc<dyn Store>,
+    key_env: Option<&str>,
+    compression: Compression,
+) -> anyhow::Result<Arc<dyn Store>> {
+    let keys = match key_env {
+        Some(name) => {
+            let text = std::env::var(name).with_context(|| format!("{name} is not set"))?;
+            Some(Keyring::parse(&text).with_context(|| format!("{name} holds no usable keys"))?)
+        }
+        None => None,
+    };
+    if keys.is_none() && compression == Compression::None && store.level() == Level::Volatile {
+        // What is in memory alone is gone with the process, and nobody hid anything there.
+        at_rest::declare();
+        return Ok(store);
+    }
+    let options = AtRestOptions { keys, compression };
+    let opened = AtRest::open(store, options).await;
+    Ok(Arc::new(opened.context("its encryption keys do not fit")?))
 }
 
 /// One line, for people and for programs that wait for it.

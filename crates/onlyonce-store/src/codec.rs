@@ -15,9 +15,14 @@ const EVIDENCE_VERSION: u8 = 1;
 const BODY_NOT_STORED: u8 = 0;
 const BODY_FULL: u8 = 1;
 const BODY_FULL_WITH_TRAILERS: u8 = 2;
+const BODY_PACKED: u8 = 3;
+
+/// Where the head says which kind of body it has.
+const KIND_AT: usize = 3;
 
 const EVIDENCE_COMPLETED: u8 = 1;
 const EVIDENCE_NOT_EXECUTED: u8 = 2;
+const EVIDENCE_CONTRADICTORY: u8 = 3;
 
 /// A block that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,6 +47,13 @@ pub fn encode_head(response: &StoredResponse) -> Vec<u8> {
         StoredBody::Full {
             trailers: Some(_), ..
         } => out.push(BODY_FULL_WITH_TRAILERS),
+        StoredBody::Packed { length, .. } => {
+            // Headers and trailers are in the block.
+            out.push(BODY_PACKED);
+            let length = u32::try_from(*length).unwrap_or(u32::MAX);
+            out.extend_from_slice(&length.to_le_bytes());
+            return out;
+        }
     }
     encode_headers(&response.headers, &mut out);
     if let StoredBody::Full {
@@ -66,6 +78,16 @@ pub fn decode_head(block: &[u8], body: Option<Bytes>) -> Result<StoredResponse, 
     }
     let status = StatusCode::from_u16(reader.u16()?).map_err(|_| CodecError::Damaged)?;
     let kind = reader.byte()?;
+    if kind == BODY_PACKED {
+        let length = u32::from_le_bytes(reader.array()?).into();
+        reader.end()?;
+        let block = body.ok_or(CodecError::Damaged)?;
+        return Ok(StoredResponse {
+            status,
+            headers: HeaderMap::new(),
+            body: StoredBody::Packed { block, length },
+        });
+    }
     let headers = reader.headers()?;
     let trailers = match kind {
         BODY_FULL_WITH_TRAILERS => Some(reader.headers()?),
@@ -84,16 +106,33 @@ pub fn decode_head(block: &[u8], body: Option<Bytes>) -> Result<StoredResponse, 
     })
 }
 
+/// Whether a body belongs to the head `block`.
+pub(crate) fn has_body(block: &[u8]) -> bool {
+    block
+        .get(KIND_AT)
+        .is_some_and(|kind| *kind != BODY_NOT_STORED)
+}
+
+/// The bytes of a response that are kept beside its head.
+pub fn body_of(response: &StoredResponse) -> Option<&[u8]> {
+    match &response.body {
+        StoredBody::Full { bytes, .. } => Some(bytes),
+        StoredBody::Packed { block, .. } => Some(block),
+        StoredBody::NotStored => None,
+    }
+}
+
 /// Evidence as one block.
 pub fn encode_evidence(evidence: &Evidence) -> Vec<u8> {
     let mut out = vec![EVIDENCE_VERSION];
     match evidence {
         Evidence::NotExecuted => out.push(EVIDENCE_NOT_EXECUTED),
+        Evidence::Contradictory => out.push(EVIDENCE_CONTRADICTORY),
         Evidence::Completed(response) => {
             out.push(EVIDENCE_COMPLETED);
             let head = encode_head(response);
             put_block(&head, &mut out);
-            if let StoredBody::Full { bytes, .. } = &response.body {
+            if let Some(bytes) = body_of(response) {
                 put_block(bytes, &mut out);
             }
         }
@@ -113,6 +152,7 @@ pub fn decode_evidence(block: &[u8]) -> Result<Evidence, CodecError> {
     }
     let evidence = match reader.byte()? {
         EVIDENCE_NOT_EXECUTED => Evidence::NotExecuted,
+        EVIDENCE_CONTRADICTORY => Evidence::Contradictory,
         EVIDENCE_COMPLETED => {
             let head = reader.block()?;
             let body = match reader.0.is_empty() {
@@ -225,12 +265,25 @@ mod tests {
             body: StoredBody::NotStored,
             ..response
         };
-        assert_eq!(decode_head(&encode_head(&bare), None), Ok(bare));
+        assert_eq!(decode_head(&encode_head(&bare), None), Ok(bare.clone()));
+        let block = Bytes::from_static(b"block");
+        let packed = StoredResponse {
+            headers: HeaderMap::new(),
+            body: StoredBody::Packed {
+                block: block.clone(),
+                length: 70_000,
+            },
+            ..bare
+        };
+        let head = encode_head(&packed);
+        assert_eq!(decode_head(&head, Some(block)), Ok(packed));
+        assert_eq!(decode_head(&head, None), Err(CodecError::Damaged));
     }
 
     #[test]
     fn evidence_comes_back_as_it_was() {
-        for evidence in [Evidence::NotExecuted, Evidence::Completed(sample().into())] {
+        let completed = Evidence::Completed(sample().into());
+        for evidence in [Evidence::NotExecuted, Evidence::Contradictory, completed] {
             assert_eq!(decode_evidence(&encode_evidence(&evidence)), Ok(evidence));
         }
     }

@@ -25,6 +25,7 @@ use onlyonce_core::{
         Actor, Change, Draft, Evidence, JournalEntry, JournalEvent, LastError, Revision, StoredBody,
     },
     secret::CallerMark,
+    time::Stamp,
 };
 
 use crate::{Filter, Inserted, Store, StoreError, Swapped};
@@ -56,10 +57,12 @@ macro_rules! conformance {
                 delete_needs_the_revision,
                 operators_rows_outlive_their_key,
                 pages_are_stable,
+                dead_letters_are_listed,
                 filters_filter,
                 counts_count,
                 live_counts_one_client,
                 recipes_are_kept,
+                blocks_are_kept,
                 swaps_wake,
                 scopes_do_not_meet,
                 writers_at_once,
@@ -532,6 +535,45 @@ pub async fn pages_are_stable(store: Any) {
     assert_eq!(seen, newest_first);
 }
 
+/// What waits for a person is found among what does not, and evidence of every kind comes back as it
+/// was written.
+pub async fn dead_letters_are_listed(store: Any) {
+    for key in ["fine", "letter", "unknown"] {
+        let record = reserve(&*store, key, 1).await;
+        if key == "fine" {
+            continue;
+        }
+        let mut draft = Draft::after(&record);
+        draft.record.state = State::Unknown;
+        draft.record.last_error = Some(LastError::Timeout);
+        draft.record.dead_letter = key == "letter";
+        draft.record.evidence = Some(match key {
+            "letter" => Evidence::Contradictory,
+            _ => Evidence::NotExecuted,
+        });
+        draft.stamps.lease_until = Stamp::Never;
+        draft.stamps.unknown_since = Stamp::NOW;
+        let change = Change {
+            draft: Box::new(draft),
+            journal: Vec::new(),
+        };
+        store.swap(record.revision, change).await.unwrap();
+    }
+    let letters = Filter {
+        dead_letters: true,
+        ..Filter::default()
+    };
+    let page = store.list(&letters, None, 10).await.unwrap();
+    let keys: Vec<&str> = page
+        .items
+        .iter()
+        .map(|one| one.record.key.as_str())
+        .collect();
+    assert_eq!(keys, ["letter"]);
+    let kept = page.items[0].record.evidence.clone();
+    assert_eq!(kept, Some(Evidence::Contradictory));
+}
+
 /// Lists show what was asked for, with the response's status and size but without its bytes.
 pub async fn filters_filter(store: Any) {
     let mine = Scope::client("me");
@@ -641,6 +683,15 @@ pub async fn live_counts_one_client(store: Any) {
         store.live(&Scope::client("c"), caller, 100).await.unwrap(),
         0
     );
+}
+
+/// Blocks are immutable: the first one stays.
+pub async fn blocks_are_kept(store: Any) {
+    assert_eq!(store.block("a").await.unwrap(), None);
+    assert_eq!(store.keep_block("a", b"\0one").await.unwrap(), b"\0one");
+    assert_eq!(store.keep_block("a", b"two").await.unwrap(), b"\0one");
+    assert_eq!(store.block("a").await.unwrap().unwrap(), b"\0one");
+    assert_eq!(store.block("b").await.unwrap(), None);
 }
 
 /// A recipe that was kept is found under its id.

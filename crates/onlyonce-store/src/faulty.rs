@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret,
+    CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use parking_lot::Mutex;
@@ -241,8 +241,30 @@ impl Store for FaultyStore {
             .await
     }
 
+    async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
+        self.inner.keep_policy(route, policy).await
+    }
+
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
         self.read(self.inner.recipe(id)).await
+    }
+
+    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let (name, bytes) = (name.to_owned(), bytes.to_vec());
+        self.write(|inner| async move { inner.keep_block(&name, &bytes).await })
+            .await
+    }
+
+    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.read(self.inner.block(name)).await
+    }
+
+    fn conceal(&self, id: RecordId, bytes: Vec<u8>) -> Vec<u8> {
+        self.inner.conceal(id, bytes)
+    }
+
+    fn reveal(&self, id: RecordId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+        self.inner.reveal(id, bytes)
     }
 
     async fn probe(&self) -> Result<(), StoreError> {

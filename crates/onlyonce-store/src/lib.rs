@@ -10,6 +10,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod at_rest;
 pub mod clock;
 pub mod codec;
 #[doc(hidden)]
@@ -25,6 +26,7 @@ mod soak;
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+pub mod transactional;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -39,14 +41,23 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use async_trait::async_trait;
 use http::StatusCode;
+// The machine's own table is walked by a test of the SQL functions, and names things from its crate's
+// root.
 use onlyonce_core::{
-    CallerMark, Key, Recipe, RecipeId, Record, RecordId, Scope, Secret, State, Timestamp,
+    CallerMark, Key, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret, State, Timestamp,
     record::{Change, Draft, JournalEntry, Revision},
 };
+#[cfg(test)]
+use onlyonce_core::{fingerprint, key, machine, policy, record, scope, secret, time};
 use tokio::sync::broadcast;
+
+pub use transactional::TransactionalStore;
 
 /// How many settled ids a slow listener may fall behind before it has to look for itself.
 pub const WAKEUP_BACKLOG: usize = 1_024;
+
+/// Bytes of a block's name.
+pub const MAX_BLOCK_NAME: usize = 56;
 
 /// What an acknowledged write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -178,6 +189,8 @@ pub struct Filter {
     pub client: Option<String>,
     /// Only this key.
     pub key: Option<Key>,
+    /// Only what waits for a person (`conformance::dead_letters_are_listed`).
+    pub dead_letters: bool,
 }
 
 impl Filter {
@@ -189,13 +202,11 @@ impl Filter {
                 .as_deref()
                 .is_none_or(|route| &*record.route == route)
             && self.key.as_ref().is_none_or(|key| record.key == *key)
-            && self.client.as_deref().is_none_or(|client| {
-                let scope = record.scope.as_str();
-                let name = scope
-                    .strip_prefix("client:")
-                    .or_else(|| scope.split_once("/client:").map(|(_, name)| name));
-                name == Some(client)
-            })
+            && (record.dead_letter || !self.dead_letters)
+            && self
+                .client
+                .as_deref()
+                .is_none_or(|client| record.scope.client_id() == Some(client))
     }
 }
 
@@ -365,11 +376,56 @@ pub trait Store: Send + Sync + 'static {
     /// As [`insert_or_get`](Self::insert_or_get).
     async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError>;
 
+    /// Notes what `policy` says of the keys of `route`, for programs that settle keys in this store
+    /// without being told: SQL functions. A store that has no such programs has nothing to note.
+    ///
+    /// # Errors
+    /// As [`insert_or_get`](Self::insert_or_get).
+    async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
+        let _ = (route, policy);
+        Ok(())
+    }
+
     /// A recipe that was kept.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError>;
+
+    /// Keeps `bytes` under `name`, for ever, unless something is kept there; returns what is
+    /// (`conformance::blocks_are_kept`). A name has at most [`MAX_BLOCK_NAME`] bytes.
+    ///
+    /// # Errors
+    /// As [`insert_or_get`](Self::insert_or_get).
+    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let _ = (name, bytes);
+        Err(no_blocks())
+    }
+
+    /// What is kept under `name`.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let _ = name;
+        Err(no_blocks())
+    }
+
+    /// `bytes` about the record `id` as they may lie on a disk beside the store: encrypted where the
+    /// store is.
+    fn conceal(&self, id: RecordId, bytes: Vec<u8>) -> Vec<u8> {
+        let _ = id;
+        bytes
+    }
+
+    /// What [`conceal`](Self::conceal) was given.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreadable`] if it was made with another key, for another record, or changed.
+    fn reveal(&self, id: RecordId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+        let _ = id;
+        Ok(bytes)
+    }
 
     /// Writes something of no account, durably: whether records could be written now.
     ///
@@ -379,6 +435,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Ids of records that changed, from any node, for waiters. A hint: polling is the truth.
     fn wakeups(&self) -> broadcast::Receiver<RecordId>;
+}
+
+fn no_blocks() -> StoreError {
+    StoreError::Unavailable("this store cannot keep what encryption and dictionaries need".into())
 }
 
 /// The moment that is `keep` before `now`.

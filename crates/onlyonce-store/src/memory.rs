@@ -33,6 +33,7 @@ pub struct MemoryStore {
     walked: AtomicUsize,
     journal: Mutex<Journal>,
     recipes: Mutex<HashMap<RecipeId, Recipe>>,
+    blocks: Mutex<HashMap<String, Vec<u8>>>,
     wakeups: broadcast::Sender<RecordId>,
 }
 
@@ -93,6 +94,7 @@ impl MemoryStore {
             walked: AtomicUsize::new(0),
             journal: Mutex::default(),
             recipes: Mutex::default(),
+            blocks: Mutex::default(),
             wakeups: broadcast::Sender::new(WAKEUP_BACKLOG),
         }
     }
@@ -399,6 +401,16 @@ impl Store for MemoryStore {
 
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
         Ok(self.recipes.lock().get(&id).cloned())
+    }
+
+    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let mut blocks = self.blocks.lock();
+        let kept = blocks.entry(name.to_owned());
+        Ok(kept.or_insert_with(|| bytes.to_vec()).clone())
+    }
+
+    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.blocks.lock().get(name).cloned())
     }
 
     async fn probe(&self) -> Result<(), StoreError> {

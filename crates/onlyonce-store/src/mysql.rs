@@ -227,6 +227,23 @@ impl Store for MySqlStore {
         self.scanners.recipe(id).await
     }
 
+    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let mut script = Script::default();
+        script.add(format_args!(
+            "INSERT INTO onlyonce_meta (name, value) VALUES ({}, {}) \
+             ON DUPLICATE KEY UPDATE name = name",
+            literal(format!("block/{name}")),
+            literal(bytes)
+        ));
+        self.scanners.write(&script).await?;
+        let lost = || StoreError::Unavailable("a block that was written is not there".into());
+        self.block(name).await?.ok_or_else(lost)
+    }
+
+    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.scanners.block(name).await
+    }
+
     async fn probe(&self) -> Result<(), StoreError> {
         let mut script = Script::default();
         script.add(format_args!(

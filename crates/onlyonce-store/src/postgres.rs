@@ -9,18 +9,26 @@
 
 mod connect;
 mod failure;
+#[cfg(test)]
+mod functions_table;
 mod row;
 mod scan;
 mod schema;
 mod server;
 mod statement;
+mod tidy;
+mod transactional;
+mod uuid;
 mod wake;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret,
+    CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use parking_lot::Mutex;
@@ -40,6 +48,7 @@ use connect::Target;
 use scan::Scanners;
 pub use schema::{VERSION, script};
 use server::{Dialler, PgServer, Shared};
+pub use transactional::PgTransactions;
 use wake::Wake;
 
 /// Connections that carry batches. More of them make the batches smaller, not the server faster.
@@ -88,6 +97,27 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
+    /// Says whether SQL functions may write answers as they are: not where they are encrypted, unless
+    /// somebody allows it.
+    ///
+    /// # Errors
+    /// Any [`StoreError`]: it could not be said.
+    pub async fn allow_plain_answers(&self, allowed: bool) -> Result<(), StoreError> {
+        let sql = match allowed {
+            true => "DELETE FROM onlyonce.meta WHERE name = 'plain_settle'",
+            false => {
+                "INSERT INTO onlyonce.meta (name, value) VALUES ('plain_settle', 'refused') \
+                 ON CONFLICT (name) DO NOTHING"
+            }
+        };
+        self.scanners.write(sqlx::query(sql)).await
+    }
+
+    /// This store in transactions of the application's own pool, which must be one of this database.
+    pub fn transactions(&self, pool: sqlx::PgPool) -> PgTransactions {
+        PgTransactions::new(pool, self.shared.clone())
+    }
+
     /// Connects, checks the schema, and starts the lanes in the tokio runtime that this is called
     /// in.
     ///
@@ -124,6 +154,7 @@ impl PostgresStore {
         let shared = Arc::new(Shared {
             line: Line::new(dialler),
             wake: Wake::new(words),
+            settled: AtomicU64::new(0),
         });
         let queue = Arc::new(Queue::default());
         let mut tasks = JoinSet::new();
@@ -135,6 +166,8 @@ impl PostgresStore {
         if let Some(unsaid) = unsaid {
             tasks.spawn(wake::speak(shared.clone(), unsaid));
             tasks.spawn(wake::listen(shared.clone()));
+            // A pooler's transactions could not hold a vacuum.
+            tasks.spawn(tidy::keep_small(shared.clone()));
         }
         Ok(Self {
             secret,
@@ -239,8 +272,39 @@ impl Store for PostgresStore {
         self.scanners.write(statement).await
     }
 
+    async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
+        let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+        // Nothing is written where it says so already, which is nearly always.
+        let sql = "INSERT INTO onlyonce.routes (route, ttl, max_body_size, reconcile_after) \
+                   VALUES ($1, $2, $3, $4) ON CONFLICT (route) DO UPDATE SET ttl = excluded.ttl, \
+                   max_body_size = excluded.max_body_size, \
+                   reconcile_after = excluded.reconcile_after \
+                   WHERE (routes.ttl, routes.max_body_size, routes.reconcile_after) \
+                   IS DISTINCT FROM (excluded.ttl, excluded.max_body_size, excluded.reconcile_after)";
+        let reconcile = policy.reconcile.as_ref();
+        let statement = sqlx::query(sql)
+            .bind(route)
+            .bind(millis(policy.ttl))
+            .bind(i64::try_from(policy.max_body_size).unwrap_or(i64::MAX))
+            .bind(reconcile.map(|reconcile| millis(reconcile.after)));
+        self.scanners.write(statement).await
+    }
+
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
         self.scanners.recipe(id).await
+    }
+
+    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let sql = "INSERT INTO onlyonce.meta (name, value) VALUES ('block/' || $1, $2) \
+                   ON CONFLICT DO NOTHING";
+        let statement = sqlx::query(sql).bind(name).bind(bytes);
+        self.scanners.write(statement).await?;
+        let lost = || StoreError::Unavailable("a block that was written is not there".into());
+        self.block(name).await?.ok_or_else(lost)
+    }
+
+    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.scanners.block(name).await
     }
 
     async fn probe(&self) -> Result<(), StoreError> {

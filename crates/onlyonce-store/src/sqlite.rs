@@ -14,6 +14,7 @@ mod checkpoint;
 mod read;
 mod row;
 mod schema;
+mod transactional;
 mod write;
 
 use std::{
@@ -41,6 +42,7 @@ use crate::{
 use batch::{Done, Operation, Writer};
 use checkpoint::Checkpointer;
 use read::Readers;
+pub use transactional::{SqliteConnection, SqliteOpen, SqliteTransactions};
 use write::Tally;
 
 /// Stretches of the reaper's walk after which its place is written down.
@@ -115,6 +117,7 @@ pub enum OpenError {
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
+    path: PathBuf,
     secret: Secret,
     clock: StoreClock,
     readers: Readers,
@@ -171,6 +174,7 @@ impl SqliteStore {
                 source,
             })?;
         Ok(Self {
+            path: path.to_owned(),
             secret,
             clock,
             readers,
@@ -183,6 +187,23 @@ impl SqliteStore {
             wakeups,
             _checkpointer: checkpointer,
             _lock: lock,
+        })
+    }
+}
+
+impl SqliteStore {
+    /// This store in transactions of the application, whose tables are in the same file. They run one at a
+    /// time, on one connection.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the file cannot be opened once more.
+    pub fn transactions(&self) -> Result<SqliteTransactions, OpenError> {
+        let (tally, wakeups) = (self.tally.clone(), self.wakeups.clone());
+        SqliteTransactions::open(&self.path, self.clock.clone(), tally, wakeups).map_err(|source| {
+            OpenError::Sqlite {
+                path: self.path.clone(),
+                source,
+            }
         })
     }
 }
@@ -432,6 +453,21 @@ impl Store for SqliteStore {
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
         scan(&self.admin_scans, move |connection| {
             read::recipe(connection, id)
+        })
+        .await
+    }
+
+    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let operation = Operation::KeepBlock(name.to_owned(), bytes.to_vec());
+        self.writer.submit(operation).await?;
+        let lost = || StoreError::Unavailable("a block that was written is not there".into());
+        self.block(name).await?.ok_or_else(lost)
+    }
+
+    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let name = name.to_owned();
+        scan(&self.admin_scans, move |connection| {
+            read::block(connection, &name)
         })
         .await
     }

@@ -1,11 +1,13 @@
 //! The contract, on every store of this crate.
 
 use std::sync::{
-    OnceLock,
+    Arc, OnceLock,
     atomic::{AtomicUsize, Ordering},
 };
 
 use onlyonce_store::{
+    Store,
+    at_rest::{AtRest, AtRestOptions, Compression, Keyring},
     memory::MemoryStore,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{Pooler, PostgresOptions, PostgresStore},
@@ -16,11 +18,34 @@ use onlyonce_store::{
 onlyonce_store::conformance!(memory, || async { MemoryStore::new() });
 onlyonce_store::conformance!(sqlite, || async { sqlite_in_a_folder_of_its_own() });
 onlyonce_store::conformance!(postgres, || async { postgres_database(Pooler::None).await });
+onlyonce_store::conformance!(sealed_memory, || async {
+    sealed(Arc::new(MemoryStore::new())).await
+});
+onlyonce_store::conformance!(sealed_sqlite, || async {
+    sealed(Arc::new(sqlite_in_a_folder_of_its_own())).await
+});
+onlyonce_store::conformance!(sealed_postgres, || async {
+    sealed(Arc::new(postgres_database(Pooler::None).await)).await
+});
 onlyonce_store::conformance!(pgbouncer, || async {
     postgres_database(Pooler::Transaction).await
 });
 
 onlyonce_store::conformance!(mariadb, || async { mariadb_database().await });
+onlyonce_store::conformance!(sealed_mariadb, || async {
+    sealed(Arc::new(mariadb_database().await)).await
+});
+
+/// The store behind what compresses and encrypts.
+async fn sealed(store: Arc<dyn Store>) -> AtRest {
+    let keys = Keyring::parse("test:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
+    let options = AtRestOptions {
+        keys: Some(keys.expect("a key of 32 bytes")),
+        compression: Compression::Dictionary,
+    };
+    let opened = AtRest::open(store, options).await;
+    opened.expect("a new store takes keys")
+}
 
 fn sqlite_in_a_folder_of_its_own() -> SqliteStore {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -41,6 +41,15 @@ impl Moment {
         self.wall
     }
 
+    /// The same moment, by the wall clock of somebody else.
+    pub fn by_the_wall_of(self, other: onlyonce_core::Timestamp) -> Self {
+        let millis = u64::try_from(other.0).unwrap_or_default();
+        Self {
+            wall: Duration::from_millis(millis),
+            ..self
+        }
+    }
+
     /// By how much the wall clock moved more, or less, than time went by until `later`.
     pub fn jump(self, later: Self) -> Duration {
         let by_boot = later.boot.saturating_sub(self.boot);

@@ -9,12 +9,14 @@ mod attempt;
 mod attempt_ids;
 mod breaker;
 mod operate;
+mod reconcile;
+mod resume;
 mod room;
 mod wait;
 mod waiters;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -27,7 +29,7 @@ use onlyonce_core::{
     Timestamp,
     machine::{self, Admission, Refusal},
     policy::OnInFlight,
-    record::{Change, Revision, StoredResponse},
+    record::{Actor, Change, JournalEvent, Revision, StoredResponse},
 };
 use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped, failpoint};
 use parking_lot::{Mutex, RwLock};
@@ -36,7 +38,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 pub use arrival::Arrival;
 pub use attempt::{Attempt, Began, Ended, Kept};
 pub use attempt_ids::AttemptIds;
-pub use operate::OperateError;
+pub use operate::{OperateError, Seen};
+pub use reconcile::{Census, Taken};
 pub use wait::Woken;
 
 use crate::{
@@ -138,6 +141,8 @@ struct Inner {
     waiters: Waiters,
     policies: RwLock<HashMap<Arc<str>, Arc<Policy>>>,
     recipes: Mutex<HashMap<RecipeId, Arc<Recipe>>>,
+    /// Questions to providers that have been seen to find a key.
+    proven: Mutex<HashSet<RecordId>>,
     running: AtomicUsize,
     /// Tells whoever waits for it that nothing is running any more.
     idle: Notify,
@@ -195,6 +200,7 @@ impl Engine {
             waiters,
             policies: RwLock::default(),
             recipes: Mutex::default(),
+            proven: Mutex::default(),
             running: AtomicUsize::new(0),
             idle: Notify::new(),
             derived: RwLock::default(),
@@ -328,6 +334,16 @@ impl Engine {
     /// [`Unavailable`] if the store cannot keep it.
     pub async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), Unavailable> {
         self.bounded_read(self.0.store.keep_recipe(recipe))
+            .await
+            .map_err(Unavailable)
+    }
+
+    /// Notes in the store what `policy` says of the keys of `route`, for programs that settle them there.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the store cannot note it.
+    pub async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), Unavailable> {
+        self.bounded_read(self.0.store.keep_policy(route, policy))
             .await
             .map_err(Unavailable)
     }
@@ -488,11 +504,24 @@ impl Engine {
     }
 
     async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
-        within(
+        let events: Vec<(JournalEvent, Actor)> = change
+            .journal
+            .iter()
+            .map(|entry| (entry.event, entry.actor.clone()))
+            .collect();
+        let swapped = within(
             self.0.options.store_timeout,
             self.0.store.swap(expected, change),
         )
-        .await
+        .await;
+        if let Ok(Reply {
+            value: Swapped::Done(record),
+            ..
+        }) = &swapped
+        {
+            self.observe(record, &events);
+        }
+        swapped
     }
 
     async fn swap_twice(

@@ -214,6 +214,7 @@ impl IdempotencyLayer {
     ) -> Result<Self, Unavailable> {
         let policy = Arc::new(policy);
         engine.keep_recipe(&policy.recipe).await?;
+        engine.keep_policy(&route, &policy).await?;
         engine.set_policy(route.clone(), policy.clone());
         let observations = policy
             .shadow

@@ -18,23 +18,32 @@
 
 mod at_once;
 pub mod audit;
+#[cfg(feature = "axum")]
+mod axum;
 pub mod body;
 pub mod clock;
 pub mod engine;
+pub mod inbox;
 pub mod layer;
 pub mod limits;
+pub mod outbox;
+pub mod phases;
 pub mod problem;
+pub mod reconcile;
 pub mod seam;
 pub mod shadow;
 pub mod spool;
 pub mod stats;
 pub mod trace;
+pub mod transaction;
 pub mod worker;
 
 pub use body::{Body, BoxError};
 pub use engine::{Engine, EngineOptions};
 pub use layer::{IdempotencyLayer, IdempotencyService, Identify, Identity};
 pub use onlyonce_core::{Policy, policy};
+pub use phases::Phases;
 pub use problem::Problem;
-pub use seam::{DispatchGuard, FirstByteWithin, GuardFailed, NotSent, Outcome};
+pub use seam::{DispatchGuard, FirstByteWithin, GuardFailed, NotSent, Outcome, Reservation};
 pub use spool::Spool;
+pub use transaction::{Answer, Operation, Ran, RunError, Transactions};

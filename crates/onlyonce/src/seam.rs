@@ -7,7 +7,7 @@ use std::{fmt, sync::Arc};
 
 use onlyonce_core::policy::Declared;
 
-use crate::body::BoxError;
+use crate::{body::BoxError, engine::Attempt};
 
 /// An error of an inner service that *proves* that the operation was not begun.
 ///
@@ -87,3 +87,22 @@ pub struct FirstByteWithin(pub std::time::Duration);
 /// A response extension with which a handler says what happened, whatever its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome(pub Declared);
+
+/// A request extension: the attempt that owns the request's key, for handlers that complete it in their
+/// own transaction with [`Transactions::execute`](crate::transaction::Transactions::execute).
+#[derive(Clone, Debug)]
+pub struct Reservation(Arc<Attempt>);
+
+impl Reservation {
+    pub(crate) fn of(attempt: Arc<Attempt>) -> Self {
+        Self(attempt)
+    }
+}
+
+impl std::ops::Deref for Reservation {
+    type Target = Attempt;
+
+    fn deref(&self) -> &Attempt {
+        &self.0
+    }
+}

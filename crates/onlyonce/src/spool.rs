@@ -21,7 +21,7 @@ use onlyonce_core::{
     machine::Settlement,
     record::{Actor, Evidence, JournalEntry, JournalEvent, LastError},
 };
-use onlyonce_store::{StoreError, codec};
+use onlyonce_store::{Store, StoreError, codec};
 
 use crate::engine::Engine;
 
@@ -90,12 +90,15 @@ impl Spool {
     /// knows needs no file.
     pub(crate) async fn keep(
         &self,
+        store: &dyn Store,
         record: &onlyonce_core::Record,
         settlement: &Settlement,
     ) -> io::Result<bool> {
         let Some(bytes) = encode(record.fence.0, &record.route, settlement) else {
             return Ok(false);
         };
+        // Encrypted where the store is: an answer is as secret here as it is there.
+        let bytes = store.conceal(record.id, bytes);
         let (spool, path) = (self.clone(), self.path(record.id, record.attempt_id));
         tokio::task::spawn_blocking(move || {
             let name = path.file_name().and_then(|name| name.to_str());
@@ -147,6 +150,7 @@ impl Spool {
         for path in names {
             let from = path.clone();
             let kept = tokio::task::spawn_blocking(move || read(&from)).await;
+            let kept = kept.map(|found| found.and_then(|found| found.kept(&**engine.store())));
             match kept {
                 Ok(Ok(kept)) => {
                     deliver(engine, &kept).await?;
@@ -210,7 +214,30 @@ fn damaged(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-fn read(path: &Path) -> io::Result<Kept> {
+/// A file, as it lies there.
+struct Found {
+    id: RecordId,
+    attempt: AttemptId,
+    bytes: Vec<u8>,
+}
+
+impl Found {
+    fn kept(self, store: &dyn Store) -> io::Result<Kept> {
+        let bytes = store
+            .reveal(self.id, self.bytes)
+            .map_err(io::Error::other)?;
+        let (fence, route, settlement) = decode(&bytes)?;
+        Ok(Kept {
+            id: self.id,
+            attempt: self.attempt,
+            fence,
+            route,
+            settlement,
+        })
+    }
+}
+
+fn read(path: &Path) -> io::Result<Found> {
     if fs::metadata(path)?.len() > MAX_FILE {
         return Err(damaged("it is too large to be one of ours"));
     }
@@ -223,14 +250,10 @@ fn read(path: &Path) -> io::Result<Kept> {
             Some((number(id)?, number(attempt)?))
         })
         .ok_or_else(|| damaged("its name is not one of ours"))?;
-    let bytes = fs::read(path)?;
-    let (fence, route, settlement) = decode(&bytes)?;
-    Ok(Kept {
+    Ok(Found {
         id: RecordId(id.to_be_bytes()),
         attempt: AttemptId(attempt),
-        fence,
-        route,
-        settlement,
+        bytes: fs::read(path)?,
     })
 }
 
@@ -266,6 +289,7 @@ fn decode(bytes: &[u8]) -> io::Result<(u32, String, Settlement)> {
         Evidence::NotExecuted => Settlement::Release(
             LastError::from_word(&word).ok_or_else(|| damaged("it holds an unknown word"))?,
         ),
+        Evidence::Contradictory => return Err(damaged("no attempt ends in contradiction")),
     };
     Ok((fence, route, settlement))
 }

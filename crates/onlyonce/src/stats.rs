@@ -111,16 +111,22 @@ pub enum Background {
     ReconcileResolved,
     /// It could not be found out.
     ReconcileFailed,
+    /// A result came from an attempt that no longer owns its key.
+    DuplicateSuspected,
+    /// A clock jumped, of this machine or of the store.
+    ClockJump,
 }
 
 impl Background {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::ZombieKey,
         Self::TtlPruned,
         Self::ReconcileScheduled,
         Self::ReconcileResolved,
         Self::ReconcileFailed,
+        Self::DuplicateSuspected,
+        Self::ClockJump,
     ];
 
     fn metric(self) -> &'static str {
@@ -130,6 +136,8 @@ impl Background {
             Self::ReconcileScheduled => "api_idempotency_reconcile_scheduled_total",
             Self::ReconcileResolved => "api_idempotency_reconcile_resolved_total",
             Self::ReconcileFailed => "api_idempotency_reconcile_failed_total",
+            Self::DuplicateSuspected => "onlyonce_duplicate_execution_suspected_total",
+            Self::ClockJump => "onlyonce_clock_jumps_total",
         }
     }
 
@@ -150,6 +158,8 @@ pub enum Amount {
     OutboxDepth,
     /// What somebody has to look into.
     DeadLetters,
+    /// For how many seconds the oldest unknown key has been unknown.
+    UnknownAge,
 }
 
 impl Amount {
@@ -162,6 +172,7 @@ impl Amount {
             Self::Waiters => gauge!("onlyonce_waiters").set(count),
             Self::OutboxDepth => gauge!("onlyonce_outbox_depth").set(count),
             Self::DeadLetters => gauge!("onlyonce_dead_letters").set(count),
+            Self::UnknownAge => gauge!("onlyonce_unknown_age_seconds").set(count),
         }
     }
 }
@@ -177,7 +188,12 @@ pub fn declare() {
     for state in State::ALL {
         Amount::Keys(state).set(0);
     }
-    for amount in [Amount::Waiters, Amount::OutboxDepth, Amount::DeadLetters] {
+    for amount in [
+        Amount::Waiters,
+        Amount::OutboxDepth,
+        Amount::DeadLetters,
+        Amount::UnknownAge,
+    ] {
         amount.set(0);
     }
 }

@@ -2,17 +2,25 @@
 //! comes from the swap, not from who runs it.
 
 pub mod reap;
+pub mod reconcile;
 pub mod runs;
 pub mod sweep;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::task::JoinSet;
 
-use crate::engine::Engine;
+use crate::{
+    clock::{Clock, Moment},
+    engine::Engine,
+    reconcile::{Ask, Nobody},
+};
 
-/// A wall clock that moves further than this between two rounds of the reaper is not believed.
+/// A clock that moves further than this between two rounds of the reaper, more or less than time went
+/// by, is not believed.
 const MAX_CLOCK_JUMP: Duration = Duration::from_secs(60);
+/// How long a clock must have gone steadily after a jump before anything is expired by it again.
+const STEADY_FOR: Duration = Duration::from_secs(600);
 
 /// How often the audit is pruned: so often within the time it is kept, and within these bounds.
 const PRUNES_PER_RETENTION: u32 = 10;
@@ -20,6 +28,11 @@ const MIN_PRUNE_EVERY: Duration = Duration::from_millis(200);
 const PRUNE_EVERY: Duration = Duration::from_secs(3_600);
 /// How often the spool is looked at.
 const DRAIN_EVERY: Duration = Duration::from_secs(2);
+
+/// How often unknown keys are counted.
+const CENSUS_EVERY: Duration = Duration::from_secs(60);
+/// An outcome that has been unknown for longer raises an alarm every time.
+const OLD_UNKNOWN: Duration = Duration::from_secs(3_600);
 
 /// How long it is kept what operators did, unless said otherwise: a year.
 pub const DEFAULT_KEEP_AUDIT: Duration = Duration::from_secs(365 * 86_400);
@@ -31,6 +44,8 @@ pub struct Pace {
     pub sweep_every: Duration,
     /// The search for what has expired.
     pub reap_every: Duration,
+    /// The look at what is unknown.
+    pub reconcile_every: Duration,
     /// How long it is kept what operators did to keys that are gone.
     pub keep_audit: Duration,
 }
@@ -40,14 +55,33 @@ impl Default for Pace {
         Self {
             sweep_every: Duration::from_secs(5),
             reap_every: Duration::from_secs(60),
+            reconcile_every: Duration::from_secs(5),
             keep_audit: DEFAULT_KEEP_AUDIT,
         }
     }
 }
 
-/// Starts the loops. They end when the set is dropped.
+/// Starts the loops. They end when the set is dropped. Nobody is asked what became of keys whose
+/// outcome is unknown: that is left to people.
 pub fn start(engine: &Engine, pace: Pace) -> JoinSet<()> {
+    start_with(engine, pace, Arc::new(Nobody))
+}
+
+/// Starts the loops. They end when the set is dropped. `provider` is asked what became of keys whose
+/// outcome is unknown.
+pub fn start_with(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> JoinSet<()> {
     let mut loops = JoinSet::new();
+    let reconciler = engine.clone();
+    loops.spawn(async move {
+        let mut ticks = every(pace.reconcile_every);
+        loop {
+            ticks.tick().await;
+            let round = reconcile::run_once(&reconciler, &*provider);
+            if let Err(error) = noted(&reconciler, "reconcile", round, |settled| *settled).await {
+                tracing::warn!(%error, "unknown keys could not be looked into; the next round tries again");
+            }
+        }
+    });
     let sweeper = engine.clone();
     loops.spawn(async move {
         let mut ticks = every(pace.sweep_every);
@@ -73,18 +107,33 @@ pub fn start(engine: &Engine, pace: Pace) -> JoinSet<()> {
             }
         });
     }
+    let watcher = engine.clone();
+    loops.spawn(async move {
+        let mut ticks = every(CENSUS_EVERY);
+        loop {
+            ticks.tick().await;
+            match watcher.census().await {
+                Ok(census) if census.oldest > OLD_UNKNOWN => {
+                    let (oldest, dead_letters) = (census.oldest.as_secs(), census.dead_letters);
+                    tracing::error!(
+                        oldest_seconds = oldest,
+                        dead_letters,
+                        "unknown_age: an outcome has been unknown for too long"
+                    );
+                }
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "unknown keys could not be counted"),
+            }
+        }
+    });
     let reaper = engine.clone();
     loops.spawn(async move {
         let mut ticks = every(pace.reap_every);
-        let clock = crate::clock::Clock::system();
-        let mut last = clock.moment();
+        let mut clocks = Clocks::new(Clock::system());
         loop {
             ticks.tick().await;
-            let now = clock.moment();
-            let jump = last.jump(now);
-            last = now;
-            if jump > MAX_CLOCK_JUMP {
-                tracing::error!(?jump, "the wall clock jumped: nothing is expired in this round");
+            let store = reaper.store_now().await.ok();
+            if !clocks.are_steady(store) {
                 continue;
             }
             let round = reap::run_once(&reaper);
@@ -126,8 +175,87 @@ async fn noted<T, E>(
     outcome
 }
 
+/// The wall clocks of this machine and of the store, held against the time that went by.
+struct Clocks {
+    clock: Clock,
+    here: Moment,
+    store: Option<Moment>,
+    not_before: Option<Duration>,
+}
+
+impl Clocks {
+    fn new(clock: Clock) -> Self {
+        Self {
+            here: clock.moment(),
+            clock,
+            store: None,
+            not_before: None,
+        }
+    }
+
+    /// Whether neither clock has jumped lately; `store` is what the store's clock says.
+    fn are_steady(&mut self, store: Option<onlyonce_core::Timestamp>) -> bool {
+        let now = self.clock.moment();
+        let mut jumped = |whose: &str, jump: Duration| {
+            if jump > MAX_CLOCK_JUMP {
+                crate::stats::Background::ClockJump.count(1);
+                tracing::error!(
+                    ?jump,
+                    whose,
+                    "a clock jumped: nothing is expired for a while"
+                );
+                self.not_before = Some(now.since_boot() + STEADY_FOR);
+            }
+        };
+        jumped("this machine's", self.here.jump(now));
+        self.here = now;
+        if let Some(store) = store {
+            let store = now.by_the_wall_of(store);
+            if let Some(last) = self.store {
+                jumped("the store's", last.jump(store));
+            }
+            self.store = Some(store);
+        }
+        self.not_before
+            .is_none_or(|not_before| now.since_boot() >= not_before)
+    }
+}
+
 fn every(period: Duration) -> tokio::time::Interval {
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     ticks
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use onlyonce_core::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn a_clock_that_jumps_pauses_the_reaper() {
+        let (boot, wall) = (
+            Arc::new(AtomicU64::new(0)),
+            Arc::new(AtomicU64::new(1 << 40)),
+        );
+        let mut clocks = Clocks::new(Clock::by_hands(boot.clone(), wall.clone()));
+        let mut store = 1 << 40;
+        let mut pass = |here: u64, there: i64, time: u64| {
+            boot.fetch_add(time, Ordering::SeqCst);
+            wall.fetch_add(here, Ordering::SeqCst);
+            store += there;
+            clocks.are_steady(Some(Timestamp(store)))
+        };
+        assert!(pass(1_000, 1_000, 1_000));
+        assert!(pass(2_000, 30_000, 1_000), "clocks drift");
+        assert!(!pass(1_000, 86_400_000, 1_000), "the store's jumped ahead");
+        assert!(!pass(60_000, 60_000, 60_000), "and goes on from there");
+        assert!(pass(600_000, 600_000, 600_000), "steadily");
+        assert!(!pass(1_000, -86_400_000, 1_000), "it was set back");
+        assert!(pass(600_000, 600_000, 600_000));
+        assert!(!pass(90_000, 1_000, 1_000), "ours jumped");
+    }
 }

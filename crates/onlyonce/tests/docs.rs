@@ -150,6 +150,33 @@ fn statuses_and_hints_are_as_the_table_says() {
 }
 
 /// The lines of `text` that are not empty, without their indentation.
+/// Every test that the page of threats names is there.
+#[test]
+fn every_named_test_exists() {
+    let page = read("docs/reference/threats.md");
+    let mut named = 0;
+    for (file, test) in page.split('`').filter_map(|part| part.split_once(".rs::")) {
+        let folder = match file.split_once('/') {
+            Some(("http", _)) => "crates/onlyonce-gateway/tests/",
+            Some(("machine", _)) => "crates/onlyonce-core/src/machine/tests/",
+            Some(("store", _)) => "crates/onlyonce-store/src/",
+            Some(("library", _)) => "crates/onlyonce/tests/",
+            _ => "crates/onlyonce/src/",
+        };
+        let name = match file.split_once('/') {
+            Some(("http", _)) | None => file,
+            Some((_, name)) => name,
+        };
+        let text = read(&format!("{folder}{name}.rs"));
+        assert!(
+            text.contains(&format!("fn {test}(")),
+            "{file}.rs has no {test}"
+        );
+        named += 1;
+    }
+    assert!(named > 60, "{named} tests are named");
+}
+
 fn lines(text: &str) -> Vec<&str> {
     let lines = text.lines().map(str::trim);
     lines.filter(|line| !line.is_empty()).collect()

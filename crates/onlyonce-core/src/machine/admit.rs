@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     fingerprint::{Fingerprint, RecipeId},
     key::Key,
-    machine::{change, note, sweep},
+    machine::{change, evidence::look_pause, note, sweep},
     policy::{AfterExpiry, OnInFlight, Policy},
     record::{
         Actor, AttemptId, Change, Draft, Fence, JournalEvent, Record, Revision, State, StoredBody,
@@ -227,7 +227,13 @@ fn begin(record: &Record, request: &Request, policy: &Policy, how: Begin) -> Cha
 fn nudge(record: &Record, now: Timestamp, policy: &Policy) -> Option<Change> {
     policy.reconcile.as_ref()?;
     let due = record.times.reconcile_after?;
-    if record.dead_letter || due.since(now) <= NUDGE_FLOOR {
+    let left = due.since(now);
+    if record.dead_letter || left <= NUDGE_FLOOR {
+        return None;
+    }
+    // A quarter of the pause stands, however often a client asks: it must not use up the looks.
+    let pause = look_pause(record, policy);
+    if left > pause - pause / 4 {
         return None;
     }
     let mut draft = Draft::after(record);

@@ -1,9 +1,9 @@
-//! The ways out of unknown, and what an operator may do: by evidence, never by guessing.
+//! The ways out of unknown that a provider's word opens: by evidence, never by guessing.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    machine::{change, expire::forgotten, note, settle::completed, settled_draft},
+    machine::{change, note, settle::completed, settled_draft},
     policy::Policy,
     record::{
         Actor, AttemptId, Change, Draft, Evidence, JournalEvent, LastError, Record, State,
@@ -18,12 +18,34 @@ const MAX_LOOK_PAUSE: Duration = Duration::from_secs(3_600);
 /// Where evidence comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The provider told us of its own accord about the attempt with this id.
-    Webhook(AttemptId),
+    /// The provider told us of its own accord.
+    Webhook(About),
     /// We kept what the provider had told us.
     Kept,
     /// The provider answered the route's query.
     Query(Negative),
+}
+
+/// Which attempt a provider speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// The one with this id.
+    Attempt(AttemptId),
+    /// The one that was under way at this time, by the provider's clock.
+    Moment(Timestamp),
+}
+
+impl About {
+    /// Whether it is an attempt before the one that owns `record`.
+    fn is_earlier(self, record: &Record) -> bool {
+        match self {
+            Self::Attempt(attempt) => attempt != record.attempt_id,
+            Self::Moment(at) => record
+                .times
+                .last_run_at
+                .is_some_and(|dispatched| at < dispatched),
+        }
+    }
 }
 
 /// What a negative answer to the query is worth.
@@ -40,7 +62,7 @@ pub enum Negative {
 pub enum Looked {
     /// Swap this in.
     Write(Change),
-    /// It is about another attempt, or the key needs no evidence.
+    /// It changes nothing: the key needs no evidence, or has had this.
     Ignore,
 }
 
@@ -52,10 +74,10 @@ pub fn reconcile(
     now: Timestamp,
     policy: &Policy,
 ) -> Looked {
-    if let Source::Webhook(attempt) = source
-        && attempt != record.attempt_id
+    if let Source::Webhook(about) = source
+        && about.is_earlier(record)
     {
-        return Looked::Ignore;
+        return of_an_earlier_attempt(record, evidence);
     }
     match record.state {
         State::InProgress => match source {
@@ -63,67 +85,152 @@ pub fn reconcile(
             // Asked about an attempt that has since been settled: it says nothing of this one.
             Source::Kept | Source::Query(_) => Looked::Ignore,
         },
-        State::Unknown => match (evidence, source) {
-            (Evidence::Completed(response), _) => {
-                Looked::Write(proven_executed(record, response, Actor::Reconciler, policy))
+        State::Unknown => on_unknown(record, evidence, source, now, policy),
+        State::FailedRetryable => match (evidence, source) {
+            (Evidence::Completed(response), Source::Webhook(_)) if !record.is_past_expiry(now) => {
+                Looked::Write(release_was_wrong(record, response, policy))
             }
-            (Evidence::NotExecuted, Source::Webhook(_) | Source::Kept) => {
-                Looked::Write(proven_not_executed(record, policy))
-            }
-            (Evidence::NotExecuted, Source::Query(negative)) => {
-                Looked::Write(negative_answer(record, negative, now, policy))
-            }
+            _ => Looked::Ignore,
         },
-        State::Completed | State::FailedRetryable | State::Expired => Looked::Ignore,
+        State::Completed | State::Expired => Looked::Ignore,
     }
 }
 
-/// The reconciler looked and found out nothing.
-pub fn look(record: &Record, policy: &Policy) -> Looked {
+fn on_unknown(
+    record: &Record,
+    evidence: &Evidence,
+    source: Source,
+    now: Timestamp,
+    policy: &Policy,
+) -> Looked {
+    if let Some(kept) = &record.evidence
+        && kept.contradicts(evidence)
+    {
+        return match kept {
+            // A person has been told already.
+            Evidence::Contradictory => Looked::Ignore,
+            Evidence::Completed(_) | Evidence::NotExecuted => Looked::Write(contradicted(record)),
+        };
+    }
+    Looked::Write(match (evidence, source) {
+        (Evidence::Completed(response), _) => proven_executed(record, response, policy),
+        (Evidence::NotExecuted, Source::Webhook(_) | Source::Kept) => {
+            proven_not_executed(record, policy)
+        }
+        (Evidence::NotExecuted, Source::Query(negative)) => {
+            negative_answer(record, negative, now, policy)
+        }
+        (Evidence::Contradictory, _) => contradicted(record),
+    })
+}
+
+/// The reconciler looked and found out nothing; `why` says what it met.
+pub fn look(record: &Record, why: &str, policy: &Policy) -> Looked {
     match record.state {
-        State::Unknown => Looked::Write(found_nothing(record, policy)),
+        State::Unknown => Looked::Write(found_nothing(record, why, policy)),
         State::InProgress | State::Completed | State::FailedRetryable | State::Expired => {
             Looked::Ignore
         }
     }
 }
 
-fn keep(record: &Record, evidence: &Evidence) -> Looked {
-    match (&record.evidence, evidence) {
-        (None, _) => {}
-        // A provider that contradicts itself has proven nothing, so what speaks for an effect stands.
-        (Some(Evidence::NotExecuted), Evidence::Completed(_)) => {}
-        (Some(_), _) => return Looked::Ignore,
+/// The provider speaks of an attempt that no longer owns the key. That settles nothing; where the
+/// outcome is unknown, or the word speaks for an effect, a person has to compare the two attempts.
+fn of_an_earlier_attempt(record: &Record, evidence: &Evidence) -> Looked {
+    const WHY: &str = "the provider's word is about an earlier attempt";
+    match (record.state, evidence) {
+        (State::Unknown, _) if !record.dead_letter => Looked::Write(dead_letter(record, WHY)),
+        (State::InProgress, Evidence::Completed(_))
+            if record.evidence != Some(Evidence::Contradictory) =>
+        {
+            Looked::Write(kept(record, Evidence::Contradictory, Some(WHY)))
+        }
+        _ => Looked::Ignore,
     }
+}
+
+fn keep(record: &Record, evidence: &Evidence) -> Looked {
+    match &record.evidence {
+        None => Looked::Write(kept(record, evidence.clone(), None)),
+        Some(before) if before.contradicts(evidence) => match before {
+            Evidence::Contradictory => Looked::Ignore,
+            // A provider that contradicts itself has proven nothing.
+            Evidence::Completed(_) | Evidence::NotExecuted => {
+                let why = Some("the provider contradicts itself");
+                Looked::Write(kept(record, Evidence::Contradictory, why))
+            }
+        },
+        Some(_) => Looked::Ignore,
+    }
+}
+
+fn kept(record: &Record, evidence: Evidence, why: Option<&str>) -> Change {
     let mut draft = Draft::after(record);
-    draft.record.evidence = Some(evidence.clone());
+    draft.record.evidence = Some(evidence);
     let entry = note(
         record,
         record.state,
         JournalEvent::EvidenceKept,
         Actor::Reconciler,
-        None,
+        why.map(str::to_owned),
     );
-    Looked::Write(change(draft, vec![entry]))
+    change(draft, vec![entry])
 }
 
-fn proven_executed(
-    record: &Record,
-    response: &Arc<StoredResponse>,
-    actor: Actor,
-    policy: &Policy,
-) -> Change {
+/// Unknown, and for a person to decide: no further word of this provider settles it.
+fn contradicted(record: &Record) -> Change {
+    let mut change = dead_letter(record, "the provider contradicts itself");
+    change.draft.record.evidence = Some(Evidence::Contradictory);
+    change
+}
+
+/// The key had been released, and the provider says that it took effect.
+fn release_was_wrong(record: &Record, response: &Arc<StoredResponse>, policy: &Policy) -> Change {
+    let event = JournalEvent::ReleaseWasWrong;
+    let entry = |to, why: &str| {
+        let why = Some(why.to_owned());
+        note(record, to, event, Actor::Reconciler, why)
+    };
+    match record.last_error {
+        // A person has decided, and is told; what they said stands.
+        Some(LastError::Operator) => {
+            let told = entry(record.state, "an operator had released it, which stands");
+            change(Draft::after(record), vec![told])
+        }
+        // The provider itself had said that it did not happen.
+        Some(LastError::ProviderNegative) => {
+            let mut draft = settled_draft(record, State::Unknown);
+            draft.record.dead_letter = true;
+            draft.record.evidence = Some(Evidence::Contradictory);
+            draft.stamps.expires_at = Stamp::Never;
+            draft.stamps.unknown_since = Stamp::NOW;
+            let why = "the provider contradicts itself";
+            let mut letter = entry(State::Unknown, why);
+            letter.event = JournalEvent::DeadLettered;
+            change(draft, vec![entry(State::Unknown, why), letter])
+        }
+        _ => change(
+            completed(record, response, policy),
+            vec![entry(
+                State::Completed,
+                "the provider says that it took effect",
+            )],
+        ),
+    }
+}
+
+fn proven_executed(record: &Record, response: &Arc<StoredResponse>, policy: &Policy) -> Change {
     let entry = note(
         record,
         State::Completed,
         JournalEvent::Reconciled,
-        actor,
+        Actor::Reconciler,
         None,
     );
     change(completed(record, response, policy), vec![entry])
 }
 
-fn released(record: &Record, error: LastError, policy: &Policy) -> Draft {
+pub(super) fn released(record: &Record, error: LastError, policy: &Policy) -> Draft {
     let mut draft = settled_draft(record, State::FailedRetryable);
     draft.record.last_error = Some(error);
     draft.stamps.expires_at = Stamp::In(policy.ttl);
@@ -161,10 +268,11 @@ fn negative_answer(record: &Record, negative: Negative, now: Timestamp, policy: 
         );
     }
     let may_still_run = policy.lease + policy.timeout + upstream_max;
-    let settled_down = record
+    let settles_at = record
         .times
         .unknown_since
-        .is_some_and(|since| since.plus(may_still_run) <= now);
+        .map(|since| since.plus(may_still_run));
+    let settled_down = settles_at.is_some_and(|at| at <= now);
     if settled_down && record.negatives >= 1 {
         return proven_not_executed(record, policy);
     }
@@ -175,29 +283,49 @@ fn negative_answer(record: &Record, negative: Negative, now: Timestamp, policy: 
     } else {
         0
     };
-    draft.stamps.reconcile_after = next_look(record, policy);
-    change(draft, Vec::new())
+    let why = if settled_down {
+        "not found; to be asked once more"
+    } else {
+        "not found; too early to count"
+    };
+    draft.stamps.reconcile_after = match settles_at {
+        _ if record.dead_letter => Stamp::Never,
+        // Ever closer to the moment from which on it counts.
+        Some(at) if !settled_down => Stamp::In((at.since(now) / 2).max(first_pause(policy))),
+        _ => Stamp::In(look_pause(record, policy)),
+    };
+    let entry = note(
+        record,
+        State::Unknown,
+        JournalEvent::NegativeAnswer,
+        Actor::Reconciler,
+        Some(why.to_owned()),
+    );
+    change(draft, vec![entry])
 }
 
-fn found_nothing(record: &Record, policy: &Policy) -> Change {
+fn found_nothing(record: &Record, why: &str, policy: &Policy) -> Change {
+    let Some(reconcile) = &policy.reconcile else {
+        return dead_letter(record, "nobody asks the provider: see `reconcile`");
+    };
     let tries = record.inconclusive.saturating_add(1);
-    let bound = policy
-        .reconcile
-        .as_ref()
-        .map_or(0, |reconcile| reconcile.attempts);
-    if tries >= bound {
-        return dead_letter(record, "inconclusive");
+    if tries >= reconcile.attempts {
+        return dead_letter(record, &format!("inconclusive {tries} times: {why}"));
     }
     let mut draft = Draft::after(record);
     draft.record.inconclusive = tries;
     draft.record.negatives = 0;
-    draft.stamps.reconcile_after = next_look(record, policy);
+    draft.stamps.reconcile_after = match record.dead_letter {
+        // A person may look again, and what they find counts; nobody else is sent.
+        true => Stamp::Never,
+        false => Stamp::In(look_pause(&draft.record, policy)),
+    };
     let entry = note(
         record,
         State::Unknown,
         JournalEvent::Inconclusive,
         Actor::Reconciler,
-        None,
+        Some(why.to_owned()),
     );
     change(draft, vec![entry])
 }
@@ -217,118 +345,17 @@ fn dead_letter(record: &Record, why: &str) -> Change {
     change(draft, vec![entry])
 }
 
-/// Exponential in the number of looks. The worker adds the jitter, since chance is not for us.
-fn next_look(record: &Record, policy: &Policy) -> Stamp {
-    if record.dead_letter {
-        // A person may look again, and what they find counts; nobody else is sent.
-        return Stamp::Never;
-    }
-    let first = policy
+fn first_pause(policy: &Policy) -> Duration {
+    policy
         .reconcile
         .as_ref()
-        .map_or(MAX_LOOK_PAUSE, |reconcile| reconcile.after);
+        .map_or(MAX_LOOK_PAUSE, |reconcile| reconcile.after)
+}
+
+/// Exponential in the number of looks. The engine adds the jitter, since chance is not for us.
+pub(super) fn look_pause(record: &Record, policy: &Policy) -> Duration {
     let doubled = 1_u32 << u32::from(record.inconclusive.saturating_add(record.negatives).min(16));
-    Stamp::In(first.saturating_mul(doubled).min(MAX_LOOK_PAUSE))
-}
-
-/// What an operator says became of an unknown key.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Resolution {
-    /// It took effect; this is the answer.
-    Completed(Arc<StoredResponse>),
-    /// It left nothing behind.
-    FailedRetryable,
-}
-
-/// What becomes of an operator's resolution.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Resolved {
-    /// Swap this in.
-    Write(Change),
-    /// Only an unknown key can be resolved.
-    NotUnknown(State),
-}
-
-/// An operator settles an unknown key.
-pub fn resolve(
-    record: &Record,
-    resolution: &Resolution,
-    reason: &str,
-    policy: &Policy,
-) -> Resolved {
-    if record.state != State::Unknown {
-        return Resolved::NotUnknown(record.state);
-    }
-    let (draft, to) = match resolution {
-        Resolution::Completed(response) => (completed(record, response, policy), State::Completed),
-        Resolution::FailedRetryable => (
-            released(record, LastError::Operator, policy),
-            State::FailedRetryable,
-        ),
-    };
-    let reason = Some(reason.to_owned());
-    let entry = note(record, to, JournalEvent::Resolved, Actor::Operator, reason);
-    Resolved::Write(change(draft, vec![entry]))
-}
-
-/// What becomes of an operator's wish to forget.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Forgotten {
-    /// Swap this in.
-    Write(Change),
-    /// A key whose operation may be running cannot be forgotten.
-    Live(State),
-    /// A key that took effect is forgotten only by force: its retry would execute again.
-    TookEffect,
-}
-
-/// An operator removes what is remembered. `fresh` replaces the attempt id, so that no late result
-/// can match the tombstone.
-pub fn forget(record: &Record, force: bool, fresh: AttemptId, reason: Option<String>) -> Forgotten {
-    match record.state {
-        State::InProgress | State::Unknown => Forgotten::Live(record.state),
-        State::Completed if took_effect(record) && !force => Forgotten::TookEffect,
-        State::Completed | State::FailedRetryable | State::Expired => {
-            Forgotten::Write(forgotten(record, fresh, reason))
-        }
-    }
-}
-
-fn took_effect(record: &Record) -> bool {
-    record
-        .response
-        .as_ref()
-        .is_none_or(|response| response.status.is_success() || response.status.is_redirection())
-}
-
-/// What becomes of an operator's wish to keep an answer longer.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Extended {
-    /// Swap this in.
-    Write(Change),
-    /// Only a completed or released key that has not expired has an expiry to move.
-    NoExpiry(State),
-}
-
-/// An operator moves the expiry to `ttl` from now.
-pub fn extend(record: &Record, ttl: Duration, now: Timestamp) -> Extended {
-    match record.state {
-        State::Completed | State::FailedRetryable if !record.is_past_expiry(now) => {
-            let mut draft = Draft::after(record);
-            draft.stamps.expires_at = Stamp::In(ttl);
-            let entry = note(
-                record,
-                record.state,
-                JournalEvent::Extended,
-                Actor::Operator,
-                None,
-            );
-            Extended::Write(change(draft, vec![entry]))
-        }
-        State::Completed
-        | State::FailedRetryable
-        | State::InProgress
-        | State::Unknown
-        | State::Expired => Extended::NoExpiry(record.state),
-    }
+    first_pause(policy)
+        .saturating_mul(doubled)
+        .min(MAX_LOOK_PAUSE)
 }

@@ -7,8 +7,8 @@ use crate::{
     machine::{change, note, settled_draft},
     policy::Policy,
     record::{
-        Actor, AttemptId, Change, Draft, JournalEntry, JournalEvent, LastError, Record, State,
-        StoredResponse,
+        Actor, AttemptId, Change, Draft, Evidence, JournalEntry, JournalEvent, LastError, Record,
+        State, StoredResponse,
     },
     time::{Stamp, Timestamp},
 };
@@ -127,11 +127,15 @@ pub(super) fn unknown(
     draft.record.last_error = Some(error);
     draft.stamps.lease_until = Stamp::Never;
     draft.stamps.unknown_since = Stamp::NOW;
-    let reconcile = policy.and_then(|policy| policy.reconcile.as_ref());
-    draft.stamps.reconcile_after = match (&record.evidence, reconcile) {
-        // The provider has already spoken about this attempt.
-        (Some(_), _) => Stamp::NOW,
-        (None, Some(reconcile)) => Stamp::In(reconcile.after),
+    draft.stamps.reconcile_after = match (&record.evidence, policy) {
+        // The provider has spoken about this attempt, and proven nothing.
+        (Some(Evidence::Contradictory), _) => Stamp::Never,
+        (Some(Evidence::Completed(_) | Evidence::NotExecuted), _) => Stamp::NOW,
+        (None, Some(policy)) => Stamp::In(match &policy.reconcile {
+            Some(reconcile) => reconcile.after,
+            // Nobody will ask; but until then the attempt itself may still answer.
+            None => policy.max_execution,
+        }),
         (None, None) => Stamp::Never,
     };
     let event = match error {
@@ -139,10 +143,19 @@ pub(super) fn unknown(
         _ => JournalEvent::BecameUnknown,
     };
     let detail = Some(error.as_str().to_owned());
-    change(
-        draft,
-        vec![note(record, State::Unknown, event, actor, detail)],
-    )
+    let mut journal = vec![note(record, State::Unknown, event, actor, detail)];
+    if record.evidence == Some(Evidence::Contradictory) {
+        draft.record.dead_letter = true;
+        let why = Some("the provider contradicts itself".to_owned());
+        journal.push(note(
+            record,
+            State::Unknown,
+            JournalEvent::DeadLettered,
+            Actor::Reconciler,
+            why,
+        ));
+    }
+    change(draft, journal)
 }
 
 /// What becomes of a heartbeat.

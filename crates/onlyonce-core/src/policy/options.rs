@@ -8,7 +8,7 @@ use http::{HeaderName, Method, StatusCode, header};
 
 use super::{
     AfterExpiry, Enforce, ErrorFormat, KeyScope, On5xx, OnInFlight, OnStoreError, Policy,
-    ReconcilePolicy,
+    ReconcilePolicy, Remember,
 };
 use crate::{
     fingerprint::{BodyMode, Pointer, Recipe},
@@ -139,6 +139,8 @@ options! {
     max_request_body: u64,
     /// The largest stored response body in bytes.
     max_body_size: u64,
+    /// How much of an answer is remembered.
+    remember: Remember,
     /// What a retry meets in flight.
     on_in_flight: OnInFlight,
     /// How long a retry waits.
@@ -308,6 +310,7 @@ impl Policy {
             after_expiry: said.after_expiry.unwrap_or(AfterExpiry::New),
             max_request_body: said.max_request_body.unwrap_or(DEFAULT_MAX_REQUEST_BODY),
             max_body_size: said.max_body_size.unwrap_or(DEFAULT_MAX_BODY_SIZE),
+            remember: said.remember.unwrap_or(Remember::Full),
             on_in_flight: said.on_in_flight.unwrap_or(OnInFlight::Wait),
             wait_timeout: said.wait_timeout.unwrap_or(Duration::from_secs(30)),
             on_5xx: said.on_5xx.unwrap_or(On5xx::Retry),

@@ -2,7 +2,7 @@
 
 use onlyonce_core::{
     AttemptId, Policy, State, Timestamp,
-    machine::{Negative, Reaped, Source, Swept, expire, sweep},
+    machine::{About, Negative, Reaped, Source, Swept, expire, sweep},
     record::Evidence,
 };
 
@@ -218,7 +218,13 @@ fn provider_speaks(world: &mut World, action: &Action, policy: &Policy) -> Optio
         Action::Webhook(index) => {
             let row = world.row.clone()?;
             let Start { attempt, takes, .. } = world.starts[index];
-            engine::learn(world, &row, takes, Source::Webhook(attempt), policy)?;
+            engine::learn(
+                world,
+                &row,
+                takes,
+                Source::Webhook(About::Attempt(attempt)),
+                policy,
+            )?;
         }
         Action::UseKept => {
             let row = world.row.clone()?;

@@ -37,6 +37,7 @@ impl Hash for Row {
         match &record.evidence {
             None => 0_u8.hash(hasher),
             Some(Evidence::NotExecuted) => 1_u8.hash(hasher),
+            Some(Evidence::Contradictory) => 2_u8.hash(hasher),
             Some(Evidence::Completed(response)) => body(response).hash(hasher),
         }
         (times.last_run_at, times.expires_at, times.lease_until).hash(hasher);
@@ -48,6 +49,7 @@ fn body(response: &StoredResponse) -> &[u8] {
     match &response.body {
         StoredBody::Full { bytes, .. } => bytes,
         StoredBody::NotStored => b"",
+        StoredBody::Packed { block, .. } => block,
     }
 }
 

@@ -16,16 +16,22 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use onlyonce::{Engine, engine::OperateError, layer::strip_hop_by_hop};
+use onlyonce::{
+    Engine,
+    engine::{OperateError, Seen},
+    layer::strip_hop_by_hop,
+    reconcile::Ask,
+};
 use onlyonce_core::{
-    Key, Record, RecordId, State as KeyState, StoredResponse, machine::Resolution,
-    record::StoredBody,
+    Key, Record, RecordId, State as KeyState, StoredResponse,
+    machine::Resolution,
+    record::{Revision, StoredBody},
 };
 use onlyonce_store::{Filter, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Refused, response, view::View};
+use super::{Refused, dead_letters, response, view::View};
 
 /// Rows of a page unless said otherwise, and at most.
 const DEFAULT_LIMIT: usize = 50;
@@ -33,7 +39,7 @@ const MAX_LIMIT: usize = 500;
 
 pub(super) type Answer = Result<Json<Value>, Refused>;
 
-fn bad(detail: impl Into<String>) -> Refused {
+pub(super) fn bad(detail: impl Into<String>) -> Refused {
     Refused::new(StatusCode::BAD_REQUEST, "bad_request", detail)
 }
 
@@ -68,13 +74,27 @@ impl From<OperateError> for Refused {
 #[derive(Clone)]
 pub(crate) struct Desk {
     engine: Engine,
+    provider: Arc<dyn Ask>,
     mask_keys: Arc<AtomicBool>,
 }
 
 impl Desk {
-    pub(crate) fn new(engine: Engine, mask_keys: bool) -> Self {
+    pub(crate) fn new(engine: Engine, provider: Arc<dyn Ask>, mask_keys: bool) -> Self {
         let mask_keys = Arc::new(AtomicBool::new(mask_keys));
-        Self { engine, mask_keys }
+        Self {
+            engine,
+            provider,
+            mask_keys,
+        }
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Who knows what became of keys.
+    pub(super) fn provider(&self) -> &dyn Ask {
+        &*self.provider
     }
 
     /// From now on keys are shown as they are, or not.
@@ -84,14 +104,14 @@ impl Desk {
 
     /// The addresses of keys, and of the audit.
     pub(crate) fn router<S>(self) -> Router<S> {
-        Router::new()
+        let router = Router::new()
             .route("/idempotency/keys", get(list))
             .route("/idempotency/keys/{id}", get(show).delete(forget))
             .route("/idempotency/keys/{id}/resolve", post(resolve))
             .route("/idempotency/keys/{id}/extend", post(extend))
             .route("/idempotency/keys/{id}/response", post(response::reveal))
-            .route("/audit", get(audit))
-            .with_state(self)
+            .route("/audit", get(audit));
+        dead_letters::routes(router).with_state(self)
     }
 
     fn view(&self) -> View<'_> {
@@ -99,10 +119,6 @@ impl Desk {
             secret: self.engine.secret(),
             mask_keys: self.mask_keys.load(Ordering::Relaxed),
         }
-    }
-
-    pub(super) fn engine(&self) -> &Engine {
-        &self.engine
     }
 
     pub(super) async fn record(&self, id: &str) -> Result<Record, Refused> {
@@ -116,7 +132,7 @@ fn parse_id(id: &str) -> Result<RecordId, Refused> {
     id.parse().map_err(|_| not_found())
 }
 
-fn limit(query: &HashMap<String, String>) -> Result<usize, Refused> {
+pub(super) fn limit(query: &HashMap<String, String>) -> Result<usize, Refused> {
     let Some(text) = query.get("limit") else {
         return Ok(DEFAULT_LIMIT);
     };
@@ -126,7 +142,7 @@ fn limit(query: &HashMap<String, String>) -> Result<usize, Refused> {
     }
 }
 
-fn cursor(query: &HashMap<String, String>) -> Result<Option<u64>, Refused> {
+pub(super) fn cursor(query: &HashMap<String, String>) -> Result<Option<u64>, Refused> {
     let text = query.get("cursor").filter(|text| !text.is_empty());
     text.map(|text| {
         text.parse()
@@ -150,6 +166,7 @@ async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, Stri
         route: text("route"),
         client: text("client"),
         key: text("key").map(|key| Key::from_stored(&key)),
+        dead_letters: false,
     };
     let page = desk
         .engine
@@ -177,6 +194,8 @@ async fn shown(desk: &Desk, record: &Record) -> Answer {
     let journal = desk.engine.store().history(record.id).await?;
     let view = desk.view();
     let mut value = view.record(record);
+    value["revision"] = record.revision.0.into();
+    value["dead_letter"] = record.dead_letter.into();
     value["history"] = view.history(record, &journal);
     value["waiters"] = desk.engine.waiting_for(record.id).into();
     Ok(Json(value))
@@ -184,15 +203,75 @@ async fn shown(desk: &Desk, record: &Record) -> Answer {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ResolveBody {
+pub(super) struct ResolveBody {
     outcome: String,
     #[serde(default)]
-    response: Option<ResponseBody>,
+    response: Option<Given>,
     #[serde(default)]
     reason: Option<String>,
+    /// The revision that the decision was made on.
+    #[serde(default)]
+    revision: Option<u64>,
 }
 
-#[derive(Deserialize)]
+/// An answer, or the word `provider`: whatever the provider says.
+#[derive(Clone, Deserialize)]
+#[serde(untagged)]
+enum Given {
+    Word(String),
+    Response(ResponseBody),
+}
+
+impl ResolveBody {
+    /// The same decision for many.
+    pub(super) fn of(
+        outcome: String,
+        response: Option<Value>,
+        reason: Option<String>,
+    ) -> Result<Self, Refused> {
+        let response = response.map(|response| {
+            serde_json::from_value(response).map_err(|_| bad("`response` is not one."))
+        });
+        let body = Self {
+            outcome,
+            response: response.transpose()?,
+            reason,
+            revision: None,
+        };
+        body.reason()?;
+        body.resolution()?;
+        Ok(body)
+    }
+
+    pub(super) fn reason(&self) -> Result<&str, Refused> {
+        let reason = self.reason.as_deref().map(str::trim);
+        reason
+            .filter(|reason| !reason.is_empty())
+            .ok_or_else(|| bad("`reason` is mandatory. Nothing was changed."))
+    }
+
+    /// What is said; `None` is whatever the provider says.
+    pub(super) fn resolution(&self) -> Result<Option<Resolution>, Refused> {
+        match (self.outcome.as_str(), &self.response) {
+            ("completed", Some(Given::Word(word))) if word == "provider" => Ok(None),
+            ("completed", Some(Given::Word(_))) => {
+                Err(bad("`response` is an answer, or the word `provider`."))
+            }
+            ("completed", Some(Given::Response(response))) => {
+                let stored = stored(response.clone())?;
+                Ok(Some(Resolution::Completed(Arc::new(stored))))
+            }
+            ("completed", None) => Err(bad("`completed` needs a `response`.")),
+            ("failed_retryable", None) => Ok(Some(Resolution::FailedRetryable)),
+            ("failed_retryable", Some(_)) => Err(bad(
+                "`failed_retryable` takes no `response`: a retry makes one.",
+            )),
+            _ => Err(bad("`outcome` is `completed` or `failed_retryable`.")),
+        }
+    }
+}
+
+#[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ResponseBody {
     status: u16,
@@ -204,7 +283,7 @@ struct ResponseBody {
     body_base64: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(untagged)]
 enum OneOrMany {
     One(String),
@@ -213,26 +292,17 @@ enum OneOrMany {
 
 /// `POST /idempotency/keys/{id}/resolve`.
 async fn resolve(State(desk): State<Desk>, Path(id): Path<String>, body: Bytes) -> Answer {
-    let id = parse_id(&id)?;
+    parse_id(&id)?;
     let body: ResolveBody = read(&body)?;
-    let reason = body
-        .reason
-        .as_deref()
-        .map(str::trim)
-        .filter(|reason| !reason.is_empty());
-    let reason = reason.ok_or_else(|| bad("`reason` is mandatory. Nothing was changed."))?;
-    let resolution = match (body.outcome.as_str(), body.response) {
-        ("completed", Some(response)) => Resolution::Completed(Arc::new(stored(response)?)),
-        ("completed", None) => return Err(bad("`completed` needs a `response`.")),
-        ("failed_retryable", None) => Resolution::FailedRetryable,
-        ("failed_retryable", Some(_)) => {
-            return Err(bad(
-                "`failed_retryable` takes no `response`: a retry makes one.",
-            ));
-        }
-        _ => return Err(bad("`outcome` is `completed` or `failed_retryable`.")),
+    body.reason()?;
+    body.resolution()?;
+    let record = desk.record(&id).await?;
+    let seen = match body.revision {
+        Some(revision) => Seen::Revision(Revision(revision)),
+        // What was read just now is what is meant, and not what a retry makes of it meanwhile.
+        None => Seen::Attempt(record.attempt_id),
     };
-    let record = desk.engine.resolve(id, None, &resolution, reason).await?;
+    let record = desk.resolved(&record, seen, &body).await?;
     shown(&desk, &record).await
 }
 

@@ -87,6 +87,15 @@ fn paths() -> Value {
             "post": of_key(change("extend", "Keep an answer longer", "Extension")),
         },
         "/idempotency/keys/{id}/response": { "post": of_key(reveal()) },
+        "/idempotency/keys/{id}/probe": {
+            "post": of_key(operation(
+                "probe",
+                "Ask the provider about a key, so that its negative answers count",
+                content(reference("Probe")),
+            )),
+        },
+        "/dead-letters": { "get": dead_letters() },
+        "/dead-letters/resolve": { "post": resolve_many() },
         "/audit": { "get": audit() },
     })
 }
@@ -115,6 +124,39 @@ fn audit() -> Value {
     let mut audit = operation("audit", "What happened to keys, newest first", page);
     audit["parameters"] = paging().into();
     audit
+}
+
+fn dead_letters() -> Value {
+    let page = content(reference("DeadLetterPage"));
+    let mut list = operation(
+        "dead_letters",
+        "What waits for a person, newest first",
+        page,
+    );
+    let string = json!({ "type": "string" });
+    let kinds = json!({ "type": "string", "enum": ["reconcile", "outbox"] });
+    let mut parameters = vec![
+        parameter("kind", "query", "Only this kind.", kinds),
+        parameter("route", "query", "Only this route.", string.clone()),
+        parameter("client", "query", "Only keys of this client.", string),
+    ];
+    parameters.extend(paging());
+    list["parameters"] = parameters.into();
+    list
+}
+
+fn resolve_many() -> Value {
+    let answer = content(reference("Resolved"));
+    let mut many = operation(
+        "resolve_many",
+        "Say what became of many dead letters",
+        answer,
+    );
+    many["requestBody"] = json!({
+        "required": true,
+        "content": { "application/json": { "schema": reference("ManyResolution") } },
+    });
+    many
 }
 
 fn paging() -> Vec<Value> {
@@ -233,6 +275,8 @@ fn schemas() -> Value {
         "Key": object(key_members()),
         "KeyWithHistory": object({
             let mut members = key_members();
+            members.push(("revision", json!({ "type": "integer" })));
+            members.push(("dead_letter", json!({ "type": "boolean" })));
             members.push(("history", json!({ "type": "array", "items": reference("Event") })));
             members.push(("waiters", json!({ "type": "integer", "description": "At this gateway." })));
             members
@@ -245,6 +289,34 @@ fn schemas() -> Value {
             members
         }),
         "AuditPage": page("audit", "AuditLine"),
+        "DeadLetter": object(vec![
+            ("id", json!({ "type": "string" })),
+            ("kind", json!({ "type": "string", "enum": ["reconcile", "outbox"] })),
+            ("key_id", json!({ "type": ["string", "null"] })),
+            ("route", json!({ "type": "string" })),
+            ("reason", json!({ "type": "string" })),
+            ("attempts", json!({ "type": "integer" })),
+            ("created_at", time()),
+        ]),
+        "DeadLetterPage": page("dead_letters", "DeadLetter"),
+        "Probe": object(vec![
+            ("id", json!({ "type": "string" })),
+            ("route", json!({ "type": "string" })),
+            ("found", json!({ "type": "boolean" })),
+            ("outcome", json!({
+                "type": "string",
+                "enum": ["completed", "not_executed", "inconclusive"],
+            })),
+            ("detail", json!({ "type": "string" })),
+            ("proven", json!({ "type": "boolean" })),
+        ]),
+        "Resolved": object(vec![
+            ("dry_run", json!({ "type": "boolean" })),
+            ("matched", json!({ "type": "array", "items": { "type": "string" } })),
+            ("resolved", json!({ "type": "array", "items": { "type": "string" } })),
+            ("refused", json!({ "type": "array", "items": { "type": "object" } })),
+        ]),
+        "ManyResolution": many_resolution(),
         "Resolution": resolution(),
         "Extension": object(vec![
             ("ttl", json!({ "type": "string", "description": "From now on, such as 48h." })),
@@ -399,19 +471,47 @@ fn resolution() -> Value {
         "properties": {
             "outcome": { "type": "string", "enum": ["completed", "failed_retryable"] },
             "reason": { "type": "string", "minLength": 1 },
+            "revision": {
+                "type": "integer",
+                "description": "The revision that the decision was made on.",
+            },
             "response": {
-                "type": "object",
-                "required": ["status"],
-                "additionalProperties": false,
-                "properties": {
-                    "status": { "type": "integer", "minimum": 200, "maximum": 999 },
-                    "headers": { "type": "object", "additionalProperties": header },
-                    "body": { "type": "string" },
-                    "body_base64": { "type": "string" },
-                },
+                "oneOf": [
+                    { "type": "string", "enum": ["provider"] },
+                    {
+                        "type": "object",
+                        "required": ["status"],
+                        "additionalProperties": false,
+                        "properties": {
+                            "status": { "type": "integer", "minimum": 200, "maximum": 999 },
+                            "headers": { "type": "object", "additionalProperties": header },
+                            "body": { "type": "string" },
+                            "body_base64": { "type": "string" },
+                        },
+                    },
+                ],
             },
         },
     })
+}
+
+fn many_resolution() -> Value {
+    let mut many = resolution();
+    let properties = &mut many["properties"];
+    properties["dry_run"] = json!({ "type": "boolean", "default": true });
+    properties["filter"] = json!({
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+            "route": { "type": "string" },
+            "client": { "type": "string" },
+            "reason": { "type": "string", "description": "A part of the letter's reason." },
+        },
+    });
+    if let Some(properties) = properties.as_object_mut() {
+        properties.remove("revision");
+    }
+    many
 }
 
 /// All members are there, always.

@@ -112,6 +112,8 @@ pub(crate) async fn measure(engine: &Engine) {
             Amount::Keys(state).set(count);
         }
     }
+    // The gauges of dead letters and of the oldest unknown key; without an answer they stay.
+    let _ = engine.census().await;
     Amount::Waiters.set(engine.waiting() as u64);
 }
 

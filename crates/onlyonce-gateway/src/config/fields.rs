@@ -5,11 +5,13 @@
 //! `docs/reference/config.md`.
 
 mod auth;
+mod reconcile;
 mod routes;
 mod top;
 mod traffic;
 
 pub(super) use auth::{API_KEY, AUTH, EXTERNAL, JWT, TRUSTED_HEADER};
+pub(super) use reconcile::{COMPLETE, OUTCOME, QUERY, RECONCILE, WEBHOOK, WHEN};
 pub(super) use routes::{BACKEND, FINGERPRINT, IDEMPOTENCY, LIMITS, ROUTE};
 pub(super) use top::{ADMIN, STORE, TOP, WORKERS};
 pub(super) use traffic::{FORWARDED, TLS};
@@ -52,6 +54,10 @@ pub(super) enum Kind {
     Words(&'static [&'static str]),
     List(Item),
     Section(&'static Schema),
+    /// One of these words, or a section.
+    WordsOrSection(&'static [&'static str], &'static Schema),
+    /// A mapping of any names to text.
+    Map,
     /// A list of them.
     Sections(&'static Schema),
     /// Nothing yet: it is refused.
@@ -61,11 +67,13 @@ pub(super) enum Kind {
 /// What a list holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Item {
+    AnyStatuses,
     Headers,
     Methods,
     Networks,
     Pointers,
     Statuses,
+    Texts,
 }
 
 const fn field(
@@ -121,7 +129,11 @@ impl Kind {
                 let ticked: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
                 ticked.join(", ")
             }
+            Self::WordsOrSection(words, _) => format!("`{}` or section", words.join("`, `")),
+            Self::Map => "mapping".to_owned(),
             Self::List(item) => match item {
+                Item::AnyStatuses => "list of statuses".to_owned(),
+                Item::Texts => "list of texts".to_owned(),
                 Item::Headers => "list of headers".to_owned(),
                 Item::Methods => "list of methods".to_owned(),
                 Item::Networks => "list of address blocks".to_owned(),
@@ -136,7 +148,7 @@ impl Kind {
 }
 
 /// Every section, the likeliest home of a stray field first.
-pub(super) const ALL: [&Schema; 16] = [
+pub(super) const ALL: [&Schema; 22] = [
     &IDEMPOTENCY,
     &ROUTE,
     &TOP,
@@ -151,6 +163,12 @@ pub(super) const ALL: [&Schema; 16] = [
     &TRUSTED_HEADER,
     &EXTERNAL,
     &API_KEY,
+    &RECONCILE,
+    &QUERY,
+    &OUTCOME,
+    &WHEN,
+    &COMPLETE,
+    &WEBHOOK,
     &TLS,
     &FORWARDED,
 ];

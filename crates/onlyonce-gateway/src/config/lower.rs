@@ -4,7 +4,10 @@ use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 
 use onlyonce::worker;
 use onlyonce_core::policy::{KeyScope, Policy};
-use onlyonce_store::postgres::Pooler;
+use onlyonce_store::{
+    at_rest::{Compression, Keyring},
+    postgres::Pooler,
+};
 
 use super::{
     AdminConfig, Config, DEFAULT_ADMIN_LISTEN, DEFAULT_BODY_TIMEOUT, DEFAULT_CONNECT_TIMEOUT,
@@ -16,6 +19,7 @@ use super::{
     fields::{ADMIN, IDEMPOTENCY, STORE, TOP, WORKERS},
     interpolate,
     options::{ANY, SOME, Stated},
+    reconcile::StatedReconcile,
     routes::{self, WrittenRoute},
     rules::{self, Ruled, Surroundings},
     section::Section,
@@ -26,6 +30,11 @@ use super::{
 };
 
 /// What may stand between the gateway and PostgreSQL.
+const COMPRESSIONS: [(&str, Compression); 3] = [
+    ("none", Compression::None),
+    ("zstd", Compression::Zstd),
+    ("dictionary", Compression::Dictionary),
+];
 const POOLERS: [(&str, Pooler); 2] = [("none", Pooler::None), ("transaction", Pooler::Transaction)];
 /// Connections at once: at least one, and no more than a process can have open files.
 const CONNECTIONS: RangeInclusive<usize> = 1..=1_000_000;
@@ -81,6 +90,8 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
             if policy.key_scope.is_none() && top.says("auth") {
                 policy.key_scope = Some(KeyScope::PerClient);
             }
+            policy.reconcile =
+                looked_into(route, &global).map(|stated| stated.config.policy.clone());
             policy
         })
         .collect();
@@ -94,7 +105,9 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
 
     let mode_name = store.url.mode_name();
     let routes = written.into_iter().zip(policies).map(|(written, policy)| {
+        let reconcile = looked_into(&written, &global).map(|stated| stated.config.clone().into());
         Some(Route {
+            reconcile,
             id: written.id?,
             path: written.path?,
             methods: written.methods,
@@ -136,6 +149,17 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
         allow_scope_change,
         warnings: Vec::new(),
     })
+}
+
+/// How unknown outcomes of a route are looked into: as it says itself, or as all of them are.
+pub(super) fn looked_into<'a>(
+    route: &'a WrittenRoute<'_>,
+    global: &'a Stated<'_>,
+) -> Option<&'a StatedReconcile> {
+    match route.stated.says("reconcile") {
+        true => route.stated.reconcile.as_ref(),
+        false => global.reconcile.as_ref(),
+    }
 }
 
 fn max_header_bytes(top: &Section<'_>, report: &mut Report<'_>) -> usize {
@@ -225,6 +249,27 @@ pub(super) fn env_name(
     Some(found.text.to_owned())
 }
 
+/// The variable with the keys, which must hold some: a gateway that cannot read its records is better
+/// not started. What it holds is never said.
+fn encryption(section: &Section<'_>, report: &mut Report<'_>) -> Option<String> {
+    let at = section.place("encryption_key_env")?;
+    let name = env_name(section, "encryption_key_env", report)?;
+    let form = "it holds ID:BASE64[,ID:BASE64…], each key 32 bytes: `openssl rand -base64 32`";
+    match std::env::var(&name) {
+        Err(_) => {
+            let what = format!("`encryption_key_env`: {name} is not set");
+            report.error(at, what).hint(form);
+        }
+        Ok(text) => {
+            if let Err(error) = Keyring::parse(&text) {
+                let what = format!("`encryption_key_env`: {name}: {error}");
+                report.error(at, what).hint(form);
+            }
+        }
+    }
+    Some(name)
+}
+
 /// The store, and where its URL stands.
 fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
     let section = top.section("store", &STORE, report);
@@ -242,12 +287,15 @@ fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
                 None
             }
         });
-    let config = StoreConfig {
+    let mut config = StoreConfig {
         url: url.unwrap_or_else(|| StoreUrl::Sqlite(DEFAULT_STORE_FILE.into())),
         timeout: section
             .duration("timeout", SOME, report)
             .unwrap_or(DEFAULT_STORE_TIMEOUT),
         migrate: section.boolean("migrate", report).unwrap_or(true),
+        encryption_key_env: encryption(&section, report),
+        compression: Compression::None,
+        plain_settle: section.boolean("plain_settle", report).unwrap_or(false),
         pooler: section
             .word("pooler", &POOLERS, report)
             .unwrap_or(Pooler::None),
@@ -255,6 +303,17 @@ fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
             .scalar("spool_dir", report)
             .map(|found| found.text.into()),
     };
+    let compression = section.word("compression", &COMPRESSIONS, report);
+    config.compression = compression.unwrap_or(match config.url {
+        StoreUrl::Memory => Compression::None,
+        _ => Compression::default(),
+    });
+    if let Some(at) = section.place("plain_settle")
+        && config.encryption_key_env.is_none()
+    {
+        let what = "`plain_settle` says something only with `encryption_key_env`";
+        report.error(at, what);
+    }
     if let Some(at) = section.place("spool_dir")
         && config.url.mode_name() == "local"
     {

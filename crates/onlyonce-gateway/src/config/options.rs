@@ -11,18 +11,18 @@ use onlyonce_core::{
     fingerprint::{BodyMode, Pointer},
     policy::{
         AfterExpiry, Dialect, Enforce, ErrorFormat, FingerprintOptions, KeyScope, On5xx,
-        OnInFlight, OnStoreError, Options, Profile,
+        OnInFlight, OnStoreError, Options, Profile, Remember,
     },
 };
 
 use super::{
     diagnostics::{Report, quoted},
-    fields::{FINGERPRINT, IDEMPOTENCY, LIMITS},
+    fields::{FINGERPRINT, LIMITS},
+    reconcile::{self, StatedReconcile},
     scalar::{Found, header_name, method},
     section::Section,
-    tree::{Span, Value},
+    tree::Span,
     units::MAX_DURATION,
-    unsupported,
 };
 
 /// The longest key that anybody may ask for, in bytes.
@@ -49,6 +49,8 @@ pub(super) struct Stated<'n> {
     pub(super) options: Options,
     /// Whether the embedded store was asked for by name.
     pub(super) mode: Option<&'static str>,
+    /// How unknown outcomes are looked into; `None` also for `operator`.
+    pub(super) reconcile: Option<StatedReconcile>,
     /// Whether everything that was said could be read, so that a default is really meant.
     pub(super) sound: bool,
     section: Section<'n>,
@@ -84,7 +86,6 @@ impl<'n> Stated<'n> {
             &mut options,
             report,
         );
-        reconcile(&section, report);
         if section.is_empty_list("methods") {
             let at = section.place("methods").unwrap_or(section.at);
             report
@@ -92,10 +93,12 @@ impl<'n> Stated<'n> {
                 .hint("to switch keys off, say `enabled: false`");
         }
         let mode = mode(&section, report);
+        let reconcile = reconcile::read(&section, report);
         let sound = report.errors() == errors;
         Self {
             options,
             mode,
+            reconcile,
             sound,
             section,
             lifted: Vec::new(),
@@ -184,6 +187,8 @@ fn words(section: &Section<'_>, options: &mut Options, report: &mut Report<'_>) 
         ("reject", OnInFlight::Reject),
         ("accept", OnInFlight::Accept),
     ];
+    let remember = [("full", Remember::Full), ("head", Remember::Head)];
+    options.remember = section.word("remember", &remember, report);
     options.on_in_flight = section.word("on_in_flight", &in_flight, report);
     let errors = [
         ("retry", On5xx::Retry),
@@ -247,25 +252,6 @@ fn mode(section: &Section<'_>, report: &mut Report<'_>) -> Option<&'static str> 
     section.word("mode", &modes, report)
 }
 
-/// `operator` is a promise that somebody looks, and needs nothing from the gateway.
-fn reconcile(section: &Section<'_>, report: &mut Report<'_>) {
-    let Some((node, key_at)) = section.node("reconcile") else {
-        return;
-    };
-    match &node.value {
-        Value::Map(_) if unsupported::value(&IDEMPOTENCY, "reconcile", "{ … }") => {
-            unsupported::refuse(
-                report,
-                key_at,
-                "`reconcile` other than `reconcile: operator`",
-            );
-        }
-        _ => {
-            section.word("reconcile", &[("operator", ())], report);
-        }
-    }
-}
-
 fn fingerprint(parent: &Section<'_>, report: &mut Report<'_>) -> Option<FingerprintOptions> {
     if !parent.says("fingerprint") {
         return None;
@@ -292,7 +278,7 @@ fn fingerprint(parent: &Section<'_>, report: &mut Report<'_>) -> Option<Fingerpr
     Some(options)
 }
 
-fn pointer(found: Found<'_>, report: &mut Report<'_>) -> Option<Pointer> {
+pub(super) fn pointer(found: Found<'_>, report: &mut Report<'_>) -> Option<Pointer> {
     let pointer = Pointer::parse(found.text);
     if let Err(error) = &pointer {
         report

@@ -9,7 +9,8 @@ use http::Method;
 use onlyonce_core::policy::{Dialect, KeyScope, OnInFlight, OnStoreError, Policy, Profile};
 
 use super::{
-    diagnostics::Report, options::Stated, routes::WrittenRoute, store::StoreUrl, tree::Span,
+    diagnostics::Report, lower, options::Stated, reconcile, routes::WrittenRoute, store::StoreUrl,
+    tree::Span,
 };
 
 /// Below this a client that retries after a break finds its key forgotten.
@@ -153,6 +154,10 @@ pub(super) fn contradictions(
     }
     if policy.profile == Profile::Payments {
         payments(ruled, around, report);
+    }
+    if let Some(stated) = lower::looked_into(ruled.route, around.global) {
+        let per_client = policy.key_scope == Some(KeyScope::PerClient);
+        reconcile::rules(stated, per_client, report);
     }
 }
 

@@ -99,6 +99,16 @@ fn takes(kind: Kind) -> Value {
         }
         Kind::List(item) => json!({ "type": "array", "items": item_of(item) }),
         Kind::Section(section) => reference(&definition(section)),
+        Kind::WordsOrSection(words, section) => json!({
+            "anyOf": [
+                { "enum": words.iter().map(value).collect::<Vec<_>>() },
+                reference(&definition(section)),
+            ],
+        }),
+        Kind::Map => {
+            let value = json!({ "type": ["string", "integer", "number", "boolean"] });
+            json!({ "type": "object", "additionalProperties": value })
+        }
         Kind::Sections(section) => {
             json!({ "type": "array", "items": reference(&definition(section)) })
         }
@@ -110,6 +120,10 @@ fn item_of(item: Item) -> Value {
     match item {
         Item::Headers | Item::Methods | Item::Networks | Item::Pointers => {
             json!({ "type": "string" })
+        }
+        Item::Texts => json!({ "type": ["string", "integer", "number", "boolean"] }),
+        Item::AnyStatuses => {
+            or_variable(json!({ "type": "integer", "minimum": 100, "maximum": 599 }))
         }
         Item::Statuses => or_variable(json!({ "type": "integer", "minimum": 400, "maximum": 599 })),
     }

@@ -4,10 +4,13 @@
 use std::{fmt::Debug, time::Duration};
 
 use http::HeaderName;
-use onlyonce_core::policy::{Enforce, KeyScope, Policy};
+use onlyonce::reconcile::{Rule, Then};
+use onlyonce_core::policy::{Enforce, KeyScope};
 use serde_json::{Value, json};
 
-use super::{AuthConfig, Backend, Config, Endpoint, JwtKeys, Route, units::go_duration};
+use super::{
+    AuthConfig, Backend, Config, Endpoint, JwtKeys, ReconcileConfig, Route, units::go_duration,
+};
 
 /// What stands for a secret.
 const MASKED: &str = "***";
@@ -30,6 +33,9 @@ pub(crate) fn shown(config: &Config) -> Value {
             "url": store.url.to_string(),
             "timeout": go_duration(store.timeout),
             "migrate": store.migrate,
+            "encryption_key_env": store.encryption_key_env,
+            "compression": word(store.compression),
+            "plain_settle": store.plain_settle,
             "pooler": word(store.pooler),
             "spool_dir": store.spool_dir,
         },
@@ -113,11 +119,12 @@ fn route(route: &Route) -> Value {
         "connect_timeout": go_duration(route.connect_timeout),
         "first_byte_timeout": route.first_byte_timeout.map(go_duration),
         "auth": if route.auth_optional { "optional" } else { "required" },
-        "idempotency": idempotency(&route.policy, route.mode_name),
+        "idempotency": idempotency(route),
     })
 }
 
-fn idempotency(policy: &Policy, mode: &str) -> Value {
+fn idempotency(route: &Route) -> Value {
+    let (policy, mode) = (&route.policy, route.mode_name);
     let names = |names: &[HeaderName]| names.iter().map(HeaderName::to_string).collect::<Vec<_>>();
     let recipe = &policy.recipe;
     let (rate, burst) = policy.new_keys.unzip();
@@ -145,6 +152,7 @@ fn idempotency(policy: &Policy, mode: &str) -> Value {
         "after_expiry": word(policy.after_expiry),
         "max_request_body": policy.max_request_body,
         "max_body_size": policy.max_body_size,
+        "remember": word(policy.remember),
         "on_in_flight": word(policy.on_in_flight),
         "wait_timeout": go_duration(policy.wait_timeout),
         "on_5xx": word(policy.on_5xx),
@@ -172,7 +180,53 @@ fn idempotency(policy: &Policy, mode: &str) -> Value {
         "max_request_age": policy.max_request_age.map(duration),
         "request_time_header": policy.request_time_header.as_str(),
         "shadow": policy.shadow,
+        "reconcile": route.reconcile.as_deref().map_or_else(|| json!("operator"), reconcile),
     })
+}
+
+fn reconcile(config: &ReconcileConfig) -> Value {
+    let policy = &config.policy;
+    json!({
+        "query": config.query.as_ref().map(|query| json!({
+            "url": query.url,
+            "headers": query.headers.keys().map(|name| (name.to_string(), json!(MASKED)))
+                .collect::<serde_json::Map<_, _>>(),
+            "timeout": go_duration(query.timeout),
+        })),
+        "outcomes": config.outcomes.iter().map(outcome).collect::<Vec<_>>(),
+        "upstream_max_execution": policy.upstream_max_execution.map(duration),
+        "after": go_duration(policy.after),
+        "attempts": policy.attempts,
+        "webhook": config.webhook.as_ref().map(|webhook| json!({
+            "scheme": word(webhook.scheme),
+            "secret_env": webhook.secret_env,
+            "key": webhook.key.to_string(),
+            "client": webhook.client.as_ref().map(ToString::to_string),
+            "at": webhook.at.as_ref().map(ToString::to_string),
+            "outcomes": webhook.outcomes.iter().map(outcome).collect::<Vec<_>>(),
+            "tolerance": go_duration(webhook.tolerance),
+        })),
+        "provider_keys_unique": config.provider_keys_unique,
+    })
+}
+
+fn outcome(rule: &Rule) -> Value {
+    let when = &rule.when;
+    let mut shown = json!({ "when": {
+        "status": when.status.iter().map(|status| status.as_u16()).collect::<Vec<_>>(),
+        "pointer": when.pointer.as_ref().map(ToString::to_string),
+        "in": when.one_of,
+    }});
+    match &rule.then {
+        Then::NotExecuted => shown["not_executed"] = true.into(),
+        Then::Complete { status, body } => {
+            shown["complete"] = json!({
+                "status": status.as_u16(),
+                "body": body.as_ref().map(ToString::to_string),
+            });
+        }
+    }
+    shown
 }
 
 fn duration(duration: Duration) -> String {

@@ -5,6 +5,7 @@ mod documents;
 mod good;
 mod hostile;
 mod identity;
+mod reconcile;
 mod seeds;
 mod warned;
 
@@ -16,6 +17,7 @@ const ROUTE: &str = "routes: [{ id: a, path: /, backends: [{ url: \"http://up:30
 fn env(name: &str) -> Option<String> {
     match name {
         "PORT" => Some("4711".to_owned()),
+        "PSP_TOKEN" => Some("sk_live_hunter2".to_owned()),
         "DB" => Some("oracle://app:hunter2@db/x".to_owned()),
         _ => None,
     }

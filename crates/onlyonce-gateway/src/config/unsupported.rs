@@ -6,23 +6,15 @@
 
 use super::{
     diagnostics::Report,
-    fields::{IDEMPOTENCY, STORE, Schema, TOP},
+    fields::{STORE, Schema, TOP},
     tree::Span,
 };
 
 /// Fields, by section.
-const FIELDS: &[(&Schema, &str)] = &[
-    (&TOP, "redis"),
-    (&STORE, "cache"),
-    (&STORE, "encryption_key_env"),
-    (&STORE, "plain_settle"),
-];
+const FIELDS: &[(&Schema, &str)] = &[(&TOP, "redis"), (&STORE, "cache")];
 
 /// Values of fields that are supported otherwise; a URL counts by its scheme.
-const VALUES: &[(&Schema, &str, &str)] = &[
-    (&STORE, "url", "redis"),
-    (&IDEMPOTENCY, "reconcile", "{ … }"),
-];
+const VALUES: &[(&Schema, &str, &str)] = &[(&STORE, "url", "redis")];
 
 /// Whether `field` of `section` is still to come.
 pub(super) fn field(section: &Schema, field: &str) -> bool {

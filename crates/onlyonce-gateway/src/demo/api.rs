@@ -26,7 +26,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tower::ServiceExt;
 
 use super::fault::{After, Before, Dress, Faults};
-use super::ledger::{Ledger, LedgerError, RefundOutcome};
+use super::ledger::{Entry, Ledger, LedgerError, RefundOutcome};
 use wire::{Padded, PaymentView, RefundView, parse_order, parse_refund, problem, seen};
 
 #[cfg(test)]
@@ -110,6 +110,7 @@ fn bookings(api: Api) -> Router {
             get(async |State(api): State<Api>| Json(api.ledger.summary())),
         )
         .route("/ledger/count", get(count))
+        .route("/ledger/entry", get(entry))
         .with_state(api)
 }
 
@@ -189,6 +190,15 @@ struct CountQuery {
 
 async fn count(State(api): State<Api>, Query(query): Query<CountQuery>) -> String {
     format!("{}\n", api.ledger.count(query.key.as_deref()))
+}
+
+/// `GET /ledger/entry?key=K`: what became of a key, as the answer to its booking said it.
+async fn entry(State(api): State<Api>, Query(query): Query<CountQuery>) -> Response {
+    match api.ledger.of_key(query.key.as_deref().unwrap_or_default()) {
+        Some(Entry::Payment(payment)) => Json(PaymentView::from(payment)).into_response(),
+        Some(Entry::Refund(refund)) => Json(RefundView::from(refund)).into_response(),
+        None => no_such_payment(),
+    }
 }
 
 /// Runs a booking with the faults its request asks for. `book` gives the new thing's location and

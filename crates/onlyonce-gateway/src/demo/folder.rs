@@ -132,15 +132,28 @@ fn config(addresses: &Addresses, store: &Path) -> String {
          store: {{ url: {store} }}\n\
          # A short lease, so that a killed gateway's key turns unknown while you watch.\n\
          idempotency: {{ enabled: true, lease: 10s }}\n\
-         workers: {{ sweep_every: 1s }}\n\
+         workers: {{ sweep_every: 1s, reconcile_every: 1s }}\n\
          routes:\n\
          \x20 - id: payments\n\
          \x20   path: /\n\
-         \x20   backends: [{{ url: {api} }}]\n",
+         \x20   backends: [{{ url: {api} }}]\n\
+         \x20   idempotency:\n\
+         \x20     # What nobody saw is asked of the API itself, half a minute later.\n\
+         \x20     reconcile:\n\
+         \x20       query: {{ url: {query} }}\n\
+         \x20       outcomes:\n\
+         \x20         - {{ when: {{ status: [200] }}, complete: {{ status: 201, body: \"\" }} }}\n\
+         \x20         - {{ when: {{ status: [404] }}, not_executed: true }}\n\
+         \x20       upstream_max_execution: 10m\n\
+         \x20       after: 30s\n",
         listen = quoted(addresses.listen.to_string()),
         admin = quoted(addresses.admin.to_string()),
         store = quoted(format!("sqlite:{}", store.display())),
         api = quoted(format!("http://{}", reachable(addresses.api))),
+        query = quoted(format!(
+            "http://{}/ledger/entry?key={{key}}",
+            reachable(addresses.api)
+        )),
     )
 }
 
@@ -185,6 +198,7 @@ mod tests {
             r#"listen: "[::1]:8080""#,
             r#"store: { url: "sqlite:/tmp/a \"b\"/onlyonce.db" }"#,
             r#"    backends: [{ url: "http://127.0.0.1:3000" }]"#,
+            r#"        query: { url: "http://127.0.0.1:3000/ledger/entry?key={key}" }"#,
         ] {
             assert!(
                 text.lines().any(|written| written == line),

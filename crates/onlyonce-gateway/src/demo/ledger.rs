@@ -5,7 +5,7 @@
 //! execution, whatever the gateway, the client or a crash made of the answer. Deliberately absent:
 //! any look at earlier keys. The API books what it is told, as often as it is told.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
@@ -121,6 +121,8 @@ struct Book {
     refunds: usize,
     total_by_currency: BTreeMap<String, u64>,
     latest: VecDeque<Entry>,
+    /// The first entry under each key, for whoever asks what became of one. Bookings never look here.
+    by_key: HashMap<String, Entry>,
 }
 
 impl Ledger {
@@ -227,6 +229,11 @@ impl Ledger {
         }
     }
 
+    /// What was first booked under `key`.
+    pub(super) fn of_key(&self, key: &str) -> Option<Entry> {
+        self.inner.lock().book.by_key.get(bare(key)).cloned()
+    }
+
     pub(super) fn summary(&self) -> Summary {
         let inner = self.inner.lock();
         Summary {
@@ -234,6 +241,22 @@ impl Ledger {
             refunds: inner.book.refunds,
             total_by_currency: inner.book.total_by_currency.clone(),
             entries: inner.book.latest.iter().cloned().collect(),
+        }
+    }
+}
+
+/// A key as a structured string and as it stands are the same key.
+fn bare(key: &str) -> &str {
+    key.strip_prefix('"')
+        .and_then(|key| key.strip_suffix('"'))
+        .unwrap_or(key)
+}
+
+impl Entry {
+    fn seen(&self) -> &Seen {
+        match self {
+            Self::Payment(payment) => &payment.seen,
+            Self::Refund(refund) => &refund.seen,
         }
     }
 }
@@ -301,6 +324,10 @@ impl Book {
                 *total = total.saturating_sub(refund.amount);
                 self.refunds += 1;
             }
+        }
+        if let Some(key) = entry.seen().idempotency_key() {
+            let key = bare(key).to_owned();
+            self.by_key.entry(key).or_insert_with(|| entry.clone());
         }
         if self.latest.len() == ENTRIES_SHOWN {
             self.latest.pop_front();

@@ -184,7 +184,8 @@ fn unknown(facts: &Facts<'_>) -> String {
    {cut_again}
    {count_cut}
 
-   As an operator, find the key and, since the ledger has it, resolve it: the retry gets 201.
+   As an operator, find the key and, since the ledger has it, resolve it before the gateway does
+   that itself: the retry gets 201.
    ID=$(curl -s {authorization} '{admin}?key=cut-{tag}' |
      {PICK_ID})
    curl -s {authorization} {admin}/$ID/resolve \\
@@ -196,6 +197,11 @@ fn unknown(facts: &Facts<'_>) -> String {
    {dies} &
    sleep 1; kill -9 $(cat {pid_file}); wait; sleep 2
    {dies_again}
+   {count_dies}
+
+   Wait. Half a minute after that the gateway asks the API what became of the key, and what it
+   finds in the ledger is the answer: the retry gets 201, and nothing was executed again.
+   sleep 40; {dies_again}
    {count_dies}
 
 "

@@ -12,10 +12,68 @@ const DEFAULT_WIDTH: u16 = 160;
 
 /// What an answer of the admin API says.
 pub(super) fn text(answer: &Value) -> String {
+    if answer["forgotten"].is_u64() {
+        return super::erase::text(answer);
+    }
+    if let Some(letters) = answer["dead_letters"].as_array() {
+        return dead_letters(letters, answer["next"].as_str());
+    }
+    if let Some(matched) = answer["matched"].as_array() {
+        return many(matched, answer);
+    }
     match answer["keys"].as_array() {
         Some(keys) => list(keys, answer["next"].as_str()),
         None => one(answer),
     }
+}
+
+fn dead_letters(letters: &[Value], next: Option<&str>) -> String {
+    if letters.is_empty() {
+        return "no dead letters\n".to_owned();
+    }
+    let mut table = Table::new();
+    table
+        .load_style(UTF8_FULL_CONDENSED)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(width())
+        .set_header(["key id", "kind", "route", "since", "looks", "reason"]);
+    for letter in letters {
+        table.add_row([
+            field(letter, "key_id"),
+            field(letter, "kind"),
+            field(letter, "route"),
+            moment(letter, "created_at"),
+            field(letter, "attempts"),
+            field(letter, "reason"),
+        ]);
+    }
+    let mut text = format!("{table}\n");
+    if let Some(next) = next {
+        let _ = writeln!(text, "there are more: --cursor {next}");
+    }
+    text
+}
+
+fn many(matched: &[Value], answer: &Value) -> String {
+    let mut text = String::new();
+    if answer["dry_run"] == true {
+        for id in matched.iter().filter_map(Value::as_str) {
+            let _ = writeln!(text, "{id}");
+        }
+        let _ = writeln!(text, "{} would be resolved: --yes does it", matched.len());
+        return text;
+    }
+    let resolved = answer["resolved"].as_array().map_or(0, Vec::len);
+    let _ = writeln!(text, "{resolved} of {} resolved", matched.len());
+    for refused in answer["refused"].as_array().into_iter().flatten() {
+        let _ = writeln!(
+            text,
+            "{}: {}",
+            field(refused, "id"),
+            field(refused, "detail")
+        );
+    }
+    text
 }
 
 fn list(keys: &[Value], next: Option<&str>) -> String {
@@ -68,6 +126,7 @@ fn one(key: &Value) -> String {
         ("expires", field(key, "expires_at")),
         ("lease until", field(key, "lease_until")),
         ("looked into", field(key, "reconcile_after")),
+        ("revision", field(key, "revision")),
     ];
     let mut text = String::new();
     for (name, value) in lines.iter().filter(|(_, value)| !value.is_empty()) {

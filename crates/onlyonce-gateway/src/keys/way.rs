@@ -7,9 +7,10 @@ use axum::{Router, body::Body};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
-use onlyonce::{Engine, EngineOptions};
+use onlyonce::{Engine, EngineOptions, reconcile::Nobody};
 use onlyonce_store::{
     Store,
+    at_rest::Compression,
     clock::StoreClock,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
@@ -31,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A way to the keys.
 pub(crate) enum Way {
-    /// A gateway's admin API, and the value of the `Authorization` header.
-    Gateway(Endpoint, Option<HeaderValue>),
+    /// A gateway's admin API, how it is spoken to, and the value of the `Authorization` header.
+    Gateway(Endpoint, Client, Option<HeaderValue>),
     /// The same addresses, on a store that is open here.
     Store(Router),
 }
@@ -42,10 +43,11 @@ impl Way {
     pub(crate) async fn open(
         admin: &str,
         store: Option<&str>,
+        key_env: &str,
         changes: bool,
     ) -> anyhow::Result<Result<Self, String>> {
         if let Some(url) = store {
-            return open_store(url, changes).await;
+            return open_store(url, key_env, changes).await;
         }
         let endpoint = match Endpoint::parse(admin) {
             Ok(endpoint) => endpoint,
@@ -60,7 +62,8 @@ impl Way {
             }
             _ => None,
         };
-        Ok(Ok(Self::Gateway(endpoint, token)))
+        let client = Client::new(PATIENCE, trusting(None)?);
+        Ok(Ok(Self::Gateway(endpoint, client, token)))
     }
 
     /// One request: its status, and its body, which is JSON.
@@ -72,7 +75,7 @@ impl Way {
     ) -> anyhow::Result<(StatusCode, Value)> {
         let bytes = body.map_or_else(Bytes::new, |body| body.to_string().into());
         let (status, bytes) = match self {
-            Self::Gateway(endpoint, token) => {
+            Self::Gateway(endpoint, client, token) => {
                 let (path, query) = match path.split_once('?') {
                     Some((path, query)) => (path, Some(query.to_owned())),
                     None => (path, None),
@@ -93,7 +96,6 @@ impl Way {
                     keys: Vec::new(),
                     body: bytes,
                 };
-                let client = Client::new(PATIENCE, trusting(None)?);
                 let exchange = client.send("admin", outgoing).await;
                 let answer = exchange.answer.map_err(|error| {
                     anyhow!("{}: {error}; is a gateway running there?", endpoint.shown())
@@ -117,7 +119,11 @@ impl Way {
     }
 }
 
-async fn open_store(text: &str, changes: bool) -> anyhow::Result<Result<Way, String>> {
+async fn open_store(
+    text: &str,
+    key_env: &str,
+    changes: bool,
+) -> anyhow::Result<Result<Way, String>> {
     let url = match StoreUrl::parse(text) {
         Ok(url) => url,
         Err(error) => return Ok(Err(format!("--store: {error}"))),
@@ -167,6 +173,10 @@ async fn open_store(text: &str, changes: bool) -> anyhow::Result<Result<Way, Str
             )));
         }
     };
+    let key_env = std::env::var_os(key_env).is_some().then_some(key_env);
+    let store = crate::serve::sealed(store, key_env, Compression::default()).await?;
     let engine = Engine::start(store, EngineOptions::default());
-    Ok(Ok(Way::Store(Desk::new(engine, false).router())))
+    Ok(Ok(Way::Store(
+        Desk::new(engine, Arc::new(Nobody), false).router(),
+    )))
 }

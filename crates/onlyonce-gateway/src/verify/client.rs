@@ -40,6 +40,8 @@ pub(crate) struct Client {
     started: Instant,
     /// From connecting to the end of the answer.
     timeout: Duration,
+    /// The largest answer that is read, in bytes.
+    limit: usize,
 }
 
 impl Client {
@@ -48,7 +50,13 @@ impl Client {
             tls: tls.into(),
             started: Instant::now(),
             timeout,
+            limit: MAX_ANSWER_BYTES,
         }
+    }
+
+    /// The same with a smaller bound on answers, in bytes.
+    pub(crate) fn reading_at_most(self, limit: usize) -> Self {
+        Self { limit, ..self }
     }
 
     /// Sends `request` and reads its answer.
@@ -88,10 +96,12 @@ impl Client {
         }
         let sent = self.started.elapsed();
         let answer = match connected {
-            Ok(Ok(stream)) => match timeout(self.timeout, exchange(stream, &request)).await {
-                Ok(answer) => answer,
-                Err(_) => Err(format!("nothing within {} s", self.timeout.as_secs())),
-            },
+            Ok(Ok(stream)) => {
+                match timeout(self.timeout, exchange(stream, &request, self.limit)).await {
+                    Ok(answer) => answer,
+                    Err(_) => Err(format!("nothing within {} s", self.timeout.as_secs())),
+                }
+            }
             Ok(Err(error)) => Err(error),
             Err(_) => Err("no connection in time".to_owned()),
         };
@@ -152,7 +162,11 @@ impl Client {
     }
 }
 
-async fn exchange(stream: Box<dyn Stream>, outgoing: &Outgoing) -> Result<Answer, String> {
+async fn exchange(
+    stream: Box<dyn Stream>,
+    outgoing: &Outgoing,
+    limit: usize,
+) -> Result<Answer, String> {
     let (mut sender, connection) = http1::Builder::new()
         .handshake(TokioIo::new(stream))
         .await
@@ -162,7 +176,7 @@ async fn exchange(stream: Box<dyn Stream>, outgoing: &Outgoing) -> Result<Answer
         let answer = sender.send_request(request).await.map_err(describe)?;
         let (parts, body) = answer.into_parts();
         let chunked = body.size_hint().exact().is_none();
-        let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
+        let body = Limited::new(body, limit).collect().await;
         let body = body.map_err(|error| format!("the answer broke off: {error}"))?;
         Ok(Answer {
             status: parts.status,

@@ -39,7 +39,9 @@ const AT_ONCE_ON_POSTGRES: usize = 4;
 /// every point but those of the other.
 #[test]
 fn every_failpoint_has_a_case() {
-    let found = source::failpoints();
+    let mut found = source::failpoints();
+    // The library's own transactions and phases have their crash tests beside them, in `onlyonce`.
+    found.retain(|point| !point.starts_with("transaction.") && !point.starts_with("phases."));
     let points = |cases: Vec<Case>| -> BTreeSet<String> {
         cases.iter().map(|case| case.point.to_owned()).collect()
     };

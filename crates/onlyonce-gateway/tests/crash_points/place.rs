@@ -115,7 +115,7 @@ async fn hold_commits(url: &str) -> PgConnection {
     let sql = "CREATE FUNCTION onlyonce.wait() RETURNS trigger LANGUAGE plpgsql AS \
          $$ BEGIN WHILE NOT pg_try_advisory_xact_lock_shared(1) LOOP PERFORM pg_sleep(0.005); \
          END LOOP; RETURN NULL; END $$; \
-         CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON onlyonce.keys DEFERRABLE \
+         CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON onlyonce.live DEFERRABLE \
          INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION onlyonce.wait(); \
          SELECT pg_advisory_lock(1)";
     connection.execute(sql).await.expect("the lock");

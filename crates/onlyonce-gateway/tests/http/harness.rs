@@ -8,6 +8,7 @@ pub(crate) mod clients;
 pub(crate) mod gateway;
 pub(crate) mod mount;
 pub(crate) mod process;
+pub(crate) mod provider;
 pub(crate) mod script;
 pub(crate) mod secure;
 pub(crate) mod server;

@@ -39,9 +39,10 @@ async fn made_by_the_program_or_by_hand() {
     let url = database();
     let made = onlyonce(&["migrate", "--store", &url]);
     assert!(made.status.success(), "{}", text(&made.stderr));
-    assert!(text(&made.stdout).contains("created the schema at version 1"));
+    let version = format!("version {}", onlyonce_store::postgres::VERSION);
+    assert!(text(&made.stdout).contains(&format!("created the schema at {version}")));
     let again = onlyonce(&["migrate", "--store", &url]);
-    assert!(text(&again.stdout).contains("the schema is at version 1"));
+    assert!(text(&again.stdout).contains(&format!("the schema is at {version}")));
 
     let printed = onlyonce(&["migrate", "--store", &url, "--print"]);
     let server = Postgres::start();
@@ -76,10 +77,11 @@ async fn a_newer_schema() {
     let setup = Setup::with("").store(&server.url());
     let old = setup.clone().start(&upstream).await;
     old.send(&Request::pay("before")).await.expect(201);
-    server.sql(
+    let newer = onlyonce_store::postgres::VERSION + 1;
+    server.sql(&format!(
         "ALTER TABLE onlyonce.keys ADD COLUMN later text; CREATE TABLE onlyonce.later (n bigint); \
-         UPDATE onlyonce.meta SET value = '2' WHERE name = 'schema_version'",
-    );
+         UPDATE onlyonce.meta SET value = '{newer}' WHERE name = 'schema_version'",
+    ));
     old.send(&Request::pay("after")).await.expect(201);
     let beside: Gateway = setup.clone().start(&upstream).await;
     for key in ["before", "after"] {
@@ -88,7 +90,9 @@ async fn a_newer_schema() {
         }
     }
     assert_eq!(upstream.executions(), 2);
-    server.sql("UPDATE onlyonce.meta SET value = '2' WHERE name = 'oldest_program'");
+    server.sql(&format!(
+        "UPDATE onlyonce.meta SET value = '{newer}' WHERE name = 'oldest_program'"
+    ));
     let logs = refused(&upstream, setup).await;
     assert!(logs.contains("run a newer program"), "{logs}");
 }

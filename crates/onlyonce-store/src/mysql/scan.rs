@@ -208,8 +208,15 @@ impl Scanners {
                 literal(format!("/client:{client}"))
             ));
         }
+        if filter.dead_letters {
+            also("k.dead_letter = 1".to_owned());
+        }
         // Few among many are found at once by the index of those that live.
         let index = match filter.state {
+            None if filter.dead_letters => {
+                also("k.is_live = 1".to_owned());
+                "FORCE INDEX (keys_that_live)"
+            }
             Some(State::InProgress | State::Unknown) => {
                 also("k.is_live = 1".to_owned());
                 "FORCE INDEX (keys_that_live)"
@@ -310,6 +317,16 @@ impl Scanners {
             }
         }
         Ok(())
+    }
+
+    pub(super) async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let name = literal(format!("block/{name}"));
+        let sql = format!("SELECT value FROM onlyonce_meta WHERE name = {name}");
+        let rows = self.read(sql).await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        Ok(row.bytes(0)?.map(<[u8]>::to_vec))
     }
 
     pub(super) async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {

@@ -3,27 +3,35 @@
 WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 ),
-written AS (
-    UPDATE onlyonce.keys k SET
-        revision = l.expected + 1, tombstone_ttl = l.tombstone_ttl, state = 'completed',
-        response_status = l.response_status, response_bytes = l.response_bytes,
-        response_head = l.response_head, response_body = l.response_body,
-        completed_at = CASE WHEN l.completed_at < 0 THEN c.now - l.completed_at - 1 ELSE l.completed_at END,
-        expires_at = CASE WHEN l.expires_at < 0 THEN c.now - l.expires_at - 1 ELSE l.expires_at END,
-        lease_until = NULL, unknown_since = NULL, reconcile_after = NULL, delete_at = NULL,
-        last_error = NULL, evidence = NULL, negatives = 0, inconclusive = 0, dead_letter = false,
-        row_version = 1
-    FROM unnest(
-        $1::bytea[], $2::bigint[], $3::bigint[], $4::smallint[], $5::integer[], $6::bytea[],
+left_live AS (
+    DELETE FROM onlyonce.live k USING unnest(
+        $1::uuid[], $2::bigint[], $3::bigint[], $4::smallint[], $5::integer[], $6::bytea[],
         $7::bytea[], $8::bigint[], $9::bigint[]
     ) AS l (
         id, expected, tombstone_ttl, response_status, response_bytes, response_head,
         response_body, completed_at, expires_at
-    ), clock c
+    )
     WHERE k.id = l.id AND k.revision = l.expected
-    RETURNING k.n, k.id
+    RETURNING
+        k.n, k.id, k.revision, k.created_at, k.last_run_at, k.fence, k.generation, k.attempt_id,
+        k.fingerprint, k.recipe, k.caller, k.scope, k.key, k.key_uuid, k.route, k.method, k.path,
+        l.tombstone_ttl, l.response_status, l.response_bytes, l.response_head, l.response_body,
+        l.completed_at, l.expires_at
 ),
-no_longer_live AS (
-    DELETE FROM onlyonce.live USING written w WHERE live.n = w.n
+settled AS (
+    INSERT INTO onlyonce.keys (
+        n, id, revision, created_at, last_run_at, fence, generation, attempt_id, fingerprint,
+        recipe, caller, scope, key, key_uuid, route, method, path, tombstone_ttl, response_status,
+        response_bytes, response_head, response_body, completed_at, expires_at, state, row_version
+    )
+    SELECT
+        l.n, l.id, l.revision + 1, l.created_at, l.last_run_at, l.fence, l.generation,
+        l.attempt_id, l.fingerprint, l.recipe, l.caller, l.scope, l.key, l.key_uuid, l.route,
+        l.method, l.path, l.tombstone_ttl, l.response_status, l.response_bytes, l.response_head,
+        l.response_body,
+        CASE WHEN l.completed_at < 0 THEN c.now - l.completed_at - 1 ELSE l.completed_at END,
+        CASE WHEN l.expires_at < 0 THEN c.now - l.expires_at - 1 ELSE l.expires_at END,
+        'completed', 1
+    FROM left_live l, clock c
 )
-SELECT w.id, c.now FROM clock c LEFT JOIN written w ON true
+SELECT w.id, c.now FROM clock c LEFT JOIN left_live w ON true

@@ -25,7 +25,7 @@ const SETTINGS: [(&str, &str); 6] = [
 ];
 
 /// How long a statement waits for a row that somebody holds locked.
-const LOCK_TIMEOUT_MILLIS: u128 = 100;
+const LOCK_TIMEOUT_MILLIS: u128 = 50;
 
 /// How statements reach the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

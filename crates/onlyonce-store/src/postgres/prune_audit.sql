@@ -11,3 +11,4 @@ young AS MATERIALIZED (
 DELETE FROM onlyonce.journal j USING cutoff c, young y
 WHERE j.at < c.at AND j.actor = 'operator' AND j.number < coalesce(y.number, 9223372036854775807)
     AND NOT EXISTS (SELECT 1 FROM onlyonce.keys k WHERE k.id = j.id)
+    AND NOT EXISTS (SELECT 1 FROM onlyonce.live k WHERE k.id = j.id)

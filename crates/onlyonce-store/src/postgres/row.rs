@@ -7,14 +7,19 @@ use onlyonce_core::{
 };
 use sqlx::{Row as _, TypeInfo as _, ValueRef as _, postgres::PgRow};
 
+use super::uuid::Uuid;
 use crate::{
     codec,
     sql::row::{Answered, Columns, RowError, clamped, is_live},
 };
 
+/// The columns of `keys` and of `live` in the order in which records are read.
+pub(super) const COLUMNS: &str = concat!("k.id, ", include_str!("columns.sql"));
+
 impl Columns for PgRow {
     fn bytes(&self, column: usize) -> Result<Option<&[u8]>, RowError> {
-        Ok(self.try_get(column)?)
+        // Both `bytea` and `uuid` are their bytes.
+        Ok(self.try_get_unchecked(column)?)
     }
 
     fn text(&self, column: usize) -> Result<Option<&str>, RowError> {
@@ -50,18 +55,23 @@ fn stamp(stamp: Stamp) -> Option<i64> {
     }
 }
 
+/// A count, empty for none.
+fn count(of: u16) -> Option<i16> {
+    (of > 0).then(|| clamped(of.into(), i16::MAX))
+}
+
 type Column<T> = Vec<T>;
 type Blobs = Column<Option<Vec<u8>>>;
 
 /// What every write of a record carries, a column each.
 #[derive(Default)]
 pub(super) struct Common<'a> {
-    pub(super) id: Column<[u8; 16]>,
+    pub(super) id: Column<Uuid>,
     pub(super) revision: Column<i64>,
     pub(super) tombstone_ttl: Column<i64>,
     pub(super) fence: Column<i32>,
     pub(super) generation: Column<i32>,
-    pub(super) attempt_id: Column<[u8; 16]>,
+    pub(super) attempt_id: Column<Uuid>,
     pub(super) fingerprint: Column<Option<[u8; 32]>>,
     pub(super) recipe: Column<[u8; 8]>,
     pub(super) caller: Column<Option<[u8; 16]>>,
@@ -77,14 +87,15 @@ pub(super) struct Common<'a> {
 impl<'a> Common<'a> {
     fn push(&mut self, draft: &'a Draft) {
         let record = &draft.record;
-        self.id.push(record.id.0);
+        self.id.push(Uuid(record.id.0));
         self.revision.push(clamped(record.revision.0, i64::MAX));
         let millis = u64::try_from(record.tombstone_ttl.as_millis()).unwrap_or(u64::MAX);
         self.tombstone_ttl.push(clamped(millis, i64::MAX));
         self.fence.push(clamped(record.fence.0.into(), i32::MAX));
         self.generation
             .push(clamped(record.generation.into(), i32::MAX));
-        self.attempt_id.push(record.attempt_id.0.to_be_bytes());
+        self.attempt_id
+            .push(Uuid(record.attempt_id.0.to_be_bytes()));
         self.fingerprint
             .push(record.fingerprint.map(|fingerprint| fingerprint.0));
         self.recipe.push(record.recipe.0);
@@ -94,7 +105,9 @@ impl<'a> Common<'a> {
         self.method.push(&record.method);
         self.path.push(&record.path);
         self.created_at.push(stamp(draft.stamps.created_at));
-        self.last_run_at.push(stamp(draft.stamps.last_run_at));
+        let last_run_at = Some(draft.stamps.last_run_at);
+        let differs = last_run_at.filter(|at| *at != draft.stamps.created_at);
+        self.last_run_at.push(differs.and_then(stamp));
         self.lease_until.push(stamp(draft.stamps.lease_until));
     }
 }
@@ -104,14 +117,18 @@ impl<'a> Common<'a> {
 pub(super) struct Inserts<'a> {
     pub(super) common: Common<'a>,
     pub(super) scope: Column<&'a str>,
-    pub(super) key: Column<&'a str>,
+    pub(super) key: Column<Option<&'a str>>,
+    pub(super) key_uuid: Column<Option<Uuid>>,
 }
 
 impl<'a> Inserts<'a> {
     pub(super) fn push(&mut self, draft: &'a Draft) {
         self.common.push(draft);
         self.scope.push(draft.record.scope.as_str());
-        self.key.push(draft.record.key.as_str());
+        let key = draft.record.key.as_str();
+        let uuid = Uuid::parse(key);
+        self.key.push(uuid.is_none().then_some(key));
+        self.key_uuid.push(uuid);
     }
 }
 
@@ -127,9 +144,9 @@ pub(super) struct Swaps<'a> {
     pub(super) response_head: Blobs,
     pub(super) response_body: Column<Option<&'a [u8]>>,
     pub(super) evidence: Blobs,
-    pub(super) negatives: Column<i16>,
-    pub(super) inconclusive: Column<i16>,
-    pub(super) dead_letter: Column<bool>,
+    pub(super) negatives: Column<Option<i16>>,
+    pub(super) inconclusive: Column<Option<i16>>,
+    pub(super) dead_letter: Column<Option<bool>>,
     pub(super) completed_at: Column<Option<i64>>,
     pub(super) expires_at: Column<Option<i64>>,
     pub(super) unknown_since: Column<Option<i64>>,
@@ -155,11 +172,9 @@ impl<'a> Swaps<'a> {
         self.response_body.push(answered.body);
         self.evidence
             .push(record.evidence.as_ref().map(codec::encode_evidence));
-        self.negatives
-            .push(clamped(record.negatives.into(), i16::MAX));
-        self.inconclusive
-            .push(clamped(record.inconclusive.into(), i16::MAX));
-        self.dead_letter.push(record.dead_letter);
+        self.negatives.push(count(record.negatives));
+        self.inconclusive.push(count(record.inconclusive));
+        self.dead_letter.push(record.dead_letter.then_some(true));
         self.completed_at.push(stamp(stamps.completed_at));
         self.expires_at.push(stamp(stamps.expires_at));
         self.unknown_since.push(stamp(stamps.unknown_since));
@@ -174,7 +189,7 @@ impl<'a> Swaps<'a> {
 /// Journal rows, a column each.
 #[derive(Default)]
 pub(super) struct Journal<'a> {
-    pub(super) id: Column<[u8; 16]>,
+    pub(super) id: Column<Uuid>,
     pub(super) event: Column<&'static str>,
     pub(super) from: Column<Option<&'static str>>,
     pub(super) to: Column<Option<&'static str>>,
@@ -185,7 +200,7 @@ pub(super) struct Journal<'a> {
 
 impl<'a> Journal<'a> {
     pub(super) fn push(&mut self, entry: &'a JournalEntry) {
-        self.id.push(entry.id.0);
+        self.id.push(Uuid(entry.id.0));
         self.event.push(entry.event.as_str());
         self.from.push(entry.from.map(State::as_str));
         self.to.push(entry.to.map(State::as_str));

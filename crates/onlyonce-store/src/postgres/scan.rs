@@ -11,14 +11,16 @@ use sqlx::{
 
 use super::{
     failure::judge,
+    row::COLUMNS,
     server::{Dialler, Shared},
+    uuid::Uuid,
 };
 use crate::{
     Counts, Filter, JournalRow, Listed, Page, Reply, StoreError, Walk,
     sql::{
         failure::Failure,
         line::Pool,
-        row::{self, COLUMNS, JOURNAL_COLUMNS, RowError},
+        row::{self, JOURNAL_COLUMNS, RowError},
     },
 };
 
@@ -85,9 +87,8 @@ impl Scanners {
     ) -> Result<Reply<Vec<Record>>, StoreError> {
         let sql = format!(
             "WITH clock AS MATERIALIZED (SELECT {NOW} AS now) \
-             SELECT {COLUMNS}, c.now FROM clock c LEFT JOIN ( \
-               onlyonce.live l JOIN onlyonce.keys k ON k.n = l.n \
-             ) ON k.{column} <= c.now ORDER BY k.n LIMIT $1"
+             SELECT {COLUMNS}, c.now FROM clock c \
+             LEFT JOIN onlyonce.live k ON k.{column} <= c.now ORDER BY k.n LIMIT $1"
         );
         let rows = self
             .read(sqlx::query(AssertSqlSafe(sql)).bind(limit_of(limit)))
@@ -106,7 +107,7 @@ impl Scanners {
         limit: u64,
     ) -> Result<u64, StoreError> {
         let sql = "SELECT count(*) FROM ( \
-                     SELECT 1 FROM onlyonce.live l JOIN onlyonce.keys k ON k.n = l.n \
+                     SELECT 1 FROM onlyonce.live k \
                      WHERE k.scope = $1 AND k.caller IS NOT DISTINCT FROM $2 \
                      AND (k.lease_until IS NOT NULL OR k.unknown_since IS NOT NULL) LIMIT $3 \
                    ) AS counted";
@@ -173,13 +174,13 @@ impl Scanners {
             conditions.push(condition.replace('?', &format!("${}", words.len() + 2)));
         };
         if let Some(state) = filter.state {
-            also("k.state = ?", state.as_str());
+            also("k.state = ?::text::onlyonce.state", state.as_str());
         }
         if let Some(route) = &filter.route {
             also("k.route = ?", route);
         }
         if let Some(key) = &filter.key {
-            also("k.key = ?", key.as_str());
+            also("coalesce(k.key, k.key_uuid::text) = ?", key.as_str());
         }
         if let Some(client) = &filter.client {
             also(
@@ -188,17 +189,26 @@ impl Scanners {
                 client,
             );
         }
-        let live = matches!(filter.state, Some(State::InProgress | State::Unknown));
-        // Those stand in the small table too, so that few among many are found at once.
-        let from = if live {
-            "onlyonce.live l JOIN onlyonce.keys k ON k.n = l.n"
-        } else {
-            "onlyonce.keys k"
+        if filter.dead_letters {
+            conditions.push("k.dead_letter".to_owned());
+        }
+        let conditions = conditions.join(" AND ");
+        let of = |table: &str| {
+            format!(
+                "(SELECT {COLUMNS}, k.n FROM onlyonce.{table} k WHERE {conditions} \
+                 ORDER BY k.n DESC LIMIT $2)"
+            )
         };
-        let sql = format!(
-            "SELECT {COLUMNS}, k.n FROM {from} WHERE {} ORDER BY k.n DESC LIMIT $2",
-            conditions.join(" AND ")
-        );
+        // Some states stand in the small table alone, so that few among many are found at once.
+        let sql = match filter.state {
+            _ if filter.dead_letters => of("live"),
+            Some(State::InProgress | State::Unknown) => of("live"),
+            _ => format!(
+                "{} UNION ALL {} ORDER BY n DESC LIMIT $2",
+                of("live"),
+                of("keys")
+            ),
+        };
         let mut query = sqlx::query(AssertSqlSafe(sql))
             .bind(before(cursor))
             .bind(limit_of(limit.saturating_add(1)));
@@ -213,7 +223,7 @@ impl Scanners {
         let sql =
             format!("SELECT {JOURNAL_COLUMNS} FROM onlyonce.journal WHERE id = $1 ORDER BY number");
         let rows = self
-            .read(sqlx::query(AssertSqlSafe(sql)).bind(id.0))
+            .read(sqlx::query(AssertSqlSafe(sql)).bind(Uuid(id.0)))
             .await?;
         Ok(collect(&rows, row::read_journal))
     }
@@ -253,10 +263,9 @@ impl Scanners {
         } else {
             (String::new(), 1.0)
         };
-        let sql = format!("SELECT state, count(*) FROM onlyonce.keys{sample} GROUP BY state");
+        let sql = format!("SELECT state::text, count(*) FROM onlyonce.keys{sample} GROUP BY state");
         self.add_counts(&mut counts, sql, factor).await?;
-        let sql = "SELECT k.state, count(*) FROM onlyonce.live l \
-                   JOIN onlyonce.keys k ON k.n = l.n GROUP BY k.state";
+        let sql = "SELECT state::text, count(*) FROM onlyonce.live GROUP BY state";
         for state in [State::InProgress, State::Unknown] {
             counts.insert(state, 0);
         }
@@ -278,6 +287,13 @@ impl Scanners {
             }
         }
         Ok(())
+    }
+
+    pub(super) async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let sql = "SELECT value FROM onlyonce.meta WHERE name = 'block/' || $1";
+        let rows = self.read(sqlx::query(sql).bind(name)).await?;
+        let value = rows.first().map(|row| row.try_get(0)).transpose();
+        Ok(value.map_err(RowError::from)?)
     }
 
     pub(super) async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {

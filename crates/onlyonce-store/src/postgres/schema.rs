@@ -10,10 +10,22 @@ use super::{Migrated, OpenError};
 use crate::sql::open::Found;
 
 /// The newest schema this program knows.
-pub const VERSION: i64 = 1;
+pub const VERSION: i64 = 3;
 
 /// The steps, each with the version it leads to and the oldest program that can use the result.
-const STEPS: [(i64, i64, &str); 1] = [(1, 1, include_str!("schema_1.sql"))];
+const STEPS: [(i64, i64, &str); 3] = [
+    (1, 1, include_str!("schema_1.sql")),
+    (2, 2, include_str!("schema_2.sql")),
+    (
+        3,
+        2,
+        concat!(
+            include_str!("schema_3.sql"),
+            include_str!("rows.sql"),
+            include_str!("functions.sql")
+        ),
+    ),
+];
 
 /// Keeps two programs from creating the schema at once.
 const LOCK: i64 = 0x6f6e_6c79_6f6e_6365;
@@ -123,6 +135,6 @@ mod tests {
         let script = script(0);
         assert!(script.starts_with("BEGIN;\nCREATE SCHEMA IF NOT EXISTS onlyonce;\n"));
         assert!(script.ends_with("COMMIT;\n"));
-        assert!(script.contains("('schema_version', '1')"));
+        assert!(script.contains(&format!("('schema_version', '{VERSION}')")));
     }
 }

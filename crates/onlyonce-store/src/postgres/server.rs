@@ -1,6 +1,13 @@
 //! One connection to PostgreSQL, with its statements.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use onlyonce_core::{
     Record, RecordId, Timestamp,
@@ -13,6 +20,7 @@ use super::{
     failure::judge,
     row::{Inserts, Journal, Swaps},
     statement::{self, Statement},
+    uuid::Uuid,
     wake::Wake,
 };
 use crate::{
@@ -30,6 +38,8 @@ use crate::{
 pub(super) struct Shared {
     pub(super) line: Line<Dialler>,
     pub(super) wake: Wake,
+    /// Rows that were written since the table of what is in progress was tidied.
+    pub(super) settled: AtomicU64,
 }
 
 impl Shared {
@@ -114,7 +124,10 @@ impl Server for PgServer {
         failpoint!("postgres.swap.before");
         let outcome = self.ask(statement::swap(rows, how)).await;
         failpoint!("postgres.swap.after");
-        written_ids(&outcome?).map_err(Failure::Lost)
+        let written = written_ids(&outcome?).map_err(Failure::Lost)?;
+        let count = written.1.len() as u64;
+        self.shared.settled.fetch_add(count, Ordering::Relaxed);
+        Ok(written)
     }
 
     async fn lookup(&mut self, ids: &[RecordId]) -> Result<Answer, Failure> {
@@ -147,7 +160,7 @@ impl Server for PgServer {
 
 /// What the rows of a statement that returns whole records say. If they say nothing that can be
 /// understood, nobody knows what has been written.
-fn read(rows: &[PgRow]) -> Result<Answer, Failure> {
+pub(super) fn read(rows: &[PgRow]) -> Result<Answer, Failure> {
     let read = || -> Result<Option<Answer>, row::RowError> {
         let mut now = None;
         let mut found = HashMap::with_capacity(rows.len());
@@ -170,12 +183,12 @@ fn read(rows: &[PgRow]) -> Result<Answer, Failure> {
 }
 
 /// The ids that a swap wrote, in order, and the server's time.
-fn written_ids(rows: &[PgRow]) -> Result<(Timestamp, Vec<RecordId>), sqlx::Error> {
+pub(super) fn written_ids(rows: &[PgRow]) -> Result<(Timestamp, Vec<RecordId>), sqlx::Error> {
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let now = Timestamp(first.try_get(1)?);
     let mut ids = Vec::with_capacity(rows.len());
     for row in rows {
-        if let Some(id) = row.try_get::<Option<[u8; 16]>, _>(0)? {
+        if let Some(Uuid(id)) = row.try_get(0)? {
             ids.push(RecordId(id));
         }
     }
@@ -185,6 +198,6 @@ fn written_ids(rows: &[PgRow]) -> Result<(Timestamp, Vec<RecordId>), sqlx::Error
 
 fn deleted_ids(rows: &[PgRow]) -> Result<Vec<RecordId>, sqlx::Error> {
     rows.iter()
-        .map(|row| row.try_get::<[u8; 16], _>(0).map(RecordId))
+        .map(|row| row.try_get(0).map(|Uuid(id)| RecordId(id)))
         .collect()
 }

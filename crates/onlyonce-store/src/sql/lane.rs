@@ -133,9 +133,7 @@ impl<S: Server> Lane<S> {
             Err(failure) => {
                 leaders.extend(followers.into_values().flatten());
                 if matches!(failure, Failure::Locked(_)) {
-                    // Somebody is inserting one of these keys and takes long about it.
-                    leaders.into_iter().for_each(|one| self.queue.insert(one));
-                    return;
+                    return self.not_inserted(leaders).await;
                 }
                 if failure.may_be_a_neighbours() && leaders.len() > 1 {
                     let rest = leaders.split_off(leaders.len() / 2);
@@ -144,6 +142,37 @@ impl<S: Server> Lane<S> {
                 } else {
                     refuse(leaders, || failure.of_a_write());
                 }
+            }
+        }
+    }
+
+    /// Somebody is inserting one of these keys and takes long about it, or changes it in a transaction
+    /// that stays open: an application that settles its key. What is there is told to those who asked
+    /// for it; the others go again, without waiting for it a second time.
+    async fn not_inserted(&mut self, group: Vec<QueuedInsert>) {
+        let mut ids: Vec<RecordId> = group.iter().map(|queued| queued.work.record.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let (now, found) = match self.server.lookup(&ids).await {
+            Ok(answer) => answer,
+            Err(failure) => {
+                // Their own statement wrote nothing, and said so.
+                refuse(group, || failure.of_a_read());
+                return;
+            }
+        };
+        for queued in group {
+            match found.get(&queued.work.record.id) {
+                Some(Found::There(record)) => {
+                    self.server.met(record);
+                    let reply = existing(&queued.work.record, record, now);
+                    let _ = queued.answer.send(reply);
+                }
+                Some(Found::Unreadable(text)) => {
+                    let error = StoreError::Unreadable(text.clone().into());
+                    let _ = queued.answer.send(Err(error));
+                }
+                Some(Found::New | Found::Busy) | None => self.queue.insert(queued),
             }
         }
     }

@@ -44,7 +44,7 @@ pub(crate) struct Swap {
 
 impl Swap {
     /// Whether it does no more than complete a key that was in progress.
-    fn only_completes(&self) -> bool {
+    pub(crate) fn only_completes(&self) -> bool {
         let record = &self.change.draft.record;
         let stamps = &self.change.draft.stamps;
         let cleared = [

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use onlyonce_core::{
     AttemptId, Fence, Fingerprint, Key, RecipeId, Record, RecordId, Scope, State, Timestamp,
     record::{
@@ -20,7 +20,7 @@ use crate::{BoxError, JournalRow, Listed, StoreError, codec};
 /// The version of a row. A row of another version is not read as if it were this one.
 pub(crate) const ROW_VERSION: i64 = 1;
 
-/// The columns of `keys` in the order in which [`read`] takes them.
+/// The columns of `keys` in the order in which [`read`] takes them, where a row has them as they are.
 pub(crate) const COLUMNS: &str = "k.id, k.row_version, k.scope, k.key, k.route, k.method, k.path, \
      k.revision, k.state, k.attempt_id, k.fence, k.generation, k.fingerprint, k.recipe, k.caller, \
      k.tombstone_ttl, k.last_error, k.created_at, k.last_run_at, k.completed_at, k.expires_at, \
@@ -169,11 +169,21 @@ pub(crate) fn read(row: &impl Columns) -> Result<Record, RowError> {
 /// The record in `row` with its response, whose body stands in the column [`BODY`].
 pub(crate) fn read_whole(row: &impl Columns) -> Result<Record, RowError> {
     let mut record = read(row)?;
-    if let Some(head) = row.bytes(27)? {
-        let body = row.bytes(BODY)?;
-        let response = codec::decode_head(head, body.map(Bytes::copy_from_slice))?;
-        record.response = Some(Arc::new(response));
-    }
+    let body = row.bytes(BODY)?.map(Bytes::copy_from_slice);
+    let response = match (row.bytes(27)?, body) {
+        (Some(head), body) => Some(codec::decode_head(head, body)?),
+        // A packed answer has its head in its block; status and length stand beside it.
+        (None, Some(block)) => Some(StoredResponse {
+            status: status(row)?.ok_or_else(missing)?,
+            headers: HeaderMap::new(),
+            body: StoredBody::Packed {
+                block,
+                length: number(row, 26)?,
+            },
+        }),
+        (None, None) => None,
+    };
+    record.response = response.map(Arc::new);
     Ok(record)
 }
 
@@ -185,12 +195,17 @@ pub(crate) fn found(row: &impl Columns) -> Found {
     }
 }
 
-/// The record in `row` as lists show it, and its number, which follows the columns.
-pub(crate) fn read_listed(row: &impl Columns) -> Result<(u64, Listed), RowError> {
+/// The status of the response, where there is one.
+fn status(row: &impl Columns) -> Result<Option<StatusCode>, RowError> {
     let status = row
         .number(25)?
         .and_then(|status| u16::try_from(status).ok());
-    let status = status.and_then(|status| StatusCode::from_u16(status).ok());
+    Ok(status.and_then(|status| StatusCode::from_u16(status).ok()))
+}
+
+/// The record in `row` as lists show it, and its number, which follows the columns.
+pub(crate) fn read_listed(row: &impl Columns) -> Result<(u64, Listed), RowError> {
+    let status = status(row)?;
     let bytes = row.number(26)?.unwrap_or(0).unsigned_abs();
     let listed = Listed {
         record: read(row)?,
@@ -264,8 +279,11 @@ impl<'a> Answered<'a> {
         Self {
             status: Some(clamped(response.status.as_u16().into(), i16::MAX)),
             length: Some(clamped(response.stored_bytes(), i32::MAX)),
-            head: Some(codec::encode_head(response)),
-            body: body_of(response),
+            head: match response.body {
+                StoredBody::Packed { .. } => None,
+                _ => Some(codec::encode_head(response)),
+            },
+            body: codec::body_of(response),
         }
     }
 }
@@ -284,12 +302,4 @@ pub(crate) fn clamped<T: TryFrom<i64> + Copy>(value: u64, most: T) -> T {
         .ok()
         .and_then(|value| T::try_from(value).ok())
         .unwrap_or(most)
-}
-
-/// The bytes of a response that are kept.
-fn body_of(response: &StoredResponse) -> Option<&[u8]> {
-    match &response.body {
-        StoredBody::Full { bytes, .. } => Some(bytes),
-        StoredBody::NotStored => None,
-    }
 }

@@ -29,6 +29,7 @@ pub(super) enum Operation {
     Delete(RecordId, Revision),
     Append(Vec<JournalEntry>),
     KeepRecipe(RecipeId, Vec<u8>),
+    KeepBlock(String, Vec<u8>),
     WalkedTo(i64),
     Probe,
     PruneAudit(std::time::Duration),

@@ -212,7 +212,10 @@ pub(super) fn list(
             client.clone(),
         );
     }
-    if matches!(filter.state, Some(State::InProgress | State::Unknown)) {
+    if filter.dead_letters {
+        conditions.push("dead_letter".to_owned());
+    }
+    if filter.dead_letters || matches!(filter.state, Some(State::InProgress | State::Unknown)) {
         // They stand in the small table too, so that few among many are found at once.
         conditions.push("n IN (SELECT n FROM live)".to_owned());
     }
@@ -272,6 +275,15 @@ pub(super) fn recipe(connection: &Connection, id: RecipeId) -> Result<Option<Rec
     found
         .map(|bytes| Recipe::decode(&bytes).map_err(|error| ReadError::Unreadable(error.into())))
         .transpose()
+}
+
+/// What is kept under `name`.
+pub(super) fn block(connection: &Connection, name: &str) -> Result<Option<Vec<u8>>, ReadError> {
+    let found = connection
+        .prepare_cached("SELECT value FROM meta WHERE name = 'block/' || ?1")?
+        .query_row(params![name], |row| row.get(0))
+        .optional()?;
+    Ok(found)
 }
 
 fn limit_of(limit: usize) -> i64 {

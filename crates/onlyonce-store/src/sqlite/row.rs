@@ -5,9 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use onlyonce_core::{
     AttemptId, Fence, Fingerprint, Key, RecipeId, Record, RecordId, Scope, State, Timestamp,
-    record::{
-        Actor, JournalEntry, JournalEvent, LastError, Revision, StoredBody, StoredResponse, Times,
-    },
+    record::{Actor, JournalEntry, JournalEvent, LastError, Revision, StoredResponse, Times},
     secret::CallerMark,
 };
 use rusqlite::Row;
@@ -126,14 +124,6 @@ pub(super) fn read_response(row: &Row<'_>) -> Result<Option<Arc<StoredResponse>>
     let Some(head) = head else { return Ok(None) };
     let response = codec::decode_head(head, body.map(Bytes::copy_from_slice))?;
     Ok(Some(Arc::new(response)))
-}
-
-/// The bytes of a response that go into `bodies`.
-pub(super) fn body_of(response: &StoredResponse) -> Option<&Bytes> {
-    match &response.body {
-        StoredBody::Full { bytes, .. } => Some(bytes),
-        StoredBody::NotStored => None,
-    }
 }
 
 /// The columns of `journal` in the order in which [`read_journal`] takes them.

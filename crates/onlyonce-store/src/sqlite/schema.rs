@@ -10,7 +10,7 @@ use super::OpenError;
 use crate::random_secret;
 
 /// The newest schema this program knows.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 /// How long a statement waits for a lock that a checkpoint holds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Statements that a connection keeps prepared.
@@ -72,6 +72,55 @@ CREATE TABLE journal (
 );
 CREATE INDEX journal_by_id ON journal (id);
 CREATE TABLE recipes (id BLOB PRIMARY KEY, recipe BLOB NOT NULL) WITHOUT ROWID;
+";
+
+/// Version 2: what an application's own transaction uses. See the schema's reference for the columns.
+const VERSION_2: &str = "
+CREATE TABLE outbox (
+    n INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    created_at INTEGER NOT NULL,
+    due_at INTEGER NOT NULL,
+    claimed_until INTEGER,
+    delivered_at INTEGER,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    attempt_id BLOB,
+    key_id BLOB,
+    state TEXT NOT NULL DEFAULT 'pending',
+    target TEXT NOT NULL,
+    type TEXT NOT NULL DEFAULT '',
+    ordering_key TEXT,
+    downstream_key TEXT NOT NULL,
+    provider_id TEXT,
+    last_error TEXT,
+    headers TEXT NOT NULL DEFAULT '{}',
+    payload BLOB NOT NULL
+);
+CREATE INDEX outbox_due ON outbox (due_at, n) WHERE state = 'pending';
+CREATE INDEX outbox_in_order ON outbox (target, ordering_key, n)
+    WHERE ordering_key IS NOT NULL AND state <> 'delivered';
+CREATE TABLE inbox (
+    consumer TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    keep_until INTEGER NOT NULL,
+    PRIMARY KEY (consumer, message_id)
+) WITHOUT ROWID;
+CREATE INDEX inbox_by_age ON inbox (keep_until);
+CREATE TABLE phases (
+    id BLOB PRIMARY KEY,
+    operation TEXT NOT NULL,
+    point TEXT NOT NULL,
+    intent TEXT,
+    provider_id TEXT,
+    parameters BLOB NOT NULL,
+    data BLOB NOT NULL,
+    attempt_id BLOB NOT NULL,
+    generation INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    finished INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX phases_unfinished ON phases (operation, updated_at) WHERE NOT finished;
 ";
 
 /// A connection with the settings that the level `sync` stands on.
@@ -150,16 +199,19 @@ pub(super) fn prepare(
             found,
         });
     }
-    create(connection).map_err(sqlite)
+    upgrade(connection, found).map_err(sqlite)
 }
 
-fn create(connection: &mut Connection) -> rusqlite::Result<()> {
+fn upgrade(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    transaction.execute_batch(VERSION_1)?;
-    transaction.execute(
-        "INSERT INTO meta (name, value) VALUES ('secret', ?1)",
-        params![random_secret().as_bytes()],
-    )?;
+    if found < 1 {
+        transaction.execute_batch(VERSION_1)?;
+        transaction.execute(
+            "INSERT INTO meta (name, value) VALUES ('secret', ?1)",
+            params![random_secret().as_bytes()],
+        )?;
+    }
+    transaction.execute_batch(VERSION_2)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()
 }

@@ -15,7 +15,7 @@ use super::{
     ReadError,
     batch::{Done, Operation},
     read,
-    row::{self, COLUMNS, ROW_VERSION},
+    row::{COLUMNS, ROW_VERSION},
 };
 use crate::{Counts, Inserted, StoreError, Swapped, codec};
 
@@ -81,13 +81,21 @@ pub(super) fn apply(
         Operation::Insert(draft) => {
             return insert(transaction, draft, now, steps);
         }
-        Operation::Swap(expected, change) => swap(transaction, *expected, change, now, steps),
+        Operation::Swap(expected, change) => swap(transaction, *expected, change, now, steps)
+            .map(|swapped| Done::Swapped(Box::new(swapped))),
         Operation::Delete(id, expected) => delete(transaction, *id, *expected, steps),
         Operation::Append(journal) => note(transaction, now, journal).map(|()| Done::Written),
         Operation::KeepRecipe(id, recipe) => transaction
             .execute(
                 "INSERT INTO recipes (id, recipe) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
                 params![id.0, recipe],
+            )
+            .map(|_| Done::Written)
+            .map_err(ReadError::from),
+        Operation::KeepBlock(name, block) => transaction
+            .execute(
+                "INSERT INTO meta (name, value) VALUES ('block/' || ?1, ?2) ON CONFLICT DO NOTHING",
+                params![name, block],
             )
             .map(|_| Done::Written)
             .map_err(ReadError::from),
@@ -143,30 +151,30 @@ fn insert(
     Ok(Done::Inserted(Box::new(Inserted::New(record))))
 }
 
-fn swap(
-    transaction: &Transaction<'_>,
+/// Compares and writes, in whatever transaction is open on `connection`.
+pub(super) fn swap(
+    connection: &Connection,
     expected: Revision,
     change: &Change,
     now: Timestamp,
     steps: &mut Vec<Step>,
-) -> Result<Done, ReadError> {
+) -> Result<Swapped, ReadError> {
     let id = change.draft.record.id;
-    let Some((n, revision, from)) = position(transaction, id)? else {
-        return Ok(Done::Swapped(Box::new(Swapped::Absent)));
+    let Some((n, revision, from)) = position(connection, id)? else {
+        return Ok(Swapped::Absent);
     };
     if revision != expected {
-        let current = read::record(transaction, id)?;
-        let swapped = current.map_or(Swapped::Absent, Swapped::Conflict);
-        return Ok(Done::Swapped(Box::new(swapped)));
+        let current = read::record(connection, id)?;
+        return Ok(current.map_or(Swapped::Absent, Swapped::Conflict));
     }
     let record = (*change.draft).clone().stamp(now);
-    put(transaction, Some(n), &record)?;
-    note(transaction, now, &change.journal)?;
+    put(connection, Some(n), &record)?;
+    note(connection, now, &change.journal)?;
     steps.push(Step {
         from: Some(from),
         to: Some(record.state),
     });
-    Ok(Done::Swapped(Box::new(Swapped::Done(record))))
+    Ok(Swapped::Done(record))
 }
 
 fn delete(
@@ -186,6 +194,9 @@ fn delete(
             .prepare_cached(&format!("DELETE FROM {table} WHERE n = ?1"))?
             .execute(params![n])?;
     }
+    transaction
+        .prepare_cached("DELETE FROM phases WHERE id = ?1")?
+        .execute(params![id.0])?;
     // What operators did stays in the audit; the rest of the story goes with its key.
     transaction
         .prepare_cached("DELETE FROM journal WHERE id = ?1 AND actor <> 'operator'")?
@@ -199,7 +210,7 @@ fn delete(
 
 /// The row, revision and state of a record.
 fn position(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     id: RecordId,
 ) -> Result<Option<(i64, Revision, State)>, ReadError> {
     let found: Option<(i64, i64, String, i64)> = transaction
@@ -217,7 +228,7 @@ fn position(
 }
 
 /// Writes the row `n`, or a new one, with its body and its place among the live ones.
-fn put(transaction: &Transaction<'_>, n: Option<i64>, record: &Record) -> rusqlite::Result<()> {
+fn put(transaction: &Connection, n: Option<i64>, record: &Record) -> rusqlite::Result<()> {
     static INSERT: LazyLock<String> = LazyLock::new(|| {
         let places: Vec<String> = (1..=33).map(|place| format!("?{place}")).collect();
         format!(
@@ -282,15 +293,15 @@ fn put(transaction: &Transaction<'_>, n: Option<i64>, record: &Record) -> rusqli
 }
 
 fn put_body(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     n: i64,
     record: &Record,
     inserted: bool,
 ) -> rusqlite::Result<()> {
-    match record.response.as_deref().and_then(row::body_of) {
+    match record.response.as_deref().and_then(codec::body_of) {
         Some(body) => transaction
             .prepare_cached("INSERT OR REPLACE INTO bodies (n, body) VALUES (?1, ?2)")?
-            .execute(params![n, &body[..]])?,
+            .execute(params![n, body])?,
         None if inserted => 0,
         None => transaction
             .prepare_cached("DELETE FROM bodies WHERE n = ?1")?
@@ -301,7 +312,7 @@ fn put_body(
 
 /// A record stands among the live ones while a lease runs or its outcome is unknown: both show in
 /// its times, so no rule about states is repeated here.
-fn put_live(transaction: &Transaction<'_>, n: i64, record: &Record) -> rusqlite::Result<()> {
+fn put_live(transaction: &Connection, n: i64, record: &Record) -> rusqlite::Result<()> {
     let lease = record.times.lease_until.map(|time| time.0);
     let look = record.times.reconcile_after.map(|time| time.0);
     if lease.is_none() && look.is_none() && record.times.unknown_since.is_none() {
@@ -319,7 +330,7 @@ fn put_live(transaction: &Transaction<'_>, n: i64, record: &Record) -> rusqlite:
 }
 
 fn note(
-    transaction: &Transaction<'_>,
+    transaction: &Connection,
     now: Timestamp,
     journal: &[JournalEntry],
 ) -> Result<(), ReadError> {

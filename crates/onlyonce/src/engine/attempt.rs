@@ -60,6 +60,8 @@ pub struct Attempt {
     /// The record as last seen; heartbeats move its revision on.
     record: Mutex<Arc<Record>>,
     release_was_wrong: AtomicBool,
+    /// Whether the caller's own transaction has completed the key.
+    settled: AtomicBool,
 }
 
 impl fmt::Debug for Attempt {
@@ -105,12 +107,37 @@ impl Attempt {
             closed: Arc::default(),
             record: Mutex::new(Arc::new(record)),
             release_was_wrong: AtomicBool::new(false),
+            settled: AtomicBool::new(false),
         }
     }
 
     /// Why it began.
     pub fn began_as(&self) -> Began {
         self.began_as
+    }
+
+    /// Its id.
+    pub(crate) fn id(&self) -> AttemptId {
+        self.attempt_id
+    }
+
+    /// The policy it runs under.
+    pub(crate) fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
+    /// A transaction that completed the key, and left it as `record`, has been committed.
+    pub(crate) fn settled_in_transaction(&self, record: Record) {
+        self.wake(&record);
+        *self.record.lock() = Arc::new(record);
+        self.settled.store(true, Ordering::SeqCst);
+    }
+
+    /// Gives the key back in the background, unless it turns out to be completed.
+    pub(crate) fn release_later(&self) {
+        let id = self.record.lock().id;
+        self.engine
+            .release_later(id, self.attempt_id, self.policy.clone());
     }
 
     /// How many times the key was dispatched, this attempt included.
@@ -188,6 +215,9 @@ impl Attempt {
     /// Makes the end of the attempt durable. Tries until the store takes it: the caller bounds it.
     pub async fn settle(&self, settlement: &Settlement) -> Ended {
         let mut record = self.record();
+        if self.settled.load(Ordering::SeqCst) {
+            return Ended::Settled(record);
+        }
         // What a heartbeat saw may be long past; a write finds that out, leaving it alone does not.
         let mut fresh = false;
         let mut pause = FIRST_PAUSE;
@@ -290,6 +320,7 @@ impl Attempt {
             attempt = entry.attempt,
             "duplicate_execution_suspected: a result arrived from an attempt that does not own its key"
         );
+        crate::stats::Background::DuplicateSuspected.count(1);
         let mut pause = FIRST_PAUSE;
         for _ in 0..NOTE_TRIES {
             failpoint!("engine.note.before");
@@ -321,7 +352,7 @@ impl Engine {
 
     /// Releases a reservation that may or may not have been written, once that can be found out.
     /// Nothing was sent for it.
-    pub(super) fn release_later(&self, id: RecordId, attempt: AttemptId, policy: Arc<Policy>) {
+    pub(crate) fn release_later(&self, id: RecordId, attempt: AttemptId, policy: Arc<Policy>) {
         let engine = self.clone();
         // Beyond this the sweeper has them, and an operator can tell from the journal.
         let Ok(room) = self.0.releasing.clone().try_acquire_owned() else {

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use onlyonce_core::{
     AttemptId, Record, RecordId, State,
     machine::{self, Extended, Forgotten, Reaped, Resolution, Resolved, Swept},
-    record::Change,
+    record::{Change, Revision},
 };
 use onlyonce_store::{StoreError, Swapped, failpoint};
 
@@ -26,6 +26,9 @@ pub enum OperateError {
     /// The key has another attempt now than the one that was looked at.
     #[error("the key has been executed again since it was looked at; nothing was changed")]
     MovedOn,
+    /// Something was written to the key since it was looked at.
+    #[error("the key has changed since it was looked at: look again; nothing was changed")]
+    Changed,
     /// The operation took effect, so forgetting it would let a retry execute it again.
     #[error(
         "the operation took effect, and forgetting it would let a retry execute it again; nothing was changed"
@@ -36,13 +39,24 @@ pub enum OperateError {
     Store(#[from] StoreError),
 }
 
+/// What an operator's decision was made on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// The key as it is when the wish is granted.
+    AsItIs,
+    /// This attempt, whatever else has been written since.
+    Attempt(AttemptId),
+    /// This very record: anything that was written since speaks against it.
+    Revision(Revision),
+}
+
 enum Wish {
     Write(Change),
     No(OperateError),
 }
 
 impl Engine {
-    /// Settles an unknown key by an operator's word about the attempt `seen`. Without one it is the
+    /// Settles an unknown key by an operator's word about what was `seen`; at the least it is about the
     /// attempt that the key has when this is called: a wish that is long under way could otherwise
     /// settle an attempt that nobody has looked at.
     ///
@@ -51,15 +65,23 @@ impl Engine {
     pub async fn resolve(
         &self,
         id: RecordId,
-        seen: Option<AttemptId>,
+        seen: Seen,
         resolution: &Resolution,
         reason: &str,
     ) -> Result<Record, OperateError> {
-        let about: OnceLock<AttemptId> = seen.map(OnceLock::from).unwrap_or_default();
+        let about: OnceLock<AttemptId> = match seen {
+            Seen::Attempt(attempt) => attempt.into(),
+            Seen::AsItIs | Seen::Revision(_) => OnceLock::new(),
+        };
         let record = self
             .operate(id, |record, _| {
                 if *about.get_or_init(|| record.attempt_id) != record.attempt_id {
                     return Wish::No(OperateError::MovedOn);
+                }
+                if let Seen::Revision(seen) = seen
+                    && seen != record.revision
+                {
+                    return Wish::No(OperateError::Changed);
                 }
                 let policy = self.policy(&record.route);
                 match machine::resolve(record, resolution, reason, &policy) {
@@ -159,6 +181,14 @@ impl Engine {
         }))
         .await;
         Ok((count(swept)?, found))
+    }
+
+    /// What the store's clock says.
+    ///
+    /// # Errors
+    /// A [`StoreError`] if the store cannot be asked.
+    pub async fn store_now(&self) -> Result<onlyonce_core::Timestamp, StoreError> {
+        Ok(self.bounded_read(self.0.store.lapsed(1)).await?.now)
     }
 
     /// Deletes what operators did longer than `keep` ago to keys that are gone.

@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use onlyonce_core::{
     Record, StoredResponse,
     machine::Settlement,
-    policy::{Declared, Verdict},
+    policy::{Declared, Remember, Verdict},
     record::{LastError, StoredBody},
 };
 use onlyonce_store::failpoint;
@@ -32,7 +32,7 @@ use tower_service::Service;
 use super::{
     Shared,
     capture::{Captured, capture, is_unkeepable},
-    headers::{OUTCOME, compact, stored},
+    headers::{OUTCOME, compact, head_only, stored},
     reply,
     service::Told,
     strip_hop_by_hop,
@@ -42,7 +42,7 @@ use crate::{
     body::{Body, BoxError},
     engine::{Attempt, Ended, Kept, Replay},
     problem::Problem,
-    seam::{FirstByteWithin, GuardFailed, Outcome, find_not_sent},
+    seam::{FirstByteWithin, GuardFailed, Outcome, Reservation, find_not_sent},
     stats::{Event, Stage},
     trace::Followed,
 };
@@ -115,9 +115,13 @@ pub(super) async fn execute<S, R>(
     };
     let started = Instant::now();
     let guard = attempt.guard();
+    let attempt = Arc::new(attempt);
     let first_byte = request.extensions_mut().remove::<FirstByteWithin>();
     let progress = Progress::new(first_byte);
     request.extensions_mut().insert(guard.clone());
+    request
+        .extensions_mut()
+        .insert(Reservation::of(attempt.clone()));
     let finished = if guard.check().is_err() {
         Finished::NotSent(LastError::GuardFailed)
     } else {
@@ -437,9 +441,15 @@ fn judge(shared: &Shared, attempt: &Attempt, parts: &mut Parts, body: StoredBody
         Verdict::Complete => {
             let mut headers = stored(&parts.headers, parts.status, policy);
             let mut body = body;
+            if policy.remember == Remember::Head {
+                headers = head_only(&headers);
+                body = StoredBody::NotStored;
+            }
             match &mut body {
                 StoredBody::Full { bytes, .. } => compact(&mut headers, bytes),
                 StoredBody::NotStored => compact(&mut headers, &mut Bytes::new()),
+                // No upstream makes one.
+                StoredBody::Packed { .. } => {}
             }
             Settlement::Complete(Arc::new(StoredResponse {
                 status: parts.status,
@@ -522,7 +532,9 @@ async fn spooled(
         return;
     };
     let record = attempt.record();
-    let kept = spool.keep(&record, settlement).await;
+    let kept = spool
+        .keep(&**shared.engine.store(), &record, settlement)
+        .await;
     if let Err(error) = &kept {
         tracing::error!(%error, "a result could be kept neither by the store nor by the spool");
     }

@@ -106,6 +106,20 @@ pub(super) fn stored(headers: &HeaderMap, status: StatusCode, policy: &Policy) -
     kept
 }
 
+/// What is remembered of an answer that must not be stored: where the thing it made can be found.
+const HEAD_ONLY: [HeaderName; 3] = [header::LOCATION, header::CONTENT_LOCATION, header::ETAG];
+
+/// Those of `headers` that are remembered of an answer that must not be stored.
+pub(super) fn head_only(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = HeaderMap::new();
+    for name in &HEAD_ONLY {
+        for value in headers.get_all(name) {
+            kept.append(name, value.clone());
+        }
+    }
+    kept
+}
+
 /// Copies an answer into one allocation of its own. As it came it points into the connection's read
 /// buffers, and whoever keeps a few hundred bytes of one keeps all of it.
 pub(super) fn compact(headers: &mut HeaderMap, body: &mut Bytes) {
@@ -176,6 +190,18 @@ mod tests {
         let kept = map(&[("link", "<a>"), ("link", "<b>"), ("location", "/p/1")]);
         assert_eq!(stored(&answer, StatusCode::PAYMENT_REQUIRED, &policy), kept);
         assert!(stored(&answer, StatusCode::ACCEPTED, &policy).contains_key("retry-after"));
+    }
+
+    #[test]
+    fn sql_functions_leave_out_the_same() {
+        let functions = include_str!("../../../onlyonce-store/src/postgres/functions.sql");
+        let (_, rest) = functions
+            .split_once("FUNCTION onlyonce.may_be_stored")
+            .unwrap();
+        let list = rest.split_once("$$;").unwrap().0;
+        for name in NEVER_STORED.iter().chain(&NEVER_STORED_PREFIXES) {
+            assert!(list.contains(&format!("'{name}'")), "{name}");
+        }
     }
 
     #[test]

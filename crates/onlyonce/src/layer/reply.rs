@@ -70,11 +70,14 @@ pub(super) fn replayed(replay: &Replay, key: &HeaderValue, policy: &Policy) -> R
         ),
         // The machine refuses these; were one to come here, an empty body would be a lie.
         StoredBody::NotStored => return not_stored(&replay.response).response(policy),
+        // The store's wrapper opens these. Without it nobody can, and a block is no answer.
+        StoredBody::Packed { .. } => return Problem::StoreUnavailable.response(policy),
     };
     let mut response = Response::new(body);
     *response.status_mut() = *status;
     *response.headers_mut() = with_room(headers);
     let headers = response.headers_mut();
+    headers.remove(crate::transaction::VERSION);
     announce_trailers(headers, trailers);
     headers.insert(policy.header_name.clone(), key.clone());
     headers.insert(

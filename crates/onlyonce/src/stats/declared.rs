@@ -153,6 +153,18 @@ pub const DECLARED: &[Declared] = &[
         "Unknown keys whose outcome could not be found out",
     ),
     metric(
+        "onlyonce_duplicate_execution_suspected_total",
+        Kind::Counter,
+        "",
+        "Results from attempts that no longer own their key",
+    ),
+    metric(
+        "onlyonce_clock_jumps_total",
+        Kind::Counter,
+        "",
+        "Clocks that jumped, of this machine or of the store",
+    ),
+    metric(
         "onlyonce_became_unknown_total",
         Kind::Counter,
         BY_CLIENT,
@@ -199,6 +211,12 @@ pub const DECLARED: &[Declared] = &[
         Kind::Counter,
         "",
         "Times that the store failed so often that it is not asked before a probe succeeds",
+    ),
+    metric(
+        "onlyonce_at_rest_failures_total",
+        Kind::Counter,
+        "reason",
+        "Stored blocks that could not be opened: moved, changed, or of a key that is not configured",
     ),
     metric(
         "onlyonce_config_reloads_total",
@@ -248,6 +266,12 @@ pub const DECLARED: &[Declared] = &[
         Kind::Gauge,
         "",
         "Dead letters that nobody has looked into yet",
+    ),
+    metric(
+        "onlyonce_unknown_age_seconds",
+        Kind::Gauge,
+        "",
+        "How long the oldest unknown key has been unknown",
     ),
     metric(
         "onlyonce_store_breaker_open",

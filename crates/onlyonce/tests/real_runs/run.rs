@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use onlyonce::Policy;
+use onlyonce::{Policy, engine::Seen};
 use onlyonce_core::{Record, RecordId, State, machine::Resolution};
 use onlyonce_store::{Store, faulty::FaultPlan};
 use parking_lot::Mutex;
@@ -379,9 +379,8 @@ async fn operate(world: Arc<World>) {
                 .map(|node| node.engine.clone());
             if let Some(engine) = engine {
                 // He is told why not; here nobody listens.
-                let _ = engine
-                    .resolve(id, Some(record.attempt_id), &resolution, "careful")
-                    .await;
+                let seen = Seen::Attempt(record.attempt_id);
+                let _ = engine.resolve(id, seen, &resolution, "careful").await;
             }
         }
     }

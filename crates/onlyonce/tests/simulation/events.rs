@@ -28,7 +28,7 @@ impl World {
             880..900 => self.jump_store(),
             900..940 => self.on_some_node(people::resolve),
             940..960 => self.on_some_node(people::tidy),
-            960..985 => people::webhook(&self.shared),
+            960..985 => self.on_some_node(people::webhook),
             _ => self.make_unreadable(),
         }
         let gap = match self.rng.between(0, 100) {
@@ -40,7 +40,7 @@ impl World {
         self.pass(gap)
     }
 
-    fn on_some_node(&mut self, act: fn(&Shared, &Node)) {
+    pub fn on_some_node(&mut self, act: fn(&Shared, &Node)) {
         let index = self.rng.index(NODES);
         if let Some(node) = self.nodes[index].as_ref().filter(|node| !node.is_paused()) {
             act(&self.shared, node);

@@ -334,7 +334,7 @@ fn not_its_answer(trial: &Trial, after: &Record, journal: &[JournalEntry]) -> Op
     let by_word = journal.iter().any(|entry| {
         matches!(
             entry.event,
-            JournalEvent::Resolved | JournalEvent::Reconciled
+            JournalEvent::Resolved | JournalEvent::Reconciled | JournalEvent::WebhookTaken
         )
     });
     if by_word
@@ -352,6 +352,7 @@ fn not_its_answer(trial: &Trial, after: &Record, journal: &[JournalEntry]) -> Op
         && match &response.body {
             StoredBody::Full { bytes, .. } => *bytes == given.body,
             StoredBody::NotStored => true,
+            StoredBody::Packed { .. } => false,
         };
     (!same).then_some("8: completed with another attempt's answer")
 }

@@ -1,31 +1,24 @@
-//! Operators, and the provider behind the upstream. Operators work through a node's engine. The
-//! provider's word goes through the shipping machine straight into the store, as the reconciler
-//! will do it; the engine has no loop for it yet.
+//! Operators, and the provider behind the upstream: both work through a node's engine. The provider
+//! tells the truth or nothing, to the reconciler that asks it and in webhooks of its own.
 //!
 //! A careful person looks at the upstream and waits until the attempt cannot be begun any more; a
 //! careless one declares what he likes, which the promise allows for.
 
-use std::sync::Arc;
-
-use futures_util::FutureExt;
-use onlyonce::Engine;
-use onlyonce_core::{
-    Record, RecordId, State,
-    machine::{self, Looked, Negative, Resolution, Source},
-    record::Evidence,
+use futures_util::future::BoxFuture;
+use onlyonce::{
+    Engine,
+    engine::Seen,
+    reconcile::{Answer, Ask, Judged, Told},
+    worker,
 };
-use onlyonce_store::{Store, memory::MemoryStore};
-use parking_lot::Mutex;
+use onlyonce_core::{Record, State, machine::Resolution, record::Evidence};
+use onlyonce_store::Store;
 
 use crate::{
-    history::{History, Process},
+    history::History,
     node::{Node, Shared},
-    recorder::Recorder,
     upstream::certain_after,
 };
-
-/// Who the provider's writes are by.
-const PROVIDER: Process = Process { node: 9, life: 0 };
 
 /// What somebody who asks the upstream finds out about the current attempt of `record`.
 enum Found {
@@ -86,7 +79,12 @@ pub fn resolve(shared: &Shared, node: &Node) {
     node.runtime.spawn(async move {
         // An operator is told why not; here nobody listens.
         let _ = engine
-            .resolve(record.id, Some(record.attempt_id), &resolution, reason)
+            .resolve(
+                record.id,
+                Seen::Attempt(record.attempt_id),
+                &resolution,
+                reason,
+            )
             .await;
     });
 }
@@ -113,93 +111,66 @@ pub fn tidy(shared: &Shared, node: &Node) {
     });
 }
 
-/// The provider speaks of its own accord.
-pub fn webhook(shared: &Shared) {
+/// The provider speaks of its own accord, and a node hears it.
+pub fn webhook(shared: &Shared, node: &Node) {
     let live = |state| matches!(state, State::InProgress | State::Unknown);
     let Some(record) = one(shared, live) else {
         return;
     };
-    let evidence = {
-        let history = shared.history.lock();
-        match found(&history, &record) {
-            Found::TookEffect => match history.setup.word(&record, "provider") {
-                Some(response) => Evidence::Completed(response),
-                None => return,
-            },
-            Found::NeverBegun => Evidence::NotExecuted,
-            Found::CannotTell => return,
-        }
+    let Some(at) = shared.store.peek(record.id).map(|reply| reply.now) else {
+        return;
     };
-    reconcile(
-        shared,
-        &record,
-        &evidence,
-        Source::Webhook(record.attempt_id),
-    );
+    let mut history = shared.history.lock();
+    let evidence = match found(&history, &record) {
+        Found::TookEffect => match history.setup.word(&record, "provider") {
+            Some(response) => Evidence::Completed(response),
+            None => return,
+        },
+        Found::NeverBegun => Evidence::NotExecuted,
+        Found::CannotTell => return,
+    };
+    let told = Told {
+        event: format!("event-{}", history.rng.index(1_000_000)),
+        route: record.route.to_string(),
+        evidence,
+        at,
+    };
+    drop(history);
+    let engine = node.engine.clone();
+    node.runtime.spawn(async move {
+        // A provider that gets no answer tells it again some day; here it does not.
+        let _ = engine.told(record.id, &told).await;
+    });
 }
 
-/// The reconciler looks at whatever is due.
-pub fn look(shared: &Shared) {
-    let due = shared
-        .store
-        .due(100)
-        .now_or_never()
-        .expect("memory does not wait");
-    for record in due.expect("memory does not fail").value {
-        if record.state != State::Unknown {
-            continue;
-        }
-        if let Some(evidence) = record.evidence.clone() {
-            reconcile(shared, &record, &evidence, Source::Kept);
-            continue;
-        }
-        let (found, luck, response) = {
-            let mut history = shared.history.lock();
-            let response = history.setup.word(&record, "provider");
-            (found(&history, &record), history.rng.percent(60), response)
-        };
-        match (found, response) {
+/// The provider as a reconciler asks it: it tells the truth, or nothing.
+struct Truthful(Shared);
+
+impl Ask for Truthful {
+    fn ask<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Answer> {
+        let mut history = self.0.history.lock();
+        let luck = history.rng.percent(60);
+        let response = history.setup.word(record, "provider");
+        let judged = match (found(&history, record), response) {
             (Found::TookEffect, Some(response)) if luck => {
-                let source = Source::Query(Negative::Proven);
-                reconcile(shared, &record, &Evidence::Completed(response), source);
+                Judged::Says(Evidence::Completed(response))
             }
-            (Found::NeverBegun, _) => {
-                let source = Source::Query(Negative::Proven);
-                reconcile(shared, &record, &Evidence::NotExecuted, source);
-            }
-            _ => {
-                let policy = shared.history.lock().setup.policy.clone();
-                write(shared, &record, machine::look(&record, &policy));
-            }
-        }
+            (Found::NeverBegun, _) => Judged::Says(Evidence::NotExecuted),
+            _ => Judged::Inconclusive("no luck".to_owned()),
+        };
+        let answer = Answer {
+            judged,
+            question: Some("what became of it?".to_owned()),
+        };
+        Box::pin(std::future::ready(answer))
     }
 }
 
-fn reconcile(shared: &Shared, record: &Record, evidence: &Evidence, source: Source) {
-    let policy = shared.history.lock().setup.policy.clone();
-    let now = store_now(&shared.store, record.id);
-    let Some(now) = now else { return };
-    write(
-        shared,
-        record,
-        machine::reconcile(record, evidence, source, now, &policy),
-    );
-}
-
-fn store_now(store: &Arc<MemoryStore>, id: RecordId) -> Option<onlyonce_core::Timestamp> {
-    store.peek(id).map(|reply| reply.now)
-}
-
-fn write(shared: &Shared, record: &Record, looked: Looked) {
-    let Looked::Write(change) = looked else {
-        return;
-    };
-    let history: Arc<Mutex<History>> = shared.history.clone();
-    let recorder = Recorder {
-        store: shared.store.clone(),
-        history,
-        process: PROVIDER,
-    };
-    // A row that cannot be read is left for the next look.
-    let _ = recorder.swap(record.revision, change).now_or_never();
+/// A node's reconciler looks at whatever is due.
+pub fn look(shared: &Shared, node: &Node) {
+    let (engine, provider) = (node.engine.clone(), Truthful(shared.clone()));
+    node.runtime.spawn(async move {
+        // The next round tries again.
+        let _ = worker::reconcile::run_once(&engine, &provider).await;
+    });
 }

@@ -220,7 +220,7 @@ impl World {
         }
         if reaps {
             self.next_reap = self.now + REAP_EVERY;
-            people::look(&self.shared);
+            self.on_some_node(people::look);
         }
     }
 

@@ -152,10 +152,14 @@ fn an_unknown_key_is_refused_and_the_next_look_is_moved_forward_but_not_below_a_
         }
         other => panic!("not refused: {other:?}"),
     };
-    let record = nudged(START).expect("five seconds are worth a nudge");
+    let pause = i64::try_from(LOOK_AFTER.as_millis()).expect("a short one");
+    let quarter = Timestamp(START.0 + pause / 4);
+    assert_eq!(nudged(START), None, "a quarter of the pause stands");
+    assert_eq!(nudged(Timestamp(quarter.0 - 1)), None);
+    let record = nudged(quarter).expect("what is left is worth a nudge");
     assert_eq!(
         record.times.reconcile_after,
-        Some(Timestamp(START.0 + 1_000))
+        Some(Timestamp(quarter.0 + 1_000))
     );
     assert_eq!(record.state, State::Unknown);
     assert!(nudged(Timestamp(due.0 - 1_001)).is_some());

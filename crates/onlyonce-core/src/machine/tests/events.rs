@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::world::{TTL, answer, request, unstored};
 use crate::{
     machine::{
-        Admission, Extended, Forgotten, Looked, Negative, Reaped, Refusal, Renewed, Resolution,
-        Resolved, Settled, Settlement, Source, Swept, absent, admit, expire, extend, first, forget,
-        look, reconcile, renew, resolve, settle, sweep,
+        About, Admission, Extended, Forgotten, Looked, Negative, Reaped, Refusal, Renewed,
+        Resolution, Resolved, Settled, Settlement, Source, Swept, absent, admit, expire, extend,
+        first, forget, look, reconcile, renew, resolve, settle, sweep,
     },
     policy::{OnInFlight, Policy},
     record::{AttemptId, Change, Draft, Evidence, JournalEntry, LastError, Record, StoredResponse},
@@ -180,7 +180,7 @@ pub(super) fn apply(record: Option<&Record>, event: Event, setting: Setting<'_>)
         },
         Event::Evidence(says, voice) => {
             let source = match voice {
-                Voice::Webhook(whose) => Source::Webhook(attempt(whose)),
+                Voice::Webhook(whose) => Source::Webhook(About::Attempt(attempt(whose))),
                 Voice::Kept => Source::Kept,
                 Voice::Proven => Source::Query(Negative::Proven),
                 Voice::Unproven => Source::Query(Negative::Unproven),
@@ -193,7 +193,7 @@ pub(super) fn apply(record: Option<&Record>, event: Event, setting: Setting<'_>)
                 policy,
             ))
         }
-        Event::Inconclusive => on_looked(look(record, policy)),
+        Event::Inconclusive => on_looked(look(record, "nothing", policy)),
         Event::Resolve(says) => {
             let resolution = match says {
                 Says::TookEffect => Resolution::Completed(answer(record.attempt_id)),

@@ -5,12 +5,12 @@ use std::time::Duration;
 use super::world::{
     FRESH, LEASE, LOOK_AFTER, OTHER, OWN, START, TOMBSTONE, TTL, UPSTREAM_MAX, answer, around,
     completed, dead_letter, declined, expired, failed, in_progress, lapsed, looked, not_stored,
-    once_negative, policy, records, settled_down, unknown, with_evidence, written,
+    once_negative, policy, records, resolved, settled_down, unknown, with_evidence, written,
 };
 use crate::{
     machine::{
-        Extended, Forgotten, Looked, Negative, Resolution, Resolved, Source, extend, forget, look,
-        reconcile, resolve,
+        About, Extended, Forgotten, Looked, Negative, Resolution, Resolved, Source, extend, forget,
+        look, reconcile, resolve,
     },
     policy::{Policy, ReconcilePolicy},
     record::{Actor, Change, Evidence, JournalEvent, LastError, Record, State},
@@ -44,7 +44,12 @@ fn any_source_that_saw_the_effect_completes_an_unknown_key() {
         once_negative(),
         dead_letter(),
     ] {
-        for source in [Source::Webhook(OWN), Source::Kept, PROVEN, UNPROVEN] {
+        for source in [
+            Source::Webhook(About::Attempt(OWN)),
+            Source::Kept,
+            PROVEN,
+            UNPROVEN,
+        ] {
             let change = change(reconcile(&record, &took_effect(), source, START, &policy()));
             assert_eq!(event(&change), Some(JournalEvent::Reconciled));
             assert_eq!(change.journal[0].actor, Actor::Reconciler);
@@ -60,7 +65,7 @@ fn any_source_that_saw_the_effect_completes_an_unknown_key() {
 
 #[test]
 fn a_provider_that_says_of_its_own_accord_that_it_did_not_happen_releases_the_key() {
-    for source in [Source::Webhook(OWN), Source::Kept] {
+    for source in [Source::Webhook(About::Attempt(OWN)), Source::Kept] {
         let change = change(reconcile(&unknown(), &NO, source, START, &policy()));
         assert_eq!(event(&change), Some(JournalEvent::Reconciled));
         let record = written(change, START);
@@ -99,7 +104,7 @@ fn not_found_releases_only_twice_in_a_row_and_late_enough() {
 #[test]
 fn a_look_that_finds_nothing_out_breaks_the_row_of_negatives() {
     let now = settled_down(&unknown());
-    let between = looked(look(&once_negative(), &policy()), now);
+    let between = looked(look(&once_negative(), "nothing", &policy()), now);
     assert_eq!((between.negatives, between.inconclusive), (0, 1));
     let again = looked(reconcile(&between, &NO, PROVEN, now, &policy()), now);
     assert_eq!((again.state, again.negatives), (State::Unknown, 1));
@@ -140,18 +145,19 @@ fn not_found_is_a_dead_letter_where_it_can_prove_nothing() {
 
 #[test]
 fn after_so_many_inconclusive_looks_a_person_has_to_look() {
-    let first = change(look(&unknown(), &policy()));
+    let first = change(look(&unknown(), "nothing", &policy()));
     assert_eq!(event(&first), Some(JournalEvent::Inconclusive));
     let first = written(first, START);
-    assert_eq!(first.times.reconcile_after, Some(START.plus(LOOK_AFTER)));
-    let second = looked(look(&first, &policy()), START);
+    let twice = 2 * LOOK_AFTER;
+    assert_eq!(first.times.reconcile_after, Some(START.plus(twice)));
+    let second = looked(look(&first, "nothing", &policy()), START);
     assert_eq!(
         second.times.reconcile_after,
-        Some(START.plus(2 * LOOK_AFTER)),
+        Some(START.plus(2 * twice)),
         "backs off"
     );
     assert!(!second.dead_letter);
-    let third = change(look(&second, &policy()));
+    let third = change(look(&second, "nothing", &policy()));
     assert_eq!(event(&third), Some(JournalEvent::DeadLettered));
     let third = written(third, START);
     assert_eq!((third.state, third.dead_letter), (State::Unknown, true));
@@ -174,7 +180,7 @@ fn the_pause_between_looks_has_an_upper_bound() {
         negatives: u16::MAX,
         ..unknown()
     };
-    let next = looked(look(&worn, &policy), START);
+    let next = looked(look(&worn, "nothing", &policy), START);
     assert_eq!(
         next.times.reconcile_after,
         Some(START.plus(Duration::from_secs(3_600)))
@@ -184,7 +190,7 @@ fn the_pause_between_looks_has_an_upper_bound() {
 #[test]
 fn a_webhook_about_a_live_attempt_is_kept_and_only_that() {
     for evidence in [NO, took_effect()] {
-        let source = Source::Webhook(OWN);
+        let source = Source::Webhook(About::Attempt(OWN));
         let change = change(reconcile(
             &in_progress(),
             &evidence,
@@ -214,44 +220,119 @@ fn a_webhook_about_a_live_attempt_is_kept_and_only_that() {
     }
 }
 
+fn tell(record: &Record, evidence: &Evidence) -> Looked {
+    let source = Source::Webhook(About::Attempt(OWN));
+    reconcile(record, evidence, source, START, &policy())
+}
+
 #[test]
-fn of_two_contradicting_webhooks_the_one_that_speaks_for_an_effect_is_kept() {
-    let tell = |record: &Record, evidence: &Evidence| {
-        reconcile(record, evidence, Source::Webhook(OWN), START, &policy())
-    };
-    let no = with_evidence(&NO);
-    assert_eq!(tell(&no, &NO), Looked::Ignore);
-    let yes = looked(tell(&no, &took_effect()), START);
-    assert_eq!(yes.evidence, Some(took_effect()));
-    assert_eq!(tell(&yes, &NO), Looked::Ignore);
+fn a_provider_that_contradicts_itself_proves_nothing_and_a_person_is_told() {
+    for (one, other) in [(NO, took_effect()), (took_effect(), NO)] {
+        let record = with_evidence(&one);
+        assert_eq!(tell(&record, &one), Looked::Ignore);
+        let torn = looked(tell(&record, &other), START);
+        assert_eq!(torn.evidence, Some(Evidence::Contradictory));
+        assert!(!torn.dead_letter, "its execution may still end well");
+        for third in [&one, &other] {
+            assert_eq!(tell(&torn, third), Looked::Ignore);
+        }
+        let letter = lapsed(&torn);
+        assert!(letter.dead_letter && letter.times.reconcile_after.is_none());
+        for third in [&one, &other] {
+            assert_eq!(tell(&letter, third), Looked::Ignore);
+        }
+        // The second word comes when the first is still to be used.
+        let letter = change(tell(&lapsed(&record), &other));
+        assert_eq!(event(&letter), Some(JournalEvent::DeadLettered));
+        assert!(written(letter, START).dead_letter);
+    }
+}
+
+#[test]
+fn a_word_about_an_earlier_attempt_settles_nothing() {
+    let before = About::Moment(Timestamp(START.0 - 1));
+    for about in [before, About::Attempt(OTHER)] {
+        for evidence in [NO, took_effect()] {
+            let told = |record: &Record| {
+                reconcile(record, &evidence, Source::Webhook(about), START, &policy())
+            };
+            let letter = change(told(&unknown()));
+            assert_eq!(event(&letter), Some(JournalEvent::DeadLettered));
+            assert_eq!(
+                told(&written(letter, START)),
+                Looked::Ignore,
+                "once is enough"
+            );
+            match told(&in_progress()) {
+                Looked::Write(change) => {
+                    assert_eq!(evidence, took_effect());
+                    let record = written(change, START);
+                    assert_eq!(record.evidence, Some(Evidence::Contradictory));
+                    assert!(lapsed(&record).dead_letter);
+                }
+                Looked::Ignore => assert_eq!(evidence, NO),
+            }
+        }
+    }
+    let at = Source::Webhook(About::Moment(START));
+    let settled = looked(reconcile(&unknown(), &NO, at, START, &policy()), START);
     assert_eq!(
-        tell(&yes, &Evidence::Completed(answer(OWN))),
+        settled.state,
+        State::FailedRetryable,
+        "the very moment is its own"
+    );
+}
+
+#[test]
+fn what_was_released_and_took_effect_raises_an_alarm() {
+    let yes = took_effect();
+    let told = change(tell(&failed(), &yes));
+    assert_eq!(event(&told), Some(JournalEvent::ReleaseWasWrong));
+    assert_eq!(written(told, START).state, State::Completed);
+    let provider = looked(tell(&unknown(), &NO), START);
+    let torn = change(tell(&provider, &yes));
+    assert_eq!(torn.journal[1].event, JournalEvent::DeadLettered);
+    let torn = written(torn, START);
+    assert_eq!((torn.state, torn.dead_letter), (State::Unknown, true));
+    let operator = resolved(&Resolution::FailedRetryable);
+    let told = written(change(tell(&operator, &yes)), START);
+    assert_eq!(told.state, State::FailedRetryable, "a person's word stands");
+    assert_eq!(tell(&operator, &NO), Looked::Ignore);
+    let late = operator.times.expires_at.expect("a release expires");
+    let source = Source::Webhook(About::Attempt(OWN));
+    assert_eq!(
+        reconcile(&operator, &yes, source, late, &policy()),
         Looked::Ignore
     );
 }
 
 #[test]
-fn evidence_about_another_attempt_or_for_a_settled_key_is_ignored() {
+fn evidence_for_a_settled_key_is_ignored() {
     for (name, record) in records() {
-        let stranger = Source::Webhook(crate::record::AttemptId(record.attempt_id.0 ^ 1));
         for evidence in [NO, took_effect()] {
-            let looked = reconcile(&record, &evidence, stranger, START, &policy());
-            assert_eq!(looked, Looked::Ignore, "{name}");
             if matches!(record.state, State::InProgress | State::Unknown) {
                 continue;
             }
+            let is_alarm = record.state == State::FailedRetryable && evidence == took_effect();
             for source in [
-                Source::Webhook(record.attempt_id),
+                Source::Webhook(About::Attempt(record.attempt_id)),
                 Source::Kept,
                 PROVEN,
                 UNPROVEN,
             ] {
+                if is_alarm && matches!(source, Source::Webhook(_)) {
+                    continue;
+                }
                 let looked = reconcile(&record, &evidence, source, START, &policy());
                 assert_eq!(looked, Looked::Ignore, "{name}");
             }
         }
         if record.state != State::Unknown {
-            assert_eq!(look(&record, &policy()), Looked::Ignore, "{name}");
+            assert_eq!(
+                look(&record, "nothing", &policy()),
+                Looked::Ignore,
+                "{name}"
+            );
         }
     }
 }

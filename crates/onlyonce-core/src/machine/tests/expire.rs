@@ -36,7 +36,7 @@ fn a_lease_that_lapses_becomes_unknown_at_its_very_end() {
 }
 
 #[test]
-fn without_a_reconciler_nobody_is_asked_unless_the_provider_has_already_spoken() {
+fn without_a_reconciler_nobody_is_asked_but_a_person_unless_the_provider_has_spoken() {
     let now = START.plus(LEASE);
     let alone = Policy {
         reconcile: None,
@@ -47,7 +47,9 @@ fn without_a_reconciler_nobody_is_asked_unless_the_provider_has_already_spoken()
             Swept::Lapsed(change) => written(change, now).times.reconcile_after,
             Swept::Alive => panic!("alive"),
         };
-        assert_eq!(due(&in_progress()), None);
+        // Once the attempt itself cannot answer any more, its key becomes a dead letter.
+        let expected = policy.map(|policy| now.plus(policy.max_execution));
+        assert_eq!(due(&in_progress()), expected);
         assert_eq!(due(&with_evidence(&Evidence::NotExecuted)), Some(now));
     }
 }

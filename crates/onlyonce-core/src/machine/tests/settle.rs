@@ -92,7 +92,11 @@ fn what_nobody_saw_is_unknown_and_looked_into_if_somebody_can() {
     let Settled::Write(change) = settle(&in_progress(), OWN, &end, &alone) else {
         panic!("not written")
     };
-    assert_eq!(written(change, NOW).times.reconcile_after, None);
+    assert_eq!(
+        written(change, NOW).times.reconcile_after,
+        Some(NOW.plus(alone.max_execution)),
+        "a person is told once the attempt cannot answer any more"
+    );
 }
 
 #[test]

@@ -230,11 +230,18 @@ const GROUPS: &[(&str, &[Row])] = &[
                 )],
             ),
             row(
-                "webhook about another attempt",
-                &[
-                    Event::Evidence(Says::TookEffect, Voice::Webhook(Whose::Other)),
-                    Event::Evidence(Says::NotExecuted, Voice::Webhook(Whose::Other)),
-                ],
+                "webhook about an earlier attempt: took effect",
+                &[Event::Evidence(
+                    Says::TookEffect,
+                    Voice::Webhook(Whose::Other),
+                )],
+            ),
+            row(
+                "webhook about an earlier attempt: not executed",
+                &[Event::Evidence(
+                    Says::NotExecuted,
+                    Voice::Webhook(Whose::Other),
+                )],
             ),
             row(
                 "query, or kept webhook: took effect",

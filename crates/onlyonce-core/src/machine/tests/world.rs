@@ -9,8 +9,9 @@ use crate::{
     fingerprint::{Fingerprint, RecipeId},
     key::Key,
     machine::{
-        Forgotten, Looked, Negative, Reaped, Request, Resolution, Resolved, Settled, Settlement,
-        Source, Swept, admit, expire, first, forget, look, reconcile, resolve, settle, sweep,
+        About, Forgotten, Looked, Negative, Reaped, Request, Resolution, Resolved, Settled,
+        Settlement, Source, Swept, admit, expire, first, forget, look, reconcile, resolve, settle,
+        sweep,
     },
     policy::{AfterExpiry, OnInFlight, Policy, ReconcilePolicy},
     record::{AttemptId, Change, Evidence, LastError, Record, State, StoredBody, StoredResponse},
@@ -165,7 +166,7 @@ pub(super) fn looked(looked: Looked, now: Timestamp) -> Record {
 }
 
 pub(super) fn with_evidence(evidence: &Evidence) -> Record {
-    let source = Source::Webhook(OWN);
+    let source = Source::Webhook(About::Attempt(OWN));
     looked(
         reconcile(&in_progress(), evidence, source, START, &policy()),
         START,
@@ -198,7 +199,9 @@ pub(super) fn once_negative() -> Record {
 
 pub(super) fn dead_letter() -> Record {
     let policy = policy();
-    (0..3).fold(unknown(), |record, _| looked(look(&record, &policy), START))
+    (0..3).fold(unknown(), |record, _| {
+        looked(look(&record, "nothing", &policy), START)
+    })
 }
 
 pub(super) fn resolved(resolution: &Resolution) -> Record {
@@ -235,7 +238,7 @@ pub(super) fn second_generation() -> Record {
 /// One record of each kind, with a name for messages.
 pub(super) fn records() -> Vec<(&'static str, Record)> {
     let took_effect = Evidence::Completed(answer(OWN));
-    let inconclusive = looked(look(&unknown(), &policy()), START);
+    let inconclusive = looked(look(&unknown(), "nothing", &policy()), START);
     let later = Source::Query(Negative::Proven);
     let early = reconcile(&unknown(), &Evidence::NotExecuted, later, START, &policy());
     let all = vec![
@@ -248,6 +251,10 @@ pub(super) fn records() -> Vec<(&'static str, Record)> {
             "in progress, provider: not executed",
             with_evidence(&Evidence::NotExecuted),
         ),
+        (
+            "in progress, provider: contradicts itself",
+            with_evidence(&Evidence::Contradictory),
+        ),
         ("in progress, generation 2", second_generation()),
         ("completed", completed()),
         ("completed, not stored", not_stored()),
@@ -257,6 +264,19 @@ pub(super) fn records() -> Vec<(&'static str, Record)> {
             resolved(&Resolution::Completed(answer(OWN))),
         ),
         ("released", failed()),
+        (
+            "released by the provider's word",
+            looked(
+                reconcile(
+                    &unknown(),
+                    &Evidence::NotExecuted,
+                    Source::Webhook(About::Attempt(OWN)),
+                    START,
+                    &policy(),
+                ),
+                START,
+            ),
+        ),
         (
             "released by an operator",
             resolved(&Resolution::FailedRetryable),
@@ -270,6 +290,10 @@ pub(super) fn records() -> Vec<(&'static str, Record)> {
         (
             "unknown, provider: not executed",
             lapsed(&with_evidence(&Evidence::NotExecuted)),
+        ),
+        (
+            "unknown, provider: contradicts itself",
+            lapsed(&with_evidence(&Evidence::Contradictory)),
         ),
         ("unknown, looked at", inconclusive),
         ("unknown, looked at too early", looked(early, START)),

@@ -215,6 +215,14 @@ pub(in crate::config) const IDEMPOTENCY: Schema = Schema {
             "the largest answer that is stored",
         ),
         field(
+            "remember",
+            Words(&["full", "head"]),
+            "`full`",
+            "`head` keeps of an answer its status, `Location`, `Content-Location` and `ETag` only, \
+             for answers that must not be stored: a retry gets 409 \
+             `idempotency_response_not_stored`; see [at rest](../guide/at-rest.md)",
+        ),
+        field(
             "on_in_flight",
             Words(&["wait", "reject", "accept"]),
             "`wait`",
@@ -301,9 +309,10 @@ pub(in crate::config) const IDEMPOTENCY: Schema = Schema {
         ),
         field(
             "reconcile",
-            Words(&["operator"]),
+            WordsOrSection(&["operator"], &super::RECONCILE),
             "",
-            "says that a person looks into unknown outcomes; `payments` demands it",
+            "how [unknown outcomes are looked into](#reconcile); `operator` says that a person does. \
+             `payments` demands one of them",
         ),
         field(
             "shadow",

@@ -210,8 +210,26 @@ pub(in crate::config) const STORE: Schema = Schema {
              no schema is refused",
         ),
         not_yet("cache"),
-        not_yet("encryption_key_env"),
-        not_yet("plain_settle"),
+        field(
+            "encryption_key_env",
+            Name,
+            "none",
+            "the environment variable that holds `ID:BASE64[,ID:BASE64…]`, keys of 32 bytes: the \
+             first encrypts what is stored, all decrypt; see [at rest](../guide/at-rest.md)",
+        ),
+        field(
+            "compression",
+            Words(&["none", "zstd", "dictionary"]),
+            "`zstd`; `none` in memory",
+            "how answers are made smaller, where that helps; `dictionary` trains one for each route \
+             from its recent answers",
+        ),
+        field(
+            "plain_settle",
+            Boolean,
+            "`false`",
+            "with encryption: whether the SQL function `settle` may store answers as they are",
+        ),
         field(
             "pooler",
             Words(&["none", "transaction"]),
@@ -224,7 +242,7 @@ pub(in crate::config) const STORE: Schema = Schema {
             "none",
             "with a shared store: where a result that could not be committed within \
              `completion_grace` is kept, with an fsync, until the store takes it, by this \
-             process or the next. It must outlive the process, and holds answers as they are",
+             process or the next. It must outlive the process, and is encrypted as the store is",
         ),
     ],
 };
@@ -248,7 +266,7 @@ pub(in crate::config) const WORKERS: Schema = Schema {
             "reconcile_every",
             Duration,
             "`5s`",
-            "accepted; has no effect yet",
+            "how often unknown outcomes are looked into",
         ),
         field(
             "deliver_every",

@@ -71,6 +71,22 @@ const LINES: &[(&str, &str)] = &[
         "1:21: `spool_dir` needs a store that several gateways can share",
     ),
     (
+        "store: { encryption_key_env: ONLYONCE_TEST_NOT_SET }",
+        "1:30: `encryption_key_env`: ONLYONCE_TEST_NOT_SET is not set",
+    ),
+    (
+        "store: { encryption_key_env: PATH }",
+        "1:30: `encryption_key_env`: PATH: the id of entry 1 is not 1 to 32 of A-Z a-z 0-9 _ -",
+    ),
+    (
+        "store: { compression: gzip }",
+        "1:23: `compression` is `none`, `zstd` or `dictionary`, not `gzip`",
+    ),
+    (
+        "store: { plain_settle: true }",
+        "1:24: `plain_settle` says something only with `encryption_key_env`",
+    ),
+    (
         "store: { pooler: transaction }",
         "1:18: `pooler` has no meaning for a sqlite store",
     ),
@@ -216,14 +232,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("redis: { address: \"localhost:6379\" }", "1:1: `redis`"),
     ("store: { url: \"redis://db/0\" }", "1:15: a redis store"),
     ("store: { cache: \"redis://db\" }", "1:10: `cache`"),
-    (
-        "store: { encryption_key_env: K }",
-        "1:10: `encryption_key_env`",
-    ),
-    (
-        "idempotency: { reconcile: { after: 5s } }",
-        "1:16: `reconcile` other than `reconcile: operator`",
-    ),
 ];
 
 /// A whole `routes` section, and what is said about it.

@@ -226,6 +226,9 @@ fn complaint(all: &Json, rule: &Json, value: &Json, place: &str) -> Option<Strin
         let place = format!("{place}/{name}");
         parts.push(match rule["properties"].get(name) {
             Some(rule) => complaint(all, rule, member, &place),
+            None if rule["additionalProperties"].is_object() => {
+                complaint(all, &rule["additionalProperties"], member, &place)
+            }
             None => Some(format!("{place} is unknown")),
         });
     }

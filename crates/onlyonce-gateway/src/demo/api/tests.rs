@@ -223,3 +223,17 @@ async fn a_caller_that_leaves_does_not_stop_the_booking() {
         .await
         .expect("the payment is booked");
 }
+
+/// Whoever lost an answer can ask what became of its key, in the words of that answer.
+#[tokio::test]
+async fn a_key_can_be_asked_for() {
+    let api = start().await;
+    let paid = api.pay("").await;
+    for key in ["k-1", "%22k-1%22"] {
+        let path = format!("/ledger/entry?key={key}");
+        let found = api.raw("GET", &path, "", "").await;
+        assert_eq!((status(&found), body(&found)), ("200", body(&paid)));
+    }
+    let other = api.raw("GET", "/ledger/entry?key=other", "", "").await;
+    assert_eq!(status(&other), "404");
+}

@@ -1,0 +1,237 @@
+//! Dead letters: what waits for a person, one by one and many at once; and the question to a provider
+//! that proves that it can be asked.
+
+use std::{collections::HashMap, sync::Arc};
+
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::{Path, Query, State},
+    routing::{get, post},
+};
+use http::StatusCode;
+use onlyonce::{engine::Seen, reconcile::Judged};
+use onlyonce_core::{
+    Record, StoredResponse,
+    machine::Resolution,
+    record::{Evidence, JournalEvent},
+};
+use onlyonce_store::{Filter, JournalRow, Listed};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Refused,
+    keys::{Answer, Desk, ResolveBody, bad, cursor, limit, read},
+};
+use crate::clock::rfc3339;
+
+/// Letters in one page of a resolution of many.
+const PAGE: usize = 200;
+/// Letters that one resolution may settle.
+const MAX_RESOLVED: usize = 10_000;
+
+/// The addresses of dead letters.
+pub(super) fn routes(router: Router<Desk>) -> Router<Desk> {
+    router
+        .route("/dead-letters", get(list))
+        .route("/dead-letters/resolve", post(resolve))
+        .route("/idempotency/keys/{id}/probe", post(probe))
+}
+
+/// `GET /dead-letters`.
+async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, String>>) -> Answer {
+    let text = |name: &str| query.get(name).filter(|text| !text.is_empty()).cloned();
+    let filter = Filter {
+        route: text("route"),
+        client: text("client"),
+        dead_letters: true,
+        ..Filter::default()
+    };
+    let (cursor, limit) = (cursor(&query)?, limit(&query)?);
+    match text("kind").as_deref() {
+        None | Some("reconcile") => {}
+        // Messages that could not be delivered: this version has none.
+        Some("outbox") => return Ok(Json(json!({ "dead_letters": [], "next": null }))),
+        Some(_) => return Err(bad("`kind` is `reconcile` or `outbox`.")),
+    }
+    let page = desk.engine().store().list(&filter, cursor, limit).await?;
+    let mut letters = Vec::with_capacity(page.items.len());
+    for Listed { record, .. } in page.items.iter().filter(|one| one.record.dead_letter) {
+        let history = desk.engine().store().history(record.id).await?;
+        letters.push(letter(record, &history));
+    }
+    let next = page.next.map(|next| next.to_string());
+    Ok(Json(json!({ "dead_letters": letters, "next": next })))
+}
+
+fn letter(record: &Record, history: &[JournalRow]) -> Value {
+    let row = history
+        .iter()
+        .rev()
+        .find(|row| row.entry.event == JournalEvent::DeadLettered);
+    let since = row.map(|row| row.at).or(record.times.unknown_since);
+    json!({
+        "id": record.id.to_string(),
+        "kind": "reconcile",
+        "key_id": record.id.to_string(),
+        "route": &*record.route,
+        "reason": row.and_then(|row| row.entry.detail.as_deref()).unwrap_or("unknown"),
+        "attempts": record.inconclusive,
+        "created_at": since.map(rfc3339),
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BulkBody {
+    #[serde(default)]
+    filter: BulkFilter,
+    outcome: String,
+    #[serde(default)]
+    response: Option<Value>,
+    #[serde(default)]
+    reason: Option<String>,
+    /// Unless it is said to be real, nothing is changed.
+    #[serde(default = "yes")]
+    dry_run: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BulkFilter {
+    route: Option<String>,
+    client: Option<String>,
+    /// Only letters whose reason contains this.
+    reason: Option<String>,
+}
+
+/// `POST /dead-letters/resolve`.
+async fn resolve(State(desk): State<Desk>, body: Bytes) -> Answer {
+    let bulk: BulkBody = read(&body)?;
+    let one = ResolveBody::of(bulk.outcome, bulk.response, bulk.reason)?;
+    let wanted = Filter {
+        route: bulk.filter.route,
+        client: bulk.filter.client,
+        dead_letters: true,
+        ..Filter::default()
+    };
+    let mut found = Vec::new();
+    let mut cursor = None;
+    loop {
+        let page = desk.engine().store().list(&wanted, cursor, PAGE).await?;
+        for Listed { record, .. } in page.items {
+            let matches =
+                record.dead_letter && desk.has_reason(&record, &bulk.filter.reason).await?;
+            if matches && found.len() < MAX_RESOLVED {
+                found.push(record);
+            }
+        }
+        cursor = page.next;
+        if cursor.is_none() || found.len() >= MAX_RESOLVED {
+            break;
+        }
+    }
+    let (mut resolved, mut refused) = (Vec::new(), Vec::new());
+    for record in &found {
+        if bulk.dry_run {
+            continue;
+        }
+        // What has changed since it was found is left for another look.
+        let seen = Seen::Revision(record.revision);
+        match desk.resolved(record, seen, &one).await {
+            Ok(record) => resolved.push(record.id.to_string()),
+            Err(why) => {
+                let line = json!({ "id": record.id.to_string(), "detail": why.detail });
+                refused.push(line);
+            }
+        }
+    }
+    let matched: Vec<String> = found.iter().map(|record| record.id.to_string()).collect();
+    Ok(Json(json!({
+        "dry_run": bulk.dry_run,
+        "matched": matched,
+        "resolved": resolved,
+        "refused": refused,
+    })))
+}
+
+/// `POST /idempotency/keys/{id}/probe`: asks the provider about a key. If it finds it, negative answers
+/// to the same question count from now on.
+async fn probe(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
+    let record = desk.record(&id).await?;
+    let answer = desk.provider().ask(&record).await;
+    let (outcome, detail) = match &answer.judged {
+        Judged::Says(Evidence::Completed(response)) => {
+            let detail = format!(
+                "found, with an answer of status {}",
+                response.status.as_u16()
+            );
+            ("completed", detail)
+        }
+        Judged::Says(_) => ("not_executed", "the provider does not know it".to_owned()),
+        Judged::Inconclusive(why) => ("inconclusive", why.clone()),
+    };
+    let found = outcome == "completed";
+    let proven = match &answer.question {
+        Some(question) if found => {
+            desk.engine().prove(&record.route, question).await?;
+            true
+        }
+        Some(question) => desk.engine().is_proven(&record.route, question).await?,
+        None => false,
+    };
+    Ok(Json(json!({
+        "id": record.id.to_string(),
+        "route": &*record.route,
+        "found": found,
+        "outcome": outcome,
+        "detail": detail,
+        "proven": proven,
+    })))
+}
+
+impl Desk {
+    async fn has_reason(&self, record: &Record, part: &Option<String>) -> Result<bool, Refused> {
+        let Some(part) = part else { return Ok(true) };
+        let history = self.engine().store().history(record.id).await?;
+        let letter = letter(record, &history);
+        Ok(letter["reason"]
+            .as_str()
+            .is_some_and(|reason| reason.contains(part)))
+    }
+
+    /// The provider's own answer to the question what became of `record`.
+    pub(super) async fn providers_answer(
+        &self,
+        record: &Record,
+    ) -> Result<Arc<StoredResponse>, Refused> {
+        let why = match self.provider().ask(record).await.judged {
+            Judged::Says(Evidence::Completed(response)) => return Ok(response),
+            Judged::Says(_) => "The provider does not know it.".to_owned(),
+            Judged::Inconclusive(why) => format!("The provider does not say: {why}."),
+        };
+        let detail = format!("{why} Nothing was changed.");
+        Err(Refused::new(StatusCode::CONFLICT, "state_conflict", detail))
+    }
+
+    /// Settles `record` as `body` says.
+    pub(super) async fn resolved(
+        &self,
+        record: &Record,
+        seen: Seen,
+        body: &ResolveBody,
+    ) -> Result<Record, Refused> {
+        let resolution = match body.resolution()? {
+            Some(resolution) => resolution,
+            None => Resolution::Completed(self.providers_answer(record).await?),
+        };
+        let reason = body.reason()?;
+        let resolved = self.engine().resolve(record.id, seen, &resolution, reason);
+        Ok(resolved.await?)
+    }
+}

@@ -1,0 +1,437 @@
+//! The `reconcile` option of a route: how it is found out what became of an unknown key.
+//!
+//! Deliberately absent: a webhook's secret. Its variable's name stands here. The headers of a query may
+//! hold a credential, and are marked so that nothing prints them.
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use onlyonce::reconcile::{Rule, Then, When};
+use onlyonce_core::{fingerprint::Pointer, policy::ReconcilePolicy};
+
+use super::{
+    diagnostics::{Report, quoted},
+    fields::{COMPLETE, OUTCOME, QUERY, RECONCILE, WEBHOOK, WHEN},
+    lower::env_name,
+    options::{SOME, pointer},
+    scalar::{self, Found, header_name},
+    section::Section,
+    tree::{Node, Span, Value},
+    units::MAX_DURATION,
+};
+use crate::verify::Endpoint;
+
+/// The first look after a key became unknown unless said otherwise.
+const DEFAULT_AFTER: Duration = Duration::from_secs(5);
+/// Looks that find out nothing before a person has to decide, unless said otherwise.
+const DEFAULT_ATTEMPTS: usize = 8;
+/// More looks than these are nobody's plan.
+const ATTEMPTS: RangeInclusive<usize> = 1..=100;
+/// How long a provider may take to answer unless said otherwise.
+const DEFAULT_QUERY_TIMEOUT: Duration = Duration::from_secs(10);
+/// A question that takes longer holds up the others.
+const QUERY_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
+/// How old a signature may be unless said otherwise.
+const DEFAULT_TOLERANCE: Duration = Duration::from_secs(300);
+/// What may stand in the URL of a query.
+pub(crate) const PLACEHOLDERS: [&str; 3] = ["{key}", "{client}", "{route}"];
+
+/// How it is found out what became of an unknown key.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ReconcileConfig {
+    /// The question to the provider.
+    pub query: Option<QueryConfig>,
+    /// What its answers mean.
+    pub outcomes: Vec<Rule>,
+    /// What the provider tells of its own accord.
+    pub webhook: Option<WebhookConfig>,
+    /// Whether no two clients send the same key to this provider.
+    pub provider_keys_unique: bool,
+    /// What the machine needs to know.
+    pub policy: ReconcilePolicy,
+}
+
+/// The question to the provider.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct QueryConfig {
+    /// The URL with its placeholders.
+    pub url: String,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// From connecting to the end of the answer.
+    pub timeout: Duration,
+}
+
+/// How events are signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    /// Standard Webhooks.
+    Standard,
+    /// `Stripe-Signature`.
+    Stripe,
+}
+
+/// What the provider tells of its own accord.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct WebhookConfig {
+    /// How events are signed.
+    pub scheme: Scheme,
+    /// The variable that holds the secret.
+    pub secret_env: String,
+    /// Where the key stands in an event.
+    pub key: Pointer,
+    /// Where the client's id stands.
+    pub client: Option<Pointer>,
+    /// Where it stands when it happened; `None` is the time of the signature.
+    pub at: Option<Pointer>,
+    /// What events mean.
+    pub outcomes: Vec<Rule>,
+    /// How old, or how far in the future, a signature may be.
+    pub tolerance: Duration,
+}
+
+/// What a section says about reconciliation, and where.
+#[derive(Clone, Debug)]
+pub(super) struct StatedReconcile {
+    pub(super) config: ReconcileConfig,
+    pub(super) query_at: Span,
+    pub(super) webhook_at: Span,
+}
+
+/// `operator` is a promise that somebody looks, and needs nothing from the gateway: `None`.
+pub(super) fn read(parent: &Section<'_>, report: &mut Report<'_>) -> Option<StatedReconcile> {
+    let (node, key_at) = parent.node("reconcile")?;
+    if !matches!(node.value, Value::Map(_)) {
+        parent.word("reconcile", &[("operator", ())], report);
+        return None;
+    }
+    let section = Section::open(&RECONCILE, node, key_at, report);
+    let query = query(&section, report);
+    let webhook = webhook(&section, report);
+    let outcomes = outcomes(&section, Answers::Have, report);
+    if !section.says("query") && !section.says("webhook") {
+        report
+            .error(key_at, "`reconcile` has neither a `query` nor a `webhook`")
+            .hint("say `reconcile: operator` if a person looks into unknown outcomes");
+    }
+    for (one, other) in [("query", "outcomes"), ("outcomes", "query")] {
+        if section.says(one) && !section.says(other) {
+            let at = section.place(one).unwrap_or(key_at);
+            report
+                .error(at, format!("`{one}` without `{other}` decides nothing"))
+                .hint("`outcomes` says what the answers to `query` mean");
+        }
+    }
+    let policy = ReconcilePolicy {
+        after: section
+            .duration("after", SOME, report)
+            .unwrap_or(DEFAULT_AFTER),
+        attempts: section
+            .number("attempts", ATTEMPTS, report)
+            .and_then(|attempts| u16::try_from(attempts).ok())
+            .unwrap_or(DEFAULT_ATTEMPTS as u16),
+        upstream_max_execution: section.duration("upstream_max_execution", SOME, report),
+    };
+    let releases = |rules: &[Rule]| rules.iter().any(|rule| rule.then == Then::NotExecuted);
+    if releases(&outcomes) && policy.upstream_max_execution.is_none() {
+        report
+            .warning(
+                section.place("outcomes").unwrap_or(key_at),
+                "without `upstream_max_execution` a negative answer releases nothing: it makes a dead \
+                 letter",
+            )
+            .hint("say how long the provider may go on after its connection is gone, for example `5m`");
+    }
+    Some(StatedReconcile {
+        query_at: section
+            .section("query", &QUERY, &mut Report::new("", ""))
+            .place("url")
+            .unwrap_or(key_at),
+        webhook_at: section.place("webhook").unwrap_or(key_at),
+        config: ReconcileConfig {
+            query,
+            outcomes,
+            webhook,
+            provider_keys_unique: section
+                .boolean("provider_keys_unique", report)
+                .unwrap_or(false),
+            policy,
+        },
+    })
+}
+
+fn query(parent: &Section<'_>, report: &mut Report<'_>) -> Option<QueryConfig> {
+    let (node, at) = parent.node("query")?;
+    let section = Section::open(&QUERY, node, at, report);
+    require(&section, &["url"], at, report);
+    let headers = headers(&section, report);
+    let timeout = section.duration("timeout", QUERY_TIMEOUT, report);
+    let found = section.scalar("url", report)?;
+    Some(QueryConfig {
+        url: url(found, report)?,
+        headers,
+        timeout: timeout.unwrap_or(DEFAULT_QUERY_TIMEOUT),
+    })
+}
+
+/// A URL whose placeholders stand in its path and query alone: a key never chooses the host.
+fn url(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
+    let filled = PLACEHOLDERS
+        .iter()
+        .fold(found.text.to_owned(), |text, name| text.replace(name, "x"));
+    let mistake = if filled.contains(['{', '}']) {
+        Some("the placeholders of a query are `{key}`, `{client}` and `{route}`".to_owned())
+    } else {
+        match Endpoint::parse(&filled) {
+            Err(error) => Some(format!("a query's URL: {error}")),
+            Ok(_) if authority(found.text).contains('{') => {
+                Some("a placeholder has no place in a query's host".to_owned())
+            }
+            Ok(_) if found.text.contains('#') => Some("a query's URL has no fragment".to_owned()),
+            Ok(_) if !found.text.contains("{key}") => {
+                Some("a query without `{key}` asks about no key".to_owned())
+            }
+            Ok(_) => None,
+        }
+    };
+    match mistake {
+        Some(mistake) => {
+            report
+                .error(found.at, mistake)
+                .hint("for example `http://psp.internal/payments?client={client}&key={key}`");
+            None
+        }
+        None => Some(found.text.to_owned()),
+    }
+}
+
+/// What stands between the scheme and the path.
+fn authority(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.split(['/', '?', '#']).next().unwrap_or_default()
+}
+
+fn headers(section: &Section<'_>, report: &mut Report<'_>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    let Some((node, at)) = section.node("headers") else {
+        return headers;
+    };
+    let Value::Map(entries) = &node.value else {
+        report
+            .error(at, "`headers` must be a mapping of names to values")
+            .hint("for example `{ Authorization: \"Bearer ${PSP_TOKEN}\" }`");
+        return headers;
+    };
+    for entry in entries {
+        let name = Found {
+            text: &entry.key,
+            written: &entry.key,
+            at: entry.key_at,
+        };
+        let name: Option<HeaderName> = header_name(name, report);
+        let what = format!("the header {}", quoted(&entry.key));
+        let Some(found) = scalar::of(&entry.node, entry.key_at, &what, report) else {
+            continue;
+        };
+        match (name, HeaderValue::from_str(found.text)) {
+            (Some(name), Ok(mut value)) => {
+                value.set_sensitive(true);
+                headers.append(name, value);
+            }
+            (_, Err(_)) => {
+                report.error(
+                    found.at,
+                    format!("{what} has a value that no header can hold"),
+                );
+            }
+            (None, Ok(_)) => {}
+        }
+    }
+    headers
+}
+
+fn webhook(parent: &Section<'_>, report: &mut Report<'_>) -> Option<WebhookConfig> {
+    let (node, at) = parent.node("webhook")?;
+    let section = Section::open(&WEBHOOK, node, at, report);
+    require(&section, &["secret_env", "key", "outcomes"], at, report);
+    let schemes = [("standard", Scheme::Standard), ("stripe", Scheme::Stripe)];
+    let scheme = section.word("scheme", &schemes, report);
+    let outcomes = outcomes(&section, Answers::HaveNot, report);
+    let said_at = section.says("at");
+    if !said_at && outcomes.iter().any(|rule| rule.then == Then::NotExecuted) {
+        report
+            .error(at, "a webhook with `not_executed` demands `at`")
+            .hint("a late word about an earlier attempt would release the current one");
+    }
+    let tolerance = section.duration("tolerance", SOME, report);
+    let mut read = |field: &str| {
+        let found = section.scalar(field, report)?;
+        pointer(found, report)
+    };
+    let (key, client, when) = (read("key"), read("client"), read("at"));
+    Some(WebhookConfig {
+        scheme: scheme.unwrap_or(Scheme::Standard),
+        secret_env: env_name(&section, "secret_env", report)?,
+        key: key?,
+        client,
+        at: when,
+        outcomes,
+        tolerance: tolerance.unwrap_or(DEFAULT_TOLERANCE).min(MAX_DURATION),
+    })
+}
+
+/// Whether what the rules read has a status.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answers {
+    Have,
+    HaveNot,
+}
+
+fn outcomes(parent: &Section<'_>, answers: Answers, report: &mut Report<'_>) -> Vec<Rule> {
+    let Some((node, at)) = parent.node("outcomes") else {
+        return Vec::new();
+    };
+    let Value::List(items) = &node.value else {
+        report
+            .error(at, "`outcomes` must be a list")
+            .hint("for example `[{ when: { status: [404] }, not_executed: true }]`");
+        return Vec::new();
+    };
+    if items.is_empty() {
+        report.error(at, "`outcomes` is empty, so that nothing is ever decided");
+    }
+    items
+        .iter()
+        .filter_map(|item| outcome(item, answers, report))
+        .collect()
+}
+
+fn outcome(node: &Node, answers: Answers, report: &mut Report<'_>) -> Option<Rule> {
+    let section = Section::open(&OUTCOME, node, node.at, report);
+    require(&section, &["when"], node.at, report);
+    let when = when(&section, answers, report)?;
+    let not_executed = section.word("not_executed", &[("true", ())], report);
+    let then = match (section.says("complete"), section.says("not_executed")) {
+        (true, false) => complete(&section, report)?,
+        (false, true) => not_executed.map(|()| Then::NotExecuted)?,
+        _ => {
+            report
+                .error(
+                    node.at,
+                    "an outcome says either `complete` or `not_executed`",
+                )
+                .hint("what is neither is left out: no match is inconclusive");
+            return None;
+        }
+    };
+    Some(Rule { when, then })
+}
+
+fn when(parent: &Section<'_>, answers: Answers, report: &mut Report<'_>) -> Option<When> {
+    let (node, at) = parent.node("when")?;
+    let section = Section::open(&WHEN, node, at, report);
+    if answers == Answers::HaveNot
+        && let Some(at) = section.place("status")
+    {
+        report.error(at, "an event has no status");
+    }
+    if section.says("in") && !section.says("pointer") {
+        report
+            .error(at, "`in` without `pointer`: there is no value to compare")
+            .hint("for example `{ pointer: /status, in: [succeeded] }`");
+    }
+    if !section.says_anything() {
+        report
+            .error(at, "`when` is empty, and would match every answer")
+            .hint("say which answers are meant, for example `{ status: [404] }`");
+    }
+    Some(When {
+        status: section.list("status", report, status).unwrap_or_default(),
+        pointer: section
+            .scalar("pointer", report)
+            .and_then(|found| pointer(found, report)),
+        one_of: section
+            .list("in", report, |found, _| Some(found.text.to_owned()))
+            .unwrap_or_default(),
+    })
+}
+
+fn complete(parent: &Section<'_>, report: &mut Report<'_>) -> Option<Then> {
+    let (node, at) = parent.node("complete")?;
+    let section = Section::open(&COMPLETE, node, at, report);
+    require(&section, &["status"], at, report);
+    let body = section
+        .scalar("body", report)
+        .and_then(|found| pointer(found, report));
+    let status = section.number("status", 200..=599, report)?;
+    let status = u16::try_from(status).ok()?;
+    Some(Then::Complete {
+        status: StatusCode::from_u16(status).ok()?,
+        body,
+    })
+}
+
+fn status(found: Found<'_>, report: &mut Report<'_>) -> Option<StatusCode> {
+    let code: Option<u16> = found.text.parse().ok();
+    let status = code
+        .filter(|code| (100..=599).contains(code))
+        .and_then(|code| StatusCode::from_u16(code).ok());
+    if status.is_none() {
+        let message = format!("{} is not a status", quoted(found.written));
+        report.error(found.at, message);
+    }
+    status
+}
+
+fn require(section: &Section<'_>, fields: &[&str], at: Span, report: &mut Report<'_>) {
+    for field in fields {
+        if !section.says(field) {
+            report.error(at, format!("{} without `{field}`", section.name()));
+        }
+    }
+}
+
+/// What holds between a route's scope and the way its provider is asked.
+pub(super) fn rules(stated: &StatedReconcile, per_client: bool, report: &mut Report<'_>) {
+    let config = &stated.config;
+    let names_client = |query: &QueryConfig| query.url.contains("{client}");
+    if !per_client {
+        if config.query.as_ref().is_some_and(names_client) {
+            report
+                .error(
+                    stated.query_at,
+                    "`{client}` in a query, and all clients share one scope",
+                )
+                .hint("leave it out, or configure `auth` and `key_scope: per_client`");
+        }
+        return;
+    }
+    if config.provider_keys_unique {
+        return;
+    }
+    const HINT: &str = "another client's key may be meant; or say `provider_keys_unique: true` if none can be equal";
+    if config
+        .query
+        .as_ref()
+        .is_some_and(|query| !names_client(query))
+    {
+        report
+            .error(
+                stated.query_at,
+                "a query without `{client}`, and each client has keys of its own",
+            )
+            .hint(HINT);
+    }
+    if config
+        .webhook
+        .as_ref()
+        .is_some_and(|webhook| webhook.client.is_none())
+    {
+        report
+            .error(
+                stated.webhook_at,
+                "a webhook without `client`, and each client has keys of its own",
+            )
+            .hint(HINT);
+    }
+}

@@ -1,0 +1,106 @@
+//! The question to a provider: one GET, to the configured host and nowhere else.
+//!
+//! Deliberately absent: redirects, retries and pools. An answer that is not one is inconclusive, and
+//! the reconciler asks again by its own schedule.
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, header};
+use onlyonce::reconcile::{Answer, Judged, Rule, judge};
+use onlyonce_core::Record;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::{
+    config::QueryConfig,
+    verify::{Client, Endpoint, Outgoing, trusting},
+};
+
+/// The largest answer of a provider, in bytes.
+const MAX_ANSWER: usize = 1 << 20;
+/// Everything but what RFC 3986 leaves unreserved.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// A route's question.
+pub(super) struct Query {
+    url: String,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    outcomes: Vec<Rule>,
+    client: Client,
+    /// Everything that makes the question what it is.
+    question: String,
+}
+
+impl Query {
+    pub(super) fn new(config: &QueryConfig, outcomes: &[Rule]) -> anyhow::Result<Self> {
+        let mut question = config.url.clone();
+        let mut headers = Vec::new();
+        for (name, value) in &config.headers {
+            // Another credential may see another account. What is stored is a keyed hash of this.
+            let shown = String::from_utf8_lossy(value.as_bytes());
+            // A string takes everything that is written to it.
+            let _ = write!(question, "\n{name}: {shown}");
+            headers.push((name.clone(), value.clone()));
+        }
+        let _ = write!(question, "\n{outcomes:?}");
+        if !config.headers.contains_key(header::ACCEPT) {
+            headers.push((header::ACCEPT, HeaderValue::from_static("application/json")));
+        }
+        Ok(Self {
+            url: config.url.clone(),
+            headers,
+            outcomes: outcomes.to_vec(),
+            client: Client::new(config.timeout, trusting(None)?).reading_at_most(MAX_ANSWER),
+            question,
+        })
+    }
+
+    pub(super) async fn ask(&self, record: &Record) -> Answer {
+        let judged = match self.endpoint(record) {
+            Some(endpoint) => self.hear(endpoint).await,
+            None => Judged::Inconclusive("the key belongs to no client to ask for".to_owned()),
+        };
+        Answer {
+            judged,
+            question: Some(self.question.clone()),
+        }
+    }
+
+    async fn hear(&self, endpoint: Endpoint) -> Judged {
+        let outgoing = Outgoing {
+            method: Method::GET,
+            endpoint,
+            headers: self.headers.clone(),
+            key_header: HeaderName::from_static("idempotency-key"),
+            keys: Vec::new(),
+            body: Bytes::new(),
+        };
+        match self.client.send("query", outgoing).await.answer {
+            Ok(answer) => {
+                let kind = answer.headers.get(header::CONTENT_TYPE);
+                judge(&self.outcomes, Some(answer.status), kind, &answer.body)
+            }
+            Err(why) => Judged::Inconclusive(format!("the provider did not answer: {why}")),
+        }
+    }
+
+    /// The URL for `record`; `None` where it wants a client and there is none.
+    fn endpoint(&self, record: &Record) -> Option<Endpoint> {
+        let encoded = |text: &str| utf8_percent_encode(text, RESERVED).to_string();
+        let client = match self.url.contains("{client}") {
+            true => encoded(record.scope.client_id()?),
+            false => String::new(),
+        };
+        // What was filled in holds no brace, so no placeholder can come of it.
+        let url = self
+            .url
+            .replace("{client}", &client)
+            .replace("{route}", &encoded(&record.route))
+            .replace("{key}", &encoded(record.key.as_str()));
+        Endpoint::parse(&url).ok()
+    }
+}

@@ -1,0 +1,150 @@
+//! What a provider tells of its own accord: which key it is about, what it says, and when it happened.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use aws_lc_rs::hmac;
+use bytes::Bytes;
+use http::HeaderMap;
+use onlyonce::reconcile::{Judged, Told, judge, text_at};
+use onlyonce_core::{Timestamp, fingerprint::Pointer};
+
+use super::signature::{self, BadSignature};
+use crate::{clock, config::Scheme, config::WebhookConfig};
+
+/// The longest key or client id that is looked for, in bytes.
+const MAX_NAME: usize = 1_024;
+/// Numbers from here on are milliseconds: as seconds they would be in the year 5138.
+const FIRST_MILLIS: f64 = 1e11;
+
+/// A route's webhook.
+pub(crate) struct Webhook {
+    route: String,
+    config: WebhookConfig,
+    keys: Vec<hmac::Key>,
+}
+
+/// A signed event.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Heard {
+    /// It says what became of a key.
+    About {
+        /// The key.
+        key: String,
+        /// Whose it is, where the event says so.
+        client: Option<String>,
+        /// What it says.
+        told: Told,
+    },
+    /// It is about something else.
+    NothingForUs,
+}
+
+impl Webhook {
+    pub(super) fn new(route: &str, config: &WebhookConfig) -> anyhow::Result<Self> {
+        let name = &config.secret_env;
+        let keys = signature::keys(config.scheme, &std::env::var(name).unwrap_or_default());
+        if keys.is_empty() {
+            bail!(
+                "route {route}: the variable {name} holds no webhook secret; nothing was started"
+            );
+        }
+        Ok(Self {
+            route: route.to_owned(),
+            config: config.clone(),
+            keys,
+        })
+    }
+
+    /// What a request of the provider says, if it is one.
+    pub(crate) fn hear(&self, headers: &HeaderMap, body: &Bytes) -> Result<Heard, BadSignature> {
+        let config = &self.config;
+        let now = (clock::store_now(), config.tolerance);
+        let signed = signature::check(config.scheme, &self.keys, headers, body, now)?;
+        let Ok(text) = std::str::from_utf8(body) else {
+            return Ok(Heard::NothingForUs);
+        };
+        let short =
+            |pointer: &Pointer| text_at(text, pointer).filter(|text| text.len() <= MAX_NAME);
+        let event = match config.scheme {
+            Scheme::Standard => signed.id,
+            Scheme::Stripe => Pointer::parse("/id").ok().as_ref().and_then(short),
+        };
+        let Some(key) = short(&config.key) else {
+            return Ok(Heard::NothingForUs);
+        };
+        let Judged::Says(evidence) = judge(&config.outcomes, None, None, body) else {
+            return Ok(Heard::NothingForUs);
+        };
+        let at = match &config.at {
+            // Its second is not over when it is signed.
+            None => Some(signed.at.plus(Duration::from_millis(999))),
+            Some(pointer) => short(pointer).and_then(|text| moment(&text)),
+        };
+        let Some(at) = at else {
+            let route = &self.route;
+            tracing::warn!(
+                route,
+                "a webhook does not say when it happened: it is left alone"
+            );
+            return Ok(Heard::NothingForUs);
+        };
+        Ok(Heard::About {
+            key,
+            client: config.client.as_ref().and_then(short),
+            told: Told {
+                // Without an id of its own an event is what it says.
+                event: event.unwrap_or_else(|| text.to_owned()),
+                route: self.route.clone(),
+                evidence,
+                at,
+            },
+        })
+    }
+
+    /// Whether an event must say whose key it is about.
+    pub(crate) fn names_client(&self) -> bool {
+        self.config.client.is_some()
+    }
+}
+
+/// A time in Unix seconds, whole or not, in Unix milliseconds or in RFC 3339. Whole seconds stand for
+/// their end, since what happened in them may have happened then.
+fn moment(text: &str) -> Option<Timestamp> {
+    if let Ok(number) = text.parse::<f64>() {
+        let whole = !text.contains(['.', 'e', 'E']);
+        let millis = match number {
+            number if !(0.0..1e15).contains(&number) => return None,
+            number if number >= FIRST_MILLIS => number,
+            number if whole => number * 1_000.0 + 999.0,
+            number => number * 1_000.0,
+        };
+        return Some(Timestamp(millis as i64));
+    }
+    let time = humantime::parse_rfc3339(text).ok()?;
+    let since = time.duration_since(std::time::UNIX_EPOCH).ok()?;
+    let millis = i64::try_from(since.as_millis()).ok()?;
+    let whole = !text.contains('.');
+    Some(Timestamp(if whole { millis + 999 } else { millis }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_in_every_form() {
+        for (text, expected) in [
+            ("1700000000", Some(1_700_000_000_999)),
+            ("1700000000.5", Some(1_700_000_000_500)),
+            ("1700000000123", Some(1_700_000_000_123)),
+            ("2023-11-14T22:13:20Z", Some(1_700_000_000_999)),
+            ("2023-11-14T22:13:20.250Z", Some(1_700_000_000_250)),
+            ("-5", None),
+            ("yesterday", None),
+            ("NaN", None),
+        ] {
+            assert_eq!(moment(text), expected.map(Timestamp), "{text}");
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! `onlyonce reconcile`: holds a provider's ledger against our records, and proves that a route's query
+//! can find a key.
+
+mod compare;
+mod csv;
+mod ours;
+mod rules;
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Cursor},
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use http::{HeaderName, Method, header};
+use serde_json::{Value, json};
+
+use crate::{
+    clock,
+    config::{self, Overrides, shown, units},
+    keys::{DEFAULT_ADMIN, Way},
+    verify::{Client, Endpoint, Outgoing, trusting},
+};
+use compare::{Columns, Comparison, Difference};
+use rules::LedgerRules;
+
+/// The exit code for an answer that is no.
+const NO: u8 = 1;
+/// The exit code for a question that makes no sense.
+const USAGE: u8 = 2;
+/// How long a provider may take to send its ledger.
+const LEDGER_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// What `reconcile` takes.
+#[derive(Args)]
+pub(crate) struct ReconcileArgs {
+    /// Ask the provider about this key, best a completed one: once it is found, negative answers count
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["provider", "since"])]
+    probe: Option<String>,
+    /// The client whose key it is
+    #[arg(long, value_name = "ID", requires = "probe")]
+    client: Option<String>,
+    /// The route
+    #[arg(long, value_name = "ID", required_unless_present = "probe")]
+    route: Option<String>,
+    /// The provider's ledger: a CSV file or the URL of one, with a header line
+    #[arg(long, value_name = "FILE.csv|URL", required_unless_present = "probe")]
+    provider: Option<String>,
+    /// Only what is at least as new: RFC 3339, a day such as 2026-01-31, or a time back such as 48h
+    #[arg(long, value_name = "T", required_unless_present = "probe")]
+    since: Option<String>,
+    /// Only what is at most as new
+    #[arg(long, value_name = "T", requires = "provider")]
+    until: Option<String>,
+    /// The column with the key
+    #[arg(long, value_name = "NAME", default_value = "key")]
+    key_column: String,
+    /// The column with the client's id, where the ledger has one
+    #[arg(long, value_name = "NAME", default_value = "client")]
+    client_column: String,
+    /// The column with the time, where the ledger has one
+    #[arg(long, value_name = "NAME", default_value = "at")]
+    at_column: String,
+    /// A header for the provider, `NAME: VALUE`; may be repeated
+    #[arg(long = "header", value_name = "NAME: VALUE", requires = "provider")]
+    headers: Vec<String>,
+    /// The configuration whose `outcomes` say what the ledger's words mean; otherwise the gateway is asked
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The admin API of a gateway; its token is taken from ONLYONCE_ADMIN_TOKEN
+    #[arg(long, value_name = "URL", default_value = DEFAULT_ADMIN)]
+    admin: String,
+    /// Open this store instead: sqlite:FILE that no gateway uses, or postgres://…
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// The variable with the keys of a store that is encrypted, as in `store.encryption_key_env`
+    #[arg(long, value_name = "NAME", default_value = "ONLYONCE_ENCRYPTION_KEYS")]
+    encryption_key_env: String,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does what was asked.
+pub(crate) async fn run(args: ReconcileArgs) -> anyhow::Result<ExitCode> {
+    let key_env = &args.encryption_key_env;
+    let way = match Way::open(&args.admin, args.store.as_deref(), key_env, false).await? {
+        Ok(way) => way,
+        Err(why) => return Ok(usage(&why)),
+    };
+    match &args.probe {
+        Some(key) => probe(&way, key, &args).await,
+        None => compare(&way, &args).await,
+    }
+}
+
+fn usage(why: &str) -> ExitCode {
+    eprintln!("error: {why}");
+    ExitCode::from(USAGE)
+}
+
+async fn probe(way: &Way, key: &str, args: &ReconcileArgs) -> anyhow::Result<ExitCode> {
+    let id = match way
+        .id_among(Some(key), args.client.as_deref(), args.route.as_deref())
+        .await?
+    {
+        Ok(id) => id,
+        Err(refusal) => {
+            eprintln!("error: {}", refusal.why());
+            return Ok(ExitCode::from(NO));
+        }
+    };
+    let path = format!("/idempotency/keys/{id}/probe");
+    let (status, answer) = way.call(Method::POST, &path, Some(json!({}))).await?;
+    if args.json {
+        println!("{answer:#}");
+    }
+    let text = |name: &str| answer[name].as_str().unwrap_or("?").to_owned();
+    if !status.is_success() {
+        bail!("{} {}", status.as_u16(), text("detail"));
+    }
+    let found = answer["found"] == true;
+    if !args.json {
+        let route = text("route");
+        match found {
+            true => println!(
+                "route {route}: {}; negative answers of this query count from now on",
+                text("detail")
+            ),
+            false => println!("route {route}: {}: {}", text("outcome"), text("detail")),
+        }
+    }
+    Ok(match found {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(NO),
+    })
+}
+
+async fn compare(way: &Way, args: &ReconcileArgs) -> anyhow::Result<ExitCode> {
+    let (Some(route), Some(provider), Some(since)) = (&args.route, &args.provider, &args.since)
+    else {
+        return Ok(usage("--route, --provider and --since are needed"));
+    };
+    let (Some(since), Ok(until)) = (moment(since), args.until.as_deref().map(until).transpose())
+    else {
+        return Ok(usage(
+            "--since and --until are RFC 3339, a day, or a time back such as 48h",
+        ));
+    };
+    let rules = rules_of(way, route, args).await?;
+    let ledger = ledger(provider, &args.headers).await?;
+    let columns = Columns {
+        key: args.key_column.clone(),
+        client: args.client_column.clone(),
+        at: args.at_column.clone(),
+    };
+    let mut comparison = Comparison::read(ledger, &columns, &rules, (since, until))?;
+    ours::walk(way, route, since, &mut comparison).await?;
+    let differences = comparison.finish(way, route).await?;
+    report(route, &differences, &comparison, args.json);
+    Ok(match differences.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(NO),
+    })
+}
+
+fn report(route: &str, differences: &[Difference], comparison: &Comparison, json: bool) {
+    let (theirs, ours) = comparison.counts();
+    if json {
+        let lines: Vec<Value> = differences.iter().map(Difference::json).collect();
+        let answer = json!({
+            "route": route, "provider_rows": theirs, "records": ours, "differences": lines,
+        });
+        println!("{answer:#}");
+        return;
+    }
+    for difference in differences {
+        println!("{difference}");
+    }
+    println!(
+        "{theirs} rows of the provider, {ours} records of route {route}: {}",
+        match differences.len() {
+            0 => "no difference".to_owned(),
+            1 => "1 difference".to_owned(),
+            count => format!("{count} differences"),
+        }
+    );
+}
+
+/// The rules that say what the ledger's words mean: those of the route's query.
+async fn rules_of(way: &Way, route: &str, args: &ReconcileArgs) -> anyhow::Result<LedgerRules> {
+    let config = match &args.config {
+        Some(file) => match config::load(file, &Overrides::default()) {
+            Ok(config) => shown::shown(&config),
+            Err(diagnostics) => bail!("{diagnostics}"),
+        },
+        None if args.store.is_some() => return Ok(LedgerRules::by_words()),
+        None => {
+            let (status, config) = way.call(Method::GET, "/config", None).await?;
+            if !status.is_success() {
+                let why = config["detail"].as_str().unwrap_or("no reason was given");
+                bail!("{} {why}", status.as_u16());
+            }
+            config
+        }
+    };
+    let routes = config["routes"].as_array().cloned().unwrap_or_default();
+    let found = routes.iter().find(|one| one["id"] == route);
+    let found = found.with_context(|| format!("there is no route {route}"))?;
+    Ok(LedgerRules::of(
+        &found["idempotency"]["reconcile"]["outcomes"],
+    ))
+}
+
+async fn ledger(provider: &str, headers: &[String]) -> anyhow::Result<Box<dyn BufRead>> {
+    if !provider.starts_with("http://") && !provider.starts_with("https://") {
+        let file = File::open(provider).with_context(|| format!("{provider} cannot be read"))?;
+        return Ok(Box::new(BufReader::new(file)));
+    }
+    let endpoint = Endpoint::parse(provider).context("--provider")?;
+    let mut lines = vec![(header::ACCEPT, header::HeaderValue::from_static("text/csv"))];
+    for line in headers {
+        let (name, value) = line
+            .split_once(':')
+            .ok_or_else(|| anyhow!("--header is `NAME: VALUE`"))?;
+        let mut value = header::HeaderValue::from_str(value.trim()).context("--header")?;
+        value.set_sensitive(true);
+        lines.push((
+            HeaderName::try_from(name.trim()).context("--header")?,
+            value,
+        ));
+    }
+    let shown = endpoint.shown();
+    let outgoing = Outgoing {
+        method: Method::GET,
+        endpoint,
+        headers: lines,
+        key_header: HeaderName::from_static("idempotency-key"),
+        keys: Vec::new(),
+        body: bytes::Bytes::new(),
+    };
+    let client = Client::new(LEDGER_TIMEOUT, trusting(None)?);
+    let answer = client.send("ledger", outgoing).await.answer;
+    let answer = answer.map_err(|why| anyhow!("{shown}: {why}"))?;
+    if !answer.status.is_success() {
+        bail!("{shown} answered {}", answer.status.as_u16());
+    }
+    Ok(Box::new(Cursor::new(answer.body)))
+}
+
+fn until(text: &str) -> Result<SystemTime, ()> {
+    moment(text).ok_or(())
+}
+
+/// A moment as people write it.
+fn moment(text: &str) -> Option<SystemTime> {
+    if let Ok(at) = humantime::parse_rfc3339_weak(text) {
+        return Some(at);
+    }
+    if let Ok(at) = humantime::parse_rfc3339_weak(&format!("{text}T00:00:00Z")) {
+        return Some(at);
+    }
+    clock::now().checked_sub(units::duration(text).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_as_people_write_them() {
+        let day = moment("2026-01-31").unwrap();
+        assert_eq!(moment("2026-01-31T00:00:00Z"), Some(day));
+        assert!(moment("48h").unwrap() < clock::now());
+        assert_eq!(moment("soon"), None);
+    }
+}

@@ -1,0 +1,119 @@
+//! Comma-separated values by RFC 4180, a record at a time.
+
+use std::io::{self, BufRead};
+
+/// The largest record, in bytes.
+const MAX_RECORD: u64 = 1 << 20;
+
+/// Reads records.
+pub(super) struct Reader<R> {
+    from: R,
+    /// The number of the last line that was read.
+    pub(super) line: u64,
+}
+
+impl<R: BufRead> Reader<R> {
+    pub(super) fn new(from: R) -> Self {
+        Self { from, line: 0 }
+    }
+
+    /// The fields of the next record; `None` at the end. Empty lines are passed over.
+    pub(super) fn next(&mut self) -> io::Result<Option<Vec<String>>> {
+        let mut text = String::new();
+        loop {
+            let before = text.len();
+            let left = MAX_RECORD.saturating_sub(before as u64);
+            let read = io::Read::take(&mut self.from, left).read_line(&mut text)?;
+            if read == 0 {
+                if left == 0 || before > 0 {
+                    return Err(self.bad("a quoted field does not end"));
+                }
+                return Ok(None);
+            }
+            self.line += 1;
+            // A quote that is open goes on in the next line; doubled ones cancel out.
+            if text.matches('"').count() % 2 == 1 {
+                continue;
+            }
+            if text.trim_end_matches(['\r', '\n']).is_empty() {
+                text.clear();
+                continue;
+            }
+            return self.fields(text.trim_end_matches(['\r', '\n'])).map(Some);
+        }
+    }
+
+    fn fields(&self, record: &str) -> io::Result<Vec<String>> {
+        let mut fields = Vec::new();
+        let mut rest = record;
+        loop {
+            let (field, after) = match rest.strip_prefix('"') {
+                Some(quoted) => self.quoted(quoted)?,
+                None => match rest.find(',') {
+                    Some(at) => (rest[..at].to_owned(), &rest[at..]),
+                    None => (rest.to_owned(), ""),
+                },
+            };
+            fields.push(field);
+            match after.strip_prefix(',') {
+                Some(next) => rest = next,
+                None if after.is_empty() => return Ok(fields),
+                None => return Err(self.bad("something follows a closing quote")),
+            }
+        }
+    }
+
+    fn quoted<'t>(&self, text: &'t str) -> io::Result<(String, &'t str)> {
+        let mut field = String::new();
+        let mut rest = text;
+        loop {
+            let Some(at) = rest.find('"') else {
+                return Err(self.bad("a quoted field does not end"));
+            };
+            field.push_str(&rest[..at]);
+            rest = &rest[at + 1..];
+            match rest.strip_prefix('"') {
+                Some(after) => {
+                    field.push('"');
+                    rest = after;
+                }
+                None => return Ok((field, rest)),
+            }
+        }
+    }
+
+    fn bad(&self, why: &str) -> io::Error {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("line {}: {why}", self.line),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &str) -> io::Result<Vec<Vec<String>>> {
+        let mut reader = Reader::new(text.as_bytes());
+        let mut records = Vec::new();
+        while let Some(record) = reader.next()? {
+            records.push(record);
+        }
+        Ok(records)
+    }
+
+    #[test]
+    fn records() {
+        let found = all("key,status\r\na,\"x, \"\"y\"\"\"\n\n\"two\nlines\",\n").unwrap();
+        let expected = [
+            &["key", "status"][..],
+            &["a", "x, \"y\""],
+            &["two\nlines", ""],
+        ];
+        assert_eq!(found, expected);
+        for wrong in ["\"a", "a\n\"b\"c\n", "\"a\nb"] {
+            assert!(all(wrong).is_err(), "{wrong}");
+        }
+    }
+}

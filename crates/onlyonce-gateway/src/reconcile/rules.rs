@@ -1,0 +1,147 @@
+//! What the words of a ledger mean: the rules of the route's query, read off the configuration in
+//! effect, with columns in the place of pointers.
+
+use serde_json::Value;
+
+/// What a row says became of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Says {
+    /// It took effect, with an answer of this hundred of statuses.
+    Complete(u16),
+    /// It left nothing behind.
+    NotExecuted,
+    /// Nothing that a rule knows.
+    Nothing,
+}
+
+/// The rules, in order.
+pub(super) struct LedgerRules(Vec<LedgerRule>);
+
+struct LedgerRule {
+    /// The names that the column may have, and the words in it; `None` is any row.
+    column: Option<(Vec<String>, Vec<String>)>,
+    says: Says,
+}
+
+impl LedgerRules {
+    /// Those of `outcomes`, as `GET /config` shows them. A rule for answers that are no success is
+    /// about keys that the provider does not know, so no row is meant by it.
+    pub(super) fn of(outcomes: &Value) -> Self {
+        let outcomes = outcomes.as_array().map_or(&[][..], Vec::as_slice);
+        if outcomes.is_empty() {
+            return Self::by_words();
+        }
+        let texts = |value: &Value| -> Vec<String> {
+            let items = value.as_array().into_iter().flatten();
+            items.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let is_success = |when: &Value| {
+            let statuses = when["status"].as_array().map_or(&[][..], Vec::as_slice);
+            statuses.is_empty()
+                || statuses
+                    .iter()
+                    .any(|status| status.as_u64().is_some_and(|code| code / 100 == 2))
+        };
+        let rule = |outcome: &Value| {
+            let when = &outcome["when"];
+            let column = when["pointer"].as_str().map(|pointer| {
+                let tokens: Vec<&str> = pointer.trim_start_matches('/').split('/').collect();
+                let names = [tokens.join("."), tokens.join("/")];
+                let last = tokens.last().map(|last| (*last).to_owned());
+                (names.into_iter().chain(last).collect(), texts(&when["in"]))
+            });
+            let status = outcome["complete"]["status"].as_u64();
+            let says = match status.and_then(|status| u16::try_from(status / 100).ok()) {
+                Some(hundred) => Says::Complete(hundred),
+                None => Says::NotExecuted,
+            };
+            is_success(when).then_some(LedgerRule { column, says })
+        };
+        Self(outcomes.iter().filter_map(rule).collect())
+    }
+
+    /// Where no rules are configured: the words that most providers use in a column `status`.
+    pub(super) fn by_words() -> Self {
+        let rule = |words: &[&str], says| LedgerRule {
+            column: Some((
+                vec!["status".to_owned()],
+                words.iter().map(|word| (*word).to_owned()).collect(),
+            )),
+            says,
+        };
+        Self(vec![
+            rule(
+                &[
+                    "succeeded",
+                    "completed",
+                    "paid",
+                    "captured",
+                    "settled",
+                    "200",
+                    "201",
+                ],
+                Says::Complete(2),
+            ),
+            rule(
+                &["declined", "failed", "rejected", "402"],
+                Says::Complete(4),
+            ),
+        ])
+    }
+
+    /// What a row with these cells says.
+    pub(super) fn judge(&self, header: &[String], cells: &[String]) -> Says {
+        let holds = |rule: &&LedgerRule| match &rule.column {
+            None => true,
+            Some((names, words)) => {
+                let place = names
+                    .iter()
+                    .find_map(|name| header.iter().position(|column| column == name));
+                place
+                    .and_then(|place| cells.get(place))
+                    .is_some_and(|cell| match words.is_empty() {
+                        true => !cell.is_empty(),
+                        false => words.contains(cell),
+                    })
+            }
+        };
+        self.0
+            .iter()
+            .find(holds)
+            .map_or(Says::Nothing, |rule| rule.says)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn rows_are_judged_by_the_rules_of_the_query() {
+        let rules = LedgerRules::of(&json!([
+            { "when": { "status": [200], "pointer": "/data/status", "in": ["ok"] },
+              "complete": { "status": 201, "body": "" } },
+            { "when": { "status": [200], "pointer": "/data/status", "in": ["no"] },
+              "complete": { "status": 402, "body": "" } },
+            { "when": { "status": [404] }, "not_executed": true },
+        ]));
+        let header = ["key".to_owned(), "data.status".to_owned()];
+        for (word, expected) in [
+            ("ok", Says::Complete(2)),
+            ("no", Says::Complete(4)),
+            ("processing", Says::Nothing),
+        ] {
+            let cells = ["k".to_owned(), word.to_owned()];
+            assert_eq!(rules.judge(&header, &cells), expected, "{word}");
+        }
+        let header = ["key".to_owned(), "status".to_owned()];
+        let cells = ["k".to_owned(), "ok".to_owned()];
+        assert_eq!(
+            rules.judge(&header, &cells),
+            Says::Complete(2),
+            "its last part"
+        );
+    }
+}

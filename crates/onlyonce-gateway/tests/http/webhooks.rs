@@ -1,0 +1,308 @@
+//! What a provider tells of its own accord: believed by its signature, once, and about the attempt that
+//! it is about.
+
+use aws_lc_rs::hmac;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Gateway, Request, Response, Script, Setup, Upstream, eventually, process::Exit, script::Step,
+};
+
+const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
+
+fn setup(scheme: &str) -> Setup {
+    let secret = match scheme {
+        "stripe" => "whsec_stripe".to_owned(),
+        _ => format!("whsec_{}", STANDARD.encode(SECRET)),
+    };
+    Setup::with("lease: 1s, timeout: 20s")
+        .workers("sweep_every: 200ms, reap_every: 60s, reconcile_every: 100ms")
+        .env("PSP_WEBHOOK_SECRET", &secret)
+        .clients(&["acme", "other"])
+        .route(&format!(
+            "idempotency: {{ reconcile: {{ after: 1h, webhook: {{ scheme: {scheme}, secret_env: \
+             PSP_WEBHOOK_SECRET, key: /data/key, client: /data/client, at: /timestamp, outcomes: [ \
+             {{ when: {{ pointer: /type, in: [payment.succeeded] }}, complete: {{ status: 201, body: \
+             /data }} }}, {{ when: {{ pointer: /type, in: [payment.rejected] }}, not_executed: true }} \
+             ] }} }} }}"
+        ))
+}
+
+fn now() -> i64 {
+    onlyonce_store::clock::StoreClock::system().now().0 / 1_000
+}
+
+fn event(kind: &str, key: &str, at: i64) -> String {
+    json!({ "id": format!("evt-{kind}-{key}"), "type": kind, "timestamp": at,
+        "data": { "key": key, "client": "acme", "amount": 1000 } })
+    .to_string()
+}
+
+/// A Standard Webhooks request, signed at `at` with `secret`.
+fn signed(id: &str, body: &str, at: i64, secret: &[u8]) -> Request {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
+    let tag = hmac::sign(&key, format!("{id}.{at}.{body}").as_bytes());
+    Request::post("/.onlyonce/reconcile/r")
+        .header("webhook-id", id)
+        .header("webhook-timestamp", at.to_string())
+        .header("webhook-signature", format!("v1,{}", STANDARD.encode(tag)))
+        .json(body)
+}
+
+fn pay(key: &str) -> Request {
+    Request::pay(key).of_client("acme")
+}
+
+async fn tell(gateway: &Gateway, id: &str, body: &str) -> Response {
+    gateway.send(&signed(id, body, now(), SECRET)).await
+}
+
+/// A key whose answer was lost.
+async fn lost(gateway: &Gateway, upstream: &Upstream, key: &str) {
+    upstream.next(Script::hang_up());
+    gateway.send(&pay(key)).await.expect(502);
+}
+
+async fn rows(gateway: &Gateway, key: &str, event: &str) -> usize {
+    let record = gateway.full_record(key).await;
+    let history: &Vec<Value> = record["history"].as_array().unwrap();
+    history.iter().filter(|line| line["event"] == event).count()
+}
+
+/// Goal: only the provider's own words count, and each of them once.
+///
+/// Method: forged by another secret, stale, altered by one space, then 100 times at once; another
+/// client's key and a key that does not exist.
+/// Evidence: 401, 401, 401 and no change; then one change among a hundred answers, which are all the
+/// same, and the same as those about keys that are not there.
+#[tokio::test]
+async fn forged_stale_altered_and_replayed() {
+    let upstream = Upstream::start();
+    let gateway = setup("standard").start(&upstream).await;
+    lost(&gateway, &upstream, "k").await;
+    let body = event("payment.succeeded", "k", now());
+    let forged = signed("e1", &body, now(), b"another secret of no account");
+    gateway.send(&forged).await.refused(401, "unauthenticated");
+    let stale = signed("e1", &body, now() - 301, SECRET);
+    gateway.send(&stale).await.refused(401, "unauthenticated");
+    let altered = signed("e1", &body, now(), SECRET).json(&body.replacen(':', ": ", 1));
+    gateway.send(&altered).await.refused(401, "unauthenticated");
+    gateway
+        .send(&Request::post("/.onlyonce/reconcile/r").json(&body))
+        .await
+        .refused(401, "unauthenticated");
+    assert_eq!(gateway.state("k").await, "unknown");
+
+    let good = signed("e1", &body, now(), SECRET);
+    let running = gateway.send_many(100, &good);
+    for answer in running {
+        assert_eq!(
+            answer.await.unwrap().expect(200).text(),
+            r#"{"received":true}"#
+        );
+    }
+    assert_eq!(gateway.state("k").await, "completed");
+    assert_eq!(rows(&gateway, "k", "webhook_taken").await, 1);
+    assert_eq!(rows(&gateway, "k", "reconciled").await, 1);
+    let replay = gateway.send(&pay("k")).await.expect(201);
+    assert_eq!(
+        replay.text(),
+        r#"{"key":"k","client":"acme","amount":1000}"#
+    );
+    assert_eq!(upstream.executions_of("k"), 1);
+
+    let absent = event("payment.succeeded", "nobody", now());
+    let absent = tell(&gateway, "e2", &absent).await.expect(200);
+    let known = gateway.send(&good).await.expect(200);
+    assert_eq!(absent.body, known.body);
+    gateway
+        .send(&Request::post("/.onlyonce/reconcile/nowhere").json("{}"))
+        .await
+        .refused(404, "no_route");
+}
+
+/// Goal: the scheme of Stripe, byte for byte.
+///
+/// Method: a `Stripe-Signature` over the body; then the same event again.
+/// Evidence: one change.
+#[tokio::test]
+async fn stripes_signature() {
+    let upstream = Upstream::start();
+    let gateway = setup("stripe").start(&upstream).await;
+    lost(&gateway, &upstream, "k").await;
+    let body = event("payment.rejected", "k", now());
+    let at = now();
+    let key = hmac::Key::new(hmac::HMAC_SHA256, b"whsec_stripe");
+    let tag = hmac::sign(&key, format!("{at}.{body}").as_bytes());
+    let hex: String = tag
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let request = Request::post("/.onlyonce/reconcile/r")
+        .header("Stripe-Signature", format!("t={at},v1={hex}"))
+        .json(&body);
+    for _ in 0..3 {
+        gateway.send(&request).await.expect(200);
+    }
+    assert_eq!(gateway.state("k").await, "failed_retryable");
+    assert_eq!(rows(&gateway, "k", "webhook_taken").await, 1);
+    gateway.send(&pay("k")).await.expect(201);
+    assert_eq!(upstream.executions_of("k"), 2);
+}
+
+/// Goal: what comes before the response is kept, and used only if nobody sees the response.
+///
+/// Method: the event comes while the upstream holds. Once the upstream answers; once the gateway is
+/// killed.
+/// Evidence: the upstream's own answer in the first case, the provider's in the second.
+#[tokio::test]
+async fn an_event_before_the_response_is_kept() {
+    let upstream = Upstream::start();
+    let mut gateway = setup("standard").start(&upstream).await;
+    upstream.always(Script::created().held());
+    let answer = gateway.send_later(&pay("answered"));
+    upstream.begun(1).await;
+    let body = event("payment.succeeded", "answered", now());
+    tell(&gateway, "e1", &body).await.expect(200);
+    assert_eq!(gateway.state("answered").await, "in_progress");
+    assert_eq!(rows(&gateway, "answered", "evidence_kept").await, 1);
+    upstream.release();
+    assert_eq!(
+        answer.await.unwrap().expect(201).text(),
+        r#"{"execution":1}"#
+    );
+
+    let addr = gateway.data();
+    let lost = pay("lost");
+    let lost = tokio::spawn(async move { crate::harness::client::send(addr, &lost).await });
+    upstream.begun(2).await;
+    let body = event("payment.succeeded", "lost", now());
+    tell(&gateway, "e2", &body).await.expect(200);
+    gateway.kill9().await;
+    assert!(lost.await.unwrap().is_err());
+    gateway.restart().await;
+    gateway.until_state("lost", "completed").await;
+    let replay = gateway.send(&pay("lost")).await.expect(201);
+    assert_eq!(replay.json()["amount"], 1000);
+    assert_eq!(upstream.executions_of("lost"), 1);
+}
+
+/// Goal: a word about an earlier attempt settles nothing, and a provider that contradicts itself
+/// proves nothing: a person is told.
+///
+/// Method: an event from before the current dispatch; two events that contradict each other while the
+/// execution runs and is then lost.
+/// Evidence: two dead letters, no execution.
+#[tokio::test]
+async fn earlier_attempts_and_contradictions_are_dead_letters() {
+    let upstream = Upstream::start();
+    let gateway = setup("standard").start(&upstream).await;
+    lost(&gateway, &upstream, "late").await;
+    let body = event("payment.rejected", "late", now() - 60);
+    tell(&gateway, "e1", &body).await.expect(200);
+    let letter = gateway.until_dead_letter("late").await;
+    assert_eq!(
+        letter["reason"],
+        "the provider's word is about an earlier attempt"
+    );
+    assert_eq!(gateway.state("late").await, "unknown");
+
+    upstream.next(Script::steps(vec![Step::Hold, Step::Close]));
+    let torn = gateway.send_later(&pay("torn"));
+    upstream.begun(2).await;
+    for (id, kind) in [("e2", "payment.rejected"), ("e3", "payment.succeeded")] {
+        tell(&gateway, id, &event(kind, "torn", now()))
+            .await
+            .expect(200);
+    }
+    upstream.release();
+    torn.await.unwrap().expect(502);
+    let letter = gateway.until_dead_letter("torn").await;
+    assert_eq!(letter["reason"], "the provider contradicts itself");
+    tell(&gateway, "e4", &event("payment.succeeded", "torn", now()))
+        .await
+        .expect(200);
+    assert_eq!(gateway.state("torn").await, "unknown");
+    gateway
+        .send(&pay("torn"))
+        .await
+        .refused(409, "idempotency_outcome_unknown");
+    assert_eq!(upstream.executions_of("torn"), 1);
+}
+
+/// Goal: what an operator has decided stands, and they are told if the provider says otherwise.
+///
+/// Method: an operator releases a key; the provider says that it took effect.
+/// Evidence: the state stays; the history and the metric say `release_was_wrong`, once.
+#[tokio::test]
+async fn an_operators_word_stands() {
+    let upstream = Upstream::start();
+    let gateway = setup("standard").start(&upstream).await;
+    lost(&gateway, &upstream, "k").await;
+    let id = gateway.id("k").await;
+    let path = format!("/idempotency/keys/{id}/resolve");
+    let wish = json!({ "outcome": "failed_retryable", "reason": "not in their books" });
+    gateway.admin_post(&path, &wish).await.expect(200);
+    let body = event("payment.succeeded", "k", now());
+    for _ in 0..3 {
+        tell(&gateway, "e1", &body).await.expect(200);
+    }
+    assert_eq!(gateway.state("k").await, "failed_retryable");
+    assert_eq!(rows(&gateway, "k", "release_was_wrong").await, 1);
+    assert_eq!(
+        gateway.metric("onlyonce_release_was_wrong_total").await,
+        Some(1.0)
+    );
+    assert!(gateway.logs().contains("release_was_wrong"));
+}
+
+/// Goal: a gateway that could not tell the provider from anybody does not start.
+///
+/// Method: the variable with the secret is not set.
+/// Evidence: it ends, and names the variable.
+#[tokio::test]
+async fn without_a_secret_nothing_starts() {
+    let folder = std::sync::Arc::new(tempfile::TempDir::new().unwrap());
+    let bare = setup("standard").env("PSP_WEBHOOK_SECRET", "");
+    let Err(Exit { logs, .. }) = bare.start_in(folder, "http://127.0.0.1:1").await else {
+        panic!("it started")
+    };
+    assert!(logs.contains("PSP_WEBHOOK_SECRET"), "{logs}");
+}
+
+/// Goal: a route in which each client has keys of its own says whose key a word is about.
+///
+/// Method: `other` has the same key, unknown as well; the event names `acme`.
+/// Evidence: only acme's key is settled.
+#[tokio::test]
+async fn a_word_about_one_client_is_not_about_another() {
+    let upstream = Upstream::start();
+    let gateway = setup("standard").start(&upstream).await;
+    upstream.always(Script::hang_up());
+    gateway.send(&pay("k")).await.expect(502);
+    gateway
+        .send(&Request::pay("k").of_client("other"))
+        .await
+        .expect(502);
+    tell(&gateway, "e1", &event("payment.succeeded", "k", now()))
+        .await
+        .expect(200);
+    let page = eventually("both records", async || {
+        let page = gateway
+            .admin(Request::get("/idempotency/keys?key=k"))
+            .await
+            .expect(200)
+            .json();
+        (page["keys"].as_array().unwrap().len() == 2).then_some(page)
+    })
+    .await;
+    for record in page["keys"].as_array().unwrap() {
+        let expected = match record["scope"].as_str().unwrap() {
+            "client:acme" => "completed",
+            _ => "unknown",
+        };
+        assert_eq!(record["state"], expected);
+    }
+}

@@ -1,0 +1,284 @@
+//! The contract of a store, kept by one that hides what it holds.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use onlyonce_core::{
+    CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret,
+    record::{Change, Draft, JournalEntry, Revision},
+};
+use tokio::sync::broadcast;
+
+use super::{AtRest, FILE_MARK, OpenError, Packing, block, keyring::Place};
+use crate::{
+    Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
+    Walk,
+};
+
+/// Marks the cursor of a list that has come to the rows from before there were keys. Numbers of rows
+/// never come near.
+const UNHIDDEN: u64 = 1 << 62;
+
+fn file_place(id: RecordId) -> Place<'static> {
+    Place {
+        field: "file",
+        id,
+        scope: "",
+        key: "",
+        generation: 0,
+    }
+}
+
+impl AtRest {
+    fn hide_draft(&self, draft: &Draft) -> Draft {
+        Draft {
+            record: self.hide(&draft.record),
+            stamps: draft.stamps,
+        }
+    }
+
+    async fn existing(&self, wanted: &Record, found: Record) -> Result<Inserted, StoreError> {
+        let record = self.whole(found).await?;
+        if wanted.scope != record.scope || wanted.key != record.key {
+            return Err(StoreError::Collision);
+        }
+        Ok(Inserted::Existing(record))
+    }
+
+    /// The names in `filter` as they stand in rows that are hidden.
+    fn hidden_filter(&self, filter: &Filter) -> Option<Filter> {
+        let names = self.names.as_ref()?;
+        if filter.client.is_none() && filter.key.is_none() {
+            return None;
+        }
+        Some(Filter {
+            client: filter.client.as_deref().map(|client| names.client(client)),
+            key: filter.key.as_ref().map(|key| names.key(key)),
+            ..filter.clone()
+        })
+    }
+
+    async fn show_page(&self, page: Page<Listed>) -> Page<Listed> {
+        let mut items = Vec::with_capacity(page.items.len());
+        for Listed { record, response } in page.items {
+            if let Some(record) = self.readable(vec![record]).await.pop() {
+                items.push(Listed { record, response });
+            }
+        }
+        let next = page.next;
+        Page { items, next }
+    }
+}
+
+/// The draft that was written, with the times that the store gave it: nothing need be opened again.
+fn written(draft: Draft, stored: &Record) -> Record {
+    let mut record = draft.record;
+    record.times = stored.times;
+    record
+}
+
+#[async_trait]
+impl Store for AtRest {
+    fn level(&self) -> Level {
+        self.inner.level()
+    }
+
+    fn secret(&self) -> &Secret {
+        self.inner.secret()
+    }
+
+    fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
+        let Reply { now, value } = self.inner.peek(id)?;
+        let value = self.whole_at_once(value)?;
+        Some(Reply { now, value })
+    }
+
+    async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
+        let Reply { now, value } = self.inner.lookup(id).await?;
+        let value = match value {
+            Some(record) => Some(self.whole(record).await?),
+            None => None,
+        };
+        Ok(Reply { now, value })
+    }
+
+    async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
+        let hidden = self.hide_draft(&draft);
+        let Reply { now, value } = match self.inner.insert_or_get(hidden).await {
+            // A row from before there were keys has its names as they are.
+            Err(StoreError::Collision) if self.keys.is_some() => {
+                let Reply { now, value } = self.inner.lookup(draft.record.id).await?;
+                let found = value.ok_or(StoreError::Collision)?;
+                let value = self.existing(&draft.record, found).await?;
+                return Ok(Reply { now, value });
+            }
+            other => other?,
+        };
+        let value = match value {
+            Inserted::New(stored) => Inserted::New(written(draft, &stored)),
+            Inserted::Existing(found) => self.existing(&draft.record, found).await?,
+        };
+        Ok(Reply { now, value })
+    }
+
+    async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
+        let Change { draft, journal } = change;
+        let hidden = Change {
+            draft: Box::new(self.hide_draft(&draft)),
+            journal: self.hide_journal(journal),
+        };
+        let Reply { now, value } = self.inner.swap(expected, hidden).await?;
+        let value = match value {
+            Swapped::Done(stored) => Swapped::Done(written(*draft, &stored)),
+            Swapped::Conflict(found) => Swapped::Conflict(self.whole(found).await?),
+            Swapped::Absent => Swapped::Absent,
+        };
+        Ok(Reply { now, value })
+    }
+
+    async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
+        self.inner.delete(id, expected).await
+    }
+
+    async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
+        self.inner.append(self.hide_journal(journal)).await
+    }
+
+    async fn prune_audit(&self, keep: Duration) -> Result<(), StoreError> {
+        self.inner.prune_audit(keep).await
+    }
+
+    async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        let Reply { now, value } = self.inner.lapsed(limit).await?;
+        let value = self.readable(value).await;
+        Ok(Reply { now, value })
+    }
+
+    async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        let Reply { now, value } = self.inner.due(limit).await?;
+        let value = self.readable(value).await;
+        Ok(Reply { now, value })
+    }
+
+    async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError> {
+        let Reply { now, value } = self.inner.walk(limit).await?;
+        let value = Walk {
+            candidates: self.readable(value.candidates).await,
+            wrapped: value.wrapped,
+        };
+        Ok(Reply { now, value })
+    }
+
+    /// Rows that name a client or a key are found by their hashes, and after those the ones from before
+    /// there were keys: each once, newest first among its kind.
+    async fn list(
+        &self,
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<Listed>, StoreError> {
+        let Some(hidden) = self.hidden_filter(filter) else {
+            let page = self.inner.list(filter, cursor, limit).await?;
+            return Ok(self.show_page(page).await);
+        };
+        let mut items = Vec::new();
+        let mut cursor = cursor;
+        if cursor.is_none_or(|cursor| cursor < UNHIDDEN) {
+            let page = self.inner.list(&hidden, cursor, limit).await?;
+            let page = self.show_page(page).await;
+            if page.next.is_some() || page.items.len() >= limit {
+                let next = page.next.or(Some(UNHIDDEN));
+                return Ok(Page { next, ..page });
+            }
+            items = page.items;
+            cursor = Some(UNHIDDEN);
+        }
+        let older = cursor.map(|cursor| cursor - UNHIDDEN).filter(|at| *at > 0);
+        let room = limit - items.len();
+        let page = self.inner.list(filter, older, room).await?;
+        let page = self.show_page(page).await;
+        items.extend(page.items);
+        let next = page.next.map(|next| next + UNHIDDEN);
+        Ok(Page { items, next })
+    }
+
+    async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
+        Ok(self.show_journal(self.inner.history(id).await?))
+    }
+
+    async fn audit(
+        &self,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<JournalRow>, StoreError> {
+        let Page { items, next } = self.inner.audit(cursor, limit).await?;
+        let items = self.show_journal(items);
+        Ok(Page { items, next })
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        self.inner.counts().await
+    }
+
+    async fn live(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        let as_it_is = self.inner.live(scope, caller, limit).await?;
+        let hidden = self.names.as_ref().map(|names| names.scope(scope));
+        let Some(hidden) = hidden.filter(|hidden| hidden != scope) else {
+            return Ok(as_it_is);
+        };
+        let hidden = self.inner.live(&hidden, caller, limit).await?;
+        Ok(limit.min(as_it_is + hidden))
+    }
+
+    async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
+        self.inner.keep_recipe(recipe).await
+    }
+
+    async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
+        self.inner.recipe(id).await
+    }
+
+    async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
+        self.inner.keep_policy(route, policy).await
+    }
+
+    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        self.inner.keep_block(name, bytes).await
+    }
+
+    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.block(name).await
+    }
+
+    fn conceal(&self, id: RecordId, bytes: Vec<u8>) -> Vec<u8> {
+        let Some(keys) = &self.keys else {
+            return bytes;
+        };
+        let block = block::write(Some(keys), &file_place(id), Packing::None, &bytes);
+        [FILE_MARK, &block].concat()
+    }
+
+    fn reveal(&self, id: RecordId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+        let Some(block) = bytes.strip_prefix(FILE_MARK) else {
+            return Ok(bytes);
+        };
+        match block::read(self.keys.as_ref(), &file_place(id), block) {
+            Ok((Packing::None, bytes)) => Ok(bytes),
+            Ok(_) => Err(self.alarm(id, OpenError::Damaged)),
+            Err(error) => Err(self.alarm(id, error)),
+        }
+    }
+
+    async fn probe(&self) -> Result<(), StoreError> {
+        self.inner.probe().await
+    }
+
+    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
+        self.inner.wakeups()
+    }
+}

@@ -1,0 +1,100 @@
+//! zstd, with or without a dictionary. Contexts are kept: making one costs more than a short answer.
+
+use parking_lot::Mutex;
+use zstd::{
+    bulk::{Compressor, Decompressor},
+    zstd_safe::CParameter,
+};
+
+/// How hard it tries.
+const LEVEL: i32 = 3;
+/// Contexts that are kept for each dictionary.
+const KEPT: usize = 16;
+/// What every frame begins with. It is left out, since nothing else is ever stored there.
+const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// The longest that anything may become when it is unpacked.
+pub(super) const MAX_UNPACKED: usize = 1 << 30;
+
+/// A dictionary, or none, with its contexts.
+pub(super) struct Zip {
+    dictionary: Vec<u8>,
+    compressors: Mutex<Vec<Compressor<'static>>>,
+    decompressors: Mutex<Vec<Decompressor<'static>>>,
+}
+
+impl Zip {
+    /// An empty `dictionary` is none.
+    pub(super) fn new(dictionary: Vec<u8>) -> Self {
+        Self {
+            dictionary,
+            compressors: Mutex::default(),
+            decompressors: Mutex::default(),
+        }
+    }
+
+    fn compressor(&self) -> std::io::Result<Compressor<'static>> {
+        if let Some(kept) = self.compressors.lock().pop() {
+            return Ok(kept);
+        }
+        let mut made = Compressor::with_dictionary(LEVEL, &self.dictionary)?;
+        // The length and the dictionary are known from elsewhere.
+        made.set_parameter(CParameter::ContentSizeFlag(false))?;
+        made.set_parameter(CParameter::DictIdFlag(false))?;
+        Ok(made)
+    }
+
+    /// `plain`, compressed; `None` if it cannot be.
+    pub(super) fn pack(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        let mut compressor = self.compressor().ok()?;
+        let packed = compressor.compress(plain).ok()?;
+        let mut kept = self.compressors.lock();
+        if kept.len() < KEPT {
+            kept.push(compressor);
+        }
+        drop(kept);
+        packed.strip_prefix(&MAGIC).map(<[u8]>::to_vec)
+    }
+
+    /// What was `length` bytes before it was packed; `None` if it was not.
+    pub(super) fn unpack(&self, packed: &[u8], length: usize) -> Option<Vec<u8>> {
+        if length > MAX_UNPACKED {
+            return None;
+        }
+        let kept = self.decompressors.lock().pop();
+        let mut decompressor = match kept {
+            Some(kept) => kept,
+            None => Decompressor::with_dictionary(&self.dictionary).ok()?,
+        };
+        let mut frame = Vec::with_capacity(MAGIC.len() + packed.len());
+        frame.extend_from_slice(&MAGIC);
+        frame.extend_from_slice(packed);
+        let plain = decompressor.decompress(&frame, length).ok()?;
+        let mut kept = self.decompressors.lock();
+        if kept.len() < KEPT {
+            kept.push(decompressor);
+        }
+        (plain.len() == length).then_some(plain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_comes_back() {
+        let text = b"{\"status\":\"succeeded\"}".repeat(20);
+        for dictionary in [Vec::new(), b"\"status\":\"succeeded\"".repeat(3)] {
+            let zip = Zip::new(dictionary);
+            for _ in 0..3 {
+                let packed = zip.pack(&text).unwrap();
+                assert!(packed.len() < text.len() / 4);
+                assert_eq!(zip.unpack(&packed, text.len()).unwrap(), text);
+                assert_eq!(zip.unpack(&packed, text.len() - 1), None, "it is longer");
+                assert_eq!(zip.unpack(&packed, text.len() + 1), None, "it is shorter");
+                assert_eq!(zip.unpack(&packed, MAX_UNPACKED + 1), None);
+                assert_eq!(zip.unpack(&packed[..packed.len() - 1], text.len()), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Keeps the table of what is in progress small.
+//!
+//! Every key passes through `live` and leaves a dead row there. The server's own vacuum comes once a
+//! minute at best, and until then each new key takes fresh room; at thousands of keys a second that
+//! would be most of what is stored. So the node that settles many keys also tidies up after them.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use sqlx::Executor as _;
+
+use super::{connect::abandon, server::Shared};
+use crate::sql::line::Dial as _;
+
+/// How often the count of settled keys is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Dead rows that are worth it: less than a megabyte.
+const WORTH_IT: u64 = 2_000;
+/// The pause after it failed.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// Skips its turn while another node is at it, and never gives pages back to the file system, for
+/// which it would have to lock the table.
+const VACUUM: &str = "VACUUM (SKIP_LOCKED, TRUNCATE false) onlyonce.live";
+
+/// Tidies for ever. A role that does not own the table may not, and leaves it to the server.
+pub(super) async fn keep_small(shared: Arc<Shared>) {
+    let mut connection = None;
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        if shared.settled.load(Ordering::Relaxed) < WORTH_IT {
+            continue;
+        }
+        shared.settled.store(0, Ordering::Relaxed);
+        if connection.is_none() {
+            connection = shared.line.dial.dial().await.ok();
+        }
+        let done = match &mut connection {
+            Some(connection) => connection.execute(VACUUM).await.is_ok(),
+            None => false,
+        };
+        if !done {
+            if let Some(connection) = connection.take() {
+                abandon(connection);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Inside the caller's transaction on PostgreSQL, on connections of the caller's own pool.
+
+use std::{sync::Arc, time::Duration};
+
+use onlyonce_core::{
+    AttemptId, Record, RecordId,
+    record::{Change, Revision},
+};
+use sqlx::{PgConnection, PgPool, Postgres, Row as _, Transaction, postgres::PgRow};
+
+use super::{
+    row::Swaps,
+    server::{Shared, read, written_ids},
+    statement,
+    uuid::Uuid,
+};
+use crate::{
+    Reply, Swapped,
+    sql::{
+        failure::Failure,
+        lane::{Answer, Found, How},
+        queue::Swap,
+    },
+    transactional::{Isolation, Message, Progress, TransactionError, TransactionalStore},
+};
+
+/// Holds the row of a key that is in progress or unknown. Readers go on reading it.
+const LOCK: &str = "SELECT 1 FROM onlyonce.live WHERE id = $1 FOR UPDATE";
+
+/// What the server says when transactions do not go together.
+const SERIALIZATION_FAILURE: &str = "40001";
+const DEADLOCK_DETECTED: &str = "40P01";
+
+/// The store of a PostgreSQL database, in transactions of the application's own pool.
+#[derive(Clone)]
+pub struct PgTransactions {
+    pool: PgPool,
+    shared: Arc<Shared>,
+}
+
+impl PgTransactions {
+    pub(super) fn new(pool: PgPool, shared: Arc<Shared>) -> Self {
+        Self { pool, shared }
+    }
+
+    /// The application's pool.
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+}
+
+impl From<sqlx::Error> for TransactionError {
+    fn from(error: sqlx::Error) -> Self {
+        let code = error.as_database_error().and_then(|error| error.code());
+        match code.as_deref() {
+            Some(SERIALIZATION_FAILURE | DEADLOCK_DETECTED) => Self::Conflict(Box::new(error)),
+            _ => Self::Database(Box::new(error)),
+        }
+    }
+}
+
+impl From<Failure> for TransactionError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Content(error)
+            | Failure::Locked(error)
+            | Failure::Cancelled(error)
+            | Failure::Refused(error)
+            | Failure::Lost(error) => error.into(),
+        }
+    }
+}
+
+async fn look(
+    connection: &mut PgConnection,
+    id: RecordId,
+) -> Result<Option<Reply<Record>>, TransactionError> {
+    let rows = statement::lookup(&[id]).fetch_all(connection).await?;
+    let (now, mut found): Answer = read(&rows)?;
+    match found.remove(&id) {
+        Some(Found::There(record)) => Ok(Some(Reply {
+            now,
+            value: *record,
+        })),
+        Some(Found::Unreadable(text)) => Err(TransactionError::Unreadable(text.into())),
+        Some(Found::New | Found::Busy) | None => Ok(None),
+    }
+}
+
+fn progress_in(row: &PgRow) -> Result<Progress, sqlx::Error> {
+    let generation: i32 = row.try_get(8)?;
+    Ok(Progress {
+        id: RecordId(row.try_get::<Uuid, _>(0)?.0),
+        operation: row.try_get(1)?,
+        point: row.try_get(2)?,
+        intent: row.try_get(3)?,
+        provider_id: row.try_get(4)?,
+        parameters: row.try_get(5)?,
+        data: row.try_get(6)?,
+        attempt: AttemptId(u128::from_be_bytes(row.try_get::<Uuid, _>(7)?.0)),
+        generation: generation.unsigned_abs(),
+        finished: row.try_get(9)?,
+    })
+}
+
+impl TransactionalStore for PgTransactions {
+    type Connection = PgConnection;
+    type Open = Transaction<'static, Postgres>;
+
+    async fn begin(&self, isolation: Isolation) -> Result<Self::Open, TransactionError> {
+        Ok(match isolation {
+            Isolation::ReadCommitted => self.pool.begin().await?,
+            Isolation::RepeatableRead => {
+                let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ";
+                self.pool.begin_with(begin).await?
+            }
+            Isolation::Serializable => {
+                let begin = "BEGIN ISOLATION LEVEL SERIALIZABLE";
+                self.pool.begin_with(begin).await?
+            }
+        })
+    }
+
+    async fn commit(&self, open: Self::Open) -> Result<(), TransactionError> {
+        Ok(open.commit().await?)
+    }
+
+    async fn rollback(&self, open: Self::Open) {
+        // A connection that cannot say it is closed, and the server rolls back by itself.
+        let _ = open.rollback().await;
+    }
+
+    async fn lock(
+        &self,
+        connection: &mut PgConnection,
+        id: RecordId,
+    ) -> Result<Option<Reply<Record>>, TransactionError> {
+        sqlx::query(LOCK)
+            .bind(Uuid(id.0))
+            .execute(&mut *connection)
+            .await?;
+        look(connection, id).await
+    }
+
+    async fn swap(
+        &self,
+        connection: &mut PgConnection,
+        expected: Revision,
+        change: &Change,
+    ) -> Result<Reply<Swapped>, TransactionError> {
+        let swap = Swap {
+            expected,
+            change: Box::new(change.clone()),
+            met_a_lock: false,
+        };
+        let how = if swap.only_completes() {
+            How::Complete
+        } else {
+            How::Any
+        };
+        let mut rows = Swaps::default();
+        rows.push(expected, &swap.change);
+        let answer = statement::swap(rows, how)
+            .fetch_all(&mut *connection)
+            .await?;
+        let (now, written) = written_ids(&answer)?;
+        let id = change.draft.record.id;
+        if !written.is_empty() {
+            let value = Swapped::Done(swap.change.draft.stamp(now));
+            return Ok(Reply { now, value });
+        }
+        Ok(match look(connection, id).await? {
+            Some(Reply { now, value }) => Reply {
+                now,
+                value: Swapped::Conflict(value),
+            },
+            None => Reply {
+                now,
+                value: Swapped::Absent,
+            },
+        })
+    }
+
+    fn committed(&self, id: RecordId) {
+        self.shared.wake.settled(id);
+    }
+
+    async fn enqueue(
+        &self,
+        connection: &mut PgConnection,
+        message: &Message,
+    ) -> Result<String, TransactionError> {
+        let row = sqlx::query(
+            "SELECT onlyonce.enqueue($1, $2, $3, $4::jsonb, $5, $6, \
+             encode($7, 'hex') || repeat('0', 32))::text",
+        )
+        .bind(&message.target)
+        .bind(&message.payload)
+        .bind(&message.ordering_key)
+        .bind(&message.headers)
+        .bind(&message.kind)
+        .bind(&message.downstream_key)
+        .bind(message.key.map(|key| key.0))
+        .fetch_one(connection)
+        .await?;
+        Ok(row.try_get(0)?)
+    }
+
+    async fn receive(
+        &self,
+        connection: &mut PgConnection,
+        consumer: &str,
+        message_id: &str,
+        retention: Duration,
+    ) -> Result<bool, TransactionError> {
+        let row = sqlx::query("SELECT onlyonce.process_once($1, $2, $3 * interval '1 second')")
+            .bind(consumer)
+            .bind(message_id)
+            .bind(retention.as_secs_f64())
+            .fetch_one(connection)
+            .await?;
+        Ok(row.try_get(0)?)
+    }
+
+    async fn hold(
+        &self,
+        connection: &mut PgConnection,
+        natural_key: &str,
+    ) -> Result<(), TransactionError> {
+        sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))")
+            .bind(natural_key)
+            .execute(connection)
+            .await?;
+        Ok(())
+    }
+
+    async fn progress(
+        &self,
+        connection: &mut PgConnection,
+        id: RecordId,
+    ) -> Result<Option<Progress>, TransactionError> {
+        let row = sqlx::query(
+            "SELECT id, operation, point, intent, provider_id, parameters, data, attempt_id, \
+             generation, finished FROM onlyonce.phases WHERE id = $1",
+        )
+        .bind(Uuid(id.0))
+        .fetch_optional(connection)
+        .await?;
+        Ok(row.as_ref().map(progress_in).transpose()?)
+    }
+
+    async fn advance(
+        &self,
+        connection: &mut PgConnection,
+        progress: &Progress,
+    ) -> Result<(), TransactionError> {
+        sqlx::query(
+            "INSERT INTO onlyonce.phases (id, operation, point, intent, provider_id, parameters, \
+             data, attempt_id, generation, finished, updated_at) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, onlyonce.now_ms()) \
+             ON CONFLICT (id) DO UPDATE SET operation = excluded.operation, point = excluded.point, \
+             intent = excluded.intent, provider_id = excluded.provider_id, \
+             parameters = excluded.parameters, data = excluded.data, \
+             attempt_id = excluded.attempt_id, generation = excluded.generation, \
+             finished = excluded.finished, updated_at = excluded.updated_at",
+        )
+        .bind(Uuid(progress.id.0))
+        .bind(&progress.operation)
+        .bind(&progress.point)
+        .bind(&progress.intent)
+        .bind(&progress.provider_id)
+        .bind(&progress.parameters)
+        .bind(&progress.data)
+        .bind(Uuid(progress.attempt.0.to_be_bytes()))
+        .bind(i32::try_from(progress.generation).unwrap_or(i32::MAX))
+        .bind(progress.finished)
+        .execute(connection)
+        .await?;
+        Ok(())
+    }
+
+    async fn unfinished(
+        &self,
+        operation: &str,
+        limit: usize,
+    ) -> Result<Vec<RecordId>, TransactionError> {
+        let rows = sqlx::query(
+            "SELECT id FROM onlyonce.phases WHERE NOT finished AND operation = $1 \
+             ORDER BY updated_at LIMIT $2",
+        )
+        .bind(operation)
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .fetch_all(&self.pool)
+        .await?;
+        let ids = rows
+            .iter()
+            .map(|row| Ok(RecordId(row.try_get::<Uuid, _>(0)?.0)));
+        Ok(ids.collect::<Result<_, sqlx::Error>>()?)
+    }
+}

@@ -1,0 +1,320 @@
+//! Inside the caller's transaction on SQLite: the application's tables are in the store's own file.
+//!
+//! SQLite has one writer at a time. The application's transactions take turns with the store's writing
+//! thread, so they must be short; while one is open no key can be reserved. What is known is still
+//! answered at once, by readers.
+
+use std::{
+    ops::{Deref, DerefMut},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use onlyonce_core::{
+    AttemptId, Record, RecordId,
+    record::{Change, Revision},
+};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    sync::{Mutex, OwnedMutexGuard, broadcast},
+};
+
+use super::{
+    ReadError, read, schema,
+    write::{self, Step, Tally},
+};
+use crate::{
+    Reply, StoreError, Swapped,
+    clock::StoreClock,
+    transactional::{Isolation, Message, Progress, TransactionError, TransactionalStore},
+};
+
+/// The store of a SQLite file, in transactions of the application.
+#[derive(Clone)]
+pub struct SqliteTransactions {
+    connection: Arc<Mutex<SqliteConnection>>,
+    clock: StoreClock,
+    tally: Arc<Tally>,
+    wakeups: broadcast::Sender<RecordId>,
+}
+
+/// The connection of the application's transactions: a [`rusqlite::Connection`].
+pub struct SqliteConnection {
+    connection: Connection,
+    /// What the open transaction has changed.
+    steps: Vec<Step>,
+}
+
+impl Deref for SqliteConnection {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+/// An open transaction. It is rolled back when it is dropped.
+pub struct SqliteOpen(OwnedMutexGuard<SqliteConnection>);
+
+impl Deref for SqliteOpen {
+    type Target = SqliteConnection;
+
+    fn deref(&self) -> &SqliteConnection {
+        &self.0
+    }
+}
+
+impl DerefMut for SqliteOpen {
+    fn deref_mut(&mut self) -> &mut SqliteConnection {
+        &mut self.0
+    }
+}
+
+impl Drop for SqliteOpen {
+    fn drop(&mut self) {
+        if !self.0.is_autocommit() {
+            // The next BEGIN would say so if it failed.
+            let _ = self.0.execute_batch("ROLLBACK");
+        }
+        self.0.steps.clear();
+    }
+}
+
+impl SqliteTransactions {
+    pub(super) fn open(
+        path: &Path,
+        clock: StoreClock,
+        tally: Arc<Tally>,
+        wakeups: broadcast::Sender<RecordId>,
+    ) -> rusqlite::Result<Self> {
+        Ok(Self {
+            connection: Arc::new(Mutex::new(SqliteConnection {
+                connection: schema::connect(path)?,
+                steps: Vec::new(),
+            })),
+            clock,
+            tally,
+            wakeups,
+        })
+    }
+}
+
+/// Runs what may wait for a lock or a disk where that holds up nobody else, if there is such a place.
+fn waiting<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}
+
+impl From<rusqlite::Error> for TransactionError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                Self::Conflict(Box::new(error))
+            }
+            _ => Self::Database(Box::new(error)),
+        }
+    }
+}
+
+impl From<ReadError> for TransactionError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Sqlite(error) => error.into(),
+            ReadError::Unreadable(error) => Self::Unreadable(error),
+        }
+    }
+}
+
+impl From<StoreError> for TransactionError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unreadable(error) => Self::Unreadable(error),
+            other => Self::Database(Box::new(other)),
+        }
+    }
+}
+
+impl TransactionalStore for SqliteTransactions {
+    type Connection = SqliteConnection;
+    type Open = SqliteOpen;
+
+    /// Every transaction on SQLite is serialisable, whatever is asked for.
+    async fn begin(&self, _isolation: Isolation) -> Result<SqliteOpen, TransactionError> {
+        let open = SqliteOpen(self.connection.clone().lock_owned().await);
+        waiting(|| open.execute_batch("BEGIN IMMEDIATE"))?;
+        Ok(open)
+    }
+
+    async fn commit(&self, mut open: SqliteOpen) -> Result<(), TransactionError> {
+        waiting(|| open.execute_batch("COMMIT"))?;
+        let steps = std::mem::take(&mut open.steps);
+        self.tally.take(&steps);
+        Ok(())
+    }
+
+    async fn rollback(&self, open: SqliteOpen) {
+        drop(open);
+    }
+
+    async fn lock(
+        &self,
+        connection: &mut SqliteConnection,
+        id: RecordId,
+    ) -> Result<Option<Reply<Record>>, TransactionError> {
+        // The whole file is held by the transaction.
+        let now = self.clock.now();
+        let found = read::record(connection, id)?;
+        Ok(found.map(|value| Reply { now, value }))
+    }
+
+    async fn swap(
+        &self,
+        connection: &mut SqliteConnection,
+        expected: Revision,
+        change: &Change,
+    ) -> Result<Reply<Swapped>, TransactionError> {
+        let now = self.clock.now();
+        let SqliteConnection { connection, steps } = connection;
+        let value = write::swap(connection, expected, change, now, steps)?;
+        Ok(Reply { now, value })
+    }
+
+    fn committed(&self, id: RecordId) {
+        // No listener is no failure.
+        let _ = self.wakeups.send(id);
+    }
+
+    async fn enqueue(
+        &self,
+        connection: &mut SqliteConnection,
+        message: &Message,
+    ) -> Result<String, TransactionError> {
+        let now = self.clock.now();
+        let id = connection
+            .prepare_cached(
+                "INSERT INTO outbox (id, created_at, due_at, key_id, target, type, ordering_key, \
+                 downstream_key, headers, payload) \
+                 SELECT m.id, ?1, ?1, ?2, ?3, ?4, ?5, coalesce(?6, m.id), ?7, ?8 \
+                 FROM (SELECT lower(hex(randomblob(16))) AS id) m RETURNING id",
+            )?
+            .query_row(
+                params![
+                    now.0,
+                    message.key.map(|key| key.0),
+                    message.target,
+                    message.kind,
+                    message.ordering_key,
+                    message.downstream_key,
+                    message.headers,
+                    message.payload,
+                ],
+                |row| row.get(0),
+            )?;
+        Ok(id)
+    }
+
+    async fn receive(
+        &self,
+        connection: &mut SqliteConnection,
+        consumer: &str,
+        message_id: &str,
+        retention: Duration,
+    ) -> Result<bool, TransactionError> {
+        let now = self.clock.now();
+        // Nobody else forgets what is past its time: the file has one application.
+        connection
+            .prepare_cached("DELETE FROM inbox WHERE keep_until <= ?1")?
+            .execute(params![now.0])?;
+        let first = connection
+            .prepare_cached(
+                "INSERT INTO inbox (consumer, message_id, at, keep_until) VALUES (?1, ?2, ?3, ?4) \
+                 ON CONFLICT DO NOTHING",
+            )?
+            .execute(params![consumer, message_id, now.0, now.plus(retention).0])?;
+        Ok(first == 1)
+    }
+
+    async fn hold(
+        &self,
+        _connection: &mut SqliteConnection,
+        _natural_key: &str,
+    ) -> Result<(), TransactionError> {
+        // The transaction is the only one that writes, under any key.
+        Ok(())
+    }
+
+    async fn progress(
+        &self,
+        connection: &mut SqliteConnection,
+        id: RecordId,
+    ) -> Result<Option<Progress>, TransactionError> {
+        let found = connection
+            .prepare_cached(
+                "SELECT operation, point, intent, provider_id, parameters, data, attempt_id, \
+                 generation, finished FROM phases WHERE id = ?1",
+            )?
+            .query_row(params![id.0], |row| {
+                Ok(Progress {
+                    id,
+                    operation: row.get(0)?,
+                    point: row.get(1)?,
+                    intent: row.get(2)?,
+                    provider_id: row.get(3)?,
+                    parameters: row.get(4)?,
+                    data: row.get(5)?,
+                    attempt: AttemptId(u128::from_be_bytes(row.get(6)?)),
+                    generation: row.get(7)?,
+                    finished: row.get(8)?,
+                })
+            })
+            .optional()?;
+        Ok(found)
+    }
+
+    async fn advance(
+        &self,
+        connection: &mut SqliteConnection,
+        progress: &Progress,
+    ) -> Result<(), TransactionError> {
+        connection
+            .prepare_cached(
+                "INSERT OR REPLACE INTO phases (id, operation, point, intent, provider_id, \
+                 parameters, data, attempt_id, generation, finished, updated_at) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+            )?
+            .execute(params![
+                progress.id.0,
+                progress.operation,
+                progress.point,
+                progress.intent,
+                progress.provider_id,
+                progress.parameters,
+                progress.data,
+                progress.attempt.0.to_be_bytes(),
+                progress.generation,
+                progress.finished,
+                self.clock.now().0,
+            ])?;
+        Ok(())
+    }
+
+    async fn unfinished(
+        &self,
+        operation: &str,
+        limit: usize,
+    ) -> Result<Vec<RecordId>, TransactionError> {
+        let connection = self.connection.clone().lock_owned().await;
+        let mut statement = connection.prepare_cached(
+            "SELECT id FROM phases WHERE NOT finished AND operation = ?1 \
+             ORDER BY updated_at LIMIT ?2",
+        )?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let ids =
+            statement.query_map(params![operation, limit], |row| Ok(RecordId(row.get(0)?)))?;
+        Ok(ids.collect::<rusqlite::Result<_>>()?)
+    }
+}

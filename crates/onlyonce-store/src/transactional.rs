@@ -1,0 +1,237 @@
+//! Records, messages and recovery points inside a transaction that the caller opened.
+//!
+//! The contract of stores whose database the application's own tables are in. What is written here
+//! becomes visible with the caller's commit and is gone with its rollback, so that a key, its business
+//! write and its messages are one thing.
+//!
+//! Deliberately absent: deciding. A change comes from the machine, and its revision is compared, as in
+//! [`Store::swap`](crate::Store::swap).
+
+use std::{ops::DerefMut, time::Duration};
+
+use onlyonce_core::{
+    AttemptId, Record, RecordId,
+    record::{Change, Revision},
+};
+
+use crate::{BoxError, Reply, Swapped};
+
+/// How much a transaction sees of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// What was committed before each statement.
+    #[default]
+    ReadCommitted,
+    /// What was committed before its first statement.
+    RepeatableRead,
+    /// As if there were no others.
+    Serializable,
+}
+
+/// Why something in a transaction failed. The transaction is of no more use: it is rolled back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransactionError {
+    /// Others did something at the same time that does not go together with it. Run it again.
+    #[error("the transaction met another one; run it again")]
+    Conflict(#[source] BoxError),
+    /// The server or the driver failed.
+    #[error("the database failed in a transaction")]
+    Database(#[source] BoxError),
+    /// A row of a newer version, or one that cannot be read. It is left as it is.
+    #[error("a stored row cannot be read by this version")]
+    Unreadable(#[source] BoxError),
+    /// The caller's own code said no.
+    #[error("the work in the transaction was given up")]
+    GivenUp(#[source] BoxError),
+}
+
+impl TransactionError {
+    /// The caller's own reason to give up.
+    pub fn given_up(reason: impl Into<BoxError>) -> Self {
+        Self::GivenUp(reason.into())
+    }
+
+    /// Whether the same work may succeed if it is run again.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Conflict(_))
+    }
+}
+
+/// A message that is to leave once the transaction has committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Where it goes, by a name that the delivering worker knows.
+    pub target: String,
+    /// What it is.
+    pub kind: String,
+    /// Messages of one target and one ordering key are delivered in order.
+    pub ordering_key: Option<String>,
+    /// Under which key the receiver is asked to do it, every time; the message's own id unless said.
+    pub downstream_key: Option<String>,
+    /// A JSON object of headers.
+    pub headers: String,
+    /// Its bytes.
+    pub payload: Vec<u8>,
+    /// The key in whose transaction it was made.
+    pub key: Option<RecordId>,
+}
+
+impl Message {
+    /// A message to `target`.
+    pub fn new(target: &str, payload: impl Into<Vec<u8>>) -> Self {
+        Self {
+            target: target.to_owned(),
+            kind: String::new(),
+            ordering_key: None,
+            downstream_key: None,
+            headers: "{}".to_owned(),
+            payload: payload.into(),
+            key: None,
+        }
+    }
+}
+
+/// How far an operation of several phases has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The key that it runs under.
+    pub id: RecordId,
+    /// Which operation it is.
+    pub operation: String,
+    /// The last phase that is done.
+    pub point: String,
+    /// The phase whose foreign call is about to be made, or may have been.
+    pub intent: Option<String>,
+    /// What the last provider called what it did.
+    pub provider_id: Option<String>,
+    /// What was asked for, as the first request said it.
+    pub parameters: Vec<u8>,
+    /// What the phases have found out so far.
+    pub data: Vec<u8>,
+    /// The attempt that wrote this.
+    pub attempt: AttemptId,
+    /// The life of the key that it belongs to.
+    pub generation: u32,
+    /// Whether there is nothing left to do.
+    pub finished: bool,
+}
+
+/// A store that can take part in the caller's transactions.
+///
+/// Every method that is given a connection works in the transaction that is open there, and only
+/// there. Futures that are dropped leave the transaction to be rolled back.
+pub trait TransactionalStore: Clone + Send + Sync + 'static {
+    /// What the caller's statements run on.
+    type Connection: Send;
+    /// An open transaction. It is rolled back when it is dropped.
+    type Open: DerefMut<Target = Self::Connection> + Send;
+
+    /// Opens a transaction.
+    ///
+    /// # Errors
+    /// [`TransactionError`] if there is none.
+    fn begin(
+        &self,
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<Self::Open, TransactionError>> + Send;
+
+    /// Commits.
+    ///
+    /// # Errors
+    /// A [`TransactionError::Conflict`] was rolled back. Any other failure says nothing: whether it
+    /// happened is to be asked of the record that was swapped in it.
+    fn commit(&self, open: Self::Open)
+    -> impl Future<Output = Result<(), TransactionError>> + Send;
+
+    /// Takes everything back. If that cannot be said to the server, it finds out by itself.
+    fn rollback(&self, open: Self::Open) -> impl Future<Output = ()> + Send;
+
+    /// The record under `id`, held until the transaction ends: nobody renews, sweeps or settles it
+    /// meanwhile, and it counts as alive. Others can still read it.
+    ///
+    /// # Errors
+    /// Any [`TransactionError`].
+    fn lock(
+        &self,
+        connection: &mut Self::Connection,
+        id: RecordId,
+    ) -> impl Future<Output = Result<Option<Reply<Record>>, TransactionError>> + Send;
+
+    /// As [`Store::swap`](crate::Store::swap), in this transaction.
+    ///
+    /// # Errors
+    /// Any [`TransactionError`].
+    fn swap(
+        &self,
+        connection: &mut Self::Connection,
+        expected: Revision,
+        change: &Change,
+    ) -> impl Future<Output = Result<Reply<Swapped>, TransactionError>> + Send;
+
+    /// The transaction that changed `id` has been committed: whoever waits for it is told.
+    fn committed(&self, id: RecordId);
+
+    /// Leaves a message, and returns its id.
+    ///
+    /// # Errors
+    /// Any [`TransactionError`].
+    fn enqueue(
+        &self,
+        connection: &mut Self::Connection,
+        message: &Message,
+    ) -> impl Future<Output = Result<String, TransactionError>> + Send;
+
+    /// Whether `consumer` sees `message_id` for the first time. It is remembered for `retention` at
+    /// least. A second transaction with the same message waits for the end of the first.
+    ///
+    /// # Errors
+    /// Any [`TransactionError`].
+    fn receive(
+        &self,
+        connection: &mut Self::Connection,
+        consumer: &str,
+        message_id: &str,
+        retention: Duration,
+    ) -> impl Future<Output = Result<bool, TransactionError>> + Send;
+
+    /// Until the transaction ends no other one holds `natural_key`.
+    ///
+    /// # Errors
+    /// Any [`TransactionError`].
+    fn hold(
+        &self,
+        connection: &mut Self::Connection,
+        natural_key: &str,
+    ) -> impl Future<Output = Result<(), TransactionError>> + Send;
+
+    /// How far the operation under `id` has come.
+    ///
+    /// # Errors
+    /// Any [`TransactionError`].
+    fn progress(
+        &self,
+        connection: &mut Self::Connection,
+        id: RecordId,
+    ) -> impl Future<Output = Result<Option<Progress>, TransactionError>> + Send;
+
+    /// Notes how far it has come.
+    ///
+    /// # Errors
+    /// Any [`TransactionError`].
+    fn advance(
+        &self,
+        connection: &mut Self::Connection,
+        progress: &Progress,
+    ) -> impl Future<Output = Result<(), TransactionError>> + Send;
+
+    /// Keys of `operation` that have not come to their end, the longest untouched first.
+    ///
+    /// # Errors
+    /// Any [`TransactionError`].
+    fn unfinished(
+        &self,
+        operation: &str,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<RecordId>, TransactionError>> + Send;
+}

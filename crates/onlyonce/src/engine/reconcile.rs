@@ -1,0 +1,339 @@
+//! The provider's word meets a record: read, ask the machine, swap.
+
+use std::time::Duration;
+
+use onlyonce_core::{
+    Key, Record, RecordId, State, Timestamp,
+    machine::{self, About, Looked, Negative, Source},
+    record::{Actor, Change, Evidence, JournalEntry, JournalEvent},
+    time::Stamp,
+};
+use onlyonce_store::{Filter, JournalRow, Reply, StoreError, Swapped};
+
+use super::{Engine, MAX_ROUNDS};
+use crate::{
+    reconcile::{Answer, Ask, Judged, Told},
+    stats::{Amount, Background},
+};
+
+/// Unknown keys that a census looks at: as many pages of as many.
+const CENSUS_PAGES: usize = 20;
+const CENSUS_PAGE: usize = 500;
+
+/// What is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// How many wait for a person.
+    pub dead_letters: u64,
+    /// How long the oldest has been unknown.
+    pub oldest: Duration,
+}
+
+/// What became of an event that a provider told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It changed the record.
+    Changed,
+    /// It had been taken before.
+    Before,
+    /// There is no such key, or it needs no evidence.
+    Nothing,
+}
+
+impl Engine {
+    /// Unknown keys that are due to be looked into, up to `limit`.
+    ///
+    /// # Errors
+    /// A [`StoreError`] if the store cannot be asked.
+    pub async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        self.bounded_read(self.0.store.due(limit)).await
+    }
+
+    /// Finds out what became of the key of `record`, which was read when the store said `now`:
+    /// `Some(true)` if it was settled, `Some(false)` if something else was written.
+    ///
+    /// # Errors
+    /// A [`StoreError`] if the store cannot be asked.
+    pub async fn look_into(
+        &self,
+        record: Record,
+        now: Timestamp,
+        provider: &dyn Ask,
+    ) -> Result<Option<bool>, StoreError> {
+        let policy = self.policy(&record.route);
+        if let Some(kept) = record.evidence.clone() {
+            let kept =
+                |record: &Record| machine::reconcile(record, &kept, Source::Kept, now, &policy);
+            return self.write_looked(record, kept).await;
+        }
+        if policy.reconcile.is_none() {
+            let nobody = |record: &Record| machine::look(record, "", &policy);
+            return self.write_looked(record, nobody).await;
+        }
+        let Answer { judged, question } = provider.ask(&record).await;
+        let tag = self.secret().key_tag(&record.key);
+        tracing::debug!(key = %tag, route = %record.route, heard = word(&judged), "a provider was asked");
+        match judged {
+            Judged::Says(evidence) => {
+                let source = self.worth(&record, &evidence, question.as_deref()).await?;
+                let say =
+                    |record: &Record| machine::reconcile(record, &evidence, source, now, &policy);
+                self.write_looked(record, say).await
+            }
+            Judged::Inconclusive(why) => {
+                let say = |record: &Record| machine::look(record, &why, &policy);
+                self.write_looked(record, say).await
+            }
+        }
+    }
+
+    /// What an answer of the query is worth: one that finds a key proves that the query can.
+    async fn worth(
+        &self,
+        record: &Record,
+        evidence: &Evidence,
+        question: Option<&str>,
+    ) -> Result<Source, StoreError> {
+        let negative = match (evidence, question) {
+            (_, None) => Negative::Unproven,
+            (Evidence::Completed(_), Some(question)) => {
+                self.prove(&record.route, question).await?;
+                Negative::Proven
+            }
+            (Evidence::NotExecuted | Evidence::Contradictory, Some(question)) => {
+                match self.is_proven(&record.route, question).await? {
+                    true => Negative::Proven,
+                    false => Negative::Unproven,
+                }
+            }
+        };
+        Ok(Source::Query(negative))
+    }
+
+    /// Whether `question`, asked for `route`, has been seen to find some key.
+    ///
+    /// # Errors
+    /// A [`StoreError`] if the store cannot be asked.
+    pub async fn is_proven(&self, route: &str, question: &str) -> Result<bool, StoreError> {
+        let id = self.question_id(route, question);
+        if self.0.proven.lock().contains(&id) {
+            return Ok(true);
+        }
+        let rows = self.bounded_read(self.0.store.history(id)).await?;
+        let proven = rows
+            .iter()
+            .any(|row| row.entry.event == JournalEvent::QueryProven);
+        if proven {
+            self.0.proven.lock().insert(id);
+        }
+        Ok(proven)
+    }
+
+    /// Notes that `question`, asked for `route`, has found a key.
+    ///
+    /// # Errors
+    /// A [`StoreError`] if the store cannot be written.
+    pub async fn prove(&self, route: &str, question: &str) -> Result<(), StoreError> {
+        if self.is_proven(route, question).await? {
+            return Ok(());
+        }
+        let id = self.question_id(route, question);
+        let entry = JournalEntry {
+            id,
+            event: JournalEvent::QueryProven,
+            from: None,
+            to: None,
+            attempt: 0,
+            actor: Actor::Reconciler,
+            detail: Some(format!("route {route}")),
+        };
+        self.bounded_read(self.0.store.append(vec![entry])).await?;
+        self.0.proven.lock().insert(id);
+        Ok(())
+    }
+
+    /// Rows about a question stand in the journal under an id of its own.
+    fn question_id(&self, route: &str, question: &str) -> RecordId {
+        let question = Key::from_stored(question);
+        self.secret()
+            .record_id(&format!("question of route:{route}"), &question)
+    }
+
+    /// Writes what the machine makes of a look at `record`. An answer that speaks for an effect holds
+    /// for the attempt it was asked about, whatever else was written meanwhile; any other answer was
+    /// about the record as it was, and of two that asked at once only one counts.
+    async fn write_looked(
+        &self,
+        mut record: Record,
+        say: impl Fn(&Record) -> Looked,
+    ) -> Result<Option<bool>, StoreError> {
+        let attempt = record.attempt_id;
+        for _ in 0..MAX_ROUNDS {
+            let Looked::Write(mut change) = say(&record) else {
+                return Ok(None);
+            };
+            self.jitter(&mut change);
+            let completes = change.draft.record.response.is_some();
+            match self.swap(record.revision, change).await?.value {
+                Swapped::Done(done) => {
+                    self.0.waiters.wake_all(done.id);
+                    return Ok(Some(done.times.unknown_since.is_none()));
+                }
+                Swapped::Conflict(current) if completes && current.attempt_id == attempt => {
+                    record = current;
+                }
+                Swapped::Conflict(_) | Swapped::Absent => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Moves the next look by up to a fifth either way, so that keys which became unknown together
+    /// are not asked about together for ever.
+    fn jitter(&self, change: &mut Change) {
+        if let Stamp::In(pause) = change.draft.stamps.reconcile_after
+            && !pause.is_zero()
+        {
+            let chance = self.0.options.attempt_ids.fresh().0 % 401;
+            let share = 800 + u32::try_from(chance).unwrap_or(200);
+            let moved = pause.saturating_mul(share) / 1_000;
+            change.draft.stamps.reconcile_after = Stamp::In(moved.max(Duration::from_millis(1)));
+        }
+    }
+
+    /// Takes what a provider told of its own accord about the key under `id`: at most once for each
+    /// event, since its id is written together with what it changes.
+    ///
+    /// # Errors
+    /// A [`StoreError`] if the store cannot be asked; the provider should tell it again.
+    pub async fn told(&self, id: RecordId, told: &Told) -> Result<Taken, StoreError> {
+        let tag = self.event_tag(told);
+        for _ in 0..MAX_ROUNDS {
+            let reply = self.bounded_read(self.0.store.lookup(id)).await?;
+            let rows = self.bounded_read(self.0.store.history(id)).await?;
+            let of_this = |row: &JournalRow| {
+                row.entry.event == JournalEvent::WebhookTaken
+                    && row.entry.detail.as_deref() == Some(tag.as_str())
+            };
+            if rows.iter().any(of_this) {
+                return self.nothing(Taken::Before).await;
+            }
+            let Some(record) = reply.value.filter(|record| *record.route == *told.route) else {
+                return self.nothing(Taken::Nothing).await;
+            };
+            let policy = self.policy(&record.route);
+            let source = Source::Webhook(About::Moment(told.at));
+            let looked = machine::reconcile(&record, &told.evidence, source, reply.now, &policy);
+            let Looked::Write(mut change) = looked else {
+                return self.nothing(Taken::Nothing).await;
+            };
+            change.journal.push(JournalEntry {
+                id,
+                event: JournalEvent::WebhookTaken,
+                from: Some(record.state),
+                to: Some(change.draft.record.state),
+                attempt: record.fence.0,
+                actor: Actor::Reconciler,
+                detail: Some(tag.clone()),
+            });
+            match self.swap(record.revision, change).await?.value {
+                Swapped::Done(_) => {
+                    self.0.waiters.wake_all(id);
+                    return Ok(Taken::Changed);
+                }
+                // Whoever was faster may have taken this very event.
+                Swapped::Conflict(_) => {}
+                Swapped::Absent => return self.nothing(Taken::Nothing).await,
+            }
+        }
+        Err(StoreError::Unavailable(
+            "the key changes faster than it can be read".into(),
+        ))
+    }
+
+    /// What is unknown now, counted up to a bound, for the gauges and the alarm of old ones.
+    ///
+    /// # Errors
+    /// A [`StoreError`] if the store cannot be asked.
+    pub async fn census(&self) -> Result<Census, StoreError> {
+        let now = self.store_now().await?;
+        let unknown = Filter {
+            state: Some(State::Unknown),
+            ..Filter::default()
+        };
+        let mut census = Census::default();
+        let mut cursor = None;
+        for _ in 0..CENSUS_PAGES {
+            let page = self.bounded_read(self.0.store.list(&unknown, cursor, CENSUS_PAGE));
+            let page = page.await?;
+            for listed in &page.items {
+                census.dead_letters += u64::from(listed.record.dead_letter);
+                let age = listed
+                    .record
+                    .times
+                    .unknown_since
+                    .map(|since| now.since(since));
+                census.oldest = census.oldest.max(age.unwrap_or_default());
+            }
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        Amount::DeadLetters.set(census.dead_letters);
+        Amount::UnknownAge.set(census.oldest.as_secs());
+        Ok(census)
+    }
+
+    /// Takes as long as a write: how long an answer takes must not tell whether there is a key.
+    async fn nothing(&self, taken: Taken) -> Result<Taken, StoreError> {
+        self.bounded_read(self.0.store.probe()).await?;
+        Ok(taken)
+    }
+
+    /// What the journal says of an event: its id may be anything, so it is hashed.
+    fn event_tag(&self, told: &Told) -> String {
+        let event = Key::from_stored(&told.event);
+        let scope = format!("webhook of route:{}", told.route);
+        self.secret().record_id(&scope, &event).to_string()
+    }
+
+    /// Counts what a write says about the way out of unknown, and raises the alarms.
+    pub(super) fn observe(&self, record: &Record, events: &[(JournalEvent, Actor)]) {
+        for (event, actor) in events {
+            match event {
+                JournalEvent::BecameUnknown | JournalEvent::LeaseLapsed
+                    if self.policy(&record.route).reconcile.is_some() =>
+                {
+                    Background::ReconcileScheduled.count(1);
+                }
+                JournalEvent::Reconciled => Background::ReconcileResolved.count(1),
+                JournalEvent::DeadLettered => {
+                    Background::ReconcileFailed.count(1);
+                    let key = self.secret().key_tag(&record.key);
+                    tracing::error!(%key, route = %record.route, id = %record.id,
+                        "dead_letters: a person has to say what became of a key");
+                }
+                JournalEvent::ReleaseWasWrong if *actor == Actor::Reconciler => {
+                    let client = record.scope.client_id().unwrap_or_default().to_owned();
+                    metrics::counter!("onlyonce_release_was_wrong_total",
+                        "route" => record.route.to_string(), "client" => client)
+                    .increment(1);
+                    let key = self.secret().key_tag(&record.key);
+                    tracing::error!(%key, route = %record.route,
+                        "release_was_wrong: the provider says that a released key took effect");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn word(judged: &Judged) -> &'static str {
+    match judged {
+        Judged::Says(Evidence::Completed(_)) => "completed",
+        Judged::Says(Evidence::NotExecuted) => "not executed",
+        Judged::Says(Evidence::Contradictory) => "contradictory",
+        Judged::Inconclusive(_) => "inconclusive",
+    }
+}

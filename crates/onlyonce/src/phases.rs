@@ -1,0 +1,247 @@
+//! An operation of several phases, each of which is done once: local ones commit together with their
+//! recovery point, foreign ones commit their intent, call under a key of their own, and commit what came
+//! of it. Whoever comes next, a retry or the sweeper, goes on after the last recovery point, with the
+//! parameters of the first request.
+//!
+//! Deliberately absent: a restart. A recovery point that this program does not know means `unknown`; so
+//! does a foreign call that may have happened at a provider that does not know its own requests again.
+
+mod call;
+mod steps;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use onlyonce_core::{
+    Key, RecordId, Scope,
+    machine::{Refusal, Settlement},
+    record::LastError,
+};
+use onlyonce_store::{
+    TransactionalStore,
+    transactional::{Progress, TransactionError},
+};
+use serde_json::Value;
+
+pub use call::{CallFailed, Called, ForeignCall};
+
+use crate::{
+    engine::{Admitted, Attempt, Unavailable},
+    transaction::{Abandoned, Answer, Operation, Ran, RunError, beat, give_back},
+};
+use steps::Ended;
+
+/// The recovery point of an operation that has done nothing yet.
+const STARTED: &str = "started";
+/// Operations that one round of the sweeper resumes.
+const RESUMED_AT_ONCE: usize = 100;
+
+/// What the phases of one operation know.
+#[derive(Clone, Debug)]
+pub struct Situation {
+    /// What was asked for, as the first request said it.
+    pub parameters: Bytes,
+    /// What the phases have found out so far; kept with the recovery point.
+    pub data: Value,
+    /// What the last provider called what it did.
+    pub provider_id: Option<String>,
+}
+
+type LocalWork<T> = dyn for<'c> Fn(
+        &'c mut <T as TransactionalStore>::Connection,
+        &'c mut Situation,
+    ) -> BoxFuture<'c, Result<(), TransactionError>>
+    + Send
+    + Sync;
+type CallWork =
+    dyn Fn(ForeignCall, Situation) -> BoxFuture<'static, Result<Called, CallFailed>> + Send + Sync;
+
+enum Kind<T: TransactionalStore> {
+    Local(Arc<LocalWork<T>>),
+    Foreign { call: Arc<CallWork>, dedups: bool },
+}
+
+struct Phase<T: TransactionalStore> {
+    name: &'static str,
+    kind: Kind<T>,
+}
+
+/// An operation of several phases.
+pub struct Phases<T: TransactionalStore> {
+    operation: Operation<T>,
+    phases: Vec<Phase<T>>,
+    answer: Box<dyn Fn(&Situation) -> Answer + Send + Sync>,
+}
+
+impl<T: TransactionalStore> Phases<T> {
+    /// An operation without phases yet, which ends with what `answer` makes of the situation.
+    pub fn new(
+        operation: Operation<T>,
+        answer: impl Fn(&Situation) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            operation,
+            phases: Vec::new(),
+            answer: Box::new(answer),
+        }
+    }
+
+    /// A phase in the local database: `work` and the recovery point are committed together.
+    #[must_use]
+    pub fn local(
+        mut self,
+        name: &'static str,
+        work: impl for<'c> Fn(
+            &'c mut T::Connection,
+            &'c mut Situation,
+        ) -> BoxFuture<'c, Result<(), TransactionError>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        let kind = Kind::Local(Arc::new(work));
+        self.phases.push(Phase { name, kind });
+        self
+    }
+
+    /// A phase that calls a provider, once: the call is made by consuming the [`ForeignCall`]. `dedups`
+    /// says whether the provider knows a key again that it has seen; if it does not, a call that may have
+    /// happened is never repeated.
+    #[must_use]
+    pub fn foreign(
+        mut self,
+        name: &'static str,
+        dedups: bool,
+        call: impl Fn(ForeignCall, Situation) -> BoxFuture<'static, Result<Called, CallFailed>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        let call = Arc::new(call);
+        let kind = Kind::Foreign { call, dedups };
+        self.phases.push(Phase { name, kind });
+        self
+    }
+
+    /// Does what is left of the operation under `key`, or says what is known of it.
+    ///
+    /// # Errors
+    /// [`RunError`] says why it stopped. What was committed stands, and a retry goes on from there.
+    pub async fn run(
+        &self,
+        scope: Scope,
+        key: Key,
+        request: impl Into<Bytes>,
+    ) -> Result<Ran, RunError> {
+        let request = request.into();
+        let mut arrival = self.operation.arrival(scope, key, request.clone());
+        match self.operation.admitted(&mut arrival).await? {
+            Admitted::Execute(attempt) => self.see_through(&attempt, request).await,
+            Admitted::Replay(replay) => {
+                let answer = self.operation.transactions().replayed(&replay.response)?;
+                Ok(Ran::Replayed(answer))
+            }
+            Admitted::Refused(Refusal::OutcomeUnknown { .. }) => {
+                match self.resumed(arrival.id()).await? {
+                    Some(attempt) => self.see_through(&attempt, request).await,
+                    None => Ok(Ran::Refused(Refusal::OutcomeUnknown { nudge: None })),
+                }
+            }
+            Admitted::InFlight(_) => Ok(Ran::InFlight),
+            Admitted::Refused(refusal) => Ok(Ran::Refused(refusal)),
+            Admitted::Limited(limited) => Ok(Ran::Limited(limited)),
+        }
+    }
+
+    /// One round of the sweeper: goes on with operations whose last attempt stopped. Says how many came
+    /// to their end. Safe to run on every node at once.
+    ///
+    /// # Errors
+    /// [`RunError`] if it cannot be found out which there are.
+    pub async fn resume_once(&self) -> Result<usize, RunError> {
+        let store = self.operation.transactions().store();
+        let unfinished = store.unfinished(self.operation.name(), RESUMED_AT_ONCE);
+        let mut finished = 0;
+        for id in unfinished.await.map_err(RunError::RolledBack)? {
+            let Some(attempt) = self.resumed(id).await? else {
+                continue;
+            };
+            match self.see_through(&attempt, Bytes::new()).await {
+                Ok(Ran::Executed(_)) => finished += 1,
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "an operation could not go on; later again"),
+            }
+        }
+        Ok(finished)
+    }
+
+    /// A new attempt for an operation that stopped where this program can go on.
+    async fn resumed(&self, id: RecordId) -> Result<Option<Attempt>, RunError> {
+        let transactions = self.operation.transactions();
+        let progress = self.progress(id).await.map_err(RunError::RolledBack)?;
+        // Without a recovery point nothing was committed, so there is nothing to be careful about.
+        if progress.is_some_and(|progress| !self.can_go_on(&progress)) {
+            return Ok(None);
+        }
+        let taken = transactions.engine().take_over(id, self.operation.policy());
+        taken
+            .await
+            .map_err(|Unavailable(error)| RunError::Store(error))
+    }
+
+    async fn progress(&self, id: RecordId) -> Result<Option<Progress>, TransactionError> {
+        let store = self.operation.transactions().store();
+        let mut open = store.begin(Default::default()).await?;
+        let progress = store.progress(&mut open, id).await?;
+        store.rollback(open).await;
+        Ok(progress)
+    }
+
+    /// The phase after this recovery point; `None` for a point that this program does not know.
+    fn next(&self, point: &str) -> Option<usize> {
+        if point == STARTED {
+            return Some(0);
+        }
+        let done = self.phases.iter().position(|phase| phase.name == point);
+        done.map(|index| index + 1)
+    }
+
+    fn can_go_on(&self, progress: &Progress) -> bool {
+        let Some(next) = self.next(&progress.point) else {
+            return false;
+        };
+        let Some(intent) = &progress.intent else {
+            return true;
+        };
+        // A call that may have happened is repeated only where the provider knows it again.
+        self.phases.get(next).is_some_and(|phase| {
+            phase.name == intent && matches!(phase.kind, Kind::Foreign { dedups: true, .. })
+        })
+    }
+
+    /// Goes on to the end, showing signs of life meanwhile.
+    async fn see_through(&self, attempt: &Attempt, request: Bytes) -> Result<Ran, RunError> {
+        let abandoned = Abandoned::unless_seen_through(attempt);
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.go_on(attempt, request) => outcome,
+            never = beat(attempt) => match never {},
+        };
+        abandoned.seen_through();
+        match outcome {
+            Ok(Ended::Answer(answer)) => Ok(Ran::Executed(answer)),
+            Ok(Ended::Unknown) => {
+                let unknown = Settlement::Unknown(LastError::DeclaredUnknown);
+                attempt.settle(&unknown).await;
+                Ok(Ran::Refused(Refusal::OutcomeUnknown { nudge: None }))
+            }
+            Err(RunError::Lost) => Err(RunError::Lost),
+            Err(error) => {
+                // What was committed stands with its recovery point; what was not is rolled back.
+                give_back(attempt).await;
+                Err(error)
+            }
+        }
+    }
+}

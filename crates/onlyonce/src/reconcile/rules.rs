@@ -1,0 +1,263 @@
+//! The rules that read a provider's JSON.
+//!
+//! A body that becomes somebody's stored answer is cut out of the provider's bytes as it stands, so
+//! that no number is rounded and no member reordered on the way.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use onlyonce_core::{
+    StoredResponse,
+    fingerprint::Pointer,
+    record::{Evidence, StoredBody},
+};
+use serde_json::{Value, value::RawValue};
+
+/// A condition, and what follows if it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The condition.
+    pub when: When,
+    /// What follows.
+    pub then: Then,
+}
+
+/// A condition on an answer or an event. Every part that is there must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct When {
+    /// The status is one of these; empty is any.
+    pub status: Vec<StatusCode>,
+    /// The body has a value here.
+    pub pointer: Option<Pointer>,
+    /// And that value is one of these; empty is any but null.
+    pub one_of: Vec<String>,
+}
+
+/// What a matching rule says became of the operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It took effect; retries get this answer.
+    Complete {
+        /// Its status.
+        status: StatusCode,
+        /// Where its body stands in the provider's; `None` is no body.
+        body: Option<Pointer>,
+    },
+    /// It left nothing behind.
+    NotExecuted,
+}
+
+/// What an answer means.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Judged {
+    /// It says what became of the operation.
+    Says(Evidence),
+    /// It says nothing, and why.
+    Inconclusive(String),
+}
+
+/// What a provider's answer, or its event where there is no status, means by `rules`.
+pub fn judge(
+    rules: &[Rule],
+    status: Option<StatusCode>,
+    kind: Option<&HeaderValue>,
+    body: &Bytes,
+) -> Judged {
+    let text = std::str::from_utf8(body).ok();
+    let Some(rule) = rules.iter().find(|rule| rule.when.holds(status, text)) else {
+        return Judged::Inconclusive(match status {
+            Some(status) => format!("no rule matches the answer with status {}", status.as_u16()),
+            None => "no rule matches the event".to_owned(),
+        });
+    };
+    match &rule.then {
+        Then::NotExecuted => Judged::Says(Evidence::NotExecuted),
+        Then::Complete { status, body: None } => Judged::Says(Evidence::Completed(
+            StoredResponse::plain(*status, Bytes::new()).into(),
+        )),
+        Then::Complete {
+            status,
+            body: Some(pointer),
+        } => match part(body, text, pointer) {
+            Some(bytes) => {
+                let json = HeaderValue::from_static("application/json");
+                // A part of JSON is JSON; all of it is what the provider says it is.
+                let kind = kind.filter(|_| pointer.tokens().is_empty()).cloned();
+                let mut headers = HeaderMap::new();
+                headers.insert(header::CONTENT_TYPE, kind.unwrap_or(json));
+                Judged::Says(Evidence::Completed(
+                    StoredResponse {
+                        status: *status,
+                        headers,
+                        body: StoredBody::Full {
+                            bytes,
+                            trailers: None,
+                        },
+                    }
+                    .into(),
+                ))
+            }
+            None => Judged::Inconclusive(format!("the body has nothing at {pointer}")),
+        },
+    }
+}
+
+impl When {
+    fn holds(&self, status: Option<StatusCode>, body: Option<&str>) -> bool {
+        let right_status =
+            self.status.is_empty() || status.is_some_and(|status| self.status.contains(&status));
+        let right_value = match &self.pointer {
+            None => true,
+            Some(pointer) => body
+                .and_then(|body| text_at(body, pointer))
+                .is_some_and(|text| self.one_of.is_empty() || self.one_of.contains(&text)),
+        };
+        right_status && right_value
+    }
+}
+
+fn part(body: &Bytes, text: Option<&str>, pointer: &Pointer) -> Option<Bytes> {
+    if pointer.tokens().is_empty() {
+        return Some(body.clone());
+    }
+    let found = raw_at(text?, pointer)?;
+    Some(body.slice_ref(found.as_bytes()))
+}
+
+/// The text of the scalar that `pointer` names in `document`: strings without their quotes, other
+/// values as they are written. `None` for null, for what is no scalar and where there is nothing.
+pub fn text_at(document: &str, pointer: &Pointer) -> Option<String> {
+    let raw = raw_at(document, pointer)?;
+    match serde_json::from_str(raw).ok()? {
+        Value::String(text) => Some(text),
+        Value::Number(_) | Value::Bool(_) => Some(raw.to_owned()),
+        Value::Null => None,
+        // Something is there, which a rule without a list of values may ask for.
+        Value::Array(_) | Value::Object(_) => Some(raw.to_owned()),
+    }
+}
+
+/// The value that `pointer` names in `document`, as it is written there.
+fn raw_at<'a>(document: &'a str, pointer: &Pointer) -> Option<&'a str> {
+    let mut current: &'a RawValue = serde_json::from_str(document).ok()?;
+    for token in pointer.tokens() {
+        let text = current.get();
+        current = match text.as_bytes().first()? {
+            b'{' => {
+                let members: HashMap<String, &'a RawValue> = serde_json::from_str(text).ok()?;
+                *members.get(token)?
+            }
+            b'[' => {
+                let plain = token == "0" || !token.starts_with('0');
+                let index: usize = token.parse().ok().filter(|_| plain)?;
+                let items: Vec<&'a RawValue> = serde_json::from_str(text).ok()?;
+                *items.get(index)?
+            }
+            _ => return None,
+        };
+    }
+    Some(current.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pointer(text: &str) -> Pointer {
+        Pointer::parse(text).unwrap()
+    }
+
+    fn rule(status: &[u16], at: &str, one_of: &[&str], then: Then) -> Rule {
+        Rule {
+            when: When {
+                status: status
+                    .iter()
+                    .map(|code| StatusCode::from_u16(*code).unwrap())
+                    .collect(),
+                pointer: (!at.is_empty()).then(|| pointer(at)),
+                one_of: one_of.iter().map(|text| (*text).to_owned()).collect(),
+            },
+            then,
+        }
+    }
+
+    fn complete(status: u16, body: &str) -> Then {
+        Then::Complete {
+            status: StatusCode::from_u16(status).unwrap(),
+            body: Some(pointer(body)),
+        }
+    }
+
+    fn heard(status: u16, body: &'static str) -> Judged {
+        let rules = [
+            rule(&[200], "/status", &["succeeded"], complete(201, "")),
+            rule(&[200], "/status", &["declined"], complete(402, "/error")),
+            rule(&[404], "", &[], Then::NotExecuted),
+        ];
+        let status = StatusCode::from_u16(status).unwrap();
+        judge(
+            &rules,
+            Some(status),
+            None,
+            &Bytes::from_static(body.as_bytes()),
+        )
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let body = r#"{ "status":"succeeded", "amount": 12345678901234567890.10 }"#;
+        let Judged::Says(Evidence::Completed(response)) = heard(200, body) else {
+            panic!("not completed")
+        };
+        assert_eq!(response.status, 201);
+        let StoredBody::Full { bytes, .. } = &response.body else {
+            panic!("no body")
+        };
+        assert_eq!(bytes, body, "to the letter");
+        let declined = r#"{"status":"declined","error":{ "code" : 1.50 }}"#;
+        let Judged::Says(Evidence::Completed(response)) = heard(200, declined) else {
+            panic!("not completed")
+        };
+        let StoredBody::Full { bytes, .. } = &response.body else {
+            panic!("no body")
+        };
+        assert_eq!(
+            (response.status.as_u16(), &bytes[..]),
+            (402, &b"{ \"code\" : 1.50 }"[..])
+        );
+        assert_eq!(heard(404, ""), Judged::Says(Evidence::NotExecuted));
+    }
+
+    #[test]
+    fn what_no_rule_matches_says_nothing() {
+        for (status, body) in [
+            (200, r#"{"status":"processing"}"#),
+            (200, r#"{"status":null}"#),
+            (200, "not json"),
+            (200, ""),
+            (500, r#"{"status":"succeeded"}"#),
+            (200, r#"{"status":"declined"}"#),
+        ] {
+            assert!(
+                matches!(heard(status, body), Judged::Inconclusive(_)),
+                "{body}"
+            );
+        }
+    }
+
+    #[test]
+    fn pointers_reach_into_lists_and_other_scalars() {
+        let document = r#"{"data":[{"paid":true,"n":0.10},{"a/b":"x"}]}"#;
+        for (at, expected) in [
+            ("/data/0/paid", Some("true")),
+            ("/data/0/n", Some("0.10")),
+            ("/data/1/a~1b", Some("x")),
+            ("/data/01/a~1b", None),
+            ("/data/2", None),
+            ("/data/0/paid/x", None),
+        ] {
+            assert_eq!(text_at(document, &pointer(at)).as_deref(), expected, "{at}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! In the caller's own transaction: the key, the business write and the messages commit together.
+//!
+//! The reservation stands in a short transaction of its own, so that a duplicate is answered at once
+//! and waits for no row. Then one transaction holds the caller's work and the completion of the key, in
+//! which the attempt is compared once more. What is rolled back is proven not to have happened, so the
+//! key is given back; what is committed is completed, whoever dies afterwards.
+//!
+//! Deliberately absent: a guess about a commit whose answer was lost. The row itself is asked: as long as
+//! the transaction is open it is held, and once it has ended it says how.
+
+mod answer;
+mod attempted;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Method};
+use onlyonce_core::{
+    Key, Policy, Scope, machine::Refusal, policy::OnInFlight, record::StoredResponse,
+};
+use onlyonce_store::{
+    StoreError, TransactionalStore,
+    transactional::{Isolation, TransactionError},
+};
+
+pub use answer::Answer;
+pub(crate) use answer::VERSION;
+pub(crate) use attempted::{Abandoned, beat, give_back};
+
+use crate::{
+    engine::{Admitted, Arrival, Engine, Unavailable, Woken},
+    limits::Limited,
+};
+
+/// How often work is run again after a conflict, unless said otherwise.
+const DEFAULT_RETRIES: usize = 5;
+
+/// Work in a transaction.
+pub type Work<'c> = BoxFuture<'c, Result<Answer, TransactionError>>;
+
+/// Turns an answer of an older version of the application into one of today's; `None` if it cannot.
+pub type Upgrade = fn(version: u32, answer: Answer) -> Option<Answer>;
+
+/// An engine, and the application's own transactions on the same database.
+#[derive(Clone)]
+pub struct Transactions<T> {
+    engine: Engine,
+    store: T,
+    isolation: Isolation,
+    retries: usize,
+    version: u32,
+    upgrade: Upgrade,
+}
+
+/// What `run` came to.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Ran {
+    /// The work was done and committed now.
+    Executed(Answer),
+    /// It had been done; this is its answer.
+    Replayed(Answer),
+    /// Somebody else is at it.
+    InFlight,
+    /// No.
+    Refused(Refusal),
+    /// The key is not known, and its client may not bring a new one.
+    Limited(Limited),
+}
+
+/// Why it could not be found out, or done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The store could not be asked; nothing was done.
+    #[error("the store could not answer; nothing was done")]
+    Store(#[source] StoreError),
+    /// The transaction was rolled back; the key is free to be tried again.
+    #[error("the transaction was rolled back; the key is free")]
+    RolledBack(#[source] TransactionError),
+    /// The key belongs to somebody else by now; the transaction was rolled back.
+    #[error("another attempt owns the key; the transaction was rolled back")]
+    Lost,
+    /// Nobody can tell yet whether the transaction was committed. The key will say.
+    #[error("nobody can tell yet whether the transaction was committed")]
+    Unclear(#[source] TransactionError),
+    /// The stored answer is of a version that this program cannot read.
+    #[error("the stored answer is of version {0}, which this program does not know")]
+    UnknownVersion(u32),
+}
+
+impl<T: TransactionalStore> Transactions<T> {
+    /// Transactions of `store`, which must be on the database of the engine's own store.
+    pub fn new(engine: Engine, store: T) -> Self {
+        Self {
+            engine,
+            store,
+            isolation: Isolation::default(),
+            retries: DEFAULT_RETRIES,
+            version: 0,
+            upgrade: |_, _| None,
+        }
+    }
+
+    /// The same, with another isolation.
+    #[must_use]
+    pub fn isolation(self, isolation: Isolation) -> Self {
+        Self { isolation, ..self }
+    }
+
+    /// The same, with another number of tries after a conflict. With none, conflicts are reported.
+    #[must_use]
+    pub fn retries(self, retries: usize) -> Self {
+        Self { retries, ..self }
+    }
+
+    /// The same, whose answers carry the application's `version`. What older versions stored goes
+    /// through `upgrade`; what it cannot read is refused, never guessed at.
+    #[must_use]
+    pub fn version(self, version: u32, upgrade: Upgrade) -> Self {
+        Self {
+            version,
+            upgrade,
+            ..self
+        }
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The store, for transactions that the caller opens.
+    pub fn store(&self) -> &T {
+        &self.store
+    }
+
+    /// An operation by this name, under `policy`.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the store cannot keep the policy's recipe.
+    pub async fn operation(&self, name: &str, policy: Policy) -> Result<Operation<T>, Unavailable> {
+        let (name, policy) = (Arc::<str>::from(name), Arc::new(policy));
+        self.engine.keep_recipe(&policy.recipe).await?;
+        self.engine.keep_policy(&name, &policy).await?;
+        self.engine.set_policy(name.clone(), policy.clone());
+        Ok(Operation {
+            transactions: self.clone(),
+            name,
+            policy,
+        })
+    }
+
+    /// An answer as it is stored.
+    pub(crate) fn stored(&self, answer: &Answer) -> StoredResponse {
+        answer.stored(self.version)
+    }
+
+    /// A stored answer, in today's form.
+    pub(crate) fn replayed(&self, stored: &StoredResponse) -> Result<Answer, RunError> {
+        let (version, answer) = Answer::from_stored(stored);
+        if version == self.version {
+            return Ok(answer);
+        }
+        (self.upgrade)(version, answer).ok_or(RunError::UnknownVersion(version))
+    }
+}
+
+/// One kind of request, by name and policy.
+#[derive(Clone)]
+pub struct Operation<T> {
+    transactions: Transactions<T>,
+    name: Arc<str>,
+    policy: Arc<Policy>,
+}
+
+impl<T: TransactionalStore> Operation<T> {
+    /// Does `work` once for `key` in `scope`, in one transaction with the key's completion; or says what
+    /// is known of the key. `request` is what must be the same when the key comes again.
+    ///
+    /// After a conflict with another transaction `work` is run again, in a new one. If this future is
+    /// dropped, the transaction is rolled back and the key given back, unless it had been committed.
+    ///
+    /// # Errors
+    /// [`RunError`] says why it was not done, or that nobody can tell yet.
+    pub async fn run<W>(
+        &self,
+        scope: Scope,
+        key: Key,
+        request: impl Into<Bytes>,
+        work: W,
+    ) -> Result<Ran, RunError>
+    where
+        W: for<'c> FnMut(&'c mut T::Connection) -> Work<'c> + Send,
+    {
+        let mut arrival = self.arrival(scope, key, request.into());
+        match self.admitted(&mut arrival).await? {
+            Admitted::Execute(attempt) => {
+                let answer = self.transactions.execute(&attempt, work).await?;
+                Ok(Ran::Executed(answer))
+            }
+            Admitted::Replay(replay) => {
+                let answer = self.transactions.replayed(&replay.response)?;
+                Ok(Ran::Replayed(answer))
+            }
+            Admitted::InFlight(_) => Ok(Ran::InFlight),
+            Admitted::Refused(refusal) => Ok(Ran::Refused(refusal)),
+            Admitted::Limited(limited) => Ok(Ran::Limited(limited)),
+        }
+    }
+
+    /// The transactions it runs in.
+    pub fn transactions(&self) -> &Transactions<T> {
+        &self.transactions
+    }
+
+    pub(crate) fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(crate) fn arrival(&self, scope: Scope, key: Key, request: Bytes) -> Arrival {
+        let engine = &self.transactions.engine;
+        let (name, headers) = (self.name.clone(), HeaderMap::new());
+        Arrival::new(
+            engine,
+            scope,
+            key,
+            None,
+            name,
+            &Method::POST,
+            &self.name,
+            headers,
+            request,
+        )
+    }
+
+    /// What the key's past permits, once nobody else is at it or the policy's wait is over.
+    pub(crate) async fn admitted(&self, arrival: &mut Arrival) -> Result<Admitted, RunError> {
+        let engine = &self.transactions.engine;
+        let unavailable = |Unavailable(error)| RunError::Store(error);
+        let deadline = tokio::time::Instant::now() + self.policy.wait_timeout;
+        loop {
+            let admitted = engine
+                .admit(arrival, &self.policy)
+                .await
+                .map_err(unavailable)?;
+            if !matches!(admitted, Admitted::InFlight(OnInFlight::Wait)) {
+                return Ok(admitted);
+            }
+            let woken = engine.wait(arrival, &self.policy, deadline).await;
+            match woken.map_err(unavailable)? {
+                Some(Woken::Answer(answer)) => return Ok(*answer),
+                Some(Woken::AskAgain) => {}
+                None => return Ok(admitted),
+            }
+        }
+    }
+}

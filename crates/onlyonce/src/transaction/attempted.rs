@@ -1,0 +1,241 @@
+//! One attempt in the caller's transaction: the work, the completion, the commit, and what becomes of the
+//! key when one of them fails.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use onlyonce_core::{
+    Record,
+    machine::{self, Settled, Settlement},
+    record::LastError,
+};
+use onlyonce_store::{
+    Swapped, TransactionalStore, failpoint,
+    transactional::{Isolation, TransactionError},
+};
+
+use super::{Answer, RunError, Transactions, Work};
+use crate::engine::{Attempt, Ended, Kept};
+
+/// Signs of life within one lease.
+const BEATS_PER_LEASE: u32 = 3;
+/// Rounds of "renewed meanwhile, look again" at the completion.
+const MAX_ROUNDS: usize = 8;
+/// The pause before work is run again after its first conflict; each further one is longer by as much.
+const CONFLICT_PAUSE: Duration = Duration::from_millis(5);
+
+/// Gives the key back if nobody sees the attempt through: what was not committed by then is rolled
+/// back, and what was is found completed.
+pub(crate) struct Abandoned<'a>(Option<&'a Attempt>);
+
+impl<'a> Abandoned<'a> {
+    pub(crate) fn unless_seen_through(attempt: &'a Attempt) -> Self {
+        Self(Some(attempt))
+    }
+
+    pub(crate) fn seen_through(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Abandoned<'_> {
+    fn drop(&mut self) {
+        if let Some(attempt) = self.0
+            && tokio::runtime::Handle::try_current().is_ok()
+        {
+            attempt.release_later();
+        }
+    }
+}
+
+/// Shows signs of life for ever.
+pub(crate) async fn beat(attempt: &Attempt) -> Infallible {
+    let mut ticks = tokio::time::interval(attempt.policy().lease / BEATS_PER_LEASE);
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        // The completion finds out for itself whether the key was lost.
+        attempt.renew().await;
+    }
+}
+
+/// How one try failed.
+enum Failed {
+    /// Rolled back.
+    RolledBack(TransactionError),
+    Lost,
+    /// The commit was sent, and its answer did not come.
+    Unanswered(TransactionError, Box<Answer>),
+}
+
+impl From<TransactionError> for Failed {
+    fn from(error: TransactionError) -> Self {
+        Self::RolledBack(error)
+    }
+}
+
+impl<T: TransactionalStore> Transactions<T> {
+    /// Does `work` in one transaction with the completion of the key that `attempt` owns, showing signs of
+    /// life meanwhile. For handlers behind the layer, which has reserved the key; see
+    /// [`Operation::run`](super::Operation::run) for everybody else.
+    ///
+    /// # Errors
+    /// [`RunError`] says why it was not done, or that nobody can tell yet.
+    pub async fn execute<W>(&self, attempt: &Attempt, mut work: W) -> Result<Answer, RunError>
+    where
+        W: for<'c> FnMut(&'c mut T::Connection) -> Work<'c> + Send,
+    {
+        let abandoned = Abandoned::unless_seen_through(attempt);
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.tried(attempt, &mut work) => outcome,
+            never = beat(attempt) => match never {},
+        };
+        abandoned.seen_through();
+        outcome
+    }
+
+    async fn tried<W>(&self, attempt: &Attempt, work: &mut W) -> Result<Answer, RunError>
+    where
+        W: for<'c> FnMut(&'c mut T::Connection) -> Work<'c> + Send,
+    {
+        let mut conflicts = 0;
+        loop {
+            let failed = match self.once(attempt, work).await {
+                Ok(answer) => return Ok(answer),
+                Err(failed) => failed,
+            };
+            match failed {
+                Failed::RolledBack(error) if error.is_conflict() && conflicts < self.retries => {
+                    conflicts += 1;
+                    let pause = u32::try_from(conflicts).unwrap_or(u32::MAX);
+                    tokio::time::sleep(CONFLICT_PAUSE.saturating_mul(pause)).await;
+                }
+                Failed::RolledBack(error) => {
+                    give_back(attempt).await;
+                    return Err(RunError::RolledBack(error));
+                }
+                Failed::Lost => return Err(RunError::Lost),
+                Failed::Unanswered(error, answer) => {
+                    return self.asked(attempt, error, *answer).await;
+                }
+            }
+        }
+    }
+
+    async fn once<W>(&self, attempt: &Attempt, work: &mut W) -> Result<Answer, Failed>
+    where
+        W: for<'c> FnMut(&'c mut T::Connection) -> Work<'c> + Send,
+    {
+        failpoint!("transaction.begin.before");
+        let mut open = self.store.begin(self.isolation).await?;
+        let mut record = attempt.record();
+        if self.isolation != Isolation::ReadCommitted {
+            // A heartbeat after the snapshot would make the completion fail; a row that is held
+            // needs none.
+            match self.store.lock(&mut open, record.id).await? {
+                Some(held) => record = Arc::new(held.value),
+                None => return Err(Failed::Lost),
+            }
+        }
+        let answer = match work(&mut open).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.store.rollback(open).await;
+                return Err(error.into());
+            }
+        };
+        let stored = Arc::new(self.stored(&answer));
+        let settlement = Settlement::Complete(stored);
+        if answer.undone {
+            self.store.rollback(open).await;
+            return match attempt.settle(&settlement).await {
+                Ended::Settled(_) | Ended::Kept(Kept::Own(_)) => Ok(answer),
+                Ended::Kept(Kept::Lost) => Err(Failed::Lost),
+            };
+        }
+        let Some(settled) = self
+            .completed(&mut open, attempt, record, &settlement)
+            .await?
+        else {
+            self.store.rollback(open).await;
+            return Err(Failed::Lost);
+        };
+        failpoint!("transaction.commit.before");
+        if let Err(error) = self.store.commit(open).await {
+            return Err(match error.is_conflict() {
+                true => Failed::RolledBack(error),
+                false => Failed::Unanswered(error, Box::new(answer)),
+            });
+        }
+        failpoint!("transaction.commit.after");
+        self.store.committed(settled.id);
+        attempt.settled_in_transaction(settled);
+        Ok(answer)
+    }
+
+    /// Completes the key in the open transaction. `None`: the attempt does not own it any more.
+    pub(crate) async fn completed(
+        &self,
+        connection: &mut T::Connection,
+        attempt: &Attempt,
+        record: Arc<Record>,
+        settlement: &Settlement,
+    ) -> Result<Option<Record>, TransactionError> {
+        let mut record = (*record).clone();
+        for _ in 0..MAX_ROUNDS {
+            let policy = attempt.policy();
+            let change = match machine::settle(&record, attempt.id(), settlement, policy) {
+                Settled::Write(change) => change,
+                // An operator has already said that this attempt took effect.
+                Settled::Keep => return Ok(Some(record)),
+                Settled::NotOurs(_) => return Ok(None),
+            };
+            let swapped = self.store.swap(connection, record.revision, &change);
+            match swapped.await?.value {
+                Swapped::Done(settled) => return Ok(Some(settled)),
+                Swapped::Conflict(current) => record = current,
+                Swapped::Absent => return Ok(None),
+            }
+        }
+        let busy = "the key changes faster than it can be read";
+        Err(TransactionError::Conflict(busy.into()))
+    }
+
+    /// Asks the key itself whether a commit happened whose answer was lost: as long as the transaction
+    /// is open the row is held and cannot be given back.
+    async fn asked(
+        &self,
+        attempt: &Attempt,
+        error: TransactionError,
+        answer: Answer,
+    ) -> Result<Answer, RunError> {
+        match given_back(attempt).await {
+            Some(Ended::Kept(Kept::Own(record))) if record.response.is_some() => {
+                self.store.committed(record.id);
+                attempt.settled_in_transaction((*record).clone());
+                Ok(answer)
+            }
+            Some(Ended::Settled(_) | Ended::Kept(Kept::Own(_))) => Err(RunError::RolledBack(error)),
+            Some(Ended::Kept(Kept::Lost)) => Err(RunError::Lost),
+            None => {
+                attempt.release_later();
+                Err(RunError::Unclear(error))
+            }
+        }
+    }
+}
+
+/// Gives the key back after a rollback, or sees to it that it will be.
+pub(crate) async fn give_back(attempt: &Attempt) {
+    if given_back(attempt).await.is_none() {
+        attempt.release_later();
+    }
+}
+
+async fn given_back(attempt: &Attempt) -> Option<Ended> {
+    let release = Settlement::Release(LastError::DeclaredNotExecuted);
+    let grace = attempt.policy().completion_grace;
+    tokio::time::timeout(grace, attempt.settle(&release))
+        .await
+        .ok()
+}

@@ -1,0 +1,136 @@
+//! The same on SQLite: the application's tables are in the store's file.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use http::StatusCode;
+use onlyonce::{
+    Answer, Engine, EngineOptions, Policy, Ran, RunError, Transactions, inbox::Processed,
+    outbox::Message,
+};
+use onlyonce_core::{Key, Scope, State};
+use onlyonce_store::{
+    TransactionalStore as _,
+    sqlite::{SqliteStore, SqliteTransactions},
+    transactional::{Isolation, TransactionError},
+};
+
+struct Place {
+    folder: tempfile::TempDir,
+    transactions: Transactions<SqliteTransactions>,
+}
+
+fn place() -> Place {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("application.db");
+    let store = SqliteStore::open(&file).unwrap();
+    rusqlite::Connection::open(&file)
+        .unwrap()
+        .execute_batch("CREATE TABLE payments (id INTEGER PRIMARY KEY, amount INTEGER)")
+        .unwrap();
+    let inside = store.transactions().unwrap();
+    let engine = Engine::start(Arc::new(store), EngineOptions::default());
+    Place {
+        folder,
+        transactions: Transactions::new(engine, inside),
+    }
+}
+
+impl Place {
+    fn number(&self, sql: &str) -> i64 {
+        rusqlite::Connection::open(self.folder.path().join("application.db"))
+            .unwrap()
+            .query_row(sql, [], |row| row.get(0))
+            .unwrap()
+    }
+}
+
+/// Goal: payment, message and key are one thing; a rollback is proof; duplicates get one answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_thing_on_sqlite() {
+    let place = place();
+    let operation = place
+        .transactions
+        .operation("pay", Policy::default())
+        .await
+        .unwrap();
+    let failed = operation.run(Scope::global(), Key::from_stored("k"), "1", |tx| {
+        Box::pin(async move {
+            tx.execute("INSERT INTO payments (amount) VALUES (1)", [])?;
+            Err(TransactionError::given_up("no"))
+        })
+    });
+    assert!(matches!(failed.await, Err(RunError::RolledBack(_))));
+    assert_eq!(place.number("SELECT count(*) FROM payments"), 0);
+    let runs = (0..50).map(|_| {
+        let all = place.transactions.clone();
+        operation.run(Scope::global(), Key::from_stored("k"), "1", move |tx| {
+            let all = all.clone();
+            Box::pin(async move {
+                tx.execute("INSERT INTO payments (amount) VALUES (1)", [])?;
+                let id = tx.last_insert_rowid();
+                all.enqueue(tx, &Message::new("receipts", id.to_string()))
+                    .await?;
+                Ok(Answer::new(StatusCode::CREATED, id.to_string()))
+            })
+        })
+    });
+    let mut executed = 0;
+    for ran in join_all(runs).await {
+        match ran.unwrap() {
+            Ran::Executed(answer) => {
+                executed += 1;
+                assert_eq!(&answer.body[..], b"1");
+            }
+            Ran::Replayed(answer) => assert_eq!(&answer.body[..], b"1"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(executed, 1);
+    assert_eq!(place.number("SELECT count(*) FROM payments"), 1);
+    assert_eq!(place.number("SELECT count(*) FROM outbox"), 1);
+    let counts = place.transactions.engine().store().counts().await.unwrap();
+    assert_eq!(counts[&State::Completed], 1);
+    assert_eq!(counts[&State::InProgress], 0);
+}
+
+/// Goal: a message has one effect; a natural key needs no lock, since nobody else writes.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_on_sqlite() {
+    let place = place();
+    let (all, store) = (&place.transactions, place.transactions.store());
+    for (round, expected) in [
+        (0, Processed::Now(())),
+        (1, Processed::Now(())),
+        (2, Processed::Before),
+    ] {
+        let mut tx = store.begin(Isolation::default()).await.unwrap();
+        let inner = all.clone();
+        let processed = all.with_natural_key(&mut tx, "order:1", |tx| {
+            Box::pin(async move {
+                let effect = inner.process_once(tx, "billing", "m", |tx| {
+                    Box::pin(async move {
+                        tx.execute("INSERT INTO payments (amount) VALUES (1)", [])?;
+                        Ok(())
+                    })
+                });
+                effect.await
+            })
+        });
+        assert_eq!(processed.await.unwrap(), expected);
+        // The first delivery is rolled back, by being dropped.
+        if round > 0 {
+            store.commit(tx).await.unwrap();
+        }
+    }
+    assert_eq!(place.number("SELECT count(*) FROM payments"), 1);
+    // Two writers take turns: the second waits for the first.
+    let held = store.begin(Isolation::default()).await.unwrap();
+    let second = tokio::time::timeout(
+        Duration::from_millis(200),
+        store.begin(Isolation::default()),
+    );
+    assert!(second.await.is_err());
+    drop(held);
+    assert!(store.begin(Isolation::default()).await.is_ok());
+}
