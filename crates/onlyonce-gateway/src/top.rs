@@ -42,7 +42,7 @@ pub(crate) struct TopArgs {
 
 /// Shows the figures.
 pub(crate) async fn run(args: TopArgs) -> anyhow::Result<ExitCode> {
-    let way = match Way::open(&args.admin, None, false).await? {
+    let way = match Way::open(&args.admin, None, "", false).await? {
         Ok(way) => way,
         Err(usage) => {
             eprintln!("error: {usage}");

@@ -83,7 +83,8 @@ fn shown(response: &StoredResponse) -> Value {
     }
     let (stored, bytes) = match &response.body {
         StoredBody::Full { bytes, .. } => (true, &bytes[..]),
-        StoredBody::NotStored => (false, &[][..]),
+        // Only the store layer has packed ones, and it opens them.
+        StoredBody::NotStored | StoredBody::Packed { .. } => (false, &[][..]),
     };
     let truncated = bytes.len() > MAX_SHOWN;
     let mut value = json!({
