@@ -7,6 +7,8 @@ mod stats;
 mod view;
 
 pub(crate) use keys::Desk;
+#[cfg(feature = "otlp")]
+pub(crate) use stats::measure;
 
 use std::{sync::Arc, time::Duration};
 
@@ -79,7 +81,6 @@ impl Admin {
         stopping: watch::Receiver<bool>,
     ) -> Self {
         let config = current.config();
-        stats::declare();
         let desk = Desk::new(engine.clone(), config.admin.mask_keys);
         Self(Arc::new(Inner {
             tokens: RwLock::new(Tokens::from_environment(&config)),

@@ -11,7 +11,7 @@ mod flow;
 mod judge;
 mod openapi;
 mod report;
-mod yaml;
+pub(crate) mod yaml;
 
 use std::{
     io::{self, Write},

@@ -10,6 +10,8 @@ mod cli;
 mod clock;
 mod config;
 mod demo;
+#[cfg(test)]
+mod deployed;
 mod edge;
 mod keys;
 mod migrate;
@@ -18,6 +20,7 @@ mod reload;
 mod serve;
 #[cfg(test)]
 mod soak;
+mod telemetry;
 mod tls;
 mod upstream;
 mod verify;

@@ -21,7 +21,7 @@ use crate::{
     admin::Admin,
     config::{self, Config, Diagnostics, Overrides, change},
     edge::{Current, Edge},
-    serve, tls,
+    serve, telemetry, tls,
 };
 
 /// How often the file is looked at. What has changed is read when it has stood for one look, so that a
@@ -225,7 +225,7 @@ impl Reloader {
             return Err(Refusal::Change(changes));
         }
         for warning in &config.warnings {
-            eprintln!("{warning}");
+            telemetry::say(warning);
         }
         let config = Arc::new(config);
         let made = match serve::demand_level(&config, &**self.engine.store()) {
@@ -249,7 +249,7 @@ impl Reloader {
     fn refuse(&mut self, refusal: &Refusal) {
         let told = match refusal {
             Refusal::Bad(diagnostics) => {
-                eprintln!("{diagnostics}");
+                telemetry::say(diagnostics);
                 tracing::error!("reload refused: the file has errors; the old one stays in effect");
                 diagnostics.summary()
             }

@@ -1,14 +1,14 @@
 //! `onlyonce serve`: puts the pieces together, says that it is ready, and ends in good order.
 
-use std::{io::Write, process::ExitCode, sync::Arc, time::Duration};
+use std::{io::Write, process::ExitCode, sync::Arc};
 
 use anyhow::Context;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::PrometheusHandle;
 use onlyonce::{Engine, EngineOptions, Spool};
 use onlyonce_core::policy::Profile;
 use onlyonce_store::{
     Level, Store,
-    at_rest::{AtRest, AtRestOptions, Compression, Keyring},
+    at_rest::{self, AtRest, AtRestOptions, Compression, Keyring},
     memory::MemoryStore,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
@@ -26,14 +26,8 @@ use crate::{
     config::{self, Config, Overrides, StoreUrl},
     demo, edge,
     reload::{Reloader, Source, Status},
+    telemetry::{self, Telemetry},
 };
-
-/// How often the metrics recorder tidies up.
-const UPKEEP_EVERY: Duration = Duration::from_secs(5);
-/// The variable that chooses what is logged.
-const LOG_ENV: &str = "ONLYONCE_LOG";
-/// The variable that chooses how it is logged: `json`, or anything else for text.
-const LOG_FORMAT_ENV: &str = "ONLYONCE_LOG_FORMAT";
 
 /// Runs the gateway until it is told to stop.
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
@@ -55,12 +49,10 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    log_to_stderr();
+    let telemetry = Telemetry::start()?;
     for warning in &config.warnings {
-        eprintln!("{warning}");
+        telemetry::say(warning);
     }
-    let metrics = PrometheusBuilder::new().install_recorder()?;
-    tidy(metrics.clone());
     let store = open(&config).await.context("the store cannot be opened")?;
     demand_level(&config, &*store)?;
     let spool = config.store.spool_dir.as_deref().map(|folder| {
@@ -80,7 +72,11 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         overrides,
         text: text.and_then(Result::ok),
     });
-    serve((current, engine), source, metrics, args.exit_with_parent).await
+    telemetry.watch(&engine);
+    let metrics = telemetry.prometheus();
+    let ended = serve((current, engine), source, metrics, args.exit_with_parent).await;
+    telemetry.end().await;
+    ended
 }
 
 async fn serve(
@@ -217,6 +213,7 @@ pub(crate) async fn sealed(
     };
     if keys.is_none() && compression == Compression::None && store.level() == Level::Volatile {
         // What is in memory alone is gone with the process, and nobody hid anything there.
+        at_rest::declare();
         return Ok(store);
     }
     let options = AtRestOptions { keys, compression };
@@ -264,25 +261,4 @@ fn announce(
     }
     writeln!(out)?;
     out.flush()
-}
-
-fn log_to_stderr() {
-    use tracing_subscriber::{EnvFilter, fmt};
-    let filter = EnvFilter::try_from_env(LOG_ENV).unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    if std::env::var(LOG_FORMAT_ENV).is_ok_and(|format| format == "json") {
-        builder.json().init();
-    } else {
-        builder.with_ansi(false).init();
-    }
-}
-
-fn tidy(metrics: PrometheusHandle) {
-    tokio::spawn(async move {
-        let mut ticks = tokio::time::interval(UPKEEP_EVERY);
-        loop {
-            ticks.tick().await;
-            metrics.run_upkeep();
-        }
-    });
 }

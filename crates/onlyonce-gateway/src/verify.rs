@@ -21,7 +21,7 @@ mod profile;
 mod report;
 mod shown;
 mod target;
-mod tls;
+pub(crate) mod tls;
 
 use std::{
     io::{self, BufRead, IsTerminal, Write},

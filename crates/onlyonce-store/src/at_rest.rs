@@ -42,9 +42,16 @@ const TRIED_FIRST: usize = 64 << 10;
 /// What a file of the spool begins with when it is encrypted.
 const FILE_MARK: &[u8] = b"onlyonce sealed 1\n";
 /// The metric that counts what could not be opened, by `reason`.
-pub const FAILURES: &str = "api_idempotency_at_rest_failure_total";
+pub const FAILURES: &str = "onlyonce_at_rest_failures_total";
 /// The words of that label.
 const REASONS: [&str; 4] = ["unknown_key", "forged", "damaged", "version"];
+
+/// Shows [`FAILURES`] at zero.
+pub fn declare() {
+    for reason in REASONS {
+        metrics::counter!(FAILURES, "reason" => reason).increment(0);
+    }
+}
 
 /// How answers are made smaller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,9 +97,7 @@ impl AtRest {
     /// Any [`StoreError`]: the store could not be asked, or what it keeps is encrypted with keys that
     /// are not among the configured ones.
     pub async fn open(inner: Arc<dyn Store>, options: AtRestOptions) -> Result<Self, StoreError> {
-        for reason in REASONS {
-            metrics::counter!(FAILURES, "reason" => reason).increment(0);
-        }
+        declare();
         let names = match &options.keys {
             Some(keys) => Some(Names::new(&names_secret(&*inner, keys).await?)),
             None => None,

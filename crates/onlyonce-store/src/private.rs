@@ -29,6 +29,8 @@ pub use mariadb::MariaDb;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often its state is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// After how many looks a server that is not there is started anew.
+const LOOKS_A_START: u32 = 100;
 
 /// Runs the command it is given until its input closes, then ends it and removes its folder, unless
 /// the server is to start again.
@@ -253,15 +255,23 @@ impl Postgres {
             "-c",
             "max_connections=200",
         ];
-        for setting in &self.settings {
+        let settings = self.settings.clone();
+        for setting in &settings {
             command.extend(["-c", setting]);
         }
-        let log = self.folder.join("log");
-        // It is there only while the server is down on purpose.
-        let _ = fs::remove_file(self.folder.join("keep"));
-        self.kept = Some(Kept::start(&self.folder, &command, self.user, &log));
+        let (log, pid) = (self.folder.join("log"), data.join("postmaster.pid"));
         let ready = postgres_program("pg_isready");
+        let mut looks = 0;
         until("PostgreSQL to start", || {
+            // What is left of a killed predecessor can hold its port or its memory for a moment: then
+            // the new one gives up at once.
+            if looks % LOOKS_A_START == 0 && !pid.exists() {
+                self.let_go();
+                // It is there only while the server is down on purpose.
+                let _ = fs::remove_file(self.folder.join("keep"));
+                self.kept = Some(Kept::start(&self.folder, &command, self.user, &log));
+            }
+            looks += 1;
             let mut command = Command::new(&ready);
             command.args(["-q", "-h", "127.0.0.1", "-p", &port]);
             command.status().unwrap().success()
@@ -320,6 +330,9 @@ impl Postgres {
     }
 
     fn family(&self) -> Vec<u32> {
+        if !self.folder.join("data/postmaster.pid").exists() {
+            return Vec::new();
+        }
         let first = self.pid();
         let children = format!("/proc/{first}/task/{first}/children");
         let children = fs::read_to_string(children).unwrap_or_default();
@@ -357,8 +370,7 @@ impl Postgres {
                 .status();
         }
         until("PostgreSQL to die", || {
-            !Path::new(&format!("/proc/{}", family[0])).exists()
-                || TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err()
+            TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err()
         });
         self.let_go();
         // Its successor must not take a stranger's process for its own.

@@ -45,6 +45,7 @@ use crate::{
     limits::{Limited, Limiter},
     shadow::Observatory,
     spool::Spool,
+    stats::Background,
 };
 use breaker::Breaker;
 use room::Made;
@@ -122,6 +123,8 @@ pub struct Replay {
     pub expires_at: Option<Timestamp>,
     /// Which life of the key it is from.
     pub generation: u32,
+    /// How many times the key had been dispatched.
+    pub attempt: u32,
 }
 
 /// The engine: cheap to clone, one for each store.
@@ -428,7 +431,7 @@ impl Engine {
                     let swapped = swapped.map_err(Unavailable)?;
                     failpoint!("engine.reserve.lapse.after");
                     if matches!(swapped.value, Swapped::Done(_)) {
-                        metrics::counter!(crate::stats::ZOMBIES).increment(1);
+                        Background::ZombieKey.count(1);
                     }
                     found = now_there(swapped);
                 }
@@ -559,6 +562,7 @@ fn replay(response: Arc<StoredResponse>, record: &Record) -> Replay {
         response,
         expires_at: record.times.expires_at,
         generation: record.generation,
+        attempt: record.fence.0,
     }
 }
 

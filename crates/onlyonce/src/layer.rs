@@ -80,6 +80,11 @@ impl Identity {
         }
     }
 
+    /// The name of an authenticated client.
+    pub(crate) fn name(&self) -> Option<&Arc<str>> {
+        self.client.as_ref()
+    }
+
     /// The id of an authenticated client, as limits know it.
     pub(crate) fn client_id(&self) -> Option<Client> {
         self.client.clone().map(Client::Named)

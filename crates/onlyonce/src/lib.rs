@@ -33,6 +33,7 @@ pub mod seam;
 pub mod shadow;
 pub mod spool;
 pub mod stats;
+pub mod trace;
 pub mod transaction;
 pub mod worker;
 

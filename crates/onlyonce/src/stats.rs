@@ -1,11 +1,29 @@
-//! What a route has counted, for the admin API and for Prometheus: one event, one count.
+//! What is counted and timed, for the admin API and for Prometheus: one event, one count.
+//!
+//! Handles are made once, for each route and for each client of it up to a bound, and kept. A request
+//! looks its client's up and then only adds to numbers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+mod declared;
 
-use metrics::{Counter, counter};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-/// Counts leases that lapsed, whoever noticed.
-pub(crate) const ZOMBIES: &str = "api_idempotency_zombie_key_total";
+use metrics::{Counter, Histogram, counter, gauge, histogram};
+use onlyonce_core::record::State;
+use parking_lot::RwLock;
+use tokio::time::Instant;
+
+pub use declared::{DECLARED, Declared, Kind, LATENCY_BUCKETS};
+
+/// Clients of one route that have series of their own. Further ones are counted together.
+pub const MAX_CLIENTS: usize = 100;
+/// The `client` of those that are counted together.
+pub const OTHER_CLIENTS: &str = "other";
 
 macro_rules! events {
     ($($(#[$doc:meta])* $event:ident $(=> $metric:literal)?,)*) => {
@@ -65,7 +83,7 @@ events! {
     /// Nothing was sent upstream.
     NotSent,
     /// An attempt ended without anybody seeing how.
-    BecameUnknown,
+    BecameUnknown => "onlyonce_became_unknown_total",
     /// A body took too long or did not arrive whole.
     Incomplete,
     /// A client brought new keys, asked or misused keys too fast.
@@ -80,38 +98,247 @@ events! {
     ReleaseWasWrong => "onlyonce_release_was_wrong_total",
 }
 
-/// The counts of one route.
+/// Something that is counted for the whole process, wherever it happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    /// A lease lapsed.
+    ZombieKey,
+    /// An answer expired and was removed.
+    TtlPruned,
+    /// An unknown key is to be asked about.
+    ReconcileScheduled,
+    /// What became of an unknown key was found out.
+    ReconcileResolved,
+    /// It could not be found out.
+    ReconcileFailed,
+}
+
+impl Background {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::ZombieKey,
+        Self::TtlPruned,
+        Self::ReconcileScheduled,
+        Self::ReconcileResolved,
+        Self::ReconcileFailed,
+    ];
+
+    fn metric(self) -> &'static str {
+        match self {
+            Self::ZombieKey => "api_idempotency_zombie_key_total",
+            Self::TtlPruned => "api_idempotency_ttl_pruned_total",
+            Self::ReconcileScheduled => "api_idempotency_reconcile_scheduled_total",
+            Self::ReconcileResolved => "api_idempotency_reconcile_resolved_total",
+            Self::ReconcileFailed => "api_idempotency_reconcile_failed_total",
+        }
+    }
+
+    /// Counts it `times`. Not for the path of a request: the handle is looked up.
+    pub fn count(self, times: u64) {
+        counter!(self.metric()).increment(times);
+    }
+}
+
+/// Something of which there is a number at any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// Records in a state.
+    Keys(State),
+    /// Requests of this process that wait for another one.
+    Waiters,
+    /// Messages that wait to be delivered.
+    OutboxDepth,
+    /// What somebody has to look into.
+    DeadLetters,
+}
+
+impl Amount {
+    /// Says how many there are.
+    pub fn set(self, count: u64) {
+        // Prometheus counts in floating point; up to 2^53 that is exact.
+        let count = count as f64;
+        match self {
+            Self::Keys(state) => gauge!("onlyonce_keys", "state" => state.as_str()).set(count),
+            Self::Waiters => gauge!("onlyonce_waiters").set(count),
+            Self::OutboxDepth => gauge!("onlyonce_outbox_depth").set(count),
+            Self::DeadLetters => gauge!("onlyonce_dead_letters").set(count),
+        }
+    }
+}
+
+/// Describes every metric to the recorder, and declares at zero those that no route owns.
+pub fn declare() {
+    for declared in DECLARED {
+        declared.describe();
+    }
+    for background in Background::ALL {
+        background.count(0);
+    }
+    for state in State::ALL {
+        Amount::Keys(state).set(0);
+    }
+    for amount in [Amount::Waiters, Amount::OutboxDepth, Amount::DeadLetters] {
+        amount.set(0);
+    }
+}
+
+/// A part of a request whose time is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Until it is known what the key's past permits; a reservation is durable then.
+    Reserve,
+    /// From sending to the end of the answer.
+    Upstream,
+    /// Until the end of the attempt is durable.
+    Complete,
+    /// From the head of the request to the head of the answer.
+    Request,
+}
+
+impl Stage {
+    const ALL: [Self; 4] = [Self::Reserve, Self::Upstream, Self::Complete, Self::Request];
+
+    fn metric(self) -> &'static str {
+        match self {
+            Self::Reserve => "onlyonce_reserve_seconds",
+            Self::Upstream => "onlyonce_upstream_seconds",
+            Self::Complete => "onlyonce_complete_seconds",
+            Self::Request => "onlyonce_request_seconds",
+        }
+    }
+}
+
+/// The handles of one set of labels.
+struct Series(Vec<Option<Counter>>);
+
+impl Series {
+    /// All at zero.
+    fn declare(route: &str, client: Option<&str>) -> Self {
+        let declare = |event: &Event| {
+            event.metric().map(|name| {
+                let route = route.to_owned();
+                let counter = match client {
+                    Some(client) => counter!(name, "route" => route, "client" => client.to_owned()),
+                    None => counter!(name, "route" => route),
+                };
+                counter.increment(0);
+                counter
+            })
+        };
+        Self(Event::ALL.iter().map(declare).collect())
+    }
+
+    fn count(&self, event: Event) {
+        if let Some(counter) = &self.0[event as usize] {
+            counter.increment(1);
+        }
+    }
+}
+
+/// The counts and times of one route.
 pub struct RouteStats {
+    route: Arc<str>,
     counts: Vec<AtomicU64>,
-    counters: Vec<Option<Counter>>,
+    /// Of requests from nobody in particular.
+    nobody: Arc<Series>,
+    clients: RwLock<HashMap<Arc<str>, Arc<Series>>>,
+    times: [Histogram; Stage::ALL.len()],
 }
 
 impl RouteStats {
     /// All at zero, and declared so to the metrics recorder.
     pub fn new(route: &str) -> Self {
-        let declare = |event: &Event| {
-            event.metric().map(|name| {
-                let counter = counter!(name, "route" => route.to_owned());
-                counter.increment(0);
-                counter
-            })
-        };
+        let time = |stage: Stage| histogram!(stage.metric(), "route" => route.to_owned());
         Self {
+            route: route.into(),
             counts: Event::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
-            counters: Event::ALL.iter().map(declare).collect(),
+            nobody: Arc::new(Series::declare(route, None)),
+            clients: RwLock::default(),
+            times: Stage::ALL.map(time),
         }
     }
 
-    /// Counts `event`.
+    /// Counts `event` of nobody in particular.
     pub fn count(&self, event: Event) {
         self.counts[event as usize].fetch_add(1, Ordering::Relaxed);
-        if let Some(counter) = &self.counters[event as usize] {
-            counter.increment(1);
+        self.nobody.count(event);
+    }
+
+    /// How often `event` was counted, for whomever.
+    pub fn total(&self, event: Event) -> u64 {
+        self.counts[event as usize].load(Ordering::Relaxed)
+    }
+
+    /// Counts for a client, where the request has one with a name.
+    pub(crate) fn tally(self: &Arc<Self>, client: Option<&Arc<str>>) -> Tally {
+        Tally {
+            series: client.map_or_else(|| self.nobody.clone(), |client| self.series(client)),
+            stats: self.clone(),
         }
     }
 
-    /// How often `event` was counted.
-    pub fn total(&self, event: Event) -> u64 {
-        self.counts[event as usize].load(Ordering::Relaxed)
+    fn series(&self, client: &Arc<str>) -> Arc<Series> {
+        if let Some(known) = self.clients.read().get(client) {
+            return known.clone();
+        }
+        let mut clients = self.clients.write();
+        let name = match clients.len() < MAX_CLIENTS {
+            true => client.clone(),
+            false => OTHER_CLIENTS.into(),
+        };
+        let declare = || Arc::new(Series::declare(&self.route, Some(&name)));
+        clients.entry(name.clone()).or_insert_with(declare).clone()
+    }
+
+    /// Notes how long `stage` took that began at `began`.
+    pub(crate) fn took(&self, stage: Stage, began: Instant) {
+        self.times[stage as usize].record(began.elapsed().as_secs_f64());
+    }
+}
+
+/// Counts for one client of one route.
+#[derive(Clone)]
+pub(crate) struct Tally {
+    stats: Arc<RouteStats>,
+    series: Arc<Series>,
+}
+
+impl Tally {
+    pub(crate) fn stats(&self) -> &Arc<RouteStats> {
+        &self.stats
+    }
+
+    pub(crate) fn count(&self, event: Event) {
+        self.stats.counts[event as usize].fetch_add(1, Ordering::Relaxed);
+        self.series.count(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_beyond_the_bound_share_a_series() {
+        let stats = Arc::new(RouteStats::new("r"));
+        for number in 0..MAX_CLIENTS * 3 {
+            let client: Arc<str> = format!("client-{number}").into();
+            stats.tally(Some(&client)).count(Event::Created);
+        }
+        let clients = stats.clients.read();
+        assert_eq!(clients.len(), MAX_CLIENTS + 1);
+        assert!(clients.contains_key(OTHER_CLIENTS));
+        assert_eq!(stats.total(Event::Created), 3 * MAX_CLIENTS as u64);
+    }
+
+    #[test]
+    fn everything_that_is_counted_is_declared() {
+        let named = |name: &str| DECLARED.iter().any(|declared| declared.name == name);
+        let events = Event::ALL.iter().filter_map(|event| event.metric());
+        let background = Background::ALL.iter().map(|background| background.metric());
+        let stages = Stage::ALL.iter().map(|stage| stage.metric());
+        for name in events.chain(background).chain(stages) {
+            assert!(named(name), "{name} is missing in the table");
+        }
     }
 }

@@ -6,7 +6,7 @@
 use std::{fs, path::PathBuf};
 
 use http::StatusCode;
-use onlyonce::{Policy, Problem};
+use onlyonce::{Policy, Problem, stats::DECLARED};
 use onlyonce_core::record::{JournalEvent, LastError};
 
 fn root() -> PathBuf {
@@ -66,6 +66,28 @@ fn every_word_has_its_row() {
         first_cells(section(&page, "Words of `event`")),
         JournalEvent::ALL.map(JournalEvent::as_str)
     );
+}
+
+#[test]
+fn every_metric_has_its_row() {
+    let page = read("docs/reference/metrics.md");
+    let told: Vec<Vec<String>> = DECLARED
+        .iter()
+        .map(|metric| {
+            [
+                metric.name,
+                metric.kind.as_str(),
+                metric.labels,
+                metric.help,
+            ]
+        })
+        .map(|cells| cells.map(str::to_owned).to_vec())
+        .collect();
+    let mut documented = rows(section(&page, "All metrics"));
+    for row in &mut documented {
+        row.remove(3);
+    }
+    assert_eq!(documented, told);
 }
 
 /// One of each, in the order of the page.

@@ -2,32 +2,16 @@
 
 use axum::{Json, extract::State, response::IntoResponse};
 use http::header;
-use metrics::{counter, gauge};
 use onlyonce::{
+    Engine,
     policy::{Enforce, KeyScope},
     shadow::{Observations, Would},
-    stats::Event,
+    stats::{Amount, Event},
 };
 use serde_json::{Map, Value, json};
 
 use super::Admin;
 use crate::{clock::rfc3339, config::units::go_duration, edge::Lane};
-
-/// Counters that no route owns, and those that later parts of the program count.
-const DECLARED: [&str; 5] = [
-    "api_idempotency_zombie_key_total",
-    "api_idempotency_ttl_pruned_total",
-    "api_idempotency_reconcile_scheduled_total",
-    "api_idempotency_reconcile_resolved_total",
-    "api_idempotency_reconcile_failed_total",
-];
-
-/// Declares at zero what has not happened yet.
-pub(super) fn declare() {
-    for name in DECLARED {
-        counter!(name).increment(0);
-    }
-}
 
 /// `GET /idempotency`.
 pub(super) async fn routes(State(admin): State<Admin>) -> Json<Value> {
@@ -116,16 +100,19 @@ fn header_case(name: &str) -> String {
 
 /// `GET /metrics`.
 pub(super) async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
-    let inner = &admin.0;
-    if let Ok(counts) = inner.engine.store().counts().await {
+    measure(&admin.0.engine).await;
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], admin.0.metrics.render())
+}
+
+/// Looks at what there is a number of at any time.
+pub(crate) async fn measure(engine: &Engine) {
+    if let Ok(counts) = engine.store().counts().await {
         for (state, count) in counts {
-            // Prometheus counts in floating point; up to 2^53 that is exact.
-            gauge!("onlyonce_keys", "state" => state.as_str()).set(count as f64);
+            Amount::Keys(state).set(count);
         }
     }
-    gauge!("onlyonce_waiters").set(inner.engine.waiting() as f64);
-    let kind = "text/plain; version=0.0.4; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], inner.metrics.render())
+    Amount::Waiters.set(engine.waiting() as u64);
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ struct Members {
 ///
 /// # Errors
 /// Where it is not YAML, names a member twice, or is beyond the bounds.
-pub(super) fn parse(text: &str) -> anyhow::Result<Value> {
+pub(crate) fn parse(text: &str) -> anyhow::Result<Value> {
     let options = granit_parser::options! {
         flow_nesting_limit: MAX_DEPTH,
         block_nesting_limit: MAX_DEPTH,

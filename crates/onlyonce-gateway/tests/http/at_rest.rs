@@ -17,7 +17,7 @@ use crate::harness::{
 const OLD: &str = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const NEW: &str = "new:HxscHRoZGBcWFRQTEhEQDw4NDAsKCQgHBgUEAwIBAAA=";
 const ENV: &str = "TEST_STORE_KEYS";
-const FAILURES: &str = "api_idempotency_at_rest_failure_total";
+const FAILURES: &str = "onlyonce_at_rest_failures_total";
 
 fn encrypted(keys: &str) -> Setup {
     Setup::with("")

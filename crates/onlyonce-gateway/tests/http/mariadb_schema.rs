@@ -125,3 +125,42 @@ async fn keys_on_the_command_line() {
     assert!(text(&refused.stderr).contains("--admin"));
     assert_eq!(gateway.state("one").await, "completed");
 }
+
+/// Goal: the way to the server can be encrypted, and the server proven; a password is used.
+///
+/// Method: a user that the server takes over encrypted connections only, with a certificate of a CA
+/// of the tests; the right CA, no CA, a connection in plain text, and a wrong password.
+/// Evidence: with the CA the gateway serves; otherwise it does not start, and never shows the password.
+#[tokio::test]
+async fn tls() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/http/verify/tls");
+    let mut server = MariaDb::start();
+    server.encrypt(
+        &std::fs::read(format!("{folder}/server.pem")).unwrap(),
+        &std::fs::read(format!("{folder}/server.key")).unwrap(),
+    );
+    server.sql(
+        "CREATE USER guarded@'127.0.0.1' IDENTIFIED BY 'open-sesame' REQUIRE SSL; \
+         GRANT ALL ON onlyonce.* TO guarded@'127.0.0.1'",
+    );
+    let upstream = Upstream::start();
+    let with = |password: &str, options: &str| {
+        let url = server
+            .url()
+            .replace("onlyonce@", &format!("guarded:{password}@"));
+        Setup::with("").store(&format!("{url}?{options}"))
+    };
+    let proven = format!("ssl-mode=VERIFY_IDENTITY&ssl-ca={folder}/ca.pem");
+    let gateway = with("open-sesame", &proven).start(&upstream).await;
+    gateway.send(&Request::pay("k")).await.expect(201);
+    assert!(!gateway.logs().contains("open-sesame"));
+    for (password, options) in [
+        ("open-sesame", "ssl-mode=VERIFY_IDENTITY"),
+        ("open-sesame", "ssl-mode=DISABLED"),
+        ("open-simsim", proven.as_str()),
+    ] {
+        let logs = refused(&upstream, with(password, options)).await;
+        assert!(!logs.contains(password), "{logs}");
+    }
+    assert_eq!(upstream.executions(), 1);
+}

@@ -1,6 +1,10 @@
 //! Metrics are declared at zero, count what happened, and nothing secret is ever shown.
 
-use crate::harness::{Gateway, Request, Response, Script, Setup, Upstream, client::Http2, within};
+use std::collections::BTreeSet;
+
+use crate::harness::{
+    Gateway, Request, Response, Script, Setup, Upstream, client::Http2, ms, within,
+};
 
 const COUNTERS: [&str; 13] = [
     "api_idempotency_reserve_created_total",
@@ -39,6 +43,170 @@ async fn declared_at_zero() {
         );
     }
     assert_eq!(upstream.executions(), 0);
+}
+
+/// The rows of the reference's table: name, kind, labels, name at a collector, text.
+fn documented() -> Vec<Vec<String>> {
+    let page = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/reference/metrics.md"
+    );
+    let page = std::fs::read_to_string(page).expect("the reference of the metrics");
+    let table = page.lines().filter(|line| line.starts_with("| `"));
+    let cell = |text: &str| text.trim().trim_matches('`').to_owned();
+    let row = |line: &str| line.trim_matches('|').split('|').map(cell).collect();
+    table
+        .map(row)
+        .filter(|row: &Vec<String>| row.len() == 5)
+        .collect()
+}
+
+/// Goal: the reference lists what there is, all of it and nothing else, from the start.
+///
+/// Method: `/metrics` right after the start, on a route in shadow mode, which has every metric.
+/// Evidence: names, kinds and texts are those of the page; no label that the page does not name; counters,
+/// gauges and histograms at zero, but for the generation of the configuration.
+#[tokio::test]
+async fn the_reference_lists_what_there_is() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "shadow: true").await;
+    let text = gateway
+        .admin(Request::get("/metrics"))
+        .await
+        .expect(200)
+        .text();
+    let documented = documented();
+    let told: BTreeSet<(String, String)> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+        .map(|(name, kind)| (name.to_owned(), kind.to_owned()))
+        .collect();
+    let expected: BTreeSet<(String, String)> = documented
+        .iter()
+        .map(|row| (row[0].clone(), row[1].clone()))
+        .collect();
+    assert_eq!(told, expected, "what is shown (left) and the reference");
+    for row in &documented {
+        let help = format!("# HELP {} {}", row[0], row[4]);
+        assert!(text.lines().any(|line| line == help), "{help} in\n{text}");
+        let samples: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with(&format!("{}{{", row[0])))
+            .collect();
+        let labels: Vec<&str> = row[2].split(", ").collect();
+        for sample in samples {
+            let inside = sample
+                .split_once('{')
+                .and_then(|(_, rest)| rest.rsplit_once('}'));
+            let pairs = inside.expect("labels in braces").0.split(',');
+            for (name, _) in pairs.filter_map(|pair| pair.split_once('=')) {
+                assert!(labels.contains(&name), "{name} in {sample}");
+            }
+        }
+    }
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let is_zero = line.ends_with(" 0") || line.is_empty();
+        let generation = line.starts_with("onlyonce_config_generation ");
+        assert!(is_zero || generation, "{line}");
+    }
+    assert_eq!(upstream.executions(), 0);
+}
+
+/// Goal: it can be seen who sends the duplicates, and nobody can fill the metrics with names.
+///
+/// Method: two clients, one of which repeats itself; then more clients than have series.
+/// Evidence: the samples of each, and one shared series for those beyond the bound, beside the
+/// upstream's own count.
+#[tokio::test]
+async fn clients_are_told_apart_up_to_a_bound() {
+    const CLIENTS: usize = 104;
+    let upstream = Upstream::start();
+    let names: Vec<String> = (0..CLIENTS)
+        .map(|number| format!("client-{number}"))
+        .collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let gateway = Setup::with("").clients(&names).start(&upstream).await;
+    for (number, name) in names.iter().enumerate() {
+        let pay = Request::pay("k").of_client(name);
+        gateway.send(&pay).await.expect(201);
+        if number == 1 {
+            gateway.send(&pay).await.expect(201);
+        }
+    }
+    let text = gateway
+        .admin(Request::get("/metrics"))
+        .await
+        .expect(200)
+        .text();
+    let value = |metric: &str, client: &str| {
+        let sample =
+            format!("api_idempotency_reserve_{metric}_total{{route=\"r\",client=\"{client}\"}} ");
+        let found = text.lines().find_map(|line| line.strip_prefix(&sample));
+        found.map(|value| value.parse::<u64>().expect("a count"))
+    };
+    assert_eq!(value("created", "client-0"), Some(1));
+    assert_eq!(value("replay", "client-0"), Some(0));
+    assert_eq!(value("replay", "client-1"), Some(1));
+    assert_eq!(value("created", "client-99"), Some(1));
+    assert_eq!(value("created", "client-100"), None);
+    assert_eq!(value("created", "other"), Some(4));
+    let all = gateway
+        .metric("api_idempotency_reserve_created_total")
+        .await;
+    assert_eq!(all, Some(CLIENTS as f64));
+    assert_eq!(upstream.executions(), CLIENTS);
+}
+
+/// Goal: the time that each part of a request takes can be seen.
+///
+/// Method: one execution of 60 ms and a replay of it.
+/// Evidence: how many times each was taken, and that the upstream's are at least as long as it took.
+#[tokio::test]
+async fn times_are_taken() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    upstream.next(Script::created().delayed(ms(60)));
+    gateway.send(&Request::pay("k")).await.expect(201);
+    gateway.send(&Request::pay("k")).await.expect(201);
+    for (stage, count) in [
+        ("reserve", 2.0),
+        ("upstream", 1.0),
+        ("complete", 1.0),
+        ("request", 2.0),
+    ] {
+        let name = format!("onlyonce_{stage}_seconds_count");
+        assert_eq!(gateway.metric(&name).await, Some(count), "{stage}");
+    }
+    let sum = gateway.metric("onlyonce_upstream_seconds_sum").await;
+    assert!(sum.is_some_and(|seconds| seconds >= 0.06), "{sum:?}");
+    assert_eq!(upstream.executions(), 1);
+}
+
+/// Goal: logs can be read by programs.
+///
+/// Method: `ONLYONCE_LOG_FORMAT=json`, and an end in good order.
+/// Evidence: every line but the ready line is a JSON object with level and message.
+#[tokio::test]
+async fn logs_can_be_json() {
+    let upstream = Upstream::start();
+    let mut gateway = Setup::with("")
+        .env("ONLYONCE_LOG_FORMAT", "json")
+        .start(&upstream)
+        .await;
+    gateway.send(&Request::pay("k")).await.expect(201);
+    gateway.sigterm();
+    gateway.exited().await;
+    let logs = gateway.logs();
+    let lines: Vec<&str> = logs
+        .lines()
+        .filter(|line| !line.starts_with("ready "))
+        .collect();
+    assert!(!lines.is_empty(), "something was logged");
+    for line in lines {
+        let parsed: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}"));
+        assert!(parsed["level"].is_string() && parsed["fields"]["message"].is_string());
+    }
 }
 
 /// Goal: each way a reservation can go has its counter.

@@ -7,7 +7,7 @@ use tokio::{io::AsyncWriteExt, time::Instant};
 
 use crate::{
     harness::{
-        Connection, Gateway, REPLAYED, Request, Setup, Upstream, eventually, ms,
+        Connection, Gateway, REPLAYED, Request, Script, Setup, Upstream, eventually, ms,
         secure::{Secure, file, handshake, is_certificate},
     },
     verify::front::Front,
@@ -168,7 +168,7 @@ async fn slow_handshakes() {
 async fn a_reader_that_sleeps() {
     let upstream = Upstream::start();
     let (gateway, _folder) = secured(&upstream, "send_timeout: 700ms").await;
-    upstream.always(crate::harness::Script::created().body(vec![b'x'; 32 << 20]));
+    upstream.always(Script::created().body(vec![b'x'; 32 << 20]));
     let mut stream = handshake(gateway.data(), HTTP1).await.unwrap();
     stream
         .write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -220,4 +220,29 @@ async fn backends_behind_tls() {
         assert_eq!(gateway.state("unbelieved").await, "failed_retryable");
     }
     assert_eq!(upstream.executions_of("unbelieved"), 0);
+}
+
+/// Goal: what the gateway itself asks, it asks over TLS, and believes nobody else.
+///
+/// Method: an authenticating service behind TLS, with its authority and with another one.
+/// Evidence: the service's own count; 201, and 503 without an execution.
+#[tokio::test]
+async fn questions_over_tls() {
+    let (upstream, service) = (Upstream::start(), Upstream::start());
+    service.always(Script::reply(200).header("X-Who", "acme"));
+    let front = Front::start(service.addr()).await;
+    let setup = |ca: &str| {
+        let (url, ca) = (front.url("/auth"), file(ca));
+        Setup::with("").top(&format!(
+            "auth: {{ external: {{ url: \"{url}\", client_id_header: X-Who, ca_file: \"{}\" }} }}",
+            ca.display()
+        ))
+    };
+    let gateway = setup("ca.pem").start(&upstream).await;
+    gateway.send(&Request::pay("asked")).await.expect(201);
+    assert_eq!((service.executions(), upstream.executions()), (1, 1));
+    let gateway = setup("other-ca.pem").start(&upstream).await;
+    let answer = gateway.send(&Request::pay("asked-2")).await;
+    assert_eq!(answer.status, 503, "{answer}");
+    assert_eq!((service.executions(), upstream.executions()), (1, 1));
 }

@@ -14,7 +14,7 @@ use crate::{Inserted, Swapped};
 
 const WRITERS: u64 = 8;
 const KEYS: u64 = 5;
-/// Steps of one writer; with `ONLYONCE_SOAK=1` a hundred times as many.
+/// Steps of one writer; with `ONLYONCE_SOAK=1` twenty times as many.
 const STEPS: u64 = 60;
 
 /// What a store acknowledged.
@@ -54,7 +54,7 @@ impl Numbers {
 /// acknowledged.
 pub async fn writers_at_once(store: Any) {
     let soak = std::env::var_os("ONLYONCE_SOAK").is_some_and(|value| value == "1");
-    let steps = if soak { STEPS * 100 } else { STEPS };
+    let steps = if soak { STEPS * 20 } else { STEPS };
     let mut seed = [0; 8];
     aws_lc_rs::rand::fill(&mut seed).unwrap();
     let seed = u64::from_be_bytes(seed);

@@ -16,6 +16,8 @@ use crate::WAKEUP_BACKLOG;
 
 /// The pause between two looks at what is watched.
 const LOOK_EVERY: Duration = Duration::from_millis(40);
+/// The pause after a look that failed.
+const AFTER_A_FAILURE: Duration = Duration::from_millis(500);
 /// How long a key is watched after somebody has met it in flight: a waiter meets it every second.
 const WATCHED_FOR: Duration = Duration::from_secs(3);
 /// Keys that are watched at once. Those beyond it are polled for.
@@ -82,9 +84,10 @@ pub(super) async fn look(shared: Arc<Shared>) {
             shared.watch.something.notified().await;
             continue;
         }
-        // Whoever is not woken polls.
-        for id in scanner.no_longer_running(&ids).await.unwrap_or_default() {
-            shared.watch.settled(id);
+        match scanner.no_longer_running(&ids).await {
+            Ok(settled) => settled.into_iter().for_each(|id| shared.watch.settled(id)),
+            // Whoever is not woken polls.
+            Err(_) => tokio::time::sleep(AFTER_A_FAILURE).await,
         }
     }
 }

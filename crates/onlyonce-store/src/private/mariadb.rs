@@ -3,6 +3,7 @@
 use std::{
     fs,
     net::{Ipv4Addr, TcpStream},
+    os::unix::fs::chown,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -37,10 +38,12 @@ impl MariaDb {
         let user = user("mysql");
         let folder = folder(user);
         let data = format!("--datadir={}", folder.join("data").display());
+        // Not the folder that all share: a server that starts removes temporary files of others.
+        let scratch = format!("--tmpdir={}", folder.display());
         // Flushing to disk matters once there is something to lose.
         run(as_user(
             Command::new(INSTALLER)
-                .args(["--no-defaults", &data, "--skip-test-db"])
+                .args(["--no-defaults", &data, &scratch, "--skip-test-db"])
                 .args(["--auth-root-authentication-method=normal"])
                 .args(["--innodb-flush-method=nosync", "--innodb-log-file-size=8M"]),
             user,
@@ -54,7 +57,7 @@ impl MariaDb {
         };
         server.boot();
         server.as_root(
-            "CREATE USER onlyonce@'127.0.0.1'; GRANT ALL ON *.* TO onlyonce@'127.0.0.1'; \
+            "CREATE USER onlyonce@'127.0.0.1'; GRANT ALL ON *.* TO onlyonce@'127.0.0.1' WITH GRANT OPTION; \
              CREATE DATABASE onlyonce",
         );
         server
@@ -67,6 +70,7 @@ impl MariaDb {
             SERVER.to_owned(),
             "--no-defaults".to_owned(),
             format!("--datadir={}", path("data")),
+            format!("--tmpdir={}", self.folder.display()),
             format!("--socket={}", path("socket")),
             format!("--pid-file={}", path("pid")),
             format!("--port={}", self.port),
@@ -182,6 +186,21 @@ impl MariaDb {
         signal(self.pid(), "TERM");
         until("MariaDB to stop", || !self.folder.join("pid").exists());
         self.let_go();
+    }
+
+    /// From now on it offers encrypted connections; it is started anew for that.
+    pub fn encrypt(&mut self, certificate: &[u8], key: &[u8]) {
+        self.stop();
+        for (setting, bytes) in [("ssl-cert", certificate), ("ssl-key", key)] {
+            let file = self.folder.join(setting);
+            fs::write(&file, bytes).unwrap();
+            if let Some((uid, gid)) = self.user {
+                chown(&file, Some(uid), Some(gid)).unwrap();
+            }
+            self.settings
+                .push(format!("--{setting}={}", file.display()));
+        }
+        self.boot();
     }
 
     /// Seconds of CPU that it has used.

@@ -40,10 +40,11 @@ use super::{
 use crate::{
     at_once::{at_once, in_time},
     body::{Body, BoxError},
-    engine::{Attempt, Began, Ended, Kept, Replay},
+    engine::{Attempt, Ended, Kept, Replay},
     problem::Problem,
     seam::{FirstByteWithin, GuardFailed, Outcome, Reservation, find_not_sent},
-    stats::Event,
+    stats::{Event, Stage},
+    trace::Followed,
 };
 
 /// Pieces of a long answer that wait for a slow client.
@@ -77,6 +78,7 @@ enum Finished {
 struct Client {
     tell: Option<oneshot::Sender<Told>>,
     key: HeaderValue,
+    followed: Followed,
 }
 
 impl Client {
@@ -96,7 +98,7 @@ pub(super) async fn execute<S, R>(
     attempt: Attempt,
     inner: S,
     mut request: Request<Body>,
-    key: HeaderValue,
+    (key, followed): (HeaderValue, Followed),
     tell: oneshot::Sender<Told>,
 ) where
     S: Service<Request<Body>, Response = Response<R>> + Send + 'static,
@@ -105,14 +107,11 @@ pub(super) async fn execute<S, R>(
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    shared.stats.count(match attempt.began_as() {
-        Began::New => Event::Created,
-        Began::Again => Event::Retried,
-        Began::AfterExpiry => Event::ExecutedAfterExpiry,
-    });
+    followed.executes(&attempt);
     let mut client = Client {
         tell: Some(tell),
         key,
+        followed,
     };
     let started = Instant::now();
     let guard = attempt.guard();
@@ -126,6 +125,8 @@ pub(super) async fn execute<S, R>(
     let finished = if guard.check().is_err() {
         Finished::NotSent(LastError::GuardFailed)
     } else {
+        let timed = client.followed.timed(Stage::Upstream);
+        timed.tell_upstream(request.headers_mut());
         let work = AssertUnwindSafe(run(inner, request, shared.policy.max_body_size, &progress));
         tokio::select! {
             biased;
@@ -420,6 +421,7 @@ fn other_answer(ended: &Ended, settlement: &Settlement) -> Option<Replay> {
         response: response.clone(),
         expires_at: record.times.expires_at,
         generation: record.generation,
+        attempt: record.fence.0,
     })
 }
 
@@ -470,7 +472,8 @@ async fn end_without(
     started: Instant,
 ) {
     let told = problem.response(&shared.policy);
-    let settle = settle_within(shared, attempt, &settlement, started);
+    let followed = client.followed.clone();
+    let settle = settle_within(shared, attempt, &followed, &settlement, started);
     let mut settle = std::pin::pin!(settle);
     tokio::select! {
         biased;
@@ -498,7 +501,8 @@ async fn settle(
     settlement: &Settlement,
     started: Instant,
 ) -> Option<Ended> {
-    let settle = settle_within(shared, attempt, settlement, started);
+    let followed = client.followed.clone();
+    let settle = settle_within(shared, attempt, &followed, settlement, started);
     let mut settle = std::pin::pin!(settle);
     let ended = match in_time(shared.policy.completion_grace, settle.as_mut()).await {
         Some(ended) => ended,
@@ -543,10 +547,12 @@ async fn spooled(
 async fn settle_within(
     shared: &Shared,
     attempt: &Attempt,
+    followed: &Followed,
     settlement: &Settlement,
     started: Instant,
 ) -> Option<Ended> {
     let policy = &shared.policy;
+    let timed = followed.timed(Stage::Complete);
     let mut settle = std::pin::pin!(attempt.settle(settlement));
     let ended = match at_once(settle.as_mut()).await {
         Some(ended) => Some(ended),
@@ -557,6 +563,10 @@ async fn settle_within(
             tokio::time::timeout_at(end, settle).await.ok()
         }
     };
+    drop(timed);
+    if let Some(record) = ended.as_ref().and_then(record_of) {
+        followed.left(record);
+    }
     if attempt.release_was_wrong() {
         shared.stats.count(Event::ReleaseWasWrong);
     }

@@ -13,6 +13,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use onlyonce_core::{
     Key,
     policy::{OnInFlight, OnStoreError},
+    record::State,
 };
 use onlyonce_store::StoreError;
 use tokio::{
@@ -37,7 +38,8 @@ use crate::{
     engine::{Admitted, Arrival, Attempt, Unavailable, Woken},
     limits,
     problem::Problem,
-    stats::Event,
+    stats::{Event, Stage},
+    trace::{Followed, Timed, Trace},
 };
 
 /// The longest that a client which is too fast is told to wait.
@@ -96,21 +98,52 @@ where
             let arrived = Instant::now();
             let (mut parts, body) = request.into_parts();
             strip_claims(&mut parts.headers, &shared.policy);
-            if let Some(observations) = &shared.observations {
-                return Box::pin(shadow::observe(&shared, observations, inner, parts, body)).await;
+            let stats = shared.stats.clone();
+            let trace = Trace::begin(&shared.route, &parts.method, &parts.headers);
+            let answered = meet(shared, inner, parts, body, &trace, arrived).await;
+            stats.took(Stage::Request, arrived);
+            if let Ok(response) = &answered {
+                trace.answered(response.status());
             }
-            let (key, value, identity) = match wanted_key(&shared, &parts) {
-                Wanted::Key(key, value, identity) => (key, value, identity),
-                Wanted::Nothing => return pass(inner, parts, Body::stream(body)).await,
-                Wanted::Refuse(problem) => return Ok(problem.response(&shared.policy)),
-            };
-            let pending = match gather(&shared, parts, body, (key, value, identity)).await {
-                Ok(pending) => pending,
-                Err(problem) => return Ok(problem.response(&shared.policy)),
-            };
-            answer(shared, inner, pending, arrived).await
+            answered
         })
     }
+}
+
+/// What a request meets, from its head on.
+async fn meet<S, B, R>(
+    shared: Arc<Shared>,
+    inner: S,
+    mut parts: Parts,
+    body: B,
+    trace: &Trace,
+    arrived: Instant,
+) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<R>> + Clone + Send + 'static,
+    S::Error: Into<BoxError> + Send + 'static,
+    S::Future: Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    if let Some(observations) = &shared.observations {
+        return Box::pin(shadow::observe(&shared, observations, inner, parts, body)).await;
+    }
+    let (key, value, identity) = match wanted_key(&shared, &parts) {
+        Wanted::Key(key, value, identity) => (key, value, identity),
+        Wanted::Nothing => {
+            let _upstream = trace.passed_on(&mut parts.headers);
+            return pass(inner, parts, Body::stream(body)).await;
+        }
+        Wanted::Refuse(problem) => return Ok(problem.response(&shared.policy)),
+    };
+    let pending = match gather(&shared, parts, body, (key, value, identity), trace).await {
+        Ok(pending) => pending,
+        Err(problem) => return Ok(problem.response(&shared.policy)),
+    };
+    answer(shared, inner, pending, arrived).await
 }
 
 pub(super) async fn pass<S, R>(
@@ -173,6 +206,9 @@ pub(super) struct Pending {
     body: Bytes,
     key: HeaderValue,
     prefers: Option<u64>,
+    followed: Followed,
+    /// Until it is known what the key's past permits.
+    reserving: Option<Timed>,
     /// Room for the body among those of other requests.
     _room: OwnedSemaphorePermit,
 }
@@ -182,6 +218,7 @@ async fn gather<B>(
     mut parts: Parts,
     body: B,
     (key, value, identity): (Key, HeaderValue, Identity),
+    trace: &Trace,
 ) -> Result<Box<Pending>, Problem>
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -245,12 +282,17 @@ where
     if let Some(client) = identity.client_id() {
         arrival = arrival.from_client(client);
     }
+    trace.about(&shared.engine, arrival.key(), arrival.id());
+    let tally = shared.stats.tally(identity.name());
+    let followed = Followed::new(tally, trace.clone(), arrival.id());
     Ok(Box::new(Pending {
         parts,
         arrival,
         body,
         key: value,
         prefers,
+        followed,
+        reserving: None,
         _room: room,
     }))
 }
@@ -312,7 +354,11 @@ where
     R::Error: Into<BoxError>,
 {
     let policy = &shared.policy;
+    pending.reserving = Some(pending.followed.timed(Stage::Reserve));
     let mut next = shared.engine.peek(&mut pending.arrival, policy);
+    if next.is_some() {
+        pending.reserving = None;
+    }
     let mut waited = false;
     loop {
         let admitted = match next.take() {
@@ -346,24 +392,28 @@ where
             Err(how) => how,
         };
         if !waited {
-            shared.stats.count(Event::InProgress);
+            pending.followed.count(Event::InProgress);
         }
         let deadline = pending.deadline(arrived, policy.wait_timeout);
         if how != OnInFlight::Wait || Instant::now() >= deadline {
+            pending.followed.found_running();
             let route = policy.key_per_route.then_some(&*shared.route);
             let problem = reply::in_flight(how, pending.arrival.key().as_str(), route);
             return Ok(problem.response(policy));
         }
         if !waited {
             waited = true;
-            shared.stats.count(Event::Waited);
+            pending.followed.count(Event::Waited);
         }
         let wait = shared.engine.wait(&mut pending.arrival, policy, deadline);
         // Boxed, since most requests do not wait and need not carry the room for it.
         match Box::pin(wait).await {
             Ok(Some(Woken::Answer(admitted))) => next = Some(*admitted),
             Ok(Some(Woken::AskAgain)) => {}
-            Ok(None) => return Ok(Problem::InProgress.response(policy)),
+            Ok(None) => {
+                pending.followed.found_running();
+                return Ok(Problem::InProgress.response(policy));
+            }
             Err(error) => {
                 return Box::pin(unavailable(&shared, inner, pending, &error, true)).await;
             }
@@ -378,25 +428,28 @@ fn settled_answer(
     pending: &Pending,
 ) -> Result<Response<Body>, OnInFlight> {
     use onlyonce_core::machine::Refusal;
-    let policy = &shared.policy;
+    let (policy, followed) = (&shared.policy, &pending.followed);
     match admitted {
         Admitted::Replay(replay) => {
-            shared.stats.count(Event::Replayed);
+            followed.count(Event::Replayed);
+            followed.replayed(&replay);
             Ok(reply::replayed(&replay, &pending.key, policy))
         }
         Admitted::Refused(Refusal::Reused) => Ok(misused(shared, pending).response(policy)),
         Admitted::Limited(limited) => {
             let (event, problem) = limit_reached(limited);
-            shared.stats.count(event);
+            followed.count(event);
             Ok(problem.response(policy))
         }
         Admitted::Refused(refusal) => {
-            shared.stats.count(match &refusal {
-                Refusal::Reused => Event::Misused,
-                Refusal::OutcomeUnknown { .. } => Event::Unknown,
-                Refusal::ResponseNotStored(_) => Event::NotStored,
-                Refusal::Expired => Event::Expired,
-            });
+            let (event, state) = match &refusal {
+                Refusal::Reused => (Event::Misused, None),
+                Refusal::OutcomeUnknown { .. } => (Event::Unknown, Some(State::Unknown)),
+                Refusal::ResponseNotStored(_) => (Event::NotStored, Some(State::Completed)),
+                Refusal::Expired => (Event::Expired, Some(State::Expired)),
+            };
+            followed.count(event);
+            followed.found(state);
             Ok(reply::refused(&refusal).response(policy))
         }
         Admitted::InFlight(how) => Err(how),
@@ -424,11 +477,12 @@ fn misused(shared: &Shared, pending: &Pending) -> Problem {
     let client = pending.arrival.client();
     match shared.engine.room_to_look(client, &shared.policy) {
         Ok(()) => {
-            shared.stats.count(Event::Misused);
+            pending.followed.count(Event::Misused);
+            pending.followed.found(None);
             Problem::KeyReused
         }
         Err(wait) => {
-            shared.stats.count(Event::RateLimited);
+            pending.followed.count(Event::RateLimited);
             Problem::RateLimited(seconds(wait))
         }
     }
@@ -462,21 +516,23 @@ async fn ask<S, R>(
         return drop(tell.send(match known {
             Ok(Some(admitted)) => Told::Admitted(admitted, pending),
             Ok(None) => {
-                shared.stats.count(Event::NotSent);
+                pending.followed.count(Event::NotSent);
                 Told::Answer(Problem::UpstreamNotReached.response(&shared.policy))
             }
             Err(error) => Told::Unavailable(error, pending),
         }));
     };
+    let timed = pending.reserving.take();
+    let timed = timed.unwrap_or_else(|| pending.followed.timed(Stage::Reserve));
+    let admitted = shared.engine.admit(&mut pending.arrival, &shared.policy);
+    let admitted = admitted.await;
+    drop(timed);
     // A client that has gone needs none of these answers, so a failed send is no failure.
-    match shared
-        .engine
-        .admit(&mut pending.arrival, &shared.policy)
-        .await
-    {
+    match admitted {
         Ok(Admitted::Execute(attempt)) => {
+            let followed = pending.followed.clone();
             let (request, key) = pending.into_request(Some(&attempt));
-            execute(shared, *attempt, inner, request, key, tell).await;
+            execute(shared, *attempt, inner, request, (key, followed), tell).await;
         }
         Ok(admitted) => drop(tell.send(Told::Admitted(admitted, pending))),
         Err(error) => drop(tell.send(Told::Unavailable(error, pending))),
@@ -495,7 +551,7 @@ where
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    shared.stats.count(Event::StoreError);
+    pending.followed.count(Event::StoreError);
     let tag = shared.engine.secret().key_tag(pending.arrival.key());
     let reason = std::error::Error::source(&error.0).map(ToString::to_string);
     tracing::error!(key = %tag, route = %shared.route, error = %error.0, reason, "store error");
@@ -508,7 +564,7 @@ where
     if policy.on_store_error == OnStoreError::Refuse || !absent || first_is_running {
         return Ok(Problem::StoreUnavailable.response(policy));
     }
-    shared.stats.count(Event::Bypassed);
+    pending.followed.count(Event::Bypassed);
     let (request, _) = pending.into_request(None);
     let (parts, body) = request.into_parts();
     let Ok(answered) = tokio::time::timeout(policy.timeout, pass(inner, parts, body)).await else {

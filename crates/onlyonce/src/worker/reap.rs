@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use onlyonce_store::StoreError;
 
-use crate::engine::Engine;
+use crate::{engine::Engine, stats::Background};
 
 /// Records in one stretch of the walk.
 const STRETCH: usize = 200;
@@ -22,7 +22,7 @@ pub async fn run_once(engine: &Engine) -> Result<(usize, usize), StoreError> {
         let (some_expired, some_deleted, wrapped) = engine.reap_some(STRETCH).await?;
         expired += some_expired;
         deleted += some_deleted;
-        metrics::counter!("api_idempotency_ttl_pruned_total").increment(some_expired as u64);
+        Background::TtlPruned.count(some_expired as u64);
         if wrapped {
             return Ok((expired, deleted));
         }

@@ -2,7 +2,7 @@
 
 use onlyonce_store::StoreError;
 
-use crate::engine::Engine;
+use crate::{engine::Engine, stats::Background};
 
 /// Records in one scan.
 const BATCH: usize = 200;
@@ -16,7 +16,7 @@ pub async fn run_once(engine: &Engine) -> Result<usize, StoreError> {
     loop {
         let (swept, found) = engine.sweep_some(BATCH).await?;
         total += swept;
-        metrics::counter!(crate::stats::ZOMBIES).increment(swept as u64);
+        Background::ZombieKey.count(swept as u64);
         // A full batch of which nothing could be swept belongs to somebody faster.
         if found < BATCH || swept == 0 {
             return Ok(total);

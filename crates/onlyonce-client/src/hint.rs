@@ -1,0 +1,129 @@
+//! What an answer says about trying again.
+
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode, header};
+use serde_json::Value;
+
+/// The longest `Retry-After` that is believed.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// What to do after an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// It is the answer.
+    Done,
+    /// Send it again, with the same key, not before this has passed.
+    Again(Duration),
+    /// The server does not know what became of it; look whether it has learned more.
+    Ask(Duration),
+}
+
+/// What `status`, `headers` and `body` say. The server's own hint comes before any rule about statuses.
+pub(crate) fn after(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Next {
+    let wait = retry_after(headers);
+    if is_unknown(status, body) {
+        return Next::Ask(wait);
+    }
+    match hint(headers) {
+        Some(true) => Next::Again(wait),
+        Some(false) => Next::Done,
+        None if is_passing(status) => Next::Again(wait),
+        None => Next::Done,
+    }
+}
+
+fn hint(headers: &HeaderMap) -> Option<bool> {
+    let names = ["x-should-retry", "stripe-should-retry"];
+    let value = names.iter().find_map(|name| headers.get(*name))?;
+    match value.as_bytes() {
+        b"true" => Some(true),
+        b"false" => Some(false),
+        _ => None,
+    }
+}
+
+/// Without a hint: statuses that speak of the moment, not of the request. The key makes it safe to send
+/// again; what the server has stored it gives again.
+fn is_passing(status: StatusCode) -> bool {
+    status.is_server_error()
+        || matches!(
+            status,
+            StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS
+        )
+}
+
+fn is_unknown(status: StatusCode, body: &[u8]) -> bool {
+    (status.is_server_error() || status == StatusCode::CONFLICT)
+        && serde_json::from_slice::<Value>(body)
+            .is_ok_and(|body| body["code"] == "idempotency_outcome_unknown")
+}
+
+fn retry_after(headers: &HeaderMap) -> Duration {
+    let said = headers.get(header::RETRY_AFTER);
+    let seconds = said.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    Duration::from_secs(seconds.unwrap_or(0)).min(LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn next(status: u16, headers: &[(&'static str, &str)], body: &str) -> Next {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(*name, value.parse().unwrap());
+        }
+        after(StatusCode::from_u16(status).unwrap(), &map, body.as_bytes())
+    }
+
+    #[test]
+    fn hints_come_before_statuses() {
+        let at_once = Next::Again(Duration::ZERO);
+        let later = Next::Again(Duration::from_secs(2));
+        let unknown = r#"{"code":"idempotency_outcome_unknown"}"#;
+        for (status, headers, body, expected) in [
+            (201, &[][..], "", Next::Done),
+            (400, &[], "", Next::Done),
+            (409, &[], "", Next::Done),
+            (
+                409,
+                &[("x-should-retry", "true"), ("retry-after", "2")],
+                "",
+                later,
+            ),
+            (
+                202,
+                &[("stripe-should-retry", "true"), ("retry-after", "2")],
+                "",
+                later,
+            ),
+            (500, &[], "", at_once),
+            (500, &[("x-should-retry", "false")], "", Next::Done),
+            (503, &[("retry-after", "2")], "", later),
+            (429, &[("retry-after", "99999")], "", Next::Again(LONGEST)),
+            (429, &[("retry-after", "soon")], "", at_once),
+            (
+                502,
+                &[("x-should-retry", "false")],
+                unknown,
+                Next::Ask(Duration::ZERO),
+            ),
+            (
+                409,
+                &[("retry-after", "2")],
+                unknown,
+                Next::Ask(Duration::from_secs(2)),
+            ),
+            (200, &[], unknown, Next::Done),
+        ] {
+            assert_eq!(
+                next(status, headers, body),
+                expected,
+                "{status} {headers:?}"
+            );
+        }
+    }
+}

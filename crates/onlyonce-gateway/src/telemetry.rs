@@ -1,0 +1,145 @@
+//! What the gateway says of itself: logs on standard error, metrics for Prometheus, and with the
+//! feature `otlp` traces and metrics for an OpenTelemetry collector.
+//!
+//! Deliberately absent: the configuration file. Where a process logs and reports to belongs to where it
+//! runs, so the environment says it.
+
+#[cfg(feature = "otlp")]
+mod otlp;
+
+use std::time::Duration;
+
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use onlyonce::{Engine, stats::LATENCY_BUCKETS, trace};
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, layer::SubscriberExt as _};
+
+/// How often the metrics recorder tidies up.
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+/// The variable that chooses what is logged.
+const LOG_ENV: &str = "ONLYONCE_LOG";
+/// The variable that chooses how it is logged: `json`, or anything else for text.
+const LOG_FORMAT_ENV: &str = "ONLYONCE_LOG_FORMAT";
+/// The variables that name a collector, for both kinds, for traces and for metrics.
+const COLLECTOR_ENV: [&str; 3] = [
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+];
+
+/// Everything that reports, for as long as the process lives.
+pub(crate) struct Telemetry {
+    prometheus: PrometheusHandle,
+    #[cfg(feature = "otlp")]
+    otlp: Option<otlp::Otlp>,
+}
+
+impl Telemetry {
+    /// Starts to log and to count. Within the tokio runtime, and once for each process.
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        let recorder = PrometheusBuilder::new()
+            .set_buckets(&LATENCY_BUCKETS)?
+            .build_recorder();
+        let prometheus = recorder.handle();
+        tidy(prometheus.clone());
+        let telemetry = Self::with(recorder, prometheus)?;
+        onlyonce::stats::declare();
+        Ok(telemetry)
+    }
+
+    #[cfg(not(feature = "otlp"))]
+    fn with(recorder: PrometheusRecorder, prometheus: PrometheusHandle) -> anyhow::Result<Self> {
+        tracing::subscriber::set_global_default(Registry::default().with(log_layer()))?;
+        metrics::set_global_recorder(recorder).map_err(|error| anyhow::anyhow!("{error}"))?;
+        if has_collector() {
+            tracing::warn!("a collector is named, and this program was built without `otlp`");
+        }
+        Ok(Self { prometheus })
+    }
+
+    #[cfg(feature = "otlp")]
+    fn with(recorder: PrometheusRecorder, prometheus: PrometheusHandle) -> anyhow::Result<Self> {
+        if !has_collector() {
+            tracing::subscriber::set_global_default(Registry::default().with(log_layer()))?;
+            metrics::set_global_recorder(recorder).map_err(|error| anyhow::anyhow!("{error}"))?;
+            let otlp = None;
+            return Ok(Self { prometheus, otlp });
+        }
+        let otlp = otlp::Otlp::start()?;
+        let subscriber = Registry::default()
+            .with(log_layer())
+            .with(otlp.trace_layer());
+        tracing::subscriber::set_global_default(subscriber)?;
+        let both = otlp.recorder(recorder);
+        metrics::set_global_recorder(both).map_err(|error| anyhow::anyhow!("{error}"))?;
+        let otlp = Some(otlp);
+        Ok(Self { prometheus, otlp })
+    }
+
+    /// What Prometheus is told.
+    pub(crate) fn prometheus(&self) -> PrometheusHandle {
+        self.prometheus.clone()
+    }
+
+    /// Looks at `engine` from time to time, for a collector that is told without asking.
+    pub(crate) fn watch(&self, engine: &Engine) {
+        #[cfg(feature = "otlp")]
+        if self.otlp.is_some() {
+            otlp::watch(engine.clone());
+        }
+        #[cfg(not(feature = "otlp"))]
+        let _ = engine;
+    }
+
+    /// Sends what has not been sent yet.
+    pub(crate) async fn end(self) {
+        #[cfg(feature = "otlp")]
+        if let Some(otlp) = self.otlp {
+            otlp.end().await;
+        }
+    }
+}
+
+fn has_collector() -> bool {
+    COLLECTOR_ENV
+        .iter()
+        .any(|name| std::env::var(name).is_ok_and(|value| !value.is_empty()))
+}
+
+fn is_json() -> bool {
+    std::env::var(LOG_FORMAT_ENV).is_ok_and(|format| format == "json")
+}
+
+/// Says something to people that has a picture in it, or to programs without breaking their lines.
+pub(crate) fn say(warning: &impl std::fmt::Display) {
+    match is_json() {
+        true => tracing::warn!("{warning}"),
+        false => eprintln!("{warning}"),
+    }
+}
+
+/// Logs without the spans of requests: they are for traces alone.
+fn log_layer<S>() -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
+{
+    let filter = EnvFilter::try_from_env(LOG_ENV).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = match format!("{}=off", trace::TARGET).parse() {
+        Ok(silent) => filter.add_directive(silent),
+        Err(_) => filter,
+    };
+    let layer = fmt::layer().with_writer(std::io::stderr);
+    match is_json() {
+        true => layer.json().with_filter(filter).boxed(),
+        false => layer.with_ansi(false).with_filter(filter).boxed(),
+    }
+}
+
+fn tidy(metrics: PrometheusHandle) {
+    tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(UPKEEP_EVERY);
+        loop {
+            ticks.tick().await;
+            metrics.run_upkeep();
+        }
+    });
+}
