@@ -9,7 +9,7 @@ const LANES = [
 ];
 const LANE_OF = {
   reserved: "attempt", executed_again: "attempt", executed_after_expiry: "attempt",
-  reconciled: "evidence", evidence_kept: "evidence", inconclusive: "evidence", dead_lettered: "evidence",
+  reconciled: "evidence", evidence_kept: "evidence", inconclusive: "evidence", negative_answer: "evidence", webhook_taken: "evidence", query_proven: "evidence", dead_lettered: "evidence",
   resolved: "operator", extended: "operator", forgotten: "operator", response_shown: "operator",
 };
 const ENDS_ATTEMPT = new Set(["completed", "released", "became_unknown", "lease_lapsed"]);

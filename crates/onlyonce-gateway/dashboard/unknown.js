@@ -94,7 +94,7 @@ function List({ keys, chosen, toggle, setChosen, looked, setLooked, role, letter
     </tr>`)}</tbody></table></div><//>`;
 }
 
-const EVIDENCE = new Set(["reconciled", "evidence_kept", "inconclusive", "dead_lettered", "late_result", "duplicate_execution_suspected"]);
+const EVIDENCE = new Set(["reconciled", "evidence_kept", "inconclusive", "negative_answer", "webhook_taken", "query_proven", "dead_lettered", "late_result", "duplicate_execution_suspected"]);
 
 /** What the gateway saw and what others say, side by side, and the form below. */
 function Evidence({ id, role, done, close }) {

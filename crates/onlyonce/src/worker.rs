@@ -76,7 +76,8 @@ pub fn start_with(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> JoinSe
         let mut ticks = every(pace.reconcile_every);
         loop {
             ticks.tick().await;
-            if let Err(error) = reconcile::run_once(&reconciler, &*provider).await {
+            let round = reconcile::run_once(&reconciler, &*provider);
+            if let Err(error) = noted(&reconciler, "reconcile", round, |settled| *settled).await {
                 tracing::warn!(%error, "unknown keys could not be looked into; the next round tries again");
             }
         }
