@@ -210,6 +210,10 @@ fn upgrade(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
             "INSERT INTO meta (name, value) VALUES ('secret', ?1)",
             params![random_secret().as_bytes()],
         )?;
+    } else {
+        // Another program's file may have the same number; it must be left as it is.
+        let ours = "SELECT value FROM meta WHERE name = 'secret'";
+        transaction.query_row(ours, [], |_| Ok(()))?;
     }
     transaction.execute_batch(VERSION_2)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
