@@ -275,17 +275,17 @@ impl Store for PostgresStore {
     async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
         let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
         // Nothing is written where it says so already, which is nearly always.
-        let sql = "INSERT INTO onlyonce.routes (route, ttl, max_body_size, reconcile_after) \
-                   VALUES ($1, $2, $3, $4) ON CONFLICT (route) DO UPDATE SET ttl = excluded.ttl, \
-                   max_body_size = excluded.max_body_size, \
-                   reconcile_after = excluded.reconcile_after \
-                   WHERE (routes.ttl, routes.max_body_size, routes.reconcile_after) \
-                   IS DISTINCT FROM (excluded.ttl, excluded.max_body_size, excluded.reconcile_after)";
+        let sql = "INSERT INTO onlyonce.routes (route, ttl, max_body_size, max_execution, reconcile_after) \
+                   VALUES ($1, $2, $3, $4, $5) ON CONFLICT (route) DO UPDATE SET \
+                   ttl = excluded.ttl, max_body_size = excluded.max_body_size, \
+                   max_execution = excluded.max_execution, \
+                   reconcile_after = excluded.reconcile_after WHERE routes IS DISTINCT FROM excluded";
         let reconcile = policy.reconcile.as_ref();
         let statement = sqlx::query(sql)
             .bind(route)
             .bind(millis(policy.ttl))
             .bind(i64::try_from(policy.max_body_size).unwrap_or(i64::MAX))
+            .bind(millis(policy.max_execution))
             .bind(reconcile.map(|reconcile| millis(reconcile.after)));
         self.scanners.write(statement).await
     }

@@ -212,18 +212,30 @@ CREATE OR REPLACE FUNCTION onlyonce.make_unknown(k onlyonce.row, now bigint, err
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     u onlyonce.row := k;
+    -- The provider has spoken about this attempt, and proven nothing.
+    contradictory boolean := k.evidence IS NOT NULL AND get_byte(k.evidence, 1) = 3;
 BEGIN
     u.revision := k.revision + 1;
     u.state := 'unknown';
     u.last_error := error;
     u.lease_until := NULL;
     u.unknown_since := now;
-    u.reconcile_after := CASE WHEN k.evidence IS NOT NULL THEN now
-        ELSE (SELECT now + r.reconcile_after FROM onlyonce.routes r WHERE r.route = k.route) END;
+    u.reconcile_after := CASE
+        WHEN contradictory THEN NULL
+        WHEN k.evidence IS NOT NULL THEN now
+        -- Where nobody will ask, the attempt itself may still answer until then.
+        ELSE (SELECT now + coalesce(r.reconcile_after, r.max_execution)
+            FROM onlyonce.routes r WHERE r.route = k.route)
+    END;
+    IF contradictory THEN u.dead_letter := true; END IF;
     PERFORM onlyonce.put(u);
     PERFORM onlyonce.note(now, k,
         CASE error WHEN 'lease_lapsed' THEN 'lease_lapsed' ELSE 'became_unknown' END,
         'unknown', k.fence, by, error);
+    IF contradictory THEN
+        PERFORM onlyonce.note(now, k, 'dead_lettered', 'unknown', k.fence, 'reconciler',
+            'the provider contradicts itself');
+    END IF;
 END
 $$;
 
@@ -292,8 +304,12 @@ BEGIN
             ELSE 'replay'
         END;
         IF how = 'unknown' AND NOT k.dead_letter AND k.reconcile_after - now > 1000
+            -- A quarter of the pause between two looks stands, however often a client asks.
             AND EXISTS (SELECT 1 FROM onlyonce.routes r
-                WHERE r.route = k.route AND r.reconcile_after IS NOT NULL) THEN
+                WHERE r.route = k.route AND r.reconcile_after IS NOT NULL
+                AND 4 * (k.reconcile_after - now) <= 3 * least(
+                    r.reconcile_after * (1 << least(k.inconclusive + k.negatives, 16)),
+                    3600000)) THEN
             -- Asking the reconciler to hurry is worth a try, not a wait.
             held := onlyonce.found_free(k.id);
             IF held.revision = k.revision THEN

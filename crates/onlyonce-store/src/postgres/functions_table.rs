@@ -42,7 +42,8 @@ CREATE OR REPLACE FUNCTION onlyonce.now_ms() RETURNS bigint LANGUAGE sql VOLATIL
     $$ SELECT current_setting('onlyonce.test_now')::bigint $$;
 CREATE OR REPLACE FUNCTION onlyonce.new_attempt() RETURNS bytea LANGUAGE sql VOLATILE AS
     $$ SELECT decode(current_setting('onlyonce.test_attempt'), 'hex') $$;
-INSERT INTO onlyonce.routes (route, ttl, max_body_size) VALUES ('payments', 1, 1000000);
+INSERT INTO onlyonce.routes (route, ttl, max_body_size, max_execution)
+    VALUES ('payments', 1, 1000000, 1);
 ";
 
 fn millis(duration: Duration) -> i64 {
@@ -159,7 +160,8 @@ impl Place {
 
     async fn set(&mut self, setting: Setting<'_>) {
         sqlx::query(
-            "WITH u AS (UPDATE onlyonce.routes SET reconcile_after = $3 WHERE route = 'payments') \
+            "WITH u AS (UPDATE onlyonce.routes SET reconcile_after = $3, max_execution = $4 \
+             WHERE route = 'payments') \
              SELECT set_config('onlyonce.test_now', $1::text, true), \
              set_config('onlyonce.test_attempt', $2, true)",
         )
@@ -172,6 +174,7 @@ impl Place {
                 .as_ref()
                 .map(|reconcile| millis(reconcile.after)),
         )
+        .bind(millis(setting.policy.max_execution))
         .fetch_all(&mut self.connection)
         .await
         .unwrap();

@@ -5,6 +5,7 @@ CREATE TABLE onlyonce.routes (
     route text PRIMARY KEY,
     ttl bigint NOT NULL,
     max_body_size bigint NOT NULL,
+    max_execution bigint NOT NULL,
     reconcile_after bigint
 );
 -- A message stands here from the commit that made it until it is delivered. Whoever delivers claims by
