@@ -46,7 +46,7 @@ const before = Number(await tile.textContent());
 const again = await pay("done");
 check("the gateway replays", again.headers.get("x-idempotent-replayed") === "true");
 await until("the overview shows the replay by itself", async () => Number(await tile.textContent()) === before + 1);
-check("the plot tells its values to readers", (await page.locator(".plot-box").first().getAttribute("aria-label")).includes("Replayed"));
+await until("the plot tells its values to readers", async () => (await page.locator(".plot-box").first().getAttribute("aria-label")).includes("Replayed"));
 await page.getByRole("button", { name: "Pause" }).click();
 await page.getByRole("button", { name: "Resume" }).click();
 await accessible(page, "the overview");
@@ -72,7 +72,7 @@ const timeline = page.locator("svg.timeline");
 await timeline.waitFor();
 const life = await timeline.textContent();
 check("its timeline has the attempt and the settlement", life.includes("Attempt 1") && life.includes("Completed") && life.includes("Expires"), life);
-check("the answer is hidden at first", await page.getByText(/hidden/).isVisible());
+await until("the answer is hidden at first", () => page.getByText(/hidden/).isVisible());
 await accessible(page, "the page of a key");
 
 // --- Markup in an answer and in a key is text.
@@ -126,13 +126,13 @@ await page.getByLabel("Select bulk-1").check();
 await page.getByLabel("Select bulk-2").check();
 await page.getByRole("button", { name: "Resolve selected…" }).click();
 const dialog = page.getByRole("dialog");
-check("the preview names what will change", (await dialog.locator("tbody tr").count()) === 2);
+await until("the preview names what will change", async () => (await dialog.locator("tbody tr").count()) === 2);
 await accessible(page, "the preview");
 await dialog.getByLabel(/It did not happen/).check();
 await dialog.getByLabel("Reason, for the audit").fill("the provider was down");
 await dialog.getByRole("button", { name: "Resolve 2" }).click();
 await dialog.getByRole("button", { name: "Done" }).click();
-check("both are retryable", (await record("bulk-1")).state === "failed_retryable" && (await record("bulk-2")).state === "failed_retryable");
+await until("both are retryable", async () => (await record("bulk-1")).state === "failed_retryable" && (await record("bulk-2")).state === "failed_retryable");
 
 // --- A forged form: another origin of the same site, so that the browser sends the cookie along.
 const guarded = await record("guarded");
@@ -196,9 +196,9 @@ await page.evaluate(() => { document.body.tabIndex = -1; document.body.focus(); 
 await page.keyboard.press("Tab");
 check("the first stop of the keyboard skips to the content", (await page.evaluate(() => document.activeElement.textContent)) === "Skip to the content");
 await page.keyboard.press("Enter");
-check("and does", (await page.evaluate(() => document.activeElement.tagName)) === "MAIN");
+await until("and does", async () => (await page.evaluate(() => document.activeElement.tagName)) === "MAIN");
 await page.getByRole("button", { name: /dark theme/ }).click();
-check("the theme changes by hand", (await page.evaluate(() => document.documentElement.dataset.theme)) === "dark");
+await until("the theme changes by hand", async () => (await page.evaluate(() => document.documentElement.dataset.theme)) === "dark");
 await accessible(page, "the dark overview");
 await picture(page, "dashboard-dark");
 await page.getByRole("button", { name: "Sign out" }).click();
