@@ -18,6 +18,7 @@ pub mod failpoint;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+pub mod outbox;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]
@@ -43,7 +44,7 @@ pub mod faulty;
 #[cfg(feature = "conformance")]
 pub mod private;
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use http::StatusCode;
@@ -57,6 +58,7 @@ use onlyonce_core::{
 use onlyonce_core::{fingerprint, key, machine, policy, record, scope, secret, time};
 use tokio::sync::broadcast;
 
+pub use outbox::Outbox;
 pub use transactional::TransactionalStore;
 
 /// How many settled ids a slow listener may fall behind before it has to look for itself.
@@ -443,6 +445,11 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// Any [`StoreError`]: they could not.
     async fn probe(&self) -> Result<(), StoreError>;
+
+    /// The messages that stand beside the records, where the store has any.
+    fn outbox(&self) -> Option<Arc<dyn Outbox>> {
+        None
+    }
 
     /// Ids of records that changed, from any node, for waiters. A hint: polling is the truth.
     fn wakeups(&self) -> broadcast::Receiver<RecordId>;

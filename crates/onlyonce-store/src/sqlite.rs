@@ -33,7 +33,7 @@ use onlyonce_core::{
 };
 use parking_lot::Mutex;
 use rusqlite::Connection;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use crate::{
     BoxError, Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError,
@@ -130,6 +130,7 @@ pub struct SqliteStore {
     walked: Mutex<i64>,
     stretches: AtomicU64,
     wakeups: broadcast::Sender<RecordId>,
+    messages: watch::Sender<u64>,
     _checkpointer: Checkpointer,
     /// Released with the process, however it ends.
     _lock: File,
@@ -185,6 +186,7 @@ impl SqliteStore {
             walked: Mutex::new(walked),
             stretches: AtomicU64::new(0),
             wakeups,
+            messages: watch::Sender::new(0),
             _checkpointer: checkpointer,
             _lock: lock,
         })
@@ -199,11 +201,11 @@ impl SqliteStore {
     /// [`OpenError`] if the file cannot be opened once more.
     pub fn transactions(&self) -> Result<SqliteTransactions, OpenError> {
         let (tally, wakeups) = (self.tally.clone(), self.wakeups.clone());
-        SqliteTransactions::open(&self.path, self.clock.clone(), tally, wakeups).map_err(|source| {
-            OpenError::Sqlite {
-                path: self.path.clone(),
-                source,
-            }
+        let (clock, messages) = (self.clock.clone(), self.messages.clone());
+        let opened = SqliteTransactions::open(&self.path, clock, tally, wakeups, messages);
+        opened.map_err(|source| OpenError::Sqlite {
+            path: self.path.clone(),
+            source,
         })
     }
 }

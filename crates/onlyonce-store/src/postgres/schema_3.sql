@@ -15,13 +15,17 @@ CREATE TABLE onlyonce.outbox (
     id uuid NOT NULL DEFAULT gen_random_uuid() UNIQUE,
     created_at bigint NOT NULL,
     due_at bigint NOT NULL,
-    claimed_until bigint,
+    claimed_at bigint,
+    unclear_since bigint,
     delivered_at bigint,
     attempts integer NOT NULL DEFAULT 0,
-    attempt_id bytea,
+    attempt_id uuid,
     key_id uuid,
+    settles text,
     state text NOT NULL DEFAULT 'pending',
     target text NOT NULL,
+    aggregatetype text,
+    aggregateid text,
     type text NOT NULL DEFAULT '',
     ordering_key text,
     downstream_key text NOT NULL,
@@ -30,9 +34,10 @@ CREATE TABLE onlyonce.outbox (
     headers jsonb NOT NULL DEFAULT '{}',
     payload bytea NOT NULL
 );
-CREATE INDEX outbox_due ON onlyonce.outbox (due_at, n) WHERE state = 'pending';
+CREATE INDEX outbox_due ON onlyonce.outbox (target, due_at, n) WHERE state = 'pending';
 CREATE INDEX outbox_in_order ON onlyonce.outbox (target, ordering_key, n)
-    WHERE ordering_key IS NOT NULL AND state <> 'delivered';
+    WHERE ordering_key IS NOT NULL AND state IN ('pending', 'dead', 'unknown');
+CREATE INDEX outbox_dead ON onlyonce.outbox (n) WHERE state IN ('dead', 'unknown');
 -- A message that came in, and the effect of it, are committed together or not at all.
 CREATE TABLE onlyonce.inbox (
     consumer text NOT NULL,

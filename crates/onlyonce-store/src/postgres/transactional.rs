@@ -1,9 +1,15 @@
 //! Inside the caller's transaction on PostgreSQL, on connections of the caller's own pool.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use onlyonce_core::{
-    AttemptId, Record, RecordId,
+    AttemptId, MessageId, Record, RecordId,
     record::{Change, Revision},
 };
 use sqlx::{PgConnection, PgPool, Postgres, Row as _, Transaction, postgres::PgRow};
@@ -21,7 +27,9 @@ use crate::{
         lane::{Answer, Found, How},
         queue::Swap,
     },
-    transactional::{Isolation, Message, Progress, TransactionError, TransactionalStore},
+    transactional::{
+        Isolation, Message, Progress, Settles, TransactionError, TransactionalStore,
+    },
 };
 
 /// Holds the row of a key that is in progress or unknown. Readers go on reading it.
@@ -36,11 +44,17 @@ const DEADLOCK_DETECTED: &str = "40P01";
 pub struct PgTransactions {
     pool: PgPool,
     shared: Arc<Shared>,
+    /// Whether a message was left since deliverers were last told.
+    enqueued: Arc<AtomicBool>,
 }
 
 impl PgTransactions {
     pub(super) fn new(pool: PgPool, shared: Arc<Shared>) -> Self {
-        Self { pool, shared }
+        Self {
+            pool,
+            shared,
+            enqueued: Arc::default(),
+        }
     }
 
     /// The application's pool.
@@ -183,16 +197,26 @@ impl TransactionalStore for PgTransactions {
 
     fn committed(&self, id: RecordId) {
         self.shared.wake.settled(id);
+        if self.enqueued.swap(false, Ordering::Relaxed) {
+            self.shared.wake.left_a_message();
+        }
     }
 
     async fn enqueue(
         &self,
         connection: &mut PgConnection,
         message: &Message,
-    ) -> Result<String, TransactionError> {
+    ) -> Result<MessageId, TransactionError> {
+        let (kind, which) = match &message.aggregate {
+            Some((kind, which)) => (Some(kind), Some(which)),
+            None => (None, None),
+        };
+        // Whoever delivers is told after the commit: within it every commit would take a lock that all
+        // databases of the server share.
         let row = sqlx::query(
             "SELECT onlyonce.enqueue($1, $2, $3, $4::jsonb, $5, $6, \
-             encode($7, 'hex') || repeat('0', 32))::text",
+             encode($7, 'hex') || repeat('0', 32), aggregatetype => $8, aggregateid => $9, \
+             settles => $10, notify => false)",
         )
         .bind(&message.target)
         .bind(&message.payload)
@@ -201,9 +225,14 @@ impl TransactionalStore for PgTransactions {
         .bind(&message.kind)
         .bind(&message.downstream_key)
         .bind(message.key.map(|key| key.0))
+        .bind(kind)
+        .bind(which)
+        .bind(message.settles.as_ref().map(Settles::encode))
         .fetch_one(connection)
         .await?;
-        Ok(row.try_get(0)?)
+        self.enqueued.store(true, Ordering::Relaxed);
+        let Uuid(id) = row.try_get(0)?;
+        Ok(MessageId(id))
     }
 
     async fn receive(
