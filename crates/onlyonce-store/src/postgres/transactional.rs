@@ -27,9 +27,7 @@ use crate::{
         lane::{Answer, Found, How},
         queue::Swap,
     },
-    transactional::{
-        Isolation, Message, Progress, Settles, TransactionError, TransactionalStore,
-    },
+    transactional::{Isolation, Message, Progress, Settles, TransactionError, TransactionalStore},
 };
 
 /// Holds the row of a key that is in progress or unknown. Readers go on reading it.
