@@ -7,11 +7,7 @@
 //!
 //! Deliberately absent: a leader. Every node may run it; a claim has one owner.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use onlyonce_core::{
@@ -28,7 +24,7 @@ use tokio::{
 };
 
 use super::{Delivery, Parcel, Target, settle::Settled};
-use crate::{engine::Engine, stats::Background, transaction::Answer};
+use crate::{clock::Clock, engine::Engine, stats::Background, transaction::Answer};
 
 /// How much longer than its sending a claim lasts: the time to write down what came of it.
 const CLAIM_MARGIN: Duration = Duration::from_secs(30);
@@ -247,13 +243,14 @@ impl Lane {
     /// written, together with the key that it settles.
     async fn see_off(&self, claimed: Claimed, began: Timestamp) -> Option<Ending> {
         let (id, attempt, tried) = (claimed.id, claimed.attempt, claimed.tried);
-        let started = Instant::now();
+        let clock = Clock::system();
+        let started = clock.moment().since_boot();
         let rules = &self.target.rules;
         let (next, answer) = match outbox::before_sending(tried, began, rules) {
             Some(next) => (next, None),
             None => {
                 let (sent, answer) = self.send(&claimed).await;
-                let now = began.plus(started.elapsed());
+                let now = began.plus(clock.moment().since_boot().saturating_sub(started));
                 let (settles, random) = (claimed.message.settles.is_some(), self.random());
                 let sent = match sent {
                     // A refusal is an answer, for a key that waits for one.
