@@ -138,7 +138,7 @@ async fn gone_and_back() {
         setting("linger.ms", "0"),
     ];
     let kafka = Arc::new(Kafka::new(options).unwrap());
-    let seen = Arc::new(Seen::default());
+    let seen = Seen::new();
     let reader = reader(&cluster);
     let sending = tokio::spawn(send_all(kafka, Arc::clone(&seen), |first, second| {
         assert!(first.is_some() && second.is_some());
@@ -152,6 +152,7 @@ async fn gone_and_back() {
             RDKafkaRespErr::RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT,
         ];
         cluster.request_errors(RDKafkaApiKey::Produce, &errors);
+        seen.open_gate();
         seen.thirds(2).await;
         for broker in 1..=BROKERS {
             cluster.broker_down(broker).unwrap();
@@ -161,6 +162,7 @@ async fn gone_and_back() {
         for broker in 1..=BROKERS {
             cluster.broker_up(broker).unwrap();
         }
+        seen.open_gate();
     };
     let consumed = tokio::time::timeout(patience(), consume(&reader, &mut consumer));
     let ((), consumed) = tokio::join!(gone, consumed);

@@ -2,6 +2,7 @@
 //! mock cluster for Kafka, of which no broker could be had.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod guide;
 mod kafka;
 mod nats;
 mod rabbitmq;

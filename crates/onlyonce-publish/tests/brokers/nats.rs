@@ -163,7 +163,7 @@ async fn killed_and_started_again() {
     let url = server.url();
     let stream = stream(&url).await;
     let nats = Arc::new(publisher(&url).await);
-    let seen = Arc::new(Seen::default());
+    let seen = Seen::new();
     let sending = tokio::spawn(send_all(nats, Arc::clone(&seen), |first, second| {
         assert!(first.is_some());
         assert_eq!(first, second, "the stream has it twice");
@@ -177,6 +177,7 @@ async fn killed_and_started_again() {
             seen.until("the loss to be noticed", |seen| seen.failures() > before)
                 .await;
             tokio::task::block_in_place(|| server.boot());
+            seen.open_gate();
         }
     };
     let consumed = tokio::time::timeout(patience(), consume(&url, &mut consumer));

@@ -183,15 +183,17 @@ async fn what_the_server_says(url: &str) {
 async fn killed_and_started_again(server: &mut private::RabbitMq) {
     let url = server.url();
     let rabbitmq = Arc::new(publisher(&url, EXCHANGE));
-    let seen = Arc::new(Seen::default());
+    let seen = Seen::new();
     let sending = tokio::spawn(send_all(rabbitmq, Arc::clone(&seen), |_, _| {}));
     let mut consumer = Consumer::new(MessageIdFrom::Header("message_id".to_owned()));
     let death = async {
-        seen.thirds(1).await;
+        seen.open_gate();
+        seen.thirds(2).await;
         tokio::task::block_in_place(|| server.kill());
         seen.until("the loss to be noticed", |seen| seen.failures() > 0)
             .await;
         tokio::task::block_in_place(|| server.boot());
+        seen.open_gate();
     };
     let consumed = tokio::time::timeout(patience(), consume(&url, &mut consumer));
     let ((), consumed) = tokio::join!(death, consumed);

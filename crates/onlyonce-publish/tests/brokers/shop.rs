@@ -35,6 +35,8 @@ const EVERY: usize = 10;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The pause between two repetitions of what has arrived.
+const BREATH: Duration = Duration::from_millis(2);
 /// How long all of it may take for each message, and at least.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(120));
 
@@ -70,9 +72,11 @@ pub(crate) fn step(order: usize, step: usize) -> Parcel {
     }
 }
 
-/// What a loop like the outbox's has seen.
-#[derive(Default)]
+/// What a loop like the outbox's has seen, and how far it may go.
 pub(crate) struct Seen {
+    /// How many thirds of the messages may arrive. At that point their senders repeat what they sent
+    /// last, so that something is under way whenever the broker dies.
+    gate: AtomicUsize,
     /// Messages that arrived.
     pub(crate) delivered: AtomicUsize,
     /// Attempts that proved that nothing was sent.
@@ -82,6 +86,30 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// Nothing yet; the first third may arrive.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            gate: AtomicUsize::new(1),
+            delivered: AtomicUsize::new(0),
+            not_sent: AtomicUsize::new(0),
+            unclear: AtomicUsize::new(0),
+        })
+    }
+
+    /// Lets one more third arrive.
+    pub(crate) fn open_gate(&self) {
+        self.gate.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn gate_is_shut(&self) -> bool {
+        let gate = self.gate.load(Ordering::SeqCst);
+        gate < 3 && self.has_thirds(gate)
+    }
+
+    fn has_thirds(&self, thirds: usize) -> bool {
+        self.delivered.load(Ordering::SeqCst) * 3 >= messages() * thirds
+    }
+
     pub(crate) fn failures(&self) -> usize {
         self.not_sent.load(Ordering::SeqCst) + self.unclear.load(Ordering::SeqCst)
     }
@@ -99,10 +127,8 @@ impl Seen {
 
     /// Waits until this share of the messages, in thirds, has arrived.
     pub(crate) async fn thirds(&self, thirds: usize) {
-        self.until("messages to arrive", |seen| {
-            seen.delivered.load(Ordering::SeqCst) * 3 >= messages() * thirds
-        })
-        .await;
+        self.until("messages to arrive", |seen| seen.has_thirds(thirds))
+            .await;
     }
 }
 
@@ -136,9 +162,15 @@ pub(crate) async fn send_all(
                 let parcel = step(order, number);
                 let name = deliver(&*publisher, parcel.clone(), &seen).await;
                 if number % EVERY == 0 {
-                    same(name, deliver(&*publisher, parcel, &seen).await);
+                    let again = deliver(&*publisher, parcel.clone(), &seen).await;
+                    same(name.clone(), again);
                 }
                 seen.delivered.fetch_add(1, Ordering::SeqCst);
+                while seen.gate_is_shut() {
+                    let again = deliver(&*publisher, parcel.clone(), &seen).await;
+                    same(name.clone(), again);
+                    tokio::time::sleep(BREATH).await;
+                }
             }
         })
     });
