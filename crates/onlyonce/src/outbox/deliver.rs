@@ -30,6 +30,8 @@ use crate::{clock::Clock, engine::Engine, stats::Background, transaction::Answer
 const CLAIM_MARGIN: Duration = Duration::from_secs(30);
 /// Endings that are written together at most.
 const MAX_GROUP: usize = 256;
+/// How long a claim waits until half of the places are free.
+const GATHER: Duration = Duration::from_millis(10);
 /// The pause after the store failed.
 const STORE_PAUSE: Duration = Duration::from_millis(500);
 /// Tries to write an ending down. Afterwards the claim lapses, and the outcome counts as unclear.
@@ -164,15 +166,16 @@ impl Lane {
         let writer = tokio::spawn(self.clone().write_down(ended));
         let mut arrivals = self.outbox.arrivals();
         let mut sending = JoinSet::new();
+        let half = u32::try_from(self.target.at_once / 2).unwrap_or(u32::MAX);
         while !*stop.borrow_and_update() {
             arrivals.mark_unchanged();
             while sending.try_join_next().is_some() {}
             let free = tokio::select! {
-                free = room.clone().acquire_owned() => free,
+                free = places(&room, half) => free,
                 _ = stop.changed() => break,
             };
             // A semaphore that nobody closes gives out what it has.
-            let Ok(mut free) = free else { break };
+            let Some(mut free) = free else { break };
             while let Ok(one) = room.clone().try_acquire_owned() {
                 free.merge(one);
             }
@@ -242,7 +245,7 @@ impl Lane {
     /// Sends one message, unless its past forbids it, and says what becomes of it; `None` if that has been
     /// written, together with the key that it settles.
     async fn see_off(&self, claimed: Claimed, began: Timestamp) -> Option<Ending> {
-        let (id, attempt, tried) = (claimed.id, claimed.attempt, claimed.tried);
+        let tried = claimed.tried;
         let clock = Clock::system();
         let started = clock.moment().since_boot();
         let rules = &self.target.rules;
@@ -262,7 +265,12 @@ impl Lane {
             }
         };
         self.tell(&claimed, &next);
-        let ending = Ending { id, attempt, next };
+        let ending = Ending {
+            id: claimed.id,
+            number: claimed.number,
+            attempt: claimed.attempt,
+            next,
+        };
         let settled = self
             .engine
             .settle_message(&*self.outbox, &claimed, &ending, answer);
@@ -350,6 +358,15 @@ impl Lane {
                 }
             }
         }
+    }
+}
+
+/// Room for the next claim: as much as is worth a claim, or, where receivers are slow, what there is.
+async fn places(room: &Arc<Semaphore>, half: u32) -> Option<OwnedSemaphorePermit> {
+    let enough = room.clone().acquire_many_owned(half.max(1));
+    match tokio::time::timeout(GATHER, enough).await {
+        Ok(places) => places.ok(),
+        Err(_) => room.clone().acquire_owned().await.ok(),
     }
 }
 
