@@ -43,7 +43,10 @@ async fn order(State(orders): App, headers: HeaderMap, amount: String) -> Respon
             let insert = sqlx::query("INSERT INTO orders (amount) VALUES ($1)");
             let whole = amount.parse::<i64>().unwrap_or(0);
             insert.bind(whole).execute(tx).await?;
-            Ok(Message::new("charges", json!({ "amount": whole }).to_string()))
+            Ok(Message::new(
+                "charges",
+                json!({ "amount": whole }).to_string(),
+            ))
         })
     });
     match ran.await {
@@ -75,7 +78,11 @@ async fn charge(headers: HeaderMap) -> Response {
     let key = headers.get("idempotency-key");
     let key = key.and_then(|key| key.to_str().ok()).unwrap_or_default();
     println!("the provider charges under {key}");
-    (StatusCode::CREATED, Json(json!({ "id": format!("ch_{key}") }))).into_response()
+    (
+        StatusCode::CREATED,
+        Json(json!({ "id": format!("ch_{key}") })),
+    )
+        .into_response()
 }
 
 #[tokio::main]
@@ -104,11 +111,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         max_execution: Duration::from_secs(3_600),
         ..Policy::default()
     };
-    let orders = Transactions::new(engine, inside).operation("orders", policy);
+    let transactions = Transactions::new(engine, inside);
+    let orders = transactions.operation("orders", policy).await?;
     let app = Router::new()
         .route("/orders", post(order))
         .route("/orders/{id}", get(progress))
-        .with_state(orders.await?);
+        .with_state(orders);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3003").await?;
     println!("listening on http://{}", listener.local_addr()?);
     axum::serve(listener, app).await?;
