@@ -14,6 +14,8 @@ mod scan;
 mod schema;
 mod server;
 mod text;
+mod tidy;
+mod transactional;
 mod watch;
 mod write;
 
@@ -34,10 +36,12 @@ use crate::{
     sql::{lane::Lane, line::Line, open, queue::Queue},
 };
 use connect::{Dialler, Target};
+pub(crate) use failure::is_conflict;
 use scan::Scanners;
 pub use schema::{VERSION, script};
 use server::{MySqlServer, Shared};
 use text::{NOW, Script, literal};
+pub use transactional::{MySqlOpen, MySqlTransactions};
 use watch::Watch;
 
 /// Connections that carry batches. More of them make the batches smaller, not the server faster.
@@ -76,7 +80,7 @@ pub struct MySqlStore {
     secret: Secret,
     queue: Arc<Queue>,
     shared: Arc<Shared>,
-    scanners: Scanners,
+    scanners: Arc<Scanners>,
     walked: Mutex<i64>,
     /// End with the store.
     _tasks: JoinSet<()>,
@@ -107,6 +111,7 @@ impl MySqlStore {
         let shared = Arc::new(Shared {
             line: Line::new(dialler),
             watch: Watch::new(),
+            messages: tokio::sync::watch::Sender::new(0),
         });
         let queue = Arc::new(Queue::default());
         let mut tasks = JoinSet::new();
@@ -119,11 +124,16 @@ impl MySqlStore {
         Ok(Self {
             secret,
             queue,
-            scanners: Scanners::new(shared.clone()),
+            scanners: Arc::new(Scanners::new(shared.clone())),
             shared,
             walked: Mutex::new(0),
             _tasks: tasks,
         })
+    }
+
+    /// This store in transactions of the application's own pool, which must be one of this database.
+    pub fn transactions(&self, pool: sqlx::MySqlPool) -> MySqlTransactions {
+        MySqlTransactions::new(pool, self.shared.clone(), self.scanners.clone())
     }
 }
 
@@ -175,6 +185,12 @@ impl Store for MySqlStore {
         let from = *self.walked.lock();
         let (reply, position) = self.scanners.walk(from, limit).await?;
         *self.walked.lock() = position;
+        if reply.value.wrapped
+            && let Err(error) = self.scanners.tidy().await
+        {
+            // What is too old is passed over until it is gone; the walk goes on.
+            tracing::warn!(%error, "notes of old messages could not be deleted; later again");
+        }
         Ok(reply)
     }
 

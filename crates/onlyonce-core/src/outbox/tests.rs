@@ -46,16 +46,25 @@ fn attempts_are_bounded() {
     let failed = || Sent::NotSent("refused".to_owned());
     for attempts in 1..rules.max_attempts {
         let next = after(tried(attempts, None), failed(), &rules);
-        assert!(matches!(next, Next::Again { unclear: false, .. }), "{next:?}");
+        assert!(
+            matches!(next, Next::Again { unclear: false, .. }),
+            "{next:?}"
+        );
         let next = after(tried(attempts, None), unclear(), &rules);
-        assert!(matches!(next, Next::Again { unclear: true, .. }), "{next:?}");
+        assert!(
+            matches!(next, Next::Again { unclear: true, .. }),
+            "{next:?}"
+        );
     }
     for sent in [failed(), unclear()] {
         let next = after(tried(rules.max_attempts, None), sent, &rules);
         assert_eq!(next.state(), MessageState::Dead);
     }
     // The senders of all attempts died.
-    assert_eq!(before_sending(tried(rules.max_attempts, None), NOW, &rules), None);
+    assert_eq!(
+        before_sending(tried(rules.max_attempts, None), NOW, &rules),
+        None
+    );
     let next = before_sending(tried(rules.max_attempts + 1, None), NOW, &rules);
     assert_eq!(next.map(|next| next.state()), Some(MessageState::Dead));
 }
@@ -63,7 +72,12 @@ fn attempts_are_bounded() {
 #[test]
 fn a_refusal_is_not_repeated() {
     let next = after(tried(1, None), Sent::Refused("no".to_owned()), &rules());
-    assert_eq!(next, Next::Dead { reason: "no".to_owned() });
+    assert_eq!(
+        next,
+        Next::Dead {
+            reason: "no".to_owned()
+        }
+    );
 }
 
 #[test]
@@ -78,7 +92,11 @@ fn what_a_receiver_does_not_know_again_is_not_sent_again() {
     let next = before_sending(tried(2, Some(NOW)), NOW, &forgetful);
     assert_eq!(next.map(|next| next.state()), Some(MessageState::Unknown));
     // What never left may be sent.
-    let next = after(tried(1, None), Sent::NotSent("refused".to_owned()), &forgetful);
+    let next = after(
+        tried(1, None),
+        Sent::NotSent("refused".to_owned()),
+        &forgetful,
+    );
     assert_eq!(next.state(), MessageState::Pending);
     assert_eq!(before_sending(tried(2, None), NOW, &forgetful), None);
 }
@@ -88,7 +106,10 @@ fn a_key_is_relied_on_only_as_long_as_it_is_remembered() {
     let rules = rules();
     let long_ago = Timestamp(NOW.0 - 86_400_000);
     let just_within = Timestamp(long_ago.0 + 1);
-    assert_eq!(before_sending(tried(2, Some(just_within)), NOW, &rules), None);
+    assert_eq!(
+        before_sending(tried(2, Some(just_within)), NOW, &rules),
+        None
+    );
     let next = before_sending(tried(2, Some(long_ago)), NOW, &rules);
     assert_eq!(next.map(|next| next.state()), Some(MessageState::Unknown));
     let next = after(tried(2, Some(long_ago)), unclear(), &rules);

@@ -28,9 +28,7 @@ use super::{
 use crate::{
     Reply, StoreError, Swapped,
     clock::StoreClock,
-    transactional::{
-        Isolation, Message, Progress, Settles, TransactionError, TransactionalStore,
-    },
+    transactional::{Isolation, Message, Progress, Settles, TransactionError, TransactionalStore},
 };
 
 /// The store of a SQLite file, in transactions of the application.
