@@ -169,6 +169,31 @@ impl Next {
         }
     }
 
+    /// What the receiver calls it.
+    pub fn provider_id(&self) -> Option<&str> {
+        match self {
+            Self::Delivered { provider_id } => provider_id.as_deref(),
+            Self::Again { .. } | Self::Dead { .. } | Self::Unknown { .. } => None,
+        }
+    }
+
+    /// How long it rests.
+    pub fn pause(&self) -> Duration {
+        match self {
+            Self::Again { pause, .. } => *pause,
+            Self::Delivered { .. } | Self::Dead { .. } | Self::Unknown { .. } => Duration::ZERO,
+        }
+    }
+
+    /// Whether it may have reached the receiver without anybody knowing.
+    pub fn is_unclear(&self) -> bool {
+        match self {
+            Self::Again { unclear, .. } => *unclear,
+            Self::Unknown { .. } => true,
+            Self::Delivered { .. } | Self::Dead { .. } => false,
+        }
+    }
+
     /// Why, unless it is done.
     pub fn reason(&self) -> Option<&str> {
         match self {

@@ -13,6 +13,7 @@
     reason = "these are tests"
 )]
 
+pub mod outbox;
 mod writers;
 
 use std::{sync::Arc, time::Duration};

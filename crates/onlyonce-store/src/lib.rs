@@ -446,6 +446,17 @@ pub trait Store: Send + Sync + 'static {
     /// Any [`StoreError`]: they could not.
     async fn probe(&self) -> Result<(), StoreError>;
 
+    /// `change` as it may be written past [`swap`](Self::swap), by [`Outbox::end_with_key`]: hidden where
+    /// the store hides what it holds.
+    fn sealed(&self, change: Change) -> Change {
+        change
+    }
+
+    /// A journal row as it may be written by [`Outbox::decide`].
+    fn sealed_note(&self, entry: JournalEntry) -> JournalEntry {
+        entry
+    }
+
     /// The messages that stand beside the records, where the store has any.
     fn outbox(&self) -> Option<Arc<dyn Outbox>> {
         None

@@ -104,7 +104,10 @@ pub struct MessageFilter {
     pub target: Option<String>,
 }
 
-/// Messages per state. Delivered ones are counted up to some bound only.
+/// How many messages of one state are counted.
+pub const MAX_COUNTED: u64 = 100_000;
+
+/// Messages that are not done, per state, each counted up to [`MAX_COUNTED`].
 pub type Depth = BTreeMap<MessageState, u64>;
 
 /// The messages of a store.
@@ -172,7 +175,7 @@ pub trait Outbox: Send + Sync + 'static {
         journal: JournalEntry,
     ) -> Result<bool, StoreError>;
 
-    /// Messages per state.
+    /// How many messages are pending, dead and unknown.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
@@ -187,4 +190,16 @@ pub trait Outbox: Send + Sync + 'static {
 
     /// Changes when a message has been left. A hint: polling is the truth.
     fn arrivals(&self) -> watch::Receiver<u64>;
+}
+
+/// Milliseconds, for databases.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// A row that cannot be understood.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) fn unreadable(error: impl Into<crate::BoxError>) -> StoreError {
+    StoreError::Unreadable(error.into())
 }

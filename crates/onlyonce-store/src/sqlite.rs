@@ -11,6 +11,7 @@
 
 mod batch;
 mod checkpoint;
+mod outbox;
 mod read;
 mod row;
 mod schema;
@@ -36,11 +37,12 @@ use rusqlite::Connection;
 use tokio::sync::{broadcast, watch};
 
 use crate::{
-    BoxError, Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError,
-    Swapped, WAKEUP_BACKLOG, Walk, clock::StoreClock,
+    BoxError, Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store,
+    StoreError, Swapped, WAKEUP_BACKLOG, Walk, clock::StoreClock,
 };
 use batch::{Done, Operation, Writer};
 use checkpoint::Checkpointer;
+use outbox::SqliteOutbox;
 use read::Readers;
 pub use transactional::{SqliteConnection, SqliteOpen, SqliteTransactions};
 use write::Tally;
@@ -131,6 +133,7 @@ pub struct SqliteStore {
     stretches: AtomicU64,
     wakeups: broadcast::Sender<RecordId>,
     messages: watch::Sender<u64>,
+    outbox: SqliteOutbox,
     _checkpointer: Checkpointer,
     /// Released with the process, however it ends.
     _lock: File,
@@ -169,6 +172,15 @@ impl SqliteStore {
         let readers = Readers::open(path).map_err(sqlite)?;
         let checkpointer = Checkpointer::start(path).map_err(sqlite)?;
         let wakeups = broadcast::Sender::new(WAKEUP_BACKLOG);
+        let messages = watch::Sender::new(0);
+        let outbox = SqliteOutbox::open(
+            path,
+            clock.clone(),
+            tally.clone(),
+            wakeups.clone(),
+            messages.clone(),
+        )
+        .map_err(sqlite)?;
         let writer = Writer::start(connection, clock.clone(), tally.clone(), wakeups.clone())
             .map_err(|source| OpenError::Io {
                 path: path.to_owned(),
@@ -186,7 +198,8 @@ impl SqliteStore {
             walked: Mutex::new(walked),
             stretches: AtomicU64::new(0),
             wakeups,
-            messages: watch::Sender::new(0),
+            messages,
+            outbox,
             _checkpointer: checkpointer,
             _lock: lock,
         })
@@ -476,6 +489,10 @@ impl Store for SqliteStore {
 
     async fn probe(&self) -> Result<(), StoreError> {
         self.writer.submit(Operation::Probe).await.map(|_| ())
+    }
+
+    fn outbox(&self) -> Option<Arc<dyn Outbox>> {
+        Some(Arc::new(self.outbox.clone()))
     }
 
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {

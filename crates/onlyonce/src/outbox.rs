@@ -2,14 +2,18 @@
 //! there if and only if what they tell of has happened; and delivered by a worker, at least once each,
 //! always under the same key, so that their effect happens once.
 
+mod deliver;
 mod publish;
+mod settle;
 
 use onlyonce_core::MessageId;
 use onlyonce_store::{TransactionalStore, transactional::TransactionError};
 
+pub use deliver::{Deliveries, Running};
 pub use onlyonce_core::outbox::TargetRules;
 pub use onlyonce_store::transactional::Message;
 pub use publish::{DEFAULT_AT_ONCE, DEFAULT_TIMEOUT, Delivery, Parcel, Publish, Target};
+pub(crate) use settle::settles;
 
 use crate::transaction::Transactions;
 

@@ -115,11 +115,15 @@ pub enum Background {
     DuplicateSuspected,
     /// A clock jumped, of this machine or of the store.
     ClockJump,
+    /// A message was delivered.
+    Delivered,
+    /// An attempt to deliver a message failed, or nobody knows.
+    NotDelivered,
 }
 
 impl Background {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::ZombieKey,
         Self::TtlPruned,
         Self::ReconcileScheduled,
@@ -127,6 +131,8 @@ impl Background {
         Self::ReconcileFailed,
         Self::DuplicateSuspected,
         Self::ClockJump,
+        Self::Delivered,
+        Self::NotDelivered,
     ];
 
     fn metric(self) -> &'static str {
@@ -138,6 +144,8 @@ impl Background {
             Self::ReconcileFailed => "api_idempotency_reconcile_failed_total",
             Self::DuplicateSuspected => "onlyonce_duplicate_execution_suspected_total",
             Self::ClockJump => "onlyonce_clock_jumps_total",
+            Self::Delivered => "onlyonce_outbox_delivered_total",
+            Self::NotDelivered => "onlyonce_outbox_failed_total",
         }
     }
 

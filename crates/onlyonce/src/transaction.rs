@@ -10,6 +10,7 @@
 
 mod answer;
 mod attempted;
+mod deferred;
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Method};
 use onlyonce_core::{
-    Key, Policy, Scope, machine::Refusal, policy::OnInFlight, record::StoredResponse,
+    Key, Policy, RecordId, Scope, machine::Refusal, policy::OnInFlight, record::StoredResponse,
 };
 use onlyonce_store::{
     StoreError, TransactionalStore,
@@ -27,6 +28,7 @@ use onlyonce_store::{
 pub use answer::Answer;
 pub(crate) use answer::VERSION;
 pub(crate) use attempted::{Abandoned, beat, give_back};
+pub use deferred::DeferredWork;
 
 use crate::{
     engine::{Admitted, Arrival, Engine, Unavailable, Woken},
@@ -61,6 +63,9 @@ pub enum Ran {
     Executed(Answer),
     /// It had been done; this is its answer.
     Replayed(Answer),
+    /// It is committed, and a message is on its way whose delivery will bring the answer: 202, with a place
+    /// to ask about this record.
+    Accepted(RecordId),
     /// Somebody else is at it.
     InFlight,
     /// No.

@@ -31,7 +31,7 @@ const COUNTED_PAGES: i64 = 8_192;
 /// Pages in a sample.
 const SAMPLED_PAGES: i64 = 2_048;
 
-const NOW: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+pub(super) const NOW: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// A few connections that are shared.
 pub(super) struct Scanners {
@@ -308,7 +308,7 @@ impl Scanners {
     }
 }
 
-fn nothing() -> StoreError {
+pub(super) fn nothing() -> StoreError {
     StoreError::Unavailable("the server returned no row".into())
 }
 
@@ -318,11 +318,11 @@ fn now_of(row: Option<&PgRow>, column: usize) -> Result<Timestamp, StoreError> {
     Ok(Timestamp(now))
 }
 
-fn before(cursor: Option<u64>) -> i64 {
+pub(super) fn before(cursor: Option<u64>) -> i64 {
     cursor.map_or(i64::MAX, |cursor| i64::try_from(cursor).unwrap_or(i64::MAX))
 }
 
-fn limit_of(limit: usize) -> i64 {
+pub(super) fn limit_of(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 

@@ -72,6 +72,45 @@ async fn look(
     }
 }
 
+/// Swaps in the transaction that is open on `connection`.
+pub(super) async fn swap_on(
+    connection: &mut PgConnection,
+    expected: Revision,
+    change: &Change,
+) -> Result<Reply<Swapped>, TransactionError> {
+    let swap = Swap {
+        expected,
+        change: Box::new(change.clone()),
+        met_a_lock: false,
+    };
+    let how = if swap.only_completes() {
+        How::Complete
+    } else {
+        How::Any
+    };
+    let mut rows = Swaps::default();
+    rows.push(expected, &swap.change);
+    let answer = statement::swap(rows, how)
+        .fetch_all(&mut *connection)
+        .await?;
+    let (now, written) = written_ids(&answer)?;
+    let id = change.draft.record.id;
+    if !written.is_empty() {
+        let value = Swapped::Done(swap.change.draft.stamp(now));
+        return Ok(Reply { now, value });
+    }
+    Ok(match look(connection, id).await? {
+        Some(Reply { now, value }) => Reply {
+            now,
+            value: Swapped::Conflict(value),
+        },
+        None => Reply {
+            now,
+            value: Swapped::Absent,
+        },
+    })
+}
+
 fn progress_in(row: &PgRow) -> Result<Progress, sqlx::Error> {
     let generation: i32 = row.try_get(8)?;
     Ok(Progress {
@@ -133,37 +172,7 @@ impl TransactionalStore for PgTransactions {
         expected: Revision,
         change: &Change,
     ) -> Result<Reply<Swapped>, TransactionError> {
-        let swap = Swap {
-            expected,
-            change: Box::new(change.clone()),
-            met_a_lock: false,
-        };
-        let how = if swap.only_completes() {
-            How::Complete
-        } else {
-            How::Any
-        };
-        let mut rows = Swaps::default();
-        rows.push(expected, &swap.change);
-        let answer = statement::swap(rows, how)
-            .fetch_all(&mut *connection)
-            .await?;
-        let (now, written) = written_ids(&answer)?;
-        let id = change.draft.record.id;
-        if !written.is_empty() {
-            let value = Swapped::Done(swap.change.draft.stamp(now));
-            return Ok(Reply { now, value });
-        }
-        Ok(match look(connection, id).await? {
-            Some(Reply { now, value }) => Reply {
-                now,
-                value: Swapped::Conflict(value),
-            },
-            None => Reply {
-                now,
-                value: Swapped::Absent,
-            },
-        })
+        swap_on(connection, expected, change).await
     }
 
     fn committed(&self, id: RecordId) {
