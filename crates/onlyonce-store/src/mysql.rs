@@ -9,6 +9,7 @@
 
 mod connect;
 mod failure;
+mod outbox;
 mod row;
 mod scan;
 mod schema;
@@ -31,12 +32,13 @@ use tokio::{sync::broadcast, task::JoinSet};
 
 pub use crate::sql::open::{Migrated, OpenError};
 use crate::{
-    Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
-    Walk,
+    Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store, StoreError,
+    Swapped, Walk,
     sql::{lane::Lane, line::Line, open, queue::Queue},
 };
 use connect::{Dialler, Target};
 pub(crate) use failure::is_conflict;
+use outbox::MySqlOutbox;
 use scan::Scanners;
 pub use schema::{VERSION, script};
 use server::{MySqlServer, Shared};
@@ -81,6 +83,7 @@ pub struct MySqlStore {
     queue: Arc<Queue>,
     shared: Arc<Shared>,
     scanners: Arc<Scanners>,
+    outbox: Arc<MySqlOutbox>,
     walked: Mutex<i64>,
     /// End with the store.
     _tasks: JoinSet<()>,
@@ -125,6 +128,7 @@ impl MySqlStore {
             secret,
             queue,
             scanners: Arc::new(Scanners::new(shared.clone())),
+            outbox: Arc::new(MySqlOutbox::new(shared.clone())),
             shared,
             walked: Mutex::new(0),
             _tasks: tasks,
@@ -267,6 +271,10 @@ impl Store for MySqlStore {
              ON DUPLICATE KEY UPDATE value = {NOW}"
         ));
         self.scanners.write(&script).await
+    }
+
+    fn outbox(&self) -> Option<Arc<dyn Outbox>> {
+        Some(self.outbox.clone())
     }
 
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {

@@ -217,7 +217,10 @@ pub async fn a_claim_that_lapsed_is_unclear<T: TransactionalStore>(
         reason: "refused".to_owned(),
     };
     let good = ending(&second[0], again);
-    assert_eq!(outbox.end(std::slice::from_ref(&good)).await.unwrap(), [true]);
+    assert_eq!(
+        outbox.end(std::slice::from_ref(&good)).await.unwrap(),
+        [true]
+    );
     assert_eq!(outbox.end(&[good]).await.unwrap(), [false], "once");
     tokio::time::sleep(Duration::from_millis(5)).await;
     let third = claim(&*outbox, LONG, 3).await;
@@ -303,7 +306,11 @@ pub async fn one_at_a_time_in_order<T: TransactionalStore>(store: &Arc<dyn Store
     let found = claim(&*outbox, LONG, 3).await;
     assert_eq!(found[0].id, ids[1]);
     outbox.end(&[ending(&found[0], dead())]).await.unwrap();
-    assert_eq!(claim(&*outbox, LONG, 4).await, [], "a dead one holds them up");
+    assert_eq!(
+        claim(&*outbox, LONG, 4).await,
+        [],
+        "a dead one holds them up"
+    );
     let retried = words(JournalEvent::MessageRetried);
     let state = MessageState::Pending;
     assert!(outbox.decide(ids[1], state, retried).await.unwrap());
@@ -329,7 +336,10 @@ pub async fn people_decide<T: TransactionalStore>(store: &Arc<dyn Store>, all: &
     outbox.end(&[ending(&found[0], dead())]).await.unwrap();
     let before = store.audit(None, 100).await.unwrap().items.len();
     assert!(outbox.decide(id, pending, retried()).await.unwrap());
-    assert!(!outbox.decide(id, pending, retried()).await.unwrap(), "once");
+    assert!(
+        !outbox.decide(id, pending, retried()).await.unwrap(),
+        "once"
+    );
     let noted = store.audit(None, 100).await.unwrap().items;
     assert_eq!(noted.len(), before + 1);
     assert_eq!(noted[0].entry.event, JournalEvent::MessageRetried);

@@ -37,13 +37,12 @@ pub(super) struct Scanners {
 
 impl Scanners {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        let pool = Pool::new(SCANNERS);
-        Self { shared, pool }
+        Self::apart(shared, SCANNERS)
     }
 
-    /// A single connection, for one who looks all the time.
-    pub(super) fn one(shared: Arc<Shared>) -> Self {
-        let pool = Pool::new(1);
+    /// So many connections, for one who has his own.
+    pub(super) fn apart(shared: Arc<Shared>, room: usize) -> Self {
+        let pool = Pool::new(room);
         Self { shared, pool }
     }
 

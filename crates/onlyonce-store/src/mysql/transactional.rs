@@ -28,7 +28,9 @@ use super::{
     write,
 };
 use crate::{
-    Reply, StoreError, Swapped, random_bytes,
+    Reply, StoreError, Swapped,
+    outbox::millis,
+    random_bytes,
     sql::{
         lane::Found,
         row::{self, Columns as _, RowError},
@@ -43,7 +45,6 @@ const MAX_ROUNDS: usize = 4;
 const MAX_NAME: usize = 255;
 const MAX_ORDERING_KEY: usize = 512;
 const MAX_MESSAGE_ID: usize = 1_024;
-const MAX_BLOB: usize = (1 << 16) - 1;
 const MAX_MEDIUM_BLOB: usize = (1 << 24) - 1;
 
 /// See the head of this file.
@@ -149,7 +150,7 @@ async fn send(
 
 /// The record under `id`, held, and the server's time. A read that locks sees what was committed last,
 /// whatever the transaction's snapshot is.
-fn hold_record(id: RecordId) -> Script {
+pub(super) fn hold_record(id: RecordId) -> Script {
     let mut script = Script::timed();
     let whole = select_whole(&text::ids([id]));
     script.add(format_args!("{whole} FOR UPDATE"));
@@ -157,12 +158,12 @@ fn hold_record(id: RecordId) -> Script {
     script
 }
 
-fn held_record(results: &Results) -> Result<Reply<Option<Record>>, TransactionError> {
+pub(super) fn held_record(results: &Results) -> Result<Reply<Option<Record>>, RowError> {
     let now = time(results, 2)?;
     let found = results.get(1).and_then(|rows| rows.first());
     let value = match found.map(row::found) {
         Some(Found::There(record)) => Some(*record),
-        Some(Found::Unreadable(text)) => return Err(TransactionError::Unreadable(text.into())),
+        Some(Found::Unreadable(text)) => return Err(RowError::Unreadable(text.into())),
         Some(Found::New | Found::Busy) | None => None,
     };
     Ok(Reply { now, value })
@@ -327,7 +328,7 @@ impl TransactionalStore for MySqlTransactions {
             ("aggregate", kind, MAX_NAME),
             ("aggregate", which, MAX_NAME),
             ("ordering_key", ordering_key, MAX_ORDERING_KEY),
-            ("downstream_key", downstream_key, MAX_BLOB),
+            ("downstream_key", downstream_key, MAX_MEDIUM_BLOB),
             ("headers", Some(&message.headers), MAX_MEDIUM_BLOB),
         ])?;
         let id = MessageId(random_bytes());
@@ -370,12 +371,12 @@ impl TransactionalStore for MySqlTransactions {
             ("message_id", Some(message_id), MAX_MESSAGE_ID),
         ])?;
         let values = values(&[Some(consumer.as_bytes()), Some(message_id.as_bytes())]);
-        let retention = i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
         let mut script = Script::timed();
         script.add(format_args!(
             "INSERT INTO onlyonce_inbox (consumer, message_id, at, keep_until) \
              VALUES ({values}, @oo_now, @oo_now + {})",
-            retention.min(i64::MAX / 2)
+            // No clock comes near to where the sum would not fit.
+            millis(retention).min(i64::MAX / 2)
         ));
         match server::run(connection, &script).await {
             Ok(_) => Ok(true),
@@ -435,7 +436,7 @@ impl TransactionalStore for MySqlTransactions {
             ("operation", Some(&progress.operation), MAX_NAME),
             ("point", Some(&progress.point), MAX_NAME),
             ("intent", intent, MAX_NAME),
-            ("provider_id", provider_id, MAX_BLOB),
+            ("provider_id", provider_id, MAX_MEDIUM_BLOB),
         ])?;
         let columns = [
             ("id", Some(&progress.id.0[..])),

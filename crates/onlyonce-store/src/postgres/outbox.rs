@@ -144,7 +144,10 @@ const LISTED: &str = "o.id, o.state, o.target, o.type, o.aggregatetype, o.aggreg
 
 fn end(endings: &[Ending]) -> Query<'_, Postgres, PgArguments> {
     let each = |of: fn(&Ending) -> Uuid| endings.iter().map(of).collect::<Vec<_>>();
-    let states: Vec<_> = endings.iter().map(|one| one.next.state().as_str()).collect();
+    let states: Vec<_> = endings
+        .iter()
+        .map(|one| one.next.state().as_str())
+        .collect();
     let provider_ids: Vec<_> = endings.iter().map(|one| one.next.provider_id()).collect();
     let reasons: Vec<_> = endings.iter().map(|one| one.next.reason()).collect();
     let pauses: Vec<_> = endings.iter().map(|one| millis(one.next.pause())).collect();
@@ -310,7 +313,10 @@ impl Outbox for PgOutbox {
             [] => MessageState::ALL.to_vec(),
             states => states.to_vec(),
         };
-        let words: Vec<_> = words.iter().map(|state| format!("'{}'", state.as_str())).collect();
+        let words: Vec<_> = words
+            .iter()
+            .map(|state| format!("'{}'", state.as_str()))
+            .collect();
         let sql = format!(
             "SELECT {LISTED} FROM onlyonce.outbox o WHERE o.n < $1 AND o.state IN ({}) \
              AND ($2::text IS NULL OR o.target = $2) ORDER BY o.n DESC LIMIT $3",

@@ -273,7 +273,10 @@ impl Outbox for SqliteOutbox {
             [] => MessageState::ALL.to_vec(),
             states => states.to_vec(),
         };
-        let words: Vec<_> = words.iter().map(|state| format!("'{}'", state.as_str())).collect();
+        let words: Vec<_> = words
+            .iter()
+            .map(|state| format!("'{}'", state.as_str()))
+            .collect();
         let sql = format!(
             "SELECT {LISTED} FROM outbox WHERE n < ?1 AND state IN ({}) \
              AND (?2 IS NULL OR target = ?2) ORDER BY n DESC LIMIT ?3",
