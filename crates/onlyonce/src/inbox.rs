@@ -3,10 +3,14 @@
 //! The id of a message comes from its header or its content, never from an offset: an offset says where
 //! a broker keeps a message, and a republished one has another.
 
+mod message_id;
+
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use onlyonce_store::{TransactionalStore, transactional::TransactionError};
+
+pub use message_id::{MAX_MESSAGE_ID_BYTES, MessageIdFrom};
 
 use crate::transaction::Transactions;
 

@@ -18,7 +18,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Method};
 use onlyonce_core::{
-    Key, Policy, RecordId, Scope, machine::Refusal, policy::OnInFlight, record::StoredResponse,
+    Key, Policy, Record, RecordId, Scope, machine::Refusal, policy::OnInFlight,
+    record::StoredResponse,
 };
 use onlyonce_store::{
     StoreError, TransactionalStore,
@@ -31,7 +32,7 @@ pub(crate) use attempted::{Abandoned, beat, give_back};
 pub use deferred::DeferredWork;
 
 use crate::{
-    engine::{Admitted, Arrival, Engine, Unavailable, Woken},
+    engine::{Admitted, Arrival, Attempt, Engine, Unavailable, Woken},
     limits::Limited,
 };
 
@@ -205,6 +206,15 @@ impl<T: TransactionalStore> Operation<T> {
                 let answer = self.transactions.execute(&attempt, work).await?;
                 Ok(Ran::Executed(answer))
             }
+            Admitted::Refused(refusal @ Refusal::OutcomeUnknown { .. }) => {
+                match self.taken_over(arrival.id()).await? {
+                    Some(attempt) => {
+                        let answer = self.transactions.execute(&attempt, work).await?;
+                        Ok(Ran::Executed(answer))
+                    }
+                    None => Ok(Ran::Refused(refusal)),
+                }
+            }
             Admitted::Replay(replay) => {
                 let answer = self.transactions.replayed(&replay.response)?;
                 Ok(Ran::Replayed(answer))
@@ -242,6 +252,32 @@ impl<T: TransactionalStore> Operation<T> {
             headers,
             request,
         )
+    }
+
+    /// A new attempt for a key whose last one showed no more sign of life, where it is proven that this one
+    /// left nothing behind: what it did stands in a transaction that did not commit, and cannot any more
+    /// once the key has another attempt. A key that was left to a message, or has come to a recovery point,
+    /// is not taken over.
+    async fn taken_over(&self, id: RecordId) -> Result<Option<Attempt>, RunError> {
+        let store = &self.transactions.store;
+        let look = async {
+            let mut open = store.begin(Isolation::default()).await?;
+            let progress = store.progress(&mut open, id).await?;
+            store.rollback(open).await;
+            Ok(progress)
+        };
+        let progress = look.await.map_err(RunError::RolledBack)?;
+        let engine = &self.transactions.engine;
+        let unavailable = |Unavailable(error)| RunError::Store(error);
+        if let Some(progress) = progress {
+            let record = engine.store().lookup(id).await.map_err(RunError::Store)?;
+            let same = |record: &Record| record.generation == progress.generation;
+            if record.value.as_ref().is_none_or(same) {
+                return Ok(None);
+            }
+        }
+        let taken = engine.take_over(id, &self.policy).await;
+        taken.map_err(unavailable)
     }
 
     /// What the key's past permits, once nobody else is at it or the policy's wait is over.

@@ -4,7 +4,7 @@
 use onlyonce_store::private::MariaDb;
 
 use crate::{
-    harness::{Request, Setup, Upstream, eventually},
+    harness::{Request, Setup, Upstream},
     mariadb::database,
     postgres_schema::{onlyonce, refused, text},
 };

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use onlyonce_store::private::Postgres;
 
 use crate::{
-    harness::{Gateway, Request, Setup, Upstream, eventually},
+    harness::{Gateway, Request, Setup, Upstream},
     postgres::database,
 };
 

@@ -59,7 +59,7 @@ impl MySqlOutbox {
 /// What is read of a message that is claimed, as [`claimed`] takes it.
 const CLAIMED: &str = "o.id, o.attempts, o.unclear_since, o.created_at, o.target, o.type, \
      o.aggregatetype, o.aggregateid, o.ordering_key, o.downstream_key, o.headers, o.payload, \
-     o.key_id, o.settles";
+     o.key_id, o.settles, o.n";
 
 /// What lists show, as [`listed`] takes it.
 const LISTED: &str = "o.id, o.state, o.target, o.type, o.aggregatetype, o.aggregateid, \
@@ -127,7 +127,7 @@ async fn take(session: &mut Session<'_>, claim: &Claim) -> Result<Reply<Vec<Clai
 }
 
 /// What becomes of the messages of one claim that ended alike.
-fn set(sql: &mut String, ids: &str, attempt: AttemptId, next: &Next) {
+fn set(sql: &mut String, numbers: &str, attempt: AttemptId, next: &Next) {
     let word = next.state();
     sql.push_str("UPDATE onlyonce_outbox SET ");
     if next.is_unclear() {
@@ -148,32 +148,32 @@ fn set(sql: &mut String, ids: &str, attempt: AttemptId, next: &Next) {
     bytes(sql, next.reason().map(str::as_bytes));
     let (state, attempt) = (literal(word.as_str()), literal(attempt.0.to_be_bytes()));
     sql.push_str(&format!(
-        ", state = {state} WHERE id IN {ids} AND attempt_id = {attempt} AND {UNDER_WAY}"
+        ", state = {state} WHERE n IN {numbers} AND attempt_id = {attempt} AND {UNDER_WAY}"
     ));
 }
 
 /// Holds the messages, and reads who has them.
 fn hold_messages(endings: &[Ending]) -> Script {
-    let ids = text::ids(endings.iter().map(|ending| RecordId(ending.id.0)));
+    let numbers = numbers_of(endings);
     let mut script = Script::timed();
     script.add("START TRANSACTION");
     script.add(format_args!(
-        "SELECT id, attempt_id FROM onlyonce_outbox FORCE INDEX (outbox_by_id) \
-         WHERE id IN {ids} AND {UNDER_WAY} FOR UPDATE"
+        "SELECT n, attempt_id FROM onlyonce_outbox WHERE n IN {numbers} AND {UNDER_WAY} FOR UPDATE"
     ));
     script
 }
 
 /// Who has the messages that were read by [`hold_messages`].
-fn held_messages(rows: &[MySqlRow]) -> Result<HashSet<(MessageId, AttemptId)>, RowError> {
-    let mut held = HashSet::with_capacity(rows.len());
-    for row in rows {
-        let (id, attempt) = (array(row, 0)?, array(row, 1)?);
-        if let (Some(id), Some(attempt)) = (id, attempt) {
-            held.insert((MessageId(id), AttemptId(u128::from_be_bytes(attempt))));
-        }
-    }
-    Ok(held)
+fn held_messages(rows: &[MySqlRow]) -> Result<HashSet<(u64, AttemptId)>, RowError> {
+    let read = |row: &MySqlRow| {
+        let attempt = u128::from_be_bytes(there(array(row, 1)?)?);
+        Ok((row::number(row, 0)?, AttemptId(attempt)))
+    };
+    rows.iter().map(read).collect()
+}
+
+fn numbers_of(endings: &[Ending]) -> String {
+    text::numbers(endings.iter().map(|ending| ending.number.cast_signed()))
 }
 
 async fn end(session: &mut Session<'_>, endings: &[Ending]) -> Result<Vec<bool>, Failure> {
@@ -183,14 +183,14 @@ async fn end(session: &mut Session<'_>, endings: &[Ending]) -> Result<Vec<bool>,
     while let Some(first) = rest.first() {
         let alike = |one: &&Ending| one.attempt == first.attempt && one.next == first.next;
         let (some, others) = rest.split_at(rest.iter().take_while(alike).count());
-        let ids = text::ids(some.iter().map(|ending| RecordId(ending.id.0)));
-        script.write(|sql| set(sql, &ids, first.attempt, &first.next));
+        let numbers = numbers_of(some);
+        script.write(|sql| set(sql, &numbers, first.attempt, &first.next));
         rest = others;
     }
     script.commit();
     let results = session.send(&script).await?;
     let held = understood(held_messages(results.get(2).map_or(&[][..], Vec::as_slice)))?;
-    let counted = |one: &Ending| held.contains(&(one.id, one.attempt));
+    let counted = |one: &Ending| held.contains(&(one.number, one.attempt));
     Ok(endings.iter().map(counted).collect())
 }
 
@@ -213,7 +213,7 @@ async fn end_with_key(
     let script = hold_messages(std::slice::from_ref(*ending));
     let results = session.send(&script).await?;
     let held = understood(held_messages(results.get(2).map_or(&[][..], Vec::as_slice)))?;
-    if !held.contains(&(ending.id, ending.attempt)) {
+    if !held.contains(&(ending.number, ending.attempt)) {
         session.roll_back().await?;
         return Ok(None);
     }
@@ -229,8 +229,8 @@ async fn end_with_key(
         return Ok(Some(Reply { now, value }));
     }
     let mut script = Script::default();
-    let ids = text::ids([RecordId(ending.id.0)]);
-    script.write(|sql| set(sql, &ids, ending.attempt, &ending.next));
+    let numbers = numbers_of(std::slice::from_ref(*ending));
+    script.write(|sql| set(sql, &numbers, ending.attempt, &ending.next));
     script.write(|sql| write::update(sql, *expected, change));
     if !change.journal.is_empty() {
         script.write(|sql| write::journal(sql, change.journal.iter()));
@@ -292,6 +292,7 @@ fn moment(row: &MySqlRow, column: usize) -> Result<Option<Timestamp>, RowError> 
 fn claimed(row: &MySqlRow, attempt: AttemptId) -> Result<Claimed, RowError> {
     Ok(Claimed {
         id: MessageId(there(array(row, 0)?)?),
+        number: row::number(row, 14)?,
         attempt,
         tried: Tried {
             attempts: row::number(row, 1)?,

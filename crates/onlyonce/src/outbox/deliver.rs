@@ -7,11 +7,7 @@
 //!
 //! Deliberately absent: a leader. Every node may run it; a claim has one owner.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use onlyonce_core::{
@@ -28,12 +24,14 @@ use tokio::{
 };
 
 use super::{Delivery, Parcel, Target, settle::Settled};
-use crate::{engine::Engine, stats::Background, transaction::Answer};
+use crate::{clock::Clock, engine::Engine, stats::Background, transaction::Answer};
 
 /// How much longer than its sending a claim lasts: the time to write down what came of it.
 const CLAIM_MARGIN: Duration = Duration::from_secs(30);
 /// Endings that are written together at most.
 const MAX_GROUP: usize = 256;
+/// How long a claim waits until half of the places are free.
+const GATHER: Duration = Duration::from_millis(10);
 /// The pause after the store failed.
 const STORE_PAUSE: Duration = Duration::from_millis(500);
 /// Tries to write an ending down. Afterwards the claim lapses, and the outcome counts as unclear.
@@ -168,15 +166,16 @@ impl Lane {
         let writer = tokio::spawn(self.clone().write_down(ended));
         let mut arrivals = self.outbox.arrivals();
         let mut sending = JoinSet::new();
+        let half = u32::try_from(self.target.at_once / 2).unwrap_or(u32::MAX);
         while !*stop.borrow_and_update() {
             arrivals.mark_unchanged();
             while sending.try_join_next().is_some() {}
             let free = tokio::select! {
-                free = room.clone().acquire_owned() => free,
+                free = places(&room, half) => free,
                 _ = stop.changed() => break,
             };
             // A semaphore that nobody closes gives out what it has.
-            let Ok(mut free) = free else { break };
+            let Some(mut free) = free else { break };
             while let Ok(one) = room.clone().try_acquire_owned() {
                 free.merge(one);
             }
@@ -246,14 +245,15 @@ impl Lane {
     /// Sends one message, unless its past forbids it, and says what becomes of it; `None` if that has been
     /// written, together with the key that it settles.
     async fn see_off(&self, claimed: Claimed, began: Timestamp) -> Option<Ending> {
-        let (id, attempt, tried) = (claimed.id, claimed.attempt, claimed.tried);
-        let started = Instant::now();
+        let tried = claimed.tried;
+        let clock = Clock::system();
+        let started = clock.moment().since_boot();
         let rules = &self.target.rules;
         let (next, answer) = match outbox::before_sending(tried, began, rules) {
             Some(next) => (next, None),
             None => {
                 let (sent, answer) = self.send(&claimed).await;
-                let now = began.plus(started.elapsed());
+                let now = began.plus(clock.moment().since_boot().saturating_sub(started));
                 let (settles, random) = (claimed.message.settles.is_some(), self.random());
                 let sent = match sent {
                     // A refusal is an answer, for a key that waits for one.
@@ -265,7 +265,12 @@ impl Lane {
             }
         };
         self.tell(&claimed, &next);
-        let ending = Ending { id, attempt, next };
+        let ending = Ending {
+            id: claimed.id,
+            number: claimed.number,
+            attempt: claimed.attempt,
+            next,
+        };
         let settled = self
             .engine
             .settle_message(&*self.outbox, &claimed, &ending, answer);
@@ -353,6 +358,15 @@ impl Lane {
                 }
             }
         }
+    }
+}
+
+/// Room for the next claim: as much as is worth a claim, or, where receivers are slow, what there is.
+async fn places(room: &Arc<Semaphore>, half: u32) -> Option<OwnedSemaphorePermit> {
+    let enough = room.clone().acquire_many_owned(half.max(1));
+    match tokio::time::timeout(GATHER, enough).await {
+        Ok(places) => places.ok(),
+        Err(_) => room.clone().acquire_owned().await.ok(),
     }
 }
 

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use onlyonce_core::{
     Key, Record, RecordId, Scope,
-    machine::{self, Renewed},
+    machine::{self, Refusal, Renewed},
 };
 use onlyonce_store::{
     StoreError, Swapped, TransactionalStore, failpoint,
-    transactional::{Message, TransactionError},
+    transactional::{Message, Progress, TransactionError},
 };
 
 use super::{Abandoned, Operation, Ran, RunError, beat, give_back};
@@ -20,6 +20,8 @@ use crate::{
     outbox,
 };
 
+/// The recovery point of a key that was left to a message.
+const HANDED_OVER: &str = "handed_over";
 /// Rounds of "renewed meanwhile, look again" when the key is handed over.
 const MAX_ROUNDS: usize = 8;
 
@@ -54,6 +56,13 @@ impl<T: TransactionalStore> Operation<T> {
         let executed = match self.admitted(&mut arrival).await? {
             Admitted::Execute(attempt) => {
                 self.hand_over(&attempt, work).await?;
+                true
+            }
+            Admitted::Refused(refusal @ Refusal::OutcomeUnknown { .. }) => {
+                match self.taken_over(arrival.id()).await? {
+                    Some(attempt) => self.hand_over(&attempt, work).await?,
+                    None => return Ok(Ran::Refused(refusal)),
+                }
                 true
             }
             admitted => return self.told(admitted, arrival.id(), false),
@@ -153,6 +162,20 @@ impl<T: TransactionalStore> Operation<T> {
         message.key = Some(record.id);
         message.settles = Some(outbox::settles(attempt.id(), attempt.policy()));
         store.enqueue(&mut open, &message).await?;
+        // Proof, for whoever finds the key without a sign of life, that it was left to a message.
+        let progress = Progress {
+            id: record.id,
+            operation: self.name.to_string(),
+            point: HANDED_OVER.to_owned(),
+            intent: None,
+            provider_id: None,
+            parameters: Vec::new(),
+            data: b"null".to_vec(),
+            attempt: attempt.id(),
+            generation: record.generation,
+            finished: true,
+        };
+        store.advance(&mut open, &progress).await?;
         for _ in 0..MAX_ROUNDS {
             let change = match machine::hand_over(&record, attempt.id(), attempt.policy()) {
                 Renewed::Write(change) => change,
