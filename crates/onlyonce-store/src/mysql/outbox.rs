@@ -81,10 +81,9 @@ fn due(claim: &Claim) -> String {
     format!(
         "SELECT o.n FROM onlyonce_outbox o FORCE INDEX (outbox_due) \
          WHERE o.target = {target} AND o.state = 'pending' AND o.due_at <= @oo_now \
-         AND (o.ordering_key IS NULL OR NOT EXISTS ( \
-           SELECT 1 FROM onlyonce_outbox e FORCE INDEX (outbox_in_order) \
-           WHERE e.target = o.target AND e.ordering_key = o.ordering_key AND e.n < o.n \
-           AND e.state IN ('pending', 'dead', 'unknown') \
+         AND (o.ordering_key IS NULL OR o.n = ( \
+           SELECT e.n FROM onlyonce_outbox e FORCE INDEX (outbox_in_order) \
+           WHERE e.target = o.target AND e.in_order = o.ordering_key ORDER BY e.n LIMIT 1 \
          )) ORDER BY o.due_at, o.n LIMIT {limit} FOR UPDATE SKIP LOCKED"
     )
 }
@@ -129,7 +128,7 @@ async fn take(session: &mut Session<'_>, claim: &Claim) -> Result<Reply<Vec<Clai
 /// What becomes of the messages of one claim that ended alike.
 fn set(sql: &mut String, numbers: &str, attempt: AttemptId, next: &Next) {
     let word = next.state();
-    sql.push_str("UPDATE onlyonce_outbox SET ");
+    sql.push_str("UPDATE onlyonce_outbox FORCE INDEX (PRIMARY) SET ");
     if next.is_unclear() {
         sql.push_str("unclear_since = COALESCE(unclear_since, claimed_at), ");
     }
@@ -137,7 +136,7 @@ fn set(sql: &mut String, numbers: &str, attempt: AttemptId, next: &Next) {
         sql.push_str(&format!("due_at = @oo_now + {}, ", later(next.pause())));
     }
     if word == MessageState::Delivered {
-        sql.push_str("delivered_at = @oo_now, ");
+        sql.push_str("delivered_at = @oo_now, in_order = NULL, ");
     }
     if let Some(provider_id) = next.provider_id() {
         sql.push_str("provider_id = ");
@@ -158,7 +157,7 @@ fn hold_messages(endings: &[Ending]) -> Script {
     let mut script = Script::timed();
     script.add("START TRANSACTION");
     script.add(format_args!(
-        "SELECT n, attempt_id FROM onlyonce_outbox WHERE n IN {numbers} AND {UNDER_WAY} FOR UPDATE"
+        "SELECT n, attempt_id FROM onlyonce_outbox FORCE INDEX (PRIMARY) WHERE n IN {numbers} AND {UNDER_WAY} FOR UPDATE"
     ));
     script
 }
@@ -260,8 +259,13 @@ async fn decide(session: &mut Session<'_>, decision: &Decision) -> Result<bool, 
     let mut script = Script::default();
     script.add(format_args!(
         "UPDATE onlyonce_outbox SET state = {}, due_at = @oo_now, attempts = 0, \
-         claimed_at = NULL, unclear_since = NULL WHERE id = {id}",
-        literal(state.as_str())
+         claimed_at = NULL, unclear_since = NULL, in_order = {} WHERE id = {id}",
+        literal(state.as_str()),
+        if *state == MessageState::Discarded {
+            "NULL"
+        } else {
+            "ordering_key"
+        }
     ));
     script.write(|sql| write::journal(sql, std::iter::once(journal)));
     script.commit();

@@ -1,6 +1,8 @@
 -- Version 2. What an application's own transaction uses: messages on their way out, messages that came
 -- in, recovery points, and natural keys. Programs of version 1 look at none of it.
 -- What is compared is kept as bytes, as above; what a message is about is text, for those who read it.
+-- `in_order` is the ordering key until the message is delivered or discarded, then NULL: of one ordering key
+-- the first row of that index is the one whose turn it is.
 CREATE TABLE IF NOT EXISTS onlyonce_outbox (
     n BIGINT NOT NULL AUTO_INCREMENT,
     id BINARY(16) NOT NULL,
@@ -19,6 +21,7 @@ CREATE TABLE IF NOT EXISTS onlyonce_outbox (
     aggregateid VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     type VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT '',
     ordering_key VARBINARY(512),
+    in_order VARBINARY(512),
     downstream_key MEDIUMBLOB NOT NULL,
     provider_id MEDIUMBLOB,
     last_error MEDIUMBLOB,
@@ -27,7 +30,7 @@ CREATE TABLE IF NOT EXISTS onlyonce_outbox (
     PRIMARY KEY (n),
     UNIQUE KEY outbox_by_id (id),
     KEY outbox_due (target, state, due_at),
-    KEY outbox_in_order (target, ordering_key, state),
+    KEY outbox_in_order (target, in_order),
     KEY outbox_by_state (state)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 CREATE TABLE IF NOT EXISTS onlyonce_inbox (

@@ -344,6 +344,7 @@ impl TransactionalStore for MySqlTransactions {
             which.map(str::as_bytes),
             Some(message.kind.as_bytes()),
             ordering_key.map(str::as_bytes),
+            ordering_key.map(str::as_bytes),
             Some(downstream_key.unwrap_or(&own_name).as_bytes()),
             Some(message.headers.as_bytes()),
             Some(&message.payload),
@@ -351,8 +352,8 @@ impl TransactionalStore for MySqlTransactions {
         let mut script = Script::timed();
         script.add(format_args!(
             "INSERT INTO onlyonce_outbox (created_at, due_at, id, key_id, settles, target, \
-             aggregatetype, aggregateid, type, ordering_key, downstream_key, headers, payload) \
-             VALUES (@oo_now, @oo_now, {values})"
+             aggregatetype, aggregateid, type, ordering_key, in_order, downstream_key, headers, \
+             payload) VALUES (@oo_now, @oo_now, {values})"
         ));
         send(connection, &script).await?;
         self.enqueued.store(true, Ordering::Relaxed);

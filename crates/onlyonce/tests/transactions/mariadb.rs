@@ -145,3 +145,45 @@ async fn nothing_is_cut_off() {
         held.await.expect("another key waited").unwrap();
     }
 }
+
+/// Goal: a key that an application's table refers to can be reaped.
+///
+/// Method: a payment that refers to its key, `ON DELETE SET NULL`, written in the key's transaction; the key
+/// is past its time at once.
+/// Evidence: the key is gone, the payment is there, and refers to nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn reaped_under_a_foreign_key() {
+    let place = Place::<Maria>::new().await;
+    place.sql(
+        "ALTER TABLE payments ADD COLUMN key_id BINARY(16), ADD FOREIGN KEY (key_id) \
+         REFERENCES onlyonce_keys (id) ON DELETE SET NULL",
+    );
+    let policy = Policy {
+        ttl: Duration::ZERO,
+        tombstone_ttl: Duration::ZERO,
+        ..Policy::default()
+    };
+    let operation = place.operation(policy).await;
+    let engine = place.transactions.engine();
+    let id = engine.secret().record_id("global", &key("k"));
+    let run = operation.run(Scope::global(), key("k"), "1", move |tx| {
+        Box::pin(async move {
+            let insert = sqlx::query("INSERT INTO payments (amount, key_id) VALUES (1, ?)");
+            insert.bind(&id.0[..]).execute(tx).await?;
+            Ok(Answer::new(http::StatusCode::OK, ""))
+        })
+    });
+    assert!(matches!(run.await.unwrap(), Ran::Executed(_)));
+    let referring = "SELECT count(*) FROM payments WHERE key_id IS NOT NULL";
+    assert_eq!(place.number(referring), 1);
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        onlyonce::worker::reap::run_once(engine).await.unwrap();
+        if place.state("k").await.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(place.state("k").await, "");
+    assert_eq!(place.number(referring), 0);
+    assert_eq!(place.number("SELECT count(*) FROM payments"), 1);
+}
