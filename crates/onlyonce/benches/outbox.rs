@@ -27,8 +27,9 @@ use onlyonce_store::{
 use sqlx::{PgPool, Row as _};
 use tokio::time::Instant;
 
-/// Messages of one batch, and under way at once.
+/// Messages of one batch; the worker has a few of those under way.
 const BATCH: usize = 64;
+const AT_ONCE: usize = 256;
 const MESSAGES: usize = 20_000;
 const ROUNDS: usize = 3;
 const MILLION: usize = 1_000_000;
@@ -104,7 +105,7 @@ async fn ours(pool: &PgPool, engine: &Engine) -> Duration {
     fill(pool, MESSAGES).await;
     let receiver = Counter::default();
     let target = Target {
-        at_once: BATCH,
+        at_once: AT_ONCE,
         ..Target::new("counter", receiver.clone())
     };
     let began = Instant::now();
@@ -128,7 +129,7 @@ async fn a_million(pool: &PgPool, engine: &Engine) {
     };
     let receiver = Counter::default();
     let target = Target {
-        at_once: BATCH,
+        at_once: AT_ONCE,
         ..Target::new("counter", receiver.clone())
     };
     let deliveries = Deliveries::new(engine).unwrap().target(target);

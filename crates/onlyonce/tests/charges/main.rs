@@ -254,13 +254,17 @@ impl Place {
 
     /// Lets claims lapse whose worker is dead, without waiting for them.
     fn lapse(&self) {
-        let sql = "UPDATE $outbox SET due_at = 0 WHERE state = 'pending'";
         match self {
-            Self::Postgres(server) => drop(server.sql(&sql.replace('$', "onlyonce."))),
-            Self::MariaDb(server) => drop(server.sql(&sql.replace('$', "onlyonce_"))),
+            Self::Postgres(server) => {
+                server.sql("UPDATE onlyonce.outbox SET claimed_until = 0 WHERE claimed_at > 0");
+            }
+            Self::MariaDb(server) => {
+                server.sql("UPDATE onlyonce_outbox SET due_at = 0 WHERE claimed_at > 0");
+            }
             Self::Sqlite(folder) => {
                 let connection = rusqlite::Connection::open(Self::file(folder)).unwrap();
-                connection.execute(&sql.replace('$', ""), []).unwrap();
+                let sql = "UPDATE outbox SET due_at = 0 WHERE claimed_at > 0";
+                connection.execute(sql, []).unwrap();
             }
         }
     }
