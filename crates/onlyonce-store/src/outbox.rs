@@ -37,6 +37,8 @@ pub struct Claim {
 pub struct Claimed {
     /// Its name.
     pub id: MessageId,
+    /// Its number in the store.
+    pub number: u64,
     /// Who claimed it.
     pub attempt: AttemptId,
     /// What is known of it.
@@ -52,6 +54,8 @@ pub struct Claimed {
 pub struct Ending {
     /// The message.
     pub id: MessageId,
+    /// Its number in the store.
+    pub number: u64,
     /// The attempt that claimed it. Any other changes nothing.
     pub attempt: AttemptId,
     /// What becomes of it.

@@ -97,6 +97,7 @@ async fn claim(outbox: &dyn Outbox, lease: Duration, number: u128) -> Vec<Claime
 fn ending(claimed: &Claimed, next: Next) -> Ending {
     Ending {
         id: claimed.id,
+        number: claimed.number,
         attempt: claimed.attempt,
         next,
     }

@@ -1,7 +1,7 @@
 //! Messages on their way out of PostgreSQL. Each operation is one statement over arrays, on a few
 //! connections of its own, so that deliveries never wait for requests nor hold them up.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use onlyonce_core::{
@@ -105,6 +105,7 @@ WITH clock AS MATERIALIZED (
 due AS MATERIALIZED (
     SELECT o.n FROM onlyonce.outbox o
     WHERE o.state = 'pending' AND o.target = $1 AND o.due_at <= (SELECT now FROM clock)
+    AND (o.claimed_until IS NULL OR o.claimed_until <= (SELECT now FROM clock))
     AND (o.ordering_key IS NULL OR NOT EXISTS (
         SELECT 1 FROM onlyonce.outbox e
         WHERE e.target = o.target AND e.ordering_key = o.ordering_key AND e.n < o.n
@@ -113,7 +114,7 @@ due AS MATERIALIZED (
     ORDER BY o.due_at, o.n LIMIT $2 FOR UPDATE SKIP LOCKED
 )
 UPDATE onlyonce.outbox o SET
-    claimed_at = c.now, due_at = c.now + $3, attempts = o.attempts + 1, attempt_id = $4,
+    claimed_at = c.now, claimed_until = c.now + $3, attempts = o.attempts + 1, attempt_id = $4,
     unclear_since = coalesce(o.unclear_since, o.claimed_at)
 FROM due d CROSS JOIN clock c WHERE o.n = d.n
 RETURNING o.id, o.attempts, o.unclear_since, o.created_at, o.target, o.type, o.aggregatetype,
@@ -125,25 +126,29 @@ WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 )
 UPDATE onlyonce.outbox o SET
-    state = i.state, claimed_at = NULL, last_error = i.reason,
+    state = i.state, claimed_at = NULL, claimed_until = NULL, last_error = i.reason,
     provider_id = coalesce(i.provider_id, o.provider_id),
     due_at = CASE WHEN i.state = 'pending' THEN c.now + i.pause ELSE o.due_at END,
     delivered_at = CASE WHEN i.state = 'delivered' THEN c.now END,
     unclear_since = CASE WHEN i.unclear THEN coalesce(o.unclear_since, o.claimed_at)
                     ELSE o.unclear_since END
-FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::boolean[])
-    AS i (id, attempt_id, state, provider_id, reason, pause, unclear) CROSS JOIN clock c
-WHERE o.id = i.id AND o.attempt_id = i.attempt_id AND o.state = 'pending'
+FROM unnest($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::boolean[])
+    AS i (n, attempt_id, state, provider_id, reason, pause, unclear) CROSS JOIN clock c
+WHERE o.n = i.n AND o.attempt_id = i.attempt_id AND o.state = 'pending'
 AND o.claimed_at IS NOT NULL
-RETURNING o.id";
+RETURNING o.n";
 
 /// What lists show, as [`listed`] reads it.
 const LISTED: &str = "o.id, o.state, o.target, o.type, o.aggregatetype, o.aggregateid, \
      o.ordering_key, o.downstream_key, o.key_id, o.settles IS NOT NULL, o.attempts, o.provider_id, \
-     o.last_error, o.created_at, o.due_at, o.delivered_at, octet_length(o.payload)::bigint, o.n";
+     o.last_error, o.created_at, coalesce(o.claimed_until, o.due_at), o.delivered_at, octet_length(o.payload)::bigint, o.n";
 
 fn end(endings: &[Ending]) -> Query<'_, Postgres, PgArguments> {
-    let each = |of: fn(&Ending) -> Uuid| endings.iter().map(of).collect::<Vec<_>>();
+    let numbers: Vec<_> = endings.iter().map(|one| one.number.cast_signed()).collect();
+    let attempts: Vec<_> = endings
+        .iter()
+        .map(|one| Uuid(one.attempt.0.to_be_bytes()))
+        .collect();
     let states: Vec<_> = endings
         .iter()
         .map(|one| one.next.state().as_str())
@@ -153,8 +158,8 @@ fn end(endings: &[Ending]) -> Query<'_, Postgres, PgArguments> {
     let pauses: Vec<_> = endings.iter().map(|one| millis(one.next.pause())).collect();
     let unclear: Vec<_> = endings.iter().map(|one| one.next.is_unclear()).collect();
     sqlx::query(END)
-        .bind(each(|one| Uuid(one.id.0)))
-        .bind(each(|one| Uuid(one.attempt.0.to_be_bytes())))
+        .bind(numbers)
+        .bind(attempts)
         .bind(states)
         .bind(provider_ids)
         .bind(reasons)
@@ -169,8 +174,10 @@ fn claimed(row: &PgRow, attempt: AttemptId) -> Result<Claimed, BoxError> {
     let settles: Option<&str> = row.try_get(13)?;
     let (kind, which): (Option<String>, Option<String>) = (row.try_get(6)?, row.try_get(7)?);
     let key: Option<Uuid> = row.try_get(12)?;
+    let number: i64 = row.try_get(15)?;
     Ok(Claimed {
         id: MessageId(id),
+        number: number.unsigned_abs(),
         attempt,
         tried: Tried {
             attempts: attempts.unsigned_abs(),
@@ -252,11 +259,9 @@ impl Outbox for PgOutbox {
         };
         let mut value = Vec::with_capacity(rows.len());
         for row in &rows {
-            let n: i64 = row.try_get(15).map_err(unreadable)?;
-            value.push((n, claimed(row, claim.attempt).map_err(unreadable)?));
+            value.push(claimed(row, claim.attempt).map_err(unreadable)?);
         }
-        value.sort_unstable_by_key(|(n, _)| *n);
-        let value = value.into_iter().map(|(_, claimed)| claimed).collect();
+        value.sort_unstable_by_key(|one| one.number);
         Ok(Reply { now, value })
     }
 
@@ -265,11 +270,11 @@ impl Outbox for PgOutbox {
         let rows = self.rows(end(endings)).await;
         let rows = rows.map_err(|failure| failure.of_a_write())?;
         failpoint!("postgres.outbox.end.after");
-        let ended: Result<Vec<Uuid>, _> = rows.iter().map(|row| row.try_get(0)).collect();
+        let ended: Result<HashSet<i64>, _> = rows.iter().map(|row| row.try_get(0)).collect();
         let ended = ended.map_err(unreadable)?;
         Ok(endings
             .iter()
-            .map(|one| ended.contains(&Uuid(one.id.0)))
+            .map(|one| ended.contains(&one.number.cast_signed()))
             .collect())
     }
 
@@ -332,11 +337,16 @@ impl Outbox for PgOutbox {
     }
 
     async fn message(&self, id: MessageId) -> Result<Option<ListedMessage>, StoreError> {
-        let sql = format!("SELECT {LISTED} FROM onlyonce.outbox o WHERE o.id = $1");
-        let statement = sqlx::query(AssertSqlSafe(sql)).bind(Uuid(id.0));
-        let rows = self.read(statement).await?;
-        let message = rows.first().map(listed).transpose().map_err(unreadable)?;
-        Ok(message.map(|(_, message)| message))
+        // What people ask about is nearly always dead, and only those have an index of names.
+        for among in [" AND o.state IN ('dead', 'unknown')", ""] {
+            let sql = format!("SELECT {LISTED} FROM onlyonce.outbox o WHERE o.id = $1{among}");
+            let statement = sqlx::query(AssertSqlSafe(sql)).bind(Uuid(id.0));
+            let rows = self.read(statement).await?;
+            if let Some(row) = rows.first() {
+                return Ok(Some(listed(row).map_err(unreadable)?.1));
+            }
+        }
+        Ok(None)
     }
 
     async fn decide(
@@ -347,7 +357,7 @@ impl Outbox for PgOutbox {
     ) -> Result<bool, StoreError> {
         let sql = format!(
             "UPDATE onlyonce.outbox SET state = $2, due_at = {NOW}, attempts = 0, \
-             claimed_at = NULL, unclear_since = NULL \
+             claimed_at = NULL, claimed_until = NULL, unclear_since = NULL \
              WHERE id = $1 AND state IN ('dead', 'unknown') RETURNING id"
         );
         let mut row = Journal::default();

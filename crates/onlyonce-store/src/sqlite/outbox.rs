@@ -114,20 +114,22 @@ UPDATE outbox SET
     delivered_at = CASE WHEN :state = 'delivered' THEN :now END,
     unclear_since = CASE WHEN :unclear THEN coalesce(unclear_since, claimed_at)
                     ELSE unclear_since END
-WHERE id = :id AND attempt_id = :attempt AND state = 'pending' AND claimed_at IS NOT NULL";
+WHERE n = :n AND attempt_id = :attempt AND state = 'pending' AND claimed_at IS NOT NULL";
 
 /// What lists show, as [`listed`] reads it.
 const LISTED: &str = "n, id, state, target, type, aggregatetype, aggregateid, ordering_key, \
      downstream_key, key_id, settles IS NOT NULL, attempts, provider_id, last_error, created_at, \
      due_at, delivered_at, length(payload)";
 
-fn claimed(row: &Row<'_>, attempt: AttemptId) -> rusqlite::Result<(i64, Claimed)> {
+fn claimed(row: &Row<'_>, attempt: AttemptId) -> rusqlite::Result<Claimed> {
+    let number: i64 = row.get(0)?;
     let unclear_since: Option<i64> = row.get(3)?;
     let (kind, which): (Option<String>, Option<String>) = (row.get(7)?, row.get(8)?);
     let key: Option<[u8; 16]> = row.get(13)?;
     let settles: Option<String> = row.get(14)?;
-    let claimed = Claimed {
+    Ok(Claimed {
         id: MessageId(row.get(1)?),
+        number: number.unsigned_abs(),
         attempt,
         tried: Tried {
             attempts: row.get(2)?,
@@ -145,8 +147,7 @@ fn claimed(row: &Row<'_>, attempt: AttemptId) -> rusqlite::Result<(i64, Claimed)
             key: key.map(RecordId),
             settles: settles.as_deref().and_then(Settles::decode),
         },
-    };
-    Ok((row.get(0)?, claimed))
+    })
 }
 
 fn listed(row: &Row<'_>) -> Result<(u64, ListedMessage), ReadError> {
@@ -188,7 +189,7 @@ fn end(open: &Transaction<'_>, now: Timestamp, ending: &Ending) -> rusqlite::Res
         ":now": now.0,
         ":pause": millis(ending.next.pause()),
         ":unclear": ending.next.is_unclear(),
-        ":id": ending.id.0,
+        ":n": ending.number.cast_signed(),
         ":attempt": ending.attempt.0.to_be_bytes(),
     })?;
     Ok(changed == 1)
@@ -212,8 +213,7 @@ impl Outbox for SqliteOutbox {
                 |row| claimed(row, claim.attempt),
             )?;
             let mut value = rows.collect::<rusqlite::Result<Vec<_>>>()?;
-            value.sort_unstable_by_key(|(n, _)| *n);
-            let value: Vec<_> = value.into_iter().map(|(_, claimed)| claimed).collect();
+            value.sort_unstable_by_key(|one| one.number);
             Ok((!value.is_empty(), Reply { now, value }))
         });
         let reply = reply.await?;

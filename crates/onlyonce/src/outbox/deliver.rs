@@ -28,8 +28,14 @@ use crate::{clock::Clock, engine::Engine, stats::Background, transaction::Answer
 
 /// How much longer than its sending a claim lasts: the time to write down what came of it.
 const CLAIM_MARGIN: Duration = Duration::from_secs(30);
+/// Claims of one target that are under way at once: one is made durable while the next one is made.
+const CLAIMERS: usize = 2;
+/// Messages of one claim.
+const MAX_CLAIM: usize = 64;
 /// Endings that are written together at most.
 const MAX_GROUP: usize = 256;
+/// How long a claim waits until half of the places are free.
+const GATHER: Duration = Duration::from_millis(10);
 /// The pause after the store failed.
 const STORE_PAUSE: Duration = Duration::from_millis(500);
 /// Tries to write an ending down. Afterwards the claim lapses, and the outcome counts as unclear.
@@ -140,11 +146,10 @@ struct Lane {
     gone: Arc<Notify>,
 }
 
-/// An ending that is to be written, and the place that its message takes until then.
+/// An ending that is to be written, and whether others of its ordering key wait for that.
 struct ToWrite {
     ending: Ending,
     ordered: bool,
-    _place: OwnedSemaphorePermit,
 }
 
 impl Lane {
@@ -158,22 +163,44 @@ impl Lane {
     }
 
     /// Delivers until it is told to stop.
-    async fn run(self, every: Duration, mut stop: watch::Receiver<bool>) {
+    async fn run(self, every: Duration, stop: watch::Receiver<bool>) {
         let room = Arc::new(Semaphore::new(self.target.at_once.max(1)));
         let (endings, ended) = mpsc::channel(self.target.at_once.max(1));
         let writer = tokio::spawn(self.clone().write_down(ended));
+        let mut claimers = JoinSet::new();
+        for _ in 0..CLAIMERS {
+            let (lane, room, endings) = (self.clone(), room.clone(), endings.clone());
+            claimers.spawn(lane.keep_claiming(room, endings, every, stop.clone()));
+        }
+        drop(endings);
+        while claimers.join_next().await.is_some() {}
+        let _ = writer.await;
+    }
+
+    /// Claims and sends until it is told to stop, and then waits for what it has sent.
+    async fn keep_claiming(
+        self,
+        room: Arc<Semaphore>,
+        endings: mpsc::Sender<ToWrite>,
+        every: Duration,
+        mut stop: watch::Receiver<bool>,
+    ) {
         let mut arrivals = self.outbox.arrivals();
         let mut sending = JoinSet::new();
+        let batch = (self.target.at_once / CLAIMERS).clamp(1, MAX_CLAIM);
+        let half = u32::try_from(batch / 2).unwrap_or(u32::MAX);
         while !*stop.borrow_and_update() {
             arrivals.mark_unchanged();
             while sending.try_join_next().is_some() {}
             let free = tokio::select! {
-                free = room.clone().acquire_owned() => free,
+                free = places(&room, half) => free,
                 _ = stop.changed() => break,
             };
             // A semaphore that nobody closes gives out what it has.
-            let Ok(mut free) = free else { break };
-            while let Ok(one) = room.clone().try_acquire_owned() {
+            let Some(mut free) = free else { break };
+            while free.num_permits() < batch
+                && let Ok(one) = room.clone().try_acquire_owned()
+            {
                 free.merge(one);
             }
             let most = free.num_permits();
@@ -194,18 +221,14 @@ impl Lane {
                 sending.spawn(async move {
                     let ordered = message.message.ordering_key.is_some();
                     match lane.see_off(message, began).await {
-                        Some(ending) => {
-                            let ending = ToWrite {
-                                ending,
-                                ordered,
-                                _place: place,
-                            };
-                            // The writer outlives its senders.
-                            let _ = endings.send(ending).await;
-                        }
+                        // The writer outlives its senders.
+                        Some(ending) => drop(endings.send(ToWrite { ending, ordered }).await),
                         None if ordered => lane.gone.notify_one(),
                         None => {}
                     }
+                    // The next batch is claimed while this one is written down; a writer that falls
+                    // behind holds up those that come after it.
+                    drop(place);
                 });
             }
             drop(free);
@@ -220,8 +243,6 @@ impl Lane {
             }
         }
         while sending.join_next().await.is_some() {}
-        drop(endings);
-        let _ = writer.await;
     }
 
     async fn claim(&self, most: usize) -> Result<Vec<(Claimed, Timestamp)>, StoreError> {
@@ -242,7 +263,7 @@ impl Lane {
     /// Sends one message, unless its past forbids it, and says what becomes of it; `None` if that has been
     /// written, together with the key that it settles.
     async fn see_off(&self, claimed: Claimed, began: Timestamp) -> Option<Ending> {
-        let (id, attempt, tried) = (claimed.id, claimed.attempt, claimed.tried);
+        let tried = claimed.tried;
         let clock = Clock::system();
         let started = clock.moment().since_boot();
         let rules = &self.target.rules;
@@ -262,7 +283,12 @@ impl Lane {
             }
         };
         self.tell(&claimed, &next);
-        let ending = Ending { id, attempt, next };
+        let ending = Ending {
+            id: claimed.id,
+            number: claimed.number,
+            attempt: claimed.attempt,
+            next,
+        };
         let settled = self
             .engine
             .settle_message(&*self.outbox, &claimed, &ending, answer);
@@ -323,7 +349,7 @@ impl Lane {
         }
     }
 
-    /// Writes endings down, as many at once as have gathered. Their places are free only then.
+    /// Writes endings down, as many at once as have gathered.
     async fn write_down(self, mut ended: mpsc::Receiver<ToWrite>) {
         let mut gathered = Vec::with_capacity(MAX_GROUP);
         while ended.recv_many(&mut gathered, MAX_GROUP).await > 0 {
@@ -350,6 +376,15 @@ impl Lane {
                 }
             }
         }
+    }
+}
+
+/// Room for the next claim: as much as is worth a claim, or, where receivers are slow, what there is.
+async fn places(room: &Arc<Semaphore>, half: u32) -> Option<OwnedSemaphorePermit> {
+    let enough = room.clone().acquire_many_owned(half.max(1));
+    match tokio::time::timeout(GATHER, enough).await {
+        Ok(places) => places.ok(),
+        Err(_) => room.clone().acquire_owned().await.ok(),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Charges that a worker makes: the API commits order, message and key; the worker charges and settles
-//! the key. Both are killed -9 at every named point, on PostgreSQL and on SQLite.
+//! the key. Both are killed -9 at every named point, on PostgreSQL, MariaDB and SQLite.
 //!
 //! The processes that are killed are this test's own executable, started again with the test `child` alone.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
@@ -26,8 +26,9 @@ use onlyonce::{
 use onlyonce_core::{Key, Scope};
 use onlyonce_store::{
     Store as _, TransactionalStore,
+    mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
-    private::Postgres,
+    private::{MariaDb, Postgres},
     sqlite::SqliteStore,
 };
 use provider::{Fault, Provider, Told};
@@ -38,10 +39,12 @@ const PROVIDER: &str = "CHARGES_PROVIDER";
 const ORDER: &str = "CHARGES_ORDER";
 /// Sweeps and delivers instead of taking an order.
 const WORK: &str = "work";
+/// Set where a key may be in progress for a second only.
+const IMPATIENT: &str = "CHARGES_IMPATIENT";
 /// Set where the provider is said not to know its keys again.
 const FORGETFUL: &str = "CHARGES_FORGETFUL";
 
-const ORDERS: &str = "CREATE TABLE orders (id TEXT PRIMARY KEY)";
+const ORDERS: &str = "CREATE TABLE orders (id VARCHAR(64) PRIMARY KEY)";
 
 /// Points of the API, in the order of a request.
 const API_POINTS: [&str; 5] = [
@@ -65,7 +68,10 @@ fn policy() -> Policy {
     Policy {
         lease: Duration::from_secs(1),
         on_in_flight: OnInFlight::Accept,
-        max_execution: Duration::from_secs(120),
+        max_execution: Duration::from_secs(match std::env::var_os(IMPATIENT) {
+            Some(_) => 1,
+            None => 120,
+        }),
         ..Policy::default()
     }
 }
@@ -153,6 +159,27 @@ async fn child() {
             })
         })
         .await;
+    } else if database.starts_with("mysql") {
+        let store = MySqlStore::open(&database, &MySqlOptions::default())
+            .await
+            .unwrap();
+        let pool = sqlx::MySqlPool::connect(&database).await.unwrap();
+        let transactions = store.transactions(pool);
+        let engine = Engine::start(Arc::new(store), EngineOptions::default());
+        if what == WORK {
+            return work(&engine, provider).await;
+        }
+        let transactions = Transactions::new(engine, transactions);
+        let operation = transactions.operation("charge", policy()).await.unwrap();
+        let name = what.clone();
+        order(operation, &what, move |tx| {
+            Box::pin(async move {
+                let insert = sqlx::query("INSERT INTO orders VALUES (?)").bind(name);
+                insert.execute(tx).await?;
+                Ok(message())
+            })
+        })
+        .await;
     } else {
         let store = SqliteStore::open(Path::new(&database)).unwrap();
         let transactions = store.transactions().unwrap();
@@ -175,6 +202,7 @@ async fn child() {
 
 enum Place {
     Postgres(Postgres),
+    MariaDb(MariaDb),
     Sqlite(tempfile::TempDir),
 }
 
@@ -182,6 +210,7 @@ impl Place {
     fn name(&self) -> &'static str {
         match self {
             Self::Postgres(_) => "postgres",
+            Self::MariaDb(_) => "mysql",
             Self::Sqlite(_) => "sqlite",
         }
     }
@@ -199,6 +228,13 @@ impl Place {
                 migrated.await.unwrap();
                 server.sql(ORDERS);
             }
+            Self::MariaDb(server) => {
+                let options = MySqlOptions::default();
+                let url = server.url();
+                let migrated = onlyonce_store::mysql::migrate(&url, &options);
+                migrated.await.unwrap();
+                server.sql(ORDERS);
+            }
             Self::Sqlite(folder) => {
                 let file = Self::file(folder);
                 let store = SqliteStore::open(&file).unwrap();
@@ -213,6 +249,7 @@ impl Place {
     fn number(&self, sql: &str) -> i64 {
         match self {
             Self::Postgres(server) => server.sql(&sql.replace('$', "onlyonce.")).parse().unwrap(),
+            Self::MariaDb(server) => server.sql(&sql.replace('$', "onlyonce_")).parse().unwrap(),
             Self::Sqlite(folder) => rusqlite::Connection::open(Self::file(folder))
                 .unwrap()
                 .query_row(&sql.replace('$', ""), [], |row| row.get(0))
@@ -222,12 +259,17 @@ impl Place {
 
     /// Lets claims lapse whose worker is dead, without waiting for them.
     fn lapse(&self) {
-        let sql = "UPDATE $outbox SET due_at = 0 WHERE state = 'pending'";
         match self {
-            Self::Postgres(server) => drop(server.sql(&sql.replace('$', "onlyonce."))),
+            Self::Postgres(server) => {
+                server.sql("UPDATE onlyonce.outbox SET claimed_until = 0 WHERE claimed_at > 0");
+            }
+            Self::MariaDb(server) => {
+                server.sql("UPDATE onlyonce_outbox SET due_at = 0 WHERE claimed_at > 0");
+            }
             Self::Sqlite(folder) => {
                 let connection = rusqlite::Connection::open(Self::file(folder)).unwrap();
-                connection.execute(&sql.replace('$', ""), []).unwrap();
+                let sql = "UPDATE outbox SET due_at = 0 WHERE claimed_at > 0";
+                connection.execute(sql, []).unwrap();
             }
         }
     }
@@ -235,6 +277,7 @@ impl Place {
     fn command(&self, provider: &Provider, what: &str, point: Option<&str>) -> Command {
         let url = match self {
             Self::Postgres(server) => server.url(),
+            Self::MariaDb(server) => server.url(),
             Self::Sqlite(folder) => Self::file(folder).to_str().unwrap().to_owned(),
         };
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -320,6 +363,11 @@ async fn killed_everywhere_on_postgres() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn killed_everywhere_on_mariadb() {
+    killed_everywhere(&Place::MariaDb(MariaDb::start())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn killed_everywhere_on_sqlite() {
     killed_everywhere(&Place::Sqlite(tempfile::tempdir().unwrap())).await;
 }
@@ -358,4 +406,32 @@ async fn the_provider_decides() {
     let (_, said) = place.run(&provider, "once", None);
     assert!(said.contains("Ok(Refused(OutcomeUnknown"), "{said}");
     assert_eq!(provider.ledger().len(), 4);
+}
+
+/// Goal: a key that was left to a message is not executed again, however long the message takes.
+///
+/// Method: the key's time is over before a worker comes; its client retries; then the worker comes.
+/// Evidence: the retry is told that the outcome is unknown, and leaves no second message; in the end there is
+/// one charge, and a retry gets its answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_worker_still_settles() {
+    let place = Place::Sqlite(tempfile::tempdir().unwrap());
+    place.prepare().await;
+    let provider = Provider::start().await.unwrap();
+    let impatient = || {
+        let mut command = place.command(&provider, "late", None);
+        let output = command.env(IMPATIENT, "yes").output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let said = impatient();
+    assert!(said.contains("Ok(Accepted("), "{said}");
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    for _ in 0..2 {
+        let said = impatient();
+        assert!(said.contains("Ok(Refused(OutcomeUnknown"), "{said}");
+    }
+    assert_eq!(place.number("SELECT count(*) FROM outbox"), 1);
+    let said = place.settled(&provider, "late");
+    assert!(said.contains("Ok(Replayed(Answer { status: 201"), "{said}");
+    assert_eq!(provider.ledger().len(), 1);
 }
