@@ -111,11 +111,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         max_execution: Duration::from_secs(3_600),
         ..Policy::default()
     };
-    let orders = Transactions::new(engine, inside).operation("orders", policy);
+    let transactions = Transactions::new(engine, inside);
+    let orders = transactions.operation("orders", policy).await?;
     let app = Router::new()
         .route("/orders", post(order))
         .route("/orders/{id}", get(progress))
-        .with_state(orders.await?);
+        .with_state(orders);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3003").await?;
     println!("listening on http://{}", listener.local_addr()?);
     axum::serve(listener, app).await?;
