@@ -476,9 +476,14 @@ pub(crate) fn cutoff(now: Timestamp, keep: Duration) -> Timestamp {
     Timestamp(now.0.saturating_sub(keep))
 }
 
+/// Bytes that nobody can guess.
+pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the system's random source does not fail on Linux");
+    bytes
+}
+
 /// A secret for a new store.
 pub(crate) fn random_secret() -> Secret {
-    let mut bytes = [0_u8; 32];
-    aws_lc_rs::rand::fill(&mut bytes).expect("the system's random source does not fail on Linux");
-    Secret::from_bytes(bytes)
+    Secret::from_bytes(random_bytes())
 }

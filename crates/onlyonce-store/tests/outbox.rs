@@ -7,18 +7,20 @@ use std::sync::{
 };
 
 use onlyonce_store::{
-    Store as _,
+    Store,
+    mysql::{MySqlOptions, MySqlStore, MySqlTransactions},
     outbox::Claim,
     postgres::{PgTransactions, Pooler, PostgresOptions, PostgresStore},
-    private::{PgBouncer, Postgres},
+    private::{MariaDb, PgBouncer, Postgres},
     sqlite::{SqliteStore, SqliteTransactions},
-    transactional::{Isolation, Message, TransactionalStore as _},
+    transactional::{Isolation, Message, TransactionalStore},
 };
-use sqlx::PgPool;
+use sqlx::{MySqlPool, PgPool};
 
 onlyonce_store::outbox_conformance!(sqlite, || async { sqlite_file() });
 onlyonce_store::outbox_conformance!(postgres, || async { database(Pooler::None).await });
 onlyonce_store::outbox_conformance!(pgbouncer, || async { database(Pooler::Transaction).await });
+onlyonce_store::outbox_conformance!(mariadb, || async { mariadb_database().await });
 
 fn sqlite_file() -> (Arc<SqliteStore>, SqliteTransactions) {
     let folder = tempfile::tempdir().unwrap();
@@ -55,6 +57,19 @@ async fn database(pooler: Pooler) -> (Arc<PostgresStore>, PgTransactions) {
     (Arc::new(store), transactions)
 }
 
+/// One server for all cases, a database for each.
+async fn mariadb_database() -> (Arc<MySqlStore>, MySqlTransactions) {
+    static SERVER: OnceLock<MariaDb> = OnceLock::new();
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let server = tokio::task::block_in_place(|| SERVER.get_or_init(MariaDb::start));
+    let url = server.database(&format!("outbox_{}", COUNT.fetch_add(1, Ordering::Relaxed)));
+    let store = MySqlStore::open(&url, &MySqlOptions::default())
+        .await
+        .unwrap();
+    let transactions = store.transactions(MySqlPool::connect(&url).await.unwrap());
+    (Arc::new(store), transactions)
+}
+
 /// Goal: a message whose transaction commits late is delivered, though later ones went before it.
 ///
 /// Method: a transaction leaves a message and stays open; another one leaves one and commits, and that is
@@ -63,6 +78,12 @@ async fn database(pooler: Pooler) -> (Arc<PostgresStore>, PgTransactions) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_commit_is_not_lost() {
     let (store, all) = database(Pooler::None).await;
+    late_commit(&*store, &all).await;
+    let (store, all) = mariadb_database().await;
+    late_commit(&*store, &all).await;
+}
+
+async fn late_commit<T: TransactionalStore>(store: &dyn Store, all: &T) {
     let outbox = store.outbox().unwrap();
     let claimed = async |number| {
         let claim = Claim {

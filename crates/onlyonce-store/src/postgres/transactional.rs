@@ -23,7 +23,6 @@ use super::{
 use crate::{
     Reply, Swapped,
     sql::{
-        failure::Failure,
         lane::{Answer, Found, How},
         queue::Swap,
     },
@@ -32,10 +31,6 @@ use crate::{
 
 /// Holds the row of a key that is in progress or unknown. Readers go on reading it.
 const LOCK: &str = "SELECT 1 FROM onlyonce.live WHERE id = $1 FOR UPDATE";
-
-/// What the server says when transactions do not go together.
-const SERIALIZATION_FAILURE: &str = "40001";
-const DEADLOCK_DETECTED: &str = "40P01";
 
 /// The store of a PostgreSQL database, in transactions of the application's own pool.
 #[derive(Clone)]
@@ -58,28 +53,6 @@ impl PgTransactions {
     /// The application's pool.
     pub fn pool(&self) -> &PgPool {
         &self.pool
-    }
-}
-
-impl From<sqlx::Error> for TransactionError {
-    fn from(error: sqlx::Error) -> Self {
-        let code = error.as_database_error().and_then(|error| error.code());
-        match code.as_deref() {
-            Some(SERIALIZATION_FAILURE | DEADLOCK_DETECTED) => Self::Conflict(Box::new(error)),
-            _ => Self::Database(Box::new(error)),
-        }
-    }
-}
-
-impl From<Failure> for TransactionError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Content(error)
-            | Failure::Locked(error)
-            | Failure::Cancelled(error)
-            | Failure::Refused(error)
-            | Failure::Lost(error) => error.into(),
-        }
     }
 }
 

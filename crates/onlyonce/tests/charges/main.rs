@@ -1,5 +1,5 @@
 //! Charges that a worker makes: the API commits order, message and key; the worker charges and settles
-//! the key. Both are killed -9 at every named point, on PostgreSQL and on SQLite.
+//! the key. Both are killed -9 at every named point, on PostgreSQL, MariaDB and SQLite.
 //!
 //! The processes that are killed are this test's own executable, started again with the test `child` alone.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
@@ -26,8 +26,9 @@ use onlyonce::{
 use onlyonce_core::{Key, Scope};
 use onlyonce_store::{
     Store as _, TransactionalStore,
+    mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
-    private::Postgres,
+    private::{MariaDb, Postgres},
     sqlite::SqliteStore,
 };
 use provider::{Fault, Provider, Told};
@@ -41,7 +42,7 @@ const WORK: &str = "work";
 /// Set where the provider is said not to know its keys again.
 const FORGETFUL: &str = "CHARGES_FORGETFUL";
 
-const ORDERS: &str = "CREATE TABLE orders (id TEXT PRIMARY KEY)";
+const ORDERS: &str = "CREATE TABLE orders (id VARCHAR(64) PRIMARY KEY)";
 
 /// Points of the API, in the order of a request.
 const API_POINTS: [&str; 5] = [
@@ -153,6 +154,27 @@ async fn child() {
             })
         })
         .await;
+    } else if database.starts_with("mysql") {
+        let store = MySqlStore::open(&database, &MySqlOptions::default())
+            .await
+            .unwrap();
+        let pool = sqlx::MySqlPool::connect(&database).await.unwrap();
+        let transactions = store.transactions(pool);
+        let engine = Engine::start(Arc::new(store), EngineOptions::default());
+        if what == WORK {
+            return work(&engine, provider).await;
+        }
+        let transactions = Transactions::new(engine, transactions);
+        let operation = transactions.operation("charge", policy()).await.unwrap();
+        let name = what.clone();
+        order(operation, &what, move |tx| {
+            Box::pin(async move {
+                let insert = sqlx::query("INSERT INTO orders VALUES (?)").bind(name);
+                insert.execute(tx).await?;
+                Ok(message())
+            })
+        })
+        .await;
     } else {
         let store = SqliteStore::open(Path::new(&database)).unwrap();
         let transactions = store.transactions().unwrap();
@@ -175,6 +197,7 @@ async fn child() {
 
 enum Place {
     Postgres(Postgres),
+    MariaDb(MariaDb),
     Sqlite(tempfile::TempDir),
 }
 
@@ -182,6 +205,7 @@ impl Place {
     fn name(&self) -> &'static str {
         match self {
             Self::Postgres(_) => "postgres",
+            Self::MariaDb(_) => "mysql",
             Self::Sqlite(_) => "sqlite",
         }
     }
@@ -199,6 +223,13 @@ impl Place {
                 migrated.await.unwrap();
                 server.sql(ORDERS);
             }
+            Self::MariaDb(server) => {
+                let options = MySqlOptions::default();
+                let url = server.url();
+                let migrated = onlyonce_store::mysql::migrate(&url, &options);
+                migrated.await.unwrap();
+                server.sql(ORDERS);
+            }
             Self::Sqlite(folder) => {
                 let file = Self::file(folder);
                 let store = SqliteStore::open(&file).unwrap();
@@ -213,6 +244,7 @@ impl Place {
     fn number(&self, sql: &str) -> i64 {
         match self {
             Self::Postgres(server) => server.sql(&sql.replace('$', "onlyonce.")).parse().unwrap(),
+            Self::MariaDb(server) => server.sql(&sql.replace('$', "onlyonce_")).parse().unwrap(),
             Self::Sqlite(folder) => rusqlite::Connection::open(Self::file(folder))
                 .unwrap()
                 .query_row(&sql.replace('$', ""), [], |row| row.get(0))
@@ -226,6 +258,9 @@ impl Place {
             Self::Postgres(server) => {
                 server.sql("UPDATE onlyonce.outbox SET claimed_until = 0 WHERE claimed_at > 0");
             }
+            Self::MariaDb(server) => {
+                server.sql("UPDATE onlyonce_outbox SET due_at = 0 WHERE claimed_at > 0");
+            }
             Self::Sqlite(folder) => {
                 let connection = rusqlite::Connection::open(Self::file(folder)).unwrap();
                 let sql = "UPDATE outbox SET due_at = 0 WHERE claimed_at > 0";
@@ -237,6 +272,7 @@ impl Place {
     fn command(&self, provider: &Provider, what: &str, point: Option<&str>) -> Command {
         let url = match self {
             Self::Postgres(server) => server.url(),
+            Self::MariaDb(server) => server.url(),
             Self::Sqlite(folder) => Self::file(folder).to_str().unwrap().to_owned(),
         };
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -319,6 +355,11 @@ async fn killed_everywhere(place: &Place) {
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_everywhere_on_postgres() {
     killed_everywhere(&Place::Postgres(Postgres::start())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_everywhere_on_mariadb() {
+    killed_everywhere(&Place::MariaDb(MariaDb::start())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

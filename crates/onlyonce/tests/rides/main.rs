@@ -1,4 +1,4 @@
-//! Rides, killed -9 at every named point, on PostgreSQL and on SQLite.
+//! Rides, killed -9 at every named point, on PostgreSQL, MariaDB and SQLite.
 //!
 //! The process that is killed is this test's own executable, started again with the test `child` alone.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
@@ -19,8 +19,9 @@ use onlyonce::{Engine, EngineOptions, Phases, Policy, Ran, Transactions};
 use onlyonce_core::{Key, Scope};
 use onlyonce_store::{
     TransactionalStore,
+    mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
-    private::Postgres,
+    private::{MariaDb, Postgres},
     sqlite::SqliteStore,
 };
 use provider::{Fault, Provider};
@@ -84,6 +85,16 @@ async fn child() {
         let transactions = Transactions::new(engine, transactions);
         let operation = transactions.operation("rides", policy());
         serve(ride::on_postgres(operation.await.unwrap(), provider), &ride).await;
+    } else if database.starts_with("mysql") {
+        let store = MySqlStore::open(&database, &MySqlOptions::default())
+            .await
+            .unwrap();
+        let pool = sqlx::MySqlPool::connect(&database).await.unwrap();
+        let transactions = store.transactions(pool);
+        let engine = Engine::start(Arc::new(store), EngineOptions::default());
+        let transactions = Transactions::new(engine, transactions);
+        let operation = transactions.operation("rides", policy());
+        serve(ride::on_mysql(operation.await.unwrap(), provider), &ride).await;
     } else {
         let store = SqliteStore::open(Path::new(&database)).unwrap();
         let transactions = store.transactions().unwrap();
@@ -97,6 +108,7 @@ async fn child() {
 /// Where rides are kept, and how the tests look at them.
 enum Place {
     Postgres(Postgres),
+    MariaDb(MariaDb),
     Sqlite(tempfile::TempDir),
 }
 
@@ -109,6 +121,7 @@ impl Place {
     fn url(&self) -> String {
         match self {
             Self::Postgres(server) => server.url(),
+            Self::MariaDb(server) => server.url(),
             Self::Sqlite(folder) => self.file(folder).to_str().unwrap().to_owned(),
         }
     }
@@ -128,6 +141,13 @@ impl Place {
                     .unwrap();
                 server.sql(&tables);
             }
+            Self::MariaDb(server) => {
+                let url = server.url();
+                onlyonce_store::mysql::migrate(&url, &MySqlOptions::default())
+                    .await
+                    .unwrap();
+                server.sql(&tables);
+            }
             Self::Sqlite(folder) => {
                 let file = self.file(folder);
                 drop(SqliteStore::open(&file).unwrap());
@@ -140,6 +160,7 @@ impl Place {
     fn number(&self, sql: &str) -> i64 {
         match self {
             Self::Postgres(server) => server.sql(&sql.replace("$", "onlyonce.")).parse().unwrap(),
+            Self::MariaDb(server) => server.sql(&sql.replace("$", "onlyonce_")).parse().unwrap(),
             Self::Sqlite(folder) => rusqlite::Connection::open(self.file(folder))
                 .unwrap()
                 .query_row(&sql.replace("$", ""), [], |row| row.get(0))
@@ -174,6 +195,9 @@ impl Place {
         let receipt = match self {
             Self::Postgres(_) => {
                 "SELECT count(*) FROM $outbox WHERE convert_from(payload, 'UTF8') = 'RIDE'"
+            }
+            Self::MariaDb(_) => {
+                "SELECT count(*) FROM $outbox WHERE CONVERT(payload USING utf8mb4) = 'RIDE'"
             }
             Self::Sqlite(_) => "SELECT count(*) FROM $outbox WHERE CAST(payload AS TEXT) = 'RIDE'",
         };
@@ -231,6 +255,11 @@ async fn killed_everywhere(place: &Place) {
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_everywhere_on_postgres() {
     killed_everywhere(&Place::postgres()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_everywhere_on_mariadb() {
+    killed_everywhere(&Place::MariaDb(MariaDb::start())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
