@@ -41,7 +41,9 @@ pub(crate) async fn prepare(config: &Config, engine: &Engine) -> anyhow::Result<
     };
     let mut deliveries = deliveries.keep_delivered(outbox.keep_delivered);
     for target in &outbox.targets {
-        deliveries = deliveries.target(targets::target(target).await?);
+        // Clients of brokers are large while they connect.
+        let target = Box::pin(targets::target(target)).await?;
+        deliveries = deliveries.target(target);
     }
     Ok(Prepared(Some(deliveries), every))
 }

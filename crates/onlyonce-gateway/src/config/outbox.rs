@@ -143,7 +143,11 @@ impl Broker {
 
     /// Whether this program was built with it.
     fn is_built_in(self) -> bool {
-        false
+        match self {
+            Self::Nats => cfg!(feature = "nats"),
+            Self::RabbitMq => cfg!(feature = "rabbitmq"),
+            Self::Kafka => cfg!(feature = "kafka"),
+        }
     }
 
     /// The field that says where messages go there, and all fields of its own.

@@ -54,6 +54,36 @@ fn over_http(config: &HttpConfig) -> anyhow::Result<Arc<dyn Publish>> {
     Ok(Arc::new(Http::new(upstream, options)?))
 }
 
+#[cfg(not(any(feature = "nats", feature = "rabbitmq", feature = "kafka")))]
 async fn over_broker(config: &BrokerConfig) -> anyhow::Result<Arc<dyn Publish>> {
     anyhow::bail!("this program was built without {}", config.broker.word())
+}
+
+/// A server that is away is no reason not to start.
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "kafka"))]
+async fn over_broker(config: &BrokerConfig) -> anyhow::Result<Arc<dyn Publish>> {
+    use crate::config::Broker;
+    use onlyonce_publish::Template;
+
+    let place = Template::parse(&config.place)?;
+    Ok(match config.broker {
+        #[cfg(feature = "nats")]
+        Broker::Nats => {
+            use onlyonce_publish::nats::{Nats, NatsOptions};
+            Arc::new(Nats::connect(NatsOptions::new(&config.url, place)).await?)
+        }
+        #[cfg(feature = "rabbitmq")]
+        Broker::RabbitMq => {
+            use onlyonce_publish::rabbitmq::{RabbitMq, RabbitMqOptions};
+            let options = RabbitMqOptions::new(&config.url, &config.exchange, place);
+            Arc::new(RabbitMq::new(options)?)
+        }
+        #[cfg(feature = "kafka")]
+        Broker::Kafka => {
+            use onlyonce_publish::kafka::{Kafka, KafkaOptions};
+            Arc::new(Kafka::new(KafkaOptions::new(&config.url, place))?)
+        }
+        #[cfg(not(all(feature = "nats", feature = "rabbitmq", feature = "kafka")))]
+        other => anyhow::bail!("this program was built without {}", other.word()),
+    })
 }

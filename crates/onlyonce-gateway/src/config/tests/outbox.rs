@@ -122,9 +122,14 @@ fn what_is_not_there() {
         )))
     };
     for (kind, url, field, built_in) in [
-        ("nats", "nats://a:4222", "subject", false),
-        ("rabbitmq", "amqp://a", "routing_key", false),
-        ("kafka", "a:9092,b:9092", "topic", false),
+        ("nats", "nats://a:4222", "subject", cfg!(feature = "nats")),
+        (
+            "rabbitmq",
+            "amqp://a",
+            "routing_key",
+            cfg!(feature = "rabbitmq"),
+        ),
+        ("kafka", "a:9092,b:9092", "topic", cfg!(feature = "kafka")),
     ] {
         let found = broker(kind, url, field);
         match built_in {
