@@ -14,7 +14,7 @@ use std::{
 };
 
 use metrics::{Counter, Histogram, counter, gauge, histogram};
-use onlyonce_core::record::State;
+use onlyonce_core::{MessageState, record::State};
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
@@ -164,6 +164,8 @@ pub enum Amount {
     Waiters,
     /// Messages that wait to be delivered.
     OutboxDepth,
+    /// Messages in a state.
+    Messages(MessageState),
     /// What somebody has to look into.
     DeadLetters,
     /// For how many seconds the oldest unknown key has been unknown.
@@ -179,6 +181,9 @@ impl Amount {
             Self::Keys(state) => gauge!("onlyonce_keys", "state" => state.as_str()).set(count),
             Self::Waiters => gauge!("onlyonce_waiters").set(count),
             Self::OutboxDepth => gauge!("onlyonce_outbox_depth").set(count),
+            Self::Messages(state) => {
+                gauge!("onlyonce_outbox_messages", "state" => state.as_str()).set(count);
+            }
             Self::DeadLetters => gauge!("onlyonce_dead_letters").set(count),
             Self::UnknownAge => gauge!("onlyonce_unknown_age_seconds").set(count),
         }
@@ -195,6 +200,9 @@ pub fn declare() {
     }
     for state in State::ALL {
         Amount::Keys(state).set(0);
+    }
+    for state in MessageState::ALL {
+        Amount::Messages(state).set(0);
     }
     for amount in [
         Amount::Waiters,

@@ -274,6 +274,12 @@ pub const DECLARED: &[Declared] = &[
         "Messages that wait to be delivered",
     ),
     metric(
+        "onlyonce_outbox_messages",
+        Kind::Gauge,
+        "state",
+        "Messages in a state; delivered ones are counted up to a bound",
+    ),
+    metric(
         "onlyonce_dead_letters",
         Kind::Gauge,
         "",
