@@ -203,7 +203,7 @@ pub(crate) fn millis(duration: Duration) -> i64 {
 }
 
 /// A row that cannot be understood.
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+#[cfg(feature = "postgres")]
 pub(crate) fn unreadable(error: impl Into<crate::BoxError>) -> StoreError {
     StoreError::Unreadable(error.into())
 }

@@ -18,7 +18,7 @@ use onlyonce_publish::{
 };
 use onlyonce_store::private;
 
-use crate::shop::{Consumer, Seen, large, messages, patience, send_all, step};
+use crate::shop::{Consumer, Nobody, Seen, large, messages, once, patience, send_all, step};
 
 const STREAM: &str = "ORDERS";
 
@@ -104,8 +104,9 @@ async fn what_a_stream_says() {
 /// Goal: without a server nothing is sent, and a publisher waits for none.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_server() {
-    let nats = publisher(&format!("nats://127.0.0.1:{}", private::free_port())).await;
-    let delivery = nats.publish(&step(0, 0)).await;
+    let nobody = Nobody::new();
+    let nats = publisher(&format!("nats://127.0.0.1:{}", nobody.port())).await;
+    let delivery = once(&nats, &step(0, 0)).await;
     assert!(matches!(delivery, Delivery::NotSent(_)), "{delivery:?}");
     let options = NatsOptions::new("http://[", Template::parse("a").unwrap());
     assert!(matches!(
@@ -114,9 +115,8 @@ async fn without_a_server() {
     ));
 }
 
-/// Takes messages until every effect has happened, over however many connections.
-async fn consume(url: &str, consumer: &mut Consumer) {
-    let stream = stream(url).await;
+/// A consumer that the server remembers.
+async fn puller(stream: &stream::Stream) -> PullConsumer {
     let config = pull::Config {
         durable_name: Some("shop".to_owned()),
         ack_policy: AckPolicy::Explicit,
@@ -125,7 +125,11 @@ async fn consume(url: &str, consumer: &mut Consumer) {
         max_ack_pending: 1,
         ..pull::Config::default()
     };
-    let pull: PullConsumer = stream.create_consumer(config).await.unwrap();
+    stream.create_consumer(config).await.unwrap()
+}
+
+/// Takes messages until every effect has happened, over however many connections.
+async fn consume(pull: &PullConsumer, consumer: &mut Consumer) {
     while !consumer.has_all() {
         let batch = pull
             .fetch()
@@ -162,6 +166,7 @@ async fn killed_and_started_again() {
     let mut server = private::Nats::start();
     let url = server.url();
     let stream = stream(&url).await;
+    let pull = puller(&stream).await;
     let nats = Arc::new(publisher(&url).await);
     let seen = Seen::new();
     let sending = tokio::spawn(send_all(nats, Arc::clone(&seen), |first, second| {
@@ -180,7 +185,7 @@ async fn killed_and_started_again() {
             seen.open_gate();
         }
     };
-    let consumed = tokio::time::timeout(patience(), consume(&url, &mut consumer));
+    let consumed = tokio::time::timeout(patience(), consume(&pull, &mut consumer));
     let ((), consumed) = tokio::join!(deaths, consumed);
     consumer.report("NATS", &seen);
     consumed.expect("every effect in time");

@@ -22,7 +22,7 @@ use onlyonce_publish::{
 };
 use onlyonce_store::private;
 
-use crate::shop::{Consumer, Seen, patience, send_all, step};
+use crate::shop::{Consumer, Nobody, Seen, once, patience, send_all, step};
 
 const EXCHANGE: &str = "shop";
 const QUEUE: &str = "orders";
@@ -206,8 +206,9 @@ async fn killed_and_started_again(server: &mut private::RabbitMq) {
 /// Goal: without a server nothing is sent; what is no URL is refused at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_server() {
-    let url = format!("amqp://guest:guest@127.0.0.1:{}/%2f", private::free_port());
-    let delivery = publisher(&url, EXCHANGE).publish(&step(0, 0)).await;
+    let nobody = Nobody::new();
+    let url = format!("amqp://guest:guest@127.0.0.1:{}/%2f", nobody.port());
+    let delivery = once(&publisher(&url, EXCHANGE), &step(0, 0)).await;
     assert!(matches!(delivery, Delivery::NotSent(_)), "{delivery:?}");
     let routing_key = Template::parse("a").unwrap();
     let options = RabbitMqOptions::new("http://a", EXCHANGE, routing_key);

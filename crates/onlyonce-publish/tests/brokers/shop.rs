@@ -280,3 +280,24 @@ impl Consumer {
 pub(crate) fn large(bytes: usize) -> Bytes {
     vec![b'x'; bytes].into()
 }
+
+/// A port that nobody listens on, for as long as this is held.
+pub(crate) struct Nobody(tokio::net::TcpSocket);
+
+impl Nobody {
+    pub(crate) fn new() -> Self {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        Self(socket)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.0.local_addr().unwrap().port()
+    }
+}
+
+/// What came of one attempt, which must not take for ever.
+pub(crate) async fn once(publisher: &dyn Publish, parcel: &Parcel) -> Delivery {
+    let sent = tokio::time::timeout(3 * TIMEOUT, publisher.publish(parcel));
+    sent.await.expect("an end of the attempt")
+}

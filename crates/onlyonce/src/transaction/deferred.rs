@@ -157,7 +157,9 @@ impl<T: TransactionalStore> Operation<T> {
         let mut record = held.value;
         let mut message = work(&mut open).await?;
         let secret = self.transactions.engine.secret();
-        let downstream = || secret.downstream_key(record.scope.as_str(), &record.key, &self.name);
+        // By the names that the engine knows: those in the row may be hidden.
+        let known = attempt.record();
+        let downstream = || secret.downstream_key(known.scope.as_str(), &known.key, &self.name);
         message.downstream_key.get_or_insert_with(downstream);
         message.key = Some(record.id);
         message.settles = Some(outbox::settles(attempt.id(), attempt.policy()));

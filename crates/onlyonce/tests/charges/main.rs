@@ -39,6 +39,8 @@ const PROVIDER: &str = "CHARGES_PROVIDER";
 const ORDER: &str = "CHARGES_ORDER";
 /// Sweeps and delivers instead of taking an order.
 const WORK: &str = "work";
+/// Set where a key may be in progress for a second only.
+const IMPATIENT: &str = "CHARGES_IMPATIENT";
 /// Set where the provider is said not to know its keys again.
 const FORGETFUL: &str = "CHARGES_FORGETFUL";
 
@@ -66,7 +68,10 @@ fn policy() -> Policy {
     Policy {
         lease: Duration::from_secs(1),
         on_in_flight: OnInFlight::Accept,
-        max_execution: Duration::from_secs(120),
+        max_execution: Duration::from_secs(match std::env::var_os(IMPATIENT) {
+            Some(_) => 1,
+            None => 120,
+        }),
         ..Policy::default()
     }
 }
@@ -401,4 +406,32 @@ async fn the_provider_decides() {
     let (_, said) = place.run(&provider, "once", None);
     assert!(said.contains("Ok(Refused(OutcomeUnknown"), "{said}");
     assert_eq!(provider.ledger().len(), 4);
+}
+
+/// Goal: a key that was left to a message is not executed again, however long the message takes.
+///
+/// Method: the key's time is over before a worker comes; its client retries; then the worker comes.
+/// Evidence: the retry is told that the outcome is unknown, and leaves no second message; in the end there is
+/// one charge, and a retry gets its answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_worker_still_settles() {
+    let place = Place::Sqlite(tempfile::tempdir().unwrap());
+    place.prepare().await;
+    let provider = Provider::start().await.unwrap();
+    let impatient = || {
+        let mut command = place.command(&provider, "late", None);
+        let output = command.env(IMPATIENT, "yes").output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let said = impatient();
+    assert!(said.contains("Ok(Accepted("), "{said}");
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    for _ in 0..2 {
+        let said = impatient();
+        assert!(said.contains("Ok(Refused(OutcomeUnknown"), "{said}");
+    }
+    assert_eq!(place.number("SELECT count(*) FROM outbox"), 1);
+    let said = place.settled(&provider, "late");
+    assert!(said.contains("Ok(Replayed(Answer { status: 201"), "{said}");
+    assert_eq!(provider.ledger().len(), 1);
 }

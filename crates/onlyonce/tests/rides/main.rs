@@ -33,9 +33,11 @@ const RIDE: &str = "RIDES_RIDE";
 const SWEEP: &str = "sweep";
 
 /// Every point before and after a commit or a call of the provider, in the order of a ride.
-const POINTS: [&str; 13] = [
+const POINTS: [&str; 15] = [
     "engine.reserve.insert.before",
     "engine.reserve.insert.after",
+    "phases.started.before",
+    "phases.started.after",
     "phases.local.before",
     "phases.local.commit",
     "phases.local.after",
@@ -265,6 +267,50 @@ async fn killed_everywhere_on_mariadb() {
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_everywhere_on_sqlite() {
     killed_everywhere(&Place::Sqlite(tempfile::tempdir().unwrap())).await;
+}
+
+/// Goal: the sweeper alone finishes a ride whose process died before its first phase was done, with what the
+/// first request asked for; but does not begin again what failed and was told to its client.
+///
+/// Evidence: the sweeper says so; the ledger; the retry afterwards is a replay. Of the one that failed no
+/// step is there.
+async fn the_sweeper_alone(place: &Place) {
+    place.prepare().await;
+    let provider = Provider::start().await.unwrap();
+    for (number, point) in ["phases.started.after", "phases.local.commit"]
+        .into_iter()
+        .enumerate()
+    {
+        let ride = format!("alone-{number}");
+        let (status, said) = place.run(&provider, &ride, Some(point));
+        assert!(!status.success(), "{point}: {said}");
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        let (_, said) = place.run(&provider, SWEEP, None);
+        assert!(said.contains("resumed 1"), "{point}: {said}");
+        assert_eq!(provider.ledger().len(), number + 1, "{point}");
+        let (_, said) = place.run(&provider, &ride, None);
+        assert!(said.contains("Ok(Replayed"), "{point}: {said}");
+        place.check(&provider, &ride, point);
+    }
+    // Its fare is no number, so the first phase says no.
+    let (_, said) = place.run(&provider, "no ride", None);
+    assert!(said.contains("Err(RolledBack"), "{said}");
+    let (_, said) = place.run(&provider, SWEEP, None);
+    assert!(said.contains("resumed 0"), "{said}");
+    let unfinished = "SELECT count(*) FROM $phases WHERE NOT finished";
+    assert_eq!(place.number(unfinished), 0);
+    assert_eq!(place.number("SELECT count(*) FROM steps"), 4);
+    assert_eq!(provider.ledger().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sweeper_alone_on_postgres() {
+    the_sweeper_alone(&Place::postgres()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sweeper_alone_on_sqlite() {
+    the_sweeper_alone(&Place::Sqlite(tempfile::tempdir().unwrap())).await;
 }
 
 /// Goal: a provider that fails at every step is charged once, and a refusal is an answer like any other.
