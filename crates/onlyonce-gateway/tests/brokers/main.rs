@@ -72,7 +72,9 @@ async fn a_target_on_nats() {
         tokio::time::sleep(ms(100)).await;
         let first = json!({ "seq": 1 });
         let found = asked(&server, "$JS.API.STREAM.MSG.GET.ORDERS", &first);
-        found["message"].is_object().then(|| found["message"].clone())
+        found["message"]
+            .is_object()
+            .then(|| found["message"].clone())
     })
     .await;
     let decoded = |name: &str| {
@@ -81,5 +83,9 @@ async fn a_target_on_nats() {
     };
     assert_eq!(stored["subject"], "orders.paid");
     assert_eq!(decoded("data"), "of 17");
-    assert!(decoded("hdrs").contains("Nats-Msg-Id: order-17"), "{}", decoded("hdrs"));
+    assert!(
+        decoded("hdrs").contains("Nats-Msg-Id: order-17"),
+        "{}",
+        decoded("hdrs")
+    );
 }
