@@ -12,6 +12,7 @@
 pub mod fingerprint;
 pub mod key;
 pub mod machine;
+pub mod outbox;
 pub mod policy;
 pub mod record;
 pub mod scope;
@@ -24,6 +25,7 @@ mod vectors;
 
 pub use fingerprint::{Fingerprint, Recipe, RecipeId, RequestView};
 pub use key::{Key, KeyError, KeyRules};
+pub use outbox::{MessageId, MessageState};
 pub use policy::Policy;
 pub use record::{AttemptId, Fence, Record, State, StoredResponse};
 pub use scope::Scope;

@@ -23,7 +23,9 @@ pub use admit::{Admission, Refusal, Request, admit, first};
 pub use evidence::{About, Looked, Negative, Source, look, reconcile};
 pub use expire::{Reaped, Swept, expire, sweep};
 pub use operate::{Extended, Forgotten, Resolution, Resolved, extend, forget, resolve};
-pub use settle::{Renewed, Settled, Settlement, Wake, absent, is_running, renew, settle, wake};
+pub use settle::{
+    Renewed, Settled, Settlement, Wake, absent, hand_over, is_running, renew, settle, wake,
+};
 
 /// A journal row about a step of `before` that ends in `to`.
 fn note(

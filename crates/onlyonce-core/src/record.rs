@@ -447,11 +447,15 @@ pub enum JournalEvent {
     Expired,
     /// An operator looked at the stored answer.
     ResponseShown,
+    /// An operator had a message sent again.
+    MessageRetried,
+    /// An operator said that a message is not to be sent.
+    MessageDiscarded,
 }
 
 impl JournalEvent {
     /// Every value, for the documents and for decoders.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::ExecutedAgain,
         Self::ExecutedAfterExpiry,
         Self::Released,
@@ -472,6 +476,8 @@ impl JournalEvent {
         Self::Forgotten,
         Self::Expired,
         Self::ResponseShown,
+        Self::MessageRetried,
+        Self::MessageDiscarded,
     ];
 
     /// The word for it.
@@ -497,6 +503,8 @@ impl JournalEvent {
             Self::Forgotten => "forgotten",
             Self::Expired => "expired",
             Self::ResponseShown => "response_shown",
+            Self::MessageRetried => "message_retried",
+            Self::MessageDiscarded => "message_discarded",
         }
     }
 

@@ -6,12 +6,13 @@ import { Audit } from "./audit.js";
 import { Keys } from "./keys.js";
 import { KeyPage } from "./key.js";
 import { start, stop, useLive } from "./live.js";
+import { Outbox } from "./outbox.js";
 import { Overview } from "./overview.js";
 import { Notice } from "./parts.js";
 import { onTheme, theme, toggleTheme } from "./theme.js";
 import { Unknown } from "./unknown.js";
 
-const TABS = [["", "Overview"], ["keys", "Keys"], ["unknown", "Unknown"], ["audit", "Audit"]];
+const TABS = [["", "Overview"], ["keys", "Keys"], ["unknown", "Unknown"], ["outbox", "Outbox"], ["audit", "Audit"]];
 
 function useAddress() {
   const read = () => {
@@ -46,7 +47,11 @@ function Shell({ role, signOut }) {
   const { parts, search } = useAddress();
   const live = useLive();
   const [tab, id] = parts;
-  const unknown = live.sample?.keys?.unknown;
+  const messages = live.sample?.outbox;
+  const waiting = {
+    unknown: [live.sample?.keys?.unknown, "unknown"],
+    outbox: [(messages?.dead ?? 0) + (messages?.unknown ?? 0), "dead letters"],
+  };
   useEffect(() => {
     document.querySelector("main h1")?.focus({ preventScroll: true });
     scrollTo(0, 0);
@@ -57,8 +62,8 @@ function Shell({ role, signOut }) {
     <a class="skip" href="#content" onClick=${(event) => { event.preventDefault(); document.querySelector("main").focus(); }}>Skip to the content</a>
     <header class="top">
       <${Brand} />
-      <nav aria-label="Pages">${TABS.map(([name, label]) => html`<a key=${name} href=${`#/${name}`} aria-current=${name === tab ? "page" : null}>${label}${name === "unknown" && unknown
-        ? html`<span class="count" aria-label=${`${unknown} unknown`}>${unknown}</span>` : null}</a>`)}</nav>
+      <nav aria-label="Pages">${TABS.map(([name, label]) => html`<a key=${name} href=${`#/${name}`} aria-current=${name === tab ? "page" : null}>${label}${waiting[name]?.[0]
+        ? html`<span class="count" aria-label=${waiting[name].join(" ")}>${waiting[name][0]}</span>` : null}</a>`)}</nav>
       <div class="top-right">
         <span class=${`connection ${live.connected ? "good" : "bad"}`} role="status"><i class="dot" aria-hidden="true"></i>${live.connected ? "Live" : "Connecting…"}</span>
         ${role === "read_only" ? html`<span class="badge">Read only</span>` : null}
@@ -70,6 +75,7 @@ function Shell({ role, signOut }) {
       ${tab === "keys" && id ? html`<${KeyPage} key=${id} id=${id} role=${role} />`
         : tab === "keys" ? html`<${Keys} asked=${search} />`
         : tab === "unknown" ? html`<${Unknown} role=${role} />`
+        : tab === "outbox" ? html`<${Outbox} role=${role} asked=${search} counts=${messages} />`
         : tab === "audit" ? html`<${Audit} />`
         : html`<${Overview} />`}
     </main>`;

@@ -21,7 +21,7 @@ export function Audit() {
       <tbody>${value.audit.map((line, index) => html`<tr key=${index}>
         <td><time datetime=${line.at}>${fullTime(line.at)}</time></td><td>${word(EVENTS, line.event)}</td>
         <td>${line.to ? word(STATES, line.to) : html`<span class="quiet">unchanged</span>`}</td><td>${line.actor}</td>
-        <td class="mono"><a href=${`#/keys/${line.key_id}`} title=${line.key_id}>${line.key_id.slice(0, 10)}…</a></td><td class="wrap">${line.detail ?? ""}</td>
+        <td class="mono"><a href=${line.event.startsWith("message_") ? "#/outbox" : `#/keys/${line.key_id}`} title=${line.key_id}>${line.key_id.slice(0, 10)}…</a></td><td class="wrap">${line.detail ?? ""}</td>
       </tr>`)}</tbody></table></div><//>
       <nav class="pager" aria-label="Pages">
         <button type="button" disabled=${cursors.length === 1} onClick=${() => setCursors(cursors.slice(0, -1))}>Newer</button>

@@ -1,10 +1,18 @@
 // Small parts that every page uses.
 
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
-import { STATES, fullTime, since, word } from "./words.js";
+import { MESSAGES, STATES, fullTime, since, word } from "./words.js";
+
+/** The colours of the states of keys that mean the same for a message. */
+const LIKE = { pending: "in_progress", delivered: "completed", dead: "failed_retryable", unknown: "unknown", discarded: "expired" };
 
 export function State({ state }) {
   return html`<span class=${`badge state-${state}`}><i class="dot" aria-hidden="true"></i>${word(STATES, state)}</span>`;
+}
+
+/** The state of a message. */
+export function Message({ state }) {
+  return html`<span class=${`badge state-${LIKE[state]}`}><i class="dot" aria-hidden="true"></i>${word(MESSAGES, state)}</span>`;
 }
 
 /** A moment as a distance from now, with the exact time on hover and for readers. */

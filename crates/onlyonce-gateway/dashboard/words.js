@@ -8,6 +8,14 @@ export const STATES = {
   expired: "Expired",
 };
 
+export const MESSAGES = {
+  pending: "Pending",
+  delivered: "Delivered",
+  dead: "Dead",
+  unknown: "Unknown",
+  discarded: "Discarded",
+};
+
 export const DECISIONS = {
   new: "New",
   replayed: "Replayed",
@@ -39,6 +47,8 @@ export const EVENTS = {
   forgotten: "Forgotten",
   expired: "Expired",
   response_shown: "Answer shown",
+  message_retried: "Message sent again",
+  message_discarded: "Message discarded",
 };
 
 /** The word of a closed list, or the word itself with its underscores opened. */

@@ -6,6 +6,7 @@ pub(crate) mod files;
 mod keys;
 mod listener;
 mod openapi;
+mod outbox;
 mod overview;
 mod response;
 pub(crate) mod session;

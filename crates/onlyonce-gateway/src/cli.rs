@@ -4,7 +4,9 @@ use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{audit, bench, clock, config, demo, keys, migrate, reconcile, serve, top, verify};
+use crate::{
+    audit, bench, clock, config, demo, keys, migrate, outbox, reconcile, serve, top, verify, worker,
+};
 
 /// The exit code for an answer that is no.
 const NO: u8 = 1;
@@ -26,8 +28,12 @@ enum Command {
     DemoApi(demo::DemoApiArgs),
     /// Run the gateway
     Serve(ServeArgs),
+    /// Deliver outbox messages, sweep, reap and reconcile, without taking requests
+    Worker(worker::WorkerArgs),
     /// List, show, resolve and forget keys, through a gateway's admin API or in a store
     Keys(keys::KeysArgs),
+    /// List outbox messages that wait for a person, send them again, or discard them
+    Outbox(outbox::OutboxArgs),
     /// Hold a provider's ledger against our records, or prove that it can be asked about a key
     Reconcile(Box<reconcile::ReconcileArgs>),
     /// Watch what a gateway is doing, in the terminal
@@ -49,6 +55,9 @@ enum Command {
     Check {
         /// The file
         file: PathBuf,
+        /// The file is for `worker`, which needs no routes
+        #[arg(long)]
+        worker: bool,
     },
 }
 
@@ -75,10 +84,12 @@ pub(crate) struct ServeArgs {
 /// Does what was asked, and says how it ended: 0 good, 1 the answer is no, 2 usage.
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
-        Command::Check { file } => return check(&file),
+        Command::Check { file, worker } => return check(&file, worker),
         Command::Schema => return print_schema(),
         Command::Audit(args) => return audit::run(&args),
         Command::Serve(args) => in_runtime(serve::run(args)),
+        Command::Worker(args) => in_runtime(worker::run(args)),
+        Command::Outbox(args) => in_runtime(outbox::run(args)),
         Command::Keys(args) => in_runtime(keys::run(args)),
         Command::Reconcile(args) => in_runtime(reconcile::run(*args)),
         Command::Top(args) => in_runtime(top::run(args)),
@@ -118,8 +129,8 @@ fn print_schema() -> ExitCode {
     }
 }
 
-fn check(file: &std::path::Path) -> ExitCode {
-    match config::check::run(file, &mut io::stdout(), &mut io::stderr()) {
+fn check(file: &std::path::Path, worker: bool) -> ExitCode {
+    match config::check::run(file, worker, &mut io::stdout(), &mut io::stderr()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) | Err(_) => ExitCode::from(NO),
     }

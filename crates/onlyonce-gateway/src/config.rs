@@ -16,6 +16,7 @@ mod fields;
 mod interpolate;
 mod lower;
 mod options;
+mod outbox;
 mod reconcile;
 mod routes;
 mod rules;
@@ -47,6 +48,7 @@ pub(crate) use auth::{
 };
 pub(crate) use backend::Backend;
 pub(crate) use diagnostics::{Diagnostic, Diagnostics};
+pub(crate) use outbox::{Broker, BrokerConfig, HttpConfig, OutboxConfig, TargetConfig, WayConfig};
 pub(crate) use reconcile::{QueryConfig, ReconcileConfig, Scheme, WebhookConfig};
 pub(crate) use store::StoreUrl;
 pub(crate) use traffic::{Forwarded, ForwardedHeaders, TlsConfig};
@@ -60,6 +62,8 @@ pub(crate) const DEFAULT_LISTEN: SocketAddr = loopback(8080);
 pub(crate) const DEFAULT_ADMIN_LISTEN: SocketAddr = loopback(9090);
 /// The variable that holds the admin token unless said otherwise.
 pub(crate) const DEFAULT_TOKEN_ENV: &str = "ONLYONCE_ADMIN_TOKEN";
+/// The variable that holds the store's keys where there is no file to say so.
+pub(crate) const DEFAULT_ENCRYPTION_KEY_ENV: &str = "ONLYONCE_ENCRYPTION_KEYS";
 /// The file of the embedded store unless said otherwise.
 pub(crate) const DEFAULT_STORE_FILE: &str = "onlyonce.db";
 /// How long the store may take unless said otherwise.
@@ -98,7 +102,9 @@ pub(crate) struct Config {
     pub auth: Option<AuthConfig>,
     /// How often the background loops run.
     pub workers: Workers,
-    /// Which requests go where. Never empty.
+    /// Where messages go.
+    pub outbox: OutboxConfig,
+    /// Which requests go where. Empty only for a worker.
     pub routes: Vec<Route>,
     /// How long running requests may go on after SIGTERM.
     pub drain_timeout: Duration,
@@ -130,6 +136,8 @@ pub(crate) struct Config {
 /// The admin API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AdminConfig {
+    /// Whether anything was said about it: a worker listens only then.
+    pub is_said: bool,
     /// Its own listener.
     pub listen: SocketAddr,
     /// The variable that holds the token.
@@ -258,7 +266,12 @@ impl Config {
         let mut files: Vec<PathBuf> = served.cloned().collect();
         let asked = self.auth.iter().flat_map(|auth| auth.endpoints());
         let backends = self.routes.iter().flat_map(|route| &route.backends);
-        for backend in backends.chain(asked) {
+        let targets = self.outbox.targets.iter();
+        let targets = targets.filter_map(|target| match &target.way {
+            WayConfig::Http(http) => Some(&http.url.backend),
+            WayConfig::Broker(_) => None,
+        });
+        for backend in backends.chain(asked).chain(targets) {
             let file = backend.tls.as_ref().and_then(|trust| trust.path());
             files.extend(file.map(Path::to_owned));
         }
@@ -282,6 +295,8 @@ pub(crate) struct Overrides {
     pub listen: Option<SocketAddr>,
     /// `--store`.
     pub store: Option<String>,
+    /// Whether nothing is taken but the background loops run, so that no route is needed.
+    pub worker: bool,
 }
 
 impl Overrides {
@@ -327,7 +342,7 @@ pub(crate) fn parse(
     if let Some(root) = &mut root {
         overrides.apply(root);
     }
-    lower::lower(root, report)
+    lower::lower(root, overrides.worker, report)
 }
 
 /// The configuration of `serve --upstream URL` without a file: one route that takes everything,
@@ -347,7 +362,21 @@ pub(crate) fn for_upstream(url: &str, overrides: &Overrides) -> Result<Config, D
         ("routes", Node::unplaced(Value::List(vec![route]))),
     ]);
     overrides.apply(&mut root);
-    lower::lower(Some(root), Report::new("command line", ""))
+    lower::lower(Some(root), false, Report::new("command line", ""))
+}
+
+/// The configuration of `worker --store URL` without a file: nothing but the defaults.
+///
+/// # Errors
+/// What is wrong with the URL; these diagnostics have no place.
+pub(crate) fn for_worker(overrides: &Overrides) -> Result<Config, Diagnostics> {
+    let mut root = Node::map([]);
+    if std::env::var_os(DEFAULT_ENCRYPTION_KEY_ENV).is_some() {
+        let name = Node::word(DEFAULT_ENCRYPTION_KEY_ENV);
+        root.set(&["store", "encryption_key_env"], name);
+    }
+    overrides.apply(&mut root);
+    lower::lower(Some(root), true, Report::new("command line", ""))
 }
 
 /// The text of a file that is not larger than a configuration can be by much.

@@ -4,7 +4,7 @@
 //! on a store that this process opens. So an answer looks the same whichever way was taken.
 
 mod erase;
-mod shown;
+pub(crate) mod shown;
 pub(crate) mod way;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -15,7 +15,7 @@ use http::{Method, StatusCode};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
-pub(crate) use way::{DEFAULT_ADMIN, Way};
+pub(crate) use way::{DEFAULT_ADMIN, Way, Where};
 
 /// The exit code for an answer that is no.
 const NO: u8 = 1;
@@ -29,23 +29,8 @@ const MOST_NAMESAKES: usize = 20;
 pub(crate) struct KeysArgs {
     #[command(subcommand)]
     command: Command,
-    /// The admin API of a gateway; its token is taken from ONLYONCE_ADMIN_TOKEN
-    #[arg(long, global = true, value_name = "URL", default_value = DEFAULT_ADMIN)]
-    admin: String,
-    /// Open this store instead: sqlite:FILE that no gateway uses, postgres://… or mysql://… (looking only)
-    #[arg(long, global = true, value_name = "URL")]
-    store: Option<String>,
-    /// The variable with the store's encryption keys, for --store; used if it is set
-    #[arg(
-        long,
-        global = true,
-        value_name = "NAME",
-        default_value = "ONLYONCE_ENCRYPTION_KEYS"
-    )]
-    encryption_key_env: String,
-    /// Print the answer as JSON
-    #[arg(long, global = true)]
-    json: bool,
+    #[command(flatten)]
+    place: Where,
 }
 
 #[derive(Subcommand)]
@@ -222,6 +207,11 @@ impl Refusal {
         &self.why
     }
 
+    /// The exit code for it.
+    pub(crate) fn code(&self) -> u8 {
+        self.code
+    }
+
     fn no(why: impl Into<String>) -> Self {
         let why = why.into();
         let body = json!({ "detail": why });
@@ -232,7 +222,8 @@ impl Refusal {
         }
     }
 
-    fn usage(why: impl Into<String>) -> Self {
+    /// The question makes no sense.
+    pub(crate) fn usage(why: impl Into<String>) -> Self {
         Self {
             code: USAGE,
             ..Self::no(why)
@@ -246,10 +237,10 @@ pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
         args.command,
         Command::Resolve(_) | Command::ResolveDeadLetters(_) | Command::Forget(_)
     );
-    let key_env = &args.encryption_key_env;
-    let way = match Way::open(&args.admin, args.store.as_deref(), key_env, changes).await? {
+    let json = args.place.json;
+    let way = match args.place.open(changes).await? {
         Ok(way) => way,
-        Err(why) => return Ok(refused(Refusal::usage(why), args.json)),
+        Err(why) => return Ok(refused(Refusal::usage(why), json)),
     };
     let asked = match args.command {
         Command::List(list) => way.list(&list).await?,
@@ -260,7 +251,7 @@ pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
         Command::Forget(forget) => way.forget(&forget).await?,
     };
     Ok(match asked {
-        Ok(found) if args.json => {
+        Ok(found) if json => {
             println!("{:#}", found);
             ExitCode::SUCCESS
         }
@@ -268,11 +259,12 @@ pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
             print!("{}", shown::text(&found));
             ExitCode::SUCCESS
         }
-        Err(refusal) => refused(refusal, args.json),
+        Err(refusal) => refused(refusal, json),
     })
 }
 
-fn refused(refusal: Refusal, json: bool) -> ExitCode {
+/// Says why not, and with which exit code.
+pub(crate) fn refused(refusal: Refusal, json: bool) -> ExitCode {
     if json {
         println!("{:#}", refusal.body);
     }
@@ -281,7 +273,7 @@ fn refused(refusal: Refusal, json: bool) -> ExitCode {
 }
 
 /// What was found, or a refusal; an error where nobody could be asked.
-type Asked = anyhow::Result<Result<Value, Refusal>>;
+pub(crate) type Asked = anyhow::Result<Result<Value, Refusal>>;
 
 impl Way {
     async fn list(&self, args: &ListArgs) -> Asked {
@@ -426,7 +418,8 @@ impl Way {
         })
     }
 
-    async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> Asked {
+    /// One request; a status that is not good is a refusal.
+    pub(crate) async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> Asked {
         let (status, answer) = self.call(method, path, body).await?;
         if status.is_success() {
             return Ok(Ok(answer));
@@ -495,7 +488,7 @@ fn resolution(args: &Says) -> anyhow::Result<Result<Value, Refusal>> {
     Ok(Ok(body))
 }
 
-fn encoded(text: &str) -> String {
+pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 

@@ -16,6 +16,7 @@ mod edge;
 mod keys;
 mod migrate;
 mod outbound;
+mod outbox;
 mod provider;
 mod reconcile;
 mod reload;
@@ -27,6 +28,7 @@ mod tls;
 mod top;
 mod upstream;
 mod verify;
+mod worker;
 
 use std::process::ExitCode;
 

@@ -21,6 +21,7 @@ use crate::{
     admin::Admin,
     config::{self, Config, Diagnostics, Overrides, change},
     edge::{Current, Edge},
+    outbox::{self, Delivering, Prepared},
     serve, telemetry, tls,
 };
 
@@ -103,6 +104,7 @@ pub(crate) struct Reloader {
     admin: Admin,
     engine: Engine,
     workers: JoinSet<()>,
+    delivering: Delivering,
     status: Status,
     /// The content that was last decided upon, and the one of the last look.
     decided: Option<Content>,
@@ -125,6 +127,7 @@ impl Reloader {
         source: Option<Source>,
         (current, engine, admin): (Arc<Current>, Engine, Admin),
         status: Status,
+        prepared: Prepared,
     ) -> Self {
         let config = current.config();
         let workers = worker::start_with(&engine, pace(&config), current.clone());
@@ -137,6 +140,7 @@ impl Reloader {
             admin,
             engine,
             workers,
+            delivering: Delivering::start(prepared),
             status,
             seen: None,
             not_before: Instant::now(),
@@ -228,23 +232,45 @@ impl Reloader {
             telemetry::say(warning);
         }
         let config = Arc::new(config);
-        let made = match serve::demand_level(&config, &**self.engine.store()) {
-            Ok(()) => Edge::new(&config, &self.engine, Some(&before)).await,
-            Err(error) => Err(error),
-        };
-        let edge = made.map_err(|error| {
+        let (edge, prepared) = self.made(&config, &before).await.map_err(|error| {
             // Some routes may have been made before one could not be.
             before.policies_are_in_effect();
             Refusal::Failed(error)
         })?;
         self.current.replace(edge);
         self.admin.follow(&config);
+        if let Some(prepared) = prepared {
+            self.delivering.replace(prepared);
+        }
         if pace(&config) != pace(before.config()) {
             // What a loop was doing when it ends is whole or has not happened.
             let pace = pace(&config);
             self.workers = worker::start_with(&self.engine, pace, self.current.clone());
         }
         Ok(())
+    }
+
+    /// What `config` needs beside itself; what delivers messages only if that changes.
+    async fn made(
+        &self,
+        config: &Arc<Config>,
+        before: &Edge,
+    ) -> anyhow::Result<(Edge, Option<Prepared>)> {
+        serve::demand_level(config, &**self.engine.store())?;
+        let edge = Edge::new(config, &self.engine, Some(before)).await?;
+        let was = before.config();
+        let changes = config.outbox != was.outbox
+            || config.workers.deliver_every != was.workers.deliver_every;
+        let prepared = match changes {
+            true => Some(outbox::prepare(config, &self.engine).await?),
+            false => None,
+        };
+        Ok((edge, prepared))
+    }
+
+    /// No message is claimed any more; returns when none is under way.
+    pub(crate) async fn stop_delivering(&mut self) {
+        self.delivering.stop().await;
     }
 
     fn refuse(&mut self, refusal: &Refusal) {

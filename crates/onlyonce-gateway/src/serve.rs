@@ -1,6 +1,6 @@
 //! `onlyonce serve`: puts the pieces together, says that it is ready, and ends in good order.
 
-use std::{io::Write, process::ExitCode, sync::Arc};
+use std::{io::Write, net::SocketAddr, process::ExitCode, sync::Arc};
 
 use anyhow::Context;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -27,15 +27,36 @@ use crate::{
     cli::ServeArgs,
     config::{self, Config, Overrides, StoreUrl},
     demo, edge,
+    outbox::{self, Prepared},
     reload::{Reloader, Source, Status},
     telemetry::{self, Telemetry},
 };
+
+/// What a process is there for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// To take requests.
+    Gateway {
+        /// Whether to end with the process that started this one.
+        exit_with_parent: bool,
+    },
+    /// To run the background loops alone.
+    Worker,
+}
+
+/// What a process is started with.
+pub(crate) struct Start {
+    pub(crate) config: Config,
+    pub(crate) source: Option<Source>,
+    pub(crate) part: Part,
+}
 
 /// Runs the gateway until it is told to stop.
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let overrides = Overrides {
         listen: args.listen,
         store: args.store,
+        ..Overrides::default()
     };
     // Read before it is loaded: what changes in between is seen as a change.
     let text = args.config.as_deref().map(config::read);
@@ -44,18 +65,37 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         (None, Some(upstream)) => config::for_upstream(upstream, &overrides),
         (None, None) => anyhow::bail!("one of --config and --upstream is needed"),
     };
+    let source = args.config.map(|file| Source {
+        file,
+        overrides,
+        text: text.and_then(Result::ok),
+    });
     let config = match read {
-        Ok(config) => Arc::new(config),
+        Ok(config) => config,
         Err(diagnostics) => {
             eprintln!("{diagnostics}");
             return Ok(ExitCode::FAILURE);
         }
     };
+    let exit_with_parent = args.exit_with_parent;
+    start(Start {
+        config,
+        source,
+        part: Part::Gateway { exit_with_parent },
+    })
+    .await
+}
+
+/// Opens the store, and plays the part until told to stop.
+pub(crate) async fn start(start: Start) -> anyhow::Result<ExitCode> {
+    let config = Arc::new(start.config);
     let telemetry = Telemetry::start()?;
     for warning in &config.warnings {
         telemetry::say(warning);
     }
-    let store = open(&config).await.context("the store cannot be opened")?;
+    let store = open(&config, start.part)
+        .await
+        .context("the store cannot be opened")?;
     demand_level(&config, &*store)?;
     let spool = config.store.spool_dir.as_deref().map(|folder| {
         Spool::open(folder)
@@ -68,29 +108,25 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     };
     let engine = Engine::start(store, options);
     let edge = edge::Edge::new(&config, &engine, None).await?;
+    let prepared = outbox::prepare(&config, &engine).await?;
     let current = Arc::new(edge::Current::new(edge));
-    let source = args.config.map(|file| Source {
-        file,
-        overrides,
-        text: text.and_then(Result::ok),
-    });
     telemetry.watch(&engine);
     let metrics = telemetry.prometheus();
-    let ended = serve((current, engine), source, metrics, args.exit_with_parent).await;
+    let parts = (current, engine, prepared);
+    let ended = serve(parts, start.source, metrics, start.part).await;
     telemetry.end().await;
     ended
 }
 
 async fn serve(
-    (current, engine): (Arc<edge::Current>, Engine),
+    (current, engine, prepared): (Arc<edge::Current>, Engine, Prepared),
     source: Option<Source>,
     metrics: PrometheusHandle,
-    exit_with_parent: bool,
+    part: Part,
 ) -> anyhow::Result<ExitCode> {
     let config = current.config();
-    let data = bind(config.listen, "listen").await?;
-    let admin_listener = bind(config.admin.listen, "admin.listen").await?;
-    let addresses = (data.local_addr()?, admin_listener.local_addr()?);
+    let listeners = Listeners::bind(&config, part).await?;
+    let addresses = listeners.addresses()?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
@@ -99,11 +135,20 @@ async fn serve(
     let parts = (current.clone(), engine.clone(), status.clone());
     let admin = admin::Admin::new(parts, metrics, stopping.clone());
     let has_token = admin.has_token();
-    tokio::spawn(admin::serve(admin.clone(), admin_listener));
-    let serving = tokio::spawn(edge::serve(current.clone(), data, stopping));
-    let mut reloader = Reloader::new(source, (current.clone(), engine.clone(), admin), status);
+    if let Some(listener) = listeners.admin {
+        tokio::spawn(admin::serve(admin.clone(), listener));
+    }
+    let serving = listeners
+        .data
+        .map(|data| tokio::spawn(edge::serve(current.clone(), data, stopping)));
+    let parts = (current.clone(), engine.clone(), admin);
+    let mut reloader = Reloader::new(source, parts, status, prepared);
     announce(&config, &engine, addresses, has_token)?;
 
+    let exit_with_parent = part
+        == Part::Gateway {
+            exit_with_parent: true,
+        };
     let told_to_stop = async {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -123,9 +168,12 @@ async fn serve(
     // The receiver lives in the serving task; if that is gone there is nobody to tell.
     let _ = stop.send(true);
     let finished = async {
-        let _ = serving.await;
+        if let Some(serving) = serving {
+            let _ = serving.await;
+        }
         engine.idle().await;
     };
+    let finished = async { tokio::join!(finished, reloader.stop_delivering()) };
     if tokio::time::timeout(current.config().drain_timeout, finished)
         .await
         .is_err()
@@ -137,7 +185,46 @@ async fn serve(
     Ok(ExitCode::SUCCESS)
 }
 
-async fn bind(address: std::net::SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
+/// What a process listens on.
+struct Listeners {
+    data: Option<TcpListener>,
+    admin: Option<TcpListener>,
+}
+
+impl Listeners {
+    /// A worker takes no requests, and shows itself only where its file says so.
+    async fn bind(config: &Config, part: Part) -> anyhow::Result<Self> {
+        let is_worker = part == Part::Worker;
+        let data = match is_worker {
+            true => None,
+            false => Some(bind(config.listen, "listen").await?),
+        };
+        let admin = match is_worker && !config.admin.is_said {
+            true => None,
+            false => Some(bind(config.admin.listen, "admin.listen").await?),
+        };
+        Ok(Self { data, admin })
+    }
+
+    fn addresses(&self) -> std::io::Result<Addresses> {
+        let address = |listener: &Option<TcpListener>| {
+            let listener = listener.as_ref();
+            listener.map(TcpListener::local_addr).transpose()
+        };
+        Ok(Addresses {
+            data: address(&self.data)?,
+            admin: address(&self.admin)?,
+        })
+    }
+}
+
+/// Where it listens.
+struct Addresses {
+    data: Option<SocketAddr>,
+    admin: Option<SocketAddr>,
+}
+
+async fn bind(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on {address} ({option}); nothing was started"))
@@ -160,8 +247,8 @@ pub(crate) fn demand_level(config: &Config, store: &dyn Store) -> anyhow::Result
 }
 
 /// The store, with its cache in front of it where there is one.
-async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
-    let truth = open_truth(config).await?;
+async fn open(config: &Config, part: Part) -> anyhow::Result<Arc<dyn Store>> {
+    let truth = open_truth(config, part).await?;
     let store: Arc<dyn Store> = match &config.store.cache {
         Some(StoreUrl::Redis(url)) => {
             Arc::new(TieredStore::new(truth, url).context("store.cache")?)
@@ -177,7 +264,7 @@ async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     .await
 }
 
-async fn open_truth(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+async fn open_truth(config: &Config, part: Part) -> anyhow::Result<Arc<dyn Store>> {
     Ok(match &config.store.url {
         StoreUrl::Memory => Arc::new(MemoryStore::new()),
         StoreUrl::Sqlite(path) => Arc::new(SqliteStore::open_with(
@@ -193,8 +280,11 @@ async fn open_truth(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
             };
             let store = PostgresStore::open(url, &options).await?;
             let plain = config.store.encryption_key_env.is_none() || config.store.plain_settle;
-            let said = store.allow_plain_answers(plain).await;
-            said.context("the database cannot be told whether plain answers may be settled")?;
+            // A worker may know nothing of encryption, and allows nothing that a gateway has refused.
+            if !(plain && part == Part::Worker) {
+                let said = store.allow_plain_answers(plain).await;
+                said.context("the database cannot be told whether plain answers may be settled")?;
+            }
             Arc::new(store)
         }
         StoreUrl::Mysql(url) => {
@@ -242,18 +332,29 @@ pub(crate) async fn sealed(
 fn announce(
     config: &Config,
     engine: &Engine,
-    (data, admin): (std::net::SocketAddr, std::net::SocketAddr),
+    addresses: Addresses,
     has_token: bool,
 ) -> std::io::Result<()> {
     let protected = config.protected().count();
     let mut out = std::io::stdout().lock();
+    match addresses.data {
+        Some(data) => write!(out, "ready data={data}")?,
+        None => write!(out, "ready worker")?,
+    }
+    if let Some(admin) = addresses.admin {
+        write!(out, " admin={admin}")?;
+    }
     write!(
         out,
-        "ready data={data} admin={admin} store={} level={} protected={protected}/{}",
+        " store={} level={} protected={protected}/{}",
         config.store.url.scheme(),
         engine.store().level(),
         config.routes.len(),
     )?;
+    if !config.outbox.targets.is_empty() {
+        let names = config.outbox.targets.iter().map(|one| one.name.as_str());
+        write!(out, " targets={}", names.collect::<Vec<_>>().join(","))?;
+    }
     let observed: Vec<&str> = config.observed().map(|route| route.id.as_str()).collect();
     if !observed.is_empty() {
         let names = observed.join(",");
@@ -266,10 +367,10 @@ fn announce(
             "SHADOW MODE: keys are observed, duplicates are executed"
         );
     }
-    if protected == 0 && observed.is_empty() {
+    if protected == 0 && observed.is_empty() && addresses.data.is_some() {
         write!(out, " (no route is protected: set idempotency.enabled)")?;
     }
-    if !has_token {
+    if !has_token && addresses.admin.is_some() {
         write!(
             out,
             " (no admin token: set {}; until then it answers 401)",

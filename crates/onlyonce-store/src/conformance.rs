@@ -13,6 +13,9 @@
     reason = "these are tests"
 )]
 
+mod lists;
+pub mod outbox;
+mod walks;
 mod writers;
 
 use std::{sync::Arc, time::Duration};
@@ -29,6 +32,13 @@ use onlyonce_core::{
 };
 
 use crate::{Filter, Inserted, Store, StoreError, Swapped};
+pub use lists::{
+    counts_count, dead_letters_are_listed, filters_filter, live_counts_one_client, pages_are_stable,
+};
+pub use walks::{
+    delete_needs_the_revision, sweep_finds_the_lapsed, sweep_ignores_a_heartbeat,
+    walk_finds_the_expired, walk_leaves_the_live,
+};
 pub use writers::writers_at_once;
 
 /// Writes a test for every case, in a module of that name.
@@ -360,119 +370,6 @@ async fn reserve_under(store: &dyn Store, key: &str, policy: &Policy) -> Record 
     }
 }
 
-/// The scan for lapsed leases finds those and no others, and none that was swept.
-pub async fn sweep_finds_the_lapsed(store: Any) {
-    let lapsed = reserve_under(&*store, "lapsed", &short_lease()).await;
-    reserve(&*store, "alive", 1).await;
-    let completed = reserve_under(&*store, "completed", &short_lease()).await;
-    complete(&*store, &completed, &policy()).await;
-    let found = store.lapsed(10).await.unwrap();
-    assert_eq!(found.value, std::slice::from_ref(&lapsed));
-    let Swept::Lapsed(change) = machine::sweep(&found.value[0], found.now, None) else {
-        panic!("the machine agrees that it has lapsed");
-    };
-    done(store.swap(lapsed.revision, change).await.unwrap().value);
-    assert_eq!(store.lapsed(10).await.unwrap().value, []);
-}
-
-/// A heartbeat takes a record out of the scan, and a sweep that read before it changes nothing.
-pub async fn sweep_ignores_a_heartbeat(store: Any) {
-    let record = reserve_under(&*store, "k", &short_lease()).await;
-    let found = store.lapsed(10).await.unwrap();
-    let machine::Renewed::Write(renewal) =
-        machine::renew(&record, record.attempt_id, found.now, &policy())
-    else {
-        panic!("the attempt owns the key");
-    };
-    let renewed = done(store.swap(record.revision, renewal).await.unwrap().value);
-    let Swept::Lapsed(change) = machine::sweep(&found.value[0], found.now, None) else {
-        panic!("it had lapsed when it was read");
-    };
-    let swapped = store
-        .swap(found.value[0].revision, change)
-        .await
-        .unwrap()
-        .value;
-    assert_eq!(swapped, Swapped::Conflict(renewed));
-    assert_eq!(store.lapsed(10).await.unwrap().value, []);
-}
-
-async fn walk_all(store: &dyn Store) -> Vec<Record> {
-    let mut found = Vec::new();
-    for _ in 0..1_000 {
-        let walk = store.walk(3).await.unwrap().value;
-        found.extend(walk.candidates);
-        if walk.wrapped {
-            return found;
-        }
-    }
-    panic!("the walk never ends");
-}
-
-/// The walk finds what has expired, wherever it stands, and after expiry what may be deleted.
-pub async fn walk_finds_the_expired(store: Any) {
-    let gone = Policy {
-        ttl: Duration::ZERO,
-        tombstone_ttl: Duration::ZERO,
-        ..policy()
-    };
-    for number in 0..10 {
-        let record = reserve_under(&*store, &format!("k{number}"), &gone).await;
-        let kept = if number % 2 == 0 { &gone } else { &policy() };
-        complete(&*store, &record, kept).await;
-    }
-    let expired = walk_all(&*store).await;
-    assert_eq!(expired.len(), 5);
-    for record in &expired {
-        let now = store.lookup(record.id).await.unwrap().now;
-        let Reaped::Expire(change) = machine::expire(record, now) else {
-            panic!("expired")
-        };
-        done(store.swap(record.revision, change).await.unwrap().value);
-    }
-    let tombstones = walk_all(&*store).await;
-    assert_eq!(tombstones.len(), 5);
-    for record in &tombstones {
-        let now = store.lookup(record.id).await.unwrap().now;
-        assert_eq!(machine::expire(record, now), Reaped::Delete);
-        assert!(store.delete(record.id, record.revision).await.unwrap());
-    }
-    assert_eq!(walk_all(&*store).await, []);
-    assert_eq!(
-        store
-            .list(&Filter::default(), None, 100)
-            .await
-            .unwrap()
-            .items
-            .len(),
-        5
-    );
-}
-
-/// What is in progress or unknown is never a candidate, however old.
-pub async fn walk_leaves_the_live(store: Any) {
-    let gone = Policy {
-        ttl: Duration::ZERO,
-        lease: Duration::ZERO,
-        ..policy()
-    };
-    reserve_under(&*store, "running", &gone).await;
-    let record = reserve_under(&*store, "unclear", &gone).await;
-    let change = settled(&record, &Settlement::Unknown(LastError::Timeout), &gone);
-    done(store.swap(record.revision, change).await.unwrap().value);
-    assert_eq!(walk_all(&*store).await, []);
-}
-
-/// A delete compares the revision too.
-pub async fn delete_needs_the_revision(store: Any) {
-    let record = reserve(&*store, "k", 1).await;
-    assert!(!store.delete(record.id, Revision(99)).await.unwrap());
-    assert!(stored(&*store, &record).await.is_some());
-    assert!(store.delete(record.id, record.revision).await.unwrap());
-    assert!(!store.delete(record.id, record.revision).await.unwrap());
-    assert_eq!(stored(&*store, &record).await, None);
-}
-
 /// What operators did is kept when the key goes, until its own time is over; the history of a key that
 /// is still there is kept in any case.
 pub async fn operators_rows_outlive_their_key(store: Any) {
@@ -509,180 +406,6 @@ pub async fn operators_rows_outlive_their_key(store: Any) {
     store.prune_audit(Duration::ZERO).await.unwrap();
     assert_eq!(operators(gone.id).await, []);
     assert_eq!(operators(stays.id).await, history);
-}
-
-/// Paging sees every record that was there all along once, whatever is added meanwhile.
-pub async fn pages_are_stable(store: Any) {
-    for number in 0..25 {
-        reserve(&*store, &format!("k{number}"), 1).await;
-    }
-    let mut seen = Vec::new();
-    let mut cursor = None;
-    loop {
-        let page = store.list(&Filter::default(), cursor, 10).await.unwrap();
-        seen.extend(page.items.into_iter().map(|item| item.record.key));
-        reserve(&*store, &format!("late{}", seen.len()), 1).await;
-        cursor = page.next;
-        if cursor.is_none() {
-            break;
-        }
-    }
-    assert_eq!(seen.len(), 25);
-    let newest_first: Vec<_> = (0..25)
-        .rev()
-        .map(|number| Key::from_stored(&format!("k{number}")))
-        .collect();
-    assert_eq!(seen, newest_first);
-}
-
-/// What waits for a person is found among what does not, and evidence of every kind comes back as it
-/// was written.
-pub async fn dead_letters_are_listed(store: Any) {
-    for key in ["fine", "letter", "unknown"] {
-        let record = reserve(&*store, key, 1).await;
-        if key == "fine" {
-            continue;
-        }
-        let mut draft = Draft::after(&record);
-        draft.record.state = State::Unknown;
-        draft.record.last_error = Some(LastError::Timeout);
-        draft.record.dead_letter = key == "letter";
-        draft.record.evidence = Some(match key {
-            "letter" => Evidence::Contradictory,
-            _ => Evidence::NotExecuted,
-        });
-        draft.stamps.lease_until = Stamp::Never;
-        draft.stamps.unknown_since = Stamp::NOW;
-        let change = Change {
-            draft: Box::new(draft),
-            journal: Vec::new(),
-        };
-        store.swap(record.revision, change).await.unwrap();
-    }
-    let letters = Filter {
-        dead_letters: true,
-        ..Filter::default()
-    };
-    let page = store.list(&letters, None, 10).await.unwrap();
-    let keys: Vec<&str> = page
-        .items
-        .iter()
-        .map(|one| one.record.key.as_str())
-        .collect();
-    assert_eq!(keys, ["letter"]);
-    let kept = page.items[0].record.evidence.clone();
-    assert_eq!(kept, Some(Evidence::Contradictory));
-}
-
-/// Lists show what was asked for, with the response's status and size but without its bytes.
-pub async fn filters_filter(store: Any) {
-    let mine = Scope::client("me");
-    for (scope, key) in [(&mine, "a"), (&mine, "b"), (&Scope::client("you"), "a")] {
-        let draft = machine::first(&request(&*store, scope, key, 1), &policy());
-        store.insert_or_get(draft).await.unwrap();
-    }
-    let routed = Scope::route("r", Some("me"));
-    let draft = machine::first(&request(&*store, &routed, "c", 1), &policy());
-    let Inserted::New(record) = store.insert_or_get(draft).await.unwrap().value else {
-        panic!("new")
-    };
-    complete(&*store, &record, &policy()).await;
-    let count = async |filter: Filter| store.list(&filter, None, 10).await.unwrap().items.len();
-    assert_eq!(
-        count(Filter {
-            client: Some("me".into()),
-            ..Filter::default()
-        })
-        .await,
-        3
-    );
-    assert_eq!(
-        count(Filter {
-            key: Some(Key::from_stored("a")),
-            ..Filter::default()
-        })
-        .await,
-        2
-    );
-    assert_eq!(
-        count(Filter {
-            route: Some("other".into()),
-            ..Filter::default()
-        })
-        .await,
-        0
-    );
-    let completed = Filter {
-        state: Some(State::Completed),
-        ..Filter::default()
-    };
-    let page = store.list(&completed, None, 10).await.unwrap();
-    assert_eq!(page.items.len(), 1);
-    assert_eq!(page.items[0].response, Some((StatusCode::CREATED, 4)));
-    assert_eq!(page.items[0].record.response, None);
-}
-
-/// Counts follow every step.
-pub async fn counts_count(store: Any) {
-    let record = reserve(&*store, "a", 1).await;
-    reserve(&*store, "b", 1).await;
-    complete(&*store, &record, &policy()).await;
-    let counts = store.counts().await.unwrap();
-    assert_eq!(counts.get(&State::InProgress), Some(&1));
-    assert_eq!(counts.get(&State::Completed), Some(&1));
-    assert_eq!(counts.get(&State::Unknown), Some(&0));
-}
-
-/// Live keys are counted for one scope and one caller: in progress and unknown, nothing else, and no
-/// further than asked.
-pub async fn live_counts_one_client(store: Any) {
-    let caller = Some(CallerMark([9; 16]));
-    let mut records = Vec::new();
-    for (scope, key) in [
-        (Scope::client("a"), "running"),
-        (Scope::client("a"), "lost"),
-        (Scope::client("a"), "released"),
-        (Scope::client("a"), "done"),
-        (Scope::client("b"), "running"),
-        (Scope::global(), "running"),
-    ] {
-        let draft = machine::first(&request(&*store, &scope, key, 1), &policy());
-        match store.insert_or_get(draft).await.unwrap().value {
-            Inserted::New(record) => records.push(record),
-            Inserted::Existing(_) => panic!("the key was there already"),
-        }
-    }
-    let of_a = async |caller, limit| {
-        store
-            .live(&Scope::client("a"), caller, limit)
-            .await
-            .unwrap()
-    };
-    assert_eq!(of_a(caller, 100).await, 4);
-    assert_eq!(of_a(caller, 3).await, 3, "no further than asked");
-    for (index, settlement) in [
-        (1, Settlement::Unknown(LastError::ConnectionLost)),
-        (2, Settlement::Release(LastError::NotSent)),
-        (3, Settlement::Complete(response())),
-    ] {
-        let record = &records[index];
-        let change = settled(record, &settlement, &policy());
-        done(store.swap(record.revision, change).await.unwrap().value);
-    }
-    assert_eq!(
-        of_a(caller, 100).await,
-        2,
-        "the running and the unknown one"
-    );
-    assert_eq!(of_a(None, 100).await, 0, "another caller");
-    assert_eq!(
-        store.live(&Scope::client("b"), caller, 100).await.unwrap(),
-        1
-    );
-    assert_eq!(
-        store.live(&Scope::client("c"), caller, 100).await.unwrap(),
-        0
-    );
 }
 
 /// Blocks are immutable: the first one stays.

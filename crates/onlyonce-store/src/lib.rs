@@ -18,6 +18,7 @@ pub mod failpoint;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+pub mod outbox;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]
@@ -43,7 +44,7 @@ pub mod faulty;
 #[cfg(feature = "conformance")]
 pub mod private;
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use http::StatusCode;
@@ -57,6 +58,7 @@ use onlyonce_core::{
 use onlyonce_core::{fingerprint, key, machine, policy, record, scope, secret, time};
 use tokio::sync::broadcast;
 
+pub use outbox::Outbox;
 pub use transactional::TransactionalStore;
 
 /// How many settled ids a slow listener may fall behind before it has to look for itself.
@@ -444,6 +446,22 @@ pub trait Store: Send + Sync + 'static {
     /// Any [`StoreError`]: they could not.
     async fn probe(&self) -> Result<(), StoreError>;
 
+    /// `change` as it may be written past [`swap`](Self::swap), by [`Outbox::end_with_key`]: hidden where
+    /// the store hides what it holds.
+    fn sealed(&self, change: Change) -> Change {
+        change
+    }
+
+    /// A journal row as it may be written by [`Outbox::decide`].
+    fn sealed_note(&self, entry: JournalEntry) -> JournalEntry {
+        entry
+    }
+
+    /// The messages that stand beside the records, where the store has any.
+    fn outbox(&self) -> Option<Arc<dyn Outbox>> {
+        None
+    }
+
     /// Ids of records that changed, from any node, for waiters. A hint: polling is the truth.
     fn wakeups(&self) -> broadcast::Receiver<RecordId>;
 }
@@ -458,9 +476,14 @@ pub(crate) fn cutoff(now: Timestamp, keep: Duration) -> Timestamp {
     Timestamp(now.0.saturating_sub(keep))
 }
 
+/// Bytes that nobody can guess.
+pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the system's random source does not fail on Linux");
+    bytes
+}
+
 /// A secret for a new store.
 pub(crate) fn random_secret() -> Secret {
-    let mut bytes = [0_u8; 32];
-    aws_lc_rs::rand::fill(&mut bytes).expect("the system's random source does not fail on Linux");
-    Secret::from_bytes(bytes)
+    Secret::from_bytes(random_bytes())
 }

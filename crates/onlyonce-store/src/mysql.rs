@@ -9,11 +9,14 @@
 
 mod connect;
 mod failure;
+mod outbox;
 mod row;
 mod scan;
 mod schema;
 mod server;
 mod text;
+mod tidy;
+mod transactional;
 mod watch;
 mod write;
 
@@ -29,15 +32,18 @@ use tokio::{sync::broadcast, task::JoinSet};
 
 pub use crate::sql::open::{Migrated, OpenError};
 use crate::{
-    Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
-    Walk,
+    Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store, StoreError,
+    Swapped, Walk,
     sql::{lane::Lane, line::Line, open, queue::Queue},
 };
 use connect::{Dialler, Target};
+pub(crate) use failure::is_conflict;
+use outbox::MySqlOutbox;
 use scan::Scanners;
 pub use schema::{VERSION, script};
 use server::{MySqlServer, Shared};
 use text::{NOW, Script, literal};
+pub use transactional::{MySqlOpen, MySqlTransactions};
 use watch::Watch;
 
 /// Connections that carry batches. More of them make the batches smaller, not the server faster.
@@ -76,7 +82,8 @@ pub struct MySqlStore {
     secret: Secret,
     queue: Arc<Queue>,
     shared: Arc<Shared>,
-    scanners: Scanners,
+    scanners: Arc<Scanners>,
+    outbox: Arc<MySqlOutbox>,
     walked: Mutex<i64>,
     /// End with the store.
     _tasks: JoinSet<()>,
@@ -107,6 +114,7 @@ impl MySqlStore {
         let shared = Arc::new(Shared {
             line: Line::new(dialler),
             watch: Watch::new(),
+            messages: tokio::sync::watch::Sender::new(0),
         });
         let queue = Arc::new(Queue::default());
         let mut tasks = JoinSet::new();
@@ -119,11 +127,17 @@ impl MySqlStore {
         Ok(Self {
             secret,
             queue,
-            scanners: Scanners::new(shared.clone()),
+            scanners: Arc::new(Scanners::new(shared.clone())),
+            outbox: Arc::new(MySqlOutbox::new(shared.clone())),
             shared,
             walked: Mutex::new(0),
             _tasks: tasks,
         })
+    }
+
+    /// This store in transactions of the application's own pool, which must be one of this database.
+    pub fn transactions(&self, pool: sqlx::MySqlPool) -> MySqlTransactions {
+        MySqlTransactions::new(pool, self.shared.clone(), self.scanners.clone())
     }
 }
 
@@ -175,6 +189,12 @@ impl Store for MySqlStore {
         let from = *self.walked.lock();
         let (reply, position) = self.scanners.walk(from, limit).await?;
         *self.walked.lock() = position;
+        if reply.value.wrapped
+            && let Err(error) = self.scanners.tidy().await
+        {
+            // What is too old is passed over until it is gone; the walk goes on.
+            tracing::warn!(%error, "notes of old messages could not be deleted; later again");
+        }
         Ok(reply)
     }
 
@@ -251,6 +271,10 @@ impl Store for MySqlStore {
              ON DUPLICATE KEY UPDATE value = {NOW}"
         ));
         self.scanners.write(&script).await
+    }
+
+    fn outbox(&self) -> Option<Arc<dyn Outbox>> {
+        Some(self.outbox.clone())
     }
 
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {

@@ -11,6 +11,7 @@ mod connect;
 mod failure;
 #[cfg(test)]
 mod functions_table;
+mod outbox;
 mod row;
 mod scan;
 mod schema;
@@ -39,13 +40,14 @@ use tokio::{
 
 pub use crate::sql::open::{Migrated, OpenError};
 use crate::{
-    Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
-    Walk,
+    Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store, StoreError,
+    Swapped, Walk,
     sql::{lane::Lane, line::Line, open, queue::Queue},
     wake::{MAX_UNSAID, Wake},
 };
 pub use connect::Pooler;
 use connect::Target;
+use outbox::PgOutbox;
 use scan::Scanners;
 pub use schema::{VERSION, script};
 use server::{Dialler, PgServer, Shared};
@@ -91,6 +93,7 @@ pub struct PostgresStore {
     queue: Arc<Queue>,
     shared: Arc<Shared>,
     scanners: Scanners,
+    outbox: Arc<PgOutbox>,
     walked: Mutex<i64>,
     /// End with the store.
     _tasks: JoinSet<()>,
@@ -173,6 +176,7 @@ impl PostgresStore {
             secret,
             queue,
             scanners: Scanners::new(shared.clone()),
+            outbox: Arc::new(PgOutbox::new(shared.clone())),
             shared,
             walked: Mutex::new(0),
             _tasks: tasks,
@@ -228,6 +232,11 @@ impl Store for PostgresStore {
         let from = *self.walked.lock();
         let (reply, position) = self.scanners.walk(from, limit).await?;
         *self.walked.lock() = position;
+        if reply.value.wrapped
+            && let Err(error) = self.scanners.forget_messages().await
+        {
+            tracing::debug!(%error, "old notes of messages stay for another round");
+        }
         Ok(reply)
     }
 
@@ -312,6 +321,10 @@ impl Store for PostgresStore {
                    VALUES ('probed_at', convert_to(clock_timestamp()::text, 'UTF8')) \
                    ON CONFLICT (name) DO UPDATE SET value = excluded.value";
         self.scanners.write(sqlx::query(sql)).await
+    }
+
+    fn outbox(&self) -> Option<Arc<dyn Outbox>> {
+        Some(self.outbox.clone())
     }
 
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {

@@ -1,5 +1,5 @@
-//! Private database servers for tests: on free loopback ports, in temporary folders, so that they can
-//! be killed, paused and cut off. Never a shared server, and never a mock of one.
+//! Private database servers and message brokers for tests: on free loopback ports, in temporary folders,
+//! so that they can be killed, paused and cut off. Never a shared server, and never a mock of one.
 //!
 //! A server ends with the process that started it, however that ends: a small shell holds the other
 //! end of a pipe.
@@ -11,6 +11,7 @@
     reason = "these serve tests: what goes wrong here must stop them, loudly"
 )]
 
+mod brokers;
 mod mariadb;
 mod redis;
 
@@ -25,6 +26,7 @@ use std::{
 };
 
 pub use self::{
+    brokers::{Nats, RabbitMq},
     mariadb::MariaDb,
     redis::{Redis, RedisCluster, RedisSentinels},
 };

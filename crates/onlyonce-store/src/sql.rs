@@ -10,3 +10,4 @@ pub(crate) mod line;
 pub(crate) mod open;
 pub(crate) mod queue;
 pub(crate) mod row;
+pub(crate) mod transaction;

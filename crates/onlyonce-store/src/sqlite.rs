@@ -11,6 +11,7 @@
 
 mod batch;
 mod checkpoint;
+mod outbox;
 mod read;
 mod row;
 mod schema;
@@ -33,14 +34,15 @@ use onlyonce_core::{
 };
 use parking_lot::Mutex;
 use rusqlite::Connection;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use crate::{
-    BoxError, Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError,
-    Swapped, WAKEUP_BACKLOG, Walk, clock::StoreClock,
+    BoxError, Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store,
+    StoreError, Swapped, WAKEUP_BACKLOG, Walk, clock::StoreClock,
 };
 use batch::{Done, Operation, Writer};
 use checkpoint::Checkpointer;
+use outbox::SqliteOutbox;
 use read::Readers;
 pub use transactional::{SqliteConnection, SqliteOpen, SqliteTransactions};
 use write::Tally;
@@ -130,6 +132,8 @@ pub struct SqliteStore {
     walked: Mutex<i64>,
     stretches: AtomicU64,
     wakeups: broadcast::Sender<RecordId>,
+    messages: watch::Sender<u64>,
+    outbox: SqliteOutbox,
     _checkpointer: Checkpointer,
     /// Released with the process, however it ends.
     _lock: File,
@@ -168,6 +172,15 @@ impl SqliteStore {
         let readers = Readers::open(path).map_err(sqlite)?;
         let checkpointer = Checkpointer::start(path).map_err(sqlite)?;
         let wakeups = broadcast::Sender::new(WAKEUP_BACKLOG);
+        let messages = watch::Sender::new(0);
+        let outbox = SqliteOutbox::open(
+            path,
+            clock.clone(),
+            tally.clone(),
+            wakeups.clone(),
+            messages.clone(),
+        )
+        .map_err(sqlite)?;
         let writer = Writer::start(connection, clock.clone(), tally.clone(), wakeups.clone())
             .map_err(|source| OpenError::Io {
                 path: path.to_owned(),
@@ -185,6 +198,8 @@ impl SqliteStore {
             walked: Mutex::new(walked),
             stretches: AtomicU64::new(0),
             wakeups,
+            messages,
+            outbox,
             _checkpointer: checkpointer,
             _lock: lock,
         })
@@ -199,11 +214,11 @@ impl SqliteStore {
     /// [`OpenError`] if the file cannot be opened once more.
     pub fn transactions(&self) -> Result<SqliteTransactions, OpenError> {
         let (tally, wakeups) = (self.tally.clone(), self.wakeups.clone());
-        SqliteTransactions::open(&self.path, self.clock.clone(), tally, wakeups).map_err(|source| {
-            OpenError::Sqlite {
-                path: self.path.clone(),
-                source,
-            }
+        let (clock, messages) = (self.clock.clone(), self.messages.clone());
+        let opened = SqliteTransactions::open(&self.path, clock, tally, wakeups, messages);
+        opened.map_err(|source| OpenError::Sqlite {
+            path: self.path.clone(),
+            source,
         })
     }
 }
@@ -474,6 +489,10 @@ impl Store for SqliteStore {
 
     async fn probe(&self) -> Result<(), StoreError> {
         self.writer.submit(Operation::Probe).await.map(|_| ())
+    }
+
+    fn outbox(&self) -> Option<Arc<dyn Outbox>> {
+        Some(Arc::new(self.outbox.clone()))
     }
 
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {

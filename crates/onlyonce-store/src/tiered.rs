@@ -25,8 +25,8 @@ use tokio::{
 };
 
 use crate::{
-    BoxError, Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError,
-    Swapped, Walk,
+    BoxError, Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store,
+    StoreError, Swapped, Walk,
     clock::StoreClock,
     redis::{
         OpenError,
@@ -336,6 +336,19 @@ impl Store for TieredStore {
 
     async fn probe(&self) -> Result<(), StoreError> {
         self.truth.probe().await
+    }
+
+    fn sealed(&self, change: Change) -> Change {
+        self.truth.sealed(change)
+    }
+
+    fn sealed_note(&self, entry: JournalEntry) -> JournalEntry {
+        self.truth.sealed_note(entry)
+    }
+
+    /// Copies are of answers that are settled, so settling a key past the cache leaves none behind.
+    fn outbox(&self) -> Option<Arc<dyn Outbox>> {
+        self.truth.outbox()
     }
 
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {

@@ -10,7 +10,7 @@
 use std::{ops::DerefMut, time::Duration};
 
 use onlyonce_core::{
-    AttemptId, Record, RecordId,
+    AttemptId, MessageId, Record, RecordId,
     record::{Change, Revision},
 };
 
@@ -65,6 +65,8 @@ pub struct Message {
     pub target: String,
     /// What it is.
     pub kind: String,
+    /// What it is about: a kind of thing and which one, such as `order` and `17`.
+    pub aggregate: Option<(String, String)>,
     /// Messages of one target and one ordering key are delivered in order.
     pub ordering_key: Option<String>,
     /// Under which key the receiver is asked to do it, every time; the message's own id unless said.
@@ -75,6 +77,39 @@ pub struct Message {
     pub payload: Vec<u8>,
     /// The key in whose transaction it was made.
     pub key: Option<RecordId>,
+    /// What its delivery settles: that key.
+    pub settles: Option<Settles>,
+}
+
+/// What is needed to settle a key once its message is delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settles {
+    /// The attempt that owns the key.
+    pub attempt: AttemptId,
+    /// How long the answer is remembered.
+    pub ttl: Duration,
+    /// After which time somebody looks, should the outcome become unknown.
+    pub look_after: Duration,
+}
+
+impl Settles {
+    /// As it is stored.
+    pub(crate) fn encode(&self) -> String {
+        let (ttl, look_after) = (self.ttl.as_millis(), self.look_after.as_millis());
+        format!("{} {ttl} {look_after}", self.attempt)
+    }
+
+    /// What [`encode`](Self::encode) made.
+    pub(crate) fn decode(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let attempt = u128::from_str_radix(words.next()?, 16).ok()?;
+        let mut millis = || Some(Duration::from_millis(words.next()?.parse().ok()?));
+        Some(Self {
+            attempt: AttemptId(attempt),
+            ttl: millis()?,
+            look_after: millis()?,
+        })
+    }
 }
 
 impl Message {
@@ -83,11 +118,13 @@ impl Message {
         Self {
             target: target.to_owned(),
             kind: String::new(),
+            aggregate: None,
             ordering_key: None,
             downstream_key: None,
             headers: "{}".to_owned(),
             payload: payload.into(),
             key: None,
+            settles: None,
         }
     }
 }
@@ -180,7 +217,7 @@ pub trait TransactionalStore: Clone + Send + Sync + 'static {
         &self,
         connection: &mut Self::Connection,
         message: &Message,
-    ) -> impl Future<Output = Result<String, TransactionError>> + Send;
+    ) -> impl Future<Output = Result<MessageId, TransactionError>> + Send;
 
     /// Whether `consumer` sees `message_id` for the first time. It is remembered for `retention` at
     /// least. A second transaction with the same message waits for the end of the first.

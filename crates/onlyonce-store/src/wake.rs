@@ -13,7 +13,7 @@ use std::{
 
 use onlyonce_core::{Record, RecordId};
 use parking_lot::Mutex;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::WAKEUP_BACKLOG;
 
@@ -33,6 +33,8 @@ pub(crate) type Word = (u8, RecordId);
 
 const WANTED: u8 = b'?';
 const SETTLED: u8 = b'!';
+/// A message was left; the key says nothing.
+const MESSAGE: u8 = b'@';
 
 /// Tells waiters, and asks to be told.
 pub(crate) struct Wake {
@@ -43,6 +45,8 @@ pub(crate) struct Wake {
     /// When this node asked for a key.
     asked: Mutex<HashMap<RecordId, tokio::time::Instant>>,
     words: Option<mpsc::Sender<Word>>,
+    /// Counts the news of messages.
+    messages: watch::Sender<u64>,
 }
 
 impl Wake {
@@ -54,11 +58,23 @@ impl Wake {
             wanted_count: AtomicUsize::new(0),
             asked: Mutex::default(),
             words,
+            messages: watch::Sender::new(0),
         }
     }
 
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<RecordId> {
         self.local.subscribe()
+    }
+
+    /// Changes when a message has been left, here or elsewhere.
+    pub(crate) fn messages(&self) -> watch::Receiver<u64> {
+        self.messages.subscribe()
+    }
+
+    /// This node has committed a message.
+    pub(crate) fn left_a_message(&self) {
+        self.messages.send_modify(|count| *count += 1);
+        self.say(MESSAGE, RecordId([0; 16]));
     }
 
     /// This node has changed the record.
@@ -125,6 +141,7 @@ impl Wake {
                     self.asked.lock().remove(&id);
                     let _ = self.local.send(id);
                 }
+                MESSAGE => self.messages.send_modify(|count| *count += 1),
                 _ => {}
             }
         }

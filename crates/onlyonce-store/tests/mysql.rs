@@ -498,3 +498,32 @@ async fn insert_and_complete(
     }
     acknowledged
 }
+
+/// Goal: a database of the version before is brought up to date, its keys stay, and the programs of that
+/// version may go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_schema_is_brought_up_to_date() {
+    let url = database();
+    let record = {
+        let store = open(&url).await;
+        reserve(&*store, "k", 1).await
+    };
+    let mut other = MySqlConnection::connect(&url).await.unwrap();
+    // What version 2 has added.
+    let back = "DROP TABLE onlyonce_outbox, onlyonce_inbox, onlyonce_phases, onlyonce_natural_keys; \
+                UPDATE onlyonce_meta SET value = '1' WHERE name = 'schema_version'";
+    other.execute(back).await.unwrap();
+    let strict = MySqlOptions {
+        migrate: false,
+        ..MySqlOptions::default()
+    };
+    assert!(MySqlStore::open(&url, &strict).await.is_err());
+    let store = open(&url).await;
+    let found = store.lookup(record.id).await.unwrap().value;
+    assert_eq!(found, Some(record));
+    let depth = store.outbox().unwrap().depth().await.unwrap();
+    assert!(depth.values().all(|count| *count == 0));
+    let oldest = "SELECT CAST(value AS CHAR) FROM onlyonce_meta WHERE name = 'oldest_program'";
+    let oldest = other.fetch_one(oldest).await.unwrap();
+    assert_eq!(sqlx::Row::get::<String, _>(&oldest, 0), "1");
+}

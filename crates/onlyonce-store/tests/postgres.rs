@@ -146,3 +146,54 @@ async fn the_host_that_takes_writes() {
         "a standby that no write waits for"
     );
 }
+
+/// Goal: of two programs that reserve a key by SQL at once, one executes.
+///
+/// Method: one reserves in a transaction that stays open; the other one meets its row and waits; then the
+/// first commits, or takes it back.
+/// Evidence: what the second one is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reservation_by_sql_that_meets_an_open_one() {
+    const RESERVE: &str = "SELECT outcome FROM onlyonce.reserve('app', $1)";
+    let server = tokio::task::block_in_place(Postgres::start);
+    let _store = open(&server.url()).await;
+    for (end, told) in [("COMMIT", "in_progress"), ("ROLLBACK", "execute")] {
+        let mut first = PgConnection::connect(&server.url()).await.unwrap();
+        let mut second = PgConnection::connect(&server.url()).await.unwrap();
+        first.execute("BEGIN").await.unwrap();
+        let reserved = sqlx::query_scalar(RESERVE).bind(end);
+        let outcome: String = reserved.fetch_one(&mut first).await.unwrap();
+        assert_eq!(outcome, "execute");
+        let waiting = tokio::spawn(async move {
+            let reserved = sqlx::query_scalar(RESERVE).bind(end);
+            let outcome: String = reserved.fetch_one(&mut second).await.unwrap();
+            outcome
+        });
+        loop {
+            let blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+            let blocked: i64 = sqlx::query_scalar(blocked)
+                .fetch_one(&mut first)
+                .await
+                .unwrap();
+            if blocked > 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        first.execute(end).await.unwrap();
+        assert_eq!(waiting.await.unwrap(), told);
+    }
+}
+
+/// Goal: notes of messages that came in do not pile up: the reaper's walk forgets those past their time.
+#[tokio::test(flavor = "multi_thread")]
+async fn old_messages_are_forgotten() {
+    let server = tokio::task::block_in_place(Postgres::start);
+    let store = open(&server.url()).await;
+    server.sql(
+        "INSERT INTO onlyonce.inbox VALUES ('c', 'old', 0, 1), ('c', 'new', 0, 9000000000000000)",
+    );
+    assert!(store.walk(100).await.unwrap().value.wrapped);
+    let left = server.sql("SELECT message_id FROM onlyonce.inbox");
+    assert_eq!(left, "new");
+}

@@ -9,6 +9,7 @@ mod attempt;
 mod attempt_ids;
 mod breaker;
 mod operate;
+mod recipes;
 mod reconcile;
 mod resume;
 mod room;
@@ -316,38 +317,6 @@ impl Engine {
         &self.0.runs
     }
 
-    /// Tells the engine which policy `route` has, for the background loops and for operators.
-    pub fn set_policy(&self, route: Arc<str>, policy: Arc<Policy>) {
-        self.0.policies.write().insert(route, policy);
-    }
-
-    /// The policy of `route`; the default one for a route that is gone.
-    pub fn policy(&self, route: &str) -> Arc<Policy> {
-        let found = self.0.policies.read().get(route).cloned();
-        found.unwrap_or_default()
-    }
-
-    /// Keeps `recipe`, so that a retry of one of its keys can be compared after the configuration
-    /// has changed.
-    ///
-    /// # Errors
-    /// [`Unavailable`] if the store cannot keep it.
-    pub async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), Unavailable> {
-        self.bounded_read(self.0.store.keep_recipe(recipe))
-            .await
-            .map_err(Unavailable)
-    }
-
-    /// Notes in the store what `policy` says of the keys of `route`, for programs that settle them there.
-    ///
-    /// # Errors
-    /// [`Unavailable`] if the store cannot note it.
-    pub async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), Unavailable> {
-        self.bounded_read(self.0.store.keep_policy(route, policy))
-            .await
-            .map_err(Unavailable)
-    }
-
     /// Answers at once where nothing has to be written and the store need not be waited for.
     pub fn peek(&self, arrival: &mut Arrival, policy: &Policy) -> Option<Admitted> {
         let reply = self.0.store.peek(arrival.id())?;
@@ -544,37 +513,6 @@ impl Engine {
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         within(self.0.options.store_timeout, call).await
-    }
-
-    fn known_recipe(&self, id: RecipeId, policy: &Policy) -> Option<Arc<Recipe>> {
-        if let Some(known) = self.0.recipes.lock().get(&id) {
-            return Some(known.clone());
-        }
-        if id != policy.recipe.id() {
-            return None;
-        }
-        let recipe = Arc::new(policy.recipe.clone());
-        self.0.recipes.lock().insert(id, recipe.clone());
-        Some(recipe)
-    }
-
-    /// The recipe under which a record's fingerprint was made.
-    async fn recipe(&self, id: RecipeId, policy: &Policy) -> Result<Arc<Recipe>, Unavailable> {
-        if let Some(known) = self.known_recipe(id, policy) {
-            return Ok(known);
-        }
-        let found = self
-            .bounded_read(self.0.store.recipe(id))
-            .await
-            .map_err(Unavailable)?;
-        let missing = || {
-            Unavailable(StoreError::Unreadable(
-                "a record's recipe is missing".into(),
-            ))
-        };
-        let recipe = Arc::new(found.ok_or_else(missing)?);
-        self.0.recipes.lock().insert(id, recipe.clone());
-        Ok(recipe)
     }
 }
 

@@ -3,10 +3,14 @@
 //! The id of a message comes from its header or its content, never from an offset: an offset says where
 //! a broker keeps a message, and a republished one has another.
 
+mod message_id;
+
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use onlyonce_store::{TransactionalStore, transactional::TransactionError};
+
+pub use message_id::{MAX_MESSAGE_ID_BYTES, MessageIdFrom};
 
 use crate::transaction::Transactions;
 
@@ -70,7 +74,9 @@ impl<T: TransactionalStore> Transactions<T> {
     /// itself calls the thing, such as `order:17`. Other transactions wait until this one has ended.
     ///
     /// On PostgreSQL it is an advisory lock of the transaction, under a hash of the key, so that two keys
-    /// may at worst wait for each other. On SQLite the transaction is the only one that writes anyway.
+    /// may at worst wait for each other. On MySQL and MariaDB it is the lock of a row that stands for the
+    /// key, made beforehand on a connection of the store's own; it ends with the transaction, however that
+    /// ends. On SQLite the transaction is the only one that writes anyway.
     ///
     /// # Errors
     /// [`TransactionError`]: the transaction is of no more use.

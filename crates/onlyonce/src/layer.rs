@@ -11,6 +11,7 @@ mod capture;
 mod execute;
 mod headers;
 mod hop;
+mod pipe;
 mod reply;
 mod seen_through;
 mod service;

@@ -46,4 +46,4 @@ pub use phases::Phases;
 pub use problem::Problem;
 pub use seam::{DispatchGuard, FirstByteWithin, GuardFailed, NotSent, Outcome, Reservation};
 pub use spool::Spool;
-pub use transaction::{Answer, Operation, Ran, RunError, Transactions};
+pub use transaction::{Answer, DeferredWork, Operation, Ran, RunError, Transactions};

@@ -1,11 +1,19 @@
 //! Messages that leave once the caller's transaction has committed: written in it, so that they are
-//! there if and only if what they tell of has happened.
-//!
-//! Deliberately absent: delivering them. Whoever does claims rows by their state.
+//! there if and only if what they tell of has happened; and delivered by a worker, at least once each,
+//! always under the same key, so that their effect happens once.
 
+mod deliver;
+mod publish;
+mod settle;
+
+use onlyonce_core::MessageId;
 use onlyonce_store::{TransactionalStore, transactional::TransactionError};
 
+pub use deliver::{Deliveries, Running};
+pub use onlyonce_core::outbox::TargetRules;
 pub use onlyonce_store::transactional::Message;
+pub use publish::{DEFAULT_AT_ONCE, DEFAULT_TIMEOUT, Delivery, Parcel, Publish, Target};
+pub(crate) use settle::settles;
 
 use crate::transaction::Transactions;
 
@@ -18,7 +26,7 @@ impl<T: TransactionalStore> Transactions<T> {
         &self,
         tx: &mut T::Connection,
         message: &Message,
-    ) -> Result<String, TransactionError> {
+    ) -> Result<MessageId, TransactionError> {
         self.store().enqueue(tx, message).await
     }
 }

@@ -32,7 +32,8 @@ use crate::{
 };
 use steps::Ended;
 
-/// The recovery point of an operation that has done nothing yet.
+/// The recovery point of an operation that has done nothing yet. It is written down before the first local
+/// phase, with what was asked for.
 const STARTED: &str = "started";
 /// Operations that one round of the sweeper resumes.
 const RESUMED_AT_ONCE: usize = 100;
@@ -137,14 +138,14 @@ impl<T: TransactionalStore> Phases<T> {
         let request = request.into();
         let mut arrival = self.operation.arrival(scope, key, request.clone());
         match self.operation.admitted(&mut arrival).await? {
-            Admitted::Execute(attempt) => self.see_through(&attempt, request).await,
+            Admitted::Execute(attempt) => self.see_through(&attempt, Some(request)).await,
             Admitted::Replay(replay) => {
                 let answer = self.operation.transactions().replayed(&replay.response)?;
                 Ok(Ran::Replayed(answer))
             }
             Admitted::Refused(Refusal::OutcomeUnknown { .. }) => {
                 match self.resumed(arrival.id()).await? {
-                    Some(attempt) => self.see_through(&attempt, request).await,
+                    Some(attempt) => self.see_through(&attempt, Some(request)).await,
                     None => Ok(Ran::Refused(Refusal::OutcomeUnknown { nudge: None })),
                 }
             }
@@ -167,7 +168,7 @@ impl<T: TransactionalStore> Phases<T> {
             let Some(attempt) = self.resumed(id).await? else {
                 continue;
             };
-            match self.see_through(&attempt, Bytes::new()).await {
+            match self.see_through(&attempt, None).await {
                 Ok(Ran::Executed(_)) => finished += 1,
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "an operation could not go on; later again"),
@@ -221,7 +222,11 @@ impl<T: TransactionalStore> Phases<T> {
     }
 
     /// Goes on to the end, showing signs of life meanwhile.
-    async fn see_through(&self, attempt: &Attempt, request: Bytes) -> Result<Ran, RunError> {
+    async fn see_through(
+        &self,
+        attempt: &Attempt,
+        request: Option<Bytes>,
+    ) -> Result<Ran, RunError> {
         let abandoned = Abandoned::unless_seen_through(attempt);
         let outcome = tokio::select! {
             biased;

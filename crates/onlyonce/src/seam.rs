@@ -31,9 +31,7 @@ impl NotSent {
 }
 
 /// Whether `error`, or what caused it, proves that nothing was sent.
-pub(crate) fn find_not_sent<'a>(
-    mut error: &'a (dyn std::error::Error + 'static),
-) -> Option<&'a NotSent> {
+pub fn find_not_sent<'a>(mut error: &'a (dyn std::error::Error + 'static)) -> Option<&'a NotSent> {
     loop {
         if let Some(proof) = error.downcast_ref::<NotSent>() {
             return Some(proof);

@@ -14,7 +14,7 @@ use std::{
 };
 
 use metrics::{Counter, Histogram, counter, gauge, histogram};
-use onlyonce_core::record::State;
+use onlyonce_core::{MessageState, record::State};
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
@@ -115,11 +115,15 @@ pub enum Background {
     DuplicateSuspected,
     /// A clock jumped, of this machine or of the store.
     ClockJump,
+    /// A message was delivered.
+    Delivered,
+    /// An attempt to deliver a message failed, or nobody knows.
+    NotDelivered,
 }
 
 impl Background {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::ZombieKey,
         Self::TtlPruned,
         Self::ReconcileScheduled,
@@ -127,6 +131,8 @@ impl Background {
         Self::ReconcileFailed,
         Self::DuplicateSuspected,
         Self::ClockJump,
+        Self::Delivered,
+        Self::NotDelivered,
     ];
 
     fn metric(self) -> &'static str {
@@ -138,6 +144,8 @@ impl Background {
             Self::ReconcileFailed => "api_idempotency_reconcile_failed_total",
             Self::DuplicateSuspected => "onlyonce_duplicate_execution_suspected_total",
             Self::ClockJump => "onlyonce_clock_jumps_total",
+            Self::Delivered => "onlyonce_outbox_delivered_total",
+            Self::NotDelivered => "onlyonce_outbox_failed_total",
         }
     }
 
@@ -156,6 +164,8 @@ pub enum Amount {
     Waiters,
     /// Messages that wait to be delivered.
     OutboxDepth,
+    /// Messages in a state.
+    Messages(MessageState),
     /// What somebody has to look into.
     DeadLetters,
     /// For how many seconds the oldest unknown key has been unknown.
@@ -171,6 +181,9 @@ impl Amount {
             Self::Keys(state) => gauge!("onlyonce_keys", "state" => state.as_str()).set(count),
             Self::Waiters => gauge!("onlyonce_waiters").set(count),
             Self::OutboxDepth => gauge!("onlyonce_outbox_depth").set(count),
+            Self::Messages(state) => {
+                gauge!("onlyonce_outbox_messages", "state" => state.as_str()).set(count);
+            }
             Self::DeadLetters => gauge!("onlyonce_dead_letters").set(count),
             Self::UnknownAge => gauge!("onlyonce_unknown_age_seconds").set(count),
         }
@@ -187,6 +200,9 @@ pub fn declare() {
     }
     for state in State::ALL {
         Amount::Keys(state).set(0);
+    }
+    for state in MessageState::ALL {
+        Amount::Messages(state).set(0);
     }
     for amount in [
         Amount::Waiters,

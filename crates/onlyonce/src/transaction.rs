@@ -10,6 +10,7 @@
 
 mod answer;
 mod attempted;
+mod deferred;
 
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Method};
 use onlyonce_core::{
-    Key, Policy, Scope, machine::Refusal, policy::OnInFlight, record::StoredResponse,
+    Key, Policy, Record, RecordId, Scope, machine::Refusal, policy::OnInFlight,
+    record::StoredResponse,
 };
 use onlyonce_store::{
     StoreError, TransactionalStore,
@@ -27,9 +29,10 @@ use onlyonce_store::{
 pub use answer::Answer;
 pub(crate) use answer::VERSION;
 pub(crate) use attempted::{Abandoned, beat, give_back};
+pub use deferred::DeferredWork;
 
 use crate::{
-    engine::{Admitted, Arrival, Engine, Unavailable, Woken},
+    engine::{Admitted, Arrival, Attempt, Engine, Unavailable, Woken},
     limits::Limited,
 };
 
@@ -61,6 +64,9 @@ pub enum Ran {
     Executed(Answer),
     /// It had been done; this is its answer.
     Replayed(Answer),
+    /// It is committed, and a message is on its way whose delivery will bring the answer: 202, with a place
+    /// to ask about this record.
+    Accepted(RecordId),
     /// Somebody else is at it.
     InFlight,
     /// No.
@@ -200,6 +206,15 @@ impl<T: TransactionalStore> Operation<T> {
                 let answer = self.transactions.execute(&attempt, work).await?;
                 Ok(Ran::Executed(answer))
             }
+            Admitted::Refused(refusal @ Refusal::OutcomeUnknown { .. }) => {
+                match self.taken_over(arrival.id()).await? {
+                    Some(attempt) => {
+                        let answer = self.transactions.execute(&attempt, work).await?;
+                        Ok(Ran::Executed(answer))
+                    }
+                    None => Ok(Ran::Refused(refusal)),
+                }
+            }
             Admitted::Replay(replay) => {
                 let answer = self.transactions.replayed(&replay.response)?;
                 Ok(Ran::Replayed(answer))
@@ -237,6 +252,32 @@ impl<T: TransactionalStore> Operation<T> {
             headers,
             request,
         )
+    }
+
+    /// A new attempt for a key whose last one showed no more sign of life, where it is proven that this one
+    /// left nothing behind: what it did stands in a transaction that did not commit, and cannot any more
+    /// once the key has another attempt. A key that was left to a message, or has come to a recovery point,
+    /// is not taken over.
+    async fn taken_over(&self, id: RecordId) -> Result<Option<Attempt>, RunError> {
+        let store = &self.transactions.store;
+        let look = async {
+            let mut open = store.begin(Isolation::default()).await?;
+            let progress = store.progress(&mut open, id).await?;
+            store.rollback(open).await;
+            Ok(progress)
+        };
+        let progress = look.await.map_err(RunError::RolledBack)?;
+        let engine = &self.transactions.engine;
+        let unavailable = |Unavailable(error)| RunError::Store(error);
+        if let Some(progress) = progress {
+            let record = engine.store().lookup(id).await.map_err(RunError::Store)?;
+            let same = |record: &Record| record.generation == progress.generation;
+            if record.value.as_ref().is_none_or(same) {
+                return Ok(None);
+            }
+        }
+        let taken = engine.take_over(id, &self.policy).await;
+        taken.map_err(unavailable)
     }
 
     /// What the key's past permits, once nobody else is at it or the policy's wait is over.

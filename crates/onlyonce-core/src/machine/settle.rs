@@ -182,6 +182,17 @@ pub fn renew(record: &Record, attempt: AttemptId, now: Timestamp, policy: &Polic
     Renewed::Write(change(draft, Vec::new()))
 }
 
+/// `attempt` leaves its key to a message, whose delivery will settle it: nobody shows signs of life
+/// meanwhile, so the lease lasts as long as an execution may.
+pub fn hand_over(record: &Record, attempt: AttemptId, policy: &Policy) -> Renewed {
+    if record.state != State::InProgress || record.attempt_id != attempt {
+        return Renewed::Lost;
+    }
+    let mut draft = Draft::after(record);
+    draft.stamps.lease_until = Stamp::In(policy.max_execution);
+    Renewed::Write(change(draft, Vec::new()))
+}
+
 /// The journal row about a result whose record, last seen as `record`, is gone.
 pub fn absent(record: &Record) -> JournalEntry {
     JournalEntry {

@@ -39,29 +39,82 @@ pub(super) fn routes(router: Router<Desk>) -> Router<Desk> {
         .route("/idempotency/keys/{id}/probe", post(probe))
 }
 
-/// `GET /dead-letters`.
+/// Where a page of dead letters begins: among the keys, or, after all of them, among the messages.
+#[derive(Clone, Copy)]
+enum Place {
+    Keys(Option<u64>),
+    Messages(Option<u64>),
+}
+
+/// How a cursor begins that stands among the messages.
+const AMONG_MESSAGES: &str = "outbox-";
+
+impl Place {
+    fn of(query: &HashMap<String, String>) -> Result<Self, Refused> {
+        let kind = query.get("kind").map_or("", String::as_str);
+        let text = query.get("cursor").map_or("", String::as_str);
+        if let Some(rest) = text.strip_prefix(AMONG_MESSAGES) {
+            let rest = HashMap::from([("cursor".to_owned(), rest.to_owned())]);
+            return Ok(Self::Messages(cursor(&rest)?));
+        }
+        let cursor = cursor(query)?;
+        match kind {
+            "" | "reconcile" => Ok(Self::Keys(cursor)),
+            "outbox" => Ok(Self::Messages(cursor)),
+            _ => Err(bad("`kind` is `reconcile` or `outbox`.")),
+        }
+    }
+
+    fn shown(self) -> String {
+        match self {
+            Self::Keys(cursor) => cursor.map_or_else(String::new, |cursor| cursor.to_string()),
+            Self::Messages(cursor) => {
+                let cursor = cursor.map_or_else(String::new, |cursor| cursor.to_string());
+                format!("{AMONG_MESSAGES}{cursor}")
+            }
+        }
+    }
+}
+
+/// `GET /dead-letters`: keys, newest first, and then messages, newest first.
 async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, String>>) -> Answer {
     let text = |name: &str| query.get(name).filter(|text| !text.is_empty()).cloned();
-    let filter = Filter {
-        route: text("route"),
-        client: text("client"),
-        dead_letters: true,
-        ..Filter::default()
-    };
-    let (cursor, limit) = (cursor(&query)?, limit(&query)?);
-    match text("kind").as_deref() {
-        None | Some("reconcile") => {}
-        // Messages that could not be delivered: this version has none.
-        Some("outbox") => return Ok(Json(json!({ "dead_letters": [], "next": null }))),
-        Some(_) => return Err(bad("`kind` is `reconcile` or `outbox`.")),
+    let (mut place, limit) = (Place::of(&query)?, limit(&query)?);
+    // Messages are nobody's in particular.
+    let keys_alone = text("kind").as_deref() == Some("reconcile") || text("client").is_some();
+    let mut letters = Vec::new();
+    let mut next = None;
+    if let Place::Keys(cursor) = place {
+        let filter = Filter {
+            route: text("route"),
+            client: text("client"),
+            dead_letters: true,
+            ..Filter::default()
+        };
+        let page = desk.engine().store().list(&filter, cursor, limit).await?;
+        for Listed { record, .. } in page.items.iter().filter(|one| one.record.dead_letter) {
+            let history = desk.engine().store().history(record.id).await?;
+            letters.push(letter(record, &history));
+        }
+        next = page.next.map(|next| Place::Keys(Some(next)));
+        if next.is_none() {
+            place = Place::Messages(None);
+        }
     }
-    let page = desk.engine().store().list(&filter, cursor, limit).await?;
-    let mut letters = Vec::with_capacity(page.items.len());
-    for Listed { record, .. } in page.items.iter().filter(|one| one.record.dead_letter) {
-        let history = desk.engine().store().history(record.id).await?;
-        letters.push(letter(record, &history));
+    if let Place::Messages(cursor) = place
+        && !keys_alone
+    {
+        // One at the least, so that a full page knows whether there is another.
+        let room = limit.saturating_sub(letters.len());
+        let page = desk.undelivered(text("route"), cursor, room.max(1)).await?;
+        next = match room {
+            0 if page.items.is_empty() => None,
+            0 => Some(Place::Messages(cursor)),
+            _ => page.next.map(|next| Place::Messages(Some(next))),
+        };
+        letters.extend(page.items.into_iter().take(room));
     }
-    let next = page.next.map(|next| next.to_string());
+    let next = next.map(Place::shown);
     Ok(Json(json!({ "dead_letters": letters, "next": next })))
 }
 

@@ -31,7 +31,7 @@ use onlyonce_store::{Filter, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Refused, dead_letters, response, view::View};
+use super::{Refused, dead_letters, outbox, response, view::View};
 
 /// Rows of a page unless said otherwise, and at most.
 const DEFAULT_LIMIT: usize = 50;
@@ -111,10 +111,10 @@ impl Desk {
             .route("/idempotency/keys/{id}/extend", post(extend))
             .route("/idempotency/keys/{id}/response", post(response::reveal))
             .route("/audit", get(audit));
-        dead_letters::routes(router).with_state(self)
+        outbox::routes(dead_letters::routes(router)).with_state(self)
     }
 
-    fn view(&self) -> View<'_> {
+    pub(super) fn view(&self) -> View<'_> {
         View {
             secret: self.engine.secret(),
             mask_keys: self.mask_keys.load(Ordering::Relaxed),

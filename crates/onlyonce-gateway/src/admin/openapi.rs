@@ -1,5 +1,7 @@
 //! `GET /openapi.json`: the admin API described, from the same words that its answers use.
 
+mod messages;
+
 use axum::Json;
 use onlyonce_core::State;
 use serde_json::{Map, Value, json};
@@ -96,6 +98,10 @@ fn paths() -> Value {
         "/dead-letters": { "get": dead_letters() },
         "/dead-letters/resolve": { "post": resolve_many() },
         "/idempotency/keys/{id}/response": { "post": of_key(reveal()) },
+        "/outbox": { "get": messages::list() },
+        "/outbox/{message}": { "get": messages::one() },
+        "/outbox/{message}/retry": { "post": messages::retry() },
+        "/outbox/{message}/discard": { "post": messages::discard() },
         "/audit": { "get": audit() },
     })
 }
@@ -299,6 +305,8 @@ fn schemas() -> Value {
             ("created_at", time()),
         ]),
         "DeadLetterPage": page("dead_letters", "DeadLetter"),
+        "Message": object(messages::members()),
+        "MessagePage": page("messages", "Message"),
         "Probe": object(vec![
             ("id", json!({ "type": "string" })),
             ("route", json!({ "type": "string" })),
@@ -401,6 +409,10 @@ fn overview() -> Value {
         (
             "keys",
             json!({ "type": ["object", "null"], "description": "How many by state." }),
+        ),
+        (
+            "outbox",
+            json!({ "type": ["object", "null"], "description": "How many messages by state." }),
         ),
         ("waiting", json!({ "type": "integer" })),
         ("executing", json!({ "type": "integer" })),

@@ -54,7 +54,7 @@ pub(super) struct Overview {
     told: broadcast::Sender<Bytes>,
     room: Arc<Semaphore>,
     asked: Mutex<Option<Instant>>,
-    counts: tokio::sync::Mutex<Option<(Instant, Value)>>,
+    counts: tokio::sync::Mutex<Option<(Instant, (Value, Value))>>,
     measured: Mutex<Measured>,
 }
 

@@ -8,6 +8,7 @@ use onlyonce::{
     shadow::{Observations, Would},
     stats::{Amount, Event},
 };
+use onlyonce_core::MessageState;
 use serde_json::{Map, Value, json};
 
 use super::Admin;
@@ -110,6 +111,17 @@ pub(crate) async fn measure(engine: &Engine) {
     if let Ok(counts) = engine.store().counts().await {
         for (state, count) in counts {
             Amount::Keys(state).set(count);
+        }
+    }
+    if let Some(outbox) = engine.outbox()
+        && let Ok(depth) = outbox.depth().await
+    {
+        for state in MessageState::ALL {
+            let count = depth.get(&state).copied().unwrap_or(0);
+            Amount::Messages(state).set(count);
+            if state == MessageState::Pending {
+                Amount::OutboxDepth.set(count);
+            }
         }
     }
     // The gauges of dead letters and of the oldest unknown key; without an answer they stay.

@@ -457,7 +457,11 @@ fn required(section: &Section<'_>, fields: &[&str], node: &Node, report: &mut Re
 }
 
 /// An address that the gateway itself asks: host, path and query.
-fn endpoint(section: &Section<'_>, field: &str, report: &mut Report<'_>) -> Option<Endpoint> {
+pub(super) fn endpoint(
+    section: &Section<'_>,
+    field: &str,
+    report: &mut Report<'_>,
+) -> Option<Endpoint> {
     let found = section.scalar(field, report)?;
     let base = found.text.split(['?', '#']).next().unwrap_or_default();
     match (Backend::parse(base), found.text.parse::<Uri>()) {

@@ -8,16 +8,21 @@ use std::{
 use super::{Overrides, load};
 
 /// Checks the file at `path`; findings go to `findings`, one line about a good file to `verdict`.
-/// Answers whether the file can be used.
+/// Answers whether the file can be used, by a `worker` or by a gateway.
 ///
 /// # Errors
 /// When the findings cannot be written.
 pub(crate) fn run(
     path: &Path,
+    worker: bool,
     verdict: &mut dyn Write,
     findings: &mut dyn Write,
 ) -> io::Result<bool> {
-    match load(path, &Overrides::default()) {
+    let overrides = Overrides {
+        worker,
+        ..Overrides::default()
+    };
+    match load(path, &overrides) {
         Ok(config) => {
             for warning in &config.warnings {
                 writeln!(findings, "{warning}")?;

@@ -4,12 +4,14 @@
 //! `docs/reference/config.md`.
 
 mod auth;
+mod outbox;
 mod reconcile;
 mod routes;
 mod top;
 mod traffic;
 
 pub(super) use auth::{API_KEY, AUTH, EXTERNAL, JWT, TRUSTED_HEADER};
+pub(super) use outbox::{OUTBOX, TARGET};
 pub(super) use reconcile::{COMPLETE, OUTCOME, QUERY, RECONCILE, WEBHOOK, WHEN};
 pub(super) use routes::{BACKEND, FINGERPRINT, IDEMPOTENCY, LIMITS, ROUTE};
 pub(super) use top::{ADMIN, REDIS, STORE, TOP, WORKERS};
@@ -140,7 +142,7 @@ impl Kind {
 }
 
 /// Every section, the likeliest home of a stray field first.
-pub(super) const ALL: [&Schema; 23] = [
+pub(super) const ALL: [&Schema; 25] = [
     &IDEMPOTENCY,
     &ROUTE,
     &TOP,
@@ -164,6 +166,8 @@ pub(super) const ALL: [&Schema; 23] = [
     &WEBHOOK,
     &TLS,
     &FORWARDED,
+    &OUTBOX,
+    &TARGET,
 ];
 
 /// The section that `field` belongs to.

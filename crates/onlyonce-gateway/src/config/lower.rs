@@ -19,6 +19,7 @@ use super::{
     fields::{ADMIN, IDEMPOTENCY, REDIS, STORE, TOP, WORKERS},
     interpolate,
     options::{ANY, SOME, Stated},
+    outbox,
     reconcile::StatedReconcile,
     routes::{self, WrittenRoute},
     rules::{self, Ruled, Surroundings},
@@ -44,8 +45,13 @@ const WORKER_INTERVAL: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(86_400);
 
 /// The configuration that `root` describes, or all that is wrong with it.
-pub(super) fn lower(root: Option<Node>, mut report: Report<'_>) -> Result<Config, Diagnostics> {
-    let config = root.and_then(|root| config(&root, &mut report));
+/// A `worker` needs no routes.
+pub(super) fn lower(
+    root: Option<Node>,
+    worker: bool,
+    mut report: Report<'_>,
+) -> Result<Config, Diagnostics> {
+    let config = root.and_then(|root| config(&root, worker, &mut report));
     let failed = report.has_errors();
     let found = report.into_found();
     match config {
@@ -57,7 +63,7 @@ pub(super) fn lower(root: Option<Node>, mut report: Report<'_>) -> Result<Config
     }
 }
 
-fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
+fn config(root: &Node, worker: bool, report: &mut Report<'_>) -> Option<Config> {
     let top = Section::open(&TOP, root, root.at, report);
     let listen = top.address("listen", report).unwrap_or(DEFAULT_LISTEN);
     let tls = traffic::tls(&top, report);
@@ -65,6 +71,7 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
     let (store, store_at) = store(&top, report);
     let auth = auth::read(&top, report);
     let workers = workers(&top, report);
+    let outbox = outbox::read(&top, &store.url, report);
     let drain_timeout = top
         .duration("drain_timeout", ANY, report)
         .unwrap_or(DEFAULT_DRAIN_TIMEOUT);
@@ -81,7 +88,10 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
     let routes_at = top.node("routes").map_or(top.at, |(_, key_at)| key_at);
     let mut global = Stated::read(top.section("idempotency", &IDEMPOTENCY, report), report);
     global.lift(top, &["limits"], report);
-    let written = routes::read(&top, report);
+    let written = match worker && !top.says("routes") {
+        true => Vec::new(),
+        false => routes::read(&top, report),
+    };
     let policies: Vec<Policy> = written
         .iter()
         .map(|route| {
@@ -100,7 +110,9 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
         store_at,
         has_auth: top.says("auth"),
     };
-    rule(&written, &policies, &around, routes_at, report);
+    if !written.is_empty() {
+        rule(&written, &policies, &around, routes_at, report);
+    }
 
     let mode_name = store.url.mode_name();
     let times = (upstream_idle, connect_timeout, first_byte_timeout);
@@ -115,6 +127,7 @@ fn config(root: &Node, report: &mut Report<'_>) -> Option<Config> {
         store,
         auth,
         workers,
+        outbox,
         routes: routes.collect::<Option<_>>()?,
         drain_timeout,
         header_timeout,
@@ -230,6 +243,7 @@ fn admin(top: &Section<'_>, data: SocketAddr, report: &mut Report<'_>) -> AdminC
             .hint("the admin API has a listener of its own");
     }
     AdminConfig {
+        is_said: top.says("admin"),
         listen,
         token_env: env_name(&section, "token_env", report)
             .unwrap_or_else(|| DEFAULT_TOKEN_ENV.to_owned()),

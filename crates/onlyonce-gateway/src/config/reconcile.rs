@@ -211,7 +211,8 @@ fn authority(url: &str) -> &str {
     rest.split(['/', '?', '#']).next().unwrap_or_default()
 }
 
-fn headers(section: &Section<'_>, report: &mut Report<'_>) -> HeaderMap {
+/// Headers of requests that the gateway makes; their values are marked as secret.
+pub(super) fn headers(section: &Section<'_>, report: &mut Report<'_>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let Some((node, at)) = section.node("headers") else {
         return headers;
@@ -383,7 +384,8 @@ fn status(found: Found<'_>, report: &mut Report<'_>) -> Option<StatusCode> {
     status
 }
 
-fn require(section: &Section<'_>, fields: &[&str], at: Span, report: &mut Report<'_>) {
+/// Complains of each of `fields` that is missing.
+pub(super) fn require(section: &Section<'_>, fields: &[&str], at: Span, report: &mut Report<'_>) {
     for field in fields {
         if !section.says(field) {
             report.error(at, format!("{} without `{field}`", section.name()));

@@ -43,7 +43,8 @@ pub(super) struct WrittenRoute<'n> {
 
 /// All routes under `top`.
 pub(super) fn read<'n>(top: &Section<'n>, report: &mut Report<'_>) -> Vec<WrittenRoute<'n>> {
-    const HINT: &str = "a route has an `id`, a `path` and `backends`";
+    const HINT: &str =
+        "a route has an `id`, a `path` and `backends`; only `onlyonce worker` needs none";
     let Some((node, key_at)) = top.node("routes") else {
         if !top.says("routes") {
             report.error(top.at, "`routes` is missing").hint(HINT);

@@ -3,13 +3,14 @@
 
 use std::{fmt::Debug, time::Duration};
 
-use http::HeaderName;
+use http::{HeaderMap, HeaderName};
 use onlyonce::reconcile::{Rule, Then};
 use onlyonce_core::policy::{Enforce, KeyScope};
 use serde_json::{Value, json};
 
 use super::{
-    AuthConfig, Backend, Config, Endpoint, JwtKeys, ReconcileConfig, Route, units::go_duration,
+    AuthConfig, Backend, Broker, Config, Endpoint, JwtKeys, OutboxConfig, ReconcileConfig, Route,
+    TargetConfig, WayConfig, units::go_duration,
 };
 
 /// What stands for a secret.
@@ -48,6 +49,7 @@ pub(crate) fn shown(config: &Config) -> Value {
             "reconcile_every": go_duration(workers.reconcile_every),
             "deliver_every": go_duration(workers.deliver_every),
         },
+        "outbox": outbox(&config.outbox),
         "drain_timeout": go_duration(config.drain_timeout),
         "header_timeout": go_duration(config.header_timeout),
         "body_timeout": go_duration(config.body_timeout),
@@ -63,6 +65,60 @@ pub(crate) fn shown(config: &Config) -> Value {
         "allow_scope_change": config.allow_scope_change,
         "routes": config.routes.iter().map(route).collect::<Vec<_>>(),
     })
+}
+
+fn outbox(outbox: &OutboxConfig) -> Value {
+    json!({
+        "keep_delivered": go_duration(outbox.keep_delivered),
+        "targets": outbox.targets.iter().map(target).collect::<Vec<_>>(),
+    })
+}
+
+fn target(target: &TargetConfig) -> Value {
+    let rules = &target.rules;
+    let mut shown = json!({
+        "name": target.name,
+        "dedups": rules.dedups,
+        "key_ttl": go_duration(rules.key_ttl),
+        "max_attempts": rules.max_attempts,
+        "first_pause": go_duration(rules.first_pause),
+        "longest_pause": go_duration(rules.longest_pause),
+        "at_once": target.at_once,
+        "timeout": go_duration(target.timeout),
+    });
+    let own = match &target.way {
+        WayConfig::Http(http) => json!({
+            "kind": "http",
+            "url": address(&http.url),
+            "ca_file": http.url.backend.tls.as_ref().and_then(|trust| trust.path()),
+            "secret_env": http.secret_env,
+            "headers": masked(&http.headers),
+            "key_header": http.key_header.as_str(),
+            "provider_id": http.provider_id.to_string(),
+        }),
+        WayConfig::Broker(broker) => match broker.broker {
+            Broker::Nats => json!({ "subject": broker.place }),
+            Broker::RabbitMq => json!({ "exchange": broker.exchange, "routing_key": broker.place }),
+            Broker::Kafka => json!({ "topic": broker.place }),
+        },
+    };
+    if let (Some(shown), Value::Object(own)) = (shown.as_object_mut(), own) {
+        shown.extend(own);
+    }
+    if let WayConfig::Broker(broker) = &target.way {
+        shown["kind"] = broker.broker.word().into();
+        // It may hold a password.
+        shown["url"] = MASKED.into();
+    }
+    shown
+}
+
+/// Headers by their names alone.
+fn masked(headers: &HeaderMap) -> serde_json::Map<String, Value> {
+    let names = headers.keys();
+    names
+        .map(|name| (name.to_string(), json!(MASKED)))
+        .collect()
 }
 
 fn auth(auth: &AuthConfig) -> Value {
@@ -191,8 +247,7 @@ fn reconcile(config: &ReconcileConfig) -> Value {
     json!({
         "query": config.query.as_ref().map(|query| json!({
             "url": query.url,
-            "headers": query.headers.keys().map(|name| (name.to_string(), json!(MASKED)))
-                .collect::<serde_json::Map<_, _>>(),
+            "headers": masked(&query.headers),
             "timeout": go_duration(query.timeout),
         })),
         "outcomes": config.outcomes.iter().map(outcome).collect::<Vec<_>>(),

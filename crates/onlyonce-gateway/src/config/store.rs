@@ -109,6 +109,11 @@ impl StoreUrl {
         }
     }
 
+    /// Whether messages can be left there in a transaction.
+    pub(crate) fn has_outbox(&self) -> bool {
+        !matches!(self, Self::Memory | Self::Redis(_))
+    }
+
     /// Whether an acknowledged write can survive the end of this process.
     pub(crate) fn survives_a_restart(&self) -> bool {
         !matches!(self, Self::Memory)

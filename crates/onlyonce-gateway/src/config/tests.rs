@@ -5,6 +5,7 @@ mod documents;
 mod good;
 mod hostile;
 mod identity;
+mod outbox;
 mod reconcile;
 mod seeds;
 mod warned;

@@ -31,15 +31,10 @@ fn dead_letters(letters: &[Value], next: Option<&str>) -> String {
     if letters.is_empty() {
         return "no dead letters\n".to_owned();
     }
-    let mut table = Table::new();
-    table
-        .load_style(UTF8_FULL_CONDENSED)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(width())
-        .set_header(["key id", "kind", "route", "since", "looks", "reason"]);
+    let mut table = table(&["id", "kind", "route", "since", "attempts", "reason"]);
     for letter in letters {
         table.add_row([
-            field(letter, "key_id"),
+            field(letter, "id"),
             field(letter, "kind"),
             field(letter, "route"),
             moment(letter, "created_at"),
@@ -80,14 +75,9 @@ fn list(keys: &[Value], next: Option<&str>) -> String {
     if keys.is_empty() {
         return "no keys\n".to_owned();
     }
-    let mut table = Table::new();
-    table
-        .load_style(UTF8_FULL_CONDENSED)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(width())
-        .set_header([
-            "id", "key", "scope", "route", "state", "attempt", "answer", "created", "expires",
-        ]);
+    let mut table = table(&[
+        "id", "key", "scope", "route", "state", "attempt", "answer", "created", "expires",
+    ]);
     for key in keys {
         table.add_row([
             field(key, "id"),
@@ -183,7 +173,7 @@ fn gap_words(gap: Duration) -> String {
 }
 
 /// A member as text; nothing where there is none. What could steer a terminal is left out.
-fn field(value: &Value, name: &str) -> String {
+pub(crate) fn field(value: &Value, name: &str) -> String {
     let text = match &value[name] {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -193,7 +183,7 @@ fn field(value: &Value, name: &str) -> String {
 }
 
 /// To the second, as a list needs it.
-fn moment(key: &Value, name: &str) -> String {
+pub(crate) fn moment(key: &Value, name: &str) -> String {
     let text = field(key, name);
     match text.split_once('.') {
         Some((seconds, _)) => format!("{seconds}Z"),
@@ -224,6 +214,17 @@ fn answer(key: &Value) -> String {
         "" => String::new(),
         status => format!("{status}, {} bytes", field(&key["response"], "bytes")),
     }
+}
+
+/// An empty table with these columns, as wide as the terminal.
+pub(crate) fn table(columns: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(UTF8_FULL_CONDENSED)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(width())
+        .set_header(columns);
+    table
 }
 
 fn width() -> u16 {

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, anyhow};
 use axum::{Router, body::Body};
 use bytes::Bytes;
+use clap::Args;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use onlyonce::{Engine, EngineOptions, reconcile::Nobody};
@@ -22,7 +23,7 @@ use tower::ServiceExt;
 
 use crate::{
     admin::Desk,
-    config::{DEFAULT_TOKEN_ENV, StoreUrl},
+    config::{DEFAULT_ENCRYPTION_KEY_ENV, DEFAULT_TOKEN_ENV, StoreUrl},
     verify::{Client, Endpoint, Outgoing, trusting},
 };
 
@@ -30,6 +31,36 @@ use crate::{
 pub(crate) const DEFAULT_ADMIN: &str = "http://127.0.0.1:9090";
 /// How long a gateway may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where a command finds what it is asked for, and how it answers.
+#[derive(Args)]
+pub(crate) struct Where {
+    /// The admin API of a gateway; its token is taken from ONLYONCE_ADMIN_TOKEN
+    #[arg(long, global = true, value_name = "URL", default_value = DEFAULT_ADMIN)]
+    admin: String,
+    /// Open this store instead: sqlite:FILE that no gateway uses, postgres://… or mysql://… (there, keys can only be looked at)
+    #[arg(long, global = true, value_name = "URL")]
+    store: Option<String>,
+    /// The variable with the store's encryption keys, for --store; used if it is set
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        default_value = DEFAULT_ENCRYPTION_KEY_ENV
+    )]
+    encryption_key_env: String,
+    /// Print the answer as JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+impl Where {
+    /// The way there; `changes` says whether keys are to be changed. The inner error is one of usage.
+    pub(crate) async fn open(&self, changes: bool) -> anyhow::Result<Result<Way, String>> {
+        let store = self.store.as_deref();
+        Way::open(&self.admin, store, &self.encryption_key_env, changes).await
+    }
+}
 
 /// A way to the keys.
 pub(crate) enum Way {

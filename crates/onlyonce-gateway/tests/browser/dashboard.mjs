@@ -2,7 +2,8 @@
 //
 // The gateway and its upstream were started by the Rust test, which has made some keys: `done`,
 // `markup` (its answer holds a script), `lost`, `bulk-1` and `bulk-2` (unknown), and `guarded` (unknown,
-// to stay so). The upstream's own count is looked at there, afterwards.
+// to stay so); all unknown ones are dead letters. And messages whose receiver has refused them once:
+// `letter`, `spoiled` and `kept`. The counts of upstream and receiver are looked at there, afterwards.
 
 import { createServer } from "node:http";
 import { accessible, check, fits, launch, picture, until } from "./page.mjs";
@@ -15,6 +16,7 @@ const pay = (key) => fetch(`http://${data}/payments`, {
   method: "POST", headers: { "Idempotency-Key": key, "Content-Type": "application/json" }, body: '{"amount":1000,"currency":"EUR"}',
 });
 const asOperator = async (path) => (await fetch(base + path, { headers: { Authorization: `Bearer ${token}` } })).json();
+const message = async (key) => (await asOperator("outbox?limit=500")).messages.find((one) => one.downstream_key === key);
 const record = async (key) => (await asOperator(`idempotency/keys?key=${encodeURIComponent(key)}`)).keys[0];
 
 async function signIn(page, with_) {
@@ -93,6 +95,9 @@ check("a key that is markup is shown as text", (await page.evaluate(() => window
 // --- An unknown outcome, resolved; the next retry replays it.
 await page.getByRole("link", { name: /Unknown/ }).first().click();
 await page.getByRole("heading", { name: "Unknown outcomes" }).waitFor();
+await page.getByRole("button", { name: /^Dead letters 4/ }).click();
+await until("all four are dead letters, with their reasons", async () => (await page.getByText(/^dead letter: inconclusive/).count()) === 4);
+await page.getByRole("button", { name: /^All/ }).click();
 const look = page.getByRole("button", { name: "Look at lost" });
 await look.click();
 await page.getByRole("heading", { name: "What others say" }).waitFor();
@@ -134,6 +139,29 @@ await dialog.getByRole("button", { name: "Resolve 2" }).click();
 await dialog.getByRole("button", { name: "Done" }).click();
 await until("both are retryable", async () => (await record("bulk-1")).state === "failed_retryable" && (await record("bulk-2")).state === "failed_retryable");
 
+// --- A message that could not be delivered, sent again; another one, let be.
+await page.getByRole("link", { name: /Outbox/ }).click();
+await page.getByRole("heading", { name: "Outbox" }).waitFor();
+const retry = page.getByRole("button", { name: "Retry letter" });
+await retry.waitFor();
+await until("the tab counts them", async () => (await page.getByLabel("3 dead letters").count()) === 1);
+await accessible(page, "the outbox");
+await picture(page, "dashboard-outbox");
+await retry.click();
+await until("it leaves the dead letters", async () => (await retry.count()) === 0);
+await until("it is delivered", async () => (await message("letter")).state === "delivered");
+await page.getByRole("button", { name: /^Delivered/ }).click();
+await until("the page shows it as delivered", async () => (await page.getByRole("row", { name: /letter/ }).count()) === 1);
+await page.getByRole("button", { name: /^Dead letters/ }).click();
+await page.getByRole("button", { name: "Discard spoiled" }).click();
+await accessible(page, "the question why");
+await page.getByRole("dialog").getByLabel("Reason, for the audit").fill("the order was cancelled");
+await page.getByRole("dialog").getByRole("button", { name: "Discard", exact: true }).click();
+await until("it is discarded", async () => (await message("spoiled")).state === "discarded");
+await until("one is left", async () => (await page.locator("tbody tr").count()) === 1);
+const said = (await asOperator("audit")).audit.filter((line) => line.event.startsWith("message_"));
+check("both are audited", said.length === 2 && said.some((line) => line.detail.includes("the order was cancelled")), said);
+
 // --- A forged form: another origin of the same site, so that the browser sends the cookie along.
 const guarded = await record("guarded");
 const evil = createServer((_, answer) => {
@@ -168,7 +196,7 @@ const viewer = await open({ allowed: [admin], width: 390, height: 844, colorSche
 await signIn(viewer.page, readonly);
 await viewer.page.getByText("Read only").waitFor();
 await viewer.page.locator(".tile").first().waitFor();
-for (const [where, name] of [["", "the overview"], ["keys", "the keys"], [`keys/${guarded.id}`, "a key"], ["unknown", "the unknown outcomes"], ["audit", "the audit"]]) {
+for (const [where, name] of [["", "the overview"], ["keys", "the keys"], [`keys/${guarded.id}`, "a key"], ["unknown", "the unknown outcomes"], ["outbox", "the outbox"], ["audit", "the audit"]]) {
   await viewer.page.goto(`${base}#/${where}`);
   await viewer.page.locator("main h1").waitFor();
   await viewer.page.waitForTimeout(400);
@@ -183,6 +211,13 @@ const tried = await viewer.page.evaluate(async (id) => (await fetch(`idempotency
   body: '{"outcome":"failed_retryable","reason":"x"}',
 })).status, guarded.id);
 check("and is refused one", tried === 403, tried);
+await viewer.page.goto(`${base}#/outbox`);
+await viewer.page.getByText("kept", { exact: true }).waitFor();
+check("nor with messages", (await viewer.page.getByRole("button", { name: /^(Retry|Discard) / }).count()) === 0);
+const resent = await viewer.page.evaluate(async (id) => (await fetch(`outbox/${id}/retry`, {
+  method: "POST", headers: { "X-OnlyOnce-Page": "1" },
+})).status, (await message("kept")).id);
+check("and is refused that too", resent === 403, resent);
 const peeked = await viewer.page.evaluate(async (id) => (await fetch(`idempotency/keys/${id}/response`, {
   method: "POST", headers: { "X-OnlyOnce-Page": "1" },
 })).status, markup.id);

@@ -81,6 +81,11 @@ async fn the_description_is_true() {
             let is_open = operation["security"] == json!([]);
             assert_eq!(answer.status == 401, !is_open, "{method} {path}");
             let answer = gateway.admin(request).await;
+            if path.contains("{message}") {
+                // There are none here, and the address knows it.
+                assert!(answer.expect(404).text().contains("no such message"));
+                continue;
+            }
             assert!(
                 ![404, 405].contains(&answer.status),
                 "{method} {path}: {answer}"

@@ -12,23 +12,46 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::harness::{
-    Connection, Gateway, Request, Script, Setup, Upstream, client,
-    process::{TOKEN, binary},
-    soak, within,
+use crate::{
+    harness::{
+        Connection, Gateway, Request, Script, Setup, Upstream, client, eventually,
+        process::{TOKEN, binary},
+        soak, within,
+    },
+    outbox::Place,
 };
 
-/// Goal: an operator can watch, find, understand and settle keys in a browser, and nobody else can.
+/// Goal: an operator can watch, find, understand and settle keys and messages in a browser, and nobody else
+/// can.
 ///
-/// Method: `tests/browser/dashboard.mjs` in chromium, before a gateway with keys in several states.
-/// Evidence: what the page shows; the gateway's answers to retries; the upstream's own count.
+/// Method: `tests/browser/dashboard.mjs` in chromium, before a gateway with keys and messages in several
+/// states.
+/// Evidence: what the page shows; the gateway's answers to retries; the counts of upstream and receiver.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_dashboard() {
-    let upstream = Upstream::start();
-    let setup = Setup::with("")
+    let (upstream, receiver, provider) = (Upstream::start(), Upstream::start(), Upstream::start());
+    let place = Place::new().await;
+    let reconcile = format!(
+        "reconcile: {{ query: {{ url: \"{}/q?key={{key}}\" }}, after: 10ms, attempts: 1, \
+         outcomes: [{{ when: {{ status: [299] }}, complete: {{ status: 200 }} }}] }}",
+        provider.url()
+    );
+    let targets = format!(
+        "outbox: {{ targets: [{{ name: receipts, url: \"{}\" }}] }}",
+        receiver.url()
+    );
+    let setup = Setup::with(&reconcile)
+        .store(&place.url)
+        .top(&targets)
+        .workers("reconcile_every: 100ms")
         .admin("readonly_token_env: LOOK")
         .env("LOOK", "just-looking");
     let gateway = setup.start(&upstream).await;
+    for key in ["letter", "spoiled", "kept"] {
+        receiver.next(Script::reply(422));
+        place.enqueue("receipts", key);
+        place.until_state(key, "dead").await;
+    }
     gateway.send(&Request::pay("done")).await.expect(201);
     let markup = r#"{"note":"<script>window.pwned = 1</script>"}"#;
     upstream.next(Script::created().body(markup));
@@ -39,17 +62,25 @@ async fn the_dashboard() {
         upstream.next(Script::hang_up());
         gateway.send(&Request::pay(key)).await.expect(502);
     }
-    let place = json!({
+    eventually("unknown keys to be dead letters", async || {
+        let letters = Request::get("/dead-letters?kind=reconcile");
+        let letters = gateway.admin(letters).await.expect(200).json();
+        (letters["dead_letters"].as_array()?.len() == 4).then_some(())
+    })
+    .await;
+    let there = json!({
         "admin": gateway.admin_addr().to_string(),
         "data": gateway.data().to_string(),
         "token": TOKEN,
         "readonly": "just-looking",
     });
-    if tools::run("dashboard.mjs", &place).await {
+    if tools::run("dashboard.mjs", &there).await {
         for key in ["done", "lost", "guarded"] {
             assert_eq!(upstream.executions_of(key), 1, "{key}");
         }
         assert_eq!(gateway.state("guarded").await, "unknown");
+        let received = ["letter", "spoiled", "kept"].map(|key| receiver.executions_of(key));
+        assert_eq!(received, [2, 1, 1], "sent again under the same key");
     }
 }
 

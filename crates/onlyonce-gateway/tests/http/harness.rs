@@ -14,6 +14,7 @@ pub(crate) mod secure;
 pub(crate) mod server;
 pub(crate) mod upstream;
 pub(crate) mod wire;
+pub(crate) mod worker;
 
 use std::time::Duration;
 

@@ -51,6 +51,8 @@ mod memory;
 mod metrics;
 mod mismatch;
 mod operator;
+mod outbox;
+mod outbox_admin;
 mod outcomes;
 mod oversized;
 mod postgres;

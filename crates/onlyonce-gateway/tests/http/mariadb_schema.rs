@@ -4,7 +4,7 @@
 use onlyonce_store::private::MariaDb;
 
 use crate::{
-    harness::{Request, Setup, Upstream, eventually},
+    harness::{Request, Setup, Upstream},
     mariadb::database,
     postgres_schema::{onlyonce, refused, text},
 };
@@ -20,11 +20,11 @@ async fn made_by_the_program_or_by_hand() {
     let url = database();
     let made = onlyonce(&["migrate", "--store", &url]);
     assert!(made.status.success(), "{}", text(&made.stderr));
-    assert!(text(&made.stdout).contains("created the schema at version 1"));
+    assert!(text(&made.stdout).contains("created the schema at version 2"));
     // The other name for it.
     let other_name = url.replace("mysql://", "mariadb://");
     let again = onlyonce(&["migrate", "--store", &other_name]);
-    assert!(text(&again.stdout).contains("the schema is at version 1"));
+    assert!(text(&again.stdout).contains("the schema is at version 2"));
 
     let printed = onlyonce(&["migrate", "--store", &url, "--print"]);
     let server = MariaDb::start();
@@ -59,7 +59,7 @@ async fn a_newer_schema_and_a_newer_row() {
     old.send(&Request::pay("before")).await.expect(201);
     server.sql(
         "ALTER TABLE onlyonce_keys ADD COLUMN later BLOB; \
-         UPDATE onlyonce_meta SET value = '2' WHERE name = 'schema_version'",
+         UPDATE onlyonce_meta SET value = '3' WHERE name = 'schema_version'",
     );
     old.send(&Request::pay("after")).await.expect(201);
     let beside = setup.clone().start(&upstream).await;
@@ -69,7 +69,7 @@ async fn a_newer_schema_and_a_newer_row() {
         }
     }
     assert_eq!(upstream.executions(), 2);
-    server.sql("UPDATE onlyonce_meta SET value = '2' WHERE name = 'oldest_program'");
+    server.sql("UPDATE onlyonce_meta SET value = '3' WHERE name = 'oldest_program'");
     let logs = refused(&upstream, setup).await;
     assert!(logs.contains("run a newer program"), "{logs}");
 
@@ -97,7 +97,7 @@ async fn levels() {
         let setup = Setup::with("").store(&server.url());
         let gateway = setup.start(&upstream).await;
         let said = format!("level={level}");
-        eventually(&said, async || gateway.logs().contains(&said).then_some(())).await;
+        gateway.says(&said).await;
         let ready = gateway.admin_open("/readyz").await;
         assert!(ready.text().contains(level), "{ready}");
         if level == "sync" {

@@ -15,10 +15,16 @@ use crate::{
 
 /// A database of its own on a server that these tests share.
 pub(crate) fn database() -> String {
+    own_database().1
+}
+
+/// The same, with the server that it is on.
+pub(crate) fn own_database() -> (&'static Postgres, String) {
     static SERVER: OnceLock<Postgres> = OnceLock::new();
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let server = SERVER.get_or_init(Postgres::start);
-    server.database(&format!("test_{}", COUNT.fetch_add(1, Ordering::Relaxed)))
+    let name = format!("test_{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    (server, server.database(&name))
 }
 
 #[tokio::test]

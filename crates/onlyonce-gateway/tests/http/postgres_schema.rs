@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use onlyonce_store::private::Postgres;
 
 use crate::{
-    harness::{Gateway, Request, Setup, Upstream, eventually},
+    harness::{Gateway, Request, Setup, Upstream},
     postgres::database,
 };
 
@@ -124,7 +124,7 @@ async fn levels() {
         let setup = Setup::with("").store(&server.url());
         let gateway = setup.start(&upstream).await;
         let said = format!("level={level}");
-        eventually(&said, async || gateway.logs().contains(&said).then_some(())).await;
+        gateway.says(&said).await;
         let ready = gateway.admin_open("/readyz").await;
         assert!(ready.text().contains(level), "{ready}");
         if level == "sync" {

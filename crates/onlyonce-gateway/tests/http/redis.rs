@@ -80,7 +80,7 @@ async fn levels() {
         let server = Redis::start_with(settings);
         let gateway = Setup::with("").store(&server.url()).start(&upstream).await;
         let said = format!("store=redis level={level}");
-        eventually(&said, async || gateway.logs().contains(&said).then_some(())).await;
+        gateway.says(&said).await;
         let ready = gateway.admin_open("/readyz").await;
         assert!(ready.text().contains(level), "{ready}");
         let strict = Setup::with("profile: payments, reconcile: operator").store(&server.url());
@@ -188,7 +188,7 @@ async fn the_address_of_older_gateways() {
     gateway.send(&request).await.expect(201);
     let replay = gateway.send(&request).await.expect(201);
     assert_eq!(replay.header(REPLAYED), Some("true"));
-    assert!(gateway.logs().contains("store=redis"));
+    gateway.says("store=redis").await;
     assert_eq!(upstream.executions(), 1);
 }
 

@@ -117,7 +117,7 @@ async fn another_certificate() {
             .then_some(())
     })
     .await;
-    assert!(gateway.logs().contains("holds no certificate in PEM form"));
+    gateway.says("holds no certificate in PEM form").await;
     assert_eq!(generation(&gateway).await, before, "nothing took effect");
     let mut new = Secure::open(gateway.data(), HTTP2).await;
     assert!(is_certificate(&new.certificate, "server.pem"));

@@ -1,6 +1,6 @@
 //! The contract of a store, kept by one that hides what it holds.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use onlyonce_core::{
@@ -11,8 +11,8 @@ use tokio::sync::broadcast;
 
 use super::{AtRest, FILE_MARK, OpenError, Packing, block, keyring::Place};
 use crate::{
-    Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
-    Walk,
+    Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store, StoreError,
+    Swapped, Walk,
 };
 
 /// Marks the cursor of a list that has come to the rows from before there were keys. Numbers of rows
@@ -122,12 +122,8 @@ impl Store for AtRest {
     }
 
     async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
-        let Change { draft, journal } = change;
-        let hidden = Change {
-            draft: Box::new(self.hide_draft(&draft)),
-            journal: self.hide_journal(journal),
-        };
-        let Reply { now, value } = self.inner.swap(expected, hidden).await?;
+        let draft = change.draft.clone();
+        let Reply { now, value } = self.inner.swap(expected, self.sealed(change)).await?;
         let value = match value {
             Swapped::Done(stored) => Swapped::Done(written(*draft, &stored)),
             Swapped::Conflict(found) => Swapped::Conflict(self.whole(found).await?),
@@ -276,6 +272,22 @@ impl Store for AtRest {
 
     async fn probe(&self) -> Result<(), StoreError> {
         self.inner.probe().await
+    }
+
+    fn sealed(&self, change: Change) -> Change {
+        Change {
+            draft: Box::new(self.hide_draft(&change.draft)),
+            journal: self.hide_journal(change.journal),
+        }
+    }
+
+    fn sealed_note(&self, entry: JournalEntry) -> JournalEntry {
+        let mut hidden = self.hide_journal(vec![entry.clone()]);
+        hidden.pop().unwrap_or(entry)
+    }
+
+    fn outbox(&self) -> Option<Arc<dyn Outbox>> {
+        self.inner.outbox()
     }
 
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {

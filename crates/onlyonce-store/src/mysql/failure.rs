@@ -11,6 +11,10 @@ const DEADLOCK: u16 = 1213;
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 /// The same of a statement that does not wait, on MySQL.
 const LOCK_NOWAIT: u16 = 3572;
+/// A row has changed since the transaction's snapshot (`innodb_snapshot_isolation`).
+const RECORD_CHANGED: u16 = 1020;
+/// A row with the same key is there.
+const DUPLICATE: u16 = 1062;
 /// The statement's time was over, or somebody ended it.
 const CANCELLED: [u16; 3] = [1969, 3024, 1317];
 
@@ -25,6 +29,18 @@ fn number(error: &sqlx::Error) -> Option<u16> {
 /// takes.
 pub(super) fn was_deadlock(error: &sqlx::Error) -> bool {
     number(error) == Some(DEADLOCK)
+}
+
+/// Whether a statement in the caller's transaction met another one: what the transaction did is taken
+/// back, by the server or by whoever gives it up, and may be done again.
+pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
+    let conflicts = [DEADLOCK, LOCK_WAIT_TIMEOUT, LOCK_NOWAIT, RECORD_CHANGED];
+    number(error).is_some_and(|number| conflicts.contains(&number))
+}
+
+/// Whether an insert found its key there.
+pub(super) fn was_duplicate(error: &sqlx::Error) -> bool {
+    number(error) == Some(DUPLICATE)
 }
 
 /// How a statement before the COMMIT failed. The server carries out none that follow one that

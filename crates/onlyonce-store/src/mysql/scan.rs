@@ -2,13 +2,14 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use futures_util::future::BoxFuture;
 use onlyonce_core::{CallerMark, Recipe, RecipeId, Record, RecordId, Scope, State, Timestamp};
 use sqlx::mysql::MySqlRow;
 
 use super::{
     connect::Dialler,
-    failure::judge,
-    server::{self, Results, Shared},
+    failure::{judge, was_deadlock},
+    server::{self, DEADLOCK_TRIES, Results, Session, Shared},
     text::{self, NOW, Script, literal},
 };
 use crate::{
@@ -36,13 +37,12 @@ pub(super) struct Scanners {
 
 impl Scanners {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        let pool = Pool::new(SCANNERS);
-        Self { shared, pool }
+        Self::apart(shared, SCANNERS)
     }
 
-    /// A single connection, for one who looks all the time.
-    pub(super) fn one(shared: Arc<Shared>) -> Self {
-        let pool = Pool::new(1);
+    /// So many connections, for one who has his own.
+    pub(super) fn apart(shared: Arc<Shared>, room: usize) -> Self {
+        let pool = Pool::new(room);
         Self { shared, pool }
     }
 
@@ -60,8 +60,34 @@ impl Scanners {
         outcome
     }
 
+    /// Does `work`, which opens a transaction and ends it. If the server ends a deadlock at its cost,
+    /// nothing of it was written, and it is done again.
+    pub(super) async fn transact<A, T, W>(&self, asked: &A, work: W) -> Result<T, Failure>
+    where
+        A: Sync + ?Sized,
+        W: for<'s> Fn(&'s mut Session<'_>, &'s A) -> BoxFuture<'s, Result<T, Failure>>,
+    {
+        let line = &self.shared.line;
+        let mut tries = 0;
+        loop {
+            // Whoever is dropped in the middle closes the connection, and the server takes all of it back.
+            let (_room, mut slot) = self.pool.take(line.dial.target.timeout()).await?;
+            let mut session = Session {
+                connection: line.ready(&mut slot).await?,
+                longest: line.dial.target.longest(),
+            };
+            let outcome = line.in_time(work(&mut session, asked)).await;
+            self.pool.give(slot, &outcome);
+            tries += 1;
+            match outcome {
+                Err(Failure::Content(error)) if was_deadlock(&error) && tries < DEADLOCK_TRIES => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
     /// What one statement returns.
-    async fn read(&self, statement: String) -> Result<Vec<MySqlRow>, StoreError> {
+    pub(super) async fn read(&self, statement: String) -> Result<Vec<MySqlRow>, StoreError> {
         let mut script = Script::default();
         script.add(statement);
         let results = self.run(&script).await.map_err(|fault| fault.of_a_read())?;
@@ -69,7 +95,10 @@ impl Scanners {
     }
 
     /// What one statement returns, which may speak of `@oo_now`; and what that was.
-    async fn read_timed(&self, statement: String) -> Result<Reply<Vec<MySqlRow>>, StoreError> {
+    pub(super) async fn read_timed(
+        &self,
+        statement: String,
+    ) -> Result<Reply<Vec<MySqlRow>>, StoreError> {
         let mut script = Script::timed();
         script.add(statement);
         script.add("SELECT @oo_now");
@@ -345,6 +374,21 @@ impl Scanners {
             .map_err(|error| StoreError::Unreadable(error.into()))
     }
 
+    /// Sees to it that the natural key with this hash, an expression, has a row. A read that locks nothing
+    /// comes first: somebody may hold it.
+    pub(super) async fn natural_key(&self, id: &str) -> Result<(), StoreError> {
+        let there = format!("SELECT 1 FROM onlyonce_natural_keys WHERE id = {id}");
+        if !self.read(there).await?.is_empty() {
+            return Ok(());
+        }
+        let mut script = Script::default();
+        script.add(format_args!(
+            "INSERT INTO onlyonce_natural_keys (id, made_at) VALUES ({id}, {NOW}) \
+             ON DUPLICATE KEY UPDATE id = id"
+        ));
+        self.write(&script).await
+    }
+
     /// Deletes what operators did longer ago than `keep` milliseconds, where the key is gone. Rows
     /// stand in the order in which they were written, so that only the old ones are looked at.
     pub(super) async fn prune_audit(&self, keep: i64) -> Result<(), StoreError> {
@@ -363,15 +407,18 @@ impl Scanners {
     }
 }
 
-fn nothing() -> StoreError {
+pub(super) fn nothing() -> StoreError {
     StoreError::Unavailable("the server returned no row".into())
 }
 
-fn before(cursor: Option<u64>) -> i64 {
+pub(super) fn before(cursor: Option<u64>) -> i64 {
     cursor.map_or(i64::MAX, |cursor| i64::try_from(cursor).unwrap_or(i64::MAX))
 }
 
-fn collect<T>(rows: &[MySqlRow], read: impl Fn(&MySqlRow) -> Result<T, RowError>) -> Vec<T> {
+pub(super) fn collect<T>(
+    rows: &[MySqlRow],
+    read: impl Fn(&MySqlRow) -> Result<T, RowError>,
+) -> Vec<T> {
     let is_empty = |row: &MySqlRow| matches!(row.bytes(0), Ok(None));
     row::collect(rows, read, is_empty)
 }

@@ -11,10 +11,13 @@ use super::{Migrated, OpenError};
 use crate::sql::open::Found;
 
 /// The newest schema this program knows.
-pub const VERSION: i64 = 1;
+pub const VERSION: i64 = 2;
 
 /// The steps, each with the version it leads to and the oldest program that can use the result.
-const STEPS: [(i64, i64, &str); 1] = [(1, 1, include_str!("schema_1.sql"))];
+const STEPS: [(i64, i64, &str); 2] = [
+    (1, 1, include_str!("schema_1.sql")),
+    (2, 1, include_str!("schema_2.sql")),
+];
 
 /// How long a program waits for another that is creating the schema, in seconds.
 const LOCK_SECONDS: u32 = 30;
@@ -121,7 +124,8 @@ mod tests {
     fn the_script_is_whole() {
         let script = script(0);
         assert!(script.contains("CREATE TABLE IF NOT EXISTS onlyonce_keys"));
-        assert!(script.contains("VALUES ('schema_version', '1')"));
+        assert!(script.contains("CREATE TABLE IF NOT EXISTS onlyonce_outbox"));
+        assert!(script.contains(&format!("VALUES ('schema_version', '{VERSION}')")));
         assert!(script.ends_with(";\n"));
     }
 }

@@ -15,6 +15,7 @@ use onlyonce_core::{
     record::{Draft, JournalEntry, Revision},
 };
 use sqlx::{AssertSqlSafe, Either, Executor as _, MySqlConnection, mysql::MySqlRow};
+use tokio::sync::watch;
 
 use super::{
     connect::Dialler,
@@ -32,7 +33,7 @@ use crate::sql::{
 };
 
 /// How often a batch that the server gave up to end a deadlock is sent again.
-const DEADLOCK_TRIES: usize = 3;
+pub(super) const DEADLOCK_TRIES: usize = 3;
 /// Bytes of answers up to which completions go as one statement. The server makes a table of its rows
 /// first, which costs more than it saves once they are large.
 const MAX_JOINED_BYTES: u64 = 256 << 10;
@@ -46,6 +47,8 @@ pub(super) type Results = Vec<Vec<MySqlRow>>;
 pub(super) struct Shared {
     pub(super) line: Line<Dialler>,
     pub(super) watch: Watch,
+    /// Counts the news of messages that this process left.
+    pub(super) messages: watch::Sender<u64>,
 }
 
 /// Sends a script. On an error it also says how many of its statements had been carried out.
@@ -80,10 +83,10 @@ enum Work<'w> {
 type Written = (Timestamp, Vec<RecordId>);
 
 /// A connection that is in order, for one batch: its statements must not go to two.
-struct Session<'c> {
-    connection: &'c mut MySqlConnection,
+pub(super) struct Session<'c> {
+    pub(super) connection: &'c mut MySqlConnection,
     /// The longest message that the server takes, in bytes; 0 if it did not say.
-    longest: usize,
+    pub(super) longest: usize,
 }
 
 impl Session<'_> {
@@ -97,7 +100,7 @@ impl Session<'_> {
     }
 
     /// Sends a script. Where it fails and the connection lives on, no transaction is left open.
-    async fn send(&mut self, script: &Script) -> Result<Results, Failure> {
+    pub(super) async fn send(&mut self, script: &Script) -> Result<Results, Failure> {
         let failure = if self.longest > 0 && script.sql.len() + MESSAGE_HEAD > self.longest {
             let long = "a message would be longer than the server's max_allowed_packet";
             Failure::Content(sqlx::Error::Protocol(long.into()))
@@ -119,7 +122,7 @@ impl Session<'_> {
 
     /// Gives up a transaction in which nothing was written. If that cannot be done, it ends with the
     /// connection.
-    async fn roll_back(&mut self) -> Result<(), Failure> {
+    pub(super) async fn roll_back(&mut self) -> Result<(), Failure> {
         // A level that was meant for one statement, and not used up by it, ends with this too.
         let sql = "ROLLBACK; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
         let outcome = self.connection.execute(sql).await;
@@ -208,6 +211,9 @@ impl Session<'_> {
         // What operators did stays in the journal; the rest of the story goes with its key.
         script.add(format_args!(
             "DELETE FROM onlyonce_journal WHERE id IN {ids} AND actor <> 'operator'"
+        ));
+        script.add(format_args!(
+            "DELETE FROM onlyonce_phases WHERE id IN {ids}"
         ));
         script.commit();
         self.send(&script).await?;
@@ -361,18 +367,18 @@ fn id_of(swap: &Swap) -> RecordId {
 }
 
 /// An answer that cannot be understood says nothing about what was written.
-fn understood<T>(read: Result<T, RowError>) -> Result<T, Failure> {
+pub(super) fn understood<T>(read: Result<T, RowError>) -> Result<T, Failure> {
     read.map_err(|RowError::Unreadable(error)| Failure::Lost(sqlx::Error::Decode(error)))
 }
 
-fn time(results: &Results, statement: usize) -> Result<Timestamp, RowError> {
+pub(super) fn time(results: &Results, statement: usize) -> Result<Timestamp, RowError> {
     let row = results.get(statement).and_then(|rows| rows.first());
     let row = row.ok_or_else(|| RowError::Unreadable("the server told no time".into()))?;
     row::now(row, 0)
 }
 
 /// Whole records, by their ids.
-fn select_whole(ids: &str) -> String {
+pub(super) fn select_whole(ids: &str) -> String {
     format!(
         "SELECT {COLUMNS}, k.response_body FROM onlyonce_keys k FORCE INDEX (keys_by_id) \
          WHERE k.id IN {ids}"

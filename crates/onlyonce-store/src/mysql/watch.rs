@@ -76,7 +76,7 @@ impl Watch {
 
 /// Looks for ever, whenever something is watched.
 pub(super) async fn look(shared: Arc<Shared>) {
-    let scanner = Scanners::one(shared.clone());
+    let scanner = Scanners::apart(shared.clone(), 1);
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let ids = shared.watch.watched();

@@ -128,6 +128,34 @@ impl Target {
         }
     }
 
+    /// Runs `work` in a transaction, which is committed if it says so.
+    pub(super) async fn whole<T>(
+        &self,
+        connection: &mut PgConnection,
+        work: impl AsyncFnOnce(&mut PgConnection) -> Result<(bool, T), sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
+        match self.0.pooler {
+            Pooler::None => connection.execute("BEGIN").await?,
+            Pooler::Transaction => connection.execute(self.begin_behind_a_pooler()).await?,
+        };
+        let outcome = work(connection).await;
+        match outcome {
+            Ok((true, value)) => {
+                connection.execute("COMMIT").await?;
+                Ok(value)
+            }
+            Ok((false, value)) => {
+                connection.execute("ROLLBACK").await?;
+                Ok(value)
+            }
+            Err(error) => {
+                // If even this fails, the connection is given up with the error.
+                let _ = connection.execute("ROLLBACK").await;
+                Err(error)
+            }
+        }
+    }
+
     fn begin_behind_a_pooler(&self) -> sqlx::AssertSqlSafe<String> {
         let settings: Vec<String> = SETTINGS
             .iter()

@@ -540,19 +540,26 @@ $$;
 CREATE OR REPLACE FUNCTION onlyonce.enqueue(
     target text, payload bytea, ordering_key text DEFAULT NULL, headers jsonb DEFAULT '{}',
     type text DEFAULT '', downstream_key text DEFAULT NULL, attempt_token text DEFAULT NULL,
-    due_in interval DEFAULT '0 seconds'
+    due_in interval DEFAULT '0 seconds', aggregatetype text DEFAULT NULL,
+    aggregateid text DEFAULT NULL, settles text DEFAULT NULL, notify boolean DEFAULT true
 ) RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     message uuid := gen_random_uuid();
     now bigint := onlyonce.now_ms();
 BEGIN
     INSERT INTO onlyonce.outbox (
-        id, created_at, due_at, key_id, target, type, ordering_key, downstream_key, headers, payload
+        id, created_at, due_at, key_id, settles, target, aggregatetype, aggregateid, type,
+        ordering_key, downstream_key, headers, payload
     ) VALUES (
         message, now, now + onlyonce.ms(due_in), left(enqueue.attempt_token, 32)::uuid,
-        enqueue.target, enqueue.type, enqueue.ordering_key,
-        coalesce(enqueue.downstream_key, message::text), enqueue.headers, enqueue.payload
+        enqueue.settles, enqueue.target, enqueue.aggregatetype, enqueue.aggregateid, enqueue.type,
+        enqueue.ordering_key, coalesce(enqueue.downstream_key, replace(message::text, '-', '')),
+        enqueue.headers, enqueue.payload
     );
+    -- Whoever delivers is woken by the commit.
+    IF enqueue.notify THEN
+        PERFORM pg_notify('onlyonce', '@' || repeat('0', 32));
+    END IF;
     RETURN message;
 END
 $$;

@@ -83,13 +83,14 @@ CREATE OR REPLACE FUNCTION onlyonce.put_first(u onlyonce.row) RETURNS boolean LA
 DECLARE
     named uuid := onlyonce.key_as_uuid(u.key);
 BEGIN
-    RETURN cardinality(onlyonce.put_new(
+    -- No array at all means that somebody else's row stood in the way.
+    RETURN coalesce(cardinality(onlyonce.put_new(
         0, ARRAY[onlyonce.as_uuid(u.id)], ARRAY[u.revision], ARRAY[u.tombstone_ttl], ARRAY[u.fence],
         ARRAY[u.generation], ARRAY[onlyonce.as_uuid(u.attempt_id)], ARRAY[u.fingerprint],
         ARRAY[u.recipe], ARRAY[u.caller], ARRAY[u.state], ARRAY[u.scope],
         ARRAY[CASE WHEN named IS NULL THEN u.key END], ARRAY[named], ARRAY[u.route], ARRAY[u.method],
         ARRAY[u.path], ARRAY[u.created_at], ARRAY[u.last_run_at], ARRAY[u.lease_until]
-    )) = 1;
+    )), 0) = 1;
 END
 $$;
 

@@ -26,12 +26,14 @@ use crate::{
 
 /// Connections for scans.
 const SCANNERS: usize = 3;
+/// Messages that came in and are forgotten in one round.
+const FORGOTTEN_AT_ONCE: i64 = 5_000;
 /// Pages of `keys` up to which records are counted one by one; beyond it a sample is taken.
 const COUNTED_PAGES: i64 = 8_192;
 /// Pages in a sample.
 const SAMPLED_PAGES: i64 = 2_048;
 
-const NOW: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+pub(super) const NOW: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// A few connections that are shared.
 pub(super) struct Scanners {
@@ -77,6 +79,16 @@ impl Scanners {
     ) -> Result<(), StoreError> {
         let outcome = self.rows(statement).await;
         outcome.map(|_| ()).map_err(|failure| failure.of_a_write())
+    }
+
+    /// Forgets some messages that came in and are past their time.
+    pub(super) async fn forget_messages(&self) -> Result<(), StoreError> {
+        let sql = format!(
+            "DELETE FROM onlyonce.inbox i USING (SELECT ctid FROM onlyonce.inbox \
+             WHERE keep_until <= {NOW} ORDER BY keep_until LIMIT {FORGOTTEN_AT_ONCE} \
+             FOR UPDATE SKIP LOCKED) AS old WHERE i.ctid = old.ctid"
+        );
+        self.write(sqlx::query(AssertSqlSafe(sql))).await
     }
 
     /// Live records whose `column` has passed.
@@ -308,7 +320,7 @@ impl Scanners {
     }
 }
 
-fn nothing() -> StoreError {
+pub(super) fn nothing() -> StoreError {
     StoreError::Unavailable("the server returned no row".into())
 }
 
@@ -318,11 +330,11 @@ fn now_of(row: Option<&PgRow>, column: usize) -> Result<Timestamp, StoreError> {
     Ok(Timestamp(now))
 }
 
-fn before(cursor: Option<u64>) -> i64 {
+pub(super) fn before(cursor: Option<u64>) -> i64 {
     cursor.map_or(i64::MAX, |cursor| i64::try_from(cursor).unwrap_or(i64::MAX))
 }
 
-fn limit_of(limit: usize) -> i64 {
+pub(super) fn limit_of(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 

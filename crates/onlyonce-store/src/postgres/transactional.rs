@@ -1,9 +1,15 @@
 //! Inside the caller's transaction on PostgreSQL, on connections of the caller's own pool.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use onlyonce_core::{
-    AttemptId, Record, RecordId,
+    AttemptId, MessageId, Record, RecordId,
     record::{Change, Revision},
 };
 use sqlx::{PgConnection, PgPool, Postgres, Row as _, Transaction, postgres::PgRow};
@@ -17,57 +23,36 @@ use super::{
 use crate::{
     Reply, Swapped,
     sql::{
-        failure::Failure,
         lane::{Answer, Found, How},
         queue::Swap,
     },
-    transactional::{Isolation, Message, Progress, TransactionError, TransactionalStore},
+    transactional::{Isolation, Message, Progress, Settles, TransactionError, TransactionalStore},
 };
 
 /// Holds the row of a key that is in progress or unknown. Readers go on reading it.
 const LOCK: &str = "SELECT 1 FROM onlyonce.live WHERE id = $1 FOR UPDATE";
-
-/// What the server says when transactions do not go together.
-const SERIALIZATION_FAILURE: &str = "40001";
-const DEADLOCK_DETECTED: &str = "40P01";
 
 /// The store of a PostgreSQL database, in transactions of the application's own pool.
 #[derive(Clone)]
 pub struct PgTransactions {
     pool: PgPool,
     shared: Arc<Shared>,
+    /// Whether a message was left since deliverers were last told.
+    enqueued: Arc<AtomicBool>,
 }
 
 impl PgTransactions {
     pub(super) fn new(pool: PgPool, shared: Arc<Shared>) -> Self {
-        Self { pool, shared }
+        Self {
+            pool,
+            shared,
+            enqueued: Arc::default(),
+        }
     }
 
     /// The application's pool.
     pub fn pool(&self) -> &PgPool {
         &self.pool
-    }
-}
-
-impl From<sqlx::Error> for TransactionError {
-    fn from(error: sqlx::Error) -> Self {
-        let code = error.as_database_error().and_then(|error| error.code());
-        match code.as_deref() {
-            Some(SERIALIZATION_FAILURE | DEADLOCK_DETECTED) => Self::Conflict(Box::new(error)),
-            _ => Self::Database(Box::new(error)),
-        }
-    }
-}
-
-impl From<Failure> for TransactionError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Content(error)
-            | Failure::Locked(error)
-            | Failure::Cancelled(error)
-            | Failure::Refused(error)
-            | Failure::Lost(error) => error.into(),
-        }
     }
 }
 
@@ -85,6 +70,45 @@ async fn look(
         Some(Found::Unreadable(text)) => Err(TransactionError::Unreadable(text.into())),
         Some(Found::New | Found::Busy) | None => Ok(None),
     }
+}
+
+/// Swaps in the transaction that is open on `connection`.
+pub(super) async fn swap_on(
+    connection: &mut PgConnection,
+    expected: Revision,
+    change: &Change,
+) -> Result<Reply<Swapped>, TransactionError> {
+    let swap = Swap {
+        expected,
+        change: Box::new(change.clone()),
+        met_a_lock: false,
+    };
+    let how = if swap.only_completes() {
+        How::Complete
+    } else {
+        How::Any
+    };
+    let mut rows = Swaps::default();
+    rows.push(expected, &swap.change);
+    let answer = statement::swap(rows, how)
+        .fetch_all(&mut *connection)
+        .await?;
+    let (now, written) = written_ids(&answer)?;
+    let id = change.draft.record.id;
+    if !written.is_empty() {
+        let value = Swapped::Done(swap.change.draft.stamp(now));
+        return Ok(Reply { now, value });
+    }
+    Ok(match look(connection, id).await? {
+        Some(Reply { now, value }) => Reply {
+            now,
+            value: Swapped::Conflict(value),
+        },
+        None => Reply {
+            now,
+            value: Swapped::Absent,
+        },
+    })
 }
 
 fn progress_in(row: &PgRow) -> Result<Progress, sqlx::Error> {
@@ -148,51 +172,31 @@ impl TransactionalStore for PgTransactions {
         expected: Revision,
         change: &Change,
     ) -> Result<Reply<Swapped>, TransactionError> {
-        let swap = Swap {
-            expected,
-            change: Box::new(change.clone()),
-            met_a_lock: false,
-        };
-        let how = if swap.only_completes() {
-            How::Complete
-        } else {
-            How::Any
-        };
-        let mut rows = Swaps::default();
-        rows.push(expected, &swap.change);
-        let answer = statement::swap(rows, how)
-            .fetch_all(&mut *connection)
-            .await?;
-        let (now, written) = written_ids(&answer)?;
-        let id = change.draft.record.id;
-        if !written.is_empty() {
-            let value = Swapped::Done(swap.change.draft.stamp(now));
-            return Ok(Reply { now, value });
-        }
-        Ok(match look(connection, id).await? {
-            Some(Reply { now, value }) => Reply {
-                now,
-                value: Swapped::Conflict(value),
-            },
-            None => Reply {
-                now,
-                value: Swapped::Absent,
-            },
-        })
+        swap_on(connection, expected, change).await
     }
 
     fn committed(&self, id: RecordId) {
         self.shared.wake.settled(id);
+        if self.enqueued.swap(false, Ordering::Relaxed) {
+            self.shared.wake.left_a_message();
+        }
     }
 
     async fn enqueue(
         &self,
         connection: &mut PgConnection,
         message: &Message,
-    ) -> Result<String, TransactionError> {
+    ) -> Result<MessageId, TransactionError> {
+        let (kind, which) = match &message.aggregate {
+            Some((kind, which)) => (Some(kind), Some(which)),
+            None => (None, None),
+        };
+        // Whoever delivers is told after the commit: within it every commit would take a lock that all
+        // databases of the server share.
         let row = sqlx::query(
             "SELECT onlyonce.enqueue($1, $2, $3, $4::jsonb, $5, $6, \
-             encode($7, 'hex') || repeat('0', 32))::text",
+             encode($7, 'hex') || repeat('0', 32), aggregatetype => $8, aggregateid => $9, \
+             settles => $10, notify => false)",
         )
         .bind(&message.target)
         .bind(&message.payload)
@@ -201,9 +205,14 @@ impl TransactionalStore for PgTransactions {
         .bind(&message.kind)
         .bind(&message.downstream_key)
         .bind(message.key.map(|key| key.0))
+        .bind(kind)
+        .bind(which)
+        .bind(message.settles.as_ref().map(Settles::encode))
         .fetch_one(connection)
         .await?;
-        Ok(row.try_get(0)?)
+        self.enqueued.store(true, Ordering::Relaxed);
+        let Uuid(id) = row.try_get(0)?;
+        Ok(MessageId(id))
     }
 
     async fn receive(

@@ -78,16 +78,20 @@ CREATE TABLE recipes (id BLOB PRIMARY KEY, recipe BLOB NOT NULL) WITHOUT ROWID;
 const VERSION_2: &str = "
 CREATE TABLE outbox (
     n INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
+    id BLOB NOT NULL UNIQUE,
     created_at INTEGER NOT NULL,
     due_at INTEGER NOT NULL,
-    claimed_until INTEGER,
+    claimed_at INTEGER,
+    unclear_since INTEGER,
     delivered_at INTEGER,
     attempts INTEGER NOT NULL DEFAULT 0,
     attempt_id BLOB,
     key_id BLOB,
+    settles TEXT,
     state TEXT NOT NULL DEFAULT 'pending',
     target TEXT NOT NULL,
+    aggregatetype TEXT,
+    aggregateid TEXT,
     type TEXT NOT NULL DEFAULT '',
     ordering_key TEXT,
     downstream_key TEXT NOT NULL,
@@ -96,9 +100,10 @@ CREATE TABLE outbox (
     headers TEXT NOT NULL DEFAULT '{}',
     payload BLOB NOT NULL
 );
-CREATE INDEX outbox_due ON outbox (due_at, n) WHERE state = 'pending';
+CREATE INDEX outbox_due ON outbox (target, due_at, n) WHERE state = 'pending';
 CREATE INDEX outbox_in_order ON outbox (target, ordering_key, n)
-    WHERE ordering_key IS NOT NULL AND state <> 'delivered';
+    WHERE ordering_key IS NOT NULL AND state IN ('pending', 'dead', 'unknown');
+CREATE INDEX outbox_dead ON outbox (n) WHERE state IN ('dead', 'unknown');
 CREATE TABLE inbox (
     consumer TEXT NOT NULL,
     message_id TEXT NOT NULL,

@@ -12,13 +12,13 @@ use std::{
 };
 
 use onlyonce_core::{
-    AttemptId, Record, RecordId,
+    AttemptId, MessageId, Record, RecordId,
     record::{Change, Revision},
 };
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
-    sync::{Mutex, OwnedMutexGuard, broadcast},
+    sync::{Mutex, OwnedMutexGuard, broadcast, watch},
 };
 
 use super::{
@@ -28,7 +28,7 @@ use super::{
 use crate::{
     Reply, StoreError, Swapped,
     clock::StoreClock,
-    transactional::{Isolation, Message, Progress, TransactionError, TransactionalStore},
+    transactional::{Isolation, Message, Progress, Settles, TransactionError, TransactionalStore},
 };
 
 /// The store of a SQLite file, in transactions of the application.
@@ -38,6 +38,7 @@ pub struct SqliteTransactions {
     clock: StoreClock,
     tally: Arc<Tally>,
     wakeups: broadcast::Sender<RecordId>,
+    messages: watch::Sender<u64>,
 }
 
 /// The connection of the application's transactions: a [`rusqlite::Connection`].
@@ -45,6 +46,8 @@ pub struct SqliteConnection {
     connection: Connection,
     /// What the open transaction has changed.
     steps: Vec<Step>,
+    /// Whether it leaves a message.
+    left_a_message: bool,
 }
 
 impl Deref for SqliteConnection {
@@ -79,6 +82,7 @@ impl Drop for SqliteOpen {
             let _ = self.0.execute_batch("ROLLBACK");
         }
         self.0.steps.clear();
+        self.0.left_a_message = false;
     }
 }
 
@@ -88,15 +92,18 @@ impl SqliteTransactions {
         clock: StoreClock,
         tally: Arc<Tally>,
         wakeups: broadcast::Sender<RecordId>,
+        messages: watch::Sender<u64>,
     ) -> rusqlite::Result<Self> {
         Ok(Self {
             connection: Arc::new(Mutex::new(SqliteConnection {
                 connection: schema::connect(path)?,
                 steps: Vec::new(),
+                left_a_message: false,
             })),
             clock,
             tally,
             wakeups,
+            messages,
         })
     }
 }
@@ -153,6 +160,9 @@ impl TransactionalStore for SqliteTransactions {
         waiting(|| open.execute_batch("COMMIT"))?;
         let steps = std::mem::take(&mut open.steps);
         self.tally.take(&steps);
+        if open.left_a_message {
+            self.messages.send_modify(|count| *count += 1);
+        }
         Ok(())
     }
 
@@ -178,7 +188,9 @@ impl TransactionalStore for SqliteTransactions {
         change: &Change,
     ) -> Result<Reply<Swapped>, TransactionError> {
         let now = self.clock.now();
-        let SqliteConnection { connection, steps } = connection;
+        let SqliteConnection {
+            connection, steps, ..
+        } = connection;
         let value = write::swap(connection, expected, change, now, steps)?;
         Ok(Reply { now, value })
     }
@@ -192,20 +204,27 @@ impl TransactionalStore for SqliteTransactions {
         &self,
         connection: &mut SqliteConnection,
         message: &Message,
-    ) -> Result<String, TransactionError> {
+    ) -> Result<MessageId, TransactionError> {
         let now = self.clock.now();
+        let (kind, which) = match &message.aggregate {
+            Some((kind, which)) => (Some(kind), Some(which)),
+            None => (None, None),
+        };
         let id = connection
             .prepare_cached(
-                "INSERT INTO outbox (id, created_at, due_at, key_id, target, type, ordering_key, \
-                 downstream_key, headers, payload) \
-                 SELECT m.id, ?1, ?1, ?2, ?3, ?4, ?5, coalesce(?6, m.id), ?7, ?8 \
-                 FROM (SELECT lower(hex(randomblob(16))) AS id) m RETURNING id",
+                "INSERT INTO outbox (id, created_at, due_at, key_id, settles, target, \
+                 aggregatetype, aggregateid, type, ordering_key, downstream_key, headers, payload) \
+                 SELECT m.id, ?1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, coalesce(?9, lower(hex(m.id))), \
+                 ?10, ?11 FROM (SELECT randomblob(16) AS id) m RETURNING id",
             )?
             .query_row(
                 params![
                     now.0,
                     message.key.map(|key| key.0),
+                    message.settles.as_ref().map(Settles::encode),
                     message.target,
+                    kind,
+                    which,
                     message.kind,
                     message.ordering_key,
                     message.downstream_key,
@@ -214,7 +233,8 @@ impl TransactionalStore for SqliteTransactions {
                 ],
                 |row| row.get(0),
             )?;
-        Ok(id)
+        connection.left_a_message = true;
+        Ok(MessageId(id))
     }
 
     async fn receive(

@@ -329,7 +329,7 @@ fn put_live(transaction: &Connection, n: i64, record: &Record) -> rusqlite::Resu
     Ok(())
 }
 
-fn note(
+pub(super) fn note(
     transaction: &Connection,
     now: Timestamp,
     journal: &[JournalEntry],

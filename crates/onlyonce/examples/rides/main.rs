@@ -4,7 +4,7 @@
 //! cargo run -p onlyonce --example rides -- rides.db ride-1 1200      # twice
 //! ```
 //!
-//! The first argument is a file for SQLite or the URL of a PostgreSQL database. The provider is mocked
+//! The first argument is a file for SQLite or the URL of a PostgreSQL, MySQL or MariaDB database. The provider is mocked
 //! in the same process and fails once: it loses its answer, or what the fourth argument says. So the first
 //! run stops half way and the second goes on: the charge stands in its ledger once.
 
@@ -16,6 +16,7 @@ use std::{path::Path, sync::Arc};
 use onlyonce::{Engine, EngineOptions, Policy, Transactions};
 use onlyonce_core::{Key, KeyRules, Scope};
 use onlyonce_store::{
+    mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
     sqlite::SqliteStore,
 };
@@ -49,6 +50,18 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 .operation("rides", Policy::default())
                 .await?;
             let rides = ride::on_postgres(operation, provider.url.clone());
+            rides.run(scope, key, request).await
+        } else if database.starts_with("mysql") {
+            let store = MySqlStore::open(database, &MySqlOptions::default()).await?;
+            let pool = sqlx::MySqlPool::connect(database).await?;
+            sqlx::query(ride::TABLES).execute(&pool).await?;
+            sqlx::query(ride::STEPS).execute(&pool).await?;
+            let transactions = store.transactions(pool);
+            let engine = Engine::start(Arc::new(store), EngineOptions::default());
+            let operation = Transactions::new(engine, transactions)
+                .operation("rides", Policy::default())
+                .await?;
+            let rides = ride::on_mysql(operation, provider.url.clone());
             rides.run(scope, key, request).await
         } else {
             let store = SqliteStore::open(Path::new(database))?;

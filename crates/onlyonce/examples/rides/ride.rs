@@ -1,11 +1,12 @@
 //! The operation: a ride is created, its fare is charged at a provider, and a receipt is left in the
-//! outbox. The same on PostgreSQL and on SQLite.
+//! outbox. The same on PostgreSQL, on MySQL or MariaDB, and on SQLite.
 
 use futures_util::FutureExt as _;
 use http::StatusCode;
 use onlyonce::{Answer, Operation, Phases, outbox::Message, phases::CallFailed};
 use onlyonce_store::{
-    postgres::PgTransactions, sqlite::SqliteTransactions, transactional::TransactionError,
+    mysql::MySqlTransactions, postgres::PgTransactions, sqlite::SqliteTransactions,
+    transactional::TransactionError,
 };
 use serde_json::json;
 
@@ -13,7 +14,7 @@ use crate::provider::{self, Told};
 
 /// What the application's own tables look like.
 pub(crate) const TABLES: &str = "CREATE TABLE IF NOT EXISTS rides (
-    id TEXT PRIMARY KEY, fare INTEGER NOT NULL, charge TEXT)";
+    id VARCHAR(64) PRIMARY KEY, fare INTEGER NOT NULL, charge TEXT)";
 pub(crate) const STEPS: &str =
     "CREATE TABLE IF NOT EXISTS steps (ride TEXT NOT NULL, phase TEXT NOT NULL)";
 
@@ -101,6 +102,64 @@ async fn step_on_postgres(
     phase: &str,
 ) -> Result<(), TransactionError> {
     sqlx::query("INSERT INTO steps (ride, phase) VALUES ($1, $2)")
+        .bind(ride)
+        .bind(phase)
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+/// On MySQL or MariaDB.
+pub(crate) fn on_mysql(
+    operation: Operation<MySqlTransactions>,
+    provider: String,
+) -> Phases<MySqlTransactions> {
+    let transactions = operation.transactions().clone();
+    Phases::new(operation, answer)
+        .local("ride_created", |tx, situation| {
+            async move {
+                let (ride, fare) = parameters(&situation.parameters)?;
+                sqlx::query("INSERT INTO rides (id, fare) VALUES (?, ?)")
+                    .bind(&ride)
+                    .bind(i32::try_from(fare).unwrap_or(i32::MAX))
+                    .execute(&mut *tx)
+                    .await?;
+                step_on_mysql(tx, &ride, "ride_created").await
+            }
+            .boxed()
+        })
+        .foreign("charged", true, move |call, situation| {
+            let provider = provider.clone();
+            async move {
+                let (_, fare) = parameters(&situation.parameters)
+                    .map_err(|error| CallFailed::NotSent(error.into()))?;
+                call.send(|key| charge(provider, key, fare)).await
+            }
+            .boxed()
+        })
+        .local("receipt_sent", move |tx, situation| {
+            let transactions = transactions.clone();
+            async move {
+                let (ride, _) = parameters(&situation.parameters)?;
+                sqlx::query("UPDATE rides SET charge = ? WHERE id = ?")
+                    .bind(&situation.provider_id)
+                    .bind(&ride)
+                    .execute(&mut *tx)
+                    .await?;
+                let receipt = Message::new("receipts", ride.clone().into_bytes());
+                transactions.enqueue(tx, &receipt).await?;
+                step_on_mysql(tx, &ride, "receipt_sent").await
+            }
+            .boxed()
+        })
+}
+
+async fn step_on_mysql(
+    tx: &mut sqlx::MySqlConnection,
+    ride: &str,
+    phase: &str,
+) -> Result<(), TransactionError> {
+    sqlx::query("INSERT INTO steps (ride, phase) VALUES (?, ?)")
         .bind(ride)
         .bind(phase)
         .execute(tx)

@@ -37,6 +37,13 @@ impl AttemptIds {
     }
 }
 
+impl super::Engine {
+    /// An id that no attempt has had.
+    pub(crate) fn fresh_attempt(&self) -> AttemptId {
+        self.0.options.attempt_ids.fresh()
+    }
+}
+
 thread_local! {
     // Asking the source costs the same for one id as for many.
     static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; POOLED_BYTES], used: POOLED_BYTES }) };

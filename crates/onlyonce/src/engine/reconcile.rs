@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use onlyonce_core::{
-    Key, Record, RecordId, State, Timestamp,
+    Key, MessageState, Record, RecordId, State, Timestamp,
     machine::{self, About, Looked, Negative, Source},
     record::{Actor, Change, Evidence, JournalEntry, JournalEvent},
     time::Stamp,
@@ -23,7 +23,7 @@ const CENSUS_PAGE: usize = 500;
 /// What is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// How many wait for a person.
+    /// How many wait for a person, messages included.
     pub dead_letters: u64,
     /// How long the oldest has been unknown.
     pub oldest: Duration,
@@ -280,9 +280,20 @@ impl Engine {
                 break;
             }
         }
+        census.dead_letters += self.undelivered().await?;
         Amount::DeadLetters.set(census.dead_letters);
         Amount::UnknownAge.set(census.oldest.as_secs());
         Ok(census)
+    }
+
+    /// Messages that wait for a person.
+    async fn undelivered(&self) -> Result<u64, StoreError> {
+        let Some(outbox) = self.outbox() else {
+            return Ok(0);
+        };
+        let depth = self.bounded_read(outbox.depth()).await?;
+        let of = |state| depth.get(&state).copied().unwrap_or(0);
+        Ok(of(MessageState::Dead) + of(MessageState::Unknown))
     }
 
     /// Takes as long as a write: how long an answer takes must not tell whether there is a key.

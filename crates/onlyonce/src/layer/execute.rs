@@ -2,7 +2,6 @@
 
 use std::{
     panic::AssertUnwindSafe,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,8 +12,6 @@ use std::{
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response, response::Parts};
-use http_body::Frame;
-use http_body_util::BodyExt;
 use onlyonce_core::{
     Record, StoredResponse,
     machine::Settlement,
@@ -22,10 +19,7 @@ use onlyonce_core::{
     record::{LastError, StoredBody},
 };
 use onlyonce_store::failpoint;
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::Instant,
-};
+use tokio::{sync::oneshot, time::Instant};
 use tower::ServiceExt;
 use tower_service::Service;
 
@@ -33,6 +27,7 @@ use super::{
     Shared,
     capture::{Captured, capture, is_unkeepable},
     headers::{OUTCOME, compact, head_only, stored},
+    pipe::{pipe, pump},
     reply,
     service::Told,
     strip_hop_by_hop,
@@ -47,8 +42,6 @@ use crate::{
     trace::Followed,
 };
 
-/// Pieces of a long answer that wait for a slow client.
-const STREAM_BACKLOG: usize = 8;
 /// Longer than anybody waits, and short enough to be added to any moment.
 const AS_GOOD_AS_NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// Signs of life within one lease.
@@ -584,78 +577,4 @@ async fn settle_within(
         _ => {}
     }
     ended
-}
-
-/// Frames of a long answer; `None` is its end. A pipe that closes without one was cut off.
-type Pipe = mpsc::Sender<Option<Result<Frame<Bytes>, BoxError>>>;
-
-fn pipe() -> (Body, Pipe) {
-    let (sender, receiver) = mpsc::channel(STREAM_BACKLOG);
-    (
-        Body::stream(Piped {
-            frames: receiver,
-            ended: false,
-        }),
-        sender,
-    )
-}
-
-/// Moves a long answer to the client. A client that goes away does not stop it being read: the
-/// upstream may not be finished.
-async fn pump(pipe: Pipe, read: Vec<Bytes>, mut rest: Body) {
-    let mut pipe = Some(pipe);
-    let send = async |pipe: &mut Option<Pipe>, frame: Result<Frame<Bytes>, BoxError>| {
-        if let Some(open) = pipe
-            && open.send(Some(frame)).await.is_err()
-        {
-            *pipe = None;
-        }
-    };
-    for piece in read {
-        send(&mut pipe, Ok(Frame::data(piece))).await;
-    }
-    while let Some(frame) = rest.frame().await {
-        let ended = frame.is_err();
-        send(&mut pipe, frame).await;
-        if ended {
-            return;
-        }
-    }
-    if let Some(pipe) = pipe {
-        // A client that has gone needs no end.
-        let _ = pipe.send(None).await;
-    }
-}
-
-struct Piped {
-    frames: mpsc::Receiver<Option<Result<Frame<Bytes>, BoxError>>>,
-    ended: bool,
-}
-
-impl http_body::Body for Piped {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        use std::task::Poll;
-        if self.ended {
-            return Poll::Ready(None);
-        }
-        match self.frames.poll_recv(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Some(Some(frame))) => Poll::Ready(Some(frame)),
-            Poll::Ready(Some(None)) => {
-                self.ended = true;
-                Poll::Ready(None)
-            }
-            // The client must not take a part for the whole.
-            Poll::Ready(None) => {
-                self.ended = true;
-                Poll::Ready(Some(Err("the answer was cut off".into())))
-            }
-        }
-    }
 }

@@ -35,24 +35,14 @@ struct Point<'a> {
 }
 
 impl<T: TransactionalStore> Phases<T> {
-    pub(super) async fn go_on(&self, attempt: &Attempt, request: Bytes) -> Result<Ended, RunError> {
-        let record = attempt.record();
-        let found = self.progress(record.id).await;
-        let found = found.map_err(RunError::RolledBack)?;
-        // What an earlier life of the key did is not this one's.
-        let found = found.filter(|progress| progress.generation == record.generation);
-        let mut progress = found.unwrap_or_else(|| Progress {
-            id: record.id,
-            operation: self.operation.name().to_string(),
-            point: STARTED.to_owned(),
-            intent: None,
-            provider_id: None,
-            parameters: request.to_vec(),
-            data: b"null".to_vec(),
-            attempt: attempt.id(),
-            generation: record.generation,
-            finished: false,
-        });
+    /// Goes on after the last recovery point. `request` is what a client asks for now; the sweeper, who
+    /// has none, goes on only with what was stored.
+    pub(super) async fn go_on(
+        &self,
+        attempt: &Attempt,
+        request: Option<Bytes>,
+    ) -> Result<Ended, RunError> {
+        let mut progress = self.so_far(attempt, request).await?;
         if !self.can_go_on(&progress) {
             return Ok(Ended::Unknown);
         }
@@ -60,6 +50,7 @@ impl<T: TransactionalStore> Phases<T> {
         let Some(first) = self.next(&progress.point) else {
             return Ok(Ended::Unknown);
         };
+        self.start(attempt, &mut progress).await?;
         let mut situation = Situation {
             parameters: Bytes::from(progress.parameters.clone()),
             data: serde_json::from_slice(&progress.data).unwrap_or_default(),
@@ -68,8 +59,15 @@ impl<T: TransactionalStore> Phases<T> {
         for (index, phase) in self.phases.iter().enumerate().skip(first) {
             let last = index + 1 == self.phases.len();
             let done = self.phase(attempt, phase, last, &mut progress, &mut situation);
-            if let Some(ended) = done.await? {
-                return Ok(ended);
+            match done.await {
+                Ok(Some(ended)) => return Ok(ended),
+                Ok(None) => {}
+                Err(error) => {
+                    if matches!(error, RunError::RolledBack(_)) {
+                        self.unstart(attempt, &mut progress).await;
+                    }
+                    return Err(error);
+                }
             }
         }
         // Only an operation without phases, or one whose last phase was taken away, comes here.
@@ -81,6 +79,71 @@ impl<T: TransactionalStore> Phases<T> {
         };
         self.commit(attempt, point).await?;
         Ok(Ended::Answer(answer))
+    }
+
+    /// How far the operation has come. What an earlier life of the key did is not this one's.
+    async fn so_far(
+        &self,
+        attempt: &Attempt,
+        request: Option<Bytes>,
+    ) -> Result<Progress, RunError> {
+        let record = attempt.record();
+        let found = self.progress(record.id).await;
+        let found = found.map_err(RunError::RolledBack)?;
+        if let Some(found) = found.filter(|found| found.generation == record.generation) {
+            return Ok(found);
+        }
+        let Some(request) = request else {
+            let nothing = TransactionError::given_up("nobody wrote down what was asked for");
+            return Err(RunError::RolledBack(nothing));
+        };
+        Ok(Progress {
+            id: record.id,
+            operation: self.operation.name().to_string(),
+            point: STARTED.to_owned(),
+            intent: None,
+            provider_id: None,
+            parameters: request.to_vec(),
+            data: b"null".to_vec(),
+            attempt: attempt.id(),
+            generation: record.generation,
+            // There is nothing yet for the sweeper to go on with.
+            finished: true,
+        })
+    }
+
+    /// Writes down what was asked for before anything is done, so that the sweeper can go on with it too. A
+    /// foreign phase does so with its intent.
+    async fn start(&self, attempt: &Attempt, progress: &mut Progress) -> Result<(), RunError> {
+        let begins = progress.finished && progress.point == STARTED;
+        progress.finished = false;
+        let local =
+            matches!(self.phases.first(), Some(phase) if matches!(phase.kind, Kind::Local(_)));
+        if !begins || !local {
+            return Ok(());
+        }
+        failpoint!("phases.started.before");
+        let point = Point {
+            progress,
+            answer: None,
+        };
+        self.commit(attempt, point).await?;
+        failpoint!("phases.started.after");
+        Ok(())
+    }
+
+    /// Nothing was done, and the client is told: it begins again when somebody asks for it, and not by
+    /// itself. Where that cannot be written down, the sweeper begins.
+    async fn unstart(&self, attempt: &Attempt, progress: &mut Progress) {
+        if progress.point != STARTED || progress.intent.is_some() {
+            return;
+        }
+        progress.finished = true;
+        let point = Point {
+            progress,
+            answer: None,
+        };
+        let _ = self.commit(attempt, point).await;
     }
 
     /// Does one phase. An answer ends the operation.

@@ -165,6 +165,18 @@ pub const DECLARED: &[Declared] = &[
         "Clocks that jumped, of this machine or of the store",
     ),
     metric(
+        "onlyonce_outbox_delivered_total",
+        Kind::Counter,
+        "",
+        "Messages that were delivered",
+    ),
+    metric(
+        "onlyonce_outbox_failed_total",
+        Kind::Counter,
+        "",
+        "Attempts to deliver a message that failed, or of which nobody knows",
+    ),
+    metric(
         "onlyonce_became_unknown_total",
         Kind::Counter,
         BY_CLIENT,
@@ -260,6 +272,12 @@ pub const DECLARED: &[Declared] = &[
         Kind::Gauge,
         "",
         "Messages that wait to be delivered",
+    ),
+    metric(
+        "onlyonce_outbox_messages",
+        Kind::Gauge,
+        "state",
+        "Messages in a state; delivered ones are counted up to a bound",
     ),
     metric(
         "onlyonce_dead_letters",

@@ -55,7 +55,7 @@ impl Answer {
         }
     }
 
-    pub(super) fn stored(&self, version: u32) -> StoredResponse {
+    pub(crate) fn stored(&self, version: u32) -> StoredResponse {
         let mut headers = self.headers.clone();
         headers.remove(VERSION);
         if version > 0 {

@@ -1,4 +1,4 @@
-//! Rides, killed -9 at every named point, on PostgreSQL and on SQLite.
+//! Rides, killed -9 at every named point, on PostgreSQL, MariaDB and SQLite.
 //!
 //! The process that is killed is this test's own executable, started again with the test `child` alone.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
@@ -19,8 +19,9 @@ use onlyonce::{Engine, EngineOptions, Phases, Policy, Ran, Transactions};
 use onlyonce_core::{Key, Scope};
 use onlyonce_store::{
     TransactionalStore,
+    mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
-    private::Postgres,
+    private::{MariaDb, Postgres},
     sqlite::SqliteStore,
 };
 use provider::{Fault, Provider};
@@ -32,9 +33,11 @@ const RIDE: &str = "RIDES_RIDE";
 const SWEEP: &str = "sweep";
 
 /// Every point before and after a commit or a call of the provider, in the order of a ride.
-const POINTS: [&str; 13] = [
+const POINTS: [&str; 15] = [
     "engine.reserve.insert.before",
     "engine.reserve.insert.after",
+    "phases.started.before",
+    "phases.started.after",
     "phases.local.before",
     "phases.local.commit",
     "phases.local.after",
@@ -84,6 +87,16 @@ async fn child() {
         let transactions = Transactions::new(engine, transactions);
         let operation = transactions.operation("rides", policy());
         serve(ride::on_postgres(operation.await.unwrap(), provider), &ride).await;
+    } else if database.starts_with("mysql") {
+        let store = MySqlStore::open(&database, &MySqlOptions::default())
+            .await
+            .unwrap();
+        let pool = sqlx::MySqlPool::connect(&database).await.unwrap();
+        let transactions = store.transactions(pool);
+        let engine = Engine::start(Arc::new(store), EngineOptions::default());
+        let transactions = Transactions::new(engine, transactions);
+        let operation = transactions.operation("rides", policy());
+        serve(ride::on_mysql(operation.await.unwrap(), provider), &ride).await;
     } else {
         let store = SqliteStore::open(Path::new(&database)).unwrap();
         let transactions = store.transactions().unwrap();
@@ -97,6 +110,7 @@ async fn child() {
 /// Where rides are kept, and how the tests look at them.
 enum Place {
     Postgres(Postgres),
+    MariaDb(MariaDb),
     Sqlite(tempfile::TempDir),
 }
 
@@ -109,6 +123,7 @@ impl Place {
     fn url(&self) -> String {
         match self {
             Self::Postgres(server) => server.url(),
+            Self::MariaDb(server) => server.url(),
             Self::Sqlite(folder) => self.file(folder).to_str().unwrap().to_owned(),
         }
     }
@@ -128,6 +143,13 @@ impl Place {
                     .unwrap();
                 server.sql(&tables);
             }
+            Self::MariaDb(server) => {
+                let url = server.url();
+                onlyonce_store::mysql::migrate(&url, &MySqlOptions::default())
+                    .await
+                    .unwrap();
+                server.sql(&tables);
+            }
             Self::Sqlite(folder) => {
                 let file = self.file(folder);
                 drop(SqliteStore::open(&file).unwrap());
@@ -140,6 +162,7 @@ impl Place {
     fn number(&self, sql: &str) -> i64 {
         match self {
             Self::Postgres(server) => server.sql(&sql.replace("$", "onlyonce.")).parse().unwrap(),
+            Self::MariaDb(server) => server.sql(&sql.replace("$", "onlyonce_")).parse().unwrap(),
             Self::Sqlite(folder) => rusqlite::Connection::open(self.file(folder))
                 .unwrap()
                 .query_row(&sql.replace("$", ""), [], |row| row.get(0))
@@ -174,6 +197,9 @@ impl Place {
         let receipt = match self {
             Self::Postgres(_) => {
                 "SELECT count(*) FROM $outbox WHERE convert_from(payload, 'UTF8') = 'RIDE'"
+            }
+            Self::MariaDb(_) => {
+                "SELECT count(*) FROM $outbox WHERE CONVERT(payload USING utf8mb4) = 'RIDE'"
             }
             Self::Sqlite(_) => "SELECT count(*) FROM $outbox WHERE CAST(payload AS TEXT) = 'RIDE'",
         };
@@ -234,8 +260,57 @@ async fn killed_everywhere_on_postgres() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn killed_everywhere_on_mariadb() {
+    killed_everywhere(&Place::MariaDb(MariaDb::start())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn killed_everywhere_on_sqlite() {
     killed_everywhere(&Place::Sqlite(tempfile::tempdir().unwrap())).await;
+}
+
+/// Goal: the sweeper alone finishes a ride whose process died before its first phase was done, with what the
+/// first request asked for; but does not begin again what failed and was told to its client.
+///
+/// Evidence: the sweeper says so; the ledger; the retry afterwards is a replay. Of the one that failed no
+/// step is there.
+async fn the_sweeper_alone(place: &Place) {
+    place.prepare().await;
+    let provider = Provider::start().await.unwrap();
+    for (number, point) in ["phases.started.after", "phases.local.commit"]
+        .into_iter()
+        .enumerate()
+    {
+        let ride = format!("alone-{number}");
+        let (status, said) = place.run(&provider, &ride, Some(point));
+        assert!(!status.success(), "{point}: {said}");
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        let (_, said) = place.run(&provider, SWEEP, None);
+        assert!(said.contains("resumed 1"), "{point}: {said}");
+        assert_eq!(provider.ledger().len(), number + 1, "{point}");
+        let (_, said) = place.run(&provider, &ride, None);
+        assert!(said.contains("Ok(Replayed"), "{point}: {said}");
+        place.check(&provider, &ride, point);
+    }
+    // Its fare is no number, so the first phase says no.
+    let (_, said) = place.run(&provider, "no ride", None);
+    assert!(said.contains("Err(RolledBack"), "{said}");
+    let (_, said) = place.run(&provider, SWEEP, None);
+    assert!(said.contains("resumed 0"), "{said}");
+    let unfinished = "SELECT count(*) FROM $phases WHERE NOT finished";
+    assert_eq!(place.number(unfinished), 0);
+    assert_eq!(place.number("SELECT count(*) FROM steps"), 4);
+    assert_eq!(provider.ledger().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sweeper_alone_on_postgres() {
+    the_sweeper_alone(&Place::postgres()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sweeper_alone_on_sqlite() {
+    the_sweeper_alone(&Place::Sqlite(tempfile::tempdir().unwrap())).await;
 }
 
 /// Goal: a provider that fails at every step is charged once, and a refusal is an answer like any other.

@@ -3,14 +3,16 @@
 use axum::{Router, body::Body, extract::State, routing::post};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use onlyonce::{Answer, IdempotencyLayer, Identity, Policy, Reservation, RunError};
+use onlyonce::{Answer, IdempotencyLayer, Identity, Policy, Reservation, RunError, Transactions};
 use onlyonce_store::transactional::TransactionError;
 use tower::ServiceExt as _;
 
-use crate::place::{Pg, Place, pay, row_count};
+use crate::place::{Kind, Pg, Place, pay};
+
+type Inside = <Pg as Kind>::Inside;
 
 async fn handler(
-    State(all): State<Pg>,
+    State(all): State<Transactions<Inside>>,
     reservation: Reservation,
     amount: String,
 ) -> Result<Answer, RunError> {
@@ -18,7 +20,7 @@ async fn handler(
     let work = all.execute(&reservation, |tx| {
         let (all, amount) = (inside.clone(), amount.clone());
         Box::pin(async move {
-            let answer = pay(&all, tx, amount.parse().unwrap_or(0)).await?;
+            let answer = pay::<Pg>(all, tx, amount.parse().unwrap_or(0)).await?;
             match amount.as_str() {
                 "13" => Err(TransactionError::given_up("no such luck")),
                 _ => Ok(answer),
@@ -47,7 +49,7 @@ async fn sent(app: &Router, key: &str, amount: &str) -> (StatusCode, bool, Strin
 /// 503, and the retry executes; the tables have one row for each payment that was answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_completes_its_key() {
-    let place = Place::new_with(|all| all.version(4, |_, _| None)).await;
+    let place = Place::<Pg>::new_with(|all| all.version(4, |_, _| None)).await;
     let engine = place.transactions.engine().clone();
     let identify = |_: &http::request::Parts| Some(Identity::client("ada"));
     let layer = IdempotencyLayer::new(engine, "pay", Policy::default(), identify)
@@ -61,11 +63,11 @@ async fn a_handler_completes_its_key() {
     assert_eq!((status, replayed), (StatusCode::CREATED, false));
     let again = sent(&app, "k", "5").await;
     assert_eq!(again, (StatusCode::CREATED, true, first));
-    assert_eq!(row_count(&place).await, (1, 1));
+    assert_eq!(place.row_count(), (1, 1));
     for _ in 0..2 {
         let (status, replayed, _) = sent(&app, "unlucky", "13").await;
         assert_eq!((status, replayed), (StatusCode::SERVICE_UNAVAILABLE, false));
         assert_eq!(place.state("unlucky").await, "failed_retryable");
     }
-    assert_eq!(row_count(&place).await, (1, 1));
+    assert_eq!(place.row_count(), (1, 1));
 }

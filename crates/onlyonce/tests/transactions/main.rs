@@ -1,7 +1,8 @@
-//! Work in the caller's own transaction, on PostgreSQL and SQLite.
+//! Work in the caller's own transaction, on PostgreSQL, MariaDB and SQLite.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod layer;
+mod mariadb;
 mod place;
 mod shared;
 mod sqlite;
@@ -22,8 +23,39 @@ use onlyonce_store::{
     fault_proxy::FaultProxy,
     transactional::{Isolation, TransactionError},
 };
-use place::{Place, pay, row_count};
+use place::{Kind, Maria, Pg, Place, pay};
+use shared::{natural_key, one_effect};
 use tokio::time::Instant;
+
+/// Each case on each kind of server.
+macro_rules! on_every_server {
+    ($($case:ident as $name:ident),+ $(,)?) => {
+        mod on_postgres {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                super::$case::<super::Pg>().await;
+            })+
+        }
+        mod on_mariadb {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                super::$case::<super::Maria>().await;
+            })+
+        }
+    };
+}
+
+on_every_server! {
+    duplicates as two_hundred_duplicates_from_two_processes,
+    rollback as a_rollback_is_proof,
+    dropped as a_dropped_future_gives_the_key_back,
+    conflicts as conflicts_are_run_again_or_reported,
+    lost as an_attempt_that_lost_its_key_commits_nothing,
+    unanswered as a_commit_whose_answer_was_lost,
+    versions as answers_have_a_version,
+    one_effect as a_message_has_one_effect,
+    natural_key as a_natural_key_is_held_by_one,
+}
 
 fn key(text: &str) -> Key {
     Key::from_stored(text)
@@ -42,9 +74,15 @@ async fn child() {
     let Ok(url) = std::env::var("TRANSACTIONS_DATABASE") else {
         return;
     };
-    let place = Place::at(&url).await;
-    let operation = place.operation(rejecting()).await;
-    let transactions = place.transactions.clone();
+    match url.starts_with("postgres") {
+        true => raced::<Pg>(&url).await,
+        false => raced::<Maria>(&url).await,
+    }
+}
+
+async fn raced<K: Kind>(url: &str) {
+    let operation = Place::<K>::operation_at(url, rejecting()).await;
+    let transactions = operation.transactions().clone();
     let runs = (0..100).map(|_| {
         let (operation, transactions) = (operation.clone(), transactions.clone());
         tokio::spawn(async move {
@@ -52,7 +90,7 @@ async fn child() {
             let ran = operation.run(Scope::global(), key("raced"), "1000", move |tx| {
                 let transactions = transactions.clone();
                 Box::pin(async move {
-                    let answer = pay(&transactions, tx, 1_000).await?;
+                    let answer = pay::<K>(transactions, tx, 1_000).await?;
                     tokio::time::sleep(Duration::from_secs(2)).await;
                     Ok(answer)
                 })
@@ -77,9 +115,8 @@ async fn child() {
 /// Method: two processes with 100 equal requests each, at once; the first transaction is held open for
 /// two seconds.
 /// Evidence: one row, one message, one execution; every duplicate was answered while it was open.
-#[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_duplicates_from_two_processes() {
-    let place = Place::new().await;
+async fn duplicates<K: Kind>() {
+    let place = Place::<K>::new().await;
     let children: Vec<_> = (0..2)
         .map(|_| {
             std::process::Command::new(std::env::current_exe().unwrap())
@@ -120,35 +157,30 @@ async fn two_hundred_duplicates_from_two_processes() {
     assert!(waited.len() >= 190, "{}", waited.len());
     assert!(waited[waited.len() / 2] < 500, "{waited:?}");
     assert!(waited[waited.len() - 1] < 1_900, "{waited:?}");
-    assert_eq!(place.number("SELECT count(*) FROM payments").await, 1);
-    assert_eq!(
-        place.number("SELECT count(*) FROM onlyonce.outbox").await,
-        1
-    );
+    assert_eq!(place.row_count(), (1, 1));
 }
 
 /// Goal: what is rolled back did not happen, and the key is free; an answer may be kept all the same.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_rollback_is_proof() {
-    let place = Place::new().await;
+async fn rollback<K: Kind>() {
+    let place = Place::<K>::new().await;
     let operation = place.operation(Policy::default()).await;
     let transactions = place.transactions.clone();
     let failed = operation.run(Scope::global(), key("k"), "1", |tx| {
         let transactions = transactions.clone();
         Box::pin(async move {
-            pay(&transactions, tx, 1).await?;
+            pay::<K>(transactions, tx, 1).await?;
             Err(TransactionError::given_up("no"))
         })
     });
     assert!(matches!(failed.await, Err(RunError::RolledBack(_))));
-    assert_eq!(row_count(&place).await, (0, 0));
+    assert_eq!(place.row_count(), (0, 0));
     assert_eq!(place.state("k").await, "failed_retryable");
     let transactions = place.transactions.clone();
     let run = || {
         let transactions = transactions.clone();
         operation.run(Scope::global(), key("k"), "1", move |tx| {
             let transactions = transactions.clone();
-            Box::pin(async move { pay(&transactions, tx, 1).await })
+            Box::pin(async move { pay::<K>(transactions, tx, 1).await })
         })
     };
     let Ran::Executed(first) = run().await.unwrap() else {
@@ -158,7 +190,7 @@ async fn a_rollback_is_proof() {
         panic!("not replayed");
     };
     assert_eq!(first, again);
-    assert_eq!(row_count(&place).await, (1, 1));
+    assert_eq!(place.row_count(), (1, 1));
     let other = operation.run(Scope::global(), key("k"), "2", |_| unreachable!());
     assert!(matches!(other.await.unwrap(), Ran::Refused(_)));
 
@@ -169,7 +201,7 @@ async fn a_rollback_is_proof() {
             assert_eq!(round, 0, "it was executed twice");
             let transactions = transactions.clone();
             Box::pin(async move {
-                pay(&transactions, tx, 1).await?;
+                pay::<K>(transactions, tx, 1).await?;
                 Ok(Answer::new(StatusCode::PAYMENT_REQUIRED, "poor").undone())
             })
         });
@@ -178,19 +210,18 @@ async fn a_rollback_is_proof() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(row_count(&place).await, (1, 1));
+    assert_eq!(place.row_count(), (1, 1));
 }
 
 /// Goal: a future that is dropped in its transaction leaves nothing, and the key is free again.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dropped_future_gives_the_key_back() {
-    let place = Place::new().await;
+async fn dropped<K: Kind>() {
+    let place = Place::<K>::new().await;
     let operation = place.operation(Policy::default()).await;
     let transactions = place.transactions.clone();
     let run = operation.run(Scope::global(), key("k"), "1", move |tx| {
         let transactions = transactions.clone();
         Box::pin(async move {
-            let answer = pay(&transactions, tx, 1).await?;
+            let answer = pay::<K>(transactions, tx, 1).await?;
             tokio::time::sleep(Duration::from_secs(60)).await;
             Ok(answer)
         })
@@ -201,7 +232,7 @@ async fn a_dropped_future_gives_the_key_back() {
             .is_err()
     );
     place.until_state("k", "failed_retryable").await;
-    assert_eq!(row_count(&place).await, (0, 0));
+    assert_eq!(place.row_count(), (0, 0));
 }
 
 /// Goal: at every isolation conflicts are run again or reported, never swallowed.
@@ -210,11 +241,10 @@ async fn a_dropped_future_gives_the_key_back() {
 /// without.
 /// Evidence: the counter equals the operations that said they were executed, and each that failed says
 /// that it met another and left its key free. At READ COMMITTED a guarded update is the caller's business.
-#[tokio::test(flavor = "multi_thread")]
-async fn conflicts_are_run_again_or_reported() {
+async fn conflicts<K: Kind>() {
     for isolation in [Isolation::RepeatableRead, Isolation::Serializable] {
         for retries in [50, 0] {
-            let place = Place::new_with(|all| all.isolation(isolation).retries(retries)).await;
+            let place = Place::<K>::new_with(|all| all.isolation(isolation).retries(retries)).await;
             let operation = place.operation(Policy::default()).await;
             let runs = Arc::new(AtomicUsize::new(0));
             let all = (0..12).map(|number| {
@@ -227,7 +257,10 @@ async fn conflicts_are_run_again_or_reported() {
                             "1",
                             move |tx| {
                                 runs.fetch_add(1, Ordering::SeqCst);
-                                Box::pin(place::count_up(tx))
+                                Box::pin(async move {
+                                    let value = K::count_up(tx).await?;
+                                    Ok(Answer::new(StatusCode::OK, value.to_string()))
+                                })
                             },
                         )
                         .await
@@ -241,14 +274,14 @@ async fn conflicts_are_run_again_or_reported() {
                     other => panic!("{other:?}"),
                 }
             }
-            let counter = place.number("SELECT value FROM counter").await;
+            let counter = place.number("SELECT value FROM counter");
             println!("{isolation:?}, {retries} retries: {executed} executed in {runs:?} runs");
             assert_eq!(counter, executed);
             assert!(retries == 0 || executed == 12);
             assert!(executed > 0);
-            let left = "SELECT count(*) FROM onlyonce.readable_keys WHERE state::text NOT IN \
+            let left = "SELECT count(*) FROM onlyonce.readable_keys WHERE state NOT IN \
                         ('completed', 'failed_retryable')";
-            assert_eq!(place.number(left).await, 0);
+            assert_eq!(place.number(left), 0);
         }
     }
 }
@@ -258,9 +291,8 @@ async fn conflicts_are_run_again_or_reported() {
 /// Method: while its transaction is open, its lease lapses, an operator releases the key, and a second
 /// run executes it.
 /// Evidence: the first is told that it lost; one row, one message.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_that_lost_its_key_commits_nothing() {
-    let place = Place::new().await;
+async fn lost<K: Kind>() {
+    let place = Place::<K>::new().await;
     let operation = place.operation(rejecting()).await;
     let (go, gone) = tokio::sync::watch::channel(false);
     let slow = {
@@ -269,7 +301,7 @@ async fn an_attempt_that_lost_its_key_commits_nothing() {
             let run = operation.run(Scope::global(), key("k"), "1", move |tx| {
                 let (transactions, mut gone) = (transactions.clone(), gone.clone());
                 Box::pin(async move {
-                    let answer = pay(&transactions, tx, 1).await?;
+                    let answer = pay::<K>(transactions, tx, 1).await?;
                     gone.wait_for(|go| *go).await.unwrap();
                     Ok(answer)
                 })
@@ -278,7 +310,7 @@ async fn an_attempt_that_lost_its_key_commits_nothing() {
         })
     };
     place.until_state("k", "in_progress").await;
-    place.sql("UPDATE onlyonce.live SET lease_until = 0, revision = revision + 1");
+    place.sql(K::LAPSE);
     let engine = place.transactions.engine();
     onlyonce::worker::sweep::run_once(engine).await.unwrap();
     let id = engine.secret().record_id("global", &key("k"));
@@ -290,31 +322,30 @@ async fn an_attempt_that_lost_its_key_commits_nothing() {
     let transactions = place.transactions.clone();
     let second = operation.run(Scope::global(), key("k"), "1", move |tx| {
         let transactions = transactions.clone();
-        Box::pin(async move { pay(&transactions, tx, 1).await })
+        Box::pin(async move { pay::<K>(transactions, tx, 1).await })
     });
     assert!(matches!(second.await.unwrap(), Ran::Executed(_)));
     go.send(true).unwrap();
     assert!(matches!(slow.await.unwrap(), Err(RunError::Lost)));
-    assert_eq!(row_count(&place).await, (1, 1));
+    assert_eq!(place.row_count(), (1, 1));
 }
 
 /// Goal: a commit whose answer was lost is found out about, not guessed at.
 ///
 /// Method: the application's pool goes through a proxy that swallows the server's reply to COMMIT.
 /// Evidence: the run says that it was executed; one row, one message, and a replay afterwards.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_commit_whose_answer_was_lost() {
-    let proxy = FaultProxy::start(place::server().port()).await;
-    let place = Place::through(proxy.port()).await;
+async fn unanswered<K: Kind>() {
+    let proxy = FaultProxy::start(K::port()).await;
+    let place = Place::<K>::through(proxy.port()).await;
     let operation = place.operation(Policy::default()).await;
     let run = |proxy: Option<&FaultProxy>| {
         if let Some(proxy) = proxy {
-            proxy.swallow_reply_to(b"COMMIT");
+            proxy.swallow_reply_to(K::COMMIT);
         }
         let transactions = place.transactions.clone();
         operation.run(Scope::global(), key("k"), "1", move |tx| {
             let transactions = transactions.clone();
-            Box::pin(async move { pay(&transactions, tx, 1).await })
+            Box::pin(async move { pay::<K>(transactions, tx, 1).await })
         })
     };
     let Ran::Executed(first) = run(Some(&proxy)).await.unwrap() else {
@@ -325,13 +356,12 @@ async fn a_commit_whose_answer_was_lost() {
         panic!("not replayed");
     };
     assert_eq!(first, again);
-    assert_eq!(row_count(&place).await, (1, 1));
+    assert_eq!(place.row_count(), (1, 1));
 }
 
 /// Goal: answers of older versions are upgraded, and those that nobody can read are refused.
-#[tokio::test(flavor = "multi_thread")]
-async fn answers_have_a_version() {
-    let place = Place::new().await;
+async fn versions<K: Kind>() {
+    let place = Place::<K>::new().await;
     let run = async |transactions: onlyonce::Transactions<_>| {
         let operation = transactions
             .operation("pay", Policy::default())

@@ -54,7 +54,7 @@ fn decided(admin: &Admin) -> Decided {
 /// Everything as it is now; `text` is what is exposed to Prometheus.
 pub(super) async fn now(admin: &Admin, text: &str) -> Value {
     let inner = &admin.0;
-    let keys = keys_by_state(admin).await;
+    let (keys, messages) = by_state(admin).await;
     let workers: Vec<Value> = inner
         .engine
         .runs()
@@ -77,6 +77,7 @@ pub(super) async fn now(admin: &Admin, text: &str) -> Value {
     value["at"] = rfc3339(now_at()).into();
     value["totals"] = decided(admin).shown();
     value["keys"] = keys;
+    value["outbox"] = messages;
     value["waiting"] = inner.engine.waiting().into();
     value["executing"] = inner.engine.executing().into();
     value["workers"] = workers.into();
@@ -86,22 +87,33 @@ pub(super) async fn now(admin: &Admin, text: &str) -> Value {
     value
 }
 
-/// Keys by state; null where the store does not say.
-async fn keys_by_state(admin: &Admin) -> Value {
+/// Keys and messages by state; null where the store does not say.
+async fn by_state(admin: &Admin) -> (Value, Value) {
     let mut held = admin.0.overview.counts.lock().await;
     if let Some((at, counts)) = &*held
         && at.elapsed() < ANSWER_HOLDS
     {
         return counts.clone();
     }
-    let counts = admin.0.engine.store().counts().await.ok();
-    let shown = counts.map(|counts| -> Map<String, Value> {
+    let engine = &admin.0.engine;
+    let keys = engine.store().counts().await.ok();
+    let keys = keys.map(|counts| -> Map<String, Value> {
         let pairs = counts.into_iter();
         pairs
             .map(|(state, count)| (state.as_str().to_owned(), count.into()))
             .collect()
     });
-    let shown = Value::from(shown);
+    let messages = match engine.outbox() {
+        Some(outbox) => outbox.depth().await.ok(),
+        None => None,
+    };
+    let messages = messages.map(|depth| -> Map<String, Value> {
+        let pairs = depth.into_iter();
+        pairs
+            .map(|(state, count)| (state.as_str().to_owned(), count.into()))
+            .collect()
+    });
+    let shown = (Value::from(keys), Value::from(messages));
     *held = Some((Instant::now(), shown.clone()));
     shown
 }

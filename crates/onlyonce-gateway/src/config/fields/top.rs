@@ -1,6 +1,6 @@
 //! The top level and its smaller sections.
 
-use super::{AUTH, FORWARDED, IDEMPOTENCY, LIMITS, ROUTE, TLS};
+use super::{AUTH, FORWARDED, IDEMPOTENCY, LIMITS, OUTBOX, ROUTE, TLS};
 use super::{Kind::*, Schema, field};
 
 pub(in crate::config) const TOP: Schema = Schema {
@@ -57,10 +57,16 @@ pub(in crate::config) const TOP: Schema = Schema {
             "[the background loops](#workers)",
         ),
         field(
+            "outbox",
+            Section(&OUTBOX),
+            "",
+            "[where messages go](#outbox) that were left in a transaction",
+        ),
+        field(
             "routes",
             Sections(&ROUTE),
             "required",
-            "[the routes](#a-route); at least one",
+            "[the routes](#a-route); at least one, but for `onlyonce worker`",
         ),
         field(
             "upstream_idle",
@@ -303,7 +309,8 @@ pub(in crate::config) const WORKERS: Schema = Schema {
             "deliver_every",
             Duration,
             "`500ms`",
-            "accepted; has no effect yet",
+            "how often messages are looked for that are due; new ones are delivered at once where the store \
+             tells of them",
         ),
     ],
 };

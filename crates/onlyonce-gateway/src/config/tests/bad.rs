@@ -496,7 +496,7 @@ fn check_speaks_on_the_right_streams() {
     let path = folder.path().join("oo.yaml");
     let run = |path: &Path| {
         let (mut verdict, mut findings) = (Vec::new(), Vec::new());
-        let usable = check::run(path, &mut verdict, &mut findings).unwrap();
+        let usable = check::run(path, false, &mut verdict, &mut findings).unwrap();
         (
             usable,
             String::from_utf8(verdict).unwrap(),

@@ -179,6 +179,7 @@ fn the_command_line_overrides_the_file() {
     let overrides = Overrides {
         listen: Some(loopback(1)),
         store: Some("memory:".to_owned()),
+        worker: false,
     };
     let text = format!("listen: 127.0.0.1:2\nstore: {{ timeout: 1s }}\n{ROUTE}");
     let config = parse("oo.yaml", &text, &env, &overrides).unwrap();

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use super::{
     Upstream,
     client::{self, Request, Response},
+    eventually,
     process::{Exit, Launch, Running, spawn},
     within,
 };
@@ -253,6 +254,11 @@ impl Gateway {
             .lock()
             .map(|logs| logs.clone())
             .unwrap_or_default()
+    }
+
+    /// Waits until `text` stands in what it said: it is read beside the test, so a moment later.
+    pub(crate) async fn says(&self, text: &str) {
+        eventually(text, async || self.logs().contains(text).then_some(())).await;
     }
 
     /// One request over a connection of its own.

@@ -36,6 +36,8 @@ struct Book {
     requests: Vec<Seen>,
     by_key: HashMap<String, usize>,
     next: VecDeque<Script>,
+    /// Of keys that have a script of their own.
+    of_keys: HashMap<String, Script>,
     otherwise: Script,
     close_idle_after: Option<Duration>,
     betray_idle_after: Option<Duration>,
@@ -114,6 +116,7 @@ impl Upstream {
                 requests: Vec::new(),
                 by_key: HashMap::new(),
                 next: VecDeque::new(),
+                of_keys: HashMap::new(),
                 otherwise: Script::created(),
                 close_idle_after: None,
                 betray_idle_after: None,
@@ -144,6 +147,11 @@ impl Upstream {
     /// Plays `script` for the next request that has none yet.
     pub(crate) fn next(&self, script: Script) {
         self.shared.book().next.push_back(script);
+    }
+
+    /// Plays `script` for every request under this key.
+    pub(crate) fn always_for(&self, key: &str, script: Script) {
+        self.shared.book().of_keys.insert(key.to_owned(), script);
     }
 
     /// Plays `script` for every request without one of its own.
@@ -291,14 +299,15 @@ async fn converse(stream: TcpStream, shared: &Shared) -> io::Result<()> {
 /// Counts the execution and takes its script.
 fn record(shared: &Shared, seen: Seen) -> Vec<Step> {
     let mut book = shared.book();
+    let mut own = None;
     if let Some(key) = seen.headers.one("idempotency-key") {
+        own = book.of_keys.get(key).cloned();
         *book.by_key.entry(key.to_owned()).or_default() += 1;
     }
     book.requests.push(seen);
     let number = book.requests.len();
-    let script = book
-        .next
-        .pop_front()
+    let script = own
+        .or_else(|| book.next.pop_front())
         .unwrap_or_else(|| book.otherwise.clone());
     shared.begun.send_replace(number);
     script.play(number)

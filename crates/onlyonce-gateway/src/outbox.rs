@@ -1,0 +1,82 @@
+//! Messages that were left in a transaction: delivered by this process, and looked at from a terminal.
+
+mod command;
+mod targets;
+
+pub(crate) use command::{OutboxArgs, run};
+
+use std::time::Duration;
+
+use onlyonce::{
+    Engine,
+    outbox::{Deliveries, Running},
+};
+use tokio::task::JoinSet;
+
+use crate::config::Config;
+
+/// What delivers messages, by a configuration that may be replaced.
+pub(crate) struct Delivering {
+    now: Option<Running>,
+    /// Those that were replaced, and finish what they have under way.
+    before: JoinSet<()>,
+}
+
+/// Ready to begin, and how often to look.
+pub(crate) struct Prepared(Option<Deliveries>, Duration);
+
+/// Makes what delivers the messages of `config`; nothing is claimed yet.
+///
+/// # Errors
+/// When there are targets and the store has no outbox, or something that a target needs is not there.
+pub(crate) async fn prepare(config: &Config, engine: &Engine) -> anyhow::Result<Prepared> {
+    let outbox = &config.outbox;
+    let every = config.workers.deliver_every;
+    if outbox.targets.is_empty() {
+        return Ok(Prepared(None, every));
+    }
+    let Some(deliveries) = Deliveries::new(engine) else {
+        let kind = config.store.url.scheme();
+        anyhow::bail!("there are `outbox.targets`, and a {kind} store has no outbox");
+    };
+    let mut deliveries = deliveries.keep_delivered(outbox.keep_delivered);
+    for target in &outbox.targets {
+        // Clients of brokers are large while they connect.
+        let target = Box::pin(targets::target(target)).await?;
+        deliveries = deliveries.target(target);
+    }
+    Ok(Prepared(Some(deliveries), every))
+}
+
+impl Prepared {
+    fn start(self) -> Option<Running> {
+        let Self(deliveries, every) = self;
+        deliveries.map(|deliveries| deliveries.start(every))
+    }
+}
+
+impl Delivering {
+    pub(crate) fn start(prepared: Prepared) -> Self {
+        Self {
+            now: prepared.start(),
+            before: JoinSet::new(),
+        }
+    }
+
+    /// Goes on by another configuration. What is under way is finished by the one before: a message is
+    /// claimed by one of them alone.
+    pub(crate) fn replace(&mut self, prepared: Prepared) {
+        if let Some(running) = self.now.take() {
+            self.before.spawn(running.stop());
+        }
+        self.now = prepared.start();
+    }
+
+    /// Claims nothing more, and waits for what is under way.
+    pub(crate) async fn stop(&mut self) {
+        if let Some(running) = self.now.take() {
+            running.stop().await;
+        }
+        while self.before.join_next().await.is_some() {}
+    }
+}

@@ -1,0 +1,194 @@
+//! `onlyonce outbox`: list, retry and discard messages, through a gateway or in a store.
+//!
+//! Unlike keys, messages may be decided upon in a store that gateways share: nothing that only a
+//! gateway knows is needed for it.
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use clap::{Args, Subcommand};
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::keys::{
+    self, Refusal,
+    shown::{field, moment, table},
+    way::{Way, Where},
+    with_query,
+};
+
+/// What is listed unless said otherwise: what waits for a person.
+const DEAD_LETTERS: &str = "dead,unknown";
+
+/// What `outbox` takes.
+#[derive(Args)]
+pub(crate) struct OutboxArgs {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    place: Where,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List messages, newest first: those that wait for a person, unless --state says otherwise
+    List(ListArgs),
+    /// Send messages again that are dead or unknown, under the same key
+    Retry(RetryArgs),
+    /// Let messages be that are dead or unknown: they are not sent again
+    Discard(DiscardArgs),
+}
+
+#[derive(Args)]
+struct ListArgs {
+    /// Only this state: pending, delivered, dead, unknown or discarded
+    #[arg(long, value_name = "STATE")]
+    state: Option<String>,
+    /// Only this target
+    #[arg(long, value_name = "NAME")]
+    target: Option<String>,
+    /// How many, 1 to 500
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    limit: usize,
+    /// Where the page before ended
+    #[arg(long, value_name = "NEXT")]
+    cursor: Option<String>,
+}
+
+#[derive(Args)]
+struct RetryArgs {
+    /// The messages, as `outbox list` shows them
+    #[arg(value_name = "ID", required = true)]
+    ids: Vec<String>,
+    /// Why; goes to the audit
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+#[derive(Args)]
+struct DiscardArgs {
+    /// The messages, as `outbox list` shows them
+    #[arg(value_name = "ID", required = true)]
+    ids: Vec<String>,
+    /// Why; goes to the audit
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+}
+
+/// Does what was asked.
+pub(crate) async fn run(args: OutboxArgs) -> anyhow::Result<ExitCode> {
+    let json = args.place.json;
+    // Whoever decides upon a message needs no policy of a route, so a shared store will do.
+    let way = match args.place.open(false).await? {
+        Ok(way) => way,
+        Err(why) => return Ok(keys::refused(Refusal::usage(why), json)),
+    };
+    match args.command {
+        Command::List(list) => listed(&way, &list, json).await,
+        Command::Retry(retry) => {
+            let reason = retry.reason.as_deref();
+            decided(&way, "retry", &retry.ids, reason, json).await
+        }
+        Command::Discard(discard) => {
+            let reason = Some(discard.reason.as_str());
+            decided(&way, "discard", &discard.ids, reason, json).await
+        }
+    }
+}
+
+async fn listed(way: &Way, args: &ListArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let limit = args.limit.to_string();
+    let parameters = [
+        ("state", Some(args.state.as_deref().unwrap_or(DEAD_LETTERS))),
+        ("target", args.target.as_deref()),
+        ("limit", Some(limit.as_str())),
+        ("cursor", args.cursor.as_deref()),
+    ];
+    let path = with_query("/outbox", &parameters);
+    match way.ask(Method::GET, &path, None).await? {
+        Ok(page) if json => println!("{page:#}"),
+        Ok(page) => print!("{}", text(&page)),
+        Err(refusal) => return Ok(keys::refused(refusal, json)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says the same of each message, and goes on after a refusal: what could be done is done.
+async fn decided(
+    way: &Way,
+    verb: &str,
+    ids: &[String],
+    reason: Option<&str>,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let (mut done, mut refused, mut worst) = (Vec::new(), Vec::new(), None);
+    for id in ids {
+        let path = format!("/outbox/{}/{verb}", keys::encoded(id));
+        let body = json!({ "reason": reason });
+        match way.ask(Method::POST, &path, Some(body)).await? {
+            Ok(message) => {
+                if !json {
+                    println!("{id}: {}", field(&message, "state"));
+                }
+                done.push(message);
+            }
+            Err(refusal) => {
+                eprintln!("error: {id}: {}", refusal.why());
+                refused.push(json!({ "id": id, "detail": refusal.why() }));
+                worst = worst.max(Some(refusal.code()));
+            }
+        }
+    }
+    if json {
+        println!("{:#}", json!({ "messages": done, "refused": refused }));
+    }
+    Ok(worst.map_or(ExitCode::SUCCESS, ExitCode::from))
+}
+
+fn text(page: &Value) -> String {
+    let messages = page["messages"].as_array().map_or(&[][..], Vec::as_slice);
+    if messages.is_empty() {
+        return "no messages\n".to_owned();
+    }
+    let mut table = table(&[
+        "id", "state", "target", "type", "key", "attempts", "created", "due", "reason",
+    ]);
+    for message in messages {
+        table.add_row([
+            field(message, "id"),
+            field(message, "state"),
+            field(message, "target"),
+            field(message, "type"),
+            field(message, "downstream_key"),
+            field(message, "attempts"),
+            moment(message, "created_at"),
+            moment(message, "due_at"),
+            field(message, "last_error"),
+        ]);
+    }
+    let mut text = format!("{table}\n");
+    if let Some(next) = page["next"].as_str() {
+        // A string takes everything that is written to it.
+        let _ = writeln!(text, "there are more: --cursor {next}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_shows_why_and_where_it_goes_on() {
+        assert_eq!(
+            text(&json!({ "messages": [], "next": null })),
+            "no messages\n"
+        );
+        let shown = text(&json!({ "messages": [{ "id": "5e04", "state": "dead",
+            "target": "mail", "attempts": 3, "last_error": "said\u{1b}[2J 500" }], "next": "17" }));
+        assert!(
+            shown.contains("dead") && shown.contains("said?[2J 500"),
+            "{shown}"
+        );
+        assert!(shown.ends_with("there are more: --cursor 17\n"), "{shown}");
+    }
+}

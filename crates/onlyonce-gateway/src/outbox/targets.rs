@@ -1,0 +1,89 @@
+//! From what the configuration says of a target to what takes messages there.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use http::Uri;
+use onlyonce::outbox::{Publish, Target};
+use onlyonce_publish::http::{Http, HttpOptions, Secrets};
+
+use crate::{
+    config::{BrokerConfig, HttpConfig, TargetConfig, WayConfig},
+    upstream::{Upstream, UpstreamOptions},
+};
+
+/// The target that `config` describes. Over HTTP nothing is connected yet.
+pub(super) async fn target(config: &TargetConfig) -> anyhow::Result<Target> {
+    let publisher = match &config.way {
+        WayConfig::Http(http) => over_http(http),
+        WayConfig::Broker(broker) => over_broker(broker).await,
+    };
+    let publisher = publisher.with_context(|| format!("the target {}", config.name))?;
+    Ok(Target {
+        name: config.name.as_str().into(),
+        publisher,
+        rules: config.rules,
+        at_once: config.at_once,
+        timeout: config.timeout,
+    })
+}
+
+/// Through the same connections that requests go to backends by, which know whether a byte was sent.
+fn over_http(config: &HttpConfig) -> anyhow::Result<Arc<dyn Publish>> {
+    let backend = &config.url.backend;
+    let url: Uri = format!(
+        "{}://{}{}",
+        backend.scheme(),
+        backend.authority(),
+        config.url.target
+    )
+    .parse()?;
+    let mut options = HttpOptions::new(url);
+    options.key_header = config.key_header.clone();
+    options.headers = config.headers.clone();
+    options.provider_id = Some(config.provider_id.clone());
+    options.secret = match &config.secret_env {
+        Some(name) => {
+            let text = std::env::var(name).with_context(|| format!("{name} is not set"))?;
+            let secrets = Secrets::parse(&text);
+            Some(secrets.with_context(|| format!("{name} holds no usable secret"))?)
+        }
+        None => None,
+    };
+    let upstream = Upstream::new(UpstreamOptions::new(vec![backend.clone()]));
+    Ok(Arc::new(Http::new(upstream, options)?))
+}
+
+#[cfg(not(any(feature = "nats", feature = "rabbitmq", feature = "kafka")))]
+async fn over_broker(config: &BrokerConfig) -> anyhow::Result<Arc<dyn Publish>> {
+    anyhow::bail!("this program was built without {}", config.broker.word())
+}
+
+/// A server that is away is no reason not to start.
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "kafka"))]
+async fn over_broker(config: &BrokerConfig) -> anyhow::Result<Arc<dyn Publish>> {
+    use crate::config::Broker;
+    use onlyonce_publish::Template;
+
+    let place = Template::parse(&config.place)?;
+    Ok(match config.broker {
+        #[cfg(feature = "nats")]
+        Broker::Nats => {
+            use onlyonce_publish::nats::{Nats, NatsOptions};
+            Arc::new(Nats::connect(NatsOptions::new(&config.url, place)).await?)
+        }
+        #[cfg(feature = "rabbitmq")]
+        Broker::RabbitMq => {
+            use onlyonce_publish::rabbitmq::{RabbitMq, RabbitMqOptions};
+            let options = RabbitMqOptions::new(&config.url, &config.exchange, place);
+            Arc::new(RabbitMq::new(options)?)
+        }
+        #[cfg(feature = "kafka")]
+        Broker::Kafka => {
+            use onlyonce_publish::kafka::{Kafka, KafkaOptions};
+            Arc::new(Kafka::new(KafkaOptions::new(&config.url, place))?)
+        }
+        #[cfg(not(all(feature = "nats", feature = "rabbitmq", feature = "kafka")))]
+        other => anyhow::bail!("this program was built without {}", other.word()),
+    })
+}

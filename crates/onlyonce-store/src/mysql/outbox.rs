@@ -1,0 +1,509 @@
+//! Messages on their way out of MySQL or MariaDB, on a few connections of their own, so that deliveries
+//! never wait for requests nor hold them up.
+//!
+//! Who has a message is decided by rows that are held, never by counts of affected rows. These servers
+//! notify nobody: messages of other processes are found by polling.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use onlyonce_core::{
+    AttemptId, MessageId, MessageState, RecordId, Timestamp,
+    outbox::{Next, Tried},
+    record::{Change, JournalEntry, Revision},
+};
+use parking_lot::Mutex;
+use sqlx::mysql::MySqlRow;
+use tokio::sync::watch;
+
+use super::{
+    scan::{Scanners, before, nothing},
+    server::{Session, Shared, time, understood},
+    text::{self, Script, bytes, literal},
+    transactional::{held_record, hold_record},
+    write,
+};
+use crate::{
+    Page, Reply, StoreError, Swapped, failpoint,
+    outbox::{
+        Claim, Claimed, Depth, Ending, ListedMessage, MAX_COUNTED, MessageFilter, Outbox, millis,
+    },
+    sql::{
+        failure::Failure,
+        row::{self, Columns as _, RowError},
+    },
+    transactional::{Message, Settles},
+};
+
+/// Connections for messages.
+const CONNECTIONS: usize = 4;
+
+/// The messages of one database.
+pub(super) struct MySqlOutbox {
+    shared: Arc<Shared>,
+    scanners: Scanners,
+    /// How far the walk that deletes old messages has come.
+    tidied: Mutex<i64>,
+}
+
+impl MySqlOutbox {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            scanners: Scanners::apart(shared.clone(), CONNECTIONS),
+            shared,
+            tidied: Mutex::new(0),
+        }
+    }
+}
+
+/// What is read of a message that is claimed, as [`claimed`] takes it.
+const CLAIMED: &str = "o.id, o.attempts, o.unclear_since, o.created_at, o.target, o.type, \
+     o.aggregatetype, o.aggregateid, o.ordering_key, o.downstream_key, o.headers, o.payload, \
+     o.key_id, o.settles, o.n";
+
+/// What lists show, as [`listed`] takes it.
+const LISTED: &str = "o.id, o.state, o.target, o.type, o.aggregatetype, o.aggregateid, \
+     o.ordering_key, o.downstream_key, o.key_id, o.settles IS NOT NULL, o.attempts, o.provider_id, \
+     o.last_error, o.created_at, o.due_at, o.delivered_at, \
+     CAST(LENGTH(o.payload) AS SIGNED), o.n";
+
+/// An attempt whose message this is has not said yet how it ended.
+const UNDER_WAY: &str = "state = 'pending' AND claimed_at IS NOT NULL";
+
+/// No clock comes near to where the sum would not fit.
+fn later(duration: Duration) -> i64 {
+    millis(duration).min(i64::MAX / 2)
+}
+
+fn due(claim: &Claim) -> String {
+    let (target, limit) = (literal(&claim.target), claim.limit);
+    // By the index, in its order: no row is touched beyond those that are wanted.
+    format!(
+        "SELECT o.n FROM onlyonce_outbox o FORCE INDEX (outbox_due) \
+         WHERE o.target = {target} AND o.state = 'pending' AND o.due_at <= @oo_now \
+         AND (o.ordering_key IS NULL OR o.n = ( \
+           SELECT e.n FROM onlyonce_outbox e FORCE INDEX (outbox_in_order) \
+           WHERE e.target = o.target AND e.in_order = o.ordering_key ORDER BY e.n LIMIT 1 \
+         )) ORDER BY o.due_at, o.n LIMIT {limit} FOR UPDATE SKIP LOCKED"
+    )
+}
+
+async fn take(session: &mut Session<'_>, claim: &Claim) -> Result<Reply<Vec<Claimed>>, Failure> {
+    let mut script = Script::timed();
+    script.add("START TRANSACTION");
+    script.add(due(claim));
+    script.add("SELECT @oo_now");
+    let results = session.send(&script).await?;
+    let (now, numbers) = understood((|| {
+        let numbers = results.get(2).into_iter().flatten();
+        let numbers = numbers.map(|row| row::number(row, 0));
+        let numbers = numbers.collect::<Result<Vec<i64>, RowError>>()?;
+        Ok((time(&results, 3)?, numbers))
+    })())?;
+    if numbers.is_empty() {
+        session.roll_back().await?;
+        let value = Vec::new();
+        return Ok(Reply { now, value });
+    }
+    let numbers = text::numbers(numbers);
+    let mut script = Script::default();
+    // From left to right: what was claimed before and not ended is unclear since then.
+    script.add(format_args!(
+        "UPDATE onlyonce_outbox SET unclear_since = COALESCE(unclear_since, claimed_at), \
+         claimed_at = @oo_now, due_at = @oo_now + {}, attempts = attempts + 1, attempt_id = {} \
+         WHERE n IN {numbers}",
+        later(claim.lease),
+        literal(claim.attempt.0.to_be_bytes())
+    ));
+    script.add(format_args!(
+        "SELECT {CLAIMED} FROM onlyonce_outbox o WHERE o.n IN {numbers} ORDER BY o.n"
+    ));
+    script.commit();
+    let results = session.send(&script).await?;
+    let rows = results.get(1).into_iter().flatten();
+    let value = understood(rows.map(|row| claimed(row, claim.attempt)).collect())?;
+    Ok(Reply { now, value })
+}
+
+/// What becomes of the messages of one claim that ended alike.
+fn set(sql: &mut String, numbers: &str, attempt: AttemptId, next: &Next) {
+    let word = next.state();
+    sql.push_str("UPDATE onlyonce_outbox FORCE INDEX (PRIMARY) SET ");
+    if next.is_unclear() {
+        sql.push_str("unclear_since = COALESCE(unclear_since, claimed_at), ");
+    }
+    if word == MessageState::Pending {
+        sql.push_str(&format!("due_at = @oo_now + {}, ", later(next.pause())));
+    }
+    if word == MessageState::Delivered {
+        sql.push_str("delivered_at = @oo_now, in_order = NULL, ");
+    }
+    if let Some(provider_id) = next.provider_id() {
+        sql.push_str("provider_id = ");
+        bytes(sql, Some(provider_id.as_bytes()));
+        sql.push_str(", ");
+    }
+    sql.push_str("claimed_at = NULL, last_error = ");
+    bytes(sql, next.reason().map(str::as_bytes));
+    let (state, attempt) = (literal(word.as_str()), literal(attempt.0.to_be_bytes()));
+    sql.push_str(&format!(
+        ", state = {state} WHERE n IN {numbers} AND attempt_id = {attempt} AND {UNDER_WAY}"
+    ));
+}
+
+/// Holds the messages, and reads who has them.
+fn hold_messages(endings: &[Ending]) -> Script {
+    let numbers = numbers_of(endings);
+    let mut script = Script::timed();
+    script.add("START TRANSACTION");
+    script.add(format_args!(
+        "SELECT n, attempt_id FROM onlyonce_outbox FORCE INDEX (PRIMARY) WHERE n IN {numbers} AND {UNDER_WAY} FOR UPDATE"
+    ));
+    script
+}
+
+/// Who has the messages that were read by [`hold_messages`].
+fn held_messages(rows: &[MySqlRow]) -> Result<HashSet<(u64, AttemptId)>, RowError> {
+    let read = |row: &MySqlRow| {
+        let attempt = u128::from_be_bytes(there(array(row, 1)?)?);
+        Ok((row::number(row, 0)?, AttemptId(attempt)))
+    };
+    rows.iter().map(read).collect()
+}
+
+fn numbers_of(endings: &[Ending]) -> String {
+    text::numbers(endings.iter().map(|ending| ending.number.cast_signed()))
+}
+
+async fn end(session: &mut Session<'_>, endings: &[Ending]) -> Result<Vec<bool>, Failure> {
+    let mut script = hold_messages(endings);
+    let mut rest = endings;
+    // Neighbours that ended alike go together, which most do.
+    while let Some(first) = rest.first() {
+        let alike = |one: &&Ending| one.attempt == first.attempt && one.next == first.next;
+        let (some, others) = rest.split_at(rest.iter().take_while(alike).count());
+        let numbers = numbers_of(some);
+        script.write(|sql| set(sql, &numbers, first.attempt, &first.next));
+        rest = others;
+    }
+    script.commit();
+    let results = session.send(&script).await?;
+    let held = understood(held_messages(results.get(2).map_or(&[][..], Vec::as_slice)))?;
+    let counted = |one: &Ending| held.contains(&(one.number, one.attempt));
+    Ok(endings.iter().map(counted).collect())
+}
+
+/// An ending, and the change of a key.
+struct WithKey<'a> {
+    ending: &'a Ending,
+    expected: Revision,
+    change: &'a Change,
+}
+
+async fn end_with_key(
+    session: &mut Session<'_>,
+    asked: &WithKey<'_>,
+) -> Result<Option<Reply<Swapped>>, Failure> {
+    let WithKey {
+        ending,
+        expected,
+        change,
+    } = asked;
+    let script = hold_messages(std::slice::from_ref(*ending));
+    let results = session.send(&script).await?;
+    let held = understood(held_messages(results.get(2).map_or(&[][..], Vec::as_slice)))?;
+    if !held.contains(&(ending.number, ending.attempt)) {
+        session.roll_back().await?;
+        return Ok(None);
+    }
+    let results = session.send(&hold_record(change.draft.record.id)).await?;
+    let Reply { now, value } = understood(held_record(&results))?;
+    let not_done = match value {
+        Some(record) if record.revision == *expected => None,
+        Some(record) => Some(Swapped::Conflict(record)),
+        None => Some(Swapped::Absent),
+    };
+    if let Some(value) = not_done {
+        session.roll_back().await?;
+        return Ok(Some(Reply { now, value }));
+    }
+    let mut script = Script::default();
+    let numbers = numbers_of(std::slice::from_ref(*ending));
+    script.write(|sql| set(sql, &numbers, ending.attempt, &ending.next));
+    script.write(|sql| write::update(sql, *expected, change));
+    if !change.journal.is_empty() {
+        script.write(|sql| write::journal(sql, change.journal.iter()));
+    }
+    script.commit();
+    session.send(&script).await?;
+    let value = Swapped::Done(change.draft.clone().stamp(now));
+    Ok(Some(Reply { now, value }))
+}
+
+type Decision = (MessageId, MessageState, JournalEntry);
+
+async fn decide(session: &mut Session<'_>, decision: &Decision) -> Result<bool, Failure> {
+    let (id, state, journal) = decision;
+    let id = literal(id.0);
+    let mut script = Script::timed();
+    script.add("START TRANSACTION");
+    script.add(format_args!(
+        "SELECT n FROM onlyonce_outbox FORCE INDEX (outbox_by_id) \
+         WHERE id = {id} AND state IN ('dead', 'unknown') FOR UPDATE"
+    ));
+    let results = session.send(&script).await?;
+    if results.get(2).is_none_or(Vec::is_empty) {
+        session.roll_back().await?;
+        return Ok(false);
+    }
+    let mut script = Script::default();
+    script.add(format_args!(
+        "UPDATE onlyonce_outbox SET state = {}, due_at = @oo_now, attempts = 0, \
+         claimed_at = NULL, unclear_since = NULL, in_order = {} WHERE id = {id}",
+        literal(state.as_str()),
+        if *state == MessageState::Discarded {
+            "NULL"
+        } else {
+            "ordering_key"
+        }
+    ));
+    script.write(|sql| write::journal(sql, std::iter::once(journal)));
+    script.commit();
+    session.send(&script).await?;
+    Ok(true)
+}
+
+fn array<const N: usize>(row: &MySqlRow, column: usize) -> Result<Option<[u8; N]>, RowError> {
+    let wrong = |_| RowError::Unreadable("a stored id has a wrong length".into());
+    let found = row.bytes(column)?;
+    found
+        .map(|bytes| bytes.try_into().map_err(wrong))
+        .transpose()
+}
+
+fn word(row: &MySqlRow, column: usize) -> Result<Option<String>, RowError> {
+    Ok(row.text(column)?.map(str::to_owned))
+}
+
+fn there<T>(found: Option<T>) -> Result<T, RowError> {
+    found.ok_or_else(|| RowError::Unreadable("a stored value is missing".into()))
+}
+
+fn moment(row: &MySqlRow, column: usize) -> Result<Option<Timestamp>, RowError> {
+    Ok(row.number(column)?.map(Timestamp))
+}
+
+fn claimed(row: &MySqlRow, attempt: AttemptId) -> Result<Claimed, RowError> {
+    Ok(Claimed {
+        id: MessageId(there(array(row, 0)?)?),
+        number: row::number(row, 14)?,
+        attempt,
+        tried: Tried {
+            attempts: row::number(row, 1)?,
+            unclear_since: moment(row, 2)?,
+        },
+        created_at: there(moment(row, 3)?)?,
+        message: Message {
+            target: there(word(row, 4)?)?,
+            kind: there(word(row, 5)?)?,
+            aggregate: word(row, 6)?.zip(word(row, 7)?),
+            ordering_key: word(row, 8)?,
+            downstream_key: word(row, 9)?,
+            headers: there(word(row, 10)?)?,
+            payload: there(row.bytes(11)?)?.to_vec(),
+            key: array(row, 12)?.map(RecordId),
+            settles: row.text(13)?.and_then(Settles::decode),
+        },
+    })
+}
+
+fn listed(row: &MySqlRow) -> Result<(u64, ListedMessage), RowError> {
+    let state = MessageState::from_word(there(row.text(1)?)?);
+    let strange = || RowError::Unreadable("a state that this program does not know".into());
+    let message = ListedMessage {
+        id: MessageId(there(array(row, 0)?)?),
+        state: state.ok_or_else(strange)?,
+        target: there(word(row, 2)?)?,
+        kind: there(word(row, 3)?)?,
+        aggregate: word(row, 4)?.zip(word(row, 5)?),
+        ordering_key: word(row, 6)?,
+        downstream_key: there(word(row, 7)?)?,
+        key: array(row, 8)?.map(RecordId),
+        settles: row.number(9)? == Some(1),
+        attempts: row::number(row, 10)?,
+        provider_id: word(row, 11)?,
+        last_error: word(row, 12)?,
+        created_at: there(moment(row, 13)?)?,
+        due_at: there(moment(row, 14)?)?,
+        delivered_at: moment(row, 15)?,
+        bytes: row::number(row, 16)?,
+    };
+    Ok((row::number(row, 17)?, message))
+}
+
+#[async_trait]
+impl Outbox for MySqlOutbox {
+    async fn claim(&self, claim: &Claim) -> Result<Reply<Vec<Claimed>>, StoreError> {
+        failpoint!("mysql.outbox.claim.before");
+        let taken = self
+            .scanners
+            .transact(claim, |session, claim| Box::pin(take(session, claim)));
+        let taken = taken.await.map_err(|failure| failure.of_a_write())?;
+        failpoint!("mysql.outbox.claim.after");
+        Ok(taken)
+    }
+
+    async fn end(&self, endings: &[Ending]) -> Result<Vec<bool>, StoreError> {
+        if endings.is_empty() {
+            return Ok(Vec::new());
+        }
+        failpoint!("mysql.outbox.end.before");
+        let ended = self
+            .scanners
+            .transact(endings, |session, endings| Box::pin(end(session, endings)));
+        let ended = ended.await.map_err(|failure| failure.of_a_write())?;
+        failpoint!("mysql.outbox.end.after");
+        Ok(ended)
+    }
+
+    async fn end_with_key(
+        &self,
+        ending: &Ending,
+        expected: Revision,
+        change: &Change,
+    ) -> Result<Option<Reply<Swapped>>, StoreError> {
+        let asked = WithKey {
+            ending,
+            expected,
+            change,
+        };
+        failpoint!("mysql.outbox.settle.before");
+        let outcome = self.scanners.transact(&asked, |session, asked| {
+            Box::pin(end_with_key(session, asked))
+        });
+        let outcome = outcome.await.map_err(|failure| failure.of_a_write())?;
+        failpoint!("mysql.outbox.settle.after");
+        if let Some(Reply {
+            value: Swapped::Done(record),
+            ..
+        }) = &outcome
+        {
+            self.shared.watch.settled(record.id);
+        }
+        Ok(outcome)
+    }
+
+    async fn list(
+        &self,
+        filter: &MessageFilter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<ListedMessage>, StoreError> {
+        let mut conditions = format!("o.n < {}", before(cursor));
+        let words: Vec<_> = filter
+            .states
+            .iter()
+            .map(|state| literal(state.as_str()))
+            .collect();
+        if !words.is_empty() {
+            conditions.push_str(&format!(" AND o.state IN ({})", words.join(", ")));
+        }
+        if let Some(target) = &filter.target {
+            conditions.push_str(&format!(" AND o.target = {}", literal(target)));
+        }
+        // Few among many are found at once by their state; most are not.
+        let index = match words.is_empty() || filter.states.contains(&MessageState::Delivered) {
+            true => "PRIMARY",
+            false => "outbox_by_state",
+        };
+        let rows = self.scanners.read(format!(
+            "SELECT {LISTED} FROM onlyonce_outbox o FORCE INDEX ({index}) WHERE {conditions} \
+             ORDER BY o.n DESC LIMIT {}",
+            limit.saturating_add(1)
+        ));
+        let rows = rows.await?;
+        let rows = rows.iter().map(listed).collect::<Result<_, RowError>>()?;
+        Ok(Page::cut(rows, limit))
+    }
+
+    async fn message(&self, id: MessageId) -> Result<Option<ListedMessage>, StoreError> {
+        let id = literal(id.0);
+        let sql = format!("SELECT {LISTED} FROM onlyonce_outbox o WHERE o.id = {id}");
+        let rows = self.scanners.read(sql).await?;
+        let message = rows.first().map(listed).transpose()?;
+        Ok(message.map(|(_, message)| message))
+    }
+
+    async fn decide(
+        &self,
+        id: MessageId,
+        state: MessageState,
+        journal: JournalEntry,
+    ) -> Result<bool, StoreError> {
+        let decision = (id, state, journal);
+        let decided = self.scanners.transact(&decision, |session, decision| {
+            Box::pin(decide(session, decision))
+        });
+        let decided = decided.await.map_err(|failure| failure.of_a_write())?;
+        if decided {
+            self.shared.messages.send_modify(|count| *count += 1);
+        }
+        Ok(decided)
+    }
+
+    async fn depth(&self) -> Result<Depth, StoreError> {
+        let states = [
+            MessageState::Pending,
+            MessageState::Dead,
+            MessageState::Unknown,
+        ];
+        let counts = states.map(|state| {
+            let state = literal(state.as_str());
+            format!(
+                "(SELECT COUNT(*) FROM (SELECT 1 FROM onlyonce_outbox FORCE INDEX \
+                 (outbox_by_state) WHERE state = {state} LIMIT {MAX_COUNTED}) AS counted)"
+            )
+        });
+        let rows = self.scanners.read(format!("SELECT {}", counts.join(", ")));
+        let rows = rows.await?;
+        let row = rows.first().ok_or_else(nothing)?;
+        let counted = |(column, state)| Ok((state, row::number(row, column)?));
+        states.into_iter().enumerate().map(counted).collect()
+    }
+
+    async fn tidy(&self, keep: Duration, limit: usize) -> Result<usize, StoreError> {
+        let from = *self.tidied.lock();
+        let keep = later(keep);
+        // Nothing becomes of a message any more that was delivered or discarded, so none is held.
+        let stretch = self.scanners.read_timed(format!(
+            "SELECT n, COALESCE(state = 'delivered' AND delivered_at < @oo_now - {keep} \
+             OR state = 'discarded' AND due_at < @oo_now - {keep}, 0) \
+             FROM onlyonce_outbox FORCE INDEX (PRIMARY) WHERE n > {from} ORDER BY n LIMIT {limit}"
+        ));
+        let stretch = stretch.await?.value;
+        let mut old = Vec::new();
+        let mut last = 0;
+        for row in &stretch {
+            last = row::number(row, 0)?;
+            if row.number(1)? == Some(1) {
+                old.push(last);
+            }
+        }
+        let gone = old.len();
+        if gone > 0 {
+            let mut script = Script::default();
+            let numbers = text::numbers(old);
+            script.add(format_args!(
+                "DELETE FROM onlyonce_outbox WHERE n IN {numbers}"
+            ));
+            self.scanners.write(&script).await?;
+        }
+        // At the end it begins anew.
+        *self.tidied.lock() = if stretch.len() == limit { last } else { 0 };
+        Ok(gone)
+    }
+
+    fn arrivals(&self) -> watch::Receiver<u64> {
+        self.shared.messages.subscribe()
+    }
+}

@@ -1,0 +1,485 @@
+//! Inside the caller's transaction on MySQL or MariaDB, on connections of the caller's own pool.
+//!
+//! These servers take back a whole transaction to end a deadlock, and then carry out what follows as if
+//! nothing had been: each statement by itself, and kept. Work that passes over that error would leave half
+//! of itself behind. So what follows belongs to a next transaction (`autocommit = 0`), and nothing is
+//! committed unless the savepoint that was made at the beginning is still there.
+
+use std::{
+    ops::{Deref, DerefMut},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use onlyonce_core::{
+    AttemptId, MessageId, Record, RecordId,
+    record::{Change, Revision},
+};
+use sqlx::{Executor as _, MySql, MySqlConnection, MySqlPool, Transaction, mysql::MySqlRow};
+
+use super::{
+    failure::{was_deadlock, was_duplicate},
+    scan::Scanners,
+    server::{self, Results, Shared, select_whole, time},
+    text::{self, Script, bytes, literal},
+    write,
+};
+use crate::{
+    Reply, StoreError, Swapped,
+    outbox::millis,
+    random_bytes,
+    sql::{
+        lane::Found,
+        row::{self, Columns as _, RowError},
+    },
+    transactional::{Isolation, Message, Progress, Settles, TransactionError, TransactionalStore},
+};
+
+/// How often a natural key's row is made again that was tidied away before it could be held.
+const MAX_ROUNDS: usize = 4;
+
+/// Bytes that fit into the columns. A session that is not strict would cut off the rest without a word.
+const MAX_NAME: usize = 255;
+const MAX_ORDERING_KEY: usize = 512;
+const MAX_MESSAGE_ID: usize = 1_024;
+const MAX_MEDIUM_BLOB: usize = (1 << 24) - 1;
+
+/// See the head of this file.
+const RELEASE: &str = "RELEASE SAVEPOINT onlyonce";
+/// How the application's pool keeps its connections.
+const AS_FOUND: &str = "SET autocommit = 1";
+const TAKE_BACK: &str = "ROLLBACK; SET autocommit = 1";
+/// The pool does not use a connection again that does not answer.
+const LAST_RESORT: &str = "KILL CONNECTION_ID()";
+
+/// What opens a transaction at a level.
+macro_rules! begin {
+    ($isolation:literal) => {
+        concat!(
+            "SET TRANSACTION ISOLATION LEVEL ",
+            $isolation,
+            "; START TRANSACTION; SAVEPOINT onlyonce; SET autocommit = 0"
+        )
+    };
+}
+
+/// The store of a MySQL or MariaDB database, in transactions of the application's own pool.
+#[derive(Clone)]
+pub struct MySqlTransactions {
+    pool: MySqlPool,
+    shared: Arc<Shared>,
+    scanners: Arc<Scanners>,
+    /// Whether a message was left since deliverers were last told.
+    enqueued: Arc<AtomicBool>,
+}
+
+/// An open transaction. It is rolled back when it is dropped.
+pub struct MySqlOpen(Option<Transaction<'static, MySql>>);
+
+impl MySqlOpen {
+    fn transaction(&mut self) -> &mut Transaction<'static, MySql> {
+        self.0.as_mut().expect("it is taken by its end alone")
+    }
+}
+
+impl Deref for MySqlOpen {
+    type Target = MySqlConnection;
+
+    fn deref(&self) -> &MySqlConnection {
+        self.0.as_ref().expect("it is taken by its end alone")
+    }
+}
+
+impl DerefMut for MySqlOpen {
+    fn deref_mut(&mut self) -> &mut MySqlConnection {
+        self.transaction()
+    }
+}
+
+impl Drop for MySqlOpen {
+    fn drop(&mut self) {
+        // Without a runtime the pool cannot take the connection back either: it is closed.
+        if let Some(transaction) = self.0.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(take_back(transaction));
+        }
+    }
+}
+
+/// Rolls back, and leaves the connection as it was found. One on which that cannot be done is ended.
+async fn take_back(mut transaction: Transaction<'static, MySql>) {
+    let _ = match transaction.execute(TAKE_BACK).await {
+        Ok(_) => transaction.rollback().await,
+        Err(_) => transaction.execute(LAST_RESORT).await.map(|_| ()),
+    };
+}
+
+impl MySqlTransactions {
+    pub(super) fn new(pool: MySqlPool, shared: Arc<Shared>, scanners: Arc<Scanners>) -> Self {
+        Self {
+            pool,
+            shared,
+            scanners,
+            enqueued: Arc::default(),
+        }
+    }
+
+    /// The application's pool.
+    pub fn pool(&self) -> &MySqlPool {
+        &self.pool
+    }
+}
+
+impl From<RowError> for TransactionError {
+    fn from(RowError::Unreadable(error): RowError) -> Self {
+        Self::Unreadable(error)
+    }
+}
+
+async fn send(
+    connection: &mut MySqlConnection,
+    script: &Script,
+) -> Result<Results, TransactionError> {
+    let results = server::run(connection, script).await;
+    results.map_err(|(_, error)| error.into())
+}
+
+/// The record under `id`, held, and the server's time. A read that locks sees what was committed last,
+/// whatever the transaction's snapshot is.
+pub(super) fn hold_record(id: RecordId) -> Script {
+    let mut script = Script::timed();
+    let whole = select_whole(&text::ids([id]));
+    script.add(format_args!("{whole} FOR UPDATE"));
+    script.add("SELECT @oo_now");
+    script
+}
+
+pub(super) fn held_record(results: &Results) -> Result<Reply<Option<Record>>, RowError> {
+    let now = time(results, 2)?;
+    let found = results.get(1).and_then(|rows| rows.first());
+    let value = match found.map(row::found) {
+        Some(Found::There(record)) => Some(*record),
+        Some(Found::Unreadable(text)) => return Err(RowError::Unreadable(text.into())),
+        Some(Found::New | Found::Busy) | None => None,
+    };
+    Ok(Reply { now, value })
+}
+
+/// That `value` is not cut off.
+fn fits(what: &'static str, value: &str, most: usize) -> Result<(), TransactionError> {
+    match value.len() <= most {
+        true => Ok(()),
+        false => {
+            let error = format!("{what} has {} bytes; it may have {most}", value.len());
+            Err(TransactionError::Database(error.into()))
+        }
+    }
+}
+
+fn all_fit(values: &[(&'static str, Option<&str>, usize)]) -> Result<(), TransactionError> {
+    values
+        .iter()
+        .try_for_each(|(what, value, most)| fits(what, value.unwrap_or_default(), *most))
+}
+
+/// The values, with commas between them.
+fn values(values: &[Option<&[u8]>]) -> String {
+    let mut sql = String::new();
+    for (index, value) in values.iter().enumerate() {
+        sql.push_str(if index == 0 { "" } else { ", " });
+        bytes(&mut sql, *value);
+    }
+    sql
+}
+
+fn progress_in(row: &MySqlRow, id: RecordId) -> Result<Progress, RowError> {
+    let missing = || RowError::Unreadable("a stored value is missing".into());
+    let text = |column: usize| Ok::<_, RowError>(row.text(column)?.map(str::to_owned));
+    let whole = |column: usize| row.bytes(column)?.map(<[u8]>::to_vec).ok_or_else(missing);
+    let attempt = row.bytes(6)?.and_then(|bytes| bytes.try_into().ok());
+    Ok(Progress {
+        id,
+        operation: text(0)?.ok_or_else(missing)?,
+        point: text(1)?.ok_or_else(missing)?,
+        intent: text(2)?,
+        provider_id: text(3)?,
+        parameters: whole(4)?,
+        data: whole(5)?,
+        attempt: AttemptId(u128::from_be_bytes(attempt.ok_or_else(missing)?)),
+        generation: row::number(row, 7)?,
+        finished: row.flag(8)?,
+    })
+}
+
+impl TransactionalStore for MySqlTransactions {
+    type Connection = MySqlConnection;
+    type Open = MySqlOpen;
+
+    async fn begin(&self, isolation: Isolation) -> Result<MySqlOpen, TransactionError> {
+        let begin = match isolation {
+            Isolation::ReadCommitted => begin!("READ COMMITTED"),
+            Isolation::RepeatableRead => begin!("REPEATABLE READ"),
+            Isolation::Serializable => begin!("SERIALIZABLE"),
+        };
+        let pool = self.pool.clone();
+        // In a task of its own: whoever is dropped in the middle would leave the pool a connection of which
+        // the driver does not know that a transaction is open.
+        let begun = tokio::spawn(async move {
+            let begun = pool.begin_with(begin).await;
+            begun.map(|transaction| MySqlOpen(Some(transaction)))
+        });
+        match begun.await {
+            Ok(begun) => Ok(begun?),
+            Err(error) => Err(TransactionError::Database(Box::new(error))),
+        }
+    }
+
+    async fn commit(&self, mut open: MySqlOpen) -> Result<(), TransactionError> {
+        let mut script = Script::default();
+        script.add(RELEASE);
+        script.commit();
+        script.add(AS_FOUND);
+        let outcome = server::run(&mut open, &script).await;
+        outcome.map_err(|(done, error)| match done {
+            0 => error.into(),
+            // Which a cluster finds that late. Anything else says nothing of what was written.
+            _ if was_deadlock(&error) => TransactionError::Conflict(Box::new(error)),
+            _ => TransactionError::Database(Box::new(error)),
+        })?;
+        if let Some(transaction) = open.0.take() {
+            // The driver is told that it is over. What fails here ends the connection, and no more.
+            let _ = transaction.commit().await;
+        }
+        if self.enqueued.swap(false, Ordering::Relaxed) {
+            self.shared.messages.send_modify(|count| *count += 1);
+        }
+        Ok(())
+    }
+
+    async fn rollback(&self, mut open: MySqlOpen) {
+        if let Some(transaction) = open.0.take() {
+            take_back(transaction).await;
+        }
+    }
+
+    async fn lock(
+        &self,
+        connection: &mut MySqlConnection,
+        id: RecordId,
+    ) -> Result<Option<Reply<Record>>, TransactionError> {
+        let results = send(connection, &hold_record(id)).await?;
+        let Reply { now, value } = held_record(&results)?;
+        Ok(value.map(|value| Reply { now, value }))
+    }
+
+    async fn swap(
+        &self,
+        connection: &mut MySqlConnection,
+        expected: Revision,
+        change: &Change,
+    ) -> Result<Reply<Swapped>, TransactionError> {
+        let id = change.draft.record.id;
+        let mut script = hold_record(id);
+        // It names the revision, so it does nothing where that is another. The journal does not.
+        let with_journal = !change.journal.is_empty();
+        if !with_journal {
+            script.write(|sql| write::update(sql, expected, change));
+        }
+        let results = send(connection, &script).await?;
+        let Reply { now, value } = held_record(&results)?;
+        let value = match value {
+            None => Swapped::Absent,
+            Some(record) if record.revision != expected => Swapped::Conflict(record),
+            Some(_) => {
+                if with_journal {
+                    let mut script = Script::default();
+                    script.write(|sql| write::update(sql, expected, change));
+                    script.write(|sql| write::journal(sql, change.journal.iter()));
+                    send(connection, &script).await?;
+                }
+                Swapped::Done(change.draft.clone().stamp(now))
+            }
+        };
+        Ok(Reply { now, value })
+    }
+
+    fn committed(&self, id: RecordId) {
+        self.shared.watch.settled(id);
+    }
+
+    async fn enqueue(
+        &self,
+        connection: &mut MySqlConnection,
+        message: &Message,
+    ) -> Result<MessageId, TransactionError> {
+        let (kind, which) = match &message.aggregate {
+            Some((kind, which)) => (Some(kind.as_str()), Some(which.as_str())),
+            None => (None, None),
+        };
+        let ordering_key = message.ordering_key.as_deref();
+        let downstream_key = message.downstream_key.as_deref();
+        all_fit(&[
+            ("target", Some(&message.target), MAX_NAME),
+            ("kind", Some(&message.kind), MAX_NAME),
+            ("aggregate", kind, MAX_NAME),
+            ("aggregate", which, MAX_NAME),
+            ("ordering_key", ordering_key, MAX_ORDERING_KEY),
+            ("downstream_key", downstream_key, MAX_MEDIUM_BLOB),
+            ("headers", Some(&message.headers), MAX_MEDIUM_BLOB),
+        ])?;
+        let id = MessageId(random_bytes());
+        let own_name = id.to_string();
+        let settles = message.settles.as_ref().map(Settles::encode);
+        let key = message.key.map(|key| key.0);
+        let values = values(&[
+            Some(&id.0),
+            key.as_ref().map(|key| &key[..]),
+            settles.as_deref().map(str::as_bytes),
+            Some(message.target.as_bytes()),
+            kind.map(str::as_bytes),
+            which.map(str::as_bytes),
+            Some(message.kind.as_bytes()),
+            ordering_key.map(str::as_bytes),
+            ordering_key.map(str::as_bytes),
+            Some(downstream_key.unwrap_or(&own_name).as_bytes()),
+            Some(message.headers.as_bytes()),
+            Some(&message.payload),
+        ]);
+        let mut script = Script::timed();
+        script.add(format_args!(
+            "INSERT INTO onlyonce_outbox (created_at, due_at, id, key_id, settles, target, \
+             aggregatetype, aggregateid, type, ordering_key, in_order, downstream_key, headers, \
+             payload) VALUES (@oo_now, @oo_now, {values})"
+        ));
+        send(connection, &script).await?;
+        self.enqueued.store(true, Ordering::Relaxed);
+        Ok(id)
+    }
+
+    async fn receive(
+        &self,
+        connection: &mut MySqlConnection,
+        consumer: &str,
+        message_id: &str,
+        retention: Duration,
+    ) -> Result<bool, TransactionError> {
+        all_fit(&[
+            ("consumer", Some(consumer), MAX_NAME),
+            ("message_id", Some(message_id), MAX_MESSAGE_ID),
+        ])?;
+        let values = values(&[Some(consumer.as_bytes()), Some(message_id.as_bytes())]);
+        let mut script = Script::timed();
+        script.add(format_args!(
+            "INSERT INTO onlyonce_inbox (consumer, message_id, at, keep_until) \
+             VALUES ({values}, @oo_now, @oo_now + {})",
+            // No clock comes near to where the sum would not fit.
+            millis(retention).min(i64::MAX / 2)
+        ));
+        match server::run(connection, &script).await {
+            Ok(_) => Ok(true),
+            // The statement alone is taken back; the transaction goes on.
+            Err((_, error)) if was_duplicate(&error) => Ok(false),
+            Err((_, error)) => Err(error.into()),
+        }
+    }
+
+    /// Holds a row that stands for the key. It is made beforehand, on a connection of the store's own, so
+    /// that nobody waits for an insert that may be taken back; and it stays for a while afterwards.
+    async fn hold(
+        &self,
+        connection: &mut MySqlConnection,
+        natural_key: &str,
+    ) -> Result<(), TransactionError> {
+        let database = |error: StoreError| TransactionError::Database(Box::new(error));
+        let id = format!("UNHEX(SHA2({}, 256))", literal(natural_key));
+        let mut script = Script::default();
+        script.add(format_args!(
+            "SELECT id FROM onlyonce_natural_keys WHERE id = {id} FOR UPDATE"
+        ));
+        for _ in 0..MAX_ROUNDS {
+            self.scanners.natural_key(&id).await.map_err(database)?;
+            let results = send(connection, &script).await?;
+            if results.first().is_some_and(|rows| !rows.is_empty()) {
+                return Ok(());
+            }
+        }
+        let gone = "the row of a natural key is tidied away as soon as it is made";
+        Err(TransactionError::Conflict(gone.into()))
+    }
+
+    async fn progress(
+        &self,
+        connection: &mut MySqlConnection,
+        id: RecordId,
+    ) -> Result<Option<Progress>, TransactionError> {
+        let mut script = Script::default();
+        script.add(format_args!(
+            "SELECT operation, point, intent, provider_id, parameters, data, attempt_id, \
+             generation, finished FROM onlyonce_phases WHERE id = {}",
+            literal(id.0)
+        ));
+        let results = send(connection, &script).await?;
+        let row = results.first().and_then(|rows| rows.first());
+        Ok(row.map(|row| progress_in(row, id)).transpose()?)
+    }
+
+    async fn advance(
+        &self,
+        connection: &mut MySqlConnection,
+        progress: &Progress,
+    ) -> Result<(), TransactionError> {
+        let (intent, provider_id) = (progress.intent.as_deref(), progress.provider_id.as_deref());
+        all_fit(&[
+            ("operation", Some(&progress.operation), MAX_NAME),
+            ("point", Some(&progress.point), MAX_NAME),
+            ("intent", intent, MAX_NAME),
+            ("provider_id", provider_id, MAX_MEDIUM_BLOB),
+        ])?;
+        let columns = [
+            ("id", Some(&progress.id.0[..])),
+            ("operation", Some(progress.operation.as_bytes())),
+            ("point", Some(progress.point.as_bytes())),
+            ("intent", intent.map(str::as_bytes)),
+            ("provider_id", provider_id.map(str::as_bytes)),
+            ("parameters", Some(&progress.parameters)),
+            ("data", Some(&progress.data)),
+            ("attempt_id", Some(&progress.attempt.0.to_be_bytes())),
+        ];
+        let names = columns.map(|(name, _)| name).join(", ");
+        let values = values(&columns.map(|(_, value)| value));
+        let updates = columns.map(|(name, _)| format!("{name} = VALUES({name})"));
+        let mut script = Script::timed();
+        script.add(format_args!(
+            "INSERT INTO onlyonce_phases ({names}, generation, finished, updated_at) \
+             VALUES ({values}, {}, {}, @oo_now) ON DUPLICATE KEY UPDATE {}, \
+             generation = VALUES(generation), finished = VALUES(finished), updated_at = @oo_now",
+            i32::try_from(progress.generation).unwrap_or(i32::MAX),
+            i32::from(progress.finished),
+            updates.join(", ")
+        ));
+        send(connection, &script).await.map(|_| ())
+    }
+
+    async fn unfinished(
+        &self,
+        operation: &str,
+        limit: usize,
+    ) -> Result<Vec<RecordId>, TransactionError> {
+        let mut script = Script::default();
+        script.add(format_args!(
+            "SELECT id FROM onlyonce_phases WHERE operation = {} AND finished = 0 \
+             ORDER BY updated_at LIMIT {limit}",
+            literal(operation)
+        ));
+        let mut connection = self.pool.acquire().await?;
+        let results = send(&mut connection, &script).await?;
+        let ids = results.iter().flatten().map(row::id);
+        Ok(ids
+            .filter_map(Result::transpose)
+            .collect::<Result<_, RowError>>()?)
+    }
+}

@@ -1,0 +1,387 @@
+//! Messages on their way out of the embedded store, on a connection of their own.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use onlyonce_core::{
+    AttemptId, MessageId, MessageState, RecordId, Timestamp,
+    outbox::Tried,
+    record::{Change, JournalEntry, Revision},
+};
+use parking_lot::Mutex;
+use rusqlite::{
+    Connection, OptionalExtension, Row, Transaction, TransactionBehavior, named_params, params,
+};
+use tokio::sync::{broadcast, watch};
+
+use super::{
+    ReadError, schema,
+    write::{self, Tally},
+};
+use crate::{
+    Page, Reply, StoreError, Swapped,
+    clock::StoreClock,
+    failpoint,
+    outbox::{
+        Claim, Claimed, Depth, Ending, ListedMessage, MAX_COUNTED, MessageFilter, Outbox, millis,
+    },
+    transactional::{Message, Settles},
+};
+
+/// The messages of one file.
+#[derive(Clone)]
+pub(super) struct SqliteOutbox(Arc<Inner>);
+
+struct Inner {
+    connection: Mutex<Connection>,
+    clock: StoreClock,
+    tally: Arc<Tally>,
+    wakeups: broadcast::Sender<RecordId>,
+    messages: watch::Sender<u64>,
+    /// How far the walk that deletes old messages has come.
+    tidied: Mutex<i64>,
+}
+
+impl SqliteOutbox {
+    pub(super) fn open(
+        path: &Path,
+        clock: StoreClock,
+        tally: Arc<Tally>,
+        wakeups: broadcast::Sender<RecordId>,
+        messages: watch::Sender<u64>,
+    ) -> rusqlite::Result<Self> {
+        Ok(Self(Arc::new(Inner {
+            connection: Mutex::new(schema::connect(path)?),
+            clock,
+            tally,
+            wakeups,
+            messages,
+            tidied: Mutex::new(0),
+        })))
+    }
+
+    /// Runs `work` in a transaction, in a thread that may wait. It is committed if it says so.
+    async fn whole<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>, Timestamp) -> Result<(bool, T), ReadError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let inner = self.0.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let mut connection = inner.connection.lock();
+            let behavior = TransactionBehavior::Immediate;
+            let open = connection.transaction_with_behavior(behavior)?;
+            let (commit, value) = work(&open, inner.clock.now())?;
+            // What is not committed is rolled back when it is dropped.
+            if commit {
+                open.commit()?;
+            }
+            Ok::<_, ReadError>(value)
+        });
+        let done = done.await;
+        Ok(done.map_err(|error| StoreError::Ambiguous(Box::new(error)))??)
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.whole(move |open, _| Ok((false, work(open)?))).await
+    }
+}
+
+const CLAIM: &str = "\
+UPDATE outbox SET
+    claimed_at = :now, due_at = :now + :lease, attempts = attempts + 1, attempt_id = :attempt,
+    unclear_since = coalesce(unclear_since, claimed_at)
+WHERE n IN (
+    SELECT o.n FROM outbox o
+    WHERE o.state = 'pending' AND o.target = :target AND o.due_at <= :now
+    AND (o.ordering_key IS NULL OR NOT EXISTS (
+        SELECT 1 FROM outbox e
+        WHERE e.target = o.target AND e.ordering_key = o.ordering_key AND e.n < o.n
+        AND e.ordering_key IS NOT NULL AND e.state IN ('pending', 'dead', 'unknown')
+    ))
+    ORDER BY o.due_at, o.n LIMIT :limit
+)
+RETURNING n, id, attempts, unclear_since, created_at, target, type, aggregatetype, aggregateid,
+    ordering_key, downstream_key, headers, payload, key_id, settles";
+
+const END: &str = "\
+UPDATE outbox SET
+    state = :state, claimed_at = NULL, last_error = :reason,
+    provider_id = coalesce(:provider_id, provider_id),
+    due_at = CASE WHEN :state = 'pending' THEN :now + :pause ELSE due_at END,
+    delivered_at = CASE WHEN :state = 'delivered' THEN :now END,
+    unclear_since = CASE WHEN :unclear THEN coalesce(unclear_since, claimed_at)
+                    ELSE unclear_since END
+WHERE n = :n AND attempt_id = :attempt AND state = 'pending' AND claimed_at IS NOT NULL";
+
+/// What lists show, as [`listed`] reads it.
+const LISTED: &str = "n, id, state, target, type, aggregatetype, aggregateid, ordering_key, \
+     downstream_key, key_id, settles IS NOT NULL, attempts, provider_id, last_error, created_at, \
+     due_at, delivered_at, length(payload)";
+
+fn claimed(row: &Row<'_>, attempt: AttemptId) -> rusqlite::Result<Claimed> {
+    let number: i64 = row.get(0)?;
+    let unclear_since: Option<i64> = row.get(3)?;
+    let (kind, which): (Option<String>, Option<String>) = (row.get(7)?, row.get(8)?);
+    let key: Option<[u8; 16]> = row.get(13)?;
+    let settles: Option<String> = row.get(14)?;
+    Ok(Claimed {
+        id: MessageId(row.get(1)?),
+        number: number.unsigned_abs(),
+        attempt,
+        tried: Tried {
+            attempts: row.get(2)?,
+            unclear_since: unclear_since.map(Timestamp),
+        },
+        created_at: Timestamp(row.get(4)?),
+        message: Message {
+            target: row.get(5)?,
+            kind: row.get(6)?,
+            aggregate: kind.zip(which),
+            ordering_key: row.get(9)?,
+            downstream_key: Some(row.get(10)?),
+            headers: row.get(11)?,
+            payload: row.get(12)?,
+            key: key.map(RecordId),
+            settles: settles.as_deref().and_then(Settles::decode),
+        },
+    })
+}
+
+fn listed(row: &Row<'_>) -> Result<(u64, ListedMessage), ReadError> {
+    let n: i64 = row.get(0)?;
+    let word: String = row.get(2)?;
+    let unknown = "a state that this program does not know";
+    let state =
+        MessageState::from_word(&word).ok_or_else(|| ReadError::Unreadable(unknown.into()))?;
+    let (kind, which): (Option<String>, Option<String>) = (row.get(5)?, row.get(6)?);
+    let key: Option<[u8; 16]> = row.get(9)?;
+    let delivered_at: Option<i64> = row.get(16)?;
+    let bytes: i64 = row.get(17)?;
+    let message = ListedMessage {
+        id: MessageId(row.get(1)?),
+        state,
+        target: row.get(3)?,
+        kind: row.get(4)?,
+        aggregate: kind.zip(which),
+        ordering_key: row.get(7)?,
+        downstream_key: row.get(8)?,
+        key: key.map(RecordId),
+        settles: row.get(10)?,
+        attempts: row.get(11)?,
+        provider_id: row.get(12)?,
+        last_error: row.get(13)?,
+        created_at: Timestamp(row.get(14)?),
+        due_at: Timestamp(row.get(15)?),
+        delivered_at: delivered_at.map(Timestamp),
+        bytes: bytes.unsigned_abs(),
+    };
+    Ok((n.unsigned_abs(), message))
+}
+
+fn end(open: &Transaction<'_>, now: Timestamp, ending: &Ending) -> rusqlite::Result<bool> {
+    let changed = open.prepare_cached(END)?.execute(named_params! {
+        ":state": ending.next.state().as_str(),
+        ":reason": ending.next.reason(),
+        ":provider_id": ending.next.provider_id(),
+        ":now": now.0,
+        ":pause": millis(ending.next.pause()),
+        ":unclear": ending.next.is_unclear(),
+        ":n": ending.number.cast_signed(),
+        ":attempt": ending.attempt.0.to_be_bytes(),
+    })?;
+    Ok(changed == 1)
+}
+
+#[async_trait]
+impl Outbox for SqliteOutbox {
+    async fn claim(&self, claim: &Claim) -> Result<Reply<Vec<Claimed>>, StoreError> {
+        let claim = claim.clone();
+        failpoint!("sqlite.outbox.claim.before");
+        let reply = self.whole(move |open, now| {
+            let mut statement = open.prepare_cached(CLAIM)?;
+            let rows = statement.query_map(
+                named_params! {
+                    ":now": now.0,
+                    ":lease": millis(claim.lease),
+                    ":attempt": claim.attempt.0.to_be_bytes(),
+                    ":target": claim.target,
+                    ":limit": i64::try_from(claim.limit).unwrap_or(i64::MAX),
+                },
+                |row| claimed(row, claim.attempt),
+            )?;
+            let mut value = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+            value.sort_unstable_by_key(|one| one.number);
+            Ok((!value.is_empty(), Reply { now, value }))
+        });
+        let reply = reply.await?;
+        failpoint!("sqlite.outbox.claim.after");
+        Ok(reply)
+    }
+
+    async fn end(&self, endings: &[Ending]) -> Result<Vec<bool>, StoreError> {
+        let endings = endings.to_vec();
+        failpoint!("sqlite.outbox.end.before");
+        let ended = self.whole(move |open, now| {
+            let ended = endings.iter().map(|ending| end(open, now, ending));
+            Ok((true, ended.collect::<rusqlite::Result<_>>()?))
+        });
+        let ended = ended.await?;
+        failpoint!("sqlite.outbox.end.after");
+        Ok(ended)
+    }
+
+    async fn end_with_key(
+        &self,
+        ending: &Ending,
+        expected: Revision,
+        change: &Change,
+    ) -> Result<Option<Reply<Swapped>>, StoreError> {
+        let (ending, change) = (ending.clone(), change.clone());
+        failpoint!("sqlite.outbox.settle.before");
+        let outcome = self.whole(move |open, now| {
+            if !end(open, now, &ending)? {
+                return Ok((false, None));
+            }
+            let mut steps = Vec::new();
+            let value = write::swap(open, expected, &change, now, &mut steps)?;
+            let done = matches!(value, Swapped::Done(_));
+            Ok((done, Some((Reply { now, value }, steps))))
+        });
+        let outcome = outcome.await?;
+        failpoint!("sqlite.outbox.settle.after");
+        Ok(outcome.map(|(reply, steps)| {
+            if let Swapped::Done(record) = &reply.value {
+                self.0.tally.take(&steps);
+                // No listener is no failure.
+                let _ = self.0.wakeups.send(record.id);
+            }
+            reply
+        }))
+    }
+
+    async fn list(
+        &self,
+        filter: &MessageFilter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<ListedMessage>, StoreError> {
+        let filter = filter.clone();
+        let words: Vec<_> = match filter.states.as_slice() {
+            [] => MessageState::ALL.to_vec(),
+            states => states.to_vec(),
+        };
+        let words: Vec<_> = words
+            .iter()
+            .map(|state| format!("'{}'", state.as_str()))
+            .collect();
+        let sql = format!(
+            "SELECT {LISTED} FROM outbox WHERE n < ?1 AND state IN ({}) \
+             AND (?2 IS NULL OR target = ?2) ORDER BY n DESC LIMIT ?3",
+            words.join(", ")
+        );
+        let from = cursor.map_or(i64::MAX, |cursor| i64::try_from(cursor).unwrap_or(i64::MAX));
+        let rows = self.read(move |connection| {
+            let mut statement = connection.prepare(&sql)?;
+            let most = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
+            let mut rows = statement.query(params![from, filter.target, most])?;
+            let mut found = Vec::new();
+            while let Some(row) = rows.next()? {
+                found.push(listed(row)?);
+            }
+            Ok(found)
+        });
+        Ok(Page::cut(rows.await?, limit))
+    }
+
+    async fn message(&self, id: MessageId) -> Result<Option<ListedMessage>, StoreError> {
+        let sql = format!("SELECT {LISTED} FROM outbox WHERE id = ?1");
+        self.read(move |connection| {
+            let found = connection
+                .prepare_cached(&sql)?
+                .query_row(params![id.0], |row| Ok(listed(row)))
+                .optional()?;
+            Ok(found.transpose()?.map(|(_, message)| message))
+        })
+        .await
+    }
+
+    async fn decide(
+        &self,
+        id: MessageId,
+        state: MessageState,
+        journal: JournalEntry,
+    ) -> Result<bool, StoreError> {
+        let decided = self.whole(move |open, now| {
+            let changed = open.execute(
+                "UPDATE outbox SET state = ?2, due_at = ?3, attempts = 0, claimed_at = NULL, \
+                 unclear_since = NULL WHERE id = ?1 AND state IN ('dead', 'unknown')",
+                params![id.0, state.as_str(), now.0],
+            )?;
+            if changed > 0 {
+                write::note(open, now, std::slice::from_ref(&journal))?;
+            }
+            Ok((changed > 0, changed > 0))
+        });
+        let decided = decided.await?;
+        if decided {
+            self.0.messages.send_modify(|count| *count += 1);
+        }
+        Ok(decided)
+    }
+
+    async fn depth(&self) -> Result<Depth, StoreError> {
+        self.read(|connection| {
+            let mut depth = Depth::new();
+            for state in [
+                MessageState::Pending,
+                MessageState::Dead,
+                MessageState::Unknown,
+            ] {
+                let sql = format!(
+                    "SELECT count(*) FROM (SELECT 1 FROM outbox WHERE state = '{}' \
+                     LIMIT {MAX_COUNTED})",
+                    state.as_str()
+                );
+                let count: i64 = connection.query_row(&sql, [], |row| row.get(0))?;
+                depth.insert(state, count.unsigned_abs());
+            }
+            Ok(depth)
+        })
+        .await
+    }
+
+    async fn tidy(&self, keep: Duration, limit: usize) -> Result<usize, StoreError> {
+        let from = *self.0.tidied.lock();
+        let most = i64::try_from(limit).unwrap_or(i64::MAX);
+        let tidied = self.whole(move |open, now| {
+            let (seen, last): (i64, Option<i64>) = open.query_row(
+                "SELECT count(*), max(n) FROM \
+                 (SELECT n FROM outbox WHERE n > ?1 ORDER BY n LIMIT ?2)",
+                params![from, most],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )?;
+            let Some(last) = last else {
+                return Ok((false, (0, 0)));
+            };
+            let gone = open.execute(
+                "DELETE FROM outbox WHERE n > ?1 AND n <= ?2 \
+                 AND (state = 'delivered' AND delivered_at < ?3 \
+                      OR state = 'discarded' AND due_at < ?3)",
+                params![from, last, crate::cutoff(now, keep).0],
+            )?;
+            // At the end it begins anew.
+            let next = if seen == most { last } else { 0 };
+            Ok((gone > 0, (gone, next)))
+        });
+        let (gone, next) = tidied.await?;
+        *self.0.tidied.lock() = next;
+        Ok(gone)
+    }
+
+    fn arrivals(&self) -> watch::Receiver<u64> {
+        self.0.messages.subscribe()
+    }
+}

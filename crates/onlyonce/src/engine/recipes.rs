@@ -1,0 +1,78 @@
+//! What the engine keeps beside keys: the policy of each route, and the recipes under which fingerprints
+//! were made.
+
+use std::sync::Arc;
+
+use onlyonce_core::{Policy, Recipe, RecipeId};
+use onlyonce_store::StoreError;
+
+use super::{Engine, Unavailable};
+
+impl Engine {
+    /// Tells the engine which policy `route` has, for the background loops and for operators.
+    pub fn set_policy(&self, route: Arc<str>, policy: Arc<Policy>) {
+        self.0.policies.write().insert(route, policy);
+    }
+
+    /// The policy of `route`; the default one for a route that is gone.
+    pub fn policy(&self, route: &str) -> Arc<Policy> {
+        let found = self.0.policies.read().get(route).cloned();
+        found.unwrap_or_default()
+    }
+
+    /// Keeps `recipe`, so that a retry of one of its keys can be compared after the configuration
+    /// has changed.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the store cannot keep it.
+    pub async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), Unavailable> {
+        self.bounded_read(self.0.store.keep_recipe(recipe))
+            .await
+            .map_err(Unavailable)
+    }
+
+    /// Notes in the store what `policy` says of the keys of `route`, for programs that settle them there.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the store cannot note it.
+    pub async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), Unavailable> {
+        self.bounded_read(self.0.store.keep_policy(route, policy))
+            .await
+            .map_err(Unavailable)
+    }
+
+    pub(super) fn known_recipe(&self, id: RecipeId, policy: &Policy) -> Option<Arc<Recipe>> {
+        if let Some(known) = self.0.recipes.lock().get(&id) {
+            return Some(known.clone());
+        }
+        if id != policy.recipe.id() {
+            return None;
+        }
+        let recipe = Arc::new(policy.recipe.clone());
+        self.0.recipes.lock().insert(id, recipe.clone());
+        Some(recipe)
+    }
+
+    /// The recipe under which a record's fingerprint was made.
+    pub(super) async fn recipe(
+        &self,
+        id: RecipeId,
+        policy: &Policy,
+    ) -> Result<Arc<Recipe>, Unavailable> {
+        if let Some(known) = self.known_recipe(id, policy) {
+            return Ok(known);
+        }
+        let found = self
+            .bounded_read(self.0.store.recipe(id))
+            .await
+            .map_err(Unavailable)?;
+        let missing = || {
+            Unavailable(StoreError::Unreadable(
+                "a record's recipe is missing".into(),
+            ))
+        };
+        let recipe = Arc::new(found.ok_or_else(missing)?);
+        self.0.recipes.lock().insert(id, recipe.clone());
+        Ok(recipe)
+    }
+}

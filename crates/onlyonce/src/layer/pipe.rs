@@ -1,0 +1,89 @@
+//! How an answer that is too long to be remembered reaches its client: piece by piece, as it is read.
+
+use std::pin::Pin;
+
+use bytes::Bytes;
+use http_body::Frame;
+use http_body_util::BodyExt;
+use tokio::sync::mpsc;
+
+use crate::body::{Body, BoxError};
+
+/// Pieces of a long answer that wait for a slow client.
+const STREAM_BACKLOG: usize = 8;
+
+/// Frames of a long answer; `None` is its end. A pipe that closes without one was cut off.
+pub(super) type Pipe = mpsc::Sender<Option<Result<Frame<Bytes>, BoxError>>>;
+
+/// A body, and the way to fill it.
+pub(super) fn pipe() -> (Body, Pipe) {
+    let (sender, receiver) = mpsc::channel(STREAM_BACKLOG);
+    (
+        Body::stream(Piped {
+            frames: receiver,
+            ended: false,
+        }),
+        sender,
+    )
+}
+
+/// Moves a long answer to the client. A client that goes away does not stop it being read: the
+/// upstream may not be finished.
+pub(super) async fn pump(pipe: Pipe, read: Vec<Bytes>, mut rest: Body) {
+    let mut pipe = Some(pipe);
+    let send = async |pipe: &mut Option<Pipe>, frame: Result<Frame<Bytes>, BoxError>| {
+        if let Some(open) = pipe
+            && open.send(Some(frame)).await.is_err()
+        {
+            *pipe = None;
+        }
+    };
+    for piece in read {
+        send(&mut pipe, Ok(Frame::data(piece))).await;
+    }
+    while let Some(frame) = rest.frame().await {
+        let ended = frame.is_err();
+        send(&mut pipe, frame).await;
+        if ended {
+            return;
+        }
+    }
+    if let Some(pipe) = pipe {
+        // A client that has gone needs no end.
+        let _ = pipe.send(None).await;
+    }
+}
+
+/// The other end of a pipe.
+struct Piped {
+    frames: mpsc::Receiver<Option<Result<Frame<Bytes>, BoxError>>>,
+    ended: bool,
+}
+
+impl http_body::Body for Piped {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        use std::task::Poll;
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        match self.frames.poll_recv(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(Some(frame))) => Poll::Ready(Some(frame)),
+            Poll::Ready(Some(None)) => {
+                self.ended = true;
+                Poll::Ready(None)
+            }
+            // The client must not take a part for the whole.
+            Poll::Ready(None) => {
+                self.ended = true;
+                Poll::Ready(Some(Err("the answer was cut off".into())))
+            }
+        }
+    }
+}

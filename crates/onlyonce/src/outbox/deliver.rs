@@ -1,0 +1,412 @@
+//! The worker: claims messages that are due, hands them to their publishers, and writes down what came of
+//! it.
+//!
+//! Each target has a loop of its own, so that a slow or failing receiver holds up nobody else. No more is
+//! claimed than can be sent at once: a claim never waits for its turn. Endings are written in groups, as
+//! many as have gathered while the last group was written.
+//!
+//! Deliberately absent: a leader. Every node may run it; a claim has one owner.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use onlyonce_core::{
+    Timestamp,
+    outbox::{self, Next, Sent},
+};
+use onlyonce_store::{
+    Outbox, StoreError, failpoint,
+    outbox::{Claim, Claimed, Ending},
+};
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    task::JoinSet,
+};
+
+use super::{Delivery, Parcel, Target, settle::Settled};
+use crate::{clock::Clock, engine::Engine, stats::Background, transaction::Answer};
+
+/// How much longer than its sending a claim lasts: the time to write down what came of it.
+const CLAIM_MARGIN: Duration = Duration::from_secs(30);
+/// Claims of one target that are under way at once: one is made durable while the next one is made.
+const CLAIMERS: usize = 2;
+/// Messages of one claim.
+const MAX_CLAIM: usize = 64;
+/// Endings that are written together at most.
+const MAX_GROUP: usize = 256;
+/// How long a claim waits until half of the places are free.
+const GATHER: Duration = Duration::from_millis(10);
+/// The pause after the store failed.
+const STORE_PAUSE: Duration = Duration::from_millis(500);
+/// Tries to write an ending down. Afterwards the claim lapses, and the outcome counts as unclear.
+const MAX_WRITES: usize = 20;
+/// How long delivered messages are kept, unless said otherwise.
+const DEFAULT_KEEP: Duration = Duration::from_secs(24 * 3_600);
+/// How often old messages are looked for, and how many at once.
+const TIDY_EVERY: Duration = Duration::from_secs(10);
+const TIDY_STRETCH: usize = 2_000;
+/// The pause between two stretches in which something was deleted.
+const TIDY_PAUSE: Duration = Duration::from_millis(50);
+
+/// The deliveries of one store.
+#[derive(Clone)]
+pub struct Deliveries {
+    engine: Engine,
+    outbox: Arc<dyn Outbox>,
+    targets: Vec<Target>,
+    keep: Duration,
+}
+
+/// Deliveries that are under way. They end when this is dropped; [`stop`](Self::stop) ends them well.
+pub struct Running {
+    stopping: watch::Sender<bool>,
+    loops: JoinSet<()>,
+}
+
+impl Running {
+    /// Claims nothing more, and waits for what is under way.
+    pub async fn stop(mut self) {
+        self.stopping.send_replace(true);
+        while self.loops.join_next().await.is_some() {}
+    }
+}
+
+impl Deliveries {
+    /// Those of the engine's store, without targets yet. `None` where the store has no messages.
+    pub fn new(engine: &Engine) -> Option<Self> {
+        Some(Self {
+            outbox: engine.store().outbox()?,
+            engine: engine.clone(),
+            targets: Vec::new(),
+            keep: DEFAULT_KEEP,
+        })
+    }
+
+    /// The same with one more receiver.
+    #[must_use]
+    pub fn target(mut self, target: Target) -> Self {
+        self.targets.push(target);
+        self
+    }
+
+    /// The same, keeping what was delivered or discarded for `keep`.
+    #[must_use]
+    pub fn keep_delivered(self, keep: Duration) -> Self {
+        Self { keep, ..self }
+    }
+
+    /// Delivers everything that is due now, once. Says how many messages were sent.
+    ///
+    /// # Errors
+    /// A [`StoreError`] if messages could not be claimed; what was done until then stands.
+    pub async fn run_once(&self) -> Result<usize, StoreError> {
+        let mut sent = 0;
+        for target in &self.targets {
+            let lane = Lane::new(self, target);
+            loop {
+                let claimed = lane.claim(target.at_once).await?;
+                if claimed.is_empty() {
+                    break;
+                }
+                sent += claimed.len();
+                let mut sending = JoinSet::new();
+                for (message, began) in claimed {
+                    let lane = lane.clone();
+                    sending.spawn(async move { lane.see_off(message, began).await });
+                }
+                let mut endings = Vec::new();
+                while let Some(ended) = sending.join_next().await {
+                    endings.extend(ended.ok().flatten());
+                }
+                lane.write(&endings).await;
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Starts delivering: whenever a message is left, and every so often.
+    pub fn start(self, every: Duration) -> Running {
+        let (stopping, stop) = watch::channel(false);
+        let mut loops = JoinSet::new();
+        for target in &self.targets {
+            loops.spawn(Lane::new(&self, target).run(every, stop.clone()));
+        }
+        loops.spawn(tidy(self.outbox.clone(), self.keep, stop));
+        Running { stopping, loops }
+    }
+}
+
+/// What is on its way to one target.
+#[derive(Clone)]
+struct Lane {
+    engine: Engine,
+    outbox: Arc<dyn Outbox>,
+    target: Target,
+    /// Tells that a message with an ordering key is done, so that the next one may follow at once.
+    gone: Arc<Notify>,
+}
+
+/// An ending that is to be written, and whether others of its ordering key wait for that.
+struct ToWrite {
+    ending: Ending,
+    ordered: bool,
+}
+
+impl Lane {
+    fn new(deliveries: &Deliveries, target: &Target) -> Self {
+        Self {
+            engine: deliveries.engine.clone(),
+            outbox: deliveries.outbox.clone(),
+            target: target.clone(),
+            gone: Arc::default(),
+        }
+    }
+
+    /// Delivers until it is told to stop.
+    async fn run(self, every: Duration, stop: watch::Receiver<bool>) {
+        let room = Arc::new(Semaphore::new(self.target.at_once.max(1)));
+        let (endings, ended) = mpsc::channel(self.target.at_once.max(1));
+        let writer = tokio::spawn(self.clone().write_down(ended));
+        let mut claimers = JoinSet::new();
+        for _ in 0..CLAIMERS {
+            let (lane, room, endings) = (self.clone(), room.clone(), endings.clone());
+            claimers.spawn(lane.keep_claiming(room, endings, every, stop.clone()));
+        }
+        drop(endings);
+        while claimers.join_next().await.is_some() {}
+        let _ = writer.await;
+    }
+
+    /// Claims and sends until it is told to stop, and then waits for what it has sent.
+    async fn keep_claiming(
+        self,
+        room: Arc<Semaphore>,
+        endings: mpsc::Sender<ToWrite>,
+        every: Duration,
+        mut stop: watch::Receiver<bool>,
+    ) {
+        let mut arrivals = self.outbox.arrivals();
+        let mut sending = JoinSet::new();
+        let batch = (self.target.at_once / CLAIMERS).clamp(1, MAX_CLAIM);
+        let half = u32::try_from(batch / 2).unwrap_or(u32::MAX);
+        while !*stop.borrow_and_update() {
+            arrivals.mark_unchanged();
+            while sending.try_join_next().is_some() {}
+            let free = tokio::select! {
+                free = places(&room, half) => free,
+                _ = stop.changed() => break,
+            };
+            // A semaphore that nobody closes gives out what it has.
+            let Some(mut free) = free else { break };
+            while free.num_permits() < batch
+                && let Ok(one) = room.clone().try_acquire_owned()
+            {
+                free.merge(one);
+            }
+            let most = free.num_permits();
+            let found = match self.claim(most).await {
+                Ok(claimed) => claimed,
+                Err(error) => {
+                    let target = &*self.target.name;
+                    tracing::warn!(%error, target, "messages could not be claimed; tried again soon");
+                    drop(free);
+                    pause(STORE_PAUSE, &mut stop).await;
+                    continue;
+                }
+            };
+            let count = found.len();
+            for (message, began) in found {
+                let Some(place) = free.split(1) else { break };
+                let (lane, endings) = (self.clone(), endings.clone());
+                sending.spawn(async move {
+                    let ordered = message.message.ordering_key.is_some();
+                    match lane.see_off(message, began).await {
+                        // The writer outlives its senders.
+                        Some(ending) => drop(endings.send(ToWrite { ending, ordered }).await),
+                        None if ordered => lane.gone.notify_one(),
+                        None => {}
+                    }
+                    // The next batch is claimed while this one is written down; a writer that falls
+                    // behind holds up those that come after it.
+                    drop(place);
+                });
+            }
+            drop(free);
+            // A full claim says that there is more.
+            if count < most {
+                tokio::select! {
+                    _ = arrivals.changed() => {}
+                    _ = tokio::time::sleep(every) => {}
+                    () = self.gone.notified() => {}
+                    _ = stop.changed() => {}
+                }
+            }
+        }
+        while sending.join_next().await.is_some() {}
+    }
+
+    async fn claim(&self, most: usize) -> Result<Vec<(Claimed, Timestamp)>, StoreError> {
+        let claim = Claim {
+            target: self.target.name.to_string(),
+            limit: most,
+            lease: self.target.timeout + CLAIM_MARGIN,
+            attempt: self.engine.fresh_attempt(),
+        };
+        let reply = self.outbox.claim(&claim).await?;
+        Ok(reply
+            .value
+            .into_iter()
+            .map(|claimed| (claimed, reply.now))
+            .collect())
+    }
+
+    /// Sends one message, unless its past forbids it, and says what becomes of it; `None` if that has been
+    /// written, together with the key that it settles.
+    async fn see_off(&self, claimed: Claimed, began: Timestamp) -> Option<Ending> {
+        let tried = claimed.tried;
+        let clock = Clock::system();
+        let started = clock.moment().since_boot();
+        let rules = &self.target.rules;
+        let (next, answer) = match outbox::before_sending(tried, began, rules) {
+            Some(next) => (next, None),
+            None => {
+                let (sent, answer) = self.send(&claimed).await;
+                let now = began.plus(clock.moment().since_boot().saturating_sub(started));
+                let (settles, random) = (claimed.message.settles.is_some(), self.random());
+                let sent = match sent {
+                    // A refusal is an answer, for a key that waits for one.
+                    Sent::Refused(_) if settles && answer.is_some() => Sent::Delivered(None),
+                    sent => sent,
+                };
+                let next = outbox::after_sending(tried, began, sent, now, rules, random);
+                (next, answer)
+            }
+        };
+        self.tell(&claimed, &next);
+        let ending = Ending {
+            id: claimed.id,
+            number: claimed.number,
+            attempt: claimed.attempt,
+            next,
+        };
+        let settled = self
+            .engine
+            .settle_message(&*self.outbox, &claimed, &ending, answer);
+        match settled.await {
+            Settled::Together => None,
+            Settled::OnItsOwn => Some(ending),
+        }
+    }
+
+    async fn send(&self, claimed: &Claimed) -> (Sent, Option<Answer>) {
+        let message = &claimed.message;
+        let Ok(headers) = serde_json::from_str::<BTreeMap<String, String>>(&message.headers) else {
+            let reason = "its headers are not an object of name to string".to_owned();
+            return (Sent::Refused(reason), None);
+        };
+        let parcel = Parcel {
+            id: claimed.id,
+            target: self.target.name.clone(),
+            kind: message.kind.clone(),
+            aggregate: message.aggregate.clone(),
+            ordering_key: message.ordering_key.clone(),
+            key: message.downstream_key.clone().unwrap_or_default(),
+            headers,
+            payload: Bytes::from(message.payload.clone()),
+            attempt: claimed.tried.attempts,
+            created_at: claimed.created_at,
+        };
+        failpoint!("outbox.send.before");
+        let sending = self.target.publisher.publish(&parcel);
+        let delivery = tokio::time::timeout(self.target.timeout, sending).await;
+        failpoint!("outbox.send.after");
+        let late = || Delivery::Unclear("no answer in time".to_owned());
+        delivery.unwrap_or_else(|_| late()).apart()
+    }
+
+    fn random(&self) -> u64 {
+        // The low half of a random number.
+        self.engine.fresh_attempt().0 as u64
+    }
+
+    /// What people should hear of.
+    fn tell(&self, claimed: &Claimed, next: &Next) {
+        let (target, id, attempts) = (&*self.target.name, claimed.id, claimed.tried.attempts);
+        match next {
+            Next::Delivered { .. } => Background::Delivered.count(1),
+            Next::Again { reason, .. } => {
+                Background::NotDelivered.count(1);
+                tracing::info!(%id, target, attempts, reason, "a message was not delivered; it is sent again");
+            }
+            Next::Dead { reason } => {
+                Background::NotDelivered.count(1);
+                tracing::error!(%id, target, attempts, reason, "a message was given up: a person has to decide");
+            }
+            Next::Unknown { reason } => {
+                Background::NotDelivered.count(1);
+                tracing::error!(%id, target, attempts, reason, "nobody knows whether a message was delivered: a person has to decide");
+            }
+        }
+    }
+
+    /// Writes endings down, as many at once as have gathered.
+    async fn write_down(self, mut ended: mpsc::Receiver<ToWrite>) {
+        let mut gathered = Vec::with_capacity(MAX_GROUP);
+        while ended.recv_many(&mut gathered, MAX_GROUP).await > 0 {
+            let endings: Vec<_> = gathered.iter().map(|one| one.ending.clone()).collect();
+            self.write(&endings).await;
+            if gathered.iter().any(|one| one.ordered) {
+                self.gone.notify_one();
+            }
+            gathered.clear();
+        }
+    }
+
+    async fn write(&self, endings: &[Ending]) {
+        if endings.is_empty() {
+            return;
+        }
+        for _ in 0..MAX_WRITES {
+            match self.outbox.end(endings).await {
+                Ok(_) => return,
+                Err(error) => {
+                    let target = &*self.target.name;
+                    tracing::warn!(%error, target, "what became of messages could not be written; tried again");
+                    tokio::time::sleep(STORE_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// Room for the next claim: as much as is worth a claim, or, where receivers are slow, what there is.
+async fn places(room: &Arc<Semaphore>, half: u32) -> Option<OwnedSemaphorePermit> {
+    let enough = room.clone().acquire_many_owned(half.max(1));
+    match tokio::time::timeout(GATHER, enough).await {
+        Ok(places) => places.ok(),
+        Err(_) => room.clone().acquire_owned().await.ok(),
+    }
+}
+
+/// Rests, unless it is told to stop.
+async fn pause(length: Duration, stop: &mut watch::Receiver<bool>) {
+    tokio::select! {
+        () = tokio::time::sleep(length) => {}
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
+}
+
+/// Deletes old messages every so often.
+async fn tidy(outbox: Arc<dyn Outbox>, keep: Duration, mut stop: watch::Receiver<bool>) {
+    while !*stop.borrow() {
+        match outbox.tidy(keep, TIDY_STRETCH).await {
+            // The walk goes on where it was.
+            Ok(deleted) if deleted > 0 => pause(TIDY_PAUSE, &mut stop).await,
+            Ok(_) => pause(TIDY_EVERY, &mut stop).await,
+            Err(error) => {
+                tracing::warn!(%error, "old messages could not be deleted; tried again");
+                pause(TIDY_EVERY, &mut stop).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Work whose answer comes later: the caller's transaction commits the business write, the message that
+//! asks somebody else for the rest, and a key that stays in progress. Whoever delivers the message settles
+//! the key with what the receiver answered, in one transaction with the message. Retries wait for that, or
+//! are told where to ask.
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use onlyonce_core::{
+    Key, Record, RecordId, Scope,
+    machine::{self, Refusal, Renewed},
+};
+use onlyonce_store::{
+    StoreError, Swapped, TransactionalStore, failpoint,
+    transactional::{Message, Progress, TransactionError},
+};
+
+use super::{Abandoned, Operation, Ran, RunError, beat, give_back};
+use crate::{
+    engine::{Admitted, Attempt},
+    outbox,
+};
+
+/// The recovery point of a key that was left to a message.
+const HANDED_OVER: &str = "handed_over";
+/// Rounds of "renewed meanwhile, look again" when the key is handed over.
+const MAX_ROUNDS: usize = 8;
+
+/// Work in a transaction that ends with a message.
+pub type DeferredWork<'c> = BoxFuture<'c, Result<Message, TransactionError>>;
+
+impl<T: TransactionalStore> Operation<T> {
+    /// Does `work` once for `key` in `scope`, in one transaction with the message that it returns; the key
+    /// stays in progress until that message is delivered, and is then settled with the receiver's answer.
+    ///
+    /// The message goes under a downstream key that is derived from the key itself unless `work` names one,
+    /// so that it is the same even where the key had to be executed again.
+    ///
+    /// Under a policy that lets retries wait, this waits as well, as long as they do. What is not settled
+    /// by then is [`Ran::Accepted`]. The policy's `max_execution` must be longer than a delivery may take
+    /// with all its attempts: beyond it the key is shown as unknown until the message is delivered.
+    ///
+    /// # Errors
+    /// [`RunError`] says why it was not done, or that nobody can tell yet.
+    pub async fn run_deferred<W>(
+        &self,
+        scope: Scope,
+        key: Key,
+        request: impl Into<Bytes>,
+        work: W,
+    ) -> Result<Ran, RunError>
+    where
+        W: for<'c> FnOnce(&'c mut T::Connection) -> DeferredWork<'c> + Send,
+    {
+        let request = request.into();
+        let mut arrival = self.arrival(scope.clone(), key.clone(), request.clone());
+        let executed = match self.admitted(&mut arrival).await? {
+            Admitted::Execute(attempt) => {
+                self.hand_over(&attempt, work).await?;
+                true
+            }
+            Admitted::Refused(refusal @ Refusal::OutcomeUnknown { .. }) => {
+                match self.taken_over(arrival.id()).await? {
+                    Some(attempt) => self.hand_over(&attempt, work).await?,
+                    None => return Ok(Ran::Refused(refusal)),
+                }
+                true
+            }
+            admitted => return self.told(admitted, arrival.id(), false),
+        };
+        // As a retry, since the reservation is used up.
+        let mut arrival = self.arrival(scope, key, request);
+        let admitted = self.admitted(&mut arrival).await?;
+        self.told(admitted, arrival.id(), executed)
+    }
+
+    /// What is known of a key whose work was committed, or of one that somebody else is at.
+    fn told(&self, admitted: Admitted, id: RecordId, executed: bool) -> Result<Ran, RunError> {
+        Ok(match admitted {
+            Admitted::Replay(replay) => {
+                let answer = self.transactions.replayed(&replay.response)?;
+                if executed {
+                    Ran::Executed(answer)
+                } else {
+                    Ran::Replayed(answer)
+                }
+            }
+            Admitted::InFlight(_) => Ran::Accepted(id),
+            Admitted::Refused(refusal) => Ran::Refused(refusal),
+            Admitted::Limited(limited) => Ran::Limited(limited),
+            // The key was handed over and given back since: whoever comes next executes it.
+            Admitted::Execute(attempt) => {
+                attempt.release_later();
+                Ran::InFlight
+            }
+        })
+    }
+
+    /// Commits the work, the message and the key that is left to it.
+    async fn hand_over<W>(&self, attempt: &Attempt, work: W) -> Result<(), RunError>
+    where
+        W: for<'c> FnOnce(&'c mut T::Connection) -> DeferredWork<'c> + Send,
+    {
+        let store = &self.transactions.store;
+        failpoint!("deferred.begin.before");
+        let abandoned = Abandoned::unless_seen_through(attempt);
+        let left = tokio::select! {
+            biased;
+            left = self.left(attempt, work) => left,
+            never = beat(attempt) => match never {},
+        };
+        // From here on the key must not be given back by somebody who has lost patience: it stays in
+        // progress once this is committed, and looks just as it does before.
+        abandoned.seen_through();
+        let (open, left) = match left {
+            Ok(done) => done,
+            Err(error) => {
+                give_back(attempt).await;
+                return Err(RunError::RolledBack(error));
+            }
+        };
+        let Some(record) = left else {
+            store.rollback(open).await;
+            return Err(RunError::Lost);
+        };
+        failpoint!("deferred.commit.before");
+        match store.commit(open).await {
+            Ok(()) => {
+                failpoint!("deferred.commit.after");
+                store.committed(record.id);
+                Ok(())
+            }
+            Err(error) if error.is_conflict() => {
+                give_back(attempt).await;
+                Err(RunError::RolledBack(error))
+            }
+            Err(error) => self.asked(attempt, &record, error).await,
+        }
+    }
+
+    /// Does the work, leaves the message and hands the key over, all in a transaction that is still open.
+    /// `None`: the attempt does not own its key any more.
+    async fn left<W>(
+        &self,
+        attempt: &Attempt,
+        work: W,
+    ) -> Result<(T::Open, Option<Record>), TransactionError>
+    where
+        W: for<'c> FnOnce(&'c mut T::Connection) -> DeferredWork<'c> + Send,
+    {
+        let store = &self.transactions.store;
+        let mut open = store.begin(self.transactions.isolation).await?;
+        // A row that is held needs no sign of life, and gets none that would stand in the way.
+        let held = store.lock(&mut open, attempt.record().id).await?;
+        let Some(held) = held.filter(|held| held.value.attempt_id == attempt.id()) else {
+            return Ok((open, None));
+        };
+        let mut record = held.value;
+        let mut message = work(&mut open).await?;
+        let secret = self.transactions.engine.secret();
+        // By the names that the engine knows: those in the row may be hidden.
+        let known = attempt.record();
+        let downstream = || secret.downstream_key(known.scope.as_str(), &known.key, &self.name);
+        message.downstream_key.get_or_insert_with(downstream);
+        message.key = Some(record.id);
+        message.settles = Some(outbox::settles(attempt.id(), attempt.policy()));
+        store.enqueue(&mut open, &message).await?;
+        // Proof, for whoever finds the key without a sign of life, that it was left to a message.
+        let progress = Progress {
+            id: record.id,
+            operation: self.name.to_string(),
+            point: HANDED_OVER.to_owned(),
+            intent: None,
+            provider_id: None,
+            parameters: Vec::new(),
+            data: b"null".to_vec(),
+            attempt: attempt.id(),
+            generation: record.generation,
+            finished: true,
+        };
+        store.advance(&mut open, &progress).await?;
+        for _ in 0..MAX_ROUNDS {
+            let change = match machine::hand_over(&record, attempt.id(), attempt.policy()) {
+                Renewed::Write(change) => change,
+                Renewed::Lost => return Ok((open, None)),
+            };
+            let swapped = store.swap(&mut open, record.revision, &change).await?;
+            match swapped.value {
+                Swapped::Done(record) => return Ok((open, Some(record))),
+                Swapped::Conflict(current) => record = current,
+                Swapped::Absent => return Ok((open, None)),
+            }
+        }
+        let busy = "the key changes faster than it can be read";
+        Err(TransactionError::Conflict(busy.into()))
+    }
+
+    /// Asks the key itself whether a commit happened whose answer was lost: if it did, the key has gone on
+    /// from where this attempt last saw it.
+    async fn asked(
+        &self,
+        attempt: &Attempt,
+        handed_over: &Record,
+        error: TransactionError,
+    ) -> Result<(), RunError> {
+        let store = self.transactions.engine.store();
+        let unclear: StoreError = match store.lookup(handed_over.id).await {
+            Ok(reply) => match reply.value {
+                Some(record) if record.attempt_id != attempt.id() => return Err(RunError::Lost),
+                Some(record) if record.revision >= handed_over.revision => return Ok(()),
+                // The row may still be held by the transaction whose end is not known.
+                _ => return Err(RunError::Unclear(error)),
+            },
+            Err(unclear) => unclear,
+        };
+        tracing::warn!(error = %unclear, "nobody can tell yet whether a transaction was committed");
+        Err(RunError::Unclear(error))
+    }
+}
