@@ -38,7 +38,7 @@ pub(crate) struct Where {
     /// The admin API of a gateway; its token is taken from ONLYONCE_ADMIN_TOKEN
     #[arg(long, global = true, value_name = "URL", default_value = DEFAULT_ADMIN)]
     admin: String,
-    /// Open this store instead: sqlite:FILE that no gateway uses, postgres://… or mysql://… (looking only)
+    /// Open this store instead: sqlite:FILE that no gateway uses, postgres://… or mysql://… (there, keys can only be looked at)
     #[arg(long, global = true, value_name = "URL")]
     store: Option<String>,
     /// The variable with the store's encryption keys, for --store; used if it is set
