@@ -55,7 +55,7 @@ async fn a_target_on_nats() {
         .unwrap()
         .execute(
             "INSERT INTO outbox (id, created_at, due_at, target, type, downstream_key, payload) \
-             VALUES (randomblob(16), 0, 0, 'shop', 'paid', 'order-17', 'of 17')",
+             VALUES (randomblob(16), 0, 0, 'shop', 'paid', 'order-17', CAST('of 17' AS BLOB))",
             [],
         )
         .unwrap();
@@ -72,7 +72,9 @@ async fn a_target_on_nats() {
         tokio::time::sleep(ms(100)).await;
         let first = json!({ "seq": 1 });
         let found = asked(&server, "$JS.API.STREAM.MSG.GET.ORDERS", &first);
-        found["message"].is_object().then(|| found["message"].clone())
+        found["message"]
+            .is_object()
+            .then(|| found["message"].clone())
     })
     .await;
     let decoded = |name: &str| {
@@ -81,5 +83,9 @@ async fn a_target_on_nats() {
     };
     assert_eq!(stored["subject"], "orders.paid");
     assert_eq!(decoded("data"), "of 17");
-    assert!(decoded("hdrs").contains("Nats-Msg-Id: order-17"), "{}", decoded("hdrs"));
+    assert!(
+        decoded("hdrs").contains("Nats-Msg-Id: order-17"),
+        "{}",
+        decoded("hdrs")
+    );
 }
