@@ -232,6 +232,11 @@ impl Store for PostgresStore {
         let from = *self.walked.lock();
         let (reply, position) = self.scanners.walk(from, limit).await?;
         *self.walked.lock() = position;
+        if reply.value.wrapped
+            && let Err(error) = self.scanners.forget_messages().await
+        {
+            tracing::debug!(%error, "old notes of messages stay for another round");
+        }
         Ok(reply)
     }
 

@@ -184,3 +184,16 @@ async fn a_reservation_by_sql_that_meets_an_open_one() {
         assert_eq!(waiting.await.unwrap(), told);
     }
 }
+
+/// Goal: notes of messages that came in do not pile up: the reaper's walk forgets those past their time.
+#[tokio::test(flavor = "multi_thread")]
+async fn old_messages_are_forgotten() {
+    let server = tokio::task::block_in_place(Postgres::start);
+    let store = open(&server.url()).await;
+    server.sql(
+        "INSERT INTO onlyonce.inbox VALUES ('c', 'old', 0, 1), ('c', 'new', 0, 9000000000000000)",
+    );
+    assert!(store.walk(100).await.unwrap().value.wrapped);
+    let left = server.sql("SELECT message_id FROM onlyonce.inbox");
+    assert_eq!(left, "new");
+}

@@ -26,6 +26,8 @@ use crate::{
 
 /// Connections for scans.
 const SCANNERS: usize = 3;
+/// Messages that came in and are forgotten in one round.
+const FORGOTTEN_AT_ONCE: i64 = 5_000;
 /// Pages of `keys` up to which records are counted one by one; beyond it a sample is taken.
 const COUNTED_PAGES: i64 = 8_192;
 /// Pages in a sample.
@@ -77,6 +79,16 @@ impl Scanners {
     ) -> Result<(), StoreError> {
         let outcome = self.rows(statement).await;
         outcome.map(|_| ()).map_err(|failure| failure.of_a_write())
+    }
+
+    /// Forgets some messages that came in and are past their time.
+    pub(super) async fn forget_messages(&self) -> Result<(), StoreError> {
+        let sql = format!(
+            "DELETE FROM onlyonce.inbox i USING (SELECT ctid FROM onlyonce.inbox \
+             WHERE keep_until <= {NOW} ORDER BY keep_until LIMIT {FORGOTTEN_AT_ONCE} \
+             FOR UPDATE SKIP LOCKED) AS old WHERE i.ctid = old.ctid"
+        );
+        self.write(sqlx::query(AssertSqlSafe(sql))).await
     }
 
     /// Live records whose `column` has passed.
