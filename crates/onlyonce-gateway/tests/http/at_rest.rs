@@ -1,4 +1,4 @@
-//! Bytes at rest: what a thief of the database sees, what a forger achieves, and how keys are changed.
+//! Bytes at rest: what a forger achieves, how keys are changed, and what is not kept or forgotten.
 
 use std::{
     process::Command,
@@ -10,135 +10,23 @@ use std::{
 
 use onlyonce_store::private::Postgres;
 
-use crate::harness::{
-    Gateway, REPLAYED, Request, Script, Setup, Upstream, client, eventually, ms, process::binary,
+use crate::{
+    dumps::files_of,
+    harness::{
+        Gateway, REPLAYED, Request, Script, Setup, Upstream, client, eventually, ms,
+        process::binary,
+    },
 };
 
-const OLD: &str = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+pub(crate) const OLD: &str = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const NEW: &str = "new:HxscHRoZGBcWFRQTEhEQDw4NDAsKCQgHBgUEAwIBAAA=";
-const ENV: &str = "TEST_STORE_KEYS";
+pub(crate) const ENV: &str = "TEST_STORE_KEYS";
 const FAILURES: &str = "onlyonce_at_rest_failures_total";
 
 fn encrypted(keys: &str) -> Setup {
     Setup::with("")
         .store_options(&format!("encryption_key_env: {ENV}"))
         .env(ENV, keys)
-}
-
-/// An answer and a request with a canary in every part.
-fn canaries(key: &str) -> (Script, Request) {
-    let answer = Script::created()
-        .header("Location", "/payments/canary-header")
-        .body(
-            format!(
-                "{{\"secret\":\"canary-body\",\"more\":\"{}\"}}",
-                "x".repeat(500)
-            )
-            .as_bytes(),
-        );
-    let request = Request::post("/payments?canary-query=1")
-        .key(key)
-        .json("{\"card\":\"canary-request\"}")
-        .of_client("canary-client");
-    (answer, request)
-}
-
-/// Goal: a dump of the database holds nothing that a client said or was told.
-///
-/// Method: canaries in client id, key, query, request, header and body, and in an operator's reason,
-/// through a gateway with keys; then `pg_dump`, and the file of SQLite with its log.
-/// Evidence: no dump holds a canary, a replay holds them all; without keys the same dump holds some.
-#[tokio::test]
-async fn a_dump_holds_no_canary() {
-    for keys in [Some(OLD), None] {
-        let upstream = Upstream::start();
-        let server = Postgres::start();
-        for on_postgres in [true, false] {
-            let mut setup = match keys {
-                Some(keys) => encrypted(keys),
-                None => Setup::with("").store_options("compression: none"),
-            };
-            if on_postgres {
-                setup = setup.store(&server.url());
-            }
-            let gateway = setup.clients(&["canary-client"]).start(&upstream).await;
-            let (answer, request) = canaries("canary-key");
-            upstream.next(answer);
-            let first = gateway.send(&request).await.expect(201);
-            let again = gateway.send(&request).await.expect(201);
-            assert_eq!(again.header(REPLAYED), Some("true"));
-            assert_eq!(again.body, first.body);
-            assert_eq!(again.header("location"), Some("/payments/canary-header"));
-            let (_, other) = canaries("canary-broken");
-            upstream.next(Script::hang_up());
-            gateway.send(&other).await.expect(502);
-            let record = gateway.record("canary-broken").await.unwrap();
-            assert_eq!(record["scope"], "client:canary-client");
-            let path = format!(
-                "/idempotency/keys/{}/resolve",
-                record["id"].as_str().unwrap()
-            );
-            let body = serde_json::json!({
-                "outcome": "failed_retryable",
-                "reason": "canary-reason",
-            });
-            gateway.admin_post(&path, &body).await.expect(200);
-            let shown = gateway.full_record("canary-broken").await;
-            assert!(shown.to_string().contains("canary-reason"), "{shown}");
-            let by_client = "/idempotency/keys?client=canary-client";
-            let listed = gateway
-                .admin(Request::get(by_client))
-                .await
-                .expect(200)
-                .json();
-            assert_eq!(listed["keys"].as_array().unwrap().len(), 2, "{listed}");
-
-            let dump = if on_postgres {
-                dump_of(&server)
-            } else {
-                files_of(&gateway)
-            };
-            assert!(dump.len() > 2_000, "{} bytes of dump", dump.len());
-            let holds = dump.windows(6).any(|window| window == b"canary");
-            assert_eq!(holds, keys.is_none(), "with keys {keys:?}");
-        }
-    }
-}
-
-fn dump_of(server: &Postgres) -> Vec<u8> {
-    let mut dump = Command::new("pg_dump");
-    let dump = dump
-        .args(["--inserts", "--dbname", &server.url()])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&dump.stderr).into_owned();
-    assert!(dump.status.success(), "{said}");
-    // Bytes are hex in a dump: they are looked for as bytes, too.
-    let mut bytes = dump.stdout;
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    for (at, _) in text.match_indices("\\x") {
-        let digits: Vec<u8> = text[at + 2..]
-            .bytes()
-            .take_while(u8::is_ascii_hexdigit)
-            .collect();
-        let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap();
-        bytes.extend(digits.chunks_exact(2).map(byte));
-        bytes.push(b' ');
-    }
-    bytes
-}
-
-/// The store's files, its log included.
-fn files_of(gateway: &Gateway) -> Vec<u8> {
-    let folder = gateway.folder();
-    let mut bytes = Vec::new();
-    for entry in std::fs::read_dir(folder.path()).unwrap() {
-        let path = entry.unwrap().path();
-        if path.to_string_lossy().contains(".db") {
-            bytes.extend(std::fs::read(path).unwrap());
-        }
-    }
-    bytes
 }
 
 /// Goal: an answer that was moved to another row is nobody's, and people are told.

@@ -26,6 +26,7 @@ mod callers;
 mod canaries;
 mod client_helper;
 mod crash;
+mod dumps;
 mod enforce;
 mod expiry;
 mod fingerprint;
