@@ -11,7 +11,12 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use onlyonce::{Engine, stats::LATENCY_BUCKETS, trace};
-use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, layer::SubscriberExt as _};
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry,
+    filter::{FilterExt as _, filter_fn},
+    fmt,
+    layer::SubscriberExt as _,
+};
 
 /// How often the metrics recorder tidies up.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
@@ -117,6 +122,12 @@ pub(crate) fn say(warning: &impl std::fmt::Display) {
     }
 }
 
+/// Whether this can be without what is in a message: RabbitMQ's client writes a message that came back into
+/// its warning.
+fn may_be_logged(metadata: &tracing::Metadata<'_>) -> bool {
+    !metadata.target().starts_with("lapin") || *metadata.level() == tracing::Level::ERROR
+}
+
 /// Logs without the spans of requests: they are for traces alone.
 fn log_layer<S>() -> Box<dyn Layer<S> + Send + Sync>
 where
@@ -127,6 +138,7 @@ where
         Ok(silent) => filter.add_directive(silent),
         Err(_) => filter,
     };
+    let filter = filter.and(filter_fn(may_be_logged));
     let layer = fmt::layer().with_writer(std::io::stderr);
     match is_json() {
         true => layer.json().with_filter(filter).boxed(),

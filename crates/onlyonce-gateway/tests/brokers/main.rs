@@ -55,7 +55,7 @@ async fn a_target_on_nats() {
         .unwrap()
         .execute(
             "INSERT INTO outbox (id, created_at, due_at, target, type, downstream_key, payload) \
-             VALUES (randomblob(16), 0, 0, 'shop', 'paid', 'order-17', 'of 17')",
+             VALUES (randomblob(16), 0, 0, 'shop', 'paid', 'order-17', CAST('of 17' AS BLOB))",
             [],
         )
         .unwrap();

@@ -104,7 +104,7 @@ WHERE n IN (
     ORDER BY o.due_at, o.n LIMIT :limit
 )
 RETURNING n, id, attempts, unclear_since, created_at, target, type, aggregatetype, aggregateid,
-    ordering_key, downstream_key, headers, payload, key_id, settles";
+    ordering_key, downstream_key, headers, CAST(payload AS BLOB), key_id, settles";
 
 const END: &str = "\
 UPDATE outbox SET
