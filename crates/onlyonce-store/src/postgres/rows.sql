@@ -154,6 +154,40 @@ BEGIN
 END
 $$;
 
+-- Completes one key that was in progress, as `complete.sql` does for many: in an application's own session
+-- a statement over arrays would be planned anew each time. `id` is empty where the revision is another one.
+CREATE OR REPLACE FUNCTION onlyonce.complete_one(
+    the_id uuid, expected bigint, tombstone_ttl bigint, response_status smallint,
+    response_bytes integer, response_head bytea, response_body bytea, completed_at bigint,
+    expires_at bigint, OUT id uuid, OUT now bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+    k onlyonce.live;
+BEGIN
+    now := onlyonce.now_ms();
+    DELETE FROM onlyonce.live l WHERE l.id = the_id AND l.revision = expected RETURNING l.* INTO k;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    id := the_id;
+    INSERT INTO onlyonce.keys (
+        n, id, revision, created_at, last_run_at, fence, generation, attempt_id, fingerprint,
+        recipe, caller, scope, key, key_uuid, route, method, path, tombstone_ttl, response_status,
+        response_bytes, response_head, response_body, completed_at, expires_at, state, row_version
+    ) VALUES (
+        k.n, k.id, k.revision + 1, k.created_at, k.last_run_at, k.fence, k.generation, k.attempt_id,
+        k.fingerprint, k.recipe, k.caller, k.scope, k.key, k.key_uuid, k.route, k.method, k.path,
+        complete_one.tombstone_ttl, complete_one.response_status, complete_one.response_bytes,
+        complete_one.response_head, complete_one.response_body,
+        CASE WHEN complete_one.completed_at < 0 THEN complete_one.now - complete_one.completed_at - 1
+            ELSE complete_one.completed_at END,
+        CASE WHEN complete_one.expires_at < 0 THEN complete_one.now - complete_one.expires_at - 1
+            ELSE complete_one.expires_at END,
+        'completed', 1
+    );
+END
+$$;
+
 -- Expires and deletes what is due among the next so many rows after `place`.
 CREATE OR REPLACE FUNCTION onlyonce.reap_rows(
     now bigint, place bigint, look_at integer, OUT until bigint, OUT reaped integer

@@ -163,6 +163,20 @@ pub(super) fn swap(rows: Swaps<'_>, how: How) -> Statement<'_> {
     bind_journal(query, journal)
 }
 
+/// Completes the one key in `rows`, in a session that is not ours.
+pub(super) fn complete_one(mut rows: Swaps<'_>) -> Statement<'_> {
+    sqlx::query("SELECT id, now FROM onlyonce.complete_one($1, $2, $3, $4, $5, $6, $7, $8, $9)")
+        .bind(rows.common.id.pop())
+        .bind(rows.expected.pop())
+        .bind(rows.common.tombstone_ttl.pop())
+        .bind(rows.response_status.pop().flatten())
+        .bind(rows.response_bytes.pop().flatten())
+        .bind(rows.response_head.pop().flatten())
+        .bind(rows.response_body.pop().flatten())
+        .bind(rows.completed_at.pop().flatten())
+        .bind(rows.expires_at.pop().flatten())
+}
+
 fn bind_journal<'q>(query: Statement<'q>, journal: Journal<'q>) -> Statement<'q> {
     query
         .bind(journal.id)

@@ -83,16 +83,13 @@ pub(super) async fn swap_on(
         change: Box::new(change.clone()),
         met_a_lock: false,
     };
-    let how = if swap.only_completes() {
-        How::Complete
-    } else {
-        How::Any
-    };
     let mut rows = Swaps::default();
     rows.push(expected, &swap.change);
-    let answer = statement::swap(rows, how)
-        .fetch_all(&mut *connection)
-        .await?;
+    let statement = match swap.only_completes() {
+        true => statement::complete_one(rows),
+        false => statement::swap(rows, How::Any),
+    };
+    let answer = statement.fetch_all(&mut *connection).await?;
     let (now, written) = written_ids(&answer)?;
     let id = change.draft.record.id;
     if !written.is_empty() {
