@@ -57,6 +57,8 @@ async fn a_master_is_killed_under_load() {
     gateway.says("level=async").await;
     let load = Load::start(&gateway, &upstream);
     load.more(200).await;
+    // A replica that has not begun to follow would show nothing of what a failover loses.
+    tokio::task::block_in_place(|| cluster.until_heard(1));
     tokio::task::block_in_place(|| cluster.masters()[1].kill());
     load.more(8).await;
     tokio::task::block_in_place(|| cluster.until_taken_over(1));
@@ -87,7 +89,6 @@ async fn a_master_is_killed_under_load() {
         seen.unclear.len(),
         lost.len()
     );
-    // Replicas hear within milliseconds, as a rule. At worst, where one had heard nothing yet, it is what
-    // one of the three masters held.
-    assert!(lost.len() * 2 <= seen.acknowledged.len(), "{lost:?}");
+    // Replicas hear within milliseconds: what is lost is a few, not the bucket.
+    assert!(lost.len() * 10 <= seen.acknowledged.len(), "{lost:?}");
 }

@@ -264,6 +264,19 @@ impl RedisCluster {
         Self { masters, replicas }
     }
 
+    /// Waits until the replica of a master has heard of everything that the master knows now.
+    pub fn until_heard(&self, index: usize) {
+        let offset = |server: &Redis, name: &str| -> Option<u64> {
+            let info = server.cli(&["info", "replication"]);
+            let mut lines = info.lines();
+            lines.find_map(|line| line.trim().strip_prefix(name)?.parse().ok())
+        };
+        let known = offset(&self.masters[index], "master_repl_offset:");
+        until("a replica to hear what its master knows", || {
+            known.is_some() && offset(&self.replicas[index], "slave_repl_offset:") >= known
+        });
+    }
+
     /// The URL, of two of the masters.
     pub fn url(&self) -> String {
         format!(
