@@ -6,7 +6,7 @@
 //!
 //! Deliberately absent: declaring exchanges and queues. They belong to those who consume.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use lapin::{
@@ -21,6 +21,9 @@ use parking_lot::Mutex;
 
 use crate::Template;
 
+/// How long a message may wait for a channel, unless said otherwise: less than sending it may take, so
+/// that a message that was not sent is known to be that.
+pub const DEFAULT_CHANNEL_WITHIN: Duration = Duration::from_secs(4);
 /// Channels that are kept for the next message; the others are closed.
 const MAX_IDLE_CHANNELS: usize = 64;
 /// Written to disk before it is confirmed, where its queue is durable.
@@ -39,6 +42,9 @@ pub struct RabbitMqOptions {
     pub routing_key: Template,
     /// How to connect, for those who need more than a URL.
     pub connect: ConnectionProperties,
+    /// How long a message may wait for a channel, connecting included; keep it below the target's
+    /// timeout.
+    pub channel_within: Duration,
 }
 
 impl RabbitMqOptions {
@@ -49,6 +55,7 @@ impl RabbitMqOptions {
             exchange: exchange.to_owned(),
             routing_key,
             connect: ConnectionProperties::default().with_connection_name("onlyonce outbox".into()),
+            channel_within: DEFAULT_CHANNEL_WITHIN,
         }
     }
 }
@@ -71,6 +78,7 @@ pub struct RabbitMq {
     exchange: ShortString,
     routing_key: Template,
     connect: ConnectionProperties,
+    channel_within: Duration,
     connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
     idle: Mutex<Vec<Channel>>,
 }
@@ -87,6 +95,7 @@ impl RabbitMq {
             exchange: exchange.map_err(|_| RabbitMqError::Exchange)?,
             routing_key: options.routing_key,
             connect: options.connect,
+            channel_within: options.channel_within,
             connection: tokio::sync::Mutex::new(None),
             idle: Mutex::default(),
         })
@@ -124,9 +133,16 @@ impl RabbitMq {
     }
 
     async fn send(&self, letter: Letter, payload: &[u8]) -> Delivery {
-        let channel = match self.channel().await {
-            Ok(channel) => channel,
-            Err(error) => return Delivery::NotSent(format!("no channel to RabbitMQ: {error}")),
+        // A client that loses sight of a refused connection, and a server that says nothing, both end here.
+        let channel = match tokio::time::timeout(self.channel_within, self.channel()).await {
+            Ok(Ok(channel)) => channel,
+            Ok(Err(error)) => return Delivery::NotSent(format!("no channel to RabbitMQ: {error}")),
+            Err(_) => {
+                return Delivery::NotSent(format!(
+                    "no channel to RabbitMQ within {:?}",
+                    self.channel_within
+                ));
+            }
         };
         let options = BasicPublishOptions {
             mandatory: true,

@@ -1,6 +1,6 @@
 //! From what the configuration says of a target to what takes messages there.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
 use http::Uri;
@@ -16,7 +16,7 @@ use crate::{
 pub(super) async fn target(config: &TargetConfig) -> anyhow::Result<Target> {
     let publisher = match &config.way {
         WayConfig::Http(http) => over_http(http),
-        WayConfig::Broker(broker) => over_broker(broker).await,
+        WayConfig::Broker(broker) => over_broker(broker, config.timeout).await,
     };
     let publisher = publisher.with_context(|| format!("the target {}", config.name))?;
     Ok(Target {
@@ -55,13 +55,24 @@ fn over_http(config: &HttpConfig) -> anyhow::Result<Arc<dyn Publish>> {
 }
 
 #[cfg(not(any(feature = "nats", feature = "rabbitmq", feature = "kafka")))]
-async fn over_broker(config: &BrokerConfig) -> anyhow::Result<Arc<dyn Publish>> {
+async fn over_broker(
+    config: &BrokerConfig,
+    _timeout: Duration,
+) -> anyhow::Result<Arc<dyn Publish>> {
     anyhow::bail!("this program was built without {}", config.broker.word())
 }
 
-/// A server that is away is no reason not to start.
+/// A server that is away is no reason not to start. What a publisher waits for is over before `timeout`
+/// is, so that a message that was not sent is known to be that.
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "kafka"))]
-async fn over_broker(config: &BrokerConfig) -> anyhow::Result<Arc<dyn Publish>> {
+#[cfg_attr(
+    not(any(feature = "rabbitmq", feature = "kafka")),
+    expect(
+        unused_variables,
+        reason = "NATS knows at once whether it is connected"
+    )
+)]
+async fn over_broker(config: &BrokerConfig, timeout: Duration) -> anyhow::Result<Arc<dyn Publish>> {
     use crate::config::Broker;
     use onlyonce_publish::Template;
 
@@ -75,13 +86,21 @@ async fn over_broker(config: &BrokerConfig) -> anyhow::Result<Arc<dyn Publish>> 
         #[cfg(feature = "rabbitmq")]
         Broker::RabbitMq => {
             use onlyonce_publish::rabbitmq::{RabbitMq, RabbitMqOptions};
-            let options = RabbitMqOptions::new(&config.url, &config.exchange, place);
+            let mut options = RabbitMqOptions::new(&config.url, &config.exchange, place);
+            options.channel_within = options.channel_within.min(timeout / 2);
             Arc::new(RabbitMq::new(options)?)
         }
         #[cfg(feature = "kafka")]
         Broker::Kafka => {
-            use onlyonce_publish::kafka::{Kafka, KafkaOptions};
-            Arc::new(Kafka::new(KafkaOptions::new(&config.url, place))?)
+            use onlyonce_publish::kafka::{DEFAULT_MESSAGE_TIMEOUT, Kafka, KafkaOptions};
+            let mut options = KafkaOptions::new(&config.url, place);
+            let within = DEFAULT_MESSAGE_TIMEOUT.min(timeout * 4 / 5);
+            let within = (
+                "message.timeout.ms".to_owned(),
+                within.as_millis().to_string(),
+            );
+            options.settings.push(within);
+            Arc::new(Kafka::new(options)?)
         }
         #[cfg(not(all(feature = "nats", feature = "rabbitmq", feature = "kafka")))]
         other => anyhow::bail!("this program was built without {}", other.word()),
