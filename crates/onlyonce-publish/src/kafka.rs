@@ -137,7 +137,7 @@ impl Publish for Kafka {
             };
             match report.await {
                 Ok(Ok(delivery)) => Delivery::Delivered {
-                    provider_id: Some(format!("{}/{}", delivery.partition, delivery.offset)),
+                    provider_id: place(delivery.partition, delivery.offset),
                     answer: None,
                 },
                 Ok(Err((error, _))) => not_delivered(&error),
@@ -145,6 +145,11 @@ impl Publish for Kafka {
             }
         })
     }
+}
+
+/// Where a record is. A repeated one that the brokers had is delivered, without their saying where.
+fn place(partition: i32, offset: i64) -> Option<String> {
+    (offset >= 0).then(|| format!("{partition}/{offset}"))
 }
 
 fn headers(parcel: &Parcel) -> OwnedHeaders {

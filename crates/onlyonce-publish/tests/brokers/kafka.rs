@@ -127,16 +127,11 @@ async fn consume(reader: &StreamConsumer, consumer: &mut Consumer) {
 /// what it is.
 /// Evidence: the consumer's table of effects.
 ///
-/// With `--soak` only: one run in several has ended with records that were reported as delivered and not
-/// read within two minutes, and whether the mock cluster or its reader is at fault is not known.
+/// One request is in flight at a time, because the mock cluster does not hold sequence numbers against each
+/// other: it takes a second batch after the first was lost, and the producer concludes from that, rightly
+/// with real brokers, that the first was written. With five in flight one run in eight lost a record so.
 #[tokio::test(flavor = "multi_thread")]
 async fn gone_and_back() {
-    if std::env::var_os("ONLYONCE_SOAK").is_none() {
-        let told = "\nSKIPPED kafka::gone_and_back: it runs with --soak only\n";
-        // Past the test runner, which would keep it for failures.
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), told.as_bytes());
-        return;
-    }
     let cluster = cluster();
     let mut options = KafkaOptions::new(
         &cluster.bootstrap_servers(),
@@ -146,6 +141,7 @@ async fn gone_and_back() {
     options.settings = vec![
         setting("message.timeout.ms", "1500"),
         setting("linger.ms", "0"),
+        setting("max.in.flight.requests.per.connection", "1"),
     ];
     let kafka = Arc::new(Kafka::new(options).unwrap());
     let seen = Seen::new();
