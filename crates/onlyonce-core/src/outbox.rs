@@ -129,6 +129,17 @@ pub enum Sent {
     Unclear(String),
 }
 
+impl Sent {
+    /// The same as the key sees it that the message `settles`: a refusal with an answer is what that key
+    /// waits for, so the message has done its work.
+    pub fn for_its_key(self, settles: bool, has_answer: bool) -> Self {
+        match self {
+            Self::Refused(_) if settles && has_answer => Self::Delivered(None),
+            sent => sent,
+        }
+    }
+}
+
 /// What becomes of a message after an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {

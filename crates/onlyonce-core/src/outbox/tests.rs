@@ -81,6 +81,16 @@ fn a_refusal_is_not_repeated() {
 }
 
 #[test]
+fn a_refusal_is_an_answer_for_a_key_that_waits_for_one() {
+    let refused = || Sent::Refused("declined".to_owned());
+    assert_eq!(refused().for_its_key(true, true), Sent::Delivered(None));
+    for (settles, has_answer) in [(true, false), (false, true), (false, false)] {
+        assert_eq!(refused().for_its_key(settles, has_answer), refused());
+    }
+    assert_eq!(unclear().for_its_key(true, true), unclear());
+}
+
+#[test]
 fn what_a_receiver_does_not_know_again_is_not_sent_again() {
     let forgetful = TargetRules {
         dedups: false,

@@ -273,11 +273,7 @@ impl Lane {
                 let (sent, answer) = self.send(&claimed).await;
                 let now = began.plus(clock.moment().since_boot().saturating_sub(started));
                 let (settles, random) = (claimed.message.settles.is_some(), self.random());
-                let sent = match sent {
-                    // A refusal is an answer, for a key that waits for one.
-                    Sent::Refused(_) if settles && answer.is_some() => Sent::Delivered(None),
-                    sent => sent,
-                };
+                let sent = sent.for_its_key(settles, answer.is_some());
                 let next = outbox::after_sending(tried, began, sent, now, rules, random);
                 (next, answer)
             }
