@@ -11,10 +11,11 @@ mod black_box {
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::TcpStream,
+    path::{Path, PathBuf},
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use onlyonce_store::private::Nats;
+use onlyonce_store::private::{Nats, RabbitMq};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -36,16 +37,9 @@ fn asked(server: &Nats, subject: &str, body: &Value) -> Value {
     serde_json::from_str(&lines.next().unwrap()).unwrap()
 }
 
-/// Goal: a target of kind `nats` gets its messages, under their keys.
-///
-/// Method: a message in a SQLite file; a worker whose configuration names a private server; a stream that
-/// takes the subject is made only then.
-/// Evidence: the stream's own message, its subject and its headers.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_target_on_nats() {
-    let server = Nats::start();
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("oo.db");
+/// A SQLite file with one message to the target `shop`, of the type `paid`.
+fn one_message(folder: &Path) -> (PathBuf, String) {
+    let file = folder.join("oo.db");
     let store = format!("sqlite:{}", file.display());
     let made = std::process::Command::new(harness::process::binary())
         .args(["migrate", "--store", &store])
@@ -59,12 +53,49 @@ async fn a_target_on_nats() {
             [],
         )
         .unwrap();
+    (file, store)
+}
+
+/// A worker whose target `shop` is described so.
+async fn worker(folder: &Path, store: &str, target: &str) -> Worker {
     let yaml = format!(
-        "store: {{ url: \"{store}\" }}\noutbox: {{ targets: [{{ name: shop, kind: nats, url: \"{}\", \
-         subject: \"orders.{{type}}\", first_pause: 100ms, longest_pause: 200ms, max_attempts: 1000 }}] }}\n",
+        "store: {{ url: \"{store}\" }}\noutbox: {{ targets: [{{ name: shop, {target}, \
+         first_pause: 100ms, longest_pause: 200ms, max_attempts: 1000 }}] }}\n"
+    );
+    Worker::with_config(folder, &yaml).await
+}
+
+/// What the file says of the message.
+fn column(file: &Path, name: &str) -> String {
+    let file = rusqlite::Connection::open(file).unwrap();
+    let read = format!("SELECT coalesce({name}, '') FROM outbox");
+    file.query_row(&read, [], |row| row.get(0)).unwrap()
+}
+
+/// Waits until this is why the message was not delivered.
+async fn until_said(file: &Path, why: &str) {
+    eventually(why, async || {
+        tokio::time::sleep(ms(50)).await;
+        column(file, "last_error").contains(why).then_some(())
+    })
+    .await;
+}
+
+/// Goal: a target of kind `nats` gets its messages, under their keys.
+///
+/// Method: a message in a SQLite file; a worker whose configuration names a private server; a stream that
+/// takes the subject is made only then.
+/// Evidence: the stream's own message, its subject and its headers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_on_nats() {
+    let server = Nats::start();
+    let folder = TempDir::new().unwrap();
+    let (_file, store) = one_message(folder.path());
+    let target = format!(
+        "kind: nats, url: \"{}\", subject: \"orders.{{type}}\"",
         server.url()
     );
-    let _worker = Worker::with_config(folder.path(), &yaml).await;
+    let _worker = worker(folder.path(), &store, &target).await;
     let stream = json!({ "name": "ORDERS", "subjects": ["orders.>"] });
     let created = asked(&server, "$JS.API.STREAM.CREATE.ORDERS", &stream);
     assert_eq!(created["error"], Value::Null, "{created}");
@@ -88,4 +119,53 @@ async fn a_target_on_nats() {
         "{}",
         decoded("hdrs")
     );
+}
+
+/// Goal: a target of kind `rabbitmq` gets its messages.
+///
+/// Method: a message in a SQLite file; a worker whose configuration names a private server; the queue is
+/// made only when the server has given the message back.
+/// Evidence: the server's own count of messages in the queue, and the file.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_on_rabbitmq() {
+    let server = tokio::task::block_in_place(RabbitMq::start);
+    let folder = TempDir::new().unwrap();
+    let (file, store) = one_message(folder.path());
+    let target = format!(
+        "kind: rabbitmq, url: \"{}\", routing_key: \"{{type}}\"",
+        server.url()
+    );
+    let _worker = worker(folder.path(), &store, &target).await;
+    until_said(&file, "no queue takes it").await;
+    let declare = "rabbit_amqqueue:declare({resource, <<\"/\">>, queue, <<\"paid\">>}, true, false, [], \
+                   none, <<\"guest\">>).";
+    tokio::task::block_in_place(|| server.control(&["eval", declare]));
+    eventually("the message in the queue", async || {
+        let said = tokio::task::block_in_place(|| {
+            server.control(&["list_queues", "--no-table-headers", "name", "messages"])
+        });
+        (said.split_whitespace().eq(["paid", "1"])).then_some(())
+    })
+    .await;
+    eventually("the message to be delivered", async || {
+        (column(&file, "state") == "delivered").then_some(())
+    })
+    .await;
+}
+
+/// Goal: a target of kind `kafka` is sent to, and a cluster that is not there is no reason to wait longer
+/// than the target's timeout.
+///
+/// Evidence: why the message was not delivered, in the file. What brokers do with messages is tested where
+/// the publisher is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_on_kafka() {
+    let folder = TempDir::new().unwrap();
+    let (file, store) = one_message(folder.path());
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let brokers = nobody.local_addr().unwrap();
+    drop(nobody);
+    let target = format!("kind: kafka, url: \"{brokers}\", topic: \"{{type}}\", timeout: 1s");
+    let _worker = worker(folder.path(), &store, &target).await;
+    until_said(&file, "Message timed out").await;
 }

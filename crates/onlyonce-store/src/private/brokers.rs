@@ -4,6 +4,7 @@ use std::{
     fs,
     net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use super::{Kept, folder, free_port, signal, until, user};
@@ -12,6 +13,8 @@ const NATS: &str = "/usr/sbin/nats-server";
 /// Not the script of the same name that Debian has in its path: that one insists on the folders of the
 /// package's own server.
 const RABBITMQ: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
+/// Asks a server about itself.
+const RABBITMQCTL: &str = "/usr/lib/rabbitmq/bin/rabbitmqctl";
 /// Where Erlang's nodes find each other.
 const EPMD: &str = "/usr/bin/epmd";
 
@@ -164,7 +167,7 @@ impl RabbitMq {
             "RUNNING_UNDER_SYSTEMD=true".to_owned(),
             "ERL_EPMD_ADDRESS=127.0.0.1".to_owned(),
             format!("ERL_EPMD_PORT={mapper}"),
-            format!("RABBITMQ_NODENAME=onlyonce{mapper}@localhost"),
+            format!("RABBITMQ_NODENAME={}", self.node()),
             format!("RABBITMQ_DIST_PORT={node}"),
             "RABBITMQ_NODE_IP_ADDRESS=127.0.0.1".to_owned(),
             format!("RABBITMQ_NODE_PORT={}", broker.port),
@@ -180,6 +183,28 @@ impl RabbitMq {
             RABBITMQ.to_owned(),
         ]);
         self.broker.boot(&command);
+    }
+
+    /// What the server's own command says to `words`.
+    pub fn control(&self, words: &[&str]) -> String {
+        let (mapper, _) = self.ports;
+        let output = Command::new(RABBITMQCTL)
+            .env("HOME", &self.broker.folder)
+            .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+            .env("ERL_EPMD_PORT", mapper.to_string())
+            .env("RABBITMQ_CONF_ENV_FILE", self.broker.path("environment"))
+            .args(["--quiet", "--node", &self.node()])
+            .args(words)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let wrong = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}{wrong}");
+        said
+    }
+
+    fn node(&self) -> String {
+        format!("onlyonce{}@localhost", self.ports.0)
     }
 
     /// The URL of its first virtual host.
