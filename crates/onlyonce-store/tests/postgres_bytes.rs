@@ -4,7 +4,7 @@
 //! a moment later, and one in ten expires and is removed. Nothing is vacuumed by the test: what the
 //! server and the store do by themselves is what counts. Answers have four shapes.
 //!
-//! 30,000 records; 1,000,000 with `ONLYONCE_SOAK=1`.
+//! 60,000 records; 1,000,000 with `ONLYONCE_SOAK=1`.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::{
@@ -38,7 +38,7 @@ const EXPIRES: u64 = 10;
 fn records() -> u64 {
     match std::env::var_os("ONLYONCE_SOAK") {
         Some(value) if value == "1" => 1_000_000,
-        _ => 30_000,
+        _ => 60_000,
     }
 }
 
