@@ -21,7 +21,7 @@ use std::time::Duration;
 pub(crate) use client::{Connection, Request, Response};
 pub(crate) use gateway::{Gateway, Setup};
 pub(crate) use script::Script;
-pub(crate) use server::Server;
+pub(crate) use server::{Mortal, Server};
 pub(crate) use upstream::Upstream;
 
 /// Nothing in this suite may take longer than this to say something. It ends what hangs; it is no

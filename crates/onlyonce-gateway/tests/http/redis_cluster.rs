@@ -9,7 +9,7 @@ use onlyonce_store::private::RedisCluster;
 
 use crate::{
     harness::{REPLAYED, Request, Upstream},
-    shared_faults::{Load, recovered, setup},
+    shared_faults::{self, Load, recovered, setup},
     shared_store,
 };
 
@@ -32,6 +32,12 @@ async fn a_race_over_two_gateways() {
 #[tokio::test]
 async fn the_death_of_a_node() {
     shared_store::death_of_a_node(&store()).await;
+}
+
+/// All of its masters at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_stops_freezes_or_dies() {
+    shared_faults::stops_freezes_or_dies::<RedisCluster>().await;
 }
 
 /// Goal: a plain URL of one node of a cluster is enough.

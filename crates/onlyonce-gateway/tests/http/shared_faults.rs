@@ -15,7 +15,8 @@ use tokio::time::Instant;
 
 use crate::{
     harness::{
-        Gateway, REPLAYED, Request, Script, Server, Setup, Upstream, client, eventually, ms, soak,
+        Gateway, Mortal, REPLAYED, Request, Script, Server, Setup, Upstream, client, eventually,
+        ms, soak,
     },
     shared_store::BEYOND,
 };
@@ -193,11 +194,13 @@ pub(crate) async fn recovered(gateway: &Gateway) {
 /// killed with -9 and started. The gateway is never restarted.
 /// Evidence: while it is away, 503 within `store.timeout` + 1 s, no execution, GET passes. Afterwards
 /// every 201 that a client saw is replayed to the byte, and the upstream counts one for each key.
-pub(crate) async fn stops_freezes_or_dies<S: Server>() {
+pub(crate) async fn stops_freezes_or_dies<S: Mortal>() {
     for fault in ["stopped", "frozen", "killed"] {
         let mut server = S::start();
         let upstream = Arc::new(Upstream::start());
-        let gateway = setup(&server.url()).start(&upstream).await;
+        let options = format!("timeout: 500ms{}", server.options());
+        let setup = setup(&server.url()).store_options(&options);
+        let gateway = setup.start(&upstream).await;
         let load = Load::start(&gateway, &upstream);
         load.more(50).await;
         match fault {

@@ -57,14 +57,22 @@ pub(crate) async fn race_between(a: &Gateway, b: &Gateway, upstream: &Upstream) 
     println!("race over two gateways: {rounds} rounds of 200, one execution each");
 }
 
+/// The options with which a node is given up soon.
+pub(crate) const SHORT_LEASE: &str = "lease: 1s";
+
 /// Goal: a node that dies leaves an honest answer, not a second execution.
 ///
 /// Method: node A is killed while the upstream holds; node B is asked at once and after the lease.
 /// Evidence: 409 in progress, then 409 unknown without anybody asking in between; one execution.
 pub(crate) async fn death_of_a_node(url: &str) {
     let upstream = Upstream::start();
+    let (a, b) = pair(url, &upstream, SHORT_LEASE).await;
+    death_of_one(a, &b, &upstream).await;
+}
+
+/// The same between two gateways that are there, with [`SHORT_LEASE`].
+pub(crate) async fn death_of_one(mut a: Gateway, b: &Gateway, upstream: &Upstream) {
     upstream.next(Script::created().held());
-    let (mut a, b) = pair(url, &upstream, "lease: 1s").await;
     let addr = a.data();
     let lost = tokio::spawn(async move { client::send(addr, &Request::pay("k")).await });
     upstream.begun(1).await;

@@ -5,16 +5,61 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use onlyonce_store::private::Redis;
+use onlyonce_store::private::{Postgres, Redis};
 
 use crate::{
-    harness::{Gateway, REPLAYED, Request, Script, Setup, Upstream, client, eventually, ms},
+    harness::{
+        Gateway, Mortal, REPLAYED, Request, Script, Setup, Upstream, client, eventually, ms,
+    },
     postgres::database,
-    shared_store,
+    shared_faults, shared_store,
 };
 
-async fn pair(upstream: &Upstream, cache: &str) -> (Gateway, Gateway) {
-    let setup = Setup::with("")
+/// A database with a cache; its faults are the database's.
+struct Cached {
+    database: Postgres,
+    cache: Redis,
+}
+
+impl Mortal for Cached {
+    fn start() -> Self {
+        Self {
+            database: Postgres::start(),
+            cache: Redis::start(),
+        }
+    }
+
+    fn url(&self) -> String {
+        self.database.url()
+    }
+
+    fn options(&self) -> String {
+        format!(", cache: \"{}\"", self.cache.url())
+    }
+
+    fn boot(&mut self) {
+        self.database.boot();
+    }
+
+    fn stop(&mut self) {
+        self.database.stop();
+    }
+
+    fn kill(&mut self) {
+        self.database.kill();
+    }
+
+    fn freeze(&self) {
+        self.database.freeze();
+    }
+
+    fn thaw(&self) {
+        self.database.thaw();
+    }
+}
+
+async fn pair(upstream: &Upstream, cache: &str, options: &str) -> (Gateway, Gateway) {
+    let setup = Setup::with(options)
         .store(&database())
         .store_options(&format!("cache: \"{cache}\""));
     (
@@ -28,8 +73,23 @@ async fn pair(upstream: &Upstream, cache: &str) -> (Gateway, Gateway) {
 async fn a_race_over_two_gateways() {
     let upstream = Upstream::start();
     let server = Redis::start();
-    let (a, b) = pair(&upstream, &server.url()).await;
+    let (a, b) = pair(&upstream, &server.url(), "").await;
     shared_store::race_between(&a, &b, &upstream).await;
+}
+
+/// A node that dies leaves an honest answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_death_of_a_node() {
+    let upstream = Upstream::start();
+    let server = Redis::start();
+    let (a, b) = pair(&upstream, &server.url(), shared_store::SHORT_LEASE).await;
+    shared_store::death_of_one(a, &b, &upstream).await;
+}
+
+/// A cache that is there does not stand in for a database that is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_stops_freezes_or_dies() {
+    shared_faults::stops_freezes_or_dies::<Cached>().await;
 }
 
 /// Goal: replays come from the cache, and a cache that comes and goes is not noticed.
@@ -42,7 +102,7 @@ async fn a_cache_that_comes_and_goes() {
     let upstream = Arc::new(Upstream::start());
     upstream.always(Script::created());
     let mut server = Redis::start();
-    let (a, b) = pair(&upstream, &server.url()).await;
+    let (a, b) = pair(&upstream, &server.url(), "").await;
     let stop = Arc::new(AtomicBool::new(false));
     let doors = [a.data(), b.data()];
     let clients: Vec<_> = (0..8_usize)
@@ -100,7 +160,7 @@ async fn a_cache_that_comes_and_goes() {
 async fn forget_on_one_gateway() {
     let upstream = Upstream::start();
     let server = Redis::start();
-    let (a, b) = pair(&upstream, &server.url()).await;
+    let (a, b) = pair(&upstream, &server.url(), "").await;
     a.send(&Request::pay("k")).await.expect(201);
     for _ in 0..5 {
         b.send(&Request::pay("k")).await.expect(201);

@@ -204,6 +204,11 @@ impl RedisCluster {
         Self::build(false, &[])
     }
 
+    /// Three masters without replicas, with these settings.
+    pub fn start_with(settings: &[&str]) -> Self {
+        Self::build(false, settings)
+    }
+
     /// Three masters with a replica each, so that one can be lost.
     pub fn start_with_replicas(settings: &[&str]) -> Self {
         Self::build(true, settings)
@@ -277,6 +282,45 @@ impl RedisCluster {
         });
     }
 
+    /// Starts every master that is not up, and waits until they have found each other.
+    pub fn boot(&mut self) {
+        for master in &mut self.masters {
+            if !master.is_up() {
+                master.boot();
+            }
+        }
+        self.until_whole();
+    }
+
+    /// Stops every master.
+    pub fn stop(&mut self) {
+        self.masters.iter_mut().for_each(Redis::stop);
+    }
+
+    /// Ends every master at once: kill -9.
+    pub fn kill(&mut self) {
+        self.masters.iter_mut().for_each(Redis::kill);
+    }
+
+    /// Stops the time of every master.
+    pub fn freeze(&self) {
+        self.masters.iter().for_each(Redis::freeze);
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.masters.iter().for_each(Redis::thaw);
+    }
+
+    fn until_whole(&self) {
+        let all = self.masters.iter().chain(&self.replicas);
+        for node in all.filter(|node| node.is_up()) {
+            until("the cluster to be whole", || {
+                node.cli(&["cluster", "info"]).contains("cluster_state:ok")
+            });
+        }
+    }
+
     /// The URL, of two of the masters.
     pub fn url(&self) -> String {
         format!(
@@ -304,16 +348,7 @@ impl RedisCluster {
                 .cli(&["info", "replication"])
                 .contains("role:master")
         });
-        let up = self
-            .masters
-            .iter()
-            .chain(&self.replicas)
-            .filter(|node| node.is_up());
-        for node in up {
-            until("the cluster to be whole", || {
-                node.cli(&["cluster", "info"]).contains("cluster_state:ok")
-            });
-        }
+        self.until_whole();
     }
 }
 

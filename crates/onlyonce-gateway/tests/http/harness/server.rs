@@ -1,40 +1,43 @@
 //! Database servers of tests that can be stopped, frozen, killed and started again.
 
-use onlyonce_store::private::{MariaDb, Postgres, Redis};
+use onlyonce_store::private::{MariaDb, Postgres, Redis, RedisCluster};
 
-/// What the tests of faults need of a server.
-pub(crate) trait Server: Send + Sync + 'static {
+/// Redis settings with which acknowledged writes survive the server's death.
+const DURABLE: [&str; 2] = ["appendonly yes", "appendfsync always"];
+
+/// A store of one server or several, whose acknowledged writes survive its death.
+pub(crate) trait Mortal: Send + Sync + 'static {
     fn start() -> Self;
-    fn port(&self) -> u16;
     fn url(&self) -> String;
-    /// The same database through another port.
-    fn url_at(&self, port: u16) -> String;
+    /// Further options of `store`, each behind a comma.
+    fn options(&self) -> String {
+        String::new()
+    }
     fn boot(&mut self);
     fn stop(&mut self);
     fn kill(&mut self);
     fn freeze(&self);
     fn thaw(&self);
+}
+
+/// What the tests of bad lines need of a server.
+pub(crate) trait Server: Mortal {
+    fn port(&self) -> u16;
+    /// The same database through another port.
+    fn url_at(&self, port: u16) -> String;
     /// How a short text travels to it in a statement.
     fn on_the_wire(text: &str) -> Vec<u8>;
 }
 
-macro_rules! servers {
-    ($($server:ty, $start:expr, $on_the_wire:expr;)*) => {$(
-        impl Server for $server {
+macro_rules! mortal {
+    ($($server:ty, $start:expr;)*) => {$(
+        impl Mortal for $server {
             fn start() -> Self {
                 $start()
             }
 
-            fn port(&self) -> u16 {
-                self.port()
-            }
-
             fn url(&self) -> String {
                 self.url()
-            }
-
-            fn url_at(&self, port: u16) -> String {
-                self.url_at(port)
             }
 
             fn boot(&mut self) {
@@ -56,6 +59,27 @@ macro_rules! servers {
             fn thaw(&self) {
                 self.thaw();
             }
+        }
+    )*};
+}
+
+mortal! {
+    Postgres, Self::start;
+    MariaDb, Self::start;
+    Redis, || Self::start_with(&DURABLE);
+    RedisCluster, || Self::start_with(&DURABLE);
+}
+
+macro_rules! servers {
+    ($($server:ty, $on_the_wire:expr;)*) => {$(
+        impl Server for $server {
+            fn port(&self) -> u16 {
+                self.port()
+            }
+
+            fn url_at(&self, port: u16) -> String {
+                self.url_at(port)
+            }
 
             fn on_the_wire(text: &str) -> Vec<u8> {
                 $on_the_wire(text)
@@ -65,13 +89,11 @@ macro_rules! servers {
 }
 
 servers! {
-    Postgres, Self::start, |text: &str| text.as_bytes().to_vec();
+    Postgres, |text: &str| text.as_bytes().to_vec();
     // In hexadecimal.
-    MariaDb, Self::start, |text: &str| {
+    MariaDb, |text: &str| {
         let digits: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
         digits.into_bytes()
     };
-    // One whose acknowledged writes survive its death.
-    Redis, || Self::start_with(&["appendonly yes", "appendfsync always"]),
-        |text: &str| text.as_bytes().to_vec();
+    Redis, |text: &str| text.as_bytes().to_vec();
 }
