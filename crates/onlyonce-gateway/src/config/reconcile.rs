@@ -16,10 +16,11 @@ use super::{
     options::{SOME, pointer},
     scalar::{self, Found, header_name},
     section::Section,
+    traffic::trust,
     tree::{Node, Span, Value},
     units::MAX_DURATION,
 };
-use crate::verify::Endpoint;
+use crate::{tls::Trust, verify::Endpoint};
 
 /// The first look after a key became unknown unless said otherwise.
 const DEFAULT_AFTER: Duration = Duration::from_secs(5);
@@ -56,6 +57,8 @@ pub(crate) struct ReconcileConfig {
 pub(crate) struct QueryConfig {
     /// The URL with its placeholders.
     pub url: String,
+    /// Whose word it is, with `https://`, that the host is the one that was meant.
+    pub trust: Trust,
     /// Its headers.
     pub headers: HeaderMap,
     /// From connecting to the end of the answer.
@@ -167,8 +170,10 @@ fn query(parent: &Section<'_>, report: &mut Report<'_>) -> Option<QueryConfig> {
     let headers = headers(&section, report);
     let timeout = section.duration("timeout", QUERY_TIMEOUT, report);
     let found = section.scalar("url", report)?;
+    let trust = trust(&section, found.text.starts_with("https://"), report);
     Some(QueryConfig {
         url: url(found, report)?,
+        trust: trust.ok()?.unwrap_or_else(Trust::public),
         headers,
         timeout: timeout.unwrap_or(DEFAULT_QUERY_TIMEOUT),
     })

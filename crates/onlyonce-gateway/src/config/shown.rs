@@ -247,6 +247,7 @@ fn reconcile(config: &ReconcileConfig) -> Value {
     json!({
         "query": config.query.as_ref().map(|query| json!({
             "url": query.url,
+            "ca_file": query.trust.path(),
             "headers": masked(&query.headers),
             "timeout": go_duration(query.timeout),
         })),

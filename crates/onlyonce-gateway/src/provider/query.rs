@@ -13,7 +13,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::{
     config::QueryConfig,
-    verify::{Client, Endpoint, Outgoing, trusting},
+    verify::{Client, Endpoint, Outgoing},
 };
 
 /// The largest answer of a provider, in bytes.
@@ -54,7 +54,8 @@ impl Query {
             url: config.url.clone(),
             headers,
             outcomes: outcomes.to_vec(),
-            client: Client::new(config.timeout, trusting(None)?).reading_at_most(MAX_ANSWER),
+            client: Client::new(config.timeout, config.trust.config(Some(false)))
+                .reading_at_most(MAX_ANSWER),
             question,
         })
     }

@@ -8,8 +8,10 @@ use tokio::{io::AsyncWriteExt, time::Instant};
 use crate::{
     harness::{
         Connection, Gateway, REPLAYED, Request, Script, Setup, Upstream, eventually, ms,
+        provider::{Part, Provider},
         secure::{Secure, file, handshake, is_certificate},
     },
+    reconcile,
     verify::front::Front,
 };
 
@@ -245,4 +247,41 @@ async fn questions_over_tls() {
     let answer = gateway.send(&Request::pay("asked-2")).await;
     assert_eq!(answer.status, 503, "{answer}");
     assert_eq!((service.executions(), upstream.executions()), (1, 1));
+}
+
+/// Goal: a provider behind TLS is asked what became of a key, if its certificate is believed.
+///
+/// Method: its answer is lost; the query goes through TLS, with its authority and with another one.
+/// Evidence: the key is completed by what the provider said; otherwise it is not, and the provider was not
+/// asked.
+#[tokio::test]
+async fn a_provider_behind_tls() {
+    let provider = Provider::start(|_| Part::PayAndHangUp).await;
+    let front = Front::start(provider.addr).await;
+    let setup = |ca: &str, more: &str| {
+        let (url, ca) = (front.url("/payments?key={key}"), file(ca));
+        Setup::with("lease: 1s, timeout: 1s, max_execution: 2s")
+            .workers(reconcile::WORKERS)
+            .route(&format!(
+                "idempotency: {{ reconcile: {{ query: {{ url: \"{url}\", ca_file: \"{}\" }}, {}, \
+                 after: 100ms{more} }} }}",
+                ca.display(),
+                reconcile::OUTCOMES
+            ))
+    };
+    let gateway = setup("ca.pem", "").start_before(&provider.url()).await;
+    gateway.send(&Request::pay("told")).await;
+    gateway.until_state("told", "completed").await;
+    let asked = provider.asked().len();
+    assert!(asked > 0);
+    let gateway = setup("other-ca.pem", ", attempts: 2")
+        .start_before(&provider.url())
+        .await;
+    gateway.send(&Request::pay("not-told")).await;
+    let letter = gateway.until_dead_letter("not-told").await;
+    assert!(
+        letter.to_string().contains("no secure connection"),
+        "{letter}"
+    );
+    assert_eq!(provider.asked().len(), asked);
 }

@@ -64,6 +64,12 @@ pub(in crate::config) const QUERY: Schema = Schema {
              replaced, percent-encoded",
         ),
         field(
+            "ca_file",
+            File,
+            "the public authorities",
+            "with `https://`: the authorities that its certificate may come from",
+        ),
+        field(
             "headers",
             Map,
             "none",
