@@ -34,7 +34,7 @@ use onlyonce_store::{
 };
 
 const PGBENCH_CLIENTS: usize = 64;
-/// How much the reaper looks at between two pauses, and how long those are.
+/// How much the reaper looks at between two pauses, and how long those are at least.
 const STRETCH: usize = 200;
 const REAPER_PAUSE: Duration = Duration::from_millis(20);
 /// Clients beside the reaper: a load that leaves the machine some room.
@@ -240,12 +240,17 @@ fn reaping(
         let (_, alone) = reserve(drive(runtime, store, REAPED_BESIDE, next));
         let reaper = engine.clone();
         let reaped = Arc::new(AtomicU64::new(0));
-        let count = reaped.clone();
+        let (count, arrivals) = (reaped.clone(), next.clone());
+        let before = next.load(Ordering::Relaxed);
         let reaping = runtime.spawn(async move {
-            // As the worker does, but counted stretch by stretch: a walk may outlast the measurement.
+            // As the worker does, but counted stretch by stretch, since a walk may outlast the
+            // measurement, and no more than has arrived.
             while let Ok((expired, deleted, _)) = reaper.reap_some(STRETCH).await {
                 count.fetch_add((expired + deleted) as u64, Ordering::Relaxed);
                 tokio::time::sleep(REAPER_PAUSE).await;
+                while count.load(Ordering::Relaxed) > arrivals.load(Ordering::Relaxed) - before {
+                    tokio::time::sleep(REAPER_PAUSE).await;
+                }
             }
         });
         let (arrived, beside) = reserve(drive(runtime, store, REAPED_BESIDE, next));

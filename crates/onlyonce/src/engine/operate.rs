@@ -13,6 +13,9 @@ use onlyonce_store::{StoreError, Swapped, failpoint};
 
 use super::{Engine, MAX_ROUNDS};
 
+/// Writes of the reaper that go to the store at once.
+const REAP_GROUP: usize = 25;
+
 /// Why an operator's wish was not granted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -214,16 +217,29 @@ impl Engine {
                 Reaped::Delete => deleting.push((record.id, record.revision)),
             }
         }
-        let expired = join_all(expiring.into_iter().map(|(revision, change)| async move {
+        let expired = in_groups(expiring.into_iter().map(|(revision, change)| async move {
             let swapped = self.swap(revision, change).await?.value;
             Ok(matches!(swapped, Swapped::Done(_)))
-        }))
-        .await;
-        let deleted = join_all(deleting.into_iter().map(|(id, revision)| async move {
+        }));
+        let expired = expired.await;
+        let deleted = in_groups(deleting.into_iter().map(|(id, revision)| async move {
             self.bounded_read(self.0.store.delete(id, revision)).await
-        }))
-        .await;
+        }));
+        let deleted = deleted.await;
         Ok((count(expired)?, count(deleted)?, reply.value.wrapped))
+    }
+}
+
+/// All of them, [`REAP_GROUP`] at a time, so that a request waits for one group of them and not for all.
+async fn in_groups<F: Future>(all: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut all = all;
+    let mut done = Vec::new();
+    loop {
+        let group: Vec<F> = all.by_ref().take(REAP_GROUP).collect();
+        if group.is_empty() {
+            return done;
+        }
+        done.extend(join_all(group).await);
     }
 }
 
