@@ -259,6 +259,49 @@ async fn null_is_not_an_argument() {
     assert_eq!(server.sql("SELECT state FROM onlyonce.live"), "unknown");
 }
 
+/// Goal: a reservation that cannot see what was settled since is refused; a completion that cannot is safe.
+///
+/// Method: a transaction with one snapshot for all statements looks; then another program reserves the
+/// key and completes it; then the first one reserves. And a key that is completed in such a transaction.
+/// Evidence: the refusal, and its hint; the key stands once. The completion stands, and is replayed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reservation_that_sees_too_little() {
+    let server = tokio::task::block_in_place(Postgres::start);
+    let _store = open(&server.url()).await;
+    let mut blind = PgConnection::connect(&server.url()).await.unwrap();
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        let reserve = |key| {
+            format!(
+                "SELECT coalesce(attempt_token, outcome) FROM onlyonce.reserve('{level}', '{key}')"
+            )
+        };
+        let begin = format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM onlyonce.keys");
+        blind
+            .execute(sqlx::AssertSqlSafe(begin.clone()))
+            .await
+            .unwrap();
+        let token = server.sql(&reserve("k"));
+        server.sql(&format!("SELECT onlyonce.complete('{token}', 201)"));
+        let (code, hint) = refused(&mut blind, &reserve("k")).await;
+        assert_eq!(code, "25000", "{level}");
+        assert!(hint.is_some_and(|hint| hint.contains("READ COMMITTED")));
+        blind.execute("COMMIT").await.unwrap();
+        let rows = format!("SELECT count(*) FROM onlyonce.readable_keys WHERE scope = '{level}'");
+        assert_eq!(server.sql(&rows), "1");
+
+        let token = server.sql(&reserve("other"));
+        blind.execute(sqlx::AssertSqlSafe(begin)).await.unwrap();
+        let complete = format!("SELECT onlyonce.complete('{token}', 201)");
+        let said: String = sqlx::query_scalar(sqlx::AssertSqlSafe(complete))
+            .fetch_one(&mut blind)
+            .await
+            .unwrap();
+        assert_eq!(said, "completed");
+        blind.execute("COMMIT").await.unwrap();
+        assert_eq!(server.sql(&reserve("other")), "replay");
+    }
+}
+
 /// Goal: a schema that is there gets the functions of this program, and those who may call them still may.
 #[tokio::test(flavor = "multi_thread")]
 async fn functions_are_replaced() {

@@ -449,7 +449,8 @@ BEGIN
 END
 $$;
 
--- Claims a key, or says what is known of it. In a transaction of its own, before the business one.
+-- Claims a key, or says what is known of it. In a transaction of its own, before the business one: under
+-- one snapshot for all statements nobody sees that the key was settled since, and it would be done twice.
 -- outcome: execute | replay | in_progress | unknown | reused | not_stored | expired
 CREATE OR REPLACE FUNCTION onlyonce.reserve(
     scope text, key text, operation text DEFAULT '', request bytea DEFAULT '',
@@ -459,6 +460,11 @@ CREATE OR REPLACE FUNCTION onlyonce.reserve(
     OUT generation integer
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'onlyonce: reserve cannot see enough in a % transaction',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = '25000', HINT = 'Reserve in a READ COMMITTED transaction of its own.';
+    END IF;
     IF reserve.key IS NULL OR reserve.key !~ '^[\x20-\x7e]+$' OR length(reserve.key) > 256
         OR coalesce(reserve.scope, '') = '' THEN
         RAISE EXCEPTION 'onlyonce: a key is 1 to 256 characters of visible ASCII, in a scope'
