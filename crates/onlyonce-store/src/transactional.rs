@@ -275,13 +275,15 @@ pub trait TransactionalStore: Clone + Send + Sync + 'static {
         progress: &Progress,
     ) -> impl Future<Output = Result<(), TransactionError>> + Send;
 
-    /// Keys of `operation` that have not come to their end, the longest untouched first.
+    /// Keys of `operation` that have not come to their end, and when they were last touched, the longest
+    /// untouched first: up to `limit` of those that come after `after`, a row of the page before.
     ///
     /// # Errors
     /// Any [`TransactionError`].
     fn unfinished(
         &self,
         operation: &str,
+        after: (Timestamp, RecordId),
         limit: usize,
-    ) -> impl Future<Output = Result<Vec<RecordId>, TransactionError>> + Send;
+    ) -> impl Future<Output = Result<Vec<(Timestamp, RecordId)>, TransactionError>> + Send;
 }

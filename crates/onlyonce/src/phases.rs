@@ -9,12 +9,12 @@
 mod call;
 mod steps;
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use onlyonce_core::{
-    Key, RecordId, Scope,
+    Key, RecordId, Scope, Timestamp,
     machine::{Refusal, Settlement},
     record::LastError,
 };
@@ -35,8 +35,8 @@ use steps::Ended;
 /// The recovery point of an operation that has done nothing yet. It is written down before the first local
 /// phase, with what was asked for.
 const STARTED: &str = "started";
-/// Operations that one round of the sweeper resumes.
-const RESUMED_AT_ONCE: usize = 100;
+/// Operations that the sweeper looks up at a time.
+const LOOKED_UP_AT_ONCE: usize = 100;
 
 /// What the phases of one operation know.
 #[derive(Clone, Debug)]
@@ -155,26 +155,45 @@ impl<T: TransactionalStore> Phases<T> {
         }
     }
 
-    /// One round of the sweeper: goes on with operations whose last attempt stopped. Says how many came
-    /// to their end. Safe to run on every node at once.
+    /// One round of the sweeper: goes on, once each, with all operations whose last attempt stopped. Says
+    /// how many came to their end. Safe to run on every node at once.
     ///
     /// # Errors
     /// [`RunError`] if it cannot be found out which there are.
     pub async fn resume_once(&self) -> Result<usize, RunError> {
         let store = self.operation.transactions().store();
-        let unfinished = store.unfinished(self.operation.name(), RESUMED_AT_ONCE);
         let mut finished = 0;
-        for id in unfinished.await.map_err(RunError::RolledBack)? {
-            let Some(attempt) = self.resumed(id, false).await? else {
-                continue;
-            };
-            match self.see_through(&attempt, None).await {
-                Ok(Ran::Executed(_)) => finished += 1,
-                Ok(_) => {}
-                Err(error) => tracing::warn!(%error, "an operation could not go on; later again"),
+        // What goes on and stops again comes last in the order, and would be met a second time.
+        let mut tried = HashSet::new();
+        let mut after = (Timestamp::default(), RecordId([0; 16]));
+        loop {
+            // What nobody can resume stays, and must not keep others from being found: page after page.
+            let page = store.unfinished(self.operation.name(), after, LOOKED_UP_AT_ONCE);
+            let page = page.await.map_err(RunError::RolledBack)?;
+            for (_, id) in &page {
+                if tried.insert(*id) && self.resumed_to_its_end(*id).await? {
+                    finished += 1;
+                }
+            }
+            match page.last() {
+                Some(last) if page.len() == LOOKED_UP_AT_ONCE => after = *last,
+                _ => return Ok(finished),
             }
         }
-        Ok(finished)
+    }
+
+    /// Goes on with an operation that stopped, if it can, and says whether it came to its end.
+    async fn resumed_to_its_end(&self, id: RecordId) -> Result<bool, RunError> {
+        let Some(attempt) = self.resumed(id, false).await? else {
+            return Ok(false);
+        };
+        match self.see_through(&attempt, None).await {
+            Ok(ran) => Ok(matches!(ran, Ran::Executed(_))),
+            Err(error) => {
+                tracing::warn!(%error, "an operation could not go on; later again");
+                Ok(false)
+            }
+        }
     }
 
     /// A new attempt for an operation that stopped where this program can go on. `may_begin` says whether

@@ -15,7 +15,7 @@ use std::{
 };
 
 use onlyonce_core::{
-    AttemptId, MessageId, Record, RecordId,
+    AttemptId, MessageId, Record, RecordId, Timestamp,
     record::{Change, Revision},
 };
 use sqlx::{Executor as _, MySql, MySqlConnection, MySqlPool, Transaction, mysql::MySqlRow};
@@ -470,19 +470,24 @@ impl TransactionalStore for MySqlTransactions {
     async fn unfinished(
         &self,
         operation: &str,
+        (since, after): (Timestamp, RecordId),
         limit: usize,
-    ) -> Result<Vec<RecordId>, TransactionError> {
+    ) -> Result<Vec<(Timestamp, RecordId)>, TransactionError> {
         let mut script = Script::default();
         script.add(format_args!(
-            "SELECT id FROM onlyonce_phases WHERE operation = {} AND finished = 0 \
-             ORDER BY updated_at LIMIT {limit}",
-            literal(operation)
+            "SELECT id, updated_at FROM onlyonce_phases WHERE operation = {} AND finished = 0 \
+             AND updated_at >= {since} AND (updated_at > {since} OR id > {}) \
+             ORDER BY updated_at, id LIMIT {limit}",
+            literal(operation),
+            literal(after.0),
+            since = since.0,
         ));
         let mut connection = self.pool.acquire().await?;
         let results = send(&mut connection, &script).await?;
-        let ids = results.iter().flatten().map(row::id);
-        Ok(ids
-            .filter_map(Result::transpose)
-            .collect::<Result<_, RowError>>()?)
+        let found = results.iter().flatten().map(|row| {
+            let missing = || RowError::Unreadable("a stored value is missing".into());
+            Ok((row::now(row, 1)?, row::id(row)?.ok_or_else(missing)?))
+        });
+        Ok(found.collect::<Result<_, RowError>>()?)
     }
 }

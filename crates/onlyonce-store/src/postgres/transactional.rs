@@ -290,19 +290,23 @@ impl TransactionalStore for PgTransactions {
     async fn unfinished(
         &self,
         operation: &str,
+        (since, after): (Timestamp, RecordId),
         limit: usize,
-    ) -> Result<Vec<RecordId>, TransactionError> {
+    ) -> Result<Vec<(Timestamp, RecordId)>, TransactionError> {
         let rows = sqlx::query(
-            "SELECT id FROM onlyonce.phases WHERE NOT finished AND operation = $1 \
-             ORDER BY updated_at LIMIT $2",
+            "SELECT id, updated_at FROM onlyonce.phases WHERE NOT finished AND operation = $1 \
+             AND (updated_at, id) > ($3, $4) ORDER BY updated_at, id LIMIT $2",
         )
         .bind(operation)
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .bind(since.0)
+        .bind(Uuid(after.0))
         .fetch_all(&self.pool)
         .await?;
-        let ids = rows
-            .iter()
-            .map(|row| Ok(RecordId(row.try_get::<Uuid, _>(0)?.0)));
-        Ok(ids.collect::<Result<_, sqlx::Error>>()?)
+        let found = rows.iter().map(|row| {
+            let id = RecordId(row.try_get::<Uuid, _>(0)?.0);
+            Ok((Timestamp(row.try_get(1)?), id))
+        });
+        Ok(found.collect::<Result<_, sqlx::Error>>()?)
     }
 }

@@ -326,16 +326,18 @@ impl TransactionalStore for SqliteTransactions {
     async fn unfinished(
         &self,
         operation: &str,
+        (since, after): (Timestamp, RecordId),
         limit: usize,
-    ) -> Result<Vec<RecordId>, TransactionError> {
+    ) -> Result<Vec<(Timestamp, RecordId)>, TransactionError> {
         let connection = self.connection.clone().lock_owned().await;
         let mut statement = connection.prepare_cached(
-            "SELECT id FROM phases WHERE NOT finished AND operation = ?1 \
-             ORDER BY updated_at LIMIT ?2",
+            "SELECT updated_at, id FROM phases WHERE NOT finished AND operation = ?1 \
+             AND (updated_at, id) > (?3, ?4) ORDER BY updated_at, id LIMIT ?2",
         )?;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let ids =
-            statement.query_map(params![operation, limit], |row| Ok(RecordId(row.get(0)?)))?;
-        Ok(ids.collect::<rusqlite::Result<_>>()?)
+        let found = statement.query_map(params![operation, limit, since.0, after.0], |row| {
+            Ok((Timestamp(row.get(0)?), RecordId(row.get(1)?)))
+        })?;
+        Ok(found.collect::<rusqlite::Result<_>>()?)
     }
 }

@@ -1,4 +1,5 @@
-//! A key that was forgotten lives again: what its last life has come to is not this one's.
+//! Keys that live again, whose last life has come to something that is not this one's; and operations that
+//! nobody can resume, beside one that the sweeper can.
 
 use std::{
     path::Path,
@@ -15,18 +16,24 @@ use onlyonce::{
     engine::{Admitted, Arrival},
     phases::CallFailed,
 };
-use onlyonce_core::{Key, Scope, machine::Settlement, record::LastError};
+use onlyonce_core::{
+    AttemptId, Key, RecordId, Scope, Timestamp, machine::Settlement, record::LastError,
+};
 use onlyonce_store::{
     Store, TransactionalStore,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
     private::{MariaDb, Postgres},
     sqlite::SqliteStore,
+    transactional::{Isolation, Progress},
 };
 
 use super::Place;
 
 const NAME: &str = "lives";
+const NOT_STARVED: &str = "not starved";
+/// More than two pages of the sweeper.
+const LEFT_BEHIND: u32 = 250;
 
 /// A key is forgotten a moment after it was used, and nobody reaps it.
 fn policy() -> Policy {
@@ -150,10 +157,63 @@ async fn left_behind<T: TransactionalStore>(operation: &Operation<T>) {
     assert_eq!(calls.load(Ordering::SeqCst), 2);
 }
 
+/// Goal: operations that nobody can resume do not keep the sweeper from those that it can.
+///
+/// Method: many that lost their keys, some of them touched in the same millisecond; and, touched last, one
+/// whose provider was not there and is now.
+/// Evidence: one round brings it to its end, with one more call.
+async fn not_starved<T: TransactionalStore>(operation: Operation<T>) {
+    let store = operation.transactions().store();
+    let mut open = store.begin(Isolation::default()).await.unwrap();
+    for number in 1..=LEFT_BEHIND {
+        let mut id = [0; 16];
+        id[..4].copy_from_slice(&number.wrapping_mul(0x9e37_79b9).to_be_bytes());
+        let progress = Progress {
+            id: RecordId(id),
+            operation: NOT_STARVED.to_owned(),
+            point: "called".to_owned(),
+            intent: None,
+            provider_id: None,
+            parameters: Vec::new(),
+            data: b"null".to_vec(),
+            attempt: AttemptId(1),
+            generation: 1,
+            finished: false,
+            updated_at: Timestamp(0),
+        };
+        store.advance(&mut open, &progress).await.unwrap();
+    }
+    store.commit(open).await.unwrap();
+    forgotten().await;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = calls.clone();
+    let phases = Phases::new(operation, |_| Answer::new(StatusCode::OK, "")).foreign(
+        "called",
+        true,
+        move |call, _| {
+            let number = count.fetch_add(1, Ordering::SeqCst);
+            Box::pin(call.send(move |_| async move {
+                match number {
+                    0 => Err(CallFailed::NotSent("nobody there".into())),
+                    _ => Ok(("provider's".to_owned(), serde_json::Value::Null)),
+                }
+            }))
+        },
+    );
+    let key = Key::from_stored("last");
+    let ran = phases.run(Scope::global(), key.clone(), "one").await;
+    assert!(ran.is_err(), "{ran:?}");
+    assert_eq!(phases.resume_once().await.unwrap(), 1);
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+}
+
 async fn lives<T: TransactionalStore>(store: Arc<dyn Store>, inside: T) {
     let operation = operation(store, inside).await;
     runs_again(&operation).await;
     left_behind(&operation).await;
+    let transactions = operation.transactions();
+    let lasting = transactions.operation(NOT_STARVED, Policy::default());
+    not_starved(lasting.await.unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
