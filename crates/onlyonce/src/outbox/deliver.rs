@@ -7,6 +7,8 @@
 //!
 //! Deliberately absent: a leader. Every node may run it; a claim has one owner.
 
+mod write;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -25,6 +27,7 @@ use tokio::{
 
 use super::{Delivery, Parcel, Target, settle::Settled};
 use crate::{clock::Clock, engine::Engine, stats::Background, transaction::Answer};
+use write::ToWrite;
 
 /// How much longer than its sending a claim lasts: the time to write down what came of it.
 const CLAIM_MARGIN: Duration = Duration::from_secs(30);
@@ -32,14 +35,10 @@ const CLAIM_MARGIN: Duration = Duration::from_secs(30);
 const CLAIMERS: usize = 2;
 /// Messages of one claim.
 const MAX_CLAIM: usize = 64;
-/// Endings that are written together at most.
-const MAX_GROUP: usize = 256;
 /// How long a claim waits until half of the places are free.
 const GATHER: Duration = Duration::from_millis(10);
 /// The pause after the store failed.
 const STORE_PAUSE: Duration = Duration::from_millis(500);
-/// Tries to write an ending down. Afterwards the claim lapses, and the outcome counts as unclear.
-const MAX_WRITES: usize = 20;
 /// How long delivered messages are kept, unless said otherwise.
 const DEFAULT_KEEP: Duration = Duration::from_secs(24 * 3_600);
 /// How often old messages are looked for, and how many at once.
@@ -144,12 +143,6 @@ struct Lane {
     target: Target,
     /// Tells that a message with an ordering key is done, so that the next one may follow at once.
     gone: Arc<Notify>,
-}
-
-/// An ending that is to be written, and whether others of its ordering key wait for that.
-struct ToWrite {
-    ending: Ending,
-    ordered: bool,
 }
 
 impl Lane {
@@ -341,35 +334,6 @@ impl Lane {
             Next::Unknown { reason } => {
                 Background::NotDelivered.count(1);
                 tracing::error!(%id, target, attempts, reason, "nobody knows whether a message was delivered: a person has to decide");
-            }
-        }
-    }
-
-    /// Writes endings down, as many at once as have gathered.
-    async fn write_down(self, mut ended: mpsc::Receiver<ToWrite>) {
-        let mut gathered = Vec::with_capacity(MAX_GROUP);
-        while ended.recv_many(&mut gathered, MAX_GROUP).await > 0 {
-            let endings: Vec<_> = gathered.iter().map(|one| one.ending.clone()).collect();
-            self.write(&endings).await;
-            if gathered.iter().any(|one| one.ordered) {
-                self.gone.notify_one();
-            }
-            gathered.clear();
-        }
-    }
-
-    async fn write(&self, endings: &[Ending]) {
-        if endings.is_empty() {
-            return;
-        }
-        for _ in 0..MAX_WRITES {
-            match self.outbox.end(endings).await {
-                Ok(_) => return,
-                Err(error) => {
-                    let target = &*self.target.name;
-                    tracing::warn!(%error, target, "what became of messages could not be written; tried again");
-                    tokio::time::sleep(STORE_PAUSE).await;
-                }
             }
         }
     }

@@ -1,6 +1,8 @@
 //! The worker that delivers messages, as a process has it: woken, in order, bounded, and stopped well.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod postgres;
+
 use std::{
     collections::HashMap,
     path::Path,
