@@ -1,6 +1,7 @@
 //! The worker that delivers messages, as a process has it: woken, in order, bounded, and stopped well.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod claims;
 mod postgres;
 
 use std::{
@@ -78,6 +79,10 @@ struct Place {
 
 impl Place {
     async fn new(sealed: bool) -> Self {
+        Self::by(sealed, EngineOptions::default()).await
+    }
+
+    async fn by(sealed: bool, options: EngineOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(&folder.path().join("store.db")).unwrap();
         let inside = store.transactions().unwrap();
@@ -90,7 +95,7 @@ impl Place {
             };
             store = Arc::new(AtRest::open(store, options).await.unwrap());
         }
-        let engine = Engine::start(store, EngineOptions::default());
+        let engine = Engine::start(store, options);
         Self {
             folder,
             engine,
@@ -119,15 +124,23 @@ impl Place {
         waited.unwrap_or_else(|_| panic!("no {count} messages are {}", state.as_str()));
     }
 
-    async fn operation(&self) -> Operation<SqliteTransactions> {
-        let policy = Policy {
-            on_in_flight: OnInFlight::Wait,
-            wait_timeout: DEADLINE,
-            ..Policy::default()
-        };
-        let transactions = Transactions::new(self.engine.clone(), self.inside.clone());
-        transactions.operation("orders", policy).await.unwrap()
+    fn transactions(&self) -> Transactions<SqliteTransactions> {
+        Transactions::new(self.engine.clone(), self.inside.clone())
     }
+
+    async fn operation(&self) -> Operation<SqliteTransactions> {
+        operation(self.transactions()).await
+    }
+}
+
+/// An operation whose retries wait.
+async fn operation(all: Transactions<SqliteTransactions>) -> Operation<SqliteTransactions> {
+    let policy = Policy {
+        on_in_flight: OnInFlight::Wait,
+        wait_timeout: DEADLINE,
+        ..Policy::default()
+    };
+    all.operation("orders", policy).await.unwrap()
 }
 
 /// Goal: a receiver that always fails for one message gets it as often as was agreed, and nobody waits for
