@@ -105,7 +105,13 @@ impl Deliveries {
             let lane = Lane::new(self, target);
             loop {
                 let wanted = lane.wanted(target.at_once);
-                let claimed = lane.claim(&wanted).await?;
+                let claimed = match lane.claim(&wanted).await {
+                    Ok(claimed) => claimed,
+                    Err(error) => {
+                        lane.undo(&wanted, &error).await;
+                        return Err(error);
+                    }
+                };
                 if claimed.is_empty() {
                     break;
                 }
@@ -221,7 +227,10 @@ impl Lane {
                     let target = &*self.target.name;
                     tracing::warn!(%error, target, "messages could not be claimed; tried again soon");
                     drop(free);
-                    pause(STORE_PAUSE, &mut stop).await;
+                    tokio::select! {
+                        () = self.undo(&wanted, &error) => {}
+                        _ = stop.wait_for(|stop| *stop) => {}
+                    }
                     continue;
                 }
             };
@@ -276,6 +285,23 @@ impl Lane {
             asked,
         };
         Ok(reply.value.into_iter().map(taken).collect())
+    }
+
+    /// Rests after a claim that failed. If it may have been carried out, what it claimed is given back:
+    /// nobody has sent that, but once the claim has lapsed it would look as if somebody might have.
+    async fn undo(&self, wanted: &Wanted, error: &StoreError) {
+        let Wanted { claim, asked } = wanted;
+        tokio::time::sleep(STORE_PAUSE).await;
+        while error.is_ambiguous() && asked.is_within(claim.lease, self.engine.moment()) {
+            match self.outbox.give_back(&claim.target, claim.attempt).await {
+                Ok(()) => return,
+                Err(error) => {
+                    let target = &*self.target.name;
+                    tracing::warn!(%error, target, "a claim without an answer could not be given back; tried again");
+                    tokio::time::sleep(STORE_PAUSE).await;
+                }
+            }
+        }
     }
 
     /// Sends one message, unless its past forbids it, and says what becomes of it; `None` if that has been

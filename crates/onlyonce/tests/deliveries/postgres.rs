@@ -1,4 +1,4 @@
-//! The worker on PostgreSQL: endings that the database refuses.
+//! The worker on PostgreSQL: endings that the database refuses, and claims whose answer is lost.
 
 use std::sync::{
     OnceLock,
@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use onlyonce_store::{
+    fault_proxy::FaultProxy,
     postgres::{PgTransactions, PostgresOptions, PostgresStore},
     private::Postgres,
 };
@@ -139,4 +140,37 @@ async fn an_ending_that_is_refused_costs_only_itself() {
         .await;
     running.abort();
     assert_eq!(names.0.got().len(), MESSAGES);
+}
+
+/// Goal: messages whose claim was carried out and never answered are sent, since nobody has sent them.
+///
+/// Method: a receiver that does not know its keys again; a proxy swallows the answer to the claim, which
+/// alone names the target.
+/// Evidence: the message is delivered, at its first attempt, and arrived once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_was_not_answered_is_given_back() {
+    let proxy = FaultProxy::start(server().port()).await;
+    let base = Base::new(proxy.port()).await;
+    base.leave("only-claims-name-it", "once").await;
+    proxy.swallow_reply_to(b"only-claims-name-it");
+    let receiver = Receiver::default();
+    let rules = TargetRules {
+        dedups: false,
+        ..TargetRules::default()
+    };
+    let target = Target {
+        rules,
+        // One claim at a time.
+        at_once: 1,
+        timeout: Duration::from_secs(1),
+        ..Target::new("only-claims-name-it", receiver.clone())
+    };
+    let deliveries = Deliveries::new(&base.engine).unwrap();
+    let running = deliveries.target(target).start(Duration::from_millis(100));
+    base.until("state <> 'pending'", 1).await;
+    assert_eq!(proxy.swallowed(), 1);
+    running.stop().await;
+    let told = base.sql("SELECT state, attempts, unclear_since FROM onlyonce.outbox");
+    assert_eq!(told, "delivered|1|");
+    assert_eq!(receiver.got().len(), 1);
 }
