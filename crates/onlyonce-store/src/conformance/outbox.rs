@@ -181,6 +181,7 @@ pub async fn every_field_comes_back<T: TransactionalStore>(store: &Arc<dyn Store
             attempt: AttemptId(5),
             ttl: Duration::from_secs(3),
             look_after: Duration::from_secs(4),
+            version: 7,
         }),
     };
     let id = leave(all, &whole).await;

@@ -14,7 +14,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use http::StatusCode;
 use onlyonce::{
-    Answer, Engine, EngineOptions, Operation, Policy, Ran, Transactions,
+    Answer, Engine, EngineOptions, Operation, Policy, Ran, RunError, Transactions,
     outbox::{Deliveries, Delivery, Message, Parcel, Publish, Target, TargetRules},
     policy::OnInFlight,
 };
@@ -278,4 +278,39 @@ async fn a_deferred_answer_is_waited_for_and_hidden() {
         running.stop().await;
         assert_eq!(holds(place.folder.path(), "canary-answer"), !sealed);
     }
+}
+
+/// Goal: a deferred answer has the version of the application that left its message.
+///
+/// Evidence: a program that knows its own version alone reads the answer, first and again; a newer one
+/// upgrades it from that version; one that cannot is told which version it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deferred_answer_has_a_version() {
+    let place = Place::new(false).await;
+    let receiver = Receiver::default();
+    let deliveries = Deliveries::new(&place.engine).unwrap();
+    let running = deliveries.target(target(&receiver)).start(NEVER);
+    let run = async |all: Transactions<_>| {
+        let operation = operation(all).await;
+        let key = Key::from_stored("k");
+        let ran = operation.run_deferred(Scope::global(), key, "1200", |_| {
+            Box::pin(async { Ok(Message::new("target", "charge")) })
+        });
+        ran.await
+    };
+    let third = place.transactions().version(3, |_, _| None);
+    let first = run(third.clone()).await;
+    assert!(matches!(first, Ok(Ran::Executed(_))), "{first:?}");
+    assert!(matches!(run(third).await, Ok(Ran::Replayed(_))));
+    let fourth = place.transactions().version(4, |version, answer| {
+        (version == 3).then(|| Answer::new(answer.status, "upgraded"))
+    });
+    match run(fourth).await.unwrap() {
+        Ran::Replayed(answer) => assert_eq!(&answer.body[..], b"upgraded"),
+        other => panic!("{other:?}"),
+    }
+    let fifth = place.transactions().version(5, |_, _| None);
+    assert!(matches!(run(fifth).await, Err(RunError::UnknownVersion(3))));
+    running.stop().await;
+    assert_eq!(receiver.got().len(), 1);
 }
