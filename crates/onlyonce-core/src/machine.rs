@@ -24,7 +24,8 @@ pub use evidence::{About, Looked, Negative, Source, look, reconcile};
 pub use expire::{Reaped, Swept, expire, sweep};
 pub use operate::{Extended, Forgotten, Resolution, Resolved, extend, forget, resolve};
 pub use settle::{
-    Renewed, Settled, Settlement, Wake, absent, hand_over, is_running, renew, settle, wake,
+    Renewed, Settled, Settlement, Wake, absent, hand_over, is_running, is_settled, renew, settle,
+    wake,
 };
 
 /// A journal row about a step of `before` that ends in `to`.

@@ -73,7 +73,7 @@ pub(crate) struct ServeArgs {
     /// Where to take requests
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Where to keep records: memory:, sqlite:FILE, postgres://… or mysql://…
+    /// Where to keep records: memory:, sqlite:FILE, postgres://…, mysql://… or redis://…
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// End when the process that started this one does

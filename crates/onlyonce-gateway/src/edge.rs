@@ -165,9 +165,10 @@ impl Edge {
             return Problem::NoRoute.response(&self.policy);
         };
         let policy = lane.layer.policy();
-        let honoured = policy.honours(request.method());
+        let upgrade = upgrade::wanted(&request);
+        let honoured = upgrade.is_none() && policy.honours(request.method());
         let has_key = honoured && request.headers().contains_key(&policy.header_name);
-        let keyed = has_key || policy.demands_key(request.method());
+        let keyed = has_key || (upgrade.is_none() && policy.demands_key(request.method()));
         if (has_key || !lane.route.auth_optional)
             && let Err(problem) = self.authenticate(&mut request).await
         {
@@ -189,7 +190,7 @@ impl Edge {
             let request = request.map(|body| Timely::new(body, self.config.body_timeout));
             Ok(lane.service.clone().oneshot(request).await)
         } else {
-            if let Some(upgrade) = upgrade::wanted(&request) {
+            if let Some(upgrade) = upgrade {
                 request.extensions_mut().insert(upgrade);
             }
             let first = lane.route.first_byte_timeout.unwrap_or(policy.timeout);

@@ -9,7 +9,7 @@ use onlyonce_store::{
     mysql::{self, MySqlOptions},
     postgres::{self, PostgresOptions},
     redis::{self, RedisOptions, RedisStore},
-    sqlite::SqliteStore,
+    sqlite::{self, SqliteStore},
 };
 
 use crate::config::StoreUrl;
@@ -48,9 +48,7 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
                 .with_context(|| format!("{url} was not changed"))?;
             println!("{url}: the schema is up to date");
         }
-        (StoreUrl::Sqlite(_), true) => {
-            bail!("a SQLite store makes its own schema; there is nothing to print")
-        }
+        (StoreUrl::Sqlite(_), true) => print!("{}", sqlite::script()),
         (StoreUrl::Memory, _) => bail!("a store in memory has no schema"),
         (StoreUrl::Redis(address), false) => {
             RedisStore::open(address, &RedisOptions::default())

@@ -44,6 +44,7 @@ use batch::{Done, Operation, Writer};
 use checkpoint::Checkpointer;
 use outbox::SqliteOutbox;
 use read::Readers;
+pub use schema::script;
 pub use transactional::{SqliteConnection, SqliteOpen, SqliteTransactions};
 use write::Tally;
 

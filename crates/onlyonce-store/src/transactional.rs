@@ -10,7 +10,7 @@
 use std::{ops::DerefMut, time::Duration};
 
 use onlyonce_core::{
-    AttemptId, MessageId, Record, RecordId,
+    AttemptId, MessageId, Record, RecordId, Timestamp,
     record::{Change, Revision},
 };
 
@@ -164,6 +164,18 @@ pub struct Progress {
     pub generation: u32,
     /// Whether there is nothing left to do.
     pub finished: bool,
+    /// When this was written, and never before that life began. What is given to
+    /// [`advance`](TransactionalStore::advance) says the latter; the store adds the former.
+    pub updated_at: Timestamp,
+}
+
+impl Progress {
+    /// Whether it belongs to the life that the key has now. A key that was forgotten begins with the first
+    /// generation again, so the number alone does not tell.
+    pub fn is_of(&self, record: &Record) -> bool {
+        let since = record.times.created_at.unwrap_or_default();
+        self.generation == record.generation && self.updated_at >= since
+    }
 }
 
 /// A store that can take part in the caller's transactions.
@@ -264,7 +276,8 @@ pub trait TransactionalStore: Clone + Send + Sync + 'static {
         id: RecordId,
     ) -> impl Future<Output = Result<Option<Progress>, TransactionError>> + Send;
 
-    /// Notes how far it has come.
+    /// Notes how far it has come, at the time by the store's clock, or at `updated_at` if that is later:
+    /// a clock that went back does not make it another life's.
     ///
     /// # Errors
     /// Any [`TransactionError`].

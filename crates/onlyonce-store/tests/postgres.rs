@@ -185,6 +185,146 @@ async fn a_reservation_by_sql_that_meets_an_open_one() {
     }
 }
 
+/// What the server says of a statement that it refuses: its code and its hint.
+async fn refused(connection: &mut PgConnection, sql: &str) -> (String, Option<String>) {
+    let failed = connection.fetch_all(sqlx::AssertSqlSafe(sql.to_owned()));
+    let Err(sqlx::Error::Database(error)) = failed.await else {
+        panic!("it was not refused: {sql}");
+    };
+    let error = error.downcast_ref::<sqlx::postgres::PgDatabaseError>();
+    (error.code().to_owned(), error.hint().map(str::to_owned))
+}
+
+/// Goal: whoever passes NULL by mistake has said nothing: no key is given back, none loses its lease.
+///
+/// Method: each argument of each function in turn; and a row in progress without a lease.
+/// Evidence: the code of the refusal; the row is as it was. The last one can still be swept.
+#[tokio::test(flavor = "multi_thread")]
+async fn null_is_not_an_argument() {
+    let server = tokio::task::block_in_place(Postgres::start);
+    let _store = open(&server.url()).await;
+    let token = server.sql("SELECT attempt_token FROM onlyonce.reserve('app', 'k')");
+    let row = "SELECT md5(l::text) FROM onlyonce.live l";
+    let before = server.sql(row);
+    let mut connection = PgConnection::connect(&server.url()).await.unwrap();
+    let mut calls = vec![
+        ("22023", format!("fail('{token}', NULL)")),
+        ("22004", format!("renew('{token}', lease => NULL)")),
+        ("22004", format!("renew('{token}', max_execution => NULL)")),
+        ("22023", "reserve(NULL, 'k')".to_owned()),
+        ("22023", "reserve('app', NULL)".to_owned()),
+        ("OO001", "complete(NULL, 200)".to_owned()),
+        ("22023", format!("complete('{token}', NULL)")),
+        ("22023", format!("settle('{token}', NULL, '{{}}', 'x')")),
+        ("22004", "enqueue(NULL, 'x')".to_owned()),
+        ("22004", "enqueue('t', NULL)".to_owned()),
+        ("22004", "process_once(NULL, 'm')".to_owned()),
+        ("22004", "process_once('c', NULL)".to_owned()),
+        ("22004", "process_once('c', 'm', NULL)".to_owned()),
+        ("22004", "sweep(NULL)".to_owned()),
+        ("22004", "reap(NULL)".to_owned()),
+    ];
+    for name in [
+        "operation",
+        "request",
+        "lease",
+        "tombstone_ttl",
+        "after_expiry",
+        "route",
+    ] {
+        calls.push(("22004", format!("reserve('app', 'new', {name} => NULL)")));
+    }
+    for name in ["headers", "type", "due_in", "notify"] {
+        calls.push(("22004", format!("enqueue('t', 'x', {name} => NULL)")));
+    }
+    for (code, call) in calls {
+        let (found, _) = refused(&mut connection, &format!("SELECT onlyonce.{call}")).await;
+        assert_eq!(found, code, "{call}");
+        assert_eq!(server.sql(row), before, "{call}");
+    }
+    for table in ["outbox", "inbox", "keys"] {
+        let count = server.sql(&format!("SELECT count(*) FROM onlyonce.{table}"));
+        assert_eq!(count, "0", "{table}");
+    }
+    // A token that is not there is like one that nobody knows.
+    assert_eq!(server.sql("SELECT onlyonce.fail(NULL)"), "lost");
+    assert_eq!(server.sql("SELECT onlyonce.renew(NULL)"), "f");
+
+    server.sql(
+        "DO $$ DECLARE k onlyonce.row; BEGIN \
+         SELECT (onlyonce.found(uuid_send(l.id))).* INTO k FROM onlyonce.live l; \
+         k.lease_until := NULL; PERFORM onlyonce.put(k); END $$",
+    );
+    assert_eq!(server.sql("SELECT onlyonce.sweep()"), "1");
+    assert_eq!(server.sql("SELECT state FROM onlyonce.live"), "unknown");
+}
+
+/// Goal: a reservation that cannot see what was settled since is refused; a completion that cannot is safe.
+///
+/// Method: a transaction with one snapshot for all statements looks; then another program reserves the
+/// key and completes it; then the first one reserves. And a key that is completed in such a transaction.
+/// Evidence: the refusal, and its hint; the key stands once. The completion stands, and is replayed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reservation_that_sees_too_little() {
+    let server = tokio::task::block_in_place(Postgres::start);
+    let _store = open(&server.url()).await;
+    let mut blind = PgConnection::connect(&server.url()).await.unwrap();
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        let reserve = |key| {
+            format!(
+                "SELECT coalesce(attempt_token, outcome) FROM onlyonce.reserve('{level}', '{key}')"
+            )
+        };
+        let begin = format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM onlyonce.keys");
+        blind
+            .execute(sqlx::AssertSqlSafe(begin.clone()))
+            .await
+            .unwrap();
+        let token = server.sql(&reserve("k"));
+        server.sql(&format!("SELECT onlyonce.complete('{token}', 201)"));
+        let (code, hint) = refused(&mut blind, &reserve("k")).await;
+        assert_eq!(code, "25000", "{level}");
+        assert!(hint.is_some_and(|hint| hint.contains("READ COMMITTED")));
+        blind.execute("COMMIT").await.unwrap();
+        let rows = format!("SELECT count(*) FROM onlyonce.readable_keys WHERE scope = '{level}'");
+        assert_eq!(server.sql(&rows), "1");
+
+        let token = server.sql(&reserve("other"));
+        blind.execute(sqlx::AssertSqlSafe(begin)).await.unwrap();
+        let complete = format!("SELECT onlyonce.complete('{token}', 201)");
+        let said: String = sqlx::query_scalar(sqlx::AssertSqlSafe(complete))
+            .fetch_one(&mut blind)
+            .await
+            .unwrap();
+        assert_eq!(said, "completed");
+        blind.execute("COMMIT").await.unwrap();
+        assert_eq!(server.sql(&reserve("other")), "replay");
+    }
+}
+
+/// Goal: a schema that is there gets the functions of this program, and those who may call them still may.
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_are_replaced() {
+    let server = tokio::task::block_in_place(Postgres::start);
+    let (url, options) = (server.url(), PostgresOptions::default());
+    let migrate = || onlyonce_store::postgres::migrate(&url, &options);
+    migrate().await.unwrap();
+    server.sql(
+        "CREATE OR REPLACE FUNCTION onlyonce.sweep(at_most integer DEFAULT 1000) RETURNS integer \
+         LANGUAGE sql AS 'SELECT -1'; \
+         CREATE ROLE app; GRANT EXECUTE ON FUNCTION onlyonce.sweep TO app; \
+         UPDATE onlyonce.meta SET value = '3' WHERE name = 'schema_version'",
+    );
+    let migrated = migrate().await.unwrap();
+    assert_eq!(
+        (migrated.from, migrated.to),
+        (3, onlyonce_store::postgres::VERSION)
+    );
+    assert_eq!(server.sql("SELECT onlyonce.sweep()"), "0");
+    let may = "SELECT has_function_privilege('app', 'onlyonce.sweep(integer)', 'EXECUTE')";
+    assert_eq!(server.sql(may), "t");
+}
+
 /// Goal: notes of messages that came in do not pile up: the reaper's walk forgets those past their time.
 #[tokio::test(flavor = "multi_thread")]
 async fn old_messages_are_forgotten() {

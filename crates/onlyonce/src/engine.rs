@@ -258,6 +258,18 @@ impl Engine {
             .ok()
     }
 
+    /// Gives back what a body of `bytes` does not need of its room.
+    pub(crate) fn room_gathered(
+        mut room: OwnedSemaphorePermit,
+        bytes: usize,
+    ) -> OwnedSemaphorePermit {
+        let surplus = room
+            .num_permits()
+            .saturating_sub(bytes.div_ceil(GATHER_UNIT).max(1));
+        drop(room.split(surplus));
+        room
+    }
+
     /// Resolves when no execution of this process is under way.
     pub async fn idle(&self) {
         loop {
@@ -421,13 +433,11 @@ impl Engine {
                 }
                 Admission::Lapse(change) => {
                     failpoint!("engine.reserve.lapse.before");
-                    let swapped = self.swap_twice(record.revision, change).await;
-                    let swapped = swapped.map_err(Unavailable)?;
+                    found = match self.lapse(&record, change).await? {
+                        Lapsed::There(there) => there.map(|reply| *reply),
+                        Lapsed::Held => return Ok(Admitted::InFlight(policy.on_in_flight)),
+                    };
                     failpoint!("engine.reserve.lapse.after");
-                    if matches!(swapped.value, Swapped::Done(_)) {
-                        Background::ZombieKey.count(1);
-                    }
-                    found = now_there(swapped);
                 }
                 Admission::InFlight(how) => return Ok(Admitted::InFlight(how)),
                 Admission::Replay(response) => {
@@ -508,12 +518,42 @@ impl Engine {
         self.watched(outcome)
     }
 
+    /// Writes that the lease of `record` has lapsed, unless somebody holds its row.
+    async fn lapse(&self, record: &Record, change: Change) -> Result<Lapsed, Unavailable> {
+        let swapped = match self.swap(record.revision, change).await {
+            Err(error) if error.is_ambiguous() => {
+                let looked = within(SECOND_LOOK, self.0.store.lookup(record.id)).await;
+                let Reply { now, value } = self
+                    .watched(looked.map_err(still_ambiguous))
+                    .map_err(Unavailable)?;
+                return Ok(match value {
+                    Some(there) if there.revision == record.revision => Lapsed::Held,
+                    there => Lapsed::There(there.map(|value| Box::new(Reply { now, value }))),
+                });
+            }
+            outcome => self.watched(outcome).map_err(Unavailable)?,
+        };
+        if matches!(swapped.value, Swapped::Done(_)) {
+            Background::ZombieKey.count(1);
+        }
+        Ok(Lapsed::There(now_there(swapped).map(Box::new)))
+    }
+
     async fn bounded_read<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         within(self.0.options.store_timeout, call).await
     }
+}
+
+/// What came of writing that a lease has lapsed.
+enum Lapsed {
+    /// This is there now.
+    There(Option<Box<Reply<Record>>>),
+    /// The store answers, and the record is as it was: an open transaction holds it, and so its owner is
+    /// alive.
+    Held,
 }
 
 /// A second look that failed says nothing of the first write, even if it says that it wrote nothing.

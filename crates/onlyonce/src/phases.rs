@@ -144,7 +144,7 @@ impl<T: TransactionalStore> Phases<T> {
                 Ok(Ran::Replayed(answer))
             }
             Admitted::Refused(Refusal::OutcomeUnknown { .. }) => {
-                match self.resumed(arrival.id()).await? {
+                match self.resumed(arrival.id(), true).await? {
                     Some(attempt) => self.see_through(&attempt, Some(request)).await,
                     None => Ok(Ran::Refused(Refusal::OutcomeUnknown { nudge: None })),
                 }
@@ -165,7 +165,7 @@ impl<T: TransactionalStore> Phases<T> {
         let unfinished = store.unfinished(self.operation.name(), RESUMED_AT_ONCE);
         let mut finished = 0;
         for id in unfinished.await.map_err(RunError::RolledBack)? {
-            let Some(attempt) = self.resumed(id).await? else {
+            let Some(attempt) = self.resumed(id, false).await? else {
                 continue;
             };
             match self.see_through(&attempt, None).await {
@@ -177,15 +177,25 @@ impl<T: TransactionalStore> Phases<T> {
         Ok(finished)
     }
 
-    /// A new attempt for an operation that stopped where this program can go on.
-    async fn resumed(&self, id: RecordId) -> Result<Option<Attempt>, RunError> {
-        let transactions = self.operation.transactions();
+    /// A new attempt for an operation that stopped where this program can go on. `may_begin` says whether
+    /// it may be one without a recovery point: whoever has no request has nothing to begin with.
+    async fn resumed(&self, id: RecordId, may_begin: bool) -> Result<Option<Attempt>, RunError> {
+        let engine = self.operation.transactions().engine();
+        let found = engine.store().lookup(id).await.map_err(RunError::Store)?;
+        let Some(record) = found.value else {
+            return Ok(None);
+        };
         let progress = self.progress(id).await.map_err(RunError::RolledBack)?;
-        // Without a recovery point nothing was committed, so there is nothing to be careful about.
-        if progress.is_some_and(|progress| !self.can_go_on(&progress)) {
+        let goes_on = match progress.filter(|progress| progress.is_of(&record)) {
+            // Past its expiry another life would begin, and this is not its recovery point.
+            Some(progress) => self.can_go_on(&progress) && !record.is_past_expiry(found.now),
+            // Nothing was committed in this life, so there is nothing to be careful about.
+            None => may_begin,
+        };
+        if !goes_on {
             return Ok(None);
         }
-        let taken = transactions.engine().take_over(id, self.operation.policy());
+        let taken = engine.take_over(id, self.operation.policy());
         taken
             .await
             .map_err(|Unavailable(error)| RunError::Store(error))

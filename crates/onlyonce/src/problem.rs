@@ -297,9 +297,9 @@ impl Problem {
             | Self::ConnectionLost
             | Self::NotDurable
             | Self::NotStored { .. }
-            | Self::KeyExpired
-            | Self::RequestTooOld => Some(false),
+            | Self::KeyExpired => Some(false),
             Self::RequestTooLarge(_)
+            | Self::RequestTooOld
             | Self::RequestIncomplete
             | Self::RequestTimeout
             | Self::UpstreamFailed

@@ -6,6 +6,8 @@
 
 mod rules;
 
+use std::time::Duration;
+
 use futures_util::future::BoxFuture;
 use onlyonce_core::{Record, Timestamp, record::Evidence};
 
@@ -51,6 +53,8 @@ pub struct Told {
     pub route: String,
     /// What it says.
     pub evidence: Evidence,
-    /// When that happened, by the provider's clock.
+    /// When that happened at the latest, by the provider's clock.
     pub at: Timestamp,
+    /// How much earlier it may have been: a provider that tells whole seconds leaves one open.
+    pub coarse: Duration,
 }

@@ -152,11 +152,17 @@ impl Spool {
             let kept = tokio::task::spawn_blocking(move || read(&from)).await;
             let kept = kept.map(|found| found.and_then(|found| found.kept(&**engine.store())));
             match kept {
-                Ok(Ok(kept)) => {
-                    deliver(engine, &kept).await?;
-                    self.remove(kept.id, kept.attempt).await;
-                    taken += 1;
-                }
+                Ok(Ok(kept)) => match deliver(engine, &kept).await {
+                    Ok(()) => {
+                        self.remove(kept.id, kept.attempt).await;
+                        taken += 1;
+                    }
+                    // It is about this record alone, and must not hold up the results behind it.
+                    Err(error @ (StoreError::Unreadable(_) | StoreError::Collision)) => {
+                        tracing::error!(%error, file = %path.display(), "a result in the spool cannot be taken to its key; it is left as it is");
+                    }
+                    Err(error) => return Err(error),
+                },
                 Ok(Err(error)) => {
                     tracing::error!(%error, file = %path.display(), "a result in the spool cannot be read; it is left as it is");
                 }

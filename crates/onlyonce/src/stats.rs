@@ -66,6 +66,8 @@ events! {
     ExecutedAfterExpiry => "api_idempotency_executed_after_expiry_total",
     /// A request waited for another one.
     Waited,
+    /// A request was told to come again, since its first one was still running.
+    SentAway,
     /// A key was missing where it is demanded.
     Enforced,
     /// A key was not one.

@@ -143,6 +143,7 @@ fn decision(event: Event) -> Option<&'static str> {
         Event::TooOld => "request_too_old",
         Event::Request
         | Event::Waited
+        | Event::SentAway
         | Event::Enforced
         | Event::InvalidKey
         | Event::TooLarge
@@ -189,6 +190,7 @@ impl Followed {
 
     /// The request will not wait any longer for the one that is running.
     pub(crate) fn found_running(&self) {
+        self.tally.count(Event::SentAway);
         self.trace.decided(Event::InProgress);
         self.found(Some(State::InProgress));
     }

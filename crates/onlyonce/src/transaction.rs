@@ -18,8 +18,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Method};
 use onlyonce_core::{
-    Key, Policy, Record, RecordId, Scope, machine::Refusal, policy::OnInFlight,
-    record::StoredResponse,
+    Key, Policy, RecordId, Scope, machine::Refusal, policy::OnInFlight, record::StoredResponse,
 };
 use onlyonce_store::{
     StoreError, TransactionalStore,
@@ -271,8 +270,7 @@ impl<T: TransactionalStore> Operation<T> {
         let unavailable = |Unavailable(error)| RunError::Store(error);
         if let Some(progress) = progress {
             let record = engine.store().lookup(id).await.map_err(RunError::Store)?;
-            let same = |record: &Record| record.generation == progress.generation;
-            if record.value.as_ref().is_none_or(same) {
+            if record.value.is_none_or(|record| progress.is_of(&record)) {
                 return Ok(None);
             }
         }

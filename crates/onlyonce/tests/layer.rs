@@ -393,3 +393,59 @@ async fn a_panic_tells_no_secrets() {
         assert!(!line.contains("CANARY"), "logged: {line}");
     }
 }
+
+/// Goal: requests that wait for another's answer hold no more memory than their bodies take, so that they
+/// keep nobody else out.
+///
+/// Method: room for three bodies of the largest size; one execution that is held, four duplicates of it
+/// whose length is not known beforehand, and then a request with another key.
+/// Evidence: the last one is answered while the others wait.
+#[tokio::test]
+async fn waiters_keep_room_for_what_they_are() {
+    let options = EngineOptions {
+        max_gathered_bytes: 3 << 20,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(Arc::new(MemoryStore::new()), options);
+    let world = World {
+        engine,
+        calls: Arc::default(),
+    };
+    let (go, gone) = tokio::sync::watch::channel(false);
+    let calls = world.calls.clone();
+    let inner = service_fn(move |_: Request<Body>| {
+        let (first, mut gone) = (calls.fetch_add(1, Ordering::SeqCst) == 0, gone.clone());
+        async move {
+            if first {
+                gone.wait_for(|go| *go).await.unwrap();
+            }
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        }
+    });
+    let policy = Policy {
+        max_request_body: 1 << 20,
+        ..Policy::default()
+    };
+    let service = world.layer(policy).await.layer(inner);
+    let of_any_length = |key: &str| {
+        let frame = http_body::Frame::data(Bytes::from_static(b"{}"));
+        let frames = futures_util::stream::iter([Ok::<_, BoxError>(frame)]);
+        post(key).map(|_| Body::stream(http_body_util::StreamBody::new(frames)))
+    };
+    let waiting: Vec<_> = (0..5)
+        .map(|_| tokio::spawn(service.clone().oneshot(of_any_length("held"))))
+        .collect();
+    while world.calls() == 0 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let other = service.clone().oneshot(of_any_length("other"));
+    let other = tokio::time::timeout(Duration::from_secs(10), other).await;
+    assert!(other.is_ok(), "it waits for room that nobody uses");
+    go.send(true).unwrap();
+    for one in waiting {
+        let answer = one.await.unwrap().unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+    }
+    assert_eq!(world.calls(), 2);
+}

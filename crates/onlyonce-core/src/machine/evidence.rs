@@ -31,19 +31,32 @@ pub enum Source {
 pub enum About {
     /// The one with this id.
     Attempt(AttemptId),
-    /// The one that was under way at this time, by the provider's clock.
-    Moment(Timestamp),
+    /// The one that was under way at some time between these two, by the provider's clock.
+    Moment {
+        /// Not before.
+        from: Timestamp,
+        /// Not after.
+        until: Timestamp,
+    },
 }
 
 impl About {
-    /// Whether it is an attempt before the one that owns `record`.
-    fn is_earlier(self, record: &Record) -> bool {
+    /// Whether it is, or for a denial may be, an attempt before the one that owns `record`: a denial
+    /// releases the key, so it has to be about this very attempt.
+    fn is_earlier(self, record: &Record, evidence: &Evidence) -> bool {
         match self {
             Self::Attempt(attempt) => attempt != record.attempt_id,
-            Self::Moment(at) => record
-                .times
-                .last_run_at
-                .is_some_and(|dispatched| at < dispatched),
+            Self::Moment { from, until } => {
+                let is_denial = *evidence == Evidence::NotExecuted;
+                let has_predecessor = record.fence.0 > 1;
+                let at = if is_denial && has_predecessor {
+                    from
+                } else {
+                    until
+                };
+                let dispatched = record.times.last_run_at;
+                dispatched.is_some_and(|dispatched| at < dispatched)
+            }
         }
     }
 }
@@ -75,7 +88,7 @@ pub fn reconcile(
     policy: &Policy,
 ) -> Looked {
     if let Source::Webhook(about) = source
-        && about.is_earlier(record)
+        && about.is_earlier(record, evidence)
     {
         return of_an_earlier_attempt(record, evidence);
     }

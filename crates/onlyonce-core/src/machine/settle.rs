@@ -224,6 +224,14 @@ pub fn wake(record: &Record) -> Wake {
     }
 }
 
+/// Whether it is known how the key's last attempt ended.
+pub fn is_settled(record: &Record) -> bool {
+    match record.state {
+        State::InProgress | State::Unknown => false,
+        State::Completed | State::FailedRetryable | State::Expired => true,
+    }
+}
+
 /// Whether an attempt owns the key, as far as the record says.
 pub fn is_running(record: &Record) -> bool {
     record.state == State::InProgress

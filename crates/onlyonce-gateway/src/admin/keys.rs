@@ -392,7 +392,7 @@ async fn forget(
                 StatusCode::CONFLICT,
                 "state_conflict",
                 "The operation took effect, and forgetting it would let a retry execute it again. \
-             Nothing was changed. Add ?force=true if that is what you want.",
+             Nothing was changed. Add ?force=true (`--force` on the command line) if that is what you want.",
             ),
             error => error.into(),
         })?;

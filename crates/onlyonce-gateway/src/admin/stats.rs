@@ -49,6 +49,7 @@ fn route(lane: &Lane) -> Value {
         "enabled": policy.enabled,
         "key_reused": total(Event::Misused),
         "in_progress": total(Event::InProgress),
+        "refused_in_progress": total(Event::SentAway),
         "outcome_unknown": total(Event::Unknown),
         "became_unknown": total(Event::BecameUnknown),
         "executed_again": total(Event::Retried),

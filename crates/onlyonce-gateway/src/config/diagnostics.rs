@@ -19,6 +19,10 @@ const MAX_DIAGNOSTICS: usize = 200;
 /// Below this likeness (0 to 1) a suggestion would be a guess.
 const SUGGESTION_LIKENESS: f64 = 0.75;
 
+/// Where a message says itself what may stand there, or nothing better is known.
+const USUAL_HINT: &str =
+    "docs/reference/config.md describes every field, and `onlyonce schema` tells editors";
+
 /// Whether the configuration can be used all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Severity {
@@ -69,7 +73,9 @@ impl fmt::Display for Diagnostic {
             let carets = "^".repeat((self.width as usize).clamp(1, room));
             write!(f, "\n    {shown}\n    {}{carets}", " ".repeat(column))?;
         }
-        match &self.hint {
+        let hint = self.hint.as_deref();
+        let usual = self.severity == Severity::Error && self.line > 0;
+        match hint.or(usual.then_some(USUAL_HINT)) {
             Some(hint) => write!(f, "\nhint: {hint}"),
             None => Ok(()),
         }

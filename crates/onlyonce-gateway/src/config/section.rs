@@ -263,11 +263,18 @@ impl<'n> Section<'n> {
 fn unknown_field(schema: &Schema, entry: &Entry, report: &mut Report<'_>) {
     let message = format!("unknown field {} in {}", quoted(&entry.key), schema.name);
     let hint = if entry.key == "<<" {
-        Some("merge keys are not part of YAML 1.2; repeat the fields".to_owned())
+        "merge keys are not part of YAML 1.2; repeat the fields".to_owned()
     } else if let Some(home) = fields::home_of(&entry.key) {
-        Some(format!("`{}` belongs in {home}", entry.key))
+        format!("`{}` belongs in {home}", entry.key)
+    } else if let Some(name) = nearest(&entry.key, &schema.names()) {
+        format!("did you mean `{name}`?")
     } else {
-        nearest(&entry.key, &schema.names()).map(|name| format!("did you mean `{name}`?"))
+        let names: Vec<String> = schema
+            .names()
+            .iter()
+            .map(|name| format!("`{name}`"))
+            .collect();
+        format!("its fields are {}", names.join(", "))
     };
-    report.error(entry.key_at, message).hint_if(hint);
+    report.error(entry.key_at, message).hint(hint);
 }

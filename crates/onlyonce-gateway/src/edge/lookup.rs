@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use onlyonce::{Body, Problem, stats::Event};
-use onlyonce_core::{Key, KeyRules, Record, machine::is_running};
+use onlyonce_core::{Key, KeyRules, Record, machine::is_settled};
 use onlyonce_store::Reply;
 use percent_encoding::percent_decode_str;
 use tokio::time::Instant;
@@ -101,7 +101,7 @@ async fn look(
             Err(_) => return Some(Problem::StoreUnavailable.response(&edge.policy)),
         };
         let record = mine(&reply)?;
-        if deadline >= until || !is_running(&record) {
+        if deadline >= until || is_settled(&record) {
             return Some(shown(&record));
         }
         deadline = until;

@@ -1,40 +1,15 @@
 //! Which requests ask for another protocol on their connection, a WebSocket for instance.
 
-use http::{HeaderMap, HeaderValue, Request, Version, header};
+use http::{HeaderValue, Request};
+use onlyonce::layer::wanted_upgrade;
 
 /// What a request asks for, as a request extension.
 #[derive(Clone, Debug)]
 pub(crate) struct Upgrade(pub(crate) HeaderValue);
 
 /// The protocols that `request` asks for, where a gateway may let them through.
-///
-/// Another HTTP is not among them: what came over it would meet neither a route nor a key (some
-/// clients ask for `h2c` with every request). Neither is TLS, which is this listener's own affair.
 pub(super) fn wanted<B>(request: &Request<B>) -> Option<Upgrade> {
-    let headers = request.headers();
-    if request.version() != Version::HTTP_11 || !names_upgrade(headers) {
-        return None;
-    }
-    let mut values = headers.get_all(header::UPGRADE).iter();
-    let value = values.next().filter(|_| values.next().is_none())?;
-    let may_pass = |protocol: &[u8]| {
-        let name = protocol.split(|byte| *byte == b'/').next();
-        let name = name.unwrap_or_default().trim_ascii();
-        !name.is_empty()
-            && ![&b"h2c"[..], b"h2", b"http", b"tls"]
-                .iter()
-                .any(|taken| name.eq_ignore_ascii_case(taken))
-    };
-    let passes = value.as_bytes().split(|byte| *byte == b',').all(may_pass);
-    passes.then(|| Upgrade(value.clone()))
-}
-
-fn names_upgrade(headers: &HeaderMap) -> bool {
-    headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-        .any(|option| option.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
+    wanted_upgrade(request.version(), request.headers()).map(|value| Upgrade(value.clone()))
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ use crate::{clock, config::Scheme, config::WebhookConfig};
 
 /// The longest key or client id that is looked for, in bytes.
 const MAX_NAME: usize = 1_024;
+/// What is left of a second at its beginning, to the millisecond.
+const SECOND_LEFT: Duration = Duration::from_millis(999);
 /// Numbers from here on are milliseconds: as seconds they would be in the year 5138.
 const FIRST_MILLIS: f64 = 1e11;
 
@@ -78,10 +80,10 @@ impl Webhook {
         };
         let at = match &config.at {
             // Its second is not over when it is signed.
-            None => Some(signed.at.plus(Duration::from_millis(999))),
+            None => Some((signed.at.plus(SECOND_LEFT), SECOND_LEFT)),
             Some(pointer) => short(pointer).and_then(|text| moment(&text)),
         };
-        let Some(at) = at else {
+        let Some((at, coarse)) = at else {
             let route = &self.route;
             tracing::warn!(
                 route,
@@ -98,6 +100,7 @@ impl Webhook {
                 route: self.route.clone(),
                 evidence,
                 at,
+                coarse,
             },
         })
     }
@@ -108,24 +111,24 @@ impl Webhook {
     }
 }
 
-/// A time in Unix seconds, whole or not, in Unix milliseconds or in RFC 3339. Whole seconds stand for
-/// their end, since what happened in them may have happened then.
-fn moment(text: &str) -> Option<Timestamp> {
-    if let Ok(number) = text.parse::<f64>() {
-        let whole = !text.contains(['.', 'e', 'E']);
-        let millis = match number {
-            number if !(0.0..1e15).contains(&number) => return None,
-            number if number >= FIRST_MILLIS => number,
-            number if whole => number * 1_000.0 + 999.0,
-            number => number * 1_000.0,
-        };
-        return Some(Timestamp(millis as i64));
-    }
-    let time = humantime::parse_rfc3339(text).ok()?;
-    let since = time.duration_since(std::time::UNIX_EPOCH).ok()?;
-    let millis = i64::try_from(since.as_millis()).ok()?;
-    let whole = !text.contains('.');
-    Some(Timestamp(if whole { millis + 999 } else { millis }))
+/// A time in Unix seconds, whole or not, in Unix milliseconds or in RFC 3339, and how much earlier it may
+/// have been. Whole seconds stand for their end, since what happened in them may have happened then.
+fn moment(text: &str) -> Option<(Timestamp, Duration)> {
+    let (millis, whole) = match text.parse::<f64>() {
+        Ok(number) if !(0.0..1e15).contains(&number) => return None,
+        Ok(number) if number >= FIRST_MILLIS => (number as i64, false),
+        Ok(number) => {
+            let whole = !text.contains(['.', 'e', 'E']);
+            ((number * 1_000.0) as i64, whole)
+        }
+        Err(_) => {
+            let time = humantime::parse_rfc3339(text).ok()?;
+            let since = time.duration_since(std::time::UNIX_EPOCH).ok()?;
+            (i64::try_from(since.as_millis()).ok()?, !text.contains('.'))
+        }
+    };
+    let coarse = if whole { SECOND_LEFT } else { Duration::ZERO };
+    Some((Timestamp(millis).plus(coarse), coarse))
 }
 
 #[cfg(test)]
@@ -144,7 +147,10 @@ mod tests {
             ("yesterday", None),
             ("NaN", None),
         ] {
-            assert_eq!(moment(text), expected.map(Timestamp), "{text}");
+            let (at, coarse) = moment(text).unzip();
+            assert_eq!(at, expected.map(Timestamp), "{text}");
+            let whole = expected.map(|millis: i64| millis % 1_000 == 999);
+            assert_eq!(coarse.map(|coarse| coarse == SECOND_LEFT), whole, "{text}");
         }
     }
 }

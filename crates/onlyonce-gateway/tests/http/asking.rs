@@ -1,6 +1,6 @@
 //! `GET /.onlyonce/keys/{key}`: a client asks what became of its key.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{Gateway, Request, Script, Upstream, admin::percent_encoded, ms, within};
 
@@ -87,6 +87,27 @@ async fn wait_holds_until_settled() {
     assert_eq!(long["state"], "completed");
     within("the answer", first).await.unwrap().expect(201);
     assert_eq!(upstream.executions(), 1);
+}
+
+/// Goal: `wait` holds the question about an unknown key until somebody finds out.
+///
+/// Evidence: it says completed once an operator has settled the key, and not before.
+#[tokio::test]
+async fn wait_holds_while_unknown() {
+    let upstream = Upstream::start();
+    upstream.next(Script::hang_up());
+    let gateway = Gateway::start(&upstream, "").await;
+    gateway.send(&Request::pay("k")).await.expect(502);
+    let short = gateway.send(&ask("k", "?wait=200ms")).await.expect(200);
+    assert_eq!(short.json()["state"], "unknown");
+    let long = gateway.send_later(&ask("k", "?wait=30s"));
+    gateway.send(&ask("k", "")).await.expect(200);
+    assert!(!long.is_finished());
+    let path = format!("/idempotency/keys/{}/resolve", gateway.id("k").await);
+    let word = json!({ "outcome": "failed_retryable", "reason": "seen to" });
+    gateway.admin_post(&path, &word).await.expect(200);
+    let long = within("the long question", long).await.unwrap();
+    assert_eq!(long.expect(200).json()["state"], "failed_retryable");
 }
 
 /// Goal: the key is one percent-encoded segment.

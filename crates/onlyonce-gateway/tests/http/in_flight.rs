@@ -76,6 +76,13 @@ async fn reject_answers_409_at_once() {
     let replay = gateway.send(&Request::pay("k")).await.expect(201);
     assert_eq!(replay.body, first.body);
     assert_eq!(upstream.executions(), 1);
+    let counted = gateway
+        .admin(Request::get("/idempotency"))
+        .await
+        .expect(200)
+        .json();
+    let counted = counted.as_object().unwrap().values().next().unwrap();
+    assert_eq!(counted["refused_in_progress"], 1, "{counted}");
 }
 
 /// Goal: `accept` says 202 and where to look.

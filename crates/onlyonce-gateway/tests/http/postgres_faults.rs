@@ -1,11 +1,14 @@
 //! A PostgreSQL server that stops, freezes, dies, is cut off, or has a successor.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use onlyonce_store::{fault_proxy::FaultProxy, private::Postgres};
 
 use crate::{
-    harness::{Upstream, eventually},
+    harness::{Request, Script, Setup, Upstream, client, eventually, ms},
     shared_faults::{self, Load, holds_afterwards, holds_meanwhile, recovered, setup},
 };
 
@@ -27,6 +30,54 @@ async fn a_line_that_is_cut_slow_or_dead() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_spool_keeps_what_the_store_cannot_take() {
     shared_faults::spool::<Postgres>().await;
+}
+
+/// Goal: a row that an open transaction holds past its lease belongs to somebody who is alive: duplicates
+/// are told that it is in progress, others are not affected, and nothing is executed a second time, not
+/// even where a store that is away would be bypassed.
+///
+/// Method: a payment is held by the upstream; another session locks its row, so that no heartbeat gets
+/// through, until the lease has lapsed; duplicates come, more than the breaker takes.
+/// Evidence: 409, the upstream's count, a new key that is executed meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_an_open_transaction_holds() {
+    let server = Arc::new(Postgres::start());
+    let upstream = Upstream::start();
+    upstream.next(Script::created().held());
+    let gateway = Setup::with("lease: 1s, on_store_error: bypass, completion_grace: 20s")
+        .store(&server.url())
+        .store_options("timeout: 500ms")
+        .start(&upstream)
+        .await;
+    let addr = gateway.data();
+    let first = tokio::spawn(async move { client::send(addr, &Request::pay("k")).await });
+    upstream.begun(1).await;
+    let (locked, session) = (Arc::new(AtomicBool::new(false)), Arc::clone(&server));
+    let holds = Arc::clone(&locked);
+    let holding = tokio::task::spawn_blocking(move || {
+        holds.store(true, Ordering::SeqCst);
+        session.sql("BEGIN; SELECT FROM onlyonce.live FOR UPDATE; SELECT pg_sleep(8); COMMIT");
+    });
+    eventually("the row to be locked", async || {
+        locked.load(Ordering::SeqCst).then_some(())
+    })
+    .await;
+    tokio::time::sleep(ms(2_500)).await;
+    for number in 0..6 {
+        let duplicate = Request::pay("k").header("Prefer", "wait=0");
+        let answer = gateway.send(&duplicate).await;
+        answer.refused(409, "idempotency_key_in_progress");
+        if number == 5 {
+            gateway.send(&Request::pay("other")).await.expect(201);
+        }
+    }
+    assert!(!holding.is_finished(), "the row was held all the time");
+    assert_eq!(upstream.executions_of("k"), 1);
+    upstream.release();
+    holding.await.unwrap();
+    first.await.unwrap().unwrap().expect(201);
+    gateway.send(&Request::pay("k")).await.expect(201);
+    assert_eq!(upstream.executions_of("k"), 1);
 }
 
 /// Goal: with a synchronous standby, the loss of the primary loses nothing that was acknowledged.

@@ -114,7 +114,14 @@ async fn converse<T>(stream: &mut T)
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
-    stream.write_all(ASKS.as_bytes()).await.unwrap();
+    converse_after(stream, ASKS).await;
+}
+
+async fn converse_after<T>(stream: &mut T, asks: &str)
+where
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    stream.write_all(asks.as_bytes()).await.unwrap();
     let agreed = head(stream).await.to_lowercase();
     assert!(agreed.starts_with("http/1.1 101 "), "{agreed}");
     assert!(agreed.contains("upgrade: websocket"), "{agreed}");
@@ -178,16 +185,16 @@ async fn a_websocket() {
 
 /// Goal: what is protected stays protected, and what is no WebSocket opens no way around the gateway.
 ///
-/// Method: `Upgrade` on a keyed POST; `h2c`, alone and beside `websocket`; `Upgrade` that `Connection`
-/// does not name; HTTP/1.0.
+/// Method: `h2c` on a keyed POST, as some clients send it with each; `h2c`, alone and beside `websocket`;
+/// `Upgrade` that `Connection` does not name; HTTP/1.0.
 /// Evidence: the backend never sees `Upgrade`, the answer is its plain one, and the key is recorded.
 #[tokio::test]
 async fn what_is_not_upgraded() {
     let backend = Echo::start().await;
     let gateway = backend.gateway("").await;
     let keyed = Request::pay("upgraded")
-        .header("Connection", "Upgrade")
-        .header("Upgrade", "websocket");
+        .header("Connection", "Upgrade, HTTP2-Settings")
+        .header("Upgrade", "h2c");
     gateway.send(&keyed).await.expect(200);
     assert!(!backend.last().contains("upgrade:"), "{}", backend.last());
     assert_eq!(gateway.state("upgraded").await, "completed");
@@ -217,6 +224,23 @@ async fn what_is_not_upgraded() {
         .unwrap()
         .refused(404, "no_route");
     assert_eq!(backend.heads.lock().unwrap().len(), before, "no tunnel");
+}
+
+/// Goal: a request for another protocol is none of the gateway's business, whatever its method and key.
+///
+/// Method: a POST for a WebSocket with a key that is none, on a route where a key is demanded.
+/// Evidence: the backend agrees, and bytes go both ways.
+#[tokio::test]
+async fn a_key_on_an_upgrade_is_not_looked_at() {
+    let backend = Echo::start().await;
+    let backend_url = format!("http://{}", backend.addr);
+    let gateway = Setup::with("enforce: true")
+        .start_before(&backend_url)
+        .await;
+    let asks = ASKS.replace("GET ", "POST ");
+    let asks = asks.replace("Host:", "Idempotency-Key: a b\r\nHost:");
+    let mut stream = TcpStream::connect(gateway.data()).await.unwrap();
+    converse_after(&mut stream, &asks).await;
 }
 
 /// Goal: tunnels are bounded: in number with all connections, and in silence.

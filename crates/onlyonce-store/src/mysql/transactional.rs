@@ -212,6 +212,7 @@ fn progress_in(row: &MySqlRow, id: RecordId) -> Result<Progress, RowError> {
         attempt: AttemptId(u128::from_be_bytes(attempt.ok_or_else(missing)?)),
         generation: row::number(row, 7)?,
         finished: row.flag(8)?,
+        updated_at: row::now(row, 9)?,
     })
 }
 
@@ -419,7 +420,7 @@ impl TransactionalStore for MySqlTransactions {
         let mut script = Script::default();
         script.add(format_args!(
             "SELECT operation, point, intent, provider_id, parameters, data, attempt_id, \
-             generation, finished FROM onlyonce_phases WHERE id = {}",
+             generation, finished, updated_at FROM onlyonce_phases WHERE id = {}",
             literal(id.0)
         ));
         let results = send(connection, &script).await?;
@@ -455,10 +456,12 @@ impl TransactionalStore for MySqlTransactions {
         let mut script = Script::timed();
         script.add(format_args!(
             "INSERT INTO onlyonce_phases ({names}, generation, finished, updated_at) \
-             VALUES ({values}, {}, {}, @oo_now) ON DUPLICATE KEY UPDATE {}, \
-             generation = VALUES(generation), finished = VALUES(finished), updated_at = @oo_now",
+             VALUES ({values}, {}, {}, GREATEST(@oo_now, {})) ON DUPLICATE KEY UPDATE {}, \
+             generation = VALUES(generation), finished = VALUES(finished), \
+             updated_at = VALUES(updated_at)",
             i32::try_from(progress.generation).unwrap_or(i32::MAX),
             i32::from(progress.finished),
+            progress.updated_at.0,
             updates.join(", ")
         ));
         send(connection, &script).await.map(|_| ())

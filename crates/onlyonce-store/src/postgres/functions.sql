@@ -100,7 +100,7 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- The head of an answer as the stores keep it. `headers` is an object of name to string or list of
--- strings, or, where the order of different names matters, a list of [name, value].
+-- strings, or, where the order of different names matters, a list of [name, value]. NULL has none.
 CREATE OR REPLACE FUNCTION onlyonce.head(status integer, headers jsonb, stored boolean) RETURNS bytea
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -449,7 +449,8 @@ BEGIN
 END
 $$;
 
--- Claims a key, or says what is known of it. In a transaction of its own, before the business one.
+-- Claims a key, or says what is known of it. In a transaction of its own, before the business one: under
+-- one snapshot for all statements nobody sees that the key was settled since, and it would be done twice.
 -- outcome: execute | replay | in_progress | unknown | reused | not_stored | expired
 CREATE OR REPLACE FUNCTION onlyonce.reserve(
     scope text, key text, operation text DEFAULT '', request bytea DEFAULT '',
@@ -459,10 +460,18 @@ CREATE OR REPLACE FUNCTION onlyonce.reserve(
     OUT generation integer
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'onlyonce: reserve cannot see enough in a % transaction',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = '25000', HINT = 'Reserve in a READ COMMITTED transaction of its own.';
+    END IF;
     IF reserve.key IS NULL OR reserve.key !~ '^[\x20-\x7e]+$' OR length(reserve.key) > 256
         OR coalesce(reserve.scope, '') = '' THEN
         RAISE EXCEPTION 'onlyonce: a key is 1 to 256 characters of visible ASCII, in a scope'
             USING ERRCODE = '22023';
+    END IF;
+    IF num_nulls(operation, request, lease, reserve.tombstone_ttl, after_expiry, reserve.route) > 0 THEN
+        RAISE EXCEPTION 'onlyonce: operation, request, lease, tombstone_ttl, after_expiry and route of a reservation may not be NULL' USING ERRCODE = '22004';
     END IF;
     IF lease < interval '1 second' OR after_expiry NOT IN ('new', 'reject') THEN
         RAISE EXCEPTION 'onlyonce: a lease is at least one second, after_expiry is new or reject'
@@ -499,7 +508,8 @@ RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_
 DECLARE
     ended text;
 BEGIN
-    IF outcome NOT IN ('failed_retryable', 'unknown') THEN
+    -- Whoever says nothing has not said that nothing happened.
+    IF outcome IS NULL OR outcome NOT IN ('failed_retryable', 'unknown') THEN
         RAISE EXCEPTION 'onlyonce: an attempt fails as failed_retryable or as unknown' USING ERRCODE = '22023';
     END IF;
     ended := CASE outcome
@@ -520,7 +530,10 @@ DECLARE
     now bigint;
     k onlyonce.row;
 BEGIN
-    IF attempt_token !~ '^[0-9a-f]{64}$' THEN
+    IF num_nulls(lease, max_execution) > 0 THEN
+        RAISE EXCEPTION 'onlyonce: lease and max_execution of a renewal may not be NULL' USING ERRCODE = '22004';
+    END IF;
+    IF attempt_token IS NULL OR attempt_token !~ '^[0-9a-f]{64}$' THEN
         RETURN false;
     END IF;
     k := onlyonce.found_locked(decode(left(attempt_token, 32), 'hex'));
@@ -547,6 +560,9 @@ DECLARE
     message uuid := gen_random_uuid();
     now bigint := onlyonce.now_ms();
 BEGIN
+    IF num_nulls(enqueue.target, enqueue.payload, enqueue.headers, enqueue.type, due_in, enqueue.notify) > 0 THEN
+        RAISE EXCEPTION 'onlyonce: target, payload, headers, type, due_in and notify of a message may not be NULL' USING ERRCODE = '22004';
+    END IF;
     INSERT INTO onlyonce.outbox (
         id, created_at, due_at, key_id, settles, target, aggregatetype, aggregateid, type,
         ordering_key, downstream_key, headers, payload
@@ -572,6 +588,9 @@ CREATE OR REPLACE FUNCTION onlyonce.process_once(
 DECLARE
     now bigint := onlyonce.now_ms();
 BEGIN
+    IF num_nulls(process_once.consumer, process_once.message_id, retention) > 0 THEN
+        RAISE EXCEPTION 'onlyonce: consumer, message_id and retention may not be NULL' USING ERRCODE = '22004';
+    END IF;
     INSERT INTO onlyonce.inbox (consumer, message_id, at, keep_until)
     VALUES (process_once.consumer, process_once.message_id, now, now + onlyonce.ms(retention))
     ON CONFLICT ON CONSTRAINT inbox_pkey DO NOTHING;
@@ -588,6 +607,9 @@ DECLARE
     k onlyonce.row;
     swept integer := 0;
 BEGIN
+    IF num_nulls(at_most) > 0 THEN
+        RAISE EXCEPTION 'onlyonce: at_most may not be NULL' USING ERRCODE = '22004';
+    END IF;
     FOR k IN SELECT l.* FROM onlyonce.lapsed(now, at_most) AS l LOOP
         PERFORM onlyonce.make_unknown(k, now, 'lease_lapsed', 'sweeper');
         swept := swept + 1;
@@ -607,6 +629,9 @@ DECLARE
     reaped integer;
     total integer := 0;
 BEGIN
+    IF num_nulls(look_at) > 0 THEN
+        RAISE EXCEPTION 'onlyonce: look_at may not be NULL' USING ERRCODE = '22004';
+    END IF;
     INSERT INTO onlyonce.meta (name, value) VALUES ('sql_reaped_to', '0') ON CONFLICT DO NOTHING;
     SELECT convert_from(m.value, 'UTF8')::bigint INTO place FROM onlyonce.meta m
         WHERE m.name = 'sql_reaped_to' FOR UPDATE SKIP LOCKED;

@@ -105,7 +105,7 @@ CREATE OR REPLACE FUNCTION onlyonce.put(u onlyonce.row) RETURNS void LANGUAGE pl
 DECLARE
     uid uuid := onlyonce.as_uuid(u.id);
     named uuid := onlyonce.key_as_uuid(u.key);
-    is_live boolean := u.lease_until IS NOT NULL OR u.unknown_since IS NOT NULL;
+    is_live boolean := u.state IN ('in_progress', 'unknown');
     number bigint;
 BEGIN
     IF is_live THEN

@@ -9,7 +9,7 @@ use std::{
 };
 
 use onlyonce_core::{
-    AttemptId, MessageId, Record, RecordId,
+    AttemptId, MessageId, Record, RecordId, Timestamp,
     record::{Change, Revision},
 };
 use sqlx::{PgConnection, PgPool, Postgres, Row as _, Transaction, postgres::PgRow};
@@ -121,6 +121,7 @@ fn progress_in(row: &PgRow) -> Result<Progress, sqlx::Error> {
         attempt: AttemptId(u128::from_be_bytes(row.try_get::<Uuid, _>(7)?.0)),
         generation: generation.unsigned_abs(),
         finished: row.try_get(9)?,
+        updated_at: Timestamp(row.try_get(10)?),
     })
 }
 
@@ -247,7 +248,7 @@ impl TransactionalStore for PgTransactions {
     ) -> Result<Option<Progress>, TransactionError> {
         let row = sqlx::query(
             "SELECT id, operation, point, intent, provider_id, parameters, data, attempt_id, \
-             generation, finished FROM onlyonce.phases WHERE id = $1",
+             generation, finished, updated_at FROM onlyonce.phases WHERE id = $1",
         )
         .bind(Uuid(id.0))
         .fetch_optional(connection)
@@ -263,7 +264,7 @@ impl TransactionalStore for PgTransactions {
         sqlx::query(
             "INSERT INTO onlyonce.phases (id, operation, point, intent, provider_id, parameters, \
              data, attempt_id, generation, finished, updated_at) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, onlyonce.now_ms()) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, greatest(onlyonce.now_ms(), $11)) \
              ON CONFLICT (id) DO UPDATE SET operation = excluded.operation, point = excluded.point, \
              intent = excluded.intent, provider_id = excluded.provider_id, \
              parameters = excluded.parameters, data = excluded.data, \
@@ -280,6 +281,7 @@ impl TransactionalStore for PgTransactions {
         .bind(Uuid(progress.attempt.0.to_be_bytes()))
         .bind(i32::try_from(progress.generation).unwrap_or(i32::MAX))
         .bind(progress.finished)
+        .bind(progress.updated_at.0)
         .execute(connection)
         .await?;
         Ok(())

@@ -128,6 +128,14 @@ CREATE TABLE phases (
 CREATE INDEX phases_unfinished ON phases (operation, updated_at) WHERE NOT finished;
 ";
 
+/// The SQL of the newest schema, to be read: a store makes its own, with a secret that nobody else knows.
+pub fn script() -> String {
+    format!(
+        "-- A store makes these tables by itself when it is opened, and writes a random secret into `meta`.\n\
+         {VERSION_1}{VERSION_2}"
+    )
+}
+
 /// A connection with the settings that the level `sync` stands on.
 pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;

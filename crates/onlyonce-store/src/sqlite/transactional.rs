@@ -12,7 +12,7 @@ use std::{
 };
 
 use onlyonce_core::{
-    AttemptId, MessageId, Record, RecordId,
+    AttemptId, MessageId, Record, RecordId, Timestamp,
     record::{Change, Revision},
 };
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
@@ -275,7 +275,7 @@ impl TransactionalStore for SqliteTransactions {
         let found = connection
             .prepare_cached(
                 "SELECT operation, point, intent, provider_id, parameters, data, attempt_id, \
-                 generation, finished FROM phases WHERE id = ?1",
+                 generation, finished, updated_at FROM phases WHERE id = ?1",
             )?
             .query_row(params![id.0], |row| {
                 Ok(Progress {
@@ -289,6 +289,7 @@ impl TransactionalStore for SqliteTransactions {
                     attempt: AttemptId(u128::from_be_bytes(row.get(6)?)),
                     generation: row.get(7)?,
                     finished: row.get(8)?,
+                    updated_at: Timestamp(row.get(9)?),
                 })
             })
             .optional()?;
@@ -317,7 +318,7 @@ impl TransactionalStore for SqliteTransactions {
                 progress.attempt.0.to_be_bytes(),
                 progress.generation,
                 progress.finished,
-                self.clock.now().0,
+                self.clock.now().max(progress.updated_at).0,
             ])?;
         Ok(())
     }

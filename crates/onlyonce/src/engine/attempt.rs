@@ -178,6 +178,14 @@ impl Attempt {
 
     /// Shows a sign of life. Says whether the attempt still owns the key, as far as it can tell.
     pub async fn renew(&self) -> bool {
+        // Not every store says what time it is before it is written to.
+        let clock = &self.engine.0.options.clock;
+        if !self
+            .began
+            .is_within(self.policy.max_execution, clock.moment())
+        {
+            return false;
+        }
         let mut record = self.record();
         // One conflict may come from somebody who kept evidence; more than a few are a sign.
         for _ in 0..4 {

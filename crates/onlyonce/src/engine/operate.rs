@@ -170,10 +170,12 @@ impl Engine {
             };
             failpoint!("engine.sweep.before");
             // A conflict means that somebody else was faster, which is just as well.
-            let done = matches!(
-                self.swap(record.revision, change).await?.value,
-                Swapped::Done(_)
-            );
+            let done = match self.swap(record.revision, change).await {
+                Ok(reply) => matches!(reply.value, Swapped::Done(_)),
+                // An open transaction may hold its row; the others are not to wait for that.
+                Err(error) if error.is_ambiguous() => false,
+                Err(error) => return Err(error),
+            };
             if done {
                 failpoint!("engine.sweep.after");
                 self.0.waiters.wake_all(record.id);

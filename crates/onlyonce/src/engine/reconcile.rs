@@ -222,7 +222,11 @@ impl Engine {
                 return self.nothing(Taken::Nothing).await;
             };
             let policy = self.policy(&record.route);
-            let source = Source::Webhook(About::Moment(told.at));
+            let coarse = i64::try_from(told.coarse.as_millis()).unwrap_or(i64::MAX);
+            let source = Source::Webhook(About::Moment {
+                from: Timestamp(told.at.0.saturating_sub(coarse)),
+                until: told.at,
+            });
             let looked = machine::reconcile(&record, &told.evidence, source, reply.now, &policy);
             let Looked::Write(mut change) = looked else {
                 return self.nothing(Taken::Nothing).await;

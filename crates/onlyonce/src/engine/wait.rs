@@ -69,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// The record under `id`, once no attempt is running or `deadline` has come.
+    /// The record under `id`, once it is settled or `deadline` has come.
     ///
     /// # Errors
     /// [`Unavailable`] if the store cannot be read.
@@ -84,8 +84,8 @@ impl Engine {
                 .bounded_read(self.0.store.lookup(id))
                 .await
                 .map_err(Unavailable)?;
-            let running = reply.value.as_ref().is_some_and(machine::is_running);
-            if !running || tokio::time::Instant::now() >= deadline {
+            let settled = reply.value.as_ref().is_none_or(machine::is_settled);
+            if settled || tokio::time::Instant::now() >= deadline {
                 return Ok(reply);
             }
             tokio::time::sleep(pause.min(deadline - tokio::time::Instant::now())).await;

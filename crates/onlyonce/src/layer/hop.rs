@@ -4,7 +4,7 @@
 //! written, because only that place knows the body.
 
 use http::{
-    HeaderMap, HeaderName, HeaderValue,
+    HeaderMap, HeaderName, HeaderValue, Version,
     header::{
         CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING,
         UPGRADE,
@@ -53,6 +53,37 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
             headers.insert(TE, HeaderValue::from_static("trailers"));
         }
     }
+}
+
+/// The protocols that a request asks for on its connection, a WebSocket for instance. Such a request is
+/// none of the layer's business.
+///
+/// Another HTTP is not among them: some clients ask for `h2c` with every request, and those would all be
+/// unprotected. Neither is TLS, which is a listener's own affair.
+pub fn wanted_upgrade(version: Version, headers: &HeaderMap) -> Option<&HeaderValue> {
+    if version != Version::HTTP_11 || !names_upgrade(headers) {
+        return None;
+    }
+    let mut values = headers.get_all(UPGRADE).iter();
+    let value = values.next().filter(|_| values.next().is_none())?;
+    let may_pass = |protocol: &[u8]| {
+        let name = protocol.split(|byte| *byte == b'/').next();
+        let name = name.unwrap_or_default().trim_ascii();
+        !name.is_empty()
+            && ![&b"h2c"[..], b"h2", b"http", b"tls"]
+                .iter()
+                .any(|taken| name.eq_ignore_ascii_case(taken))
+    };
+    let passes = value.as_bytes().split(|byte| *byte == b',').all(may_pass);
+    passes.then_some(value)
+}
+
+fn names_upgrade(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .any(|option| option.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
 }
 
 /// The header names that `Connection` declares to be hop-by-hop.

@@ -29,7 +29,7 @@ use super::{
     headers::{self, ATTEMPT, KeyHeader, STATUS, preferred_wait, read_key, strip_claims},
     reply,
     seen_through::SeenThrough,
-    shadow, strip_hop_by_hop,
+    shadow, strip_hop_by_hop, wanted_upgrade,
 };
 use crate::{
     at_once::in_time,
@@ -170,9 +170,9 @@ enum Wanted {
 
 fn wanted_key(shared: &Shared, parts: &Parts) -> Wanted {
     let policy = &shared.policy;
-    // An `Upgrade` on one of the methods is not obeyed but removed: some clients send `h2c` with
-    // every POST, and passing those through would leave them unprotected.
-    let never = parts.method == Method::OPTIONS || parts.method == Method::CONNECT;
+    let never = parts.method == Method::OPTIONS
+        || parts.method == Method::CONNECT
+        || wanted_upgrade(parts.version, &parts.headers).is_some();
     if never || !policy.honours(&parts.method) {
         return Wanted::Nothing;
     }
@@ -242,7 +242,11 @@ where
             .await
             .ok_or(Problem::RequestTimeout)?;
         match Limited::new(body, capacity).collect().await {
-            Ok(body) => Ok((body.to_bytes(), room)),
+            Ok(body) => {
+                let body = body.to_bytes();
+                let room = crate::Engine::room_gathered(room, body.len());
+                Ok((body, room))
+            }
             Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
             Err(_) => Err(Problem::RequestIncomplete),
         }

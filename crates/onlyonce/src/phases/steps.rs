@@ -90,7 +90,7 @@ impl<T: TransactionalStore> Phases<T> {
         let record = attempt.record();
         let found = self.progress(record.id).await;
         let found = found.map_err(RunError::RolledBack)?;
-        if let Some(found) = found.filter(|found| found.generation == record.generation) {
+        if let Some(found) = found.filter(|found| found.is_of(&record)) {
             return Ok(found);
         }
         let Some(request) = request else {
@@ -109,6 +109,7 @@ impl<T: TransactionalStore> Phases<T> {
             generation: record.generation,
             // There is nothing yet for the sweeper to go on with.
             finished: true,
+            updated_at: record.times.created_at.unwrap_or_default(),
         })
     }
 

@@ -53,8 +53,10 @@ pub(crate) async fn beat(attempt: &Attempt) -> Infallible {
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        // The completion finds out for itself whether the key was lost.
-        attempt.renew().await;
+        // The completion finds out for itself whether the key was lost, or has run for too long.
+        if !attempt.renew().await {
+            std::future::pending::<()>().await;
+        }
     }
 }
 

@@ -177,6 +177,7 @@ impl<T: TransactionalStore> Operation<T> {
             attempt: attempt.id(),
             generation: record.generation,
             finished: true,
+            updated_at: record.times.created_at.unwrap_or_default(),
         };
         store.advance(&mut open, &progress).await?;
         for _ in 0..MAX_ROUNDS {

@@ -3,6 +3,7 @@
 //! The process that is killed is this test's own executable, started again with the test `child` alone.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod lives;
 #[path = "../../examples/rides/provider.rs"]
 mod provider;
 #[path = "../../examples/rides/ride.rs"]

@@ -4,6 +4,8 @@
 //! A careful person looks at the upstream and waits until the attempt cannot be begun any more; a
 //! careless one declares what he likes, which the promise allows for.
 
+use std::time::Duration;
+
 use futures_util::future::BoxFuture;
 use onlyonce::{
     Engine,
@@ -11,7 +13,7 @@ use onlyonce::{
     reconcile::{Answer, Ask, Judged, Told},
     worker,
 };
-use onlyonce_core::{Record, State, machine::Resolution, record::Evidence};
+use onlyonce_core::{Record, State, Timestamp, machine::Resolution, record::Evidence};
 use onlyonce_store::Store;
 
 use crate::{
@@ -129,11 +131,21 @@ pub fn webhook(shared: &Shared, node: &Node) {
         Found::NeverBegun => Evidence::NotExecuted,
         Found::CannotTell => return,
     };
+    // Some providers tell whole seconds.
+    let coarse = match history.rng.index(2) {
+        0 => Duration::ZERO,
+        _ => Duration::from_millis(999),
+    };
+    let at = match coarse {
+        Duration::ZERO => at,
+        _ => Timestamp(at.0 - at.0.rem_euclid(1_000)).plus(coarse),
+    };
     let told = Told {
         event: format!("event-{}", history.rng.index(1_000_000)),
         route: record.route.to_string(),
         evidence,
         at,
+        coarse,
     };
     drop(history);
     let engine = node.engine.clone();

@@ -49,6 +49,7 @@ on_every_server! {
     duplicates as two_hundred_duplicates_from_two_processes,
     rollback as a_rollback_is_proof,
     dropped as a_dropped_future_gives_the_key_back,
+    overdue as work_that_never_ends_becomes_unknown,
     conflicts as conflicts_are_run_again_or_reported,
     lost as an_attempt_that_lost_its_key_commits_nothing,
     unanswered as a_commit_whose_answer_was_lost,
@@ -232,6 +233,38 @@ async fn dropped<K: Kind>() {
             .is_err()
     );
     place.until_state("k", "failed_retryable").await;
+    assert_eq!(place.row_count(), (0, 0));
+}
+
+/// Goal: work that never ends does not keep its key for ever.
+///
+/// Method: a run that hangs for longer than `max_execution`, with a sweeper beside it.
+/// Evidence: the key becomes unknown; nothing is written.
+async fn overdue<K: Kind>() {
+    let place = Place::<K>::new().await;
+    let policy = Policy {
+        lease: Duration::from_secs(1),
+        max_execution: Duration::from_secs(2),
+        ..Policy::default()
+    };
+    let operation = place.operation(policy).await;
+    let running = tokio::spawn(async move {
+        let run = operation.run(Scope::global(), key("k"), "1", |_| {
+            Box::pin(std::future::pending())
+        });
+        let _ = run.await;
+    });
+    place.until_state("k", "in_progress").await;
+    let swept = async {
+        while place.state("k").await != "unknown" {
+            let engine = place.transactions.engine();
+            onlyonce::worker::sweep::run_once(engine).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(30), swept).await;
+    assert!(waited.is_ok(), "its heartbeats never end");
+    running.abort();
     assert_eq!(place.row_count(), (0, 0));
 }
 

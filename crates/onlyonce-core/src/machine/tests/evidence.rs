@@ -250,7 +250,7 @@ fn a_provider_that_contradicts_itself_proves_nothing_and_a_person_is_told() {
 
 #[test]
 fn a_word_about_an_earlier_attempt_settles_nothing() {
-    let before = About::Moment(Timestamp(START.0 - 1));
+    let before = moment(START.0 - 1, START.0 - 1);
     for about in [before, About::Attempt(OTHER)] {
         for evidence in [NO, took_effect()] {
             let told = |record: &Record| {
@@ -274,13 +274,36 @@ fn a_word_about_an_earlier_attempt_settles_nothing() {
             }
         }
     }
-    let at = Source::Webhook(About::Moment(START));
+    let at = Source::Webhook(moment(START.0, START.0));
     let settled = looked(reconcile(&unknown(), &NO, at, START, &policy()), START);
     assert_eq!(
         settled.state,
         State::FailedRetryable,
         "the very moment is its own"
     );
+}
+
+fn moment(from: i64, until: i64) -> About {
+    let (from, until) = (Timestamp(from), Timestamp(until));
+    About::Moment { from, until }
+}
+
+/// A provider that tells whole seconds may speak of the attempt before, in the second in which the next
+/// one was sent.
+#[test]
+fn a_denial_of_the_second_in_which_an_attempt_began_releases_only_a_first_attempt() {
+    let second = Source::Webhook(moment(START.0 - 400, START.0 + 599));
+    let told = |record: &Record, evidence: &Evidence| {
+        looked(reconcile(record, evidence, second, START, &policy()), START)
+    };
+    let first = unknown();
+    assert_eq!(first.fence.0, 1);
+    assert_eq!(told(&first, &NO).state, State::FailedRetryable);
+    let mut later = unknown();
+    later.fence.0 = 2;
+    let letter = told(&later, &NO);
+    assert_eq!((letter.state, letter.dead_letter), (State::Unknown, true));
+    assert_eq!(told(&later, &took_effect()).state, State::Completed);
 }
 
 #[test]
