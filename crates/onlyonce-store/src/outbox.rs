@@ -128,8 +128,17 @@ pub trait Outbox: Send + Sync + 'static {
     ///   [`Tried::unclear_since`] says since when nobody knows.
     ///
     /// # Errors
-    /// Any [`StoreError`]. After an ambiguous one the messages come back when their lease is over.
+    /// Any [`StoreError`]. After an ambiguous one, [`give_back`](Self::give_back) undoes it; otherwise the
+    /// messages come back when their lease is over.
     async fn claim(&self, claim: &Claim) -> Result<Reply<Vec<Claimed>>, StoreError>;
+
+    /// Undoes a claim of `target` whose answer was lost, so that nobody has sent what it claimed: those
+    /// messages are due again, and the attempt does not count. What was unclear before it stays so. Without
+    /// such a claim, nothing happens.
+    ///
+    /// # Errors
+    /// Any [`StoreError`]; it may be asked again.
+    async fn give_back(&self, target: &str, attempt: AttemptId) -> Result<(), StoreError>;
 
     /// Writes how attempts ended, all at once. Says for each whether it still counted.
     ///

@@ -90,13 +90,19 @@ pub struct Settles {
     pub ttl: Duration,
     /// After which time somebody looks, should the outcome become unknown.
     pub look_after: Duration,
+    /// The application's version of the answer.
+    pub version: u32,
 }
 
 impl Settles {
     /// As it is stored.
     pub(crate) fn encode(&self) -> String {
         let (ttl, look_after) = (self.ttl.as_millis(), self.look_after.as_millis());
-        format!("{} {ttl} {look_after}", self.attempt)
+        let version = match self.version {
+            0 => String::new(),
+            version => format!(" {version}"),
+        };
+        format!("{} {ttl} {look_after}{version}", self.attempt)
     }
 
     /// What [`encode`](Self::encode) made.
@@ -104,10 +110,16 @@ impl Settles {
         let mut words = text.split(' ');
         let attempt = u128::from_str_radix(words.next()?, 16).ok()?;
         let mut millis = || Some(Duration::from_millis(words.next()?.parse().ok()?));
+        let (ttl, look_after) = (millis()?, millis()?);
+        let version = match words.next() {
+            Some(word) => word.parse().ok()?,
+            None => 0,
+        };
         Some(Self {
             attempt: AttemptId(attempt),
-            ttl: millis()?,
-            look_after: millis()?,
+            ttl,
+            look_after,
+            version,
         })
     }
 }

@@ -24,6 +24,8 @@ use super::{
 
 /// How long delivered messages are kept unless said otherwise.
 pub(crate) const DEFAULT_KEEP_DELIVERED: Duration = Duration::from_secs(24 * 3_600);
+/// For how long a stream of NATS knows a message again, unless it was told otherwise.
+const NATS_WINDOW: Duration = Duration::from_secs(120);
 /// The header that carries a message's key unless said otherwise.
 const DEFAULT_KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 /// Where an answer says what the receiver calls a message unless said otherwise.
@@ -216,11 +218,11 @@ fn targets(section: &Section<'_>, report: &mut Report<'_>) -> Vec<TargetConfig> 
     found
 }
 
-fn target(node: &Node, report: &mut Report<'_>) -> Option<TargetConfig> {
+pub(super) fn target(node: &Node, report: &mut Report<'_>) -> Option<TargetConfig> {
     let section = Section::open(&TARGET, node, node.at, report);
     require(&section, &["name", "url"], node.at, report);
     let kind = section.word("kind", &KINDS, report);
-    let rules = rules(&section, report);
+    let rules = rules(&section, kind, report);
     let at_once = section.number("at_once", AT_ONCE, report);
     let timeout = section.duration("timeout", TIMEOUT, report);
     let name = section
@@ -245,8 +247,11 @@ fn target(node: &Node, report: &mut Report<'_>) -> Option<TargetConfig> {
     })
 }
 
-fn rules(section: &Section<'_>, report: &mut Report<'_>) -> TargetRules {
-    let defaults = TargetRules::default();
+fn rules(section: &Section<'_>, kind: Option<Kind>, report: &mut Report<'_>) -> TargetRules {
+    let mut defaults = TargetRules::default();
+    if let Some(Kind::Broker(Broker::Nats)) = kind {
+        defaults.key_ttl = NATS_WINDOW;
+    }
     let attempts = section.number("max_attempts", ATTEMPTS, report);
     let mut time = |field: &str, default| section.duration(field, SOME, report).unwrap_or(default);
     let first_pause = time("first_pause", defaults.first_pause);

@@ -37,6 +37,7 @@ macro_rules! outbox_conformance {
                 what_was_taken_back_is_not_sent,
                 every_field_comes_back,
                 a_claim_that_lapsed_is_unclear,
+                a_claim_is_given_back,
                 endings_are_written,
                 one_at_a_time_in_order,
                 people_decide,
@@ -180,6 +181,7 @@ pub async fn every_field_comes_back<T: TransactionalStore>(store: &Arc<dyn Store
             attempt: AttemptId(5),
             ttl: Duration::from_secs(3),
             look_after: Duration::from_secs(4),
+            version: 7,
         }),
     };
     let id = leave(all, &whole).await;
@@ -227,6 +229,42 @@ pub async fn a_claim_that_lapsed_is_unclear<T: TransactionalStore>(
     let third = claim(&*outbox, LONG, 3).await;
     assert_eq!(third[0].tried.unclear_since, Some(since), "it stays so");
     assert_eq!(third[0].tried.attempts, 3);
+}
+
+/// A claim that is given back has never been, but for what was unclear before it. Others stay.
+pub async fn a_claim_is_given_back<T: TransactionalStore>(store: &Arc<dyn Store>, all: &T) {
+    let outbox = outbox(store);
+    let give_back = async |number| {
+        let given = outbox.give_back("target", AttemptId(number));
+        given.await.unwrap();
+    };
+    let clear = leave(all, &message(1)).await;
+    let lost = claim(&*outbox, LONG, 1).await;
+    assert_eq!(lost.len(), 1);
+    give_back(1).await;
+    let late = ending(&lost[0], delivered());
+    assert_eq!(outbox.end(&[late]).await.unwrap(), [false], "it is undone");
+    leave(all, &message(2)).await;
+    let found = claim(&*outbox, NONE, 2).await;
+    assert_eq!(found.len(), 2, "at once");
+    for one in &found {
+        assert_eq!(one.tried.attempts, 1);
+        assert_eq!(one.tried.unclear_since, None);
+    }
+    let ended = ending(&found[1], delivered());
+    outbox.end(&[ended]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    // The first one has lapsed, so it is unclear; the second is done.
+    let third = claim(&*outbox, LONG, 3).await;
+    let since = third[0].tried.unclear_since.expect("it is unclear");
+    give_back(2).await;
+    give_back(4).await;
+    assert_eq!(claim(&*outbox, LONG, 5).await, [], "it is another's");
+    give_back(3).await;
+    let found = claim(&*outbox, LONG, 6).await;
+    assert_eq!((found.len(), found[0].id), (1, clear));
+    assert_eq!(found[0].tried.unclear_since, Some(since), "it stays so");
+    assert_eq!(found[0].tried.attempts, 2);
 }
 
 /// Every ending leads where it says.

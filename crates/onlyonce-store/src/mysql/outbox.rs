@@ -125,6 +125,35 @@ async fn take(session: &mut Session<'_>, claim: &Claim) -> Result<Reply<Vec<Clai
     Ok(Reply { now, value })
 }
 
+/// Undoes a claim, which has kept in `unclear_since` what was unclear before it. It is looked for without
+/// locks, so that only its own rows are held.
+async fn give_back(session: &mut Session<'_>, claim: &(&str, AttemptId)) -> Result<(), Failure> {
+    let (target, attempt) = (literal(claim.0), literal(claim.1.0.to_be_bytes()));
+    let mut script = Script::timed();
+    script.add(format_args!(
+        "SELECT n FROM onlyonce_outbox FORCE INDEX (outbox_due) \
+         WHERE target = {target} AND attempt_id = {attempt} AND {UNDER_WAY}"
+    ));
+    let results = session.send(&script).await?;
+    let numbers = results.get(1).into_iter().flatten();
+    let numbers = numbers.map(|row| row::number(row, 0));
+    let numbers = understood(numbers.collect::<Result<Vec<i64>, RowError>>())?;
+    if numbers.is_empty() {
+        return Ok(());
+    }
+    let mut script = Script::default();
+    script.add("START TRANSACTION");
+    script.add(format_args!(
+        "UPDATE onlyonce_outbox FORCE INDEX (PRIMARY) \
+         SET claimed_at = NULL, due_at = @oo_now, attempts = attempts - 1 \
+         WHERE n IN {} AND attempt_id = {attempt} AND {UNDER_WAY}",
+        text::numbers(numbers)
+    ));
+    script.commit();
+    session.send(&script).await?;
+    Ok(())
+}
+
 /// What becomes of the messages of one claim that ended alike.
 fn set(sql: &mut String, numbers: &str, attempt: AttemptId, next: &Next) {
     let word = next.state();
@@ -351,6 +380,14 @@ impl Outbox for MySqlOutbox {
         let taken = taken.await.map_err(|failure| failure.of_a_write())?;
         failpoint!("mysql.outbox.claim.after");
         Ok(taken)
+    }
+
+    async fn give_back(&self, target: &str, attempt: AttemptId) -> Result<(), StoreError> {
+        let claim = (target, attempt);
+        let given = self
+            .scanners
+            .transact(&claim, |session, claim| Box::pin(give_back(session, claim)));
+        given.await.map_err(|failure| failure.of_a_write())
     }
 
     async fn end(&self, endings: &[Ending]) -> Result<Vec<bool>, StoreError> {

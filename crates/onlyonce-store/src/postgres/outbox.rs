@@ -121,6 +121,11 @@ RETURNING o.id, o.attempts, o.unclear_since, o.created_at, o.target, o.type, o.a
     o.aggregateid, o.ordering_key, o.downstream_key, o.headers::text, o.payload, o.key_id, o.settles,
     o.claimed_at, o.n";
 
+/// The claim has kept in `unclear_since` what was unclear before it, and `due_at` as it was.
+const GIVE_BACK: &str = "\
+UPDATE onlyonce.outbox SET claimed_at = NULL, claimed_until = NULL, attempts = attempts - 1
+WHERE target = $1 AND attempt_id = $2 AND state = 'pending' AND claimed_at IS NOT NULL";
+
 const END: &str = "\
 WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
@@ -263,6 +268,15 @@ impl Outbox for PgOutbox {
         }
         value.sort_unstable_by_key(|one| one.number);
         Ok(Reply { now, value })
+    }
+
+    async fn give_back(&self, target: &str, attempt: AttemptId) -> Result<(), StoreError> {
+        let statement = sqlx::query(GIVE_BACK)
+            .bind(target)
+            .bind(Uuid(attempt.0.to_be_bytes()));
+        let rows = self.rows(statement).await;
+        rows.map_err(|failure| failure.of_a_write())?;
+        Ok(())
     }
 
     async fn end(&self, endings: &[Ending]) -> Result<Vec<bool>, StoreError> {

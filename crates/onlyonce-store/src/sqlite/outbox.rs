@@ -106,6 +106,11 @@ WHERE n IN (
 RETURNING n, id, attempts, unclear_since, created_at, target, type, aggregatetype, aggregateid,
     ordering_key, downstream_key, headers, CAST(payload AS BLOB), key_id, settles";
 
+/// The claim has kept in `unclear_since` what was unclear before it.
+const GIVE_BACK: &str = "\
+UPDATE outbox SET claimed_at = NULL, due_at = :now, attempts = attempts - 1
+WHERE target = :target AND attempt_id = :attempt AND state = 'pending' AND claimed_at IS NOT NULL";
+
 const END: &str = "\
 UPDATE outbox SET
     state = :state, claimed_at = NULL, last_error = :reason,
@@ -219,6 +224,22 @@ impl Outbox for SqliteOutbox {
         let reply = reply.await?;
         failpoint!("sqlite.outbox.claim.after");
         Ok(reply)
+    }
+
+    async fn give_back(&self, target: &str, attempt: AttemptId) -> Result<(), StoreError> {
+        let target = target.to_owned();
+        self.whole(move |open, now| {
+            let given = open.execute(
+                GIVE_BACK,
+                named_params! {
+                    ":now": now.0,
+                    ":target": target,
+                    ":attempt": attempt.0.to_be_bytes(),
+                },
+            )?;
+            Ok((given > 0, ()))
+        })
+        .await
     }
 
     async fn end(&self, endings: &[Ending]) -> Result<Vec<bool>, StoreError> {

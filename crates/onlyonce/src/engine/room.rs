@@ -6,7 +6,10 @@ use onlyonce_core::{AttemptId, Policy, Record};
 use onlyonce_store::{Inserted, Reply, StoreError, failpoint};
 
 use super::{Arrival, Engine, Unavailable};
-use crate::limits::{Client, Limited, Limiter, LivePlace, Token};
+use crate::{
+    clock::Moment,
+    limits::{Client, Limited, Limiter, LivePlace, Token},
+};
 
 /// What a new key has taken of its client's share. It goes back when this is dropped, unless the key was
 /// made, or may have been.
@@ -140,7 +143,12 @@ impl Engine {
         self.0.options.clock.moment().since_1970()
     }
 
+    /// Now, by the clocks of this machine.
+    pub(crate) fn moment(&self) -> Moment {
+        self.0.options.clock.moment()
+    }
+
     fn now(&self) -> Duration {
-        self.0.options.clock.moment().since_boot()
+        self.moment().since_boot()
     }
 }

@@ -7,6 +7,8 @@
 //!
 //! Deliberately absent: a leader. Every node may run it; a claim has one owner.
 
+mod write;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -24,22 +26,20 @@ use tokio::{
 };
 
 use super::{Delivery, Parcel, Target, settle::Settled};
-use crate::{clock::Clock, engine::Engine, stats::Background, transaction::Answer};
+use crate::{clock::Moment, engine::Engine, stats::Background, transaction::Answer};
+use write::ToWrite;
 
-/// How much longer than its sending a claim lasts: the time to write down what came of it.
+/// How much longer than its sending a claim lasts: the time to write down what came of it. Sending begins
+/// within it or not at all.
 const CLAIM_MARGIN: Duration = Duration::from_secs(30);
 /// Claims of one target that are under way at once: one is made durable while the next one is made.
 const CLAIMERS: usize = 2;
 /// Messages of one claim.
 const MAX_CLAIM: usize = 64;
-/// Endings that are written together at most.
-const MAX_GROUP: usize = 256;
 /// How long a claim waits until half of the places are free.
 const GATHER: Duration = Duration::from_millis(10);
 /// The pause after the store failed.
 const STORE_PAUSE: Duration = Duration::from_millis(500);
-/// Tries to write an ending down. Afterwards the claim lapses, and the outcome counts as unclear.
-const MAX_WRITES: usize = 20;
 /// How long delivered messages are kept, unless said otherwise.
 const DEFAULT_KEEP: Duration = Duration::from_secs(24 * 3_600);
 /// How often old messages are looked for, and how many at once.
@@ -104,15 +104,22 @@ impl Deliveries {
         for target in &self.targets {
             let lane = Lane::new(self, target);
             loop {
-                let claimed = lane.claim(target.at_once).await?;
+                let wanted = lane.wanted(target.at_once);
+                let claimed = match lane.claim(&wanted).await {
+                    Ok(claimed) => claimed,
+                    Err(error) => {
+                        lane.undo(&wanted, &error).await;
+                        return Err(error);
+                    }
+                };
                 if claimed.is_empty() {
                     break;
                 }
                 sent += claimed.len();
                 let mut sending = JoinSet::new();
-                for (message, began) in claimed {
+                for taken in claimed {
                     let lane = lane.clone();
-                    sending.spawn(async move { lane.see_off(message, began).await });
+                    sending.spawn(async move { lane.see_off(taken).await });
                 }
                 let mut endings = Vec::new();
                 while let Some(ended) = sending.join_next().await {
@@ -146,10 +153,19 @@ struct Lane {
     gone: Arc<Notify>,
 }
 
-/// An ending that is to be written, and whether others of its ordering key wait for that.
-struct ToWrite {
-    ending: Ending,
-    ordered: bool,
+/// A claim, and when it was asked for.
+struct Wanted {
+    claim: Claim,
+    asked: Moment,
+}
+
+/// A message that has been claimed.
+struct Taken {
+    claimed: Claimed,
+    /// When it was, by the store's clock.
+    began: Timestamp,
+    /// A moment before that, by the clocks of this machine.
+    asked: Moment,
 }
 
 impl Lane {
@@ -204,23 +220,27 @@ impl Lane {
                 free.merge(one);
             }
             let most = free.num_permits();
-            let found = match self.claim(most).await {
+            let wanted = self.wanted(most);
+            let found = match self.claim(&wanted).await {
                 Ok(claimed) => claimed,
                 Err(error) => {
                     let target = &*self.target.name;
                     tracing::warn!(%error, target, "messages could not be claimed; tried again soon");
                     drop(free);
-                    pause(STORE_PAUSE, &mut stop).await;
+                    tokio::select! {
+                        () = self.undo(&wanted, &error) => {}
+                        _ = stop.wait_for(|stop| *stop) => {}
+                    }
                     continue;
                 }
             };
             let count = found.len();
-            for (message, began) in found {
+            for taken in found {
                 let Some(place) = free.split(1) else { break };
                 let (lane, endings) = (self.clone(), endings.clone());
                 sending.spawn(async move {
-                    let ordered = message.message.ordering_key.is_some();
-                    match lane.see_off(message, began).await {
+                    let ordered = taken.claimed.message.ordering_key.is_some();
+                    match lane.see_off(taken).await {
                         // The writer outlives its senders.
                         Some(ending) => drop(endings.send(ToWrite { ending, ordered }).await),
                         None if ordered => lane.gone.notify_one(),
@@ -245,33 +265,61 @@ impl Lane {
         while sending.join_next().await.is_some() {}
     }
 
-    async fn claim(&self, most: usize) -> Result<Vec<(Claimed, Timestamp)>, StoreError> {
+    fn wanted(&self, most: usize) -> Wanted {
         let claim = Claim {
             target: self.target.name.to_string(),
             limit: most,
             lease: self.target.timeout + CLAIM_MARGIN,
             attempt: self.engine.fresh_attempt(),
         };
-        let reply = self.outbox.claim(&claim).await?;
-        Ok(reply
-            .value
-            .into_iter()
-            .map(|claimed| (claimed, reply.now))
-            .collect())
+        let asked = self.engine.moment();
+        Wanted { claim, asked }
+    }
+
+    async fn claim(&self, wanted: &Wanted) -> Result<Vec<Taken>, StoreError> {
+        let reply = self.outbox.claim(&wanted.claim).await?;
+        let (began, asked) = (reply.now, wanted.asked);
+        let taken = |claimed| Taken {
+            claimed,
+            began,
+            asked,
+        };
+        Ok(reply.value.into_iter().map(taken).collect())
+    }
+
+    /// Rests after a claim that failed. If it may have been carried out, what it claimed is given back:
+    /// nobody has sent that, but once the claim has lapsed it would look as if somebody might have.
+    async fn undo(&self, wanted: &Wanted, error: &StoreError) {
+        let Wanted { claim, asked } = wanted;
+        tokio::time::sleep(STORE_PAUSE).await;
+        while error.is_ambiguous() && asked.is_within(claim.lease, self.engine.moment()) {
+            match self.outbox.give_back(&claim.target, claim.attempt).await {
+                Ok(()) => return,
+                Err(error) => {
+                    let target = &*self.target.name;
+                    tracing::warn!(%error, target, "a claim without an answer could not be given back; tried again");
+                    tokio::time::sleep(STORE_PAUSE).await;
+                }
+            }
+        }
     }
 
     /// Sends one message, unless its past forbids it, and says what becomes of it; `None` if that has been
     /// written, together with the key that it settles.
-    async fn see_off(&self, claimed: Claimed, began: Timestamp) -> Option<Ending> {
+    async fn see_off(&self, taken: Taken) -> Option<Ending> {
+        let Taken {
+            claimed,
+            began,
+            asked,
+        } = taken;
         let tried = claimed.tried;
-        let clock = Clock::system();
-        let started = clock.moment().since_boot();
+        let started = self.engine.moment().since_boot();
         let rules = &self.target.rules;
         let (next, answer) = match outbox::before_sending(tried, began, rules) {
             Some(next) => (next, None),
             None => {
-                let (sent, answer) = self.send(&claimed).await;
-                let now = began.plus(clock.moment().since_boot().saturating_sub(started));
+                let (sent, answer) = self.send(&claimed, asked).await;
+                let now = began.plus(self.engine.moment().since_boot().saturating_sub(started));
                 let (settles, random) = (claimed.message.settles.is_some(), self.random());
                 let sent = sent.for_its_key(settles, answer.is_some());
                 let next = outbox::after_sending(tried, began, sent, now, rules, random);
@@ -294,7 +342,7 @@ impl Lane {
         }
     }
 
-    async fn send(&self, claimed: &Claimed) -> (Sent, Option<Answer>) {
+    async fn send(&self, claimed: &Claimed, asked: Moment) -> (Sent, Option<Answer>) {
         let message = &claimed.message;
         let Ok(headers) = serde_json::from_str::<BTreeMap<String, String>>(&message.headers) else {
             let reason = "its headers are not an object of name to string".to_owned();
@@ -313,6 +361,13 @@ impl Lane {
             created_at: claimed.created_at,
         };
         failpoint!("outbox.send.before");
+        // A worker that was paused may find that somebody else has the message, or has decided about it.
+        if !asked.is_within(CLAIM_MARGIN, self.engine.moment()) {
+            return (
+                Sent::NotSent("the claim is too old to send".to_owned()),
+                None,
+            );
+        }
         let sending = self.target.publisher.publish(&parcel);
         let delivery = tokio::time::timeout(self.target.timeout, sending).await;
         failpoint!("outbox.send.after");
@@ -341,35 +396,6 @@ impl Lane {
             Next::Unknown { reason } => {
                 Background::NotDelivered.count(1);
                 tracing::error!(%id, target, attempts, reason, "nobody knows whether a message was delivered: a person has to decide");
-            }
-        }
-    }
-
-    /// Writes endings down, as many at once as have gathered.
-    async fn write_down(self, mut ended: mpsc::Receiver<ToWrite>) {
-        let mut gathered = Vec::with_capacity(MAX_GROUP);
-        while ended.recv_many(&mut gathered, MAX_GROUP).await > 0 {
-            let endings: Vec<_> = gathered.iter().map(|one| one.ending.clone()).collect();
-            self.write(&endings).await;
-            if gathered.iter().any(|one| one.ordered) {
-                self.gone.notify_one();
-            }
-            gathered.clear();
-        }
-    }
-
-    async fn write(&self, endings: &[Ending]) {
-        if endings.is_empty() {
-            return;
-        }
-        for _ in 0..MAX_WRITES {
-            match self.outbox.end(endings).await {
-                Ok(_) => return,
-                Err(error) => {
-                    let target = &*self.target.name;
-                    tracing::warn!(%error, target, "what became of messages could not be written; tried again");
-                    tokio::time::sleep(STORE_PAUSE).await;
-                }
             }
         }
     }

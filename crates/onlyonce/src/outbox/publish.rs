@@ -73,18 +73,26 @@ impl Delivery {
         }
     }
 
-    /// What the machine needs to know of it, and the receiver's answer.
+    /// What the machine needs to know of it, and the receiver's answer. A name with control characters is
+    /// none, and no reason has a NUL: there are databases that cannot store them.
     pub(super) fn apart(self) -> (Sent, Option<Answer>) {
         match self {
             Self::Delivered {
                 provider_id,
                 answer,
-            } => (Sent::Delivered(provider_id), answer),
-            Self::Refused { reason, answer } => (Sent::Refused(reason), answer),
-            Self::NotSent(reason) => (Sent::NotSent(reason), None),
-            Self::Unclear(reason) => (Sent::Unclear(reason), None),
+            } => {
+                let provider_id = provider_id.filter(|id| !id.contains(char::is_control));
+                (Sent::Delivered(provider_id), answer)
+            }
+            Self::Refused { reason, answer } => (Sent::Refused(storable(&reason)), answer),
+            Self::NotSent(reason) => (Sent::NotSent(storable(&reason)), None),
+            Self::Unclear(reason) => (Sent::Unclear(storable(&reason)), None),
         }
     }
+}
+
+fn storable(reason: &str) -> String {
+    reason.replace('\0', "\u{fffd}")
 }
 
 /// Takes messages to one receiver.

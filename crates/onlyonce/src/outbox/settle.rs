@@ -102,7 +102,7 @@ impl Engine {
             (Next::Again { .. }, _) => return Settled::OnItsOwn,
             (Next::Delivered { .. }, answer) => {
                 let answer = answer.unwrap_or_else(|| Answer::new(http::StatusCode::OK, ""));
-                Settlement::Complete(Arc::new(answer.stored(0)))
+                Settlement::Complete(Arc::new(answer.stored(settles.version)))
             }
             // Whatever a person decides about the message, nobody can tell a client anything until then.
             (Next::Dead { .. } | Next::Unknown { .. }, _) => {
@@ -166,8 +166,8 @@ fn policy(settles: &Settles) -> Policy {
     }
 }
 
-/// What a message must carry so that its delivery settles the key of `attempt`.
-pub(crate) fn settles(attempt: AttemptId, policy: &Policy) -> Settles {
+/// What a message must carry so that its delivery settles the key of `attempt` with an answer of `version`.
+pub(crate) fn settles(attempt: AttemptId, policy: &Policy, version: u32) -> Settles {
     Settles {
         attempt,
         ttl: policy.ttl,
@@ -175,5 +175,6 @@ pub(crate) fn settles(attempt: AttemptId, policy: &Policy) -> Settles {
             Some(reconcile) => reconcile.after,
             None => policy.max_execution,
         },
+        version,
     }
 }

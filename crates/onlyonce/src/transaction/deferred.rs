@@ -162,7 +162,8 @@ impl<T: TransactionalStore> Operation<T> {
         let downstream = || secret.downstream_key(known.scope.as_str(), &known.key, &self.name);
         message.downstream_key.get_or_insert_with(downstream);
         message.key = Some(record.id);
-        message.settles = Some(outbox::settles(attempt.id(), attempt.policy()));
+        let version = self.transactions.version;
+        message.settles = Some(outbox::settles(attempt.id(), attempt.policy(), version));
         store.enqueue(&mut open, &message).await?;
         // Proof, for whoever finds the key without a sign of life, that it was left to a message.
         let progress = Progress {

@@ -52,8 +52,9 @@ pub(in crate::config) const TARGET: Schema = Schema {
         field(
             "key_ttl",
             Duration,
-            "`24h`",
-            "for how long the receiver knows a key again: beyond it such a message is `unknown` too",
+            "`24h`; `2m` for `nats`",
+            "for how long the receiver knows a key again: beyond it such a message is `unknown` too; for \
+             `nats`, the stream's `duplicate_window`",
         ),
         field(
             "max_attempts",

@@ -1,7 +1,7 @@
 //! The section `outbox`: what is read, what is refused, and what is never shown.
 
 use super::*;
-use crate::config::{HttpConfig, TargetConfig, WayConfig, shown};
+use crate::config::{HttpConfig, TargetConfig, WayConfig, outbox, shown};
 
 fn targets(list: &str) -> String {
     format!("store: {{ url: \"sqlite:oo.db\" }}\noutbox: {{ targets: [{list}] }}\n{ROUTE}")
@@ -53,6 +53,35 @@ fn everything_that_can_be_said() {
     let told = format!("{config:?}{}", shown::shown(&config));
     assert!(!told.contains("hunter2"), "{told}");
     assert!(told.contains("a.b-c_1"), "{told}");
+}
+
+/// NATS knows a message again for two minutes, unless its stream was told otherwise and the target says so.
+#[test]
+fn for_how_long_a_key_is_known_again() {
+    let hours = |hours: u64| Duration::from_secs(hours * 3_600);
+    for (fields, expected) in [
+        (
+            "kind: nats, url: \"nats://a\", subject: x",
+            Duration::from_secs(120),
+        ),
+        (
+            "kind: nats, url: \"nats://a\", subject: x, key_ttl: 3h",
+            hours(3),
+        ),
+        (
+            "kind: rabbitmq, url: \"amqp://a\", routing_key: x",
+            hours(24),
+        ),
+        ("kind: kafka, url: \"a:9092\", topic: x", hours(24)),
+        ("url: \"http://a\"", hours(24)),
+    ] {
+        let text = format!("{{ name: a, {fields} }}");
+        // What is read of a target does not depend on whether its broker was built in.
+        let mut report = Report::new("oo.yaml", &text);
+        let node = tree::parse(&text, &env, &mut report).expect("a tree");
+        let target = outbox::target(&node, &mut report).expect(fields);
+        assert_eq!(target.rules.key_ttl, expected, "{fields}");
+    }
 }
 
 #[test]

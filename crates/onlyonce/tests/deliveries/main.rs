@@ -1,6 +1,9 @@
 //! The worker that delivers messages, as a process has it: woken, in order, bounded, and stopped well.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod claims;
+mod postgres;
+
 use std::{
     collections::HashMap,
     path::Path,
@@ -11,7 +14,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use http::StatusCode;
 use onlyonce::{
-    Answer, Engine, EngineOptions, Operation, Policy, Ran, Transactions,
+    Answer, Engine, EngineOptions, Operation, Policy, Ran, RunError, Transactions,
     outbox::{Deliveries, Delivery, Message, Parcel, Publish, Target, TargetRules},
     policy::OnInFlight,
 };
@@ -76,6 +79,10 @@ struct Place {
 
 impl Place {
     async fn new(sealed: bool) -> Self {
+        Self::by(sealed, EngineOptions::default()).await
+    }
+
+    async fn by(sealed: bool, options: EngineOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(&folder.path().join("store.db")).unwrap();
         let inside = store.transactions().unwrap();
@@ -88,7 +95,7 @@ impl Place {
             };
             store = Arc::new(AtRest::open(store, options).await.unwrap());
         }
-        let engine = Engine::start(store, EngineOptions::default());
+        let engine = Engine::start(store, options);
         Self {
             folder,
             engine,
@@ -117,15 +124,23 @@ impl Place {
         waited.unwrap_or_else(|_| panic!("no {count} messages are {}", state.as_str()));
     }
 
-    async fn operation(&self) -> Operation<SqliteTransactions> {
-        let policy = Policy {
-            on_in_flight: OnInFlight::Wait,
-            wait_timeout: DEADLINE,
-            ..Policy::default()
-        };
-        let transactions = Transactions::new(self.engine.clone(), self.inside.clone());
-        transactions.operation("orders", policy).await.unwrap()
+    fn transactions(&self) -> Transactions<SqliteTransactions> {
+        Transactions::new(self.engine.clone(), self.inside.clone())
     }
+
+    async fn operation(&self) -> Operation<SqliteTransactions> {
+        operation(self.transactions()).await
+    }
+}
+
+/// An operation whose retries wait.
+async fn operation(all: Transactions<SqliteTransactions>) -> Operation<SqliteTransactions> {
+    let policy = Policy {
+        on_in_flight: OnInFlight::Wait,
+        wait_timeout: DEADLINE,
+        ..Policy::default()
+    };
+    all.operation("orders", policy).await.unwrap()
 }
 
 /// Goal: a receiver that always fails for one message gets it as often as was agreed, and nobody waits for
@@ -263,4 +278,39 @@ async fn a_deferred_answer_is_waited_for_and_hidden() {
         running.stop().await;
         assert_eq!(holds(place.folder.path(), "canary-answer"), !sealed);
     }
+}
+
+/// Goal: a deferred answer has the version of the application that left its message.
+///
+/// Evidence: a program that knows its own version alone reads the answer, first and again; a newer one
+/// upgrades it from that version; one that cannot is told which version it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deferred_answer_has_a_version() {
+    let place = Place::new(false).await;
+    let receiver = Receiver::default();
+    let deliveries = Deliveries::new(&place.engine).unwrap();
+    let running = deliveries.target(target(&receiver)).start(NEVER);
+    let run = async |all: Transactions<_>| {
+        let operation = operation(all).await;
+        let key = Key::from_stored("k");
+        let ran = operation.run_deferred(Scope::global(), key, "1200", |_| {
+            Box::pin(async { Ok(Message::new("target", "charge")) })
+        });
+        ran.await
+    };
+    let third = place.transactions().version(3, |_, _| None);
+    let first = run(third.clone()).await;
+    assert!(matches!(first, Ok(Ran::Executed(_))), "{first:?}");
+    assert!(matches!(run(third).await, Ok(Ran::Replayed(_))));
+    let fourth = place.transactions().version(4, |version, answer| {
+        (version == 3).then(|| Answer::new(answer.status, "upgraded"))
+    });
+    match run(fourth).await.unwrap() {
+        Ran::Replayed(answer) => assert_eq!(&answer.body[..], b"upgraded"),
+        other => panic!("{other:?}"),
+    }
+    let fifth = place.transactions().version(5, |_, _| None);
+    assert!(matches!(run(fifth).await, Err(RunError::UnknownVersion(3))));
+    running.stop().await;
+    assert_eq!(receiver.got().len(), 1);
 }
