@@ -8,6 +8,7 @@
 //! path. Authentication comes between the route and the layer: before a key or a body is looked at.
 
 mod connection;
+mod linger;
 mod lookup;
 mod patience;
 mod request_id;

@@ -16,6 +16,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{
     Came, Current, Seat,
+    linger::Lingering,
     patience::Unstalled,
     streams::{InParts, Streams},
 };
@@ -151,6 +152,7 @@ impl Talk {
             request.extensions_mut().insert(came);
             request.extensions_mut().insert(seat.clone());
             let edge = current.edge();
+            let request = Lingering::request(request);
             async move { Ok::<_, Infallible>(edge.handle(request).await) }
         });
         let connection = http1::Builder::new()

@@ -155,6 +155,37 @@ async fn two_gibibytes_declared() {
     siege.left_nothing().await;
 }
 
+/// Goal: a client that writes its whole request before it reads gets its answer, also where that was
+/// decided upon the head.
+///
+/// Method: two requests of 4 MiB that are refused, for their length and for their key; the body
+/// is sent when the answer is long there.
+/// Evidence: everything can be written, and the answer is read afterwards.
+#[tokio::test]
+async fn an_answer_that_comes_before_its_request_is_over() {
+    const SIZE: usize = 4 << 20;
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "methods: [POST]").await;
+    let siege = Siege::lay(&gateway, &upstream).await;
+    for (key, code) in [
+        ("large", "request_too_large"),
+        ("a b", "idempotency_key_invalid"),
+    ] {
+        let mut connection = Connection::open(gateway.data()).await.unwrap();
+        let head = format!(
+            "POST /big HTTP/1.1\r\nHost: a\r\nIdempotency-Key: {key}\r\nContent-Length: {SIZE}\r\n\r\n"
+        );
+        connection.write(head.as_bytes()).await.unwrap();
+        tokio::time::sleep(ms(300)).await;
+        for _ in 0..SIZE / 0x1_0000 {
+            connection.write(&[b'x'; 0x1_0000]).await.unwrap();
+        }
+        let answer = connection.response().await.unwrap();
+        assert_eq!(answer.code(), code, "{answer}");
+    }
+    siege.left_nothing().await;
+}
+
 /// Goal: chunks without an end come to one.
 ///
 /// Method: chunks of 64 KiB until the gateway has had enough; chunks of one byte, likewise, with

@@ -1,0 +1,95 @@
+//! Reads on, for a while, what a client still sends of a request that has its answer already.
+//!
+//! A connection that is closed while its client writes is reset, and many clients then report the reset
+//! and never look for the answer that says what was wrong.
+//!
+//! Deliberately absent: HTTP/2, which can end one direction of a stream.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, header};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::runtime::Handle;
+
+/// What is read on at most, in bytes.
+const LINGER_BYTES: usize = 8 << 20;
+/// For how long.
+const LINGER_TIME: Duration = Duration::from_secs(2);
+
+/// The body of a request that is read on if nobody wants it to its end.
+pub(super) struct Lingering {
+    body: Option<Incoming>,
+    /// A client that waits to be asked for the body is not asked by reading it on.
+    is_coming: bool,
+}
+
+impl Lingering {
+    /// The same request.
+    pub(super) fn request(request: Request<Incoming>) -> Request<Self> {
+        let is_coming = !request.headers().contains_key(header::EXPECT);
+        request.map(|body| Self {
+            body: Some(body),
+            is_coming,
+        })
+    }
+}
+
+impl Body for Lingering {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        self.is_coming = true;
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(Pin::new(body).poll_frame(cx));
+        if !matches!(frame, Some(Ok(_))) {
+            self.body = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.body {
+            Some(body) => body.size_hint(),
+            None => SizeHint::with_exact(0),
+        }
+    }
+}
+
+impl Drop for Lingering {
+    fn drop(&mut self) {
+        if self.is_coming
+            && let Some(body) = self.body.take().filter(|body| !body.is_end_stream())
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(tokio::time::timeout(LINGER_TIME, read_on(body)));
+        }
+    }
+}
+
+async fn read_on(mut body: Incoming) {
+    let mut left = LINGER_BYTES;
+    while let Some(Ok(frame)) = body.frame().await {
+        let read = frame.data_ref().map_or(0, Bytes::len);
+        let Some(rest) = left.checked_sub(read) else {
+            return;
+        };
+        left = rest;
+    }
+}
