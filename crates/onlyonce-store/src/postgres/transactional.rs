@@ -130,17 +130,13 @@ impl TransactionalStore for PgTransactions {
     type Open = Transaction<'static, Postgres>;
 
     async fn begin(&self, isolation: Isolation) -> Result<Self::Open, TransactionError> {
-        Ok(match isolation {
-            Isolation::ReadCommitted => self.pool.begin().await?,
-            Isolation::RepeatableRead => {
-                let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ";
-                self.pool.begin_with(begin).await?
-            }
-            Isolation::Serializable => {
-                let begin = "BEGIN ISOLATION LEVEL SERIALIZABLE";
-                self.pool.begin_with(begin).await?
-            }
-        })
+        // Said even where it is the usual one: a role or a database may have another.
+        let begin = match isolation {
+            Isolation::ReadCommitted => "BEGIN ISOLATION LEVEL READ COMMITTED",
+            Isolation::RepeatableRead => "BEGIN ISOLATION LEVEL REPEATABLE READ",
+            Isolation::Serializable => "BEGIN ISOLATION LEVEL SERIALIZABLE",
+        };
+        Ok(self.pool.begin_with(begin).await?)
     }
 
     async fn commit(&self, open: Self::Open) -> Result<(), TransactionError> {
