@@ -167,12 +167,16 @@ impl World {
             let records = ids
                 .filter_map(|id| self.shared.store.peek(id))
                 .map(|reply| reply.value);
-            // What is about to expire may change while we look.
+            // What is about to expire, or to be asked about, may change while we look.
             let soon = history
                 .latest
                 .plus(std::time::Duration::from_millis(2 * PROBE));
             let stays = |record: &Record| {
-                let times = [record.times.expires_at, record.times.delete_at];
+                let times = &record.times;
+                let asked = times
+                    .reconcile_after
+                    .filter(|_| record.state == State::Unknown);
+                let times = [times.expires_at, times.delete_at, asked];
                 times.into_iter().flatten().all(|at| at > soon)
             };
             let owned = |record: Record| history.owner(&record).map(|owner| (record, owner));
