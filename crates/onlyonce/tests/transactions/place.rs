@@ -75,7 +75,7 @@ impl Kind for Pg {
         CREATE TABLE counter (value bigint NOT NULL); INSERT INTO counter VALUES (0); \
         CREATE TABLE effects (what text NOT NULL);";
     const LAPSE: &str = "UPDATE onlyonce.live SET lease_until = 0, revision = revision + 1";
-    const COMMIT: &[u8] = b"COMMIT";
+    const COMMIT: &[u8] = b"COMMIT\0";
 
     fn port() -> u16 {
         Self::server().port()
