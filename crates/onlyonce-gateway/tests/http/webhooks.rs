@@ -12,6 +12,10 @@ use crate::harness::{
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 
 fn setup(scheme: &str) -> Setup {
+    setup_with(scheme, "upstream_max_execution: 5m, ")
+}
+
+fn setup_with(scheme: &str, bound: &str) -> Setup {
     let secret = match scheme {
         "stripe" => "whsec_stripe".to_owned(),
         _ => format!("whsec_{}", STANDARD.encode(SECRET)),
@@ -21,7 +25,7 @@ fn setup(scheme: &str) -> Setup {
         .env("PSP_WEBHOOK_SECRET", &secret)
         .clients(&["acme", "other"])
         .route(&format!(
-            "idempotency: {{ reconcile: {{ after: 1h, webhook: {{ scheme: {scheme}, secret_env: \
+            "idempotency: {{ reconcile: {{ {bound}after: 1h, webhook: {{ scheme: {scheme}, secret_env: \
              PSP_WEBHOOK_SECRET, key: /data/key, client: /data/client, at: /timestamp, outcomes: [ \
              {{ when: {{ pointer: /type, in: [payment.succeeded] }}, complete: {{ status: 201, body: \
              /data }} }}, {{ when: {{ pointer: /type, in: [payment.rejected] }}, not_executed: true }} \
@@ -120,6 +124,29 @@ async fn forged_stale_altered_and_replayed() {
         .send(&Request::post("/.onlyonce/reconcile/nowhere").json("{}"))
         .await
         .refused(404, "no_route");
+}
+
+/// Goal: without a bound on how long the upstream goes on, nobody's denial releases a key.
+///
+/// Method: a denial by webhook on a route without `upstream_max_execution`.
+/// Evidence: still unknown, a dead letter that says why; a retry executes nothing.
+#[tokio::test]
+async fn a_denial_without_a_bound_is_a_dead_letter() {
+    let upstream = Upstream::start();
+    let gateway = setup_with("standard", "").start(&upstream).await;
+    lost(&gateway, &upstream, "k").await;
+    let body = event("payment.rejected", "k", now());
+    tell(&gateway, "e1", &body).await.expect(200);
+    assert_eq!(gateway.state("k").await, "unknown");
+    assert_eq!(rows(&gateway, "k", "dead_lettered").await, 1);
+    let record = gateway.full_record("k").await.to_string();
+    assert!(
+        record.contains("without upstream_max_execution"),
+        "{record}"
+    );
+    let retry = gateway.send(&pay("k")).await;
+    retry.refused(409, "idempotency_outcome_unknown");
+    assert_eq!(upstream.executions_of("k"), 1);
 }
 
 /// Goal: the scheme of Stripe, byte for byte.
