@@ -58,6 +58,11 @@ impl Webhook {
         })
     }
 
+    /// Whether a request carries anything that could be the provider's signature.
+    pub(crate) fn is_signed(&self, headers: &HeaderMap) -> bool {
+        signature::is_present(self.config.scheme, headers)
+    }
+
     /// What a request of the provider says, if it is one.
     pub(crate) fn hear(&self, headers: &HeaderMap, body: &Bytes) -> Result<Heard, BadSignature> {
         let config = &self.config;

@@ -352,6 +352,28 @@ async fn questions_go_nowhere_else() {
     assert!(other.asked().is_empty());
 }
 
+/// Goal: a key does not lead the question to another path of the provider.
+///
+/// Method: a query with the key in its path; keys that are or hold steps to another one, and a good one.
+/// Evidence: the provider is asked for the good one alone; the others are dead letters that say why.
+#[tokio::test]
+async fn a_key_is_one_segment() {
+    let provider = Provider::start(|_| Part::PayAndHangUp).await;
+    let gateway = gateway(&provider, "/payments/{key}", ", attempts: 2").await;
+    for key in ["..", ".", "../../admin", "a\\b"] {
+        gateway.send(&Request::pay(key)).await.expect(502);
+        let letter = gateway.until_dead_letter(key).await.to_string();
+        assert!(letter.contains("another path"), "{key}: {letter}");
+    }
+    assert_eq!(provider.asked(), []);
+    gateway.send(&Request::pay("a.b")).await.expect(502);
+    eventually("the question", async || {
+        (!provider.asked().is_empty()).then_some(())
+    })
+    .await;
+    assert_eq!(provider.asked()[0].0, "/payments/a.b");
+}
+
 /// Goal: a client's retry makes the reconciler look sooner, and a hundred of them do not use up its
 /// patience.
 ///
