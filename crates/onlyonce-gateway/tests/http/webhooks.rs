@@ -229,6 +229,7 @@ async fn earlier_attempts_and_contradictions_are_dead_letters() {
     lost(&gateway, &upstream, "late").await;
     let body = event("payment.rejected", "late", now() - 60);
     tell(&gateway, "e1", &body).await.expect(200);
+    assert_eq!(gateway.state("late").await, "unknown", "it was released");
     let letter = gateway.until_dead_letter("late").await;
     assert_eq!(
         letter["reason"],
