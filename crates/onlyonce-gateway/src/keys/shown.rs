@@ -5,6 +5,8 @@ use std::{fmt::Write as _, time::Duration};
 use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use serde_json::Value;
 
+use crate::clock;
+
 /// The narrowest and widest table, in columns.
 const WIDTHS: (u16, u16) = (80, 180);
 /// The width where there is no terminal to ask.
@@ -132,7 +134,7 @@ fn timeline(text: &mut String, history: Option<&Vec<Value>>) {
     let mut before = None;
     for (index, line) in history.into_iter().flatten().enumerate() {
         let at = field(line, "at");
-        let now = humantime::parse_rfc3339(&at).ok();
+        let now = clock::read_rfc3339(&at);
         if index > 0 {
             let gap = now.zip(before).map(|(now, before)| {
                 let gap = now.duration_since(before).unwrap_or_default();
