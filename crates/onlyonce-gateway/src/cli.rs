@@ -10,6 +10,20 @@ use crate::{
 
 /// The exit code for an answer that is no.
 const NO: u8 = 1;
+/// The exit code for arguments that cannot be used.
+const USAGE: u8 = 2;
+
+/// An argument that cannot be used, or a file that it names: the process ends with 2. As the context of
+/// an error it says which argument.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+impl Usage {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
 
 /// The idempotency layer for any HTTP API.
 #[derive(Parser)]
@@ -106,7 +120,10 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
-        ExitCode::from(NO)
+        match error.is::<Usage>() {
+            true => ExitCode::from(USAGE),
+            false => ExitCode::from(NO),
+        }
     })
 }
 

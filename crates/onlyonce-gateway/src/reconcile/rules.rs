@@ -89,27 +89,52 @@ impl LedgerRules {
         ])
     }
 
+    /// Why no row under this header can say anything, if so: no rule reads a column that is there.
+    pub(super) fn blind_to(&self, header: &[String]) -> Option<String> {
+        let mut wanted: Vec<&str> = Vec::new();
+        for rule in &self.0 {
+            let (names, _) = rule.column.as_ref()?;
+            if place(header, names).is_some() {
+                return None;
+            }
+            let name = names.last().map_or("", String::as_str);
+            if !wanted.contains(&name) {
+                wanted.push(name);
+            }
+        }
+        let has = format!("it has `{}`", header.join("`, `"));
+        Some(match wanted.as_slice() {
+            [] => "no rule of the route says what a row of the ledger means".to_owned(),
+            [one] => format!("the ledger has no column `{one}`, which the rules read; {has}"),
+            several => format!(
+                "the ledger has none of the columns that the rules read, `{}`; {has}",
+                several.join("`, `")
+            ),
+        })
+    }
+
     /// What a row with these cells says.
     pub(super) fn judge(&self, header: &[String], cells: &[String]) -> Says {
         let holds = |rule: &&LedgerRule| match &rule.column {
             None => true,
-            Some((names, words)) => {
-                let place = names
-                    .iter()
-                    .find_map(|name| header.iter().position(|column| column == name));
-                place
-                    .and_then(|place| cells.get(place))
-                    .is_some_and(|cell| match words.is_empty() {
-                        true => !cell.is_empty(),
-                        false => words.contains(cell),
-                    })
-            }
+            Some((names, words)) => place(header, names)
+                .and_then(|place| cells.get(place))
+                .is_some_and(|cell| match words.is_empty() {
+                    true => !cell.is_empty(),
+                    false => words.contains(cell),
+                }),
         };
         self.0
             .iter()
             .find(holds)
             .map_or(Says::Nothing, |rule| rule.says)
     }
+}
+
+/// Where the column is that has one of these names.
+fn place(header: &[String], names: &[String]) -> Option<usize> {
+    let mut names = names.iter();
+    names.find_map(|name| header.iter().position(|column| column == name))
 }
 
 #[cfg(test)]
@@ -143,5 +168,15 @@ mod tests {
             Says::Complete(2),
             "its last part"
         );
+        assert_eq!(rules.blind_to(&header), None);
+        let other = ["key".to_owned(), "Status".to_owned()];
+        assert_eq!(
+            rules.blind_to(&other).unwrap(),
+            "the ledger has no column `status`, which the rules read; it has `key`, `Status`"
+        );
+        let found = json!([{ "when": { "status": [200] }, "complete": { "status": 201 } }]);
+        assert_eq!(LedgerRules::of(&found).blind_to(&other), None, "any row");
+        let not_found = json!([{ "when": { "status": [404] }, "not_executed": true }]);
+        assert!(LedgerRules::of(&not_found).blind_to(&header).is_some());
     }
 }

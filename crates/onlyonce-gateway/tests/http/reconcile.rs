@@ -25,7 +25,8 @@ pub(crate) async fn gateway(provider: &Provider, path: &str, more: &str) -> Gate
         .await
 }
 
-fn setup(provider: &Provider, path: &str, more: &str) -> Setup {
+/// The same, before it is started.
+pub(crate) fn setup(provider: &Provider, path: &str, more: &str) -> Setup {
     let url = format!("{}{path}", provider.url());
     Setup::with("lease: 1s, timeout: 1s, max_execution: 2s")
         .workers(WORKERS)
