@@ -210,11 +210,13 @@ impl Noted<'_> {
 
 /// `text` between backticks, short and without control characters.
 pub(super) fn quoted(text: &str) -> String {
+    // What is cut off may be what tells a password.
+    let text = blotted(text);
     let mut short: String = text.chars().take(QUOTED_CHARS).map(printable).collect();
     if text.chars().nth(QUOTED_CHARS).is_some() {
         short.push('…');
     }
-    format!("`{}`", blotted(&short))
+    format!("`{short}`")
 }
 
 /// The words of a list: `a`, `b` or `c`.
@@ -297,6 +299,12 @@ fn blotted(line: &str) -> String {
                 .position(|c| *c == ':')
                 .unwrap_or(0);
             characters[start + user..start + at].fill('*');
+        }
+    }
+    for start in starts_of("password=") {
+        if plain.get(start) != Some(&'$') {
+            let end = ends(start, "\"'&");
+            characters[start..end].fill('*');
         }
     }
     for start in starts_of("bearer ") {

@@ -76,6 +76,10 @@ fn secrets_are_blotted_out_and_columns_stay() {
         ("u: postgres://app:pw@db/x", "u: postgres://app***@db/x"),
         ("u: \"redis://:p@w/1@db\"", "u: \"redis://******@db\""),
         ("u: redis://token@db", "u: redis://*****@db"),
+        (
+            "u: mysql://db/x?password=s3c&a=b",
+            "u: mysql://db/x?password=***&a=b",
+        ),
         ("h: { a: \"Bearer abc\" }", "h: { a: \"Bearer ***\" }"),
         ("h: Bearer ${TOKEN}", "h: Bearer ${TOKEN}"),
         ("u: http://127.0.0.1:3000/a", "u: http://127.0.0.1:3000/a"),
@@ -87,6 +91,8 @@ fn secrets_are_blotted_out_and_columns_stay() {
         assert_eq!(blotted(line), shown);
     }
     assert_eq!(quoted("mysql://u:pw@h"), "`mysql://u***@h`");
+    let long = quoted(&format!("mysql://u:{}@h", "pw".repeat(40)));
+    assert!(!long.contains("pw") && long.ends_with("*…`"), "{long}");
 }
 
 #[test]
