@@ -228,9 +228,7 @@ async fn rules_of(way: &Way, route: &str, args: &ReconcileArgs) -> anyhow::Resul
     let routes = config["routes"].as_array().cloned().unwrap_or_default();
     let found = routes.iter().find(|one| one["id"] == route);
     let found = found.ok_or_else(|| Usage(format!("there is no route {route}")))?;
-    Ok(LedgerRules::of(
-        &found["idempotency"]["reconcile"]["outcomes"],
-    ))
+    Ok(LedgerRules::of(&found["idempotency"]["reconcile"]))
 }
 
 /// The configuration that the gateway has in effect.

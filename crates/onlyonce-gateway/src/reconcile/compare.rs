@@ -11,7 +11,7 @@ use super::{
     moment, ours,
     rules::{LedgerRules, Says},
 };
-use crate::keys::Way;
+use crate::{cli::Usage, keys::Way};
 
 /// How the columns of the ledger are called.
 pub(super) struct Columns {
@@ -90,6 +90,8 @@ pub(super) struct Comparison {
     rows: HashMap<(String, String), Row>,
     /// The clients that the rows of a key name, where the ledger has a column for them.
     clients: Option<HashMap<String, Vec<String>>>,
+    /// Whether no two clients have equal keys at the provider.
+    keys_unique: bool,
     until: Option<SystemTime>,
     found: Vec<Difference>,
     read: u64,
@@ -128,6 +130,7 @@ impl Comparison {
         let mut this = Self {
             rows: HashMap::new(),
             clients: client_at.map(|_| HashMap::new()),
+            keys_unique: rules.keys_unique,
             until,
             found: Vec::new(),
             read: 0,
@@ -199,7 +202,16 @@ impl Comparison {
     }
 
     /// A record of ours, of the time that is compared or before it.
-    pub(super) fn meet(&mut self, ours: &Ours) {
+    ///
+    /// # Errors
+    /// When nothing says which client's row is meant.
+    pub(super) fn meet(&mut self, ours: &Ours) -> anyhow::Result<()> {
+        if self.clients.is_none() && !ours.client.is_empty() && !self.keys_unique {
+            bail!(Usage::new(
+                "clients have keys of their own, and the ledger does not say whose a row is: name its \
+                 column with --client-column, or say `provider_keys_unique: true` if no two can be equal"
+            ));
+        }
         self.walked += u64::from(ours.in_time);
         let clients = self.clients_of(ours);
         let mut found = false;
@@ -220,12 +232,13 @@ impl Comparison {
             .collect();
         executions.sort_unstable();
         let Some((first, again)) = executions.split_first() else {
-            return;
+            return Ok(());
         };
         for (line, _) in again.iter().filter(|(_, in_time)| *in_time) {
             let detail = format!("the provider has it in line {} as well", first.0);
             self.note(What::Twice, &ours.key, &ours.client, Some(*line), detail);
         }
+        Ok(())
     }
 
     /// The clients under which the ledger may have a record. Where all clients share their keys, that is
@@ -295,8 +308,8 @@ impl Comparison {
                 continue;
             }
             match ours::one(way, route, &key, &client).await? {
-                Some(ours) => self.meet(&ours),
-                None => {
+                Some(ours) if self.clients_of(&ours).contains(&client) => self.meet(&ours)?,
+                _ => {
                     let line = self.rows.get(&name).map(|row| row.line);
                     let detail = "the provider has it, and there is no record here".to_owned();
                     self.note(What::MissingHere, &key, &client, line, detail);

@@ -39,7 +39,7 @@ pub(super) async fn walk(
             all_older &= !new;
             if new {
                 let in_time = at.is_none_or(|at| comparison.is_before_the_end(at));
-                comparison.meet(&ours(record, in_time));
+                comparison.meet(&ours(record, in_time))?;
             }
         }
         cursor = page["next"].as_str().map(str::to_owned);
@@ -56,6 +56,10 @@ pub(super) async fn one(
     key: &str,
     client: &str,
 ) -> anyhow::Result<Option<Ours>> {
+    // Nobody sends an empty key, and asking for one would find any record.
+    if key.is_empty() {
+        return Ok(None);
+    }
     let named = Some(client).filter(|client| !client.is_empty());
     let found = some(way, route, key, named).await?;
     if found.is_some() || named.is_none() {

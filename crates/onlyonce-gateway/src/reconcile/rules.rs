@@ -15,7 +15,11 @@ pub(super) enum Says {
 }
 
 /// The rules, in order.
-pub(super) struct LedgerRules(Vec<LedgerRule>);
+pub(super) struct LedgerRules {
+    rules: Vec<LedgerRule>,
+    /// Whether no two clients have equal keys at the provider.
+    pub(super) keys_unique: bool,
+}
 
 struct LedgerRule {
     /// The names that the column may have, and the words in it; `None` is any row.
@@ -24,12 +28,17 @@ struct LedgerRule {
 }
 
 impl LedgerRules {
-    /// Those of `outcomes`, as `GET /config` shows them. A rule for answers that are no success is
+    /// Those of `reconcile`, as `GET /config` shows it. A rule for answers that are no success is
     /// about keys that the provider does not know, so no row is meant by it.
-    pub(super) fn of(outcomes: &Value) -> Self {
-        let outcomes = outcomes.as_array().map_or(&[][..], Vec::as_slice);
+    pub(super) fn of(reconcile: &Value) -> Self {
+        let outcomes = reconcile["outcomes"].as_array();
+        let outcomes = outcomes.map_or(&[][..], Vec::as_slice);
+        let keys_unique = reconcile["provider_keys_unique"] == true;
         if outcomes.is_empty() {
-            return Self::by_words();
+            return Self {
+                keys_unique,
+                ..Self::by_words()
+            };
         }
         let texts = |value: &Value| -> Vec<String> {
             let items = value.as_array().into_iter().flatten();
@@ -57,7 +66,10 @@ impl LedgerRules {
             };
             is_success(when).then_some(LedgerRule { column, says })
         };
-        Self(outcomes.iter().filter_map(rule).collect())
+        Self {
+            rules: outcomes.iter().filter_map(rule).collect(),
+            keys_unique,
+        }
     }
 
     /// Where no rules are configured: the words that most providers use in a column `status`.
@@ -69,7 +81,7 @@ impl LedgerRules {
             )),
             says,
         };
-        Self(vec![
+        let rules = vec![
             rule(
                 &[
                     "succeeded",
@@ -86,13 +98,17 @@ impl LedgerRules {
                 &["declined", "failed", "rejected", "402"],
                 Says::Complete(4),
             ),
-        ])
+        ];
+        Self {
+            rules,
+            keys_unique: false,
+        }
     }
 
     /// Why no row under this header can say anything, if so: no rule reads a column that is there.
     pub(super) fn blind_to(&self, header: &[String]) -> Option<String> {
         let mut wanted: Vec<&str> = Vec::new();
-        for rule in &self.0 {
+        for rule in &self.rules {
             let (names, _) = rule.column.as_ref()?;
             if place(header, names).is_some() {
                 return None;
@@ -124,7 +140,7 @@ impl LedgerRules {
                     false => words.contains(cell),
                 }),
         };
-        self.0
+        self.rules
             .iter()
             .find(holds)
             .map_or(Says::Nothing, |rule| rule.says)
@@ -145,13 +161,13 @@ mod tests {
 
     #[test]
     fn rows_are_judged_by_the_rules_of_the_query() {
-        let rules = LedgerRules::of(&json!([
+        let rules = LedgerRules::of(&json!({ "outcomes": [
             { "when": { "status": [200], "pointer": "/data/status", "in": ["ok"] },
               "complete": { "status": 201, "body": "" } },
             { "when": { "status": [200], "pointer": "/data/status", "in": ["no"] },
               "complete": { "status": 402, "body": "" } },
             { "when": { "status": [404] }, "not_executed": true },
-        ]));
+        ] }));
         let header = ["key".to_owned(), "data.status".to_owned()];
         for (word, expected) in [
             ("ok", Says::Complete(2)),
@@ -174,9 +190,11 @@ mod tests {
             rules.blind_to(&other).unwrap(),
             "the ledger has no column `status`, which the rules read; it has `key`, `Status`"
         );
-        let found = json!([{ "when": { "status": [200] }, "complete": { "status": 201 } }]);
+        let found =
+            json!({ "outcomes": [{ "when": { "status": [200] }, "complete": { "status": 201 } }] });
         assert_eq!(LedgerRules::of(&found).blind_to(&other), None, "any row");
-        let not_found = json!([{ "when": { "status": [404] }, "not_executed": true }]);
+        let not_found =
+            json!({ "outcomes": [{ "when": { "status": [404] }, "not_executed": true }] });
         assert!(LedgerRules::of(&not_found).blind_to(&header).is_some());
     }
 }

@@ -95,6 +95,7 @@ async fn differences_are_found() {
         ["nowhere", path, "1h"],
         ["r", path, "soon"],
         ["r", path, "2026-01-31T00:00:00+0200"],
+        ["r", "http://127.0.0.1:x/", "1h"],
     ] {
         let args = ["--route", route, "--provider", provider, "--since", since];
         let (code, text) = gateway.reconcile(&args).await;
@@ -214,6 +215,41 @@ async fn clients_in_the_ledger_alone() {
     assert!(code == 1 && text.contains("2 differences"), "{text}");
     assert!(text.contains("twice         a (line 4)"), "{text}");
     assert!(text.contains("missing_here  c of acme (line 5)"), "{text}");
+}
+
+/// Goal: a row that is nobody's, and keys that several clients have, are not taken for agreement.
+///
+/// Method: a row with an empty key; the same key of two clients against ledgers with and without a column
+/// that tells them apart, and with one that is empty.
+/// Evidence: missing here; exit 2 without the column; no difference, and one that names the client.
+#[tokio::test]
+async fn rows_whose_owner_is_not_known() {
+    let provider = Provider::start(|_| Part::Pay).await;
+    let url = "/payments?client={client}&key={key}";
+    let setup = crate::reconcile::setup(&provider, url, "").clients(&["acme", "bob"]);
+    let gateway = setup.start_before(&provider.url()).await;
+    for client in ["acme", "bob"] {
+        let request = Request::pay("same").of_client(client);
+        gateway.send(&request).await.expect(201);
+    }
+    for rows in ["same,succeeded\n", "same,succeeded\nsame,succeeded\n"] {
+        let (code, text) = compare_text(&gateway, &format!("key,status\n{rows}")).await;
+        assert!(
+            code == 2 && text.contains("--client-column"),
+            "{code} {text}"
+        );
+    }
+    let rows = "key,client,status\nsame,acme,succeeded\nsame,bob,succeeded\n";
+    let (code, text) = compare_text(&gateway, rows).await;
+    assert!(code == 0 && text.contains("no difference"), "{text}");
+    for (row, difference) in [
+        (",acme,succeeded\n", "missing_here   of acme (line 4)"),
+        ("same,,succeeded\n", "missing_here  same (line 4)"),
+    ] {
+        let (code, text) = compare_text(&gateway, &format!("{rows}{row}")).await;
+        assert!(code == 1 && text.contains("1 difference"), "{row}{text}");
+        assert!(text.contains(difference), "{row}{text}");
+    }
 }
 
 /// Goal: tags are not taken for keys.
