@@ -15,7 +15,6 @@ mod report;
 pub(crate) mod yaml;
 
 use std::{
-    io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -84,11 +83,9 @@ fn audit(args: &AuditArgs) -> anyhow::Result<bool> {
         flows: &flows,
         configured: config.is_some(),
     };
-    let mut out = io::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", report.json())?;
-    } else {
-        write!(out, "{}", report.text())?;
+    match args.json {
+        true => outln!("{}", report.json()),
+        false => out!("{}", report.text()),
     }
     Ok(report.holes() == 0)
 }

@@ -2,16 +2,19 @@
 
 use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
 
+use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    audit, bench, clock, config, demo, keys, migrate, outbox, reconcile, serve, top, verify, worker,
+    audit, bench, clock,
+    config::{self, StoreUrl},
+    demo, keys, migrate, outbox, reconcile, serve, top, verify, worker,
 };
 
 /// The exit code for an answer that is no.
 const NO: u8 = 1;
 /// The exit code for arguments that cannot be used.
-const USAGE: u8 = 2;
+pub(crate) const USAGE: u8 = 2;
 
 /// An argument that cannot be used, or a file that it names: the process ends with 2. As the context of
 /// an error it says which argument.
@@ -22,6 +25,12 @@ pub(crate) struct Usage(pub(crate) String);
 impl Usage {
     pub(crate) fn new(what: impl Into<String>) -> Self {
         Self(what.into())
+    }
+
+    /// Whether `--store` is the URL of a store.
+    pub(crate) fn check_store(url: Option<&str>) -> anyhow::Result<()> {
+        let read = url.map(StoreUrl::parse).transpose();
+        read.map(drop).context(Self::new("--store"))
     }
 }
 
@@ -138,12 +147,8 @@ fn in_runtime(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::R
 }
 
 fn print_schema() -> ExitCode {
-    use io::Write as _;
-    let schema = config::schema::schema();
-    match writeln!(io::stdout(), "{schema:#}") {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::from(NO),
-    }
+    outln!("{:#}", config::schema::schema());
+    ExitCode::SUCCESS
 }
 
 fn check(file: &std::path::Path, worker: bool) -> ExitCode {

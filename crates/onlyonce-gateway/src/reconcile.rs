@@ -16,7 +16,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use http::{HeaderName, Method, header};
 use serde_json::{Value, json};
 
@@ -40,13 +40,13 @@ const LEDGER_TIMEOUT: Duration = Duration::from_secs(300);
 #[derive(Args)]
 pub(crate) struct ReconcileArgs {
     /// Ask the provider about this key, best a completed one: once it is found, negative answers count
-    #[arg(long, value_name = "KEY", conflicts_with_all = ["provider", "since"])]
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["provider", "since"], value_parser = NonEmptyStringValueParser::new())]
     probe: Option<String>,
     /// The client whose key it is
-    #[arg(long, value_name = "ID", requires = "probe")]
+    #[arg(long, value_name = "ID", requires = "probe", value_parser = NonEmptyStringValueParser::new())]
     client: Option<String>,
     /// The route
-    #[arg(long, value_name = "ID", required_unless_present = "probe")]
+    #[arg(long, value_name = "ID", required_unless_present = "probe", value_parser = NonEmptyStringValueParser::new())]
     route: Option<String>,
     /// The provider's ledger: a CSV file or the URL of one, with a header line
     #[arg(long, value_name = "FILE.csv|URL", required_unless_present = "probe")]
@@ -118,7 +118,7 @@ async fn probe(way: &Way, key: &str, args: &ReconcileArgs) -> anyhow::Result<Exi
     let path = format!("/idempotency/keys/{id}/probe");
     let (status, answer) = way.call(Method::POST, &path, Some(json!({}))).await?;
     if args.json {
-        println!("{answer:#}");
+        outln!("{answer:#}");
     }
     let text = |name: &str| answer[name].as_str().unwrap_or("?").to_owned();
     if !status.is_success() {
@@ -128,11 +128,11 @@ async fn probe(way: &Way, key: &str, args: &ReconcileArgs) -> anyhow::Result<Exi
     if !args.json {
         let route = text("route");
         match found {
-            true => println!(
+            true => outln!(
                 "route {route}: {}; negative answers of this query count from now on",
                 text("detail")
             ),
-            false => println!("route {route}: {}: {}", text("outcome"), text("detail")),
+            false => outln!("route {route}: {}: {}", text("outcome"), text("detail")),
         }
     }
     Ok(match found {
@@ -178,19 +178,19 @@ fn report(route: &str, differences: &[Difference], comparison: &Comparison, json
             "route": route, "provider_rows": counts.rows, "unclear_rows": counts.unclear,
             "records": counts.records, "differences": lines,
         });
-        println!("{answer:#}");
+        outln!("{answer:#}");
         return;
     }
     for difference in differences {
-        println!("{difference}");
+        outln!("{difference}");
     }
     if counts.unclear > 0 {
-        println!(
+        outln!(
             "{} rows say nothing that a rule knows, and were not compared",
             counts.unclear
         );
     }
-    println!(
+    outln!(
         "{} rows of the provider, {} records of route {route}: {}",
         counts.rows,
         counts.records,
