@@ -40,7 +40,7 @@ const LEDGER_TIMEOUT: Duration = Duration::from_secs(300);
 #[derive(Args)]
 pub(crate) struct ReconcileArgs {
     /// Ask the provider about this key, best a completed one: once it is found, negative answers count
-    #[arg(long, value_name = "KEY", conflicts_with_all = ["provider", "since"], value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["provider", "since", "store", "config"], value_parser = NonEmptyStringValueParser::new())]
     probe: Option<String>,
     /// The client whose key it is
     #[arg(long, value_name = "ID", requires = "probe", value_parser = NonEmptyStringValueParser::new())]

@@ -62,6 +62,8 @@ async fn arguments_that_cannot_be_used() {
         "keys resolve-dead-letters --outcome failed_retryable --reason r --because ''",
         "outbox retry ''",
         "reconcile --probe ''",
+        "reconcile --probe k --store sqlite:x",
+        "reconcile --probe k --config /none",
         &format!("verify {api}/x --only replay --skip replay"),
         &format!("verify {api}/x --only replay --junit /none/x.xml"),
         &format!("verify {api}/x --only replay --html /none/x.html"),
