@@ -25,6 +25,7 @@ mod browser;
 mod callers;
 mod canaries;
 mod client_helper;
+mod command_line;
 mod crash;
 mod dumps;
 mod enforce;

@@ -25,7 +25,8 @@ pub(crate) async fn gateway(provider: &Provider, path: &str, more: &str) -> Gate
         .await
 }
 
-fn setup(provider: &Provider, path: &str, more: &str) -> Setup {
+/// The same, before it is started.
+pub(crate) fn setup(provider: &Provider, path: &str, more: &str) -> Setup {
     let url = format!("{}{path}", provider.url());
     Setup::with("lease: 1s, timeout: 1s, max_execution: 2s")
         .workers(WORKERS)
@@ -82,6 +83,44 @@ impl Gateway {
             String::from_utf8(text).unwrap(),
         )
     }
+}
+
+/// Goal: a credential in the query's URL is shown to nobody.
+///
+/// Method: one from the environment beside the placeholder; the configuration in effect, and a file whose
+/// headers have a bad name. Evidence: the name of the parameter alone; stars in the source line.
+#[tokio::test]
+async fn credentials_of_a_query_are_not_shown() {
+    let provider = Provider::start(|_| Part::Pay).await;
+    let path = "/payments?key={key}&api_key=${PSP_TOKEN}&token=sk_live_canary";
+    let gateway = gateway(&provider, path, "").await;
+    let config = gateway.admin(Request::get("/config")).await.expect(200);
+    assert!(!config.text().contains("canary"), "{}", config.text());
+    let query = &config.json()["routes"][0]["idempotency"]["reconcile"]["query"];
+    let url = query["url"].as_str().unwrap().to_owned();
+    assert!(
+        url.ends_with("/payments?key={key}&api_key=***&token=***"),
+        "{url}"
+    );
+
+    let file = gateway.folder().path().join("bad.yaml");
+    let bad = "X-Key: \"sk_live_canary\", X Y: sk_live_canary, Authorization:";
+    std::fs::write(&file, gateway.config().replace("Authorization:", bad)).unwrap();
+    let mut check = tokio::process::Command::new(binary());
+    let check = check
+        .arg("check")
+        .arg(&file)
+        .env("PSP_TOKEN", "t")
+        .output()
+        .await;
+    let check = check.unwrap();
+    let said = String::from_utf8(check.stderr).unwrap();
+    assert_eq!(check.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("X Y: ****") && said.contains("****** ${PSP_TOKEN}"),
+        "{said}"
+    );
+    assert!(!said.contains("canary"), "{said}");
 }
 
 fn events(record: &Value) -> Vec<String> {

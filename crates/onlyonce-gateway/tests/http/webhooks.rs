@@ -149,6 +149,38 @@ async fn a_denial_without_a_bound_is_a_dead_letter() {
     assert_eq!(upstream.executions_of("k"), 1);
 }
 
+/// Goal: when it happened is what the event says, wherever its clock stands.
+///
+/// Method: events about lost answers whose time is written at an offset and in small letters, and one
+/// whose offset puts it hours before the attempt.
+/// Evidence: settled; a dead letter.
+#[tokio::test]
+async fn times_with_an_offset() {
+    let upstream = Upstream::start();
+    let gateway = setup("standard").start(&upstream).await;
+    for (key, hours, zone) in [
+        ("east", 2, "+02:00"),
+        ("west", -6, "-06:00"),
+        ("small", 0, "z"),
+    ] {
+        lost(&gateway, &upstream, key).await;
+        let local = std::time::Duration::from_secs((now() + 1 + hours * 3_600).unsigned_abs());
+        let time = humantime::format_rfc3339_micros(std::time::UNIX_EPOCH + local).to_string();
+        let time = time.to_ascii_lowercase().replace('z', zone);
+        let body = event("payment.succeeded", key, 0).replace(":0,", &format!(":\"{time}\","));
+        tell(&gateway, key, &body).await.expect(200);
+        assert_eq!(gateway.state(key).await, "completed", "{body}");
+    }
+    lost(&gateway, &upstream, "early").await;
+    let local = std::time::Duration::from_secs(now().unsigned_abs());
+    let time = humantime::format_rfc3339_micros(std::time::UNIX_EPOCH + local).to_string();
+    let time = time.replace('Z', "+06:00");
+    let body = event("payment.succeeded", "early", 0).replace(":0,", &format!(":\"{time}\","));
+    tell(&gateway, "early", &body).await.expect(200);
+    assert_eq!(gateway.state("early").await, "unknown", "{body}");
+    gateway.until_dead_letter("early").await;
+}
+
 /// Goal: the scheme of Stripe, byte for byte.
 ///
 /// Method: a `Stripe-Signature` over the body; then the same event again.

@@ -1,0 +1,236 @@
+//! What must not be printed of a configuration file: a star stands for each character, so that columns
+//! stay where they are. Rather too much is blotted than too little.
+
+use crate::config::interpolate::is_name;
+
+/// The field whose members are headers.
+const HEADERS: &str = "headers";
+/// How parameters of URLs end that hold credentials.
+const CREDENTIALS: [&str; 4] = ["password=", "secret=", "token=", "key="];
+
+/// The lines of `text`, with stars for the values of all headers: each of them may be a credential. It
+/// works on text that is not YAML as well, since that is when it is printed.
+pub(super) fn without_header_values(text: &str) -> Vec<String> {
+    let mut within = Within::Nothing;
+    text.lines().map(|line| within.hide(line)).collect()
+}
+
+/// Where the next line begins.
+enum Within {
+    Nothing,
+    /// In a block of headers, whose name stands in this column.
+    Block(usize),
+    /// Between the braces of headers, this deep.
+    Braces(usize),
+}
+
+impl Within {
+    /// `line` as it may be shown.
+    fn hide(&mut self, line: &str) -> String {
+        let mut characters: Vec<char> = line.chars().collect();
+        let first = characters.iter().position(|c| !c.is_whitespace());
+        let Some(first) = first else {
+            return line.to_owned();
+        };
+        let mut at = 0;
+        match *self {
+            Self::Block(column) if first > column => {
+                hide_value(&mut characters, first);
+                return characters.into_iter().collect();
+            }
+            Self::Block(_) => *self = Self::Nothing,
+            Self::Braces(depth) => at = self.hide_braces(&mut characters, 0, depth),
+            Self::Nothing => {}
+        }
+        while let Some(name) = headers_at(&characters, at) {
+            at = name + HEADERS.len();
+            // Behind the name: perhaps a quote, the colon, and perhaps an anchor.
+            at += usize::from(matches!(characters.get(at), Some('"' | '\'')));
+            at = skip_blanks(&characters, at + 1);
+            if characters.get(at) == Some(&'&') {
+                let word = characters[at..].iter().take_while(|c| !c.is_whitespace());
+                at = skip_blanks(&characters, at + word.count());
+            }
+            match characters.get(at) {
+                None | Some('#') => {
+                    *self = Self::Block(name);
+                    break;
+                }
+                Some('{') => at = self.hide_braces(&mut characters, at + 1, 1),
+                Some(_) => {}
+            }
+        }
+        characters.into_iter().collect()
+    }
+
+    /// Hides the values from `at` on, between braces; says where they end.
+    fn hide_braces(&mut self, characters: &mut [char], at: usize, depth: usize) -> usize {
+        let (mut at, mut depth) = (at, depth);
+        let mut is_value = false;
+        *self = Self::Nothing;
+        while let Some(&character) = characters.get(at) {
+            let past = past_variable(characters, at);
+            match character {
+                _ if past > at => {
+                    at = past;
+                    continue;
+                }
+                quote @ ('"' | '\'') => {
+                    let rest = characters[at + 1..].iter();
+                    let length = rest.take_while(|c| **c != quote).count();
+                    if is_value {
+                        hide_text(characters, at + 1, at + 1 + length);
+                    }
+                    at += length + 1;
+                }
+                ':' => is_value = true,
+                ',' => is_value = false,
+                '{' => depth += 1,
+                '}' => {
+                    depth -= 1;
+                    if depth == 0 {
+                        return at + 1;
+                    }
+                }
+                character if is_value && !character.is_whitespace() => characters[at] = '*',
+                _ => {}
+            }
+            at += 1;
+        }
+        *self = Self::Braces(depth);
+        at
+    }
+}
+
+/// Where the name `headers` and its colon stand, at or after `from`.
+fn headers_at(characters: &[char], from: usize) -> Option<usize> {
+    let name: Vec<char> = HEADERS.chars().collect();
+    (from..characters.len()).find(|&at| {
+        let before = at.checked_sub(1).and_then(|before| characters.get(before));
+        let is_begun = before.is_none_or(|c| c.is_whitespace() || "{,\"'".contains(*c));
+        let after = characters.get(at + name.len()..).unwrap_or(&[]);
+        let after = after.strip_prefix(&['"'][..]).unwrap_or(after);
+        let after = after.strip_prefix(&['\''][..]).unwrap_or(after);
+        is_begun && characters[at..].starts_with(&name) && after.first() == Some(&':')
+    })
+}
+
+/// Hides the value of the header in a line of its own, or a line of a value that goes over several.
+fn hide_value(characters: &mut [char], first: usize) {
+    let colon = (first..characters.len()).find(|&at| {
+        let after = characters.get(at + 1);
+        characters[at] == ':' && after.is_none_or(|c| c.is_whitespace())
+    });
+    let start = colon.map_or(first, |colon| skip_blanks(characters, colon + 1));
+    hide_text(characters, start, characters.len());
+}
+
+/// Stars from `start` to `end`, but for variables, blanks and quotes.
+fn hide_text(characters: &mut [char], start: usize, end: usize) {
+    let mut at = start;
+    while at < end {
+        let past = past_variable(characters, at);
+        if past > at {
+            at = past;
+            continue;
+        }
+        let character = characters[at];
+        if !character.is_whitespace() && !matches!(character, '"' | '\'') {
+            characters[at] = '*';
+        }
+        at += 1;
+    }
+}
+
+/// Behind `${NAME}`, if it stands at `at`: it is no secret, and helps the reader.
+fn past_variable(characters: &[char], at: usize) -> usize {
+    let Some(rest) = characters
+        .get(at..)
+        .and_then(|rest| rest.strip_prefix(&['$', '{'][..]))
+    else {
+        return at;
+    };
+    let name: String = rest.iter().take_while(|c| **c != '}').collect();
+    match is_name(&name) {
+        true => (at + 3 + name.len()).min(characters.len()),
+        false => at,
+    }
+}
+
+fn skip_blanks(characters: &[char], from: usize) -> usize {
+    let rest = characters.get(from..).unwrap_or(&[]);
+    from + rest.iter().take_while(|c| c.is_whitespace()).count()
+}
+
+/// `line` with a star for every character of a password in a URL, of a bearer token, of a key's hash and
+/// of what stands in the place of a variable's name, so that columns stay where they are.
+pub(super) fn blotted(line: &str) -> String {
+    let mut characters: Vec<char> = line.chars().collect();
+    let plain = characters.clone();
+    let ends = |from: usize, stops: &str| {
+        plain[from..]
+            .iter()
+            .position(|c| c.is_whitespace() || stops.contains(*c))
+            .map_or(plain.len(), |offset| from + offset)
+    };
+    let starts_of = |word: &str| {
+        let word: Vec<char> = word.chars().collect();
+        let length = word.len();
+        plain
+            .windows(length)
+            .enumerate()
+            .filter(move |(_, part)| {
+                part.iter()
+                    .zip(&word)
+                    .all(|(left, right)| left.eq_ignore_ascii_case(right))
+            })
+            .map(move |(index, _)| index + length)
+            .collect::<Vec<_>>()
+    };
+    for start in starts_of("://") {
+        // A password may hold a slash or an at sign itself. Rather too much is blotted than too little.
+        let end = ends(start, "\"'");
+        if let Some(at) = plain[start..end].iter().rposition(|c| *c == '@') {
+            let user = plain[start..start + at]
+                .iter()
+                .position(|c| *c == ':')
+                .unwrap_or(0);
+            characters[start + user..start + at].fill('*');
+        }
+    }
+    for start in CREDENTIALS.iter().flat_map(|name| starts_of(name)) {
+        // `${NAME}` and `{key}` are no secrets and help the reader.
+        if !matches!(plain.get(start), Some('$' | '{')) {
+            let end = ends(start, "\"'&");
+            characters[start..end].fill('*');
+        }
+    }
+    for start in starts_of("bearer ") {
+        // `${NAME}` is no secret and helps the reader.
+        if plain.get(start) != Some(&'$') {
+            let end = ends(start, "\"'");
+            characters[start..end].fill('*');
+        }
+    }
+    for field in ["sha256:", "_env:"] {
+        for start in starts_of(field) {
+            let spaces = plain[start..].iter().take_while(|c| **c == ' ').count();
+            let (start, end) = match plain.get(start + spaces) {
+                Some(quote @ ('"' | '\'')) => {
+                    let start = start + spaces + 1;
+                    let end = plain[start..].iter().position(|c| c == quote);
+                    (start, end.map_or(plain.len(), |end| start + end))
+                }
+                _ => (start + spaces, ends(start + spaces, ",}")),
+            };
+            let value: String = plain[start..end].iter().collect();
+            // The name of a variable is no secret. Whatever else stands there may be one: the hash of a
+            // short key, or the key itself.
+            let is_plain = value.starts_with('$') || (field == "_env:" && is_name(&value));
+            if !is_plain {
+                characters[start..end].fill('*');
+            }
+        }
+    }
+    characters.into_iter().collect()
+}
