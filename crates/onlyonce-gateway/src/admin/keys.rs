@@ -19,7 +19,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use onlyonce::{
     Engine,
     engine::{OperateError, Seen},
-    layer::strip_hop_by_hop,
     reconcile::Ask,
 };
 use onlyonce_core::{
@@ -151,6 +150,22 @@ pub(super) fn cursor(query: &HashMap<String, String>) -> Result<Option<u64>, Ref
     .transpose()
 }
 
+/// Whether a filter names what cannot exist: no name holds a NUL, and some stores cannot even be asked.
+pub(super) fn names_nothing<'q>(names: impl IntoIterator<Item = Option<&'q String>>) -> bool {
+    names.into_iter().flatten().any(|name| name.contains('\0'))
+}
+
+/// A reason as an operator gave it, if it can be kept and shown.
+pub(super) fn printable(reason: &str) -> Result<&str, Refused> {
+    let is_odd = |character: char| character.is_control() && !character.is_whitespace();
+    match reason.contains(is_odd) {
+        true => Err(bad(
+            "`reason` holds control characters. Nothing was changed.",
+        )),
+        false => Ok(reason),
+    }
+}
+
 /// `GET /idempotency/keys`.
 async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, String>>) -> Answer {
     let text = |name: &str| query.get(name).filter(|text| !text.is_empty()).cloned();
@@ -168,11 +183,11 @@ async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, Stri
         key: text("key").map(|key| Key::from_stored(&key)),
         dead_letters: false,
     };
-    let page = desk
-        .engine
-        .store()
-        .list(&filter, cursor(&query)?, limit(&query)?)
-        .await?;
+    let (cursor, limit) = (cursor(&query)?, limit(&query)?);
+    if names_nothing(["route", "client", "key"].map(|name| query.get(name))) {
+        return Ok(Json(json!({ "keys": [], "next": null })));
+    }
+    let page = desk.engine.store().list(&filter, cursor, limit).await?;
     let view = desk.view();
     let keys: Vec<Value> = page
         .items
@@ -245,9 +260,8 @@ impl ResolveBody {
 
     pub(super) fn reason(&self) -> Result<&str, Refused> {
         let reason = self.reason.as_deref().map(str::trim);
-        reason
-            .filter(|reason| !reason.is_empty())
-            .ok_or_else(|| bad("`reason` is mandatory. Nothing was changed."))
+        let reason = reason.filter(|reason| !reason.is_empty());
+        printable(reason.ok_or_else(|| bad("`reason` is mandatory. Nothing was changed."))?)
     }
 
     /// What is said; `None` is whatever the provider says.
@@ -341,11 +355,6 @@ fn stored(response: ResponseBody) -> Result<StoredResponse, Refused> {
             .map_err(|_| bad("`body_base64` is not valid base64."))?,
         (None, None) => Vec::new(),
     };
-    // What speaks of one connection or one client has no place in an answer that is given again.
-    strip_hop_by_hop(&mut headers);
-    headers.remove(http::header::SET_COOKIE);
-    // Made anew from the bytes.
-    headers.remove(http::header::CONTENT_LENGTH);
     Ok(StoredResponse {
         status,
         headers,
@@ -383,6 +392,7 @@ async fn forget(
     let id = parse_id(&id)?;
     let force = query.get("force").is_some_and(|force| force == "true");
     let reason = query.get("reason").cloned();
+    printable(reason.as_deref().unwrap_or_default())?;
     let record = desk
         .engine
         .forget(id, force, reason)
