@@ -94,7 +94,11 @@ pub(super) async fn run(url: &str, args: &BenchArgs) -> anyhow::Result<ExitCode>
     let template = Template::new(&authority, path, Some(&prefix));
     let results = send(address, template, args).await?;
     print(&results, args);
-    Ok(ExitCode::SUCCESS)
+    // Where nobody answered, nothing was measured.
+    Ok(match results.statuses.is_empty() {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
 }
 
 async fn send(

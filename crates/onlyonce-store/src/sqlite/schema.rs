@@ -128,11 +128,13 @@ CREATE TABLE phases (
 CREATE INDEX phases_unfinished ON phases (operation, updated_at) WHERE NOT finished;
 ";
 
-/// The SQL of the newest schema, to be read: a store makes its own, with a secret that nobody else knows.
+/// The SQL that makes an empty file a store of the newest schema, with a secret that nobody else knows.
 pub fn script() -> String {
     format!(
-        "-- A store makes these tables by itself when it is opened, and writes a random secret into `meta`.\n\
-         {VERSION_1}{VERSION_2}"
+        "-- For an empty file. A store makes these tables by itself when it is opened, unless it must not.\n\
+         BEGIN IMMEDIATE;\n{VERSION_1}\
+         INSERT INTO meta (name, value) VALUES ('secret', randomblob(32));\n{VERSION_2}\
+         PRAGMA user_version = {VERSION};\nCOMMIT;\n"
     )
 }
 
