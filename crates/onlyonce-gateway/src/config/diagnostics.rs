@@ -6,9 +6,12 @@
 //! Deliberately absent: the values of environment variables. Messages quote what stands in the file,
 //! and passwords that stand in the file are blotted out of the source line.
 
+mod blot;
+
 use std::{error::Error, fmt, sync::Arc};
 
-use super::{interpolate::is_name, tree::Span};
+use super::tree::Span;
+use blot::blotted;
 
 /// Characters of a source line that are shown; longer lines are cut around the caret.
 const SHOWN_LINE_CHARS: usize = 160;
@@ -172,8 +175,8 @@ impl<'a> Report<'a> {
     fn note(&mut self, severity: Severity, at: Span, message: String) -> Noted<'_> {
         self.errors += usize::from(severity == Severity::Error);
         let source = match at.line {
-            0 => "",
-            line => self.lines.get(line as usize - 1).copied().unwrap_or(""),
+            0 => String::new(),
+            line => blot::line(&self.lines, line as usize - 1),
         };
         // The last place is overwritten for ever: bounded, and still an error.
         if self.found.len() >= MAX_DIAGNOSTICS {
@@ -187,7 +190,7 @@ impl<'a> Report<'a> {
             message,
             hint: None,
             width: at.width,
-            source: blotted(source),
+            source,
         });
         Noted(self.found.last_mut())
     }
@@ -261,72 +264,6 @@ fn window(line: &str, column: usize) -> (String, usize) {
         .map(printable)
         .collect();
     (shown, column - start)
-}
-
-/// `line` with a star for every character of a password in a URL, of a bearer token, of a key's hash and
-/// of what stands in the place of a variable's name, so that columns stay where they are.
-fn blotted(line: &str) -> String {
-    let mut characters: Vec<char> = line.chars().collect();
-    let plain = characters.clone();
-    let ends = |from: usize, stops: &str| {
-        plain[from..]
-            .iter()
-            .position(|c| c.is_whitespace() || stops.contains(*c))
-            .map_or(plain.len(), |offset| from + offset)
-    };
-    let starts_of = |word: &str| {
-        let word: Vec<char> = word.chars().collect();
-        let length = word.len();
-        plain
-            .windows(length)
-            .enumerate()
-            .filter(move |(_, part)| {
-                part.iter()
-                    .zip(&word)
-                    .all(|(left, right)| left.eq_ignore_ascii_case(right))
-            })
-            .map(move |(index, _)| index + length)
-            .collect::<Vec<_>>()
-    };
-    for start in starts_of("://") {
-        // A password may hold a slash or an at sign itself. Rather too much is blotted than too little.
-        let end = ends(start, "\"'");
-        if let Some(at) = plain[start..end].iter().rposition(|c| *c == '@') {
-            let user = plain[start..start + at]
-                .iter()
-                .position(|c| *c == ':')
-                .unwrap_or(0);
-            characters[start + user..start + at].fill('*');
-        }
-    }
-    for start in starts_of("bearer ") {
-        // `${NAME}` is no secret and helps the reader.
-        if plain.get(start) != Some(&'$') {
-            let end = ends(start, "\"'");
-            characters[start..end].fill('*');
-        }
-    }
-    for field in ["sha256:", "_env:"] {
-        for start in starts_of(field) {
-            let spaces = plain[start..].iter().take_while(|c| **c == ' ').count();
-            let (start, end) = match plain.get(start + spaces) {
-                Some(quote @ ('"' | '\'')) => {
-                    let start = start + spaces + 1;
-                    let end = plain[start..].iter().position(|c| c == quote);
-                    (start, end.map_or(plain.len(), |end| start + end))
-                }
-                _ => (start + spaces, ends(start + spaces, ",}")),
-            };
-            let value: String = plain[start..end].iter().collect();
-            // The name of a variable is no secret. Whatever else stands there may be one: the hash of a
-            // short key, or the key itself.
-            let is_plain = value.starts_with('$') || (field == "_env:" && is_name(&value));
-            if !is_plain {
-                characters[start..end].fill('*');
-            }
-        }
-    }
-    characters.into_iter().collect()
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// What stands for a secret.
-const MASKED: &str = "***";
+pub(super) const MASKED: &str = "***";
 
 /// `config` as JSON.
 pub(crate) fn shown(config: &Config) -> Value {
@@ -246,7 +246,7 @@ fn reconcile(config: &ReconcileConfig) -> Value {
     let policy = &config.policy;
     json!({
         "query": config.query.as_ref().map(|query| json!({
-            "url": query.url,
+            "url": query.shown_url,
             "ca_file": query.trust.path(),
             "headers": masked(&query.headers),
             "timeout": go_duration(query.timeout),
