@@ -293,6 +293,7 @@ impl Desk {
         seen: Seen,
         body: &ResolveBody,
     ) -> Result<Record, Refused> {
+        self.learn(&record.route);
         let resolution = match body.resolution()? {
             Some(Resolution::Completed(given)) => {
                 let policy = self.engine().policy(&record.route);

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use axum::{
@@ -22,7 +23,7 @@ use onlyonce::{
     reconcile::Ask,
 };
 use onlyonce_core::{
-    Key, Record, RecordId, State as KeyState, StoredResponse,
+    Key, Policy, Record, RecordId, State as KeyState, StoredResponse,
     machine::Resolution,
     record::{Revision, StoredBody},
 };
@@ -35,6 +36,9 @@ use super::{Refused, dead_letters, outbox, response, view::View};
 /// Rows of a page unless said otherwise, and at most.
 const DEFAULT_LIMIT: usize = 50;
 const MAX_LIMIT: usize = 500;
+/// How long an answer is kept where nobody says how long its route keeps one: rather too long than so short
+/// that a retry executes again.
+const UNTOLD_TTL: Duration = Duration::from_secs(30 * 24 * 3_600);
 
 pub(super) type Answer = Result<Json<Value>, Refused>;
 
@@ -75,6 +79,8 @@ pub(crate) struct Desk {
     engine: Engine,
     provider: Arc<dyn Ask>,
     mask_keys: Arc<AtomicBool>,
+    /// How long routes keep answers, as a store says it: where there is no gateway that knows.
+    kept: Option<Arc<HashMap<String, Duration>>>,
 }
 
 impl Desk {
@@ -84,7 +90,25 @@ impl Desk {
             engine,
             provider,
             mask_keys,
+            kept: None,
         }
+    }
+
+    /// For a store that is opened by itself, which says of some routes how long they keep answers.
+    pub(crate) fn without_gateway(mut self, kept: HashMap<String, Duration>) -> Self {
+        self.kept = Some(Arc::new(kept));
+        self
+    }
+
+    /// Tells the engine of the policy that `route` has, where nobody else does.
+    pub(super) fn learn(&self, route: &Arc<str>) {
+        let Some(kept) = &self.kept else { return };
+        let ttl = kept.get(&**route).copied().unwrap_or(UNTOLD_TTL);
+        let policy = Policy {
+            ttl,
+            ..Policy::default()
+        };
+        self.engine.set_policy(route.clone(), Arc::new(policy));
     }
 
     pub(super) fn engine(&self) -> &Engine {
