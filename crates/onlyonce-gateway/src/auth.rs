@@ -18,6 +18,7 @@ use http::{HeaderMap, HeaderName, Method, Uri, header};
 use crate::config::{AuthConfig, TrustedHeader, is_client_id};
 use api_keys::ApiKeys;
 use external::External;
+pub(crate) use jwks::check as check_keys;
 use jwt::Jwt;
 
 /// The header that carries an API key, beside `Authorization`.

@@ -14,7 +14,7 @@ use http::{Method, StatusCode};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
-pub(crate) use way::{DEFAULT_ADMIN, Way, Where};
+pub(crate) use way::{CACHED, DEFAULT_ADMIN, Way, Where, Wish};
 
 /// The exit code for an answer that is no.
 const NO: u8 = 1;
@@ -232,12 +232,13 @@ impl Refusal {
 
 /// Does what was asked.
 pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
-    let changes = matches!(
-        args.command,
-        Command::Resolve(_) | Command::ResolveDeadLetters(_) | Command::Forget(_)
-    );
+    let wish = match args.command {
+        Command::List(_) | Command::Show(_) | Command::DeadLetters(_) => Wish::Look,
+        Command::Resolve(_) | Command::ResolveDeadLetters(_) => Wish::Resolve,
+        Command::Forget(_) => Wish::Forget,
+    };
     let json = args.place.json;
-    let way = match args.place.open(changes).await? {
+    let way = match args.place.open(wish).await? {
         Ok(way) => way,
         Err(why) => return Ok(refused(Refusal::usage(why), json)),
     };

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use crate::{
     cli::Usage,
     config::{self, Overrides, shown},
-    keys::{DEFAULT_ADMIN, Way},
+    keys::{DEFAULT_ADMIN, Way, Wish},
     verify::{Client, Endpoint, Outgoing, trusting},
 };
 use compare::{Columns, Comparison, Difference};
@@ -89,7 +89,7 @@ pub(crate) struct ReconcileArgs {
 /// Does what was asked.
 pub(crate) async fn run(args: ReconcileArgs) -> anyhow::Result<ExitCode> {
     let key_env = &args.encryption_key_env;
-    let way = match Way::open(&args.admin, args.store.as_deref(), key_env, false).await? {
+    let way = match Way::open(&args.admin, args.store.as_deref(), key_env, Wish::Look).await? {
         Ok(way) => way,
         Err(why) => return Ok(usage(&why)),
     };

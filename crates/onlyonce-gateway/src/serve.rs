@@ -26,7 +26,7 @@ use crate::{
     admin,
     cli::{ServeArgs, USAGE, Usage},
     config::{self, Config, Overrides, StoreUrl},
-    demo, edge,
+    demo, edge, keys,
     outbox::{self, Prepared},
     reload::{Reloader, Source, Status},
     telemetry::{self, Telemetry},
@@ -257,6 +257,9 @@ async fn open(config: &Config, part: Part) -> anyhow::Result<Arc<dyn Store>> {
     let truth = open_truth(config, part).await?;
     let store: Arc<dyn Store> = match &config.store.cache {
         Some(StoreUrl::Redis(url)) => {
+            // Whoever opens the database alone must know that there are copies.
+            let noted = truth.keep_block(keys::CACHED, b"1").await;
+            noted.context("the database cannot be told that there is a cache")?;
             Arc::new(TieredStore::new(truth, url).context("store.cache")?)
         }
         _ => truth,

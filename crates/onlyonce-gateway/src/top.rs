@@ -14,7 +14,7 @@ use anyhow::anyhow;
 use http::{Method, StatusCode};
 use serde_json::Value;
 
-use crate::keys::way::{DEFAULT_ADMIN, Way};
+use crate::keys::way::{DEFAULT_ADMIN, Way, Wish};
 use figures::Figures;
 
 /// How often the gateway is asked.
@@ -38,7 +38,7 @@ pub(crate) struct TopArgs {
 
 /// Shows the figures.
 pub(crate) async fn run(args: TopArgs) -> anyhow::Result<ExitCode> {
-    let way = match Way::open(&args.admin, None, "", false).await? {
+    let way = match Way::open(&args.admin, None, "", Wish::Look).await? {
         Ok(way) => way,
         Err(usage) => {
             eprintln!("error: {usage}");

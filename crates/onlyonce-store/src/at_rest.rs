@@ -367,10 +367,20 @@ fn response_in(whole: &[u8]) -> Option<StoredResponse> {
     codec::decode_head(head, body).ok()
 }
 
+/// The block that a store has from the first time on that it was opened with keys.
+const FIRST: &str = "names-secret";
+
+/// Whether `store`, which is not wrapped, has ever been opened with keys.
+///
+/// # Errors
+/// Any [`StoreError`] but `Ambiguous`.
+pub async fn is_encrypted(store: &dyn Store) -> Result<bool, StoreError> {
+    Ok(store.block(FIRST).await?.is_some())
+}
+
 /// What names are hashed with: made once, kept in the store under the first key that ever was, and again
 /// under each that came to be the first. A ring that can open none of these is not the store's.
 async fn names_secret(store: &dyn Store, keys: &Keyring) -> Result<Vec<u8>, StoreError> {
-    const FIRST: &str = "names-secret";
     let name_of = |key: &str| format!("{FIRST}/{key}");
     let place = block::nowhere(FIRST, "");
     let open = |block: &[u8]| match block::read(Some(keys), &place, block) {

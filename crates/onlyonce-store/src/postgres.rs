@@ -23,6 +23,7 @@ mod uuid;
 mod wake;
 
 use std::{
+    collections::HashMap,
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
@@ -123,6 +124,14 @@ impl PostgresStore {
             }
         };
         self.scanners.write(sqlx::query(sql)).await
+    }
+
+    /// How long each route keeps its answers, as whoever serves it has noted.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    pub async fn ttls(&self) -> Result<HashMap<String, Duration>, StoreError> {
+        self.scanners.ttls().await
     }
 
     /// This store in transactions of the application's own pool, which must be one of this database.

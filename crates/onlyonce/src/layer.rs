@@ -22,6 +22,7 @@ use std::sync::Arc;
 use http::request::Parts;
 use onlyonce_core::{CallerMark, Policy, Scope, Secret};
 
+pub use headers::remembered;
 pub use hop::{strip_hop_by_hop, wanted_upgrade};
 pub use service::IdempotencyService;
 

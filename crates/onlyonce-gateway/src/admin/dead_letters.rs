@@ -10,7 +10,7 @@ use axum::{
     routing::{get, post},
 };
 use http::StatusCode;
-use onlyonce::{engine::Seen, reconcile::Judged};
+use onlyonce::{engine::Seen, layer::remembered, reconcile::Judged};
 use onlyonce_core::{
     Record, StoredResponse,
     machine::Resolution,
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use super::{
     Refused,
-    keys::{Answer, Desk, ResolveBody, bad, cursor, limit, read},
+    keys::{Answer, Desk, ResolveBody, bad, cursor, limit, names_nothing, read},
 };
 use crate::clock::rfc3339;
 
@@ -80,6 +80,9 @@ impl Place {
 async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, String>>) -> Answer {
     let text = |name: &str| query.get(name).filter(|text| !text.is_empty()).cloned();
     let (mut place, limit) = (Place::of(&query)?, limit(&query)?);
+    if names_nothing(["route", "client"].map(|name| query.get(name))) {
+        return Ok(Json(json!({ "dead_letters": [], "next": null })));
+    }
     // Messages are nobody's in particular.
     let keys_alone = text("kind").as_deref() == Some("reconcile") || text("client").is_some();
     let mut letters = Vec::new();
@@ -173,22 +176,7 @@ async fn resolve(State(desk): State<Desk>, body: Bytes) -> Answer {
         dead_letters: true,
         ..Filter::default()
     };
-    let mut found = Vec::new();
-    let mut cursor = None;
-    loop {
-        let page = desk.engine().store().list(&wanted, cursor, PAGE).await?;
-        for Listed { record, .. } in page.items {
-            let matches =
-                record.dead_letter && desk.has_reason(&record, &bulk.filter.reason).await?;
-            if matches && found.len() < MAX_RESOLVED {
-                found.push(record);
-            }
-        }
-        cursor = page.next;
-        if cursor.is_none() || found.len() >= MAX_RESOLVED {
-            break;
-        }
-    }
+    let found = desk.letters(&wanted, &bulk.filter.reason).await?;
     let (mut resolved, mut refused) = (Vec::new(), Vec::new());
     for record in &found {
         if bulk.dry_run {
@@ -249,6 +237,32 @@ async fn probe(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
 }
 
 impl Desk {
+    /// The dead letters that `wanted` names, up to a bound.
+    async fn letters(
+        &self,
+        wanted: &Filter,
+        reason: &Option<String>,
+    ) -> Result<Vec<Record>, Refused> {
+        let mut found = Vec::new();
+        if names_nothing([wanted.route.as_ref(), wanted.client.as_ref()]) {
+            return Ok(found);
+        }
+        let mut cursor = None;
+        loop {
+            let page = self.engine().store().list(wanted, cursor, PAGE).await?;
+            for Listed { record, .. } in page.items {
+                let matches = record.dead_letter && self.has_reason(&record, reason).await?;
+                if matches && found.len() < MAX_RESOLVED {
+                    found.push(record);
+                }
+            }
+            cursor = page.next;
+            if cursor.is_none() || found.len() >= MAX_RESOLVED {
+                return Ok(found);
+            }
+        }
+    }
+
     async fn has_reason(&self, record: &Record, part: &Option<String>) -> Result<bool, Refused> {
         let Some(part) = part else { return Ok(true) };
         let history = self.engine().store().history(record.id).await?;
@@ -279,7 +293,15 @@ impl Desk {
         seen: Seen,
         body: &ResolveBody,
     ) -> Result<Record, Refused> {
+        self.learn(&record.route);
         let resolution = match body.resolution()? {
+            Some(Resolution::Completed(given)) => {
+                let policy = self.engine().policy(&record.route);
+                let mut given = Arc::unwrap_or_clone(given);
+                // What speaks of one exchange has no place in an answer that is given again.
+                given.headers = remembered(given.headers, given.status, &policy);
+                Resolution::Completed(Arc::new(given))
+            }
             Some(resolution) => resolution,
             None => Resolution::Completed(self.providers_answer(record).await?),
         };

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use axum::{
@@ -19,11 +20,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use onlyonce::{
     Engine,
     engine::{OperateError, Seen},
-    layer::strip_hop_by_hop,
     reconcile::Ask,
 };
 use onlyonce_core::{
-    Key, Record, RecordId, State as KeyState, StoredResponse,
+    Key, Policy, Record, RecordId, State as KeyState, StoredResponse,
     machine::Resolution,
     record::{Revision, StoredBody},
 };
@@ -36,6 +36,9 @@ use super::{Refused, dead_letters, outbox, response, view::View};
 /// Rows of a page unless said otherwise, and at most.
 const DEFAULT_LIMIT: usize = 50;
 const MAX_LIMIT: usize = 500;
+/// How long an answer is kept where nobody says how long its route keeps one: rather too long than so short
+/// that a retry executes again.
+const UNTOLD_TTL: Duration = Duration::from_secs(30 * 24 * 3_600);
 
 pub(super) type Answer = Result<Json<Value>, Refused>;
 
@@ -76,6 +79,8 @@ pub(crate) struct Desk {
     engine: Engine,
     provider: Arc<dyn Ask>,
     mask_keys: Arc<AtomicBool>,
+    /// How long routes keep answers, as a store says it: where there is no gateway that knows.
+    kept: Option<Arc<HashMap<String, Duration>>>,
 }
 
 impl Desk {
@@ -85,7 +90,25 @@ impl Desk {
             engine,
             provider,
             mask_keys,
+            kept: None,
         }
+    }
+
+    /// For a store that is opened by itself, which says of some routes how long they keep answers.
+    pub(crate) fn without_gateway(mut self, kept: HashMap<String, Duration>) -> Self {
+        self.kept = Some(Arc::new(kept));
+        self
+    }
+
+    /// Tells the engine of the policy that `route` has, where nobody else does.
+    pub(super) fn learn(&self, route: &Arc<str>) {
+        let Some(kept) = &self.kept else { return };
+        let ttl = kept.get(&**route).copied().unwrap_or(UNTOLD_TTL);
+        let policy = Policy {
+            ttl,
+            ..Policy::default()
+        };
+        self.engine.set_policy(route.clone(), Arc::new(policy));
     }
 
     pub(super) fn engine(&self) -> &Engine {
@@ -151,6 +174,22 @@ pub(super) fn cursor(query: &HashMap<String, String>) -> Result<Option<u64>, Ref
     .transpose()
 }
 
+/// Whether a filter names what cannot exist: no name holds a NUL, and some stores cannot even be asked.
+pub(super) fn names_nothing<'q>(names: impl IntoIterator<Item = Option<&'q String>>) -> bool {
+    names.into_iter().flatten().any(|name| name.contains('\0'))
+}
+
+/// A reason as an operator gave it, if it can be kept and shown.
+pub(super) fn printable(reason: &str) -> Result<&str, Refused> {
+    let is_odd = |character: char| character.is_control() && !character.is_whitespace();
+    match reason.contains(is_odd) {
+        true => Err(bad(
+            "`reason` holds control characters. Nothing was changed.",
+        )),
+        false => Ok(reason),
+    }
+}
+
 /// `GET /idempotency/keys`.
 async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, String>>) -> Answer {
     let text = |name: &str| query.get(name).filter(|text| !text.is_empty()).cloned();
@@ -168,11 +207,11 @@ async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, Stri
         key: text("key").map(|key| Key::from_stored(&key)),
         dead_letters: false,
     };
-    let page = desk
-        .engine
-        .store()
-        .list(&filter, cursor(&query)?, limit(&query)?)
-        .await?;
+    let (cursor, limit) = (cursor(&query)?, limit(&query)?);
+    if names_nothing(["route", "client", "key"].map(|name| query.get(name))) {
+        return Ok(Json(json!({ "keys": [], "next": null })));
+    }
+    let page = desk.engine.store().list(&filter, cursor, limit).await?;
     let view = desk.view();
     let keys: Vec<Value> = page
         .items
@@ -245,9 +284,8 @@ impl ResolveBody {
 
     pub(super) fn reason(&self) -> Result<&str, Refused> {
         let reason = self.reason.as_deref().map(str::trim);
-        reason
-            .filter(|reason| !reason.is_empty())
-            .ok_or_else(|| bad("`reason` is mandatory. Nothing was changed."))
+        let reason = reason.filter(|reason| !reason.is_empty());
+        printable(reason.ok_or_else(|| bad("`reason` is mandatory. Nothing was changed."))?)
     }
 
     /// What is said; `None` is whatever the provider says.
@@ -341,11 +379,6 @@ fn stored(response: ResponseBody) -> Result<StoredResponse, Refused> {
             .map_err(|_| bad("`body_base64` is not valid base64."))?,
         (None, None) => Vec::new(),
     };
-    // What speaks of one connection or one client has no place in an answer that is given again.
-    strip_hop_by_hop(&mut headers);
-    headers.remove(http::header::SET_COOKIE);
-    // Made anew from the bytes.
-    headers.remove(http::header::CONTENT_LENGTH);
     Ok(StoredResponse {
         status,
         headers,
@@ -383,6 +416,7 @@ async fn forget(
     let id = parse_id(&id)?;
     let force = query.get("force").is_some_and(|force| force == "true");
     let reason = query.get("reason").cloned();
+    printable(reason.as_deref().unwrap_or_default())?;
     let record = desk
         .engine
         .forget(id, force, reason)

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::{
     Refused,
-    keys::{Answer, Desk, bad, cursor, limit, read},
+    keys::{Answer, Desk, bad, cursor, limit, names_nothing, printable, read},
     view::View,
 };
 use crate::clock::rfc3339;
@@ -47,7 +47,8 @@ async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, Stri
         target: text("target").cloned(),
     };
     let (cursor, limit) = (cursor(&query)?, limit(&query)?);
-    let Some(outbox) = desk.engine().outbox() else {
+    let outbox = desk.engine().outbox();
+    let Some(outbox) = outbox.filter(|_| !names_nothing([filter.target.as_ref()])) else {
         return Ok(Json(json!({ "messages": [], "next": null })));
     };
     let page = outbox.list(&filter, cursor, limit).await?;
@@ -83,6 +84,7 @@ impl Said {
             true => Self::default(),
             false => read(body)?,
         };
+        printable(said.reason())?;
         if said.reason().len() > MAX_REASON {
             return Err(bad(format!(
                 "`reason` is at most {MAX_REASON} bytes long. Nothing was changed."

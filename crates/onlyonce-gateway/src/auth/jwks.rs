@@ -5,7 +5,11 @@
 //! has become old, and when a token names a key that is not in it; the second only every so often, so
 //! that made-up names cost the issuer nothing.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context;
 use http::Request;
@@ -220,11 +224,13 @@ async fn fetch(asked: &Outbound, target: &str) -> anyhow::Result<Vec<u8>> {
     Ok(body.to_vec())
 }
 
+fn secret_in(name: &str) -> anyhow::Result<String> {
+    let secret = std::env::var(name).ok().filter(|secret| !secret.is_empty());
+    secret.with_context(|| format!("the environment variable {name} (secret_env) is not set"))
+}
+
 fn shared_secret(name: &str) -> anyhow::Result<VerifyingKey> {
-    let secret = std::env::var(name)
-        .ok()
-        .filter(|secret| !secret.is_empty())
-        .with_context(|| format!("the environment variable {name} (secret_env) is not set"))?;
+    let secret = secret_in(name)?;
     if secret.len() < SHORT_SECRET {
         tracing::warn!(
             variable = name,
@@ -236,6 +242,20 @@ fn shared_secret(name: &str) -> anyhow::Result<VerifyingKey> {
         algorithms: HMAC.to_vec(),
         key: DecodingKey::from_secret(secret.as_bytes()),
     })
+}
+
+/// Whether `keys` can be used, as far as this machine can tell. What is wrong with a file is said without
+/// its name, which may be a secret that strayed there.
+pub(crate) fn check(keys: &JwtKeys) -> anyhow::Result<()> {
+    let read = |path: &Path| std::fs::read(path).context("cannot be read");
+    match keys {
+        JwtKeys::Secret(name) => drop(secret_in(name)?),
+        JwtKeys::PublicKey(path) => drop(public_key(&read(path)?).context("cannot be used")?),
+        JwtKeys::File(path) => drop(key_set(&read(path)?, true)?),
+        // It may be away now, and come back.
+        JwtKeys::Url(_) => {}
+    }
+    Ok(())
 }
 
 /// A public key in PEM: RSA, EC or Ed25519.

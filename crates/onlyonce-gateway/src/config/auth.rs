@@ -358,6 +358,17 @@ fn jwt(auth: &Section<'_>, report: &mut Report<'_>) -> Option<JwtConfig> {
         Some(_) => endpoint(&section, "jwks_url", report).map(JwtKeys::Url),
         None => None,
     };
+    // What cannot be used now could not be when the gateway starts.
+    if let (Some(keys), [source]) = (&keys, said.as_slice())
+        && let Err(error) = crate::auth::check_keys(keys)
+        && let Some(found) = section.scalar(source, report)
+    {
+        let message = match keys {
+            JwtKeys::Secret(_) => format!("{error:#}"),
+            _ => format!("{} {error:#}", quoted(found.written)),
+        };
+        report.error(found.at, message);
+    }
     let claim = section
         .scalar("client_id_claim", report)
         .map_or(DEFAULT_CLAIM, |found| found.text);

@@ -1,9 +1,9 @@
 //! What a reload may not change: what the process holds on to, and what makes a scope.
 //!
 //! A key that was used in one scope is unknown in another, so a retry across such a change would be
-//! executed a second time.
+//! executed a second time. So would one whose key is no longer found in its header.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use http::Method;
 use onlyonce_core::policy::KeyScope;
@@ -39,6 +39,8 @@ fn scopes(old: &Config, new: &Config, found: &mut Vec<String>) {
     for source in changed_sources(old.auth.as_ref(), new.auth.as_ref()) {
         found.push(refused(source, ""));
     }
+    // Whoever is authenticated is known by its id.
+    let told_by_headers = old.auth.is_none() && new.auth.is_none();
     let honoured: HashSet<&Method> = old
         .routes
         .iter()
@@ -63,13 +65,13 @@ fn scopes(old: &Config, new: &Config, found: &mut Vec<String>) {
                 && !before.policy.shadow
                 && !after.policy.shadow
             {
-                route(before, after, found);
+                route((before, after), told_by_headers, found);
             }
         }
     }
 }
 
-fn route(before: &Route, after: &Route, found: &mut Vec<String>) {
+fn route((before, after): (&Route, &Route), told_by_headers: bool, found: &mut Vec<String>) {
     let is_global = |route: &Route| route.policy.key_scope != Some(KeyScope::PerClient);
     let per_route = (before.policy.key_per_route, after.policy.key_per_route);
     let of = format!(" of route `{}`", before.id);
@@ -83,6 +85,19 @@ fn route(before: &Route, after: &Route, found: &mut Vec<String>) {
     }
     if per_route.0 != per_route.1 {
         note(refused("key_per_route", &of));
+    }
+    if before.policy.header_name != after.policy.header_name {
+        note(refused("header_name", &of));
+    }
+    let told_apart = (
+        &before.policy.credential_headers,
+        &after.policy.credential_headers,
+    );
+    if told_by_headers && told_apart.0 != told_apart.1 {
+        note(format!(
+            "`credential_headers`{of} tell callers apart: with others, retries would be taken for \
+             somebody else's (allow_scope_change: true allows it)"
+        ));
     }
     // Under another path the id is another route's; it makes the scope only where that holds it.
     if before.id != after.id && (before.path == after.path || per_route == (true, true)) {
@@ -118,7 +133,7 @@ fn changed_sources(old: Option<&AuthConfig>, new: Option<&AuthConfig>) -> Vec<&'
     let changed = [
         (
             "auth.api_keys",
-            old.api_keys.is_empty() != new.api_keys.is_empty(),
+            old.api_keys.is_empty() != new.api_keys.is_empty() || renamed(old, new),
         ),
         ("auth.jwt.client_id_claim", claim(old) != claim(new)),
         ("auth.jwt.issuer", issuer(old) != issuer(new)),
@@ -133,6 +148,20 @@ fn changed_sources(old: Option<&AuthConfig>, new: Option<&AuthConfig>) -> Vec<&'
         .filter(|(_, changed)| *changed)
         .map(|(name, _)| *name)
         .collect()
+}
+
+/// Whether a key that both have is another client's now.
+fn renamed(old: &AuthConfig, new: &AuthConfig) -> bool {
+    let owners: HashMap<_, _> = old
+        .api_keys
+        .iter()
+        .map(|key| (key.sha256, &key.client_id))
+        .collect();
+    new.api_keys.iter().any(|key| {
+        owners
+            .get(&key.sha256)
+            .is_some_and(|owner| **owner != key.client_id)
+    })
 }
 
 #[cfg(test)]
@@ -200,6 +229,19 @@ mod tests {
                 &["key_per_route"],
             ),
             (PLAIN.to_owned(), PLAIN.replace("id: a", "id: b"), &["id"]),
+            (
+                PLAIN.to_owned(),
+                PLAIN.replace("enabled: true", "enabled: true, header_name: X-Op-Key"),
+                &["header_name"],
+            ),
+            (
+                PLAIN.to_owned(),
+                PLAIN.replace(
+                    "enabled: true",
+                    "enabled: true, credential_headers: [X-Tenant]",
+                ),
+                &["credential_headers"],
+            ),
         ] {
             assert_eq!(names(&old, &new), expected, "{new}");
             assert!(names(&old, &format!("allow_scope_change: true\n{new}")).is_empty());
@@ -209,8 +251,10 @@ mod tests {
     #[test]
     fn where_a_clients_id_comes_from() {
         let with = |auth: &str| format!("auth: {{ {auth} }}\n{PLAIN}");
-        let jwt = "jwt: { jwks_file: a, issuer: a, audience: a }";
+        let jwt = "jwt: { jwks_url: 'http://127.0.0.1:1/a', issuer: a, audience: a }";
         let key = "api_keys: [{ client_id: a, sha256: HASH }]".replace("HASH", &"ab".repeat(32));
+        let two = key.replace("}]", "}, { client_id: b, sha256: HASH }]");
+        let two = two.replace("HASH", &"cd".repeat(32));
         let external = "external: { url: 'http://127.0.0.1:1', client_id_header: X-Id }";
         for (old, new, expected) in [
             (
@@ -229,9 +273,16 @@ mod tests {
                 external.replace("X-Id", "X-Who"),
                 &["auth.external.client_id_header"],
             ),
+            (
+                &key,
+                key.replace("client_id: a", "client_id: q"),
+                &["auth.api_keys"],
+            ),
             // Keys, key sets and addresses may change: the ids stay what they are.
+            (&key, two.clone(), &[]),
+            (&two, key.clone(), &[]),
             (&key, key.replace("ab", "cd"), &[]),
-            (jwt, jwt.replace("jwks_file: a", "jwks_file: b"), &[]),
+            (jwt, jwt.replace("1/a", "1/b"), &[]),
             (external, external.replace(":1'", ":2', timeout: 1s"), &[]),
         ] {
             assert_eq!(names(&with(old), &with(&new)), expected, "{new}");
@@ -241,12 +292,26 @@ mod tests {
     #[test]
     fn what_may_change() {
         let two = PLAIN.replace("routes: [", "routes: [{ id: b, path: /a/b, BACKENDS }, ");
+        let auth = "auth: { trusted_header: { name: X-Client, from: [10.0.0.0/8] } }\n";
+        let clients = format!("{auth}{PLAIN}");
         for (old, new) in [
             (
                 PLAIN.to_owned(),
                 PLAIN.replace(
                     "enabled: true",
                     "enabled: true, ttl: 48h, fingerprint: { mode: raw }",
+                ),
+            ),
+            // Whoever is authenticated is not told apart by headers, in whichever scope.
+            (
+                clients.clone(),
+                clients.replace("enabled: true", "enabled: true, credential_headers: [X-T]"),
+            ),
+            (
+                clients.replace("enabled: true", "enabled: true, key_scope: global"),
+                clients.replace(
+                    "enabled: true",
+                    "enabled: true, key_scope: global, credential_headers: [X-T]",
                 ),
             ),
             // A route more or less: without `key_per_route` its keys are those of all routes.

@@ -16,6 +16,7 @@ use super::{
     options::{SOME, pointer},
     scalar::{self, Found, header_name},
     section::Section,
+    shown::MASKED,
     traffic::trust,
     tree::{Node, Span, Value},
     units::MAX_DURATION,
@@ -57,6 +58,8 @@ pub(crate) struct ReconcileConfig {
 pub(crate) struct QueryConfig {
     /// The URL with its placeholders.
     pub url: String,
+    /// The same as operators may see it.
+    pub shown_url: String,
     /// Whose word it is, with `https://`, that the host is the one that was meant.
     pub trust: Trust,
     /// Its headers.
@@ -180,6 +183,7 @@ fn query(parent: &Section<'_>, report: &mut Report<'_>) -> Option<QueryConfig> {
     let trust = trust(&section, found.text.starts_with("https://"), report);
     Some(QueryConfig {
         url: url(found, report)?,
+        shown_url: without_secrets(found.written),
         trust: trust.ok()?.unwrap_or_else(Trust::public),
         headers,
         timeout: timeout.unwrap_or(DEFAULT_QUERY_TIMEOUT),
@@ -215,6 +219,19 @@ fn url(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
         }
         None => Some(found.text.to_owned()),
     }
+}
+
+/// `url` as it is written, so that a variable stays a name, without what else its query may hold.
+fn without_secrets(url: &str) -> String {
+    let Some((place, query)) = url.split_once('?') else {
+        return url.to_owned();
+    };
+    let pairs = query.split('&').map(|pair| match pair.split_once('=') {
+        Some((_, value)) if PLACEHOLDERS.contains(&value) => pair.to_owned(),
+        Some((name, _)) => format!("{name}={MASKED}"),
+        None => MASKED.to_owned(),
+    });
+    format!("{place}?{}", pairs.collect::<Vec<_>>().join("&"))
 }
 
 /// What stands between the scheme and the path.

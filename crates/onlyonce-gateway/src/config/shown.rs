@@ -14,7 +14,7 @@ use super::{
 };
 
 /// What stands for a secret.
-const MASKED: &str = "***";
+pub(super) const MASKED: &str = "***";
 
 /// `config` as JSON.
 pub(crate) fn shown(config: &Config) -> Value {
@@ -246,7 +246,7 @@ fn reconcile(config: &ReconcileConfig) -> Value {
     let policy = &config.policy;
     json!({
         "query": config.query.as_ref().map(|query| json!({
-            "url": question(&query.url),
+            "url": query.shown_url,
             "ca_file": query.trust.path(),
             "headers": masked(&query.headers),
             "timeout": go_duration(query.timeout),
@@ -266,19 +266,6 @@ fn reconcile(config: &ReconcileConfig) -> Value {
         })),
         "provider_keys_unique": config.provider_keys_unique,
     })
-}
-
-/// The URL of a query. What its parameters hold may be a credential, but for placeholders.
-fn question(url: &str) -> String {
-    let Some((address, query)) = url.split_once('?') else {
-        return url.to_owned();
-    };
-    let pairs = query.split('&').map(|pair| match pair.split_once('=') {
-        Some((_, "{key}" | "{client}")) => pair.to_owned(),
-        Some((name, _)) => format!("{name}={MASKED}"),
-        None => MASKED.to_owned(),
-    });
-    format!("{address}?{}", pairs.collect::<Vec<_>>().join("&"))
 }
 
 fn outcome(rule: &Rule) -> Value {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use onlyonce::{Body, Problem, stats::Event};
-use onlyonce_core::{Key, KeyRules, Record, machine::is_settled};
+use onlyonce_core::{Key, KeyRules, Record, State, Timestamp, machine::is_settled};
 use onlyonce_store::Reply;
 use percent_encoding::percent_decode_str;
 use tokio::time::Instant;
@@ -91,7 +91,7 @@ async fn look(
         let owner = edge.lane(&record.route).unwrap_or(lane);
         let asks = Who::new(&owner.route).identity(headers, client)?;
         let mine = record.scope == identity.scope && record.caller == asks.mark(secret);
-        (mine && !record.is_past_expiry(reply.now)).then(|| record.clone())
+        (mine && !is_gone(record, reply.now)).then(|| record.clone())
     };
     // Whose key it is comes before any waiting: how long an answer takes would tell a stranger.
     let mut deadline = Instant::now();
@@ -102,7 +102,7 @@ async fn look(
         };
         let record = mine(&reply)?;
         if deadline >= until || is_settled(&record) {
-            return Some(shown(&record));
+            return Some(shown(&record, reply.now));
         }
         deadline = until;
     }
@@ -173,13 +173,19 @@ impl<'a> Query<'a> {
     }
 }
 
-fn shown(record: &Record) -> Response<Body> {
+fn shown(record: &Record, now: Timestamp) -> Response<Body> {
+    // Reaped or not: what a caller is told does not depend on when the reaper came by.
+    let state = match record.is_past_expiry(now) {
+        true => State::Expired,
+        false => record.state,
+    };
+    let answer = record.response.as_ref();
     let body = serde_json::json!({
-        "state": record.state.as_str(),
+        "state": state.as_str(),
         "generation": record.generation,
         "created_at": record.times.created_at.map(rfc3339),
         "expires_at": record.times.expires_at.map(rfc3339),
-        "response": record.response.as_ref().map(|response| {
+        "response": answer.filter(|_| state != State::Expired).map(|response| {
             serde_json::json!({ "status": response.status.as_u16() })
         }),
     });
@@ -192,6 +198,13 @@ fn shown(record: &Record) -> Response<Body> {
     );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+/// Whether nothing of it counts any more, reaped or not.
+fn is_gone(record: &Record, now: Timestamp) -> bool {
+    let times = &record.times;
+    let expires_at = times.expires_at.map(|at| at.plus(record.tombstone_ttl));
+    times.delete_at.or(expires_at).is_some_and(|at| at <= now)
 }
 
 fn not_found(edge: &Edge) -> Response<Body> {

@@ -1,6 +1,6 @@
 //! Where keys are asked for: at the admin API of a gateway, or in a store that this process opens.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, anyhow};
 use axum::{Router, body::Body};
@@ -11,8 +11,9 @@ use http_body_util::BodyExt;
 use onlyonce::{Engine, EngineOptions, reconcile::Nobody};
 use onlyonce_store::{
     Store,
-    at_rest::Compression,
+    at_rest::{self, Compression},
     clock::StoreClock,
+    memory::MemoryStore,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
     redis::{RedisOptions, RedisStore},
@@ -29,6 +30,8 @@ use crate::{
 
 /// The admin API of a gateway with the default options.
 pub(crate) const DEFAULT_ADMIN: &str = "http://127.0.0.1:9090";
+/// The block in a store that says that its gateways keep copies of answers in a cache.
+pub(crate) const CACHED: &str = "cached";
 /// How long a gateway may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -38,7 +41,7 @@ pub(crate) struct Where {
     /// The admin API of a gateway; its token is taken from ONLYONCE_ADMIN_TOKEN
     #[arg(long, global = true, value_name = "URL", default_value = DEFAULT_ADMIN)]
     admin: String,
-    /// Open this store instead: sqlite:FILE that no gateway uses, postgres://… or mysql://… (there, keys can only be looked at)
+    /// Open this store instead: sqlite:FILE that no gateway uses, or postgres://…, mysql://… or redis://… beside its gateways
     #[arg(long, global = true, value_name = "URL")]
     store: Option<String>,
     /// The variable with the store's encryption keys, for --store; used if it is set
@@ -55,11 +58,22 @@ pub(crate) struct Where {
 }
 
 impl Where {
-    /// The way there; `changes` says whether keys are to be changed. The inner error is one of usage.
-    pub(crate) async fn open(&self, changes: bool) -> anyhow::Result<Result<Way, String>> {
+    /// The way there, for `wish`. The inner error is one of usage.
+    pub(crate) async fn open(&self, wish: Wish) -> anyhow::Result<Result<Way, String>> {
         let store = self.store.as_deref();
-        Way::open(&self.admin, store, &self.encryption_key_env, changes).await
+        Way::open(&self.admin, store, &self.encryption_key_env, wish).await
     }
+}
+
+/// What is to be done with keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// Nothing is changed.
+    Look,
+    /// Unknown ones are settled.
+    Resolve,
+    /// What is remembered of them goes.
+    Forget,
 }
 
 /// A way to the keys.
@@ -76,10 +90,10 @@ impl Way {
         admin: &str,
         store: Option<&str>,
         key_env: &str,
-        changes: bool,
+        wish: Wish,
     ) -> anyhow::Result<Result<Self, String>> {
         if let Some(url) = store {
-            return open_store(url, key_env, changes).await;
+            return open_store(url, key_env, wish).await;
         }
         let endpoint = match Endpoint::parse(admin) {
             Ok(endpoint) => endpoint,
@@ -151,32 +165,54 @@ impl Way {
     }
 }
 
-async fn open_store(
-    text: &str,
-    key_env: &str,
-    changes: bool,
-) -> anyhow::Result<Result<Way, String>> {
+/// Opens a store beside whoever uses it. Gateways may change the same keys at the same time: each write
+/// says which revision it was made on, and the store takes the first.
+async fn open_store(text: &str, key_env: &str, wish: Wish) -> anyhow::Result<Result<Way, String>> {
     let url = match StoreUrl::parse(text) {
         Ok(url) => url,
         Err(error) => return Ok(Err(format!("--store: {error}"))),
     };
-    let store: Arc<dyn Store> = match &url {
+    if url == StoreUrl::Memory {
+        let why = "--store: a store in memory is seen by its own process only; use --admin URL";
+        return Ok(Err(why.to_owned()));
+    }
+    let (store, kept) = opened(&url).await?;
+    if wish == Wish::Forget && store.block(CACHED).await?.is_some() {
+        anyhow::bail!(
+            "gateways on this store have a cache, which could go on giving a forgotten answer: only \
+             they can tell it, --admin URL; nothing was changed"
+        );
+    }
+    let has_keys = std::env::var_os(key_env).is_some();
+    let is_encrypted = at_rest::is_encrypted(&*store).await?;
+    if is_encrypted && !has_keys && wish != Wish::Look {
+        anyhow::bail!(
+            "what this store keeps is encrypted, and the variable {key_env} with its keys is not set; \
+             nothing was changed"
+        );
+    }
+    // Where nobody encrypts, nobody could read what was.
+    let key_env = (is_encrypted && has_keys).then_some(key_env);
+    let store = crate::serve::sealed(store, key_env, Compression::default()).await?;
+    let engine = Engine::start(store, EngineOptions::default());
+    let desk = Desk::new(engine, Arc::new(Nobody), false).without_gateway(kept);
+    Ok(Ok(Way::Store(desk.router())))
+}
+
+/// The store at `url`, and how long its routes keep answers, where it says so.
+async fn opened(url: &StoreUrl) -> anyhow::Result<(Arc<dyn Store>, HashMap<String, Duration>)> {
+    let cannot = || format!("{url} cannot be opened");
+    let untold = HashMap::new();
+    Ok(match url {
         StoreUrl::Sqlite(file) => {
-            if !file.exists() {
-                anyhow::bail!("{url}: there is no such file");
-            }
+            anyhow::ensure!(file.exists(), "{url}: there is no such file");
             match SqliteStore::open_with(file, StoreClock::system(), false) {
                 Err(error @ OpenError::InUse(_)) => {
                     let advice = "ask the gateway that has it: --admin URL";
                     return Err(anyhow::Error::new(error).context(advice));
                 }
-                opened => Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?),
+                opened => (Arc::new(opened.with_context(cannot)?), untold),
             }
-        }
-        StoreUrl::Postgres(_) | StoreUrl::Mysql(_) | StoreUrl::Redis(_) if changes => {
-            let why = "gateways share this store, and know how long a route keeps its answers: \
-                       changes go through one of them, --admin URL";
-            return Ok(Err(why.to_owned()));
         }
         StoreUrl::Postgres(address) => {
             let options = PostgresOptions {
@@ -184,7 +220,9 @@ async fn open_store(
                 ..Default::default()
             };
             let opened = PostgresStore::open(address, &options).await;
-            Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?)
+            let opened = opened.with_context(cannot)?;
+            let kept = opened.ttls().await.with_context(cannot)?;
+            (Arc::new(opened), kept)
         }
         StoreUrl::Mysql(address) => {
             let options = MySqlOptions {
@@ -192,27 +230,18 @@ async fn open_store(
                 ..Default::default()
             };
             let opened = MySqlStore::open(address, &options).await;
-            Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?)
+            (Arc::new(opened.with_context(cannot)?), untold)
         }
         StoreUrl::Redis(address) => {
             let options = RedisOptions {
                 migrate: false,
-                // Whoever only looks writes nothing that could be thrown away.
+                // Whether its server may throw records away is for its gateways to judge.
                 allow_eviction: true,
                 ..Default::default()
             };
             let opened = RedisStore::open(address, &options).await;
-            Arc::new(opened.with_context(|| format!("{url} cannot be opened"))?)
+            (Arc::new(opened.with_context(cannot)?), untold)
         }
-        StoreUrl::Memory => {
-            let why = "--store: a store in memory is seen by its own process only; use --admin URL";
-            return Ok(Err(why.to_owned()));
-        }
-    };
-    let key_env = std::env::var_os(key_env).is_some().then_some(key_env);
-    let store = crate::serve::sealed(store, key_env, Compression::default()).await?;
-    let engine = Engine::start(store, EngineOptions::default());
-    Ok(Ok(Way::Store(
-        Desk::new(engine, Arc::new(Nobody), false).router(),
-    )))
+        StoreUrl::Memory => (Arc::new(MemoryStore::new()), untold),
+    })
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     keys::{
-        self, Refusal,
+        self, Refusal, Wish,
         shown::{field, moment},
         way::{Way, Where},
         with_query,
@@ -80,8 +80,11 @@ struct DiscardArgs {
 /// Does what was asked.
 pub(crate) async fn run(args: OutboxArgs) -> anyhow::Result<ExitCode> {
     let json = args.place.json;
-    // Whoever decides upon a message needs no policy of a route, so a shared store will do.
-    let way = match args.place.open(false).await? {
+    let wish = match args.command {
+        Command::List(_) => Wish::Look,
+        Command::Retry(_) | Command::Discard(_) => Wish::Resolve,
+    };
+    let way = match args.place.open(wish).await? {
         Ok(way) => way,
         Err(why) => return Ok(keys::refused(Refusal::usage(why), json)),
     };

@@ -80,7 +80,9 @@ impl Webhook {
             Scheme::Standard => signed.id,
             Scheme::Stripe => Pointer::parse("/id").ok().as_ref().and_then(short),
         };
-        let Some(key) = short(&config.key) else {
+        // No key or client of ours holds a control character.
+        let named = |pointer: &Pointer| short(pointer).filter(|name| !name.contains('\0'));
+        let Some(key) = named(&config.key) else {
             return Ok(Heard::NothingForUs);
         };
         let Judged::Says(evidence) = judge(&config.outcomes, None, None, body) else {
@@ -101,7 +103,7 @@ impl Webhook {
         };
         Ok(Heard::About {
             key,
-            client: config.client.as_ref().and_then(short),
+            client: config.client.as_ref().and_then(named),
             told: Told {
                 // Without an id of its own an event is what it says.
                 event: event.unwrap_or_else(|| text.to_owned()),

@@ -27,6 +27,9 @@ use onlyonce_store::failpoint;
 
 /// The largest head of an answer over HTTP/2, in bytes.
 const MAX_HEADER_LIST: u32 = 64 << 10;
+/// The lines and the bytes of the largest head of an answer over HTTP/1.1.
+const MAX_HEADER_LINES: usize = 512;
+const MAX_HEAD: usize = 256 << 10;
 
 /// Why no connection could take the request.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +102,10 @@ impl Link {
             return Self::over_http2(transport).await;
         }
         let wire = Wire::shut();
-        let (sender, connection) = http1::handshake(WireIo::new(transport, Arc::clone(&wire)))
+        let (sender, connection) = http1::Builder::new()
+            .max_headers(MAX_HEADER_LINES)
+            .max_buf_size(MAX_HEAD)
+            .handshake(WireIo::new(transport, Arc::clone(&wire)))
             .await
             .map_err(Unreached::Ended)?;
         drive(connection.with_upgrades());

@@ -81,6 +81,38 @@ async fn after_expiry_reject() {
     assert_eq!(upstream.executions(), 1);
 }
 
+/// Goal: the owner of an expired key is told so for as long as the tombstone stands, and nobody else.
+///
+/// Method: ask for an expired key, as its caller and as another; not yet reaped, reaped, and gone.
+/// Evidence: `expired` without an answer; 404 for the stranger and at the end; asking executes nothing.
+#[tokio::test]
+async fn asking_for_an_expired_key() {
+    let upstream = Upstream::start();
+    let ask = |who: &str| Request::get("/.onlyonce/keys/k").header("Authorization", who);
+    for reaper in ["reap_every: 1h", "reap_every: 200ms"] {
+        let setup = Setup::with("ttl: 1s, tombstone_ttl: 2s").workers(reaper);
+        let gateway = setup.start(&upstream).await;
+        let before = upstream.executions();
+        let pay = Request::pay("k").header("Authorization", "me");
+        gateway.send(&pay).await.expect(201);
+        let expired = eventually("the ttl to pass", async || {
+            let shown = gateway.send(&ask("me")).await.expect(200).json();
+            (shown["state"] != "completed").then_some(shown)
+        })
+        .await;
+        assert_eq!(expired["state"], "expired", "{reaper}");
+        assert!(expired["response"].is_null(), "{reaper}: {expired}");
+        assert_eq!(expired["generation"], 1, "{reaper}");
+        gateway.send(&ask("other")).await.expect(404);
+        eventually("the tombstone's end", async || {
+            let gone = gateway.send(&ask("me")).await;
+            (gone.status == 404).then_some(())
+        })
+        .await;
+        assert_eq!(upstream.executions(), before + 1, "{reaper}");
+    }
+}
+
 /// Goal: when the tombstone is gone too, the key is new.
 ///
 /// Method: `ttl: 1s, tombstone_ttl: 1s`; wait until the record is gone; send something else.

@@ -246,21 +246,169 @@ async fn a_store_without_its_gateway() {
     assert!(!missing.exists());
 }
 
-/// Goal: a store that gateways share can be looked into beside them, and is changed through them.
+/// Goal: a store that gateways share can be looked into and changed beside them.
 ///
-/// Method: list and forget with `--store` beside a running gateway on PostgreSQL.
-/// Evidence: the key; a refusal with exit 2, and the record as it was.
+/// Method: list, resolve and forget with `--store` beside a running gateway on each such store, while
+/// somebody waits for the key.
+/// Evidence: the waiting question is answered; the retry gets the operator's answer without an
+/// execution, and it is kept at least as long as the route says; a forgotten key executes again; what
+/// took effect needs force.
 #[tokio::test]
-async fn a_shared_store_beside_its_gateway() {
+async fn shared_stores_beside_their_gateways() {
+    for url in [
+        crate::postgres::database(),
+        crate::mariadb::database(),
+        crate::redis::database(),
+    ] {
+        changed_beside_its_gateway(&url).await;
+    }
+}
+
+async fn changed_beside_its_gateway(url: &str) {
     let upstream = Upstream::start();
-    let url = crate::postgres::database();
-    let gateway = Setup::with("").store(&url).start(&upstream).await;
-    gateway.send(&Request::pay("one")).await.expect(201);
-    let (code, out, err) = said(keys(&["list", "--store", &url, "--json"]).await);
+    let gateway = Setup::with("ttl: 72h").store(url).start(&upstream).await;
+    upstream.next(Script::hang_up());
+    gateway.send(&Request::pay("one")).await.expect(502);
+    let (code, out, err) = said(keys(&["list", "--store", url, "--json"]).await);
     assert_eq!(code, 0, "{err}");
     assert_eq!(json(&out)["keys"][0]["key"], "one");
-    let forget = ["forget", "--key", "one", "--force", "--store", &url];
+    let waits = gateway.send_later(&Request::get("/.onlyonce/keys/one?wait=20s"));
+    let resolve = [
+        "resolve",
+        "--key",
+        "one",
+        "--outcome",
+        "completed",
+        "--status",
+        "201",
+        "--body",
+        "by hand",
+        "--reason",
+        "in the ledger",
+        "--json",
+        "--store",
+        url,
+    ];
+    let (code, out, err) = said(keys(&resolve).await);
+    assert_eq!(
+        (code, json(&out)["state"].as_str()),
+        (0, Some("completed")),
+        "{err}"
+    );
+    let told = within("the waiting question", waits).await.unwrap();
+    assert_eq!(told.expect(200).json()["state"], "completed", "{url}");
+    let kept = kept_hours(&gateway.record("one").await.unwrap());
+    assert!(kept >= 72, "{url}: {kept} h");
+    assert!(!url.starts_with("postgres") || kept == 72, "{kept} h");
+    let retried = gateway.send(&Request::pay("one")).await.expect(201);
+    assert_eq!(retried.text(), "by hand");
+    assert_eq!(upstream.executions(), 1);
+    let (code, ..) = said(keys(&resolve).await);
+    assert_eq!(code, 1, "it is settled");
+
+    let forget = ["forget", "--key", "one", "--store", url, "--force"];
+    let (code, _, err) = said(keys(&forget[..5]).await);
+    assert_eq!(code, 1, "it took effect: {err}");
     let (code, _, err) = said(keys(&forget).await);
-    assert!(code == 2 && err.contains("--admin"), "{err}");
-    assert_eq!(gateway.state("one").await, "completed");
+    assert_eq!(code, 0, "{err}");
+    gateway.send(&Request::pay("one")).await.expect(201);
+    assert_eq!(upstream.executions(), 2, "{url}");
+}
+
+/// For how many hours the answer of a listed key is kept.
+fn kept_hours(record: &Value) -> u64 {
+    let time = |name: &str| humantime::parse_rfc3339(record[name].as_str().unwrap()).unwrap();
+    let kept = time("expires_at").duration_since(time("completed_at"));
+    kept.unwrap().as_secs() / 3_600
+}
+
+/// Goal: nothing is written in plain text into a store whose content is encrypted.
+///
+/// Method: resolve beside an encrypting gateway, without its keys and with them.
+/// Evidence: a refusal that says why, and the key as it was; then the gateway replays the answer.
+#[tokio::test]
+async fn an_encrypted_store_is_changed_with_its_keys_alone() {
+    use crate::at_rest::{ENV, OLD};
+    let upstream = Upstream::start();
+    let url = crate::postgres::database();
+    let setup = Setup::with("").store(&url).env(ENV, OLD);
+    let setup = setup.store_options(&format!("encryption_key_env: {ENV}"));
+    let gateway = setup.start(&upstream).await;
+    upstream.next(Script::hang_up());
+    gateway.send(&Request::pay("k")).await.expect(502);
+    let id = gateway.id("k").await;
+    let resolve = [
+        "resolve",
+        &id,
+        "--outcome",
+        "completed",
+        "--status",
+        "201",
+        "--body",
+        "by hand",
+        "--reason",
+        "found",
+        "--store",
+        &url,
+        "--encryption-key-env",
+        ENV,
+    ];
+    let (code, _, err) = said(keys(&resolve).await);
+    assert!(
+        code == 1 && err.contains("encrypted") && err.contains(ENV),
+        "{code} {err}"
+    );
+    assert_eq!(gateway.state("k").await, "unknown");
+    let mut command = Command::new(binary());
+    let command = command.arg("keys").args(resolve).env(ENV, OLD);
+    let (code, _, err) = said(within("the command", command.output()).await.unwrap());
+    assert_eq!(code, 0, "{err}");
+    let retried = gateway.send(&Request::pay("k")).await.expect(201);
+    assert_eq!(retried.text(), "by hand");
+    assert_eq!(upstream.executions(), 1);
+}
+
+/// Goal: an answer is not forgotten where a cache could go on giving it.
+///
+/// Method: resolve and forget beside a gateway with a cache.
+/// Evidence: the first is done; the second is refused, names the other way, and changes nothing.
+#[tokio::test]
+async fn a_cached_answer_is_forgotten_through_a_gateway() {
+    let upstream = Upstream::start();
+    let (url, cache) = (crate::postgres::database(), crate::redis::database());
+    let setup = Setup::with("").store(&url);
+    let setup = setup.store_options(&format!("cache: \"{cache}\""));
+    let gateway = setup.start(&upstream).await;
+    upstream.next(Script::hang_up());
+    gateway.send(&Request::pay("k")).await.expect(502);
+    let resolve = [
+        "resolve",
+        "--key",
+        "k",
+        "--outcome",
+        "completed",
+        "--status",
+        "201",
+        "--body",
+        "by hand",
+        "--reason",
+        "found",
+        "--store",
+        &url,
+    ];
+    let (code, _, err) = said(keys(&resolve).await);
+    assert_eq!(code, 0, "{err}");
+    let retried = gateway.send(&Request::pay("k")).await.expect(201);
+    assert_eq!(retried.text(), "by hand");
+    let forget = ["forget", "--key", "k", "--force", "--store", &url];
+    let (code, _, err) = said(keys(&forget).await);
+    assert!(
+        code == 1 && err.contains("cache") && err.contains("--admin"),
+        "{code} {err}"
+    );
+    assert_eq!(gateway.state("k").await, "completed");
+    let (code, _, err) = ask(&gateway, &forget[..4]).await;
+    assert_eq!(code, 0, "{err}");
+    gateway.send(&Request::pay("k")).await.expect(201);
+    assert_eq!(upstream.executions(), 2);
 }

@@ -20,6 +20,7 @@ mod bad_input;
 mod bad_input_framing;
 mod bad_input_http2;
 mod bad_input_slow;
+mod bench;
 mod bodies;
 mod browser;
 mod callers;

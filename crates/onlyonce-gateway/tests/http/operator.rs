@@ -71,6 +71,59 @@ async fn resolved_as_completed() {
     );
 }
 
+/// Goal: an operator's answer is remembered as an upstream's is: without what speaks of one answer only.
+///
+/// Method: resolve with headers that are never stored, among them some that only a gateway says; one by
+/// one, and as one of many dead letters.
+/// Evidence: the replay has none of them, a date of its own, and the others.
+#[tokio::test]
+async fn resolved_without_what_is_never_stored() {
+    let upstream = Upstream::start();
+    let gateway = unknown(&upstream, "k").await;
+    let never = [
+        "Age",
+        "WWW-Authenticate",
+        "Proxy-Status",
+        "RateLimit",
+        "RateLimit-Policy",
+        "X-RateLimit-Remaining",
+        "Retry-After",
+        "traceparent",
+        "tracestate",
+        "X-Request-Id",
+        "X-Correlation-Id",
+        "X-Amzn-Trace-Id",
+        "Server-Timing",
+        "Via",
+        "Alt-Svc",
+        "Set-Cookie",
+        "Keep-Alive",
+        "X-Hop",
+        "Idempotency-Generation",
+        "Idempotency-Outcome",
+        "Idempotency-Status",
+    ];
+    let mut headers = json!({
+        "Date": "given", "Location": "/p/1", "Connection": "X-Hop",
+        "Idempotency-Key": "given", REPLAYED: "given", "Idempotency-Key-Expires": "given",
+    });
+    for name in never {
+        headers[name] = "given".into();
+    }
+    let response = json!({"status": 402, "headers": headers, "body": "no"});
+    let body = json!({"outcome": "completed", "response": response, "reason": "found"});
+    resolve(&gateway, "k", body).await.expect(200);
+    let replay = gateway.send(&Request::pay("k")).await.expect(402);
+    for name in never {
+        assert_eq!(replay.header(name), None, "{name}: {replay}");
+    }
+    assert!(!replay.to_string().contains("given"), "{replay}");
+    assert!(replay.header("date").is_some(), "{replay}");
+    assert_eq!(replay.header("location"), Some("/p/1"));
+    assert_eq!(replay.header("idempotency-key"), Some("k"));
+    assert_eq!(upstream.executions(), 1);
+}
+
 /// Goal: a binary answer can be given too.
 ///
 /// Method: `body_base64`.
@@ -120,6 +173,8 @@ async fn refused_resolutions() {
     for bad in [
         json!({"outcome": "failed_retryable"}),
         json!({"outcome": "failed_retryable", "reason": ""}),
+        json!({"outcome": "failed_retryable", "reason": "a\u{0}b"}),
+        json!({"outcome": "failed_retryable", "reason": "\u{1b}[2J"}),
         json!({"outcome": "perhaps", "reason": "because"}),
         json!({"outcome": "completed", "reason": "because"}),
         json!({"reason": "because"}),

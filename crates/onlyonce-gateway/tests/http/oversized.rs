@@ -78,6 +78,8 @@ async fn the_limit_is_inclusive() {
             assert_eq!(upstream.executions(), before + 1, "{key}");
         }
     }
+    let route = gateway.admin(Request::get("/idempotency")).await.json()["r"].clone();
+    assert_eq!(route["responses_stored"], 2, "{route}");
 }
 
 /// Goal: duplicates of an oversized answer do not execute either.

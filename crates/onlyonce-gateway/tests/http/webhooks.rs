@@ -315,7 +315,63 @@ async fn an_operators_word_stands() {
         gateway.metric("onlyonce_release_was_wrong_total").await,
         Some(1.0)
     );
+    // An empty label is no label: with one, this would be a second sample of the same series.
+    let metrics = gateway.admin(Request::get("/metrics")).await.text();
+    let sample = "onlyonce_release_was_wrong_total{route=\"r\"} 1";
+    assert!(metrics.lines().any(|line| line == sample), "{metrics}");
     gateway.says("release_was_wrong").await;
+}
+
+/// Goal: a name that no database can hold is nobody's, and is not a fault of the store.
+///
+/// Method: on PostgreSQL, whose texts hold no NUL: filters, dead letters, a reason and a signed event
+/// with one.
+/// Evidence: empty pages, 400 for the reason, 200 for the event; the key is as it was.
+#[tokio::test]
+async fn a_name_with_a_nul_is_nobodys() {
+    let upstream = Upstream::start();
+    let secret = format!("whsec_{}", STANDARD.encode(SECRET));
+    let gateway = Setup::with("")
+        .store(&crate::postgres::database())
+        .env("PSP_WEBHOOK_SECRET", &secret)
+        .clients(&["acme"])
+        .route(
+            "idempotency: { reconcile: { after: 1h, provider_keys_unique: true, webhook: { \
+             secret_env: PSP_WEBHOOK_SECRET, key: /data/key, at: /timestamp, outcomes: [{ when: { \
+             pointer: /type, in: [payment.succeeded] }, complete: { status: 201, body: /data } }] } } }",
+        )
+        .start(&upstream)
+        .await;
+    lost(&gateway, &upstream, "k").await;
+    for path in [
+        "/idempotency/keys?key=a%00b",
+        "/idempotency/keys?route=%00",
+        "/idempotency/keys?client=%00",
+        "/dead-letters?route=%00",
+        "/dead-letters?client=%00",
+        "/outbox?target=%00",
+    ] {
+        let page = gateway.admin(Request::get(path)).await.expect(200).json();
+        let lists = page.as_object().unwrap().values();
+        let mut lists = lists.filter_map(Value::as_array);
+        assert!(lists.all(Vec::is_empty), "{path}: {page}");
+    }
+    let many =
+        json!({ "filter": { "route": "\u{0}" }, "outcome": "failed_retryable", "reason": "x" });
+    let many = gateway.admin_post("/dead-letters/resolve", &many).await;
+    assert_eq!(many.expect(200).json()["matched"], json!([]));
+    let path = format!("/idempotency/keys/{}", gateway.id("k").await);
+    let wish = json!({ "outcome": "failed_retryable", "reason": "a\u{0}b" });
+    let resolve = format!("{path}/resolve");
+    gateway.admin_post(&resolve, &wish).await.expect(400);
+    let forget = Request::new("DELETE", &format!("{path}?reason=%00"));
+    gateway.admin(forget).await.expect(400);
+    let body = event("payment.succeeded", "a\u{0}b", now());
+    tell(&gateway, "e1", &body).await.expect(200);
+    assert_eq!(gateway.state("k").await, "unknown");
+    let body = event("payment.succeeded", "k", now());
+    tell(&gateway, "e2", &body).await.expect(200);
+    assert_eq!(gateway.state("k").await, "completed");
 }
 
 /// Goal: a gateway that could not tell the provider from anybody does not start.

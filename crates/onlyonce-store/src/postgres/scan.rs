@@ -1,6 +1,6 @@
 //! What background loops and people read, on connections of their own.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use onlyonce_core::{CallerMark, Recipe, RecipeId, Record, RecordId, Scope, State, Timestamp};
 use sqlx::{
@@ -306,6 +306,17 @@ impl Scanners {
         let rows = self.read(sqlx::query(sql).bind(name)).await?;
         let value = rows.first().map(|row| row.try_get(0)).transpose();
         Ok(value.map_err(RowError::from)?)
+    }
+
+    pub(super) async fn ttls(&self) -> Result<HashMap<String, Duration>, StoreError> {
+        let rows = self.read(sqlx::query("SELECT route, ttl FROM onlyonce.routes"));
+        let ttl = |row: &PgRow| -> Result<(String, Duration), RowError> {
+            let millis: i64 = row.try_get(1)?;
+            let ttl = Duration::from_millis(millis.try_into().unwrap_or_default());
+            Ok((row.try_get(0)?, ttl))
+        };
+        let ttls: Result<_, RowError> = rows.await?.iter().map(ttl).collect();
+        Ok(ttls?)
     }
 
     pub(super) async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {

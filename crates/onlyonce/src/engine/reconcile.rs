@@ -330,9 +330,9 @@ impl Engine {
                         "dead_letters: a person has to say what became of a key");
                 }
                 JournalEvent::ReleaseWasWrong if *actor == Actor::Reconciler => {
-                    let client = record.scope.client_id().unwrap_or_default().to_owned();
+                    // Of nobody in particular: only a route's own counts know whose series there are.
                     metrics::counter!("onlyonce_release_was_wrong_total",
-                        "route" => record.route.to_string(), "client" => client)
+                        "route" => record.route.to_string())
                     .increment(1);
                     let key = self.secret().key_tag(&record.key);
                     tracing::error!(%key, route = %record.route,

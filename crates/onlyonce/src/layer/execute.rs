@@ -556,6 +556,8 @@ async fn settle_within(
         shared.stats.count(Event::ReleaseWasWrong);
     }
     match (&ended, settlement) {
+        // That there was an answer is remembered, and not the answer.
+        (_, Settlement::Complete(ours)) if ours.body == StoredBody::NotStored => {}
         (Some(Ended::Settled(_)), Settlement::Complete(_)) => shared.stats.count(Event::Stored),
         // An earlier try whose answer was lost had succeeded.
         (Some(Ended::Kept(Kept::Own(record))), Settlement::Complete(ours))

@@ -7,7 +7,7 @@ use http::{
 };
 use onlyonce_core::{Key, Policy};
 
-use super::hop::named_in_connection;
+use super::hop::{named_in_connection, strip_hop_by_hop};
 
 /// Says which attempt a request belongs to, on its way upstream.
 pub(super) const ATTEMPT: HeaderName = HeaderName::from_static("idempotency-attempt");
@@ -103,6 +103,20 @@ pub(super) fn stored(headers: &HeaderMap, status: StatusCode, policy: &Policy) -
     for (name, value) in headers.iter().filter(is_kept) {
         kept.append(name.clone(), value.clone());
     }
+    kept
+}
+
+/// The headers of an answer that somebody gives for an upstream, as those of an upstream's own would be
+/// remembered: without what concerns one hop or one exchange, and without what a replay says itself.
+pub fn remembered(mut headers: HeaderMap, status: StatusCode, policy: &Policy) -> HeaderMap {
+    strip_hop_by_hop(&mut headers);
+    let mut kept = stored(&headers, status, policy);
+    let own = [&EXPIRES, &GENERATION, &STATUS, &REPLAYED, &ATTEMPT];
+    for name in own {
+        kept.remove(name);
+    }
+    kept.remove(&policy.header_name);
+    kept.remove(&policy.replayed_header);
     kept
 }
 

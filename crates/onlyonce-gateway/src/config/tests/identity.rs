@@ -100,7 +100,7 @@ fn mistakes() {
             "`jwt` without a key to check signatures with",
         ),
         (
-            "jwt: { secret_env: S, jwks_file: f }",
+            "jwt: { secret_env: PATH, jwks_file: f }",
             "`jwt` has 2 sources of keys",
         ),
         (
@@ -108,12 +108,32 @@ fn mistakes() {
             "`secret_env` is the name of an environment variable",
         ),
         (
-            "jwt: { secret_env: S, audience: [] }",
+            "jwt: { secret_env: PATH, audience: [] }",
             "`audience` is empty",
         ),
         (
-            "jwt: { secret_env: S, leeway: 2h }",
+            "jwt: { secret_env: PATH, leeway: 2h }",
             "`leeway` is at most 1h, not `2h`",
+        ),
+        (
+            "jwt: { secret_env: ONLYONCE_TEST_NOT_SET }",
+            "the environment variable ONLYONCE_TEST_NOT_SET (secret_env) is not set",
+        ),
+        (
+            "jwt: { jwks_file: /nope }",
+            "`/nope` cannot be read: No such file or directory (os error 2)",
+        ),
+        (
+            "jwt: { jwks_file: /dev/null }",
+            "`/dev/null` is not a JSON Web Key Set",
+        ),
+        (
+            "jwt: { public_key_file: /nope }",
+            "`/nope` cannot be read: No such file or directory (os error 2)",
+        ),
+        (
+            "jwt: { public_key_file: /dev/null }",
+            "`/dev/null` cannot be used: it holds no `PUBLIC KEY` in PEM form",
         ),
         (
             "jwt: { jwks_url: id/keys }",
@@ -161,7 +181,7 @@ fn what_should_be_known() {
             .map(|one| one.message.clone())
             .collect()
     };
-    let found = warnings("jwt: { secret_env: S }");
+    let found = warnings("jwt: { secret_env: PATH }");
     assert!(
         found.iter().any(|one| one.contains("without `audience`")),
         "{found:?}"

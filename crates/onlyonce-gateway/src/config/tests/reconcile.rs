@@ -53,6 +53,26 @@ fn everything_at_once() {
 }
 
 #[test]
+fn a_querys_address_is_shown_without_its_secrets() {
+    let query = |url: &str| {
+        let outcomes = "outcomes: [{ when: { status: [200] }, complete: { status: 201 } }]";
+        let config = good(&route(&format!("query: {{ url: \"{url}\" }}, {outcomes}")));
+        shown::shown(&config)["routes"][0]["idempotency"]["reconcile"]["query"]["url"].clone()
+    };
+    for (url, expected) in [
+        (
+            "http://psp/${PSP_TOKEN}/p?key={key}&api_key=${PSP_TOKEN}&r={route}",
+            "http://psp/${PSP_TOKEN}/p?key={key}&api_key=***&r={route}",
+        ),
+        ("http://psp/p/{key}?s3cret", "http://psp/p/{key}?***"),
+        ("http://psp/p?k=x{key}", "http://psp/p?k=***"),
+        ("http://psp/p/{key}", "http://psp/p/{key}"),
+    ] {
+        assert_eq!(query(url), expected);
+    }
+}
+
+#[test]
 fn a_route_says_it_for_itself_or_all_say_it() {
     let query = "query: { url: \"http://p/{key}\" }, outcomes: [{ when: { status: [200] }, complete: { \
                  status: 201 } }]";

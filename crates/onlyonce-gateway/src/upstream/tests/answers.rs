@@ -78,6 +78,25 @@ async fn headers_of_the_hop_stay_behind_and_repeated_ones_keep_their_order() {
     assert_eq!(links, ["<a>", "<b>"]);
 }
 
+/// As many lines as any server sends, and not any number of them.
+#[tokio::test]
+async fn a_head_of_many_lines_comes_through() {
+    let head = |lines: usize| {
+        let lines: String = (0..lines).map(|n| format!("x-{n}: v\r\n")).collect();
+        format!("HTTP/1.1 201 Made\r\n{lines}content-length: 2\r\n\r\nok")
+    };
+    let response = answer(head(511).as_bytes()).await;
+    assert_eq!(response.headers().len(), 512);
+    let body = response.into_body().collect().await.expect("a whole body");
+    assert_eq!(body.to_bytes(), "ok");
+    let server = Server::start().await;
+    let upstream = server.upstream();
+    let large = head(5_000);
+    let serve = async { drop(answer_once(&server, large.as_bytes()).await) };
+    let (refused, ()) = join(call(&upstream, post("")), serve).await;
+    assert!(refused.is_err(), "a head without an end");
+}
+
 /// A Content-Length beside chunks would become the framing of our own answer.
 #[tokio::test]
 async fn a_length_that_contradicts_the_chunks_is_not_passed_on() {
