@@ -59,8 +59,12 @@ async fn everything_shown(gateway: &mut Gateway, errors: Vec<Response>, secrets:
     }
     gateway.sigterm();
     gateway.exited().await;
-    let logs = gateway.logs();
-    assert!(logs.contains("stopping"), "it logs, and to the end");
+    // They come through a pipe, and may be read later than the process has ended.
+    let logs = eventually("the end of the log", async || {
+        let logs = gateway.logs();
+        logs.contains("stopping").then_some(logs)
+    })
+    .await;
     is_clean(&logs, "the log", secrets);
 }
 

@@ -109,23 +109,6 @@ async fn levels() {
     }
 }
 
-/// Goal: a store that gateways share can be looked into beside them, and is changed through them.
-#[tokio::test]
-async fn keys_on_the_command_line() {
-    let upstream = Upstream::start();
-    let url = database();
-    let gateway = Setup::with("").store(&url).start(&upstream).await;
-    gateway.send(&Request::pay("one")).await.expect(201);
-    let listed = onlyonce(&["keys", "list", "--store", &url, "--json"]);
-    assert!(listed.status.success(), "{}", text(&listed.stderr));
-    assert!(text(&listed.stdout).contains("\"one\""));
-    let forget = ["keys", "forget", "--key", "one", "--force", "--store", &url];
-    let refused = onlyonce(&forget);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(text(&refused.stderr).contains("--admin"));
-    assert_eq!(gateway.state("one").await, "completed");
-}
-
 /// Goal: the way to the server can be encrypted, and the server proven; a password is used.
 ///
 /// Method: a user that the server takes over encrypted connections only, with a certificate of a CA
