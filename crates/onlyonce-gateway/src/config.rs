@@ -100,6 +100,8 @@ pub(crate) struct Config {
     pub store: StoreConfig,
     /// How callers are authenticated; `None` is not at all.
     pub auth: Option<AuthConfig>,
+    /// What holds for answers that no route gives.
+    pub elsewhere: Policy,
     /// How often the background loops run.
     pub workers: Workers,
     /// Where messages go.
@@ -235,22 +237,32 @@ impl Route {
         self.methods
             .as_ref()
             .is_none_or(|methods| methods.contains(method))
-            && path.strip_prefix(self.path.as_str()).is_some_and(|rest| {
-                rest.is_empty() || self.path.ends_with('/') || rest.starts_with('/')
-            })
+            && self.leads_to(path)
+    }
+
+    fn leads_to(&self, path: &str) -> bool {
+        path.strip_prefix(self.path.as_str()).is_some_and(|rest| {
+            rest.is_empty() || self.path.ends_with('/') || rest.starts_with('/')
+        })
     }
 }
 
 impl Config {
     /// The index of the route that takes a request: of those whose path is a prefix of `path`, by
-    /// whole segments, and that take `method`, the one with the longest path.
+    /// whole segments, and that take `method`, the one with the longest path. OPTIONS asks about the
+    /// methods of a path, so it goes wherever any of them does.
     pub(crate) fn route_match(&self, method: &Method, path: &str) -> Option<usize> {
-        self.routes
-            .iter()
-            .enumerate()
-            .filter(|(_, route)| route.takes(method, path))
-            .max_by_key(|(_, route)| route.path.len())
-            .map(|(index, _)| index)
+        let longest = |takes: &dyn Fn(&Route) -> bool| {
+            let routes = self.routes.iter().enumerate();
+            let taking = routes.filter(|(_, route)| takes(route));
+            let longest = taking.max_by_key(|(_, route)| route.path.len());
+            longest.map(|(index, _)| index)
+        };
+        let asks = *method == Method::OPTIONS;
+        longest(&|route| route.takes(method, path)).or_else(|| {
+            asks.then(|| longest(&|route| route.leads_to(path)))
+                .flatten()
+        })
     }
 
     /// The routes whose keys are honoured.

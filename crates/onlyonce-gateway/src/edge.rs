@@ -118,7 +118,7 @@ impl Edge {
             auth,
             engine: engine.clone(),
             lanes,
-            policy: Policy::default(),
+            policy: config.elsewhere.clone(),
         })
     }
 
@@ -292,9 +292,14 @@ fn peer<B>(request: &Request<B>) -> Option<std::net::IpAddr> {
     came.map(|came| came.peer)
 }
 
-/// Whether the body is as it was before it was sent: in chunks at most. Another coding would be lost
+/// Whether the request can be read in one way only, and its body is as it was before it was sent: in chunks
+/// at most. Another coding would be lost
 /// on the way, since transfer codings end here, and its bytes would be taken for the body itself.
 fn is_plainly_framed(headers: &HeaderMap) -> bool {
+    // Two hosts are two requests in one, depending on who reads it.
+    if headers.get_all(header::HOST).iter().nth(1).is_some() {
+        return false;
+    }
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     codings.next().is_none_or(|first| {
         first.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none()

@@ -265,9 +265,10 @@ async fn open(config: &Config, part: Part) -> anyhow::Result<Arc<dyn Store>> {
         _ => truth,
     };
     // What compresses and encrypts stands in front of the cache, which so holds nothing in plain text.
+    let is_memory = matches!(config.store.url, StoreUrl::Memory);
     sealed(
         store,
-        config.store.encryption_key_env.as_deref(),
+        (is_memory, config.store.encryption_key_env.as_deref()),
         config.store.compression,
     )
     .await
@@ -317,7 +318,7 @@ async fn open_truth(config: &Config, part: Part) -> anyhow::Result<Arc<dyn Store
 /// `store` behind what compresses and encrypts, with the keys that the variable `key_env` holds.
 pub(crate) async fn sealed(
     store: Arc<dyn Store>,
-    key_env: Option<&str>,
+    (is_memory, key_env): (bool, Option<&str>),
     compression: Compression,
 ) -> anyhow::Result<Arc<dyn Store>> {
     let keys = match key_env {
@@ -327,7 +328,7 @@ pub(crate) async fn sealed(
         }
         None => None,
     };
-    if keys.is_none() && compression == Compression::None && store.level() == Level::Volatile {
+    if keys.is_none() && compression == Compression::None && is_memory {
         // What is in memory alone is gone with the process, and nobody hid anything there.
         at_rest::declare();
         return Ok(store);

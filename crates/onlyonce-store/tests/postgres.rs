@@ -195,9 +195,10 @@ async fn refused(connection: &mut PgConnection, sql: &str) -> (String, Option<St
     (error.code().to_owned(), error.hint().map(str::to_owned))
 }
 
-/// Goal: whoever passes NULL by mistake has said nothing: no key is given back, none loses its lease.
+/// Goal: whoever passes NULL by mistake has said nothing: no key is given back, none loses its lease. And what
+/// only announces an answer is none.
 ///
-/// Method: each argument of each function in turn; and a row in progress without a lease.
+/// Method: each argument of each function in turn, and statuses below 200; and a row in progress without a lease.
 /// Evidence: the code of the refusal; the row is as it was. The last one can still be swept.
 #[tokio::test(flavor = "multi_thread")]
 async fn null_is_not_an_argument() {
@@ -215,7 +216,9 @@ async fn null_is_not_an_argument() {
         ("22023", "reserve('app', NULL)".to_owned()),
         ("OO001", "complete(NULL, 200)".to_owned()),
         ("22023", format!("complete('{token}', NULL)")),
+        ("22023", format!("complete('{token}', 101)")),
         ("22023", format!("settle('{token}', NULL, '{{}}', 'x')")),
+        ("22023", format!("settle('{token}', 199, '{{}}', 'x')")),
         ("22004", "enqueue(NULL, 'x')".to_owned()),
         ("22004", "enqueue('t', NULL)".to_owned()),
         ("22004", "process_once(NULL, 'm')".to_owned()),
@@ -378,4 +381,32 @@ async fn a_key_in_the_making_holds_up_nobody_else() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let free = insert("poison".to_owned(), 2_000).await.unwrap();
     assert!(matches!(free, Ok(Inserted::New(_))), "{free:?}");
+}
+
+/// Goal: a database that cannot hold every path is refused at the start, not at the first such path.
+///
+/// Method: a database in LATIN1.
+/// Evidence: the error names the encoding.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_encoding_is_refused() {
+    let server = tokio::task::block_in_place(Postgres::start);
+    let latin =
+        "CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
+    server.sql(latin);
+    let url = server.url().replace("/onlyonce", "/latin");
+    let opened = PostgresStore::open(&url, &PostgresOptions::default()).await;
+    let error = opened.err().map(|error| with_causes(&error));
+    assert!(
+        error.as_ref().is_some_and(|error| error.contains("LATIN1")),
+        "{error:?}"
+    );
+}
+
+/// An error and its causes.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
 }

@@ -126,6 +126,7 @@ fn config(root: &Node, worker: bool, report: &mut Report<'_>) -> Option<Config> 
         admin,
         store,
         auth,
+        elsewhere: Policy::resolve(&global.options, &global.options),
         workers,
         outbox,
         routes: routes.collect::<Option<_>>()?,

@@ -187,6 +187,7 @@ impl Talk {
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(came);
             let edge = current.edge();
+            let request = Lingering::request(request);
             async move {
                 let answer = edge.handle(request).await;
                 Ok::<_, Infallible>(answer.map(InParts::new))

@@ -1,9 +1,8 @@
 //! Reads on, for a while, what a client still sends of a request that has its answer already.
 //!
 //! A connection that is closed while its client writes is reset, and many clients then report the reset
-//! and never look for the answer that says what was wrong.
-//!
-//! Deliberately absent: HTTP/2, which can end one direction of a stream.
+//! and never look for the answer that says what was wrong. HTTP/2 can end one direction of a stream, but
+//! some of its clients do the same.
 
 use std::{
     pin::Pin,

@@ -193,7 +193,7 @@ async fn open_store(text: &str, key_env: &str, wish: Wish) -> anyhow::Result<Res
     }
     // Where nobody encrypts, nobody could read what was.
     let key_env = (is_encrypted && has_keys).then_some(key_env);
-    let store = crate::serve::sealed(store, key_env, Compression::default()).await?;
+    let store = crate::serve::sealed(store, (false, key_env), Compression::default()).await?;
     let engine = Engine::start(store, EngineOptions::default());
     let desk = Desk::new(engine, Arc::new(Nobody), false).without_gateway(kept);
     Ok(Ok(Way::Store(desk.router())))

@@ -37,6 +37,8 @@ async fn doubtful_lengths() {
         "Content-Length\t: 5\r\n",
         "Content-Length: 5\r\n 5\r\n",
         " Content-Length: 5\r\n",
+        // And a host that can.
+        "Host: b\r\nContent-Length: 5\r\n",
     ] {
         let bytes = post(lines, &format!("hello{SMUGGLED}"));
         let status = turned_away(&gateway, &bytes, lines).await;

@@ -1,6 +1,6 @@
 //! Which requests need a key, and the dialects that answer differently.
 
-use crate::harness::{Gateway, REPLAYED, Request, Script, Upstream};
+use crate::harness::{Gateway, REPLAYED, Request, Script, Setup, Upstream};
 
 fn unkeyed(method: &str) -> Request {
     Request::new(method, "/payments").json("{}")
@@ -97,6 +97,23 @@ async fn other_methods_pass_through() {
         .expect(201);
     assert_eq!(upstream.executions(), 6);
     assert_eq!(gateway.state("k").await, "absent");
+}
+
+/// Goal: OPTIONS asks what a path takes, so it goes where anything for that path goes.
+///
+/// Method: a route that lists POST alone; OPTIONS, and GET, on its path.
+/// Evidence: OPTIONS arrives, GET has no route.
+#[tokio::test]
+async fn options_passes_a_list_of_methods() {
+    let upstream = Upstream::start();
+    let setup = Setup::with("").route("methods: [POST]");
+    let gateway = setup.start(&upstream).await;
+    let asked = Request::new("OPTIONS", "/payments").header("Origin", "https://shop.test");
+    gateway.send(&asked).await.expect(201);
+    assert_eq!(upstream.last().method, "OPTIONS");
+    let got = gateway.send(&Request::get("/payments")).await;
+    got.refused(404, "no_route");
+    assert_eq!(upstream.executions(), 1);
 }
 
 /// Goal: PUT and PATCH with a key are honoured like POST.

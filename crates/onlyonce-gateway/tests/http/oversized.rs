@@ -2,8 +2,9 @@
 
 use crate::bodies::noise;
 use crate::harness::{
-    Connection, Gateway, Request, Response, Script, Upstream, script::Step, within,
+    Connection, Gateway, Request, Response, Script, Setup, Upstream, script::Step, within,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// The refusal of a completed key whose answer was not stored.
 #[track_caller]
@@ -158,6 +159,46 @@ async fn a_truncation_beyond_the_limit_aborts() {
     assert_eq!(gateway.state("k").await, "completed");
     says_not_stored(gateway.send(&Request::pay("k")).await, 201);
     assert_eq!(upstream.executions(), 1);
+}
+
+/// Goal: what came of an answer before it broke off reaches its client.
+///
+/// Method: one chunk beyond the limit, and then the upstream hangs up, so that the break is known before a
+/// byte has been sent on.
+/// Evidence: the status and the bytes arrive, and no end.
+#[tokio::test]
+async fn what_came_before_a_break_arrives() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let serving = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut read = Vec::new();
+            while !read.ends_with(b"}") {
+                stream.read_buf(&mut read).await.unwrap();
+            }
+            let head = "HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n";
+            let answer = format!("{head}{}\r\n", "x".repeat(2_000));
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    let gateway = Setup::with("max_body_size: 1KiB")
+        .start_before(&format!("http://{addr}"))
+        .await;
+    for number in 0..10 {
+        let mut stream = tokio::net::TcpStream::connect(gateway.data())
+            .await
+            .unwrap();
+        let request = Request::pay(&format!("k{number}"));
+        stream.write_all(&request.bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        // However it ends.
+        let _ = within("the answer", stream.read_to_end(&mut answer)).await;
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 201"), "{number}: {answer:?}");
+        assert!(answer.contains(&"x".repeat(2_000)), "{number}: {answer:?}");
+        assert!(!answer.ends_with("0\r\n\r\n"), "{number}: {answer:?}");
+    }
+    serving.abort();
 }
 
 /// Goal: an oversized error follows its status, not its size.

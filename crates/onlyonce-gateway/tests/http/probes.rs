@@ -106,3 +106,35 @@ async fn h2load() {
         println!("{scheme}: {count} replays, {}", timing.unwrap_or_default());
     }
 }
+
+/// Goal: a refusal that comes before the body has been read is not lost over HTTP/2 either.
+///
+/// Method: `curl` with prior knowledge: a payment without the key that is demanded, forty times; and one
+/// whose body is too large.
+/// Evidence: the statuses that it prints.
+#[tokio::test]
+async fn curl_hears_refusals() {
+    let upstream = Upstream::start();
+    let gateway = Setup::with("enforce: true").start(&upstream).await;
+    let folder = tempfile::tempdir().unwrap();
+    let large = folder.path().join("large");
+    std::fs::write(&large, vec![b'x'; 3 << 20]).unwrap();
+    let large = format!("@{}", large.display());
+    let url = format!("http://{}/payments", gateway.data());
+    let asked = [
+        "-s",
+        "--http2-prior-knowledge",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code}",
+    ];
+    for _ in 0..40 {
+        let said = run("curl", &[&asked[..], &["-d", "{}", &url]].concat()).await;
+        assert_eq!(said, "400");
+    }
+    let keyed = ["-H", "Idempotency-Key: k", "--data-binary", &large, &url];
+    let said = run("curl", &[&asked[..], &keyed].concat()).await;
+    assert_eq!(said, "413");
+    assert_eq!(upstream.executions(), 0);
+}

@@ -213,8 +213,8 @@ async fn error_formats() {
 
 /// Goal: a path without a route is told so.
 ///
-/// Method: the one route moved away from `/`.
-/// Evidence: 404 `no_route`, no execution.
+/// Method: the one route moved away from `/`; then with a format of errors for all routes.
+/// Evidence: 404 `no_route` in that format, no execution.
 #[tokio::test]
 async fn no_route() {
     let upstream = Upstream::start();
@@ -229,4 +229,11 @@ async fn no_route() {
         .await
         .expect(201);
     assert_eq!(upstream.executions(), 1);
+    let gateway = Setup::with("error_format: stripe").path("/api");
+    let gateway = gateway.start(&upstream).await;
+    for path in ["/payments", "/.onlyonce/keys/nobody"] {
+        let refused = gateway.send(&Request::get(path)).await.expect(404);
+        assert!(refused.json()["error"]["code"].is_string(), "{refused}");
+        assert_eq!(refused.json().get("title"), None, "{refused}");
+    }
 }

@@ -182,7 +182,8 @@ async fn level_of(connection: &mut PgConnection) -> Result<Level, sqlx::Error> {
         "SELECT current_setting('fsync'), current_setting('synchronous_commit'), \
          current_setting('synchronous_standby_names'), pg_is_in_recovery(), \
          (SELECT count(*) FROM pg_stat_replication \
-          WHERE coalesce(application_name, '') NOT IN ('pg_basebackup', 'pg_receivewal'))",
+          WHERE coalesce(application_name, '') NOT IN ('pg_basebackup', 'pg_receivewal')), \
+         current_setting('server_encoding')",
     )
     .persistent(false)
     .fetch_one(&mut *connection)
@@ -191,6 +192,13 @@ async fn level_of(connection: &mut PgConnection) -> Result<Level, sqlx::Error> {
         return Err(sqlx::Error::Io(std::io::Error::other(
             "this server is a standby and takes no writes",
         )));
+    }
+    let encoding: &str = row.try_get(5)?;
+    if encoding != "UTF8" {
+        return Err(sqlx::Error::Io(std::io::Error::other(format!(
+            "the encoding of this database is {encoding}, which cannot hold every path; make one with \
+             `ENCODING 'UTF8' TEMPLATE template0`"
+        ))));
     }
     let (fsync, commit): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
     let (names, standbys): (&str, i64) = (row.try_get(2)?, row.try_get(4)?);

@@ -109,8 +109,8 @@ DECLARE
     one record;
     value bytea;
 BEGIN
-    IF status IS NULL OR status NOT BETWEEN 100 AND 999 THEN
-        RAISE EXCEPTION 'onlyonce: % is not a status', status USING ERRCODE = '22023';
+    IF status IS NULL OR status NOT BETWEEN 200 AND 999 THEN
+        RAISE EXCEPTION 'onlyonce: % is not the status of an answer', status USING ERRCODE = '22023';
     END IF;
     FOR one IN
         SELECT lower(p.pair ->> 0) AS name, p.pair -> 1 AS value

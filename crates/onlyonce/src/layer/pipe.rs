@@ -21,6 +21,7 @@ pub(super) fn pipe() -> (Body, Pipe) {
     (
         Body::stream(Piped {
             frames: receiver,
+            failed: None,
             ended: false,
         }),
         sender,
@@ -57,6 +58,8 @@ pub(super) async fn pump(pipe: Pipe, read: Vec<Bytes>, mut rest: Body) {
 /// The other end of a pipe.
 struct Piped {
     frames: mpsc::Receiver<Option<Result<Frame<Bytes>, BoxError>>>,
+    /// How it failed, once what came before has been sent.
+    failed: Option<BoxError>,
     ended: bool,
 }
 
@@ -69,11 +72,22 @@ impl http_body::Body for Piped {
         cx: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         use std::task::Poll;
+        if let Some(error) = self.failed.take() {
+            self.ended = true;
+            return Poll::Ready(Some(Err(error)));
+        }
         if self.ended {
             return Poll::Ready(None);
         }
         match self.frames.poll_recv(cx) {
             Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(Some(Err(error)))) => {
+                // An error at once would take back the frames before it, which are not sent before
+                // there is a pause.
+                self.failed = Some(error);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
             Poll::Ready(Some(Some(frame))) => Poll::Ready(Some(frame)),
             Poll::Ready(Some(None)) => {
                 self.ended = true;
@@ -81,8 +95,9 @@ impl http_body::Body for Piped {
             }
             // The client must not take a part for the whole.
             Poll::Ready(None) => {
-                self.ended = true;
-                Poll::Ready(Some(Err("the answer was cut off".into())))
+                self.failed = Some("the answer was cut off".into());
+                cx.waker().wake_by_ref();
+                Poll::Pending
             }
         }
     }

@@ -1,16 +1,25 @@
 //! Looks into what is unknown: what the provider has already said first, then the route's query, and
 //! in the end a dead letter.
 
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
 use futures_util::{StreamExt, stream};
+use onlyonce_core::Record;
 use onlyonce_store::StoreError;
 
 use crate::{engine::Engine, reconcile::Ask};
 
 /// Records in one scan.
-const BATCH: usize = 200;
+const BATCH: usize = 2_000;
+/// Of which at most so many of one route are looked into, in turns with those of others: a provider that
+/// does not answer holds up its own route.
+const OF_ONE_ROUTE: usize = 32;
 /// Questions that are under way at once.
 const AT_ONCE: usize = 16;
-/// Scans in one round, so that a provider that is slow for all of them does not hold up the rest.
+/// Scans in one round.
 const SCANS: usize = 10;
 
 /// Looks at every key that is due. Says how many of them were settled.
@@ -22,7 +31,9 @@ pub async fn run_once(engine: &Engine, provider: &dyn Ask) -> Result<usize, Stor
     for _ in 0..SCANS {
         let due = engine.due(BATCH).await?;
         let found = due.value.len();
-        let mut looks = stream::iter(due.value)
+        let taken = in_turns(due.value);
+        let all = taken.len() == found;
+        let mut looks = stream::iter(taken)
             .map(|record| engine.look_into(record, due.now, provider))
             .buffer_unordered(AT_ONCE);
         let mut written = 0;
@@ -39,10 +50,30 @@ pub async fn run_once(engine: &Engine, provider: &dyn Ask) -> Result<usize, Stor
         if let Some(error) = failed.filter(|_| written == 0) {
             return Err(error);
         }
-        // A full batch of which nothing could be written belongs to somebody faster.
-        if found < BATCH || written == 0 {
+        // What is left and could not be written belongs to somebody faster.
+        if all || written == 0 {
             break;
         }
     }
     Ok(settled)
+}
+
+/// The first few of each route, one of each in its turn.
+fn in_turns(due: Vec<Record>) -> Vec<Record> {
+    let mut routes: HashMap<Arc<str>, usize> = HashMap::new();
+    let mut lines: Vec<VecDeque<Record>> = Vec::new();
+    for record in due {
+        let line = *routes.entry(record.route.clone()).or_insert_with(|| {
+            lines.push(VecDeque::new());
+            lines.len() - 1
+        });
+        if lines[line].len() < OF_ONE_ROUTE {
+            lines[line].push_back(record);
+        }
+    }
+    let mut taken = Vec::new();
+    while lines.iter().any(|line| !line.is_empty()) {
+        taken.extend(lines.iter_mut().filter_map(VecDeque::pop_front));
+    }
+    taken
 }
