@@ -19,6 +19,8 @@ use crate::{
 const KEYS: &str = "/.onlyonce/keys/";
 /// How long the gateway is asked to hold such a question until it knows more.
 const HELD: Duration = Duration::from_secs(10);
+/// What stands for a time without end.
+const AS_GOOD_AS_NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The headers of a call that say who asks, and so go with such a question as well.
 const CREDENTIALS: [&str; 2] = ["authorization", "x-api-key"];
 
@@ -165,7 +167,7 @@ impl Client {
         let mut course = Course {
             client: self,
             key: entry.key,
-            end: Instant::now() + self.patience.whole,
+            end: from_now(self.patience.whole),
             attempts: 0,
             pauses: 0,
             last: None,
@@ -196,6 +198,13 @@ impl Client {
     }
 }
 
+/// The moment after `duration`, or as good as never.
+fn from_now(duration: Duration) -> Instant {
+    let now = Instant::now();
+    let far = now + AS_GOOD_AS_NEVER;
+    now.checked_add(duration).map_or(far, |end| end.min(far))
+}
+
 /// One operation under way.
 struct Course<'c> {
     client: &'c Client,
@@ -208,7 +217,7 @@ struct Course<'c> {
 
 impl Course<'_> {
     async fn in_time<T>(&self, attempt: impl Future<Output = Result<T, Lost>>) -> Result<T, Lost> {
-        let end = self.end.min(Instant::now() + self.client.patience.attempt);
+        let end = self.end.min(from_now(self.client.patience.attempt));
         timeout_at(end, attempt).await.unwrap_or(Err(Lost::Timeout))
     }
 
@@ -221,7 +230,7 @@ impl Course<'_> {
         let [chance, ..] = random_bytes();
         let pause = pause / 2 + pause / 2 * u32::from(chance) / 255;
         let pause = pause.max(at_least);
-        if Instant::now() + pause >= self.end {
+        if from_now(pause) >= self.end {
             return false;
         }
         sleep(pause).await;

@@ -8,6 +8,9 @@ use serde_json::Value;
 /// The longest `Retry-After` that is believed.
 const LONGEST: Duration = Duration::from_secs(300);
 
+/// What a server says that does not know what became of a request.
+const UNKNOWN: &str = "idempotency_outcome_unknown";
+
 /// What to do after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
@@ -56,7 +59,8 @@ fn is_passing(status: StatusCode) -> bool {
 fn is_unknown(status: StatusCode, body: &[u8]) -> bool {
     (status.is_server_error() || status == StatusCode::CONFLICT)
         && serde_json::from_slice::<Value>(body)
-            .is_ok_and(|body| body["code"] == "idempotency_outcome_unknown")
+            // As a problem document, or in the format of Stripe's API.
+            .is_ok_and(|body| body["code"] == UNKNOWN || body["error"]["code"] == UNKNOWN)
 }
 
 fn retry_after(headers: &HeaderMap) -> Duration {
@@ -84,6 +88,7 @@ mod tests {
         let at_once = Next::Again(Duration::ZERO);
         let later = Next::Again(Duration::from_secs(2));
         let unknown = r#"{"code":"idempotency_outcome_unknown"}"#;
+        let as_stripe = r#"{"error":{"type":"api_error","code":"idempotency_outcome_unknown"}}"#;
         for (status, headers, body, expected) in [
             (201, &[][..], "", Next::Done),
             (400, &[], "", Next::Done),
@@ -116,6 +121,12 @@ mod tests {
                 &[("retry-after", "2")],
                 unknown,
                 Next::Ask(Duration::from_secs(2)),
+            ),
+            (
+                504,
+                &[("x-should-retry", "false")],
+                as_stripe,
+                Next::Ask(Duration::ZERO),
             ),
             (200, &[], unknown, Next::Done),
         ] {

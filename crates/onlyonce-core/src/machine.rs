@@ -28,6 +28,19 @@ pub use settle::{
     wake,
 };
 
+/// Attempts of a key whose every release and repetition is noted. Of later ones the second, the fourth, the
+/// eighth and so on: a client that repeats itself for ever does not fill the journal.
+const NOTED_ATTEMPTS: u32 = 64;
+
+/// Whether a journal row is to be kept, or one of many of its kind.
+pub fn is_worth_keeping(entry: &JournalEntry) -> bool {
+    let repeats = matches!(
+        entry.event,
+        JournalEvent::Released | JournalEvent::ExecutedAgain
+    );
+    !repeats || entry.attempt <= NOTED_ATTEMPTS || entry.attempt.is_power_of_two()
+}
+
 /// A journal row about a step of `before` that ends in `to`.
 fn note(
     before: &Record,

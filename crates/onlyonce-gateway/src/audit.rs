@@ -7,6 +7,7 @@
 //!
 //! Deliberately absent: sending anything. `onlyonce verify` tries a running API.
 
+mod documents;
 mod flow;
 mod judge;
 mod openapi;
@@ -14,7 +15,6 @@ mod report;
 pub(crate) mod yaml;
 
 use std::{
-    io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -22,12 +22,9 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use http::HeaderName;
-use serde_json::Value;
 
 use crate::config::{self, Config, Overrides};
 
-/// The largest document, in bytes.
-const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
 /// The exit code for an answer that is no.
 const NO: u8 = 1;
 /// The exit code for a run that could not be made.
@@ -36,13 +33,13 @@ const USAGE: u8 = 2;
 /// What `audit` takes.
 #[derive(Args)]
 pub(crate) struct AuditArgs {
-    /// The OpenAPI 3 document, JSON or YAML
+    /// The OpenAPI 3 document, JSON or YAML; files that it refers to are looked for in its folder
     #[arg(long, value_name = "FILE")]
     openapi: PathBuf,
     /// The gateway's configuration; without it the document is taken at its word
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The path before every path of the document [default: that of its first server]
+    /// The path before every path of the document [default: that of the first server]
     #[arg(long, value_name = "PATH")]
     base_path: Option<String>,
     /// The header that carries the key, for a document without a configuration
@@ -70,9 +67,9 @@ pub(crate) fn run(args: &AuditArgs) -> ExitCode {
 
 /// Whether there is no hole.
 fn audit(args: &AuditArgs) -> anyhow::Result<bool> {
-    let document = read(&args.openapi)?;
+    let (mut documents, document) = documents::Documents::open(&args.openapi)?;
     let config = args.config.as_deref().map(load).transpose()?;
-    let operations = openapi::operations(&document, args.base_path.as_deref())
+    let operations = openapi::operations(&mut documents, &document, args.base_path.as_deref())
         .with_context(|| args.openapi.display().to_string())?;
     let judge = judge::Judge {
         config: config.as_ref(),
@@ -86,11 +83,9 @@ fn audit(args: &AuditArgs) -> anyhow::Result<bool> {
         flows: &flows,
         configured: config.is_some(),
     };
-    let mut out = io::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", report.json())?;
-    } else {
-        write!(out, "{}", report.text())?;
+    match args.json {
+        true => outln!("{}", report.json()),
+        false => out!("{}", report.text()),
     }
     Ok(report.holes() == 0)
 }
@@ -98,18 +93,4 @@ fn audit(args: &AuditArgs) -> anyhow::Result<bool> {
 fn load(path: &Path) -> anyhow::Result<Config> {
     config::load(path, &Overrides::default())
         .map_err(|diagnostics| anyhow::anyhow!("the configuration cannot be used\n{diagnostics}"))
-}
-
-fn read(path: &Path) -> anyhow::Result<Value> {
-    let name = || path.display().to_string();
-    let size = std::fs::metadata(path).with_context(name)?.len();
-    if size > MAX_DOCUMENT_BYTES {
-        anyhow::bail!("{}: larger than {MAX_DOCUMENT_BYTES} bytes", name());
-    }
-    let text = std::fs::read_to_string(path).with_context(name)?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    match text.trim_start().starts_with('{') {
-        true => serde_json::from_str(text).with_context(name),
-        false => yaml::parse(text).with_context(name),
-    }
 }

@@ -14,6 +14,8 @@ use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use clap::Args;
 
+use crate::cli::Usage;
+
 /// What `bench` takes.
 #[derive(Args)]
 pub(crate) struct BenchArgs {
@@ -61,6 +63,7 @@ pub(crate) struct StandInArgs {
 
 /// Runs the benchmark.
 pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    Usage::check_store(args.store.as_deref())?;
     match &args.url {
         Some(url) => load::run(url, &args).await,
         None => compare::run(&args).await,

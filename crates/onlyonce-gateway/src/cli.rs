@@ -2,14 +2,37 @@
 
 use std::{io, net::SocketAddr, path::PathBuf, process::ExitCode};
 
+use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    audit, bench, clock, config, demo, keys, migrate, outbox, reconcile, serve, top, verify, worker,
+    audit, bench, clock,
+    config::{self, StoreUrl},
+    demo, keys, migrate, outbox, reconcile, serve, top, verify, worker,
 };
 
 /// The exit code for an answer that is no.
 const NO: u8 = 1;
+/// The exit code for arguments that cannot be used.
+pub(crate) const USAGE: u8 = 2;
+
+/// An argument that cannot be used, or a file that it names: the process ends with 2. As the context of
+/// an error it says which argument.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+impl Usage {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+
+    /// Whether `--store` is the URL of a store.
+    pub(crate) fn check_store(url: Option<&str>) -> anyhow::Result<()> {
+        let read = url.map(StoreUrl::parse).transpose();
+        read.map(drop).context(Self::new("--store"))
+    }
+}
 
 /// The idempotency layer for any HTTP API.
 #[derive(Parser)]
@@ -106,7 +129,10 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
-        ExitCode::from(NO)
+        match error.is::<Usage>() {
+            true => ExitCode::from(USAGE),
+            false => ExitCode::from(NO),
+        }
     })
 }
 
@@ -121,12 +147,8 @@ fn in_runtime(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::R
 }
 
 fn print_schema() -> ExitCode {
-    use io::Write as _;
-    let schema = config::schema::schema();
-    match writeln!(io::stdout(), "{schema:#}") {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::from(NO),
-    }
+    outln!("{:#}", config::schema::schema());
+    ExitCode::SUCCESS
 }
 
 fn check(file: &std::path::Path, worker: bool) -> ExitCode {

@@ -20,6 +20,12 @@ fn system_time(at: Timestamp) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(u64::try_from(at.0).unwrap_or_default())
 }
 
+/// A moment that somebody wrote in RFC 3339, with whatever offset.
+pub(crate) fn read_rfc3339(text: &str) -> Option<SystemTime> {
+    let millis = onlyonce::rfc3339::millis(text)?;
+    (millis >= 0).then(|| system_time(Timestamp(millis)))
+}
+
 /// The last moment that four digits of a year can tell, in milliseconds.
 const END_OF_YEAR_9999: i64 = 253_402_300_799_000;
 

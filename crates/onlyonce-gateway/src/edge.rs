@@ -19,7 +19,7 @@ mod who;
 
 use std::{borrow::Cow, sync::Arc};
 
-use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, header};
 use onlyonce::{
     Body, BoxError, Engine, FirstByteWithin, IdempotencyLayer, IdempotencyService, Policy, Problem,
     stats::Event,
@@ -29,7 +29,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tower::{Layer, ServiceExt};
 
 pub(crate) use connection::serve;
-use patience::Timely;
+pub(crate) use patience::{Timely, Unstalled};
 pub(crate) use request_id::{RequestId, X_REQUEST_ID};
 pub(crate) use upgrade::Upgrade;
 use who::Who;
@@ -146,6 +146,9 @@ impl Edge {
             refused.headers_mut().insert(header::CONNECTION, close);
             return refused;
         }
+        if request.version() == Version::HTTP_2 {
+            join_cookies(request.headers_mut());
+        }
         if let Some(auth) = &self.auth {
             let peer = peer(&request);
             auth.remove_untrusted(request.headers_mut(), peer);
@@ -167,10 +170,12 @@ impl Edge {
         };
         let policy = lane.layer.policy();
         let upgrade = upgrade::wanted(&request);
-        let honoured = upgrade.is_none() && policy.honours(request.method());
-        let has_key = honoured && request.headers().contains_key(&policy.header_name);
+        let brings_key =
+            policy.honours(request.method()) && request.headers().contains_key(&policy.header_name);
+        let has_key = brings_key && upgrade.is_none();
         let keyed = has_key || (upgrade.is_none() && policy.demands_key(request.method()));
-        if (has_key || !lane.route.auth_optional)
+        // A request to upgrade whose key nobody looks at is still no request without a key.
+        if (brings_key || !lane.route.auth_optional)
             && let Err(problem) = self.authenticate(&mut request).await
         {
             if keyed {
@@ -296,6 +301,23 @@ fn is_plainly_framed(headers: &HeaderMap) -> bool {
     })
 }
 
+/// Makes one line of the cookies that HTTP/2 may send in pieces: to whoever is asked over HTTP/1 several
+/// would be several headers, and a caller would look like another one.
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut pieces = headers.get_all(header::COOKIE).iter();
+    let (Some(first), Some(second)) = (pieces.next(), pieces.next()) else {
+        return;
+    };
+    let mut whole = first.as_bytes().to_vec();
+    for piece in std::iter::once(second).chain(pieces) {
+        whole.extend_from_slice(b"; ");
+        whole.extend_from_slice(piece.as_bytes());
+    }
+    if let Ok(whole) = HeaderValue::from_maybe_shared(bytes::Bytes::from(whole)) {
+        headers.insert(header::COOKIE, whole);
+    }
+}
+
 /// The path as an upstream may read it: without percent-encoding, dot segments and empty segments.
 /// Only for finding the route; the request is forwarded as it came.
 fn plain_path(path: &str) -> Cow<'_, str> {
@@ -326,7 +348,25 @@ fn is_get(method: &Method) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::plain_path;
+    use http::{HeaderMap, HeaderValue, header::COOKIE};
+
+    use super::{join_cookies, plain_path};
+
+    #[test]
+    fn cookies_become_one_line() {
+        for (pieces, whole) in [
+            (&["a=1", "b=2", "c=3"][..], "a=1; b=2; c=3"),
+            (&["a=1; b=2"], "a=1; b=2"),
+        ] {
+            let mut headers = HeaderMap::new();
+            for piece in pieces {
+                headers.append(COOKIE, HeaderValue::from_static(piece));
+            }
+            join_cookies(&mut headers);
+            let found: Vec<_> = headers.get_all(COOKIE).iter().collect();
+            assert_eq!(found, [whole]);
+        }
+    }
 
     #[test]
     fn one_resource_has_one_path() {

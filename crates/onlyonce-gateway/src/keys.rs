@@ -9,8 +9,7 @@ pub(crate) mod way;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::Context;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use http::{Method, StatusCode};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
@@ -55,19 +54,19 @@ struct ListArgs {
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
     /// Only this route
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     route: Option<String>,
     /// Only keys of this client
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     client: Option<String>,
     /// Only this key
-    #[arg(long, value_name = "RAW")]
+    #[arg(long, value_name = "RAW", value_parser = NonEmptyStringValueParser::new())]
     key: Option<String>,
     /// How many, 1 to 500
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: usize,
     /// Where the page before ended
-    #[arg(long, value_name = "NEXT")]
+    #[arg(long, value_name = "NEXT", value_parser = NonEmptyStringValueParser::new())]
     cursor: Option<String>,
 }
 
@@ -75,13 +74,13 @@ struct ListArgs {
 #[derive(Args)]
 struct Which {
     /// The key's id, as `keys list` shows it
-    #[arg(value_name = "ID", required_unless_present = "key")]
+    #[arg(value_name = "ID", required_unless_present = "key", value_parser = NonEmptyStringValueParser::new())]
     id: Option<String>,
     /// The key as clients send it
-    #[arg(long, value_name = "RAW", conflicts_with = "id")]
+    #[arg(long, value_name = "RAW", conflicts_with = "id", value_parser = NonEmptyStringValueParser::new())]
     key: Option<String>,
     /// The client that sent it
-    #[arg(long, value_name = "ID", requires = "key")]
+    #[arg(long, value_name = "ID", requires = "key", value_parser = NonEmptyStringValueParser::new())]
     client: Option<String>,
 }
 
@@ -140,29 +139,29 @@ struct Says {
 #[derive(Args)]
 struct DeadLettersArgs {
     /// Only this route
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     route: Option<String>,
     /// Only keys of this client
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     client: Option<String>,
     /// How many, 1 to 500
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: usize,
     /// Where the page before ended
-    #[arg(long, value_name = "NEXT")]
+    #[arg(long, value_name = "NEXT", value_parser = NonEmptyStringValueParser::new())]
     cursor: Option<String>,
 }
 
 #[derive(Args)]
 struct ResolveAllArgs {
     /// Only this route
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     route: Option<String>,
     /// Only keys of this client
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     client: Option<String>,
     /// Only those whose reason contains this
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     because: Option<String>,
     #[command(flatten)]
     says: Says,
@@ -174,13 +173,13 @@ struct ResolveAllArgs {
 #[derive(Args)]
 struct ForgetArgs {
     /// The key's id, as `keys list` shows it
-    #[arg(value_name = "ID", required_unless_present_any = ["key", "client"])]
+    #[arg(value_name = "ID", required_unless_present_any = ["key", "client"], value_parser = NonEmptyStringValueParser::new())]
     id: Option<String>,
     /// The key as clients send it
-    #[arg(long, value_name = "RAW", conflicts_with = "id")]
+    #[arg(long, value_name = "RAW", conflicts_with = "id", value_parser = NonEmptyStringValueParser::new())]
     key: Option<String>,
     /// The client that sent it; without --key, all keys of this client
-    #[arg(long, value_name = "ID", conflicts_with = "id")]
+    #[arg(long, value_name = "ID", conflicts_with = "id", value_parser = NonEmptyStringValueParser::new())]
     client: Option<String>,
     /// With --client alone: say what would be done, and do nothing
     #[arg(long, requires = "client", conflicts_with_all = ["key", "id"])]
@@ -253,11 +252,11 @@ pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
     };
     Ok(match asked {
         Ok(found) if json => {
-            println!("{:#}", found);
+            outln!("{:#}", found);
             ExitCode::SUCCESS
         }
         Ok(found) => {
-            print!("{}", shown::text(&found));
+            out!("{}", shown::text(&found));
             ExitCode::SUCCESS
         }
         Err(refusal) => refused(refusal, json),
@@ -267,7 +266,7 @@ pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
 /// Says why not, and with which exit code.
 pub(crate) fn refused(refusal: Refusal, json: bool) -> ExitCode {
     if json {
-        println!("{:#}", refusal.body);
+        outln!("{:#}", refusal.body);
     }
     eprintln!("error: {}", refusal.why);
     ExitCode::from(refusal.code)
@@ -299,7 +298,7 @@ impl Way {
     }
 
     async fn resolve(&self, args: &ResolveArgs) -> Asked {
-        let mut body = match resolution(&args.says)? {
+        let mut body = match resolution(&args.says) {
             Ok(body) => body,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -331,7 +330,7 @@ impl Way {
     }
 
     async fn resolve_all(&self, args: &ResolveAllArgs) -> Asked {
-        let mut body = match resolution(&args.says)? {
+        let mut body = match resolution(&args.says) {
             Ok(body) => body,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -441,12 +440,12 @@ impl Way {
 }
 
 /// The body of a resolution.
-fn resolution(args: &Says) -> anyhow::Result<Result<Value, Refusal>> {
+fn resolution(args: &Says) -> Result<Value, Refusal> {
     let mut body = json!({ "reason": args.reason });
     match (args.outcome, args.status) {
         (Outcome::FailedRetryable, _) if args.from_provider => {
             let why = "the provider's answer belongs to --outcome completed";
-            return Ok(Err(Refusal::usage(why)));
+            return Err(Refusal::usage(why));
         }
         (Outcome::Completed, None) if args.from_provider => {
             body["outcome"] = "completed".into();
@@ -454,11 +453,11 @@ fn resolution(args: &Says) -> anyhow::Result<Result<Value, Refusal>> {
         }
         (Outcome::Completed, None) => {
             let why = "--outcome completed needs --status, or --from-provider";
-            return Ok(Err(Refusal::usage(why)));
+            return Err(Refusal::usage(why));
         }
         (Outcome::FailedRetryable, Some(_)) => {
             let why = "an answer belongs to --outcome completed: after failed_retryable a retry makes one";
-            return Ok(Err(Refusal::usage(why)));
+            return Err(Refusal::usage(why));
         }
         (Outcome::FailedRetryable, None) => body["outcome"] = "failed_retryable".into(),
         (Outcome::Completed, status) => {
@@ -467,7 +466,7 @@ fn resolution(args: &Says) -> anyhow::Result<Result<Value, Refusal>> {
             for line in &args.headers {
                 let Some((name, value)) = line.split_once(':') else {
                     let why = "--header is `NAME: VALUE`; nothing was changed";
-                    return Ok(Err(Refusal::usage(why)));
+                    return Err(Refusal::usage(why));
                 };
                 let values = headers.entry(name.trim()).or_insert_with(|| json!([]));
                 if let Some(values) = values.as_array_mut() {
@@ -479,14 +478,19 @@ fn resolution(args: &Says) -> anyhow::Result<Result<Value, Refusal>> {
                 response["body"] = text.as_str().into();
             } else if let Some(file) = &args.body_file {
                 use base64::{Engine as _, engine::general_purpose::STANDARD};
-                let bytes = std::fs::read(file)
-                    .with_context(|| format!("{} cannot be read", file.display()))?;
+                let bytes = match std::fs::read(file) {
+                    Ok(bytes) => bytes,
+                    Err(error) => {
+                        let why = format!("{} cannot be read: {error}", file.display());
+                        return Err(Refusal::usage(why));
+                    }
+                };
                 response["body_base64"] = STANDARD.encode(bytes).into();
             }
             body["response"] = response;
         }
     }
-    Ok(Ok(body))
+    Ok(body)
 }
 
 pub(crate) fn encoded(text: &str) -> String {

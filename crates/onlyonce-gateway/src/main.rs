@@ -1,6 +1,11 @@
 //! The binary `onlyonce`: listeners, configuration, admin API, command line and demo.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+// A reader that goes away is no reason to panic: `out!` and `outln!` are for that.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
+#[macro_use]
+mod out;
 
 mod admin;
 mod audit;
@@ -23,6 +28,7 @@ mod reload;
 mod serve;
 #[cfg(test)]
 mod soak;
+mod table;
 mod telemetry;
 mod tls;
 mod top;

@@ -12,7 +12,7 @@ use onlyonce_store::{
     sqlite::{self, SqliteStore},
 };
 
-use crate::config::StoreUrl;
+use crate::{cli::Usage, config::StoreUrl};
 
 /// What `migrate` takes.
 #[derive(Args)]
@@ -26,17 +26,18 @@ pub(crate) struct MigrateArgs {
 }
 
 pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
-    let url = StoreUrl::parse(&args.store)
-        .with_context(|| "--store: the URL cannot be used; nothing was changed".to_owned())?;
+    let url = StoreUrl::parse(&args.store).context(Usage::new(
+        "--store: the URL cannot be used; nothing was changed",
+    ))?;
     match (&url, args.print) {
-        (StoreUrl::Postgres(_), true) => print!("{}", postgres::script(0)),
+        (StoreUrl::Postgres(_), true) => out!("{}", postgres::script(0)),
         (StoreUrl::Postgres(text), false) => {
             let migrated = postgres::migrate(text, &PostgresOptions::default())
                 .await
                 .with_context(|| format!("{url} was not changed"))?;
             tell(&url, migrated.from, migrated.to);
         }
-        (StoreUrl::Mysql(_), true) => print!("{}", mysql::script(0)),
+        (StoreUrl::Mysql(_), true) => out!("{}", mysql::script(0)),
         (StoreUrl::Mysql(text), false) => {
             let migrated = mysql::migrate(text, &MySqlOptions::default())
                 .await
@@ -46,21 +47,23 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
         (StoreUrl::Sqlite(file), false) => {
             SqliteStore::open_with(file, StoreClock::system(), true)
                 .with_context(|| format!("{url} was not changed"))?;
-            println!("{url}: the schema is up to date");
+            outln!("{url}: the schema is up to date");
         }
-        (StoreUrl::Sqlite(_), true) => print!("{}", sqlite::script()),
-        (StoreUrl::Memory, _) => bail!("a store in memory has no schema"),
+        (StoreUrl::Sqlite(_), true) => out!("{}", sqlite::script()),
+        (StoreUrl::Memory, _) => bail!(Usage::new("a store in memory has no schema")),
         (StoreUrl::Redis(address), false) => {
             RedisStore::open(address, &RedisOptions::default())
                 .await
                 .with_context(|| format!("{url} was not changed"))?;
-            println!(
+            outln!(
                 "{url}: there is no schema; the layout is at version {}",
                 redis::VERSION
             );
         }
         (StoreUrl::Redis(_), true) => {
-            bail!("a Redis store has no schema; there is no SQL to print")
+            bail!(Usage::new(
+                "a Redis store has no schema; there is no SQL to print"
+            ))
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -69,8 +72,8 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
 /// What was found, and what is there now.
 fn tell(url: &StoreUrl, from: i64, to: i64) {
     match (from, to) {
-        (from, to) if from == to => println!("{url}: the schema is at version {to}"),
-        (0, to) => println!("{url}: created the schema at version {to}"),
-        (from, to) => println!("{url}: brought the schema from version {from} to {to}"),
+        (from, to) if from == to => outln!("{url}: the schema is at version {to}"),
+        (0, to) => outln!("{url}: created the schema at version {to}"),
+        (from, to) => outln!("{url}: brought the schema from version {from} to {to}"),
     }
 }

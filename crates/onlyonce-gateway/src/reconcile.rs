@@ -3,6 +3,7 @@
 
 mod compare;
 mod csv;
+mod moment;
 mod ours;
 mod rules;
 
@@ -11,17 +12,17 @@ use std::{
     io::{BufRead, BufReader, Cursor},
     path::PathBuf,
     process::ExitCode,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use anyhow::{Context, anyhow, bail};
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use http::{HeaderName, Method, header};
 use serde_json::{Value, json};
 
 use crate::{
-    clock,
-    config::{self, Overrides, shown, units},
+    cli::Usage,
+    config::{self, Overrides, shown},
     keys::{DEFAULT_ADMIN, Way, Wish},
     verify::{Client, Endpoint, Outgoing, trusting},
 };
@@ -39,18 +40,18 @@ const LEDGER_TIMEOUT: Duration = Duration::from_secs(300);
 #[derive(Args)]
 pub(crate) struct ReconcileArgs {
     /// Ask the provider about this key, best a completed one: once it is found, negative answers count
-    #[arg(long, value_name = "KEY", conflicts_with_all = ["provider", "since"])]
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["provider", "since", "store", "config"], value_parser = NonEmptyStringValueParser::new())]
     probe: Option<String>,
     /// The client whose key it is
-    #[arg(long, value_name = "ID", requires = "probe")]
+    #[arg(long, value_name = "ID", requires = "probe", value_parser = NonEmptyStringValueParser::new())]
     client: Option<String>,
     /// The route
-    #[arg(long, value_name = "ID", required_unless_present = "probe")]
+    #[arg(long, value_name = "ID", required_unless_present = "probe", value_parser = NonEmptyStringValueParser::new())]
     route: Option<String>,
     /// The provider's ledger: a CSV file or the URL of one, with a header line
     #[arg(long, value_name = "FILE.csv|URL", required_unless_present = "probe")]
     provider: Option<String>,
-    /// Only what is at least as new: RFC 3339, a day such as 2026-01-31, or a time back such as 48h
+    /// Only what is at least as new: RFC 3339, a day such as 2026-01-31 (UTC), or a time back such as 48h
     #[arg(long, value_name = "T", required_unless_present = "probe")]
     since: Option<String>,
     /// Only what is at most as new
@@ -117,7 +118,7 @@ async fn probe(way: &Way, key: &str, args: &ReconcileArgs) -> anyhow::Result<Exi
     let path = format!("/idempotency/keys/{id}/probe");
     let (status, answer) = way.call(Method::POST, &path, Some(json!({}))).await?;
     if args.json {
-        println!("{answer:#}");
+        outln!("{answer:#}");
     }
     let text = |name: &str| answer[name].as_str().unwrap_or("?").to_owned();
     if !status.is_success() {
@@ -127,11 +128,11 @@ async fn probe(way: &Way, key: &str, args: &ReconcileArgs) -> anyhow::Result<Exi
     if !args.json {
         let route = text("route");
         match found {
-            true => println!(
+            true => outln!(
                 "route {route}: {}; negative answers of this query count from now on",
                 text("detail")
             ),
-            false => println!("route {route}: {}: {}", text("outcome"), text("detail")),
+            false => outln!("route {route}: {}: {}", text("outcome"), text("detail")),
         }
     }
     Ok(match found {
@@ -145,12 +146,12 @@ async fn compare(way: &Way, args: &ReconcileArgs) -> anyhow::Result<ExitCode> {
     else {
         return Ok(usage("--route, --provider and --since are needed"));
     };
-    let (Some(since), Ok(until)) = (moment(since), args.until.as_deref().map(until).transpose())
-    else {
-        return Ok(usage(
-            "--since and --until are RFC 3339, a day, or a time back such as 48h",
-        ));
+    let read = |text: &str| {
+        let why = "--since and --until are RFC 3339, a day, or a time back such as 48h";
+        moment::on_the_command_line(text).ok_or_else(|| Usage::new(why))
     };
+    let since = read(since)?;
+    let until = args.until.as_deref().map(read).transpose()?;
     let rules = rules_of(way, route, args).await?;
     let ledger = ledger(provider, &args.headers).await?;
     let columns = Columns {
@@ -158,7 +159,8 @@ async fn compare(way: &Way, args: &ReconcileArgs) -> anyhow::Result<ExitCode> {
         client: args.client_column.clone(),
         at: args.at_column.clone(),
     };
-    let mut comparison = Comparison::read(ledger, &columns, &rules, (since, until))?;
+    let mut comparison = Comparison::read(ledger, &columns, &rules, (since, until))
+        .context(Usage::new("--provider"))?;
     ours::walk(way, route, since, &mut comparison).await?;
     let differences = comparison.finish(way, route).await?;
     report(route, &differences, &comparison, args.json);
@@ -169,20 +171,29 @@ async fn compare(way: &Way, args: &ReconcileArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn report(route: &str, differences: &[Difference], comparison: &Comparison, json: bool) {
-    let (theirs, ours) = comparison.counts();
+    let counts = comparison.counts();
     if json {
         let lines: Vec<Value> = differences.iter().map(Difference::json).collect();
         let answer = json!({
-            "route": route, "provider_rows": theirs, "records": ours, "differences": lines,
+            "route": route, "provider_rows": counts.rows, "unclear_rows": counts.unclear,
+            "records": counts.records, "differences": lines,
         });
-        println!("{answer:#}");
+        outln!("{answer:#}");
         return;
     }
     for difference in differences {
-        println!("{difference}");
+        outln!("{difference}");
     }
-    println!(
-        "{theirs} rows of the provider, {ours} records of route {route}: {}",
+    if counts.unclear > 0 {
+        outln!(
+            "{} rows say nothing that a rule knows, and were not compared",
+            counts.unclear
+        );
+    }
+    outln!(
+        "{} rows of the provider, {} records of route {route}: {}",
+        counts.rows,
+        counts.records,
         match differences.len() {
             0 => "no difference".to_owned(),
             1 => "1 difference".to_owned(),
@@ -193,44 +204,60 @@ fn report(route: &str, differences: &[Difference], comparison: &Comparison, json
 
 /// The rules that say what the ledger's words mean: those of the route's query.
 async fn rules_of(way: &Way, route: &str, args: &ReconcileArgs) -> anyhow::Result<LedgerRules> {
-    let config = match &args.config {
-        Some(file) => match config::load(file, &Overrides::default()) {
+    let running = match args.store {
+        Some(_) => None,
+        None => Some(running(way).await?),
+    };
+    if running
+        .as_ref()
+        .is_some_and(|config| config["admin"]["mask_keys"] == true)
+    {
+        bail!(Usage::new(
+            "this gateway masks keys (admin.mask_keys), so they cannot be compared: open its store with \
+             --store, or ask a gateway that shows them"
+        ));
+    }
+    let config = match (&args.config, running) {
+        (Some(file), _) => match config::load(file, &Overrides::default()) {
             Ok(config) => shown::shown(&config),
-            Err(diagnostics) => bail!("{diagnostics}"),
+            Err(diagnostics) => bail!(Usage::new(diagnostics.to_string())),
         },
-        None if args.store.is_some() => return Ok(LedgerRules::by_words()),
-        None => {
-            let (status, config) = way.call(Method::GET, "/config", None).await?;
-            if !status.is_success() {
-                let why = config["detail"].as_str().unwrap_or("no reason was given");
-                bail!("{} {why}", status.as_u16());
-            }
-            config
-        }
+        (None, Some(config)) => config,
+        (None, None) => return Ok(LedgerRules::by_words()),
     };
     let routes = config["routes"].as_array().cloned().unwrap_or_default();
     let found = routes.iter().find(|one| one["id"] == route);
-    let found = found.with_context(|| format!("there is no route {route}"))?;
-    Ok(LedgerRules::of(
-        &found["idempotency"]["reconcile"]["outcomes"],
-    ))
+    let found = found.ok_or_else(|| Usage(format!("there is no route {route}")))?;
+    Ok(LedgerRules::of(&found["idempotency"]["reconcile"]))
+}
+
+/// The configuration that the gateway has in effect.
+async fn running(way: &Way) -> anyhow::Result<Value> {
+    let (status, config) = way.call(Method::GET, "/config", None).await?;
+    if !status.is_success() {
+        let why = config["detail"].as_str().unwrap_or("no reason was given");
+        bail!("{} {why}", status.as_u16());
+    }
+    Ok(config)
 }
 
 async fn ledger(provider: &str, headers: &[String]) -> anyhow::Result<Box<dyn BufRead>> {
     if !provider.starts_with("http://") && !provider.starts_with("https://") {
-        let file = File::open(provider).with_context(|| format!("{provider} cannot be read"))?;
+        let file = File::open(provider)
+            .with_context(|| Usage(format!("--provider: {provider} cannot be read")))?;
         return Ok(Box::new(BufReader::new(file)));
     }
-    let endpoint = Endpoint::parse(provider).context("--provider")?;
+    let endpoint = Endpoint::parse(provider).context(Usage::new("--provider"))?;
     let mut lines = vec![(header::ACCEPT, header::HeaderValue::from_static("text/csv"))];
     for line in headers {
         let (name, value) = line
             .split_once(':')
-            .ok_or_else(|| anyhow!("--header is `NAME: VALUE`"))?;
-        let mut value = header::HeaderValue::from_str(value.trim()).context("--header")?;
+            .ok_or_else(|| Usage::new("--header is `NAME: VALUE`"))?;
+        let mut value =
+            header::HeaderValue::from_str(value.trim()).context(Usage::new("--header"))?;
         value.set_sensitive(true);
         lines.push((
-            HeaderName::try_from(name.trim()).context("--header")?,
+            HeaderName::try_from(name.trim()).context(Usage::new("--header"))?,
             value,
         ));
     }
@@ -250,32 +277,4 @@ async fn ledger(provider: &str, headers: &[String]) -> anyhow::Result<Box<dyn Bu
         bail!("{shown} answered {}", answer.status.as_u16());
     }
     Ok(Box::new(Cursor::new(answer.body)))
-}
-
-fn until(text: &str) -> Result<SystemTime, ()> {
-    moment(text).ok_or(())
-}
-
-/// A moment as people write it.
-fn moment(text: &str) -> Option<SystemTime> {
-    if let Ok(at) = humantime::parse_rfc3339_weak(text) {
-        return Some(at);
-    }
-    if let Ok(at) = humantime::parse_rfc3339_weak(&format!("{text}T00:00:00Z")) {
-        return Some(at);
-    }
-    clock::now().checked_sub(units::duration(text).ok()?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moments_as_people_write_them() {
-        let day = moment("2026-01-31").unwrap();
-        assert_eq!(moment("2026-01-31T00:00:00Z"), Some(day));
-        assert!(moment("48h").unwrap() < clock::now());
-        assert_eq!(moment("soon"), None);
-    }
 }

@@ -24,7 +24,7 @@ use tokio::{
 
 use crate::{
     admin,
-    cli::ServeArgs,
+    cli::{ServeArgs, USAGE, Usage},
     config::{self, Config, Overrides, StoreUrl},
     demo, edge, keys,
     outbox::{self, Prepared},
@@ -53,6 +53,7 @@ pub(crate) struct Start {
 
 /// Runs the gateway until it is told to stop.
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    Usage::check_store(args.store.as_deref())?;
     let overrides = Overrides {
         listen: args.listen,
         store: args.store,
@@ -65,6 +66,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         (None, Some(upstream)) => config::for_upstream(upstream, &overrides),
         (None, None) => anyhow::bail!("one of --config and --upstream is needed"),
     };
+    let given = args.config.is_some();
     let source = args.config.map(|file| Source {
         file,
         overrides,
@@ -74,7 +76,11 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         Ok(config) => config,
         Err(diagnostics) => {
             eprintln!("{diagnostics}");
-            return Ok(ExitCode::FAILURE);
+            // Without a file it is the arguments that cannot be used.
+            return Ok(match given {
+                true => ExitCode::FAILURE,
+                false => ExitCode::from(USAGE),
+            });
         }
     };
     let exit_with_parent = args.exit_with_parent;

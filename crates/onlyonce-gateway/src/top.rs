@@ -8,11 +8,7 @@ mod plain;
 #[cfg(feature = "top")]
 mod screen;
 
-use std::{
-    io::{IsTerminal, Write},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{io::IsTerminal, process::ExitCode, time::Duration};
 
 use anyhow::anyhow;
 use http::{Method, StatusCode};
@@ -51,12 +47,12 @@ pub(crate) async fn run(args: TopArgs) -> anyhow::Result<ExitCode> {
     };
     let first = ask(&way).await?;
     if args.json {
-        print(&format!("{first:#}\n"))?;
+        outln!("{first:#}");
         return Ok(ExitCode::SUCCESS);
     }
     let figures = Figures::new(first);
     if args.once || !std::io::stdout().is_terminal() {
-        print(&plain::text(&figures))?;
+        out!("{}", plain::text(&figures));
         return Ok(ExitCode::SUCCESS);
     }
     watch(&way, figures).await?;
@@ -86,14 +82,8 @@ async fn watch(way: &Way, figures: Figures) -> anyhow::Result<()> {
 async fn watch(way: &Way, mut figures: Figures) -> anyhow::Result<()> {
     loop {
         // Clears the screen and goes to its upper left corner.
-        print(&format!("\x1b[2J\x1b[H{}", plain::text(&figures)))?;
+        out!("\x1b[2J\x1b[H{}", plain::text(&figures));
         tokio::time::sleep(ASK_EVERY).await;
         figures.update(ask(way).await);
     }
-}
-
-fn print(text: &str) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
 }

@@ -33,6 +33,7 @@ use crate::config::{Backend, DEFAULT_TUNNEL_IDLE};
 
 mod connect;
 mod forward;
+mod frames;
 mod io;
 mod pool;
 mod request;

@@ -28,6 +28,7 @@ use std::{
     process::ExitCode,
 };
 
+use anyhow::anyhow;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub(crate) use args::VerifyArgs;
@@ -54,21 +55,29 @@ pub(crate) async fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         Err(error) => return Ok(cannot(&error)),
     };
     let checks = chosen(&args);
+    if checks.is_empty() {
+        return Ok(cannot(&anyhow!("--only and --skip leave no check to run")));
+    }
     announce(&target, &checks);
     if !target.is_loopback() && !args.yes && !agreed()? {
         eprintln!("error: not started; --yes starts without asking");
         return Ok(ExitCode::from(USAGE));
     }
+    // Whether the report can be kept is better known before hundreds of requests than after them.
+    let mut files = [&args.junit, &args.html].into_iter().flatten();
+    if let Err(error) = files.try_for_each(|file| report::writable(file)) {
+        return Ok(cannot(&error));
+    }
     let report = match examine(target, &checks).await {
         Ok(report) => report,
         Err(error) => return Ok(cannot(&error)),
     };
-    report.write_files(&args)?;
-    let mut out = io::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", report.json())?;
-    } else {
-        write!(out, "{}", report.text())?;
+    match args.json {
+        true => outln!("{}", report.json()),
+        false => out!("{}", report.text()),
+    }
+    if let Err(error) = report.write_files(&args) {
+        return Ok(cannot(&error));
     }
     let unsure = report.count(Verdict::CannotTell) > 0 && args.strict;
     Ok(match report.count(Verdict::Fail) > 0 || unsure {

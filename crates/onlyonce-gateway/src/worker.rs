@@ -6,6 +6,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::Args;
 
 use crate::{
+    cli::{USAGE, Usage},
     config::{self, Overrides},
     reload::Source,
     serve::{self, Part, Start},
@@ -24,6 +25,7 @@ pub(crate) struct WorkerArgs {
 
 /// Runs the loops until it is told to stop.
 pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
+    Usage::check_store(args.store.as_deref())?;
     let overrides = Overrides {
         store: args.store,
         worker: true,
@@ -35,6 +37,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         Some(file) => config::load(file, &overrides),
         None => config::for_worker(&overrides),
     };
+    let given = args.config.is_some();
     let source = args.config.map(|file| Source {
         file,
         overrides,
@@ -44,7 +47,11 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         Ok(config) => config,
         Err(diagnostics) => {
             eprintln!("{diagnostics}");
-            return Ok(ExitCode::FAILURE);
+            // Without a file it is the arguments that cannot be used.
+            return Ok(match given {
+                true => ExitCode::FAILURE,
+                false => ExitCode::from(USAGE),
+            });
         }
     };
     serve::start(Start {

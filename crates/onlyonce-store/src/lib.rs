@@ -109,6 +109,10 @@ pub enum StoreError {
     /// A row of a newer version, or one that cannot be read. It is left as it is.
     #[error("a stored record cannot be read by this version")]
     Unreadable(#[source] BoxError),
+    /// Somebody else is making this very key, in a transaction that stays open. Nothing was written, and
+    /// the store is well.
+    #[error("the key is being made in a transaction that is still open; nothing was written")]
+    Held,
     /// The row under this id belongs to another scope or key. Something is deeply wrong.
     #[error("a stored record belongs to another key")]
     Collision,

@@ -67,6 +67,14 @@ impl Default for MySqlOptions {
     }
 }
 
+/// Whether `url` can be read. Nothing is connected to.
+///
+/// # Errors
+/// [`OpenError::Url`] says why not.
+pub fn check_url(url: &str) -> Result<(), OpenError> {
+    Target::parse(url, MySqlOptions::default().timeout).map(drop)
+}
+
 /// Creates the schema of a store, or brings it up to date.
 ///
 /// # Errors

@@ -78,6 +78,15 @@ impl Default for PostgresOptions {
     }
 }
 
+/// Whether `url` can be read. Nothing is connected to.
+///
+/// # Errors
+/// [`OpenError::Url`] says why not.
+pub fn check_url(url: &str) -> Result<(), OpenError> {
+    let options = PostgresOptions::default();
+    Target::parse(url, options.pooler, options.timeout).map(drop)
+}
+
 /// Creates the schema of a store, or brings it up to date.
 ///
 /// # Errors

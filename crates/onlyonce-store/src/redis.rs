@@ -100,6 +100,14 @@ pub enum OpenError {
     Damaged,
 }
 
+/// Whether `url` can be read. Nothing is connected to.
+///
+/// # Errors
+/// [`AddressError`] says why not.
+pub fn check_url(url: &str) -> Result<(), AddressError> {
+    Address::parse(url).map(drop)
+}
+
 /// A store on Redis or Valkey.
 pub struct RedisStore {
     secret: Secret,

@@ -337,3 +337,45 @@ async fn old_messages_are_forgotten() {
     let left = server.sql("SELECT message_id FROM onlyonce.inbox");
     assert_eq!(left, "new");
 }
+
+/// Goal: a key that somebody is making in a transaction that stays open holds up nobody else, and whoever
+/// asks for it is told.
+///
+/// Method: another session inserts a key and does not commit; the same key and fifty others are inserted at
+/// once, and the same key again and again beside fifty more.
+/// Evidence: the fifty are new while the transaction stands; the one is [`StoreError::Held`]; once it is
+/// rolled back, the key can be made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_in_the_making_holds_up_nobody_else() {
+    let server = Postgres::start();
+    let store = Arc::new(open(&server.url()).await);
+    let mut other = PgConnection::connect(&server.url()).await.unwrap();
+    other.execute("BEGIN").await.unwrap();
+    let made = "SELECT outcome FROM onlyonce.reserve('global', 'poison')";
+    sqlx::query(made).execute(&mut other).await.unwrap();
+    let insert = |key: String, number: u128| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let draft = draft(&*store, &Scope::global(), &key, number);
+            store.insert_or_get(draft).await.map(|reply| reply.value)
+        })
+    };
+    for round in 0..3_u128 {
+        let held = insert("poison".to_owned(), 1_000 + round);
+        let others: Vec<_> = (1..=50)
+            .map(|number| insert(format!("k{round}-{number}"), round * 100 + number))
+            .collect();
+        for one in others {
+            let one = tokio::time::timeout(Duration::from_secs(20), one).await;
+            let one = one.expect("it waits for another's key").unwrap();
+            assert!(matches!(one, Ok(Inserted::New(_))), "{one:?}");
+        }
+        let held = tokio::time::timeout(Duration::from_secs(20), held).await;
+        let held = held.expect("an answer").unwrap();
+        assert!(matches!(held, Err(StoreError::Held)), "{held:?}");
+    }
+    other.execute("ROLLBACK").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let free = insert("poison".to_owned(), 2_000).await.unwrap();
+    assert!(matches!(free, Ok(Inserted::New(_))), "{free:?}");
+}

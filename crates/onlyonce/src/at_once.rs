@@ -5,6 +5,17 @@
 
 use std::{pin::Pin, task::Poll, time::Duration};
 
+use tokio::time::Instant;
+
+/// Longer than anybody waits, and short enough to be added to any moment.
+const AS_GOOD_AS_NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// `duration` after `from`, or as good as never.
+pub(crate) fn after(from: Instant, duration: Duration) -> Instant {
+    from.checked_add(duration)
+        .unwrap_or_else(|| from + AS_GOOD_AS_NEVER)
+}
+
 /// What `future` says at its first poll, where it says something.
 pub(crate) async fn at_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     std::future::poll_fn(|cx| {

@@ -8,6 +8,7 @@ mod arrival;
 mod attempt;
 mod attempt_ids;
 mod breaker;
+mod gather;
 mod operate;
 mod recipes;
 mod reconcile;
@@ -53,6 +54,8 @@ use crate::{
     worker::runs::Runs,
 };
 use breaker::Breaker;
+use gather::Gathering;
+pub(crate) use gather::Room;
 use room::Made;
 use waiters::Waiters;
 
@@ -64,8 +67,6 @@ const SECOND_LOOK: Duration = Duration::from_millis(500);
 
 /// Scopes of which it is kept at hand what the secret makes of them.
 const MAX_DERIVED: usize = 10_000;
-/// The unit in which room for request bodies is counted, in bytes.
-const GATHER_UNIT: usize = 1 << 10;
 /// Reservations at once that are looked after once they cannot be used.
 const MAX_RELEASING: usize = 1_000;
 
@@ -78,7 +79,7 @@ pub struct EngineOptions {
     pub clock: Clock,
     /// Executions at once. Beyond it a new key is told that the upstream was not reached.
     pub max_executions: usize,
-    /// Bytes of request bodies at once that are being read or wait to be sent.
+    /// Bytes of request bodies at once that have been read and not yet been sent.
     pub max_gathered_bytes: usize,
     /// Where the ids of new attempts come from.
     pub attempt_ids: AttemptIds,
@@ -154,8 +155,8 @@ struct Inner {
     listening: Arc<AtomicBool>,
     /// Room for executions.
     executions: Arc<Semaphore>,
-    /// Room for request bodies, in units of [`GATHER_UNIT`].
-    gathering: Arc<Semaphore>,
+    /// Room for request bodies.
+    gathering: Gathering,
     /// Room for reservations that are looked after once they cannot be used.
     releasing: Arc<Semaphore>,
     /// What each client has taken of its share.
@@ -194,7 +195,7 @@ impl Engine {
     pub fn start(store: Arc<dyn Store>, options: EngineOptions) -> Self {
         let waiters = Waiters::default();
         let executions = options.max_executions.min(Semaphore::MAX_PERMITS);
-        let gathering = (options.max_gathered_bytes / GATHER_UNIT).min(Semaphore::MAX_PERMITS);
+        let gathering = Gathering::new(options.max_gathered_bytes);
         Self(Arc::new(Inner {
             store,
             options,
@@ -207,7 +208,7 @@ impl Engine {
             derived: RwLock::default(),
             listening: Arc::default(),
             executions: Arc::new(Semaphore::new(executions)),
-            gathering: Arc::new(Semaphore::new(gathering)),
+            gathering,
             releasing: Arc::new(Semaphore::new(MAX_RELEASING)),
             limiter: Arc::default(),
             breaker: Breaker::new(),
@@ -240,34 +241,6 @@ impl Engine {
     /// Room for one more execution, or `None` where there is none.
     pub(crate) fn room_to_execute(&self) -> Option<OwnedSemaphorePermit> {
         self.0.executions.clone().try_acquire_owned().ok()
-    }
-
-    /// Room for a request body of up to `bytes`, once there is some.
-    pub(crate) async fn room_to_gather(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
-        let all = self.0.options.max_gathered_bytes / GATHER_UNIT;
-        let units = usize::try_from(bytes)
-            .unwrap_or(usize::MAX)
-            .div_ceil(GATHER_UNIT)
-            .clamp(1, all.max(1));
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
-        self.0
-            .gathering
-            .clone()
-            .acquire_many_owned(units)
-            .await
-            .ok()
-    }
-
-    /// Gives back what a body of `bytes` does not need of its room.
-    pub(crate) fn room_gathered(
-        mut room: OwnedSemaphorePermit,
-        bytes: usize,
-    ) -> OwnedSemaphorePermit {
-        let surplus = room
-            .num_permits()
-            .saturating_sub(bytes.div_ceil(GATHER_UNIT).max(1));
-        drop(room.split(surplus));
-        room
     }
 
     /// Resolves when no execution of this process is under way.
@@ -400,6 +373,7 @@ impl Engine {
                 match self.make(attempt_id, arrival, policy).await? {
                     Made::New(record) => return own(*record, began_as),
                     Made::There(reply) => found = Some(*reply),
+                    Made::Held => return Ok(Admitted::InFlight(policy.on_in_flight)),
                     Made::Limited(limited) => return Ok(Admitted::Limited(limited)),
                 }
                 continue;
@@ -410,6 +384,7 @@ impl Engine {
                     return own(record, began_as);
                 }
                 // And its lease has lapsed since: others may settle the key, so nothing is sent.
+                self.release_later(arrival.id(), attempt_id, policy.clone());
                 let lapsed = "the reservation lapsed before it was confirmed";
                 return Err(Unavailable(StoreError::Unavailable(lapsed.into())));
             }
@@ -418,12 +393,23 @@ impl Engine {
             match machine::admit(&record, &request, now, policy) {
                 Admission::Execute(change) => {
                     began_as = Began::from_journal(&change.journal);
+                    // A key that was forgotten by time is new, reaped or not.
+                    let mut room = None;
+                    if began_as == Began::New {
+                        match self.room_for_new_key(arrival, policy).await? {
+                            Ok(taken) => room = Some(taken),
+                            Err(limited) => return Ok(Admitted::Limited(limited)),
+                        }
+                    }
                     failpoint!(match began_as {
                         Began::New => "engine.reserve.anew.before",
                         Began::Again => "engine.reserve.again.before",
                         Began::AfterExpiry => "engine.reserve.next_generation.before",
                     });
                     let swapped = self.swap_twice(record.revision, change).await;
+                    if let Some(room) = room {
+                        room.used_unless_refused(&swapped);
+                    }
                     found = now_there(swapped.map_err(Unavailable)?);
                     failpoint!(match began_as {
                         Began::New => "engine.reserve.anew.after",
@@ -482,12 +468,18 @@ impl Engine {
         }
     }
 
-    async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
+    async fn swap(
+        &self,
+        expected: Revision,
+        mut change: Change,
+    ) -> Result<Reply<Swapped>, StoreError> {
         let events: Vec<(JournalEvent, Actor)> = change
             .journal
             .iter()
             .map(|entry| (entry.event, entry.actor.clone()))
             .collect();
+        // What repeats itself is counted, and kept now and then.
+        change.journal.retain(machine::is_worth_keeping);
         let swapped = within(
             self.0.options.store_timeout,
             self.0.store.swap(expected, change),
@@ -508,9 +500,11 @@ impl Engine {
         expected: Revision,
         change: Change,
     ) -> Result<Reply<Swapped>, StoreError> {
-        let outcome = match self.swap(expected, change.clone()).await {
+        let mut again = change.clone();
+        let outcome = match self.swap(expected, change).await {
             Err(error) if error.is_ambiguous() => {
-                let second = within(SECOND_LOOK, self.0.store.swap(expected, change)).await;
+                again.journal.retain(machine::is_worth_keeping);
+                let second = within(SECOND_LOOK, self.0.store.swap(expected, again)).await;
                 second.map_err(still_ambiguous)
             }
             outcome => outcome,

@@ -30,6 +30,7 @@ pub mod outbox;
 pub mod phases;
 pub mod problem;
 pub mod reconcile;
+pub mod rfc3339;
 pub mod seam;
 pub mod shadow;
 pub mod spool;

@@ -86,12 +86,13 @@ impl Spool {
         File::open(&*self.0)?.sync_all()
     }
 
-    /// Keeps how an attempt ended. Says whether there is anything to keep: an outcome that nobody
+    /// Keeps how `attempt` ended. Says whether there is anything to keep: an outcome that nobody
     /// knows needs no file.
     pub(crate) async fn keep(
         &self,
         store: &dyn Store,
         record: &onlyonce_core::Record,
+        attempt: AttemptId,
         settlement: &Settlement,
     ) -> io::Result<bool> {
         let Some(bytes) = encode(record.fence.0, &record.route, settlement) else {
@@ -99,7 +100,7 @@ impl Spool {
         };
         // Encrypted where the store is: an answer is as secret here as it is there.
         let bytes = store.conceal(record.id, bytes);
-        let (spool, path) = (self.clone(), self.path(record.id, record.attempt_id));
+        let (spool, path) = (self.clone(), self.path(record.id, attempt));
         tokio::task::spawn_blocking(move || {
             let name = path.file_name().and_then(|name| name.to_str());
             spool.write(name.unwrap_or_default(), &bytes)
@@ -153,7 +154,10 @@ impl Spool {
             let kept = kept.map(|found| found.and_then(|found| found.kept(&**engine.store())));
             match kept {
                 Ok(Ok(kept)) => match deliver(engine, &kept).await {
-                    Ok(()) => {
+                    Ok(false) => {
+                        tracing::error!(file = %path.display(), "the store does not take a result in the spool; it is left as it is");
+                    }
+                    Ok(true) => {
                         self.remove(kept.id, kept.attempt).await;
                         taken += 1;
                     }
@@ -173,15 +177,15 @@ impl Spool {
     }
 }
 
-async fn deliver(engine: &Engine, kept: &Kept) -> Result<(), StoreError> {
+/// Says whether the store has it now. One that is never taken must not hold up those behind it.
+async fn deliver(engine: &Engine, kept: &Kept) -> Result<bool, StoreError> {
     let policy = engine.policy(&kept.route);
     let found = engine.store().lookup(kept.id).await?;
     match found.value {
         Some(record) => {
-            engine
-                .settle_late(record, kept.attempt, &kept.settlement, &policy)
-                .await;
-            Ok(())
+            let settled = engine.settle_late(record, kept.attempt, &kept.settlement, &policy);
+            let settled = tokio::time::timeout(policy.completion_grace, settled).await;
+            Ok(settled.is_ok())
         }
         None => {
             let entry = JournalEntry {
@@ -193,7 +197,7 @@ async fn deliver(engine: &Engine, kept: &Kept) -> Result<(), StoreError> {
                 actor: Actor::Executor,
                 detail: Some("a result from the spool; the record is gone".to_owned()),
             };
-            engine.store().append(vec![entry]).await
+            engine.store().append(vec![entry]).await.map(|()| true)
         }
     }
 }

@@ -31,6 +31,7 @@ pub(crate) use attempted::{Abandoned, beat, give_back};
 pub use deferred::DeferredWork;
 
 use crate::{
+    at_once::after,
     engine::{Admitted, Arrival, Attempt, Engine, Unavailable, Woken},
     limits::Limited,
 };
@@ -282,13 +283,16 @@ impl<T: TransactionalStore> Operation<T> {
     pub(crate) async fn admitted(&self, arrival: &mut Arrival) -> Result<Admitted, RunError> {
         let engine = &self.transactions.engine;
         let unavailable = |Unavailable(error)| RunError::Store(error);
-        let deadline = tokio::time::Instant::now() + self.policy.wait_timeout;
+        let deadline = after(tokio::time::Instant::now(), self.policy.wait_timeout);
         loop {
             let admitted = engine
                 .admit(arrival, &self.policy)
                 .await
                 .map_err(unavailable)?;
-            if !matches!(admitted, Admitted::InFlight(OnInFlight::Wait)) {
+            let waits = matches!(admitted, Admitted::InFlight(OnInFlight::Wait));
+            // Somebody may be making the key in a transaction that stays open: there is nothing to wait
+            // by then, only to ask again.
+            if !waits || tokio::time::Instant::now() >= deadline {
                 return Ok(admitted);
             }
             let woken = engine.wait(arrival, &self.policy, deadline).await;

@@ -110,7 +110,7 @@ async fn the_guard_counts_from_before_the_question() {
 ///
 /// Method: the reply is lost; before the second look the store's clock passes the lease and another
 /// node sweeps.
-/// Evidence: no attempt begins, and the key stays as the sweep left it.
+/// Evidence: no attempt begins; the key is as the sweep left it, and is given back, since nothing was sent.
 #[tokio::test(start_paused = true)]
 async fn a_reservation_that_lapsed_unconfirmed_is_not_used() {
     let hand = Arc::new(AtomicI64::new(0));
@@ -138,6 +138,9 @@ async fn a_reservation_that_lapsed_unconfirmed_is_not_used() {
     assert!(admitted.is_err(), "{admitted:?}");
     let record = memory.lookup(id).await.unwrap().value.unwrap();
     assert_eq!(record.state, State::Unknown);
+    engine.idle().await;
+    let record = memory.lookup(id).await.unwrap().value.unwrap();
+    assert_eq!(record.state, State::FailedRetryable);
 }
 
 fn arrival(engine: &Engine) -> Arrival {

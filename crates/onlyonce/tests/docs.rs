@@ -1,12 +1,17 @@
 //! The documents say what the code says: codes, words, statuses and hints of
-//! `docs/reference/errors.md`, and the listings of `docs/guide/library.md`.
+//! `docs/reference/errors.md`, the tests and planted bugs of `docs/reference/threats.md`, and the listings
+//! of `docs/guide/library.md`.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
-use std::{fs, path::PathBuf};
+use std::{collections::HashMap, fs, path::PathBuf, time::Duration};
 
 use http::StatusCode;
-use onlyonce::{Policy, Problem, stats::DECLARED};
+use onlyonce::{
+    Policy, Problem,
+    policy::{Options, Profile},
+    stats::DECLARED,
+};
 use onlyonce_core::record::{JournalEvent, LastError};
 
 fn root() -> PathBuf {
@@ -149,34 +154,151 @@ fn statuses_and_hints_are_as_the_table_says() {
     assert_eq!(rows(section(&page, "All of them at a glance")), told);
 }
 
-/// The lines of `text` that are not empty, without their indentation.
-/// Every test that the page of threats names is there.
+/// For how long what is kept, by profile.
+#[test]
+fn retention_is_as_the_table_says() {
+    let page = read("docs/reference/config.md");
+    let (_, table) = page.split_once("\n### Profiles\n").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let profiles = [Profile::Safe, Profile::Payments, Profile::Cache].map(|profile| {
+        let options = Options {
+            profile: Some(profile),
+            ..Options::default()
+        };
+        Policy::resolve(&options, &Options::default())
+    });
+    let told = |row: &str, time: fn(&Policy) -> Duration| {
+        let period = |policy: &Policy| match time(policy).as_secs() / 3_600 {
+            hours if hours <= 72 => format!("{hours}h"),
+            hours => format!("{}d", hours / 24),
+        };
+        let mut cells = vec![row.to_owned()];
+        cells.extend(profiles.iter().map(period));
+        cells
+    };
+    let written = rows(table);
+    for row in [
+        told("ttl", |policy| policy.ttl),
+        told("tombstone_ttl", |policy| policy.tombstone_ttl),
+    ] {
+        assert!(written.contains(&row), "{row:?} is not in {written:?}");
+    }
+}
+
+/// A test that the page of threats names.
+struct Named {
+    /// The file without its folders and its ending.
+    module: String,
+    test: String,
+    text: String,
+}
+
+/// The tests that `text` names.
+fn named_tests(text: &str) -> Vec<Named> {
+    let parts = text.split('`');
+    let named = parts.filter_map(|part| part.split_once(".rs::"));
+    named
+        .map(|(file, test)| {
+            let folder = match file.split_once('/') {
+                Some(("http", _)) => "crates/onlyonce-gateway/tests/",
+                Some(("machine", _)) => "crates/onlyonce-core/src/machine/tests/",
+                Some(("store", _)) => "crates/onlyonce-store/src/",
+                Some(("library", _)) => "crates/onlyonce/tests/",
+                _ => "crates/onlyonce/src/",
+            };
+            let name = match file.split_once('/') {
+                Some(("http", _)) | None => file,
+                Some((_, name)) => name,
+            };
+            Named {
+                module: file.rsplit('/').next().unwrap().to_owned(),
+                test: test.to_owned(),
+                text: read(&format!("{folder}{name}.rs")),
+            }
+        })
+        .collect()
+}
+
+/// Every test that the page of threats names is there, and is a test.
 #[test]
 fn every_named_test_exists() {
     let page = read("docs/reference/threats.md");
-    let mut named = 0;
-    for (file, test) in page.split('`').filter_map(|part| part.split_once(".rs::")) {
-        let folder = match file.split_once('/') {
-            Some(("http", _)) => "crates/onlyonce-gateway/tests/",
-            Some(("machine", _)) => "crates/onlyonce-core/src/machine/tests/",
-            Some(("store", _)) => "crates/onlyonce-store/src/",
-            Some(("library", _)) => "crates/onlyonce/tests/",
-            _ => "crates/onlyonce/src/",
-        };
-        let name = match file.split_once('/') {
-            Some(("http", _)) | None => file,
-            Some((_, name)) => name,
-        };
-        let text = read(&format!("{folder}{name}.rs"));
-        assert!(
-            text.contains(&format!("fn {test}(")),
-            "{file}.rs has no {test}"
-        );
-        named += 1;
+    let cases = read("crates/onlyonce-store/src/conformance.rs");
+    let named = named_tests(&page);
+    for Named { module, test, text } in &named {
+        let (before, _) = text
+            .split_once(&format!("fn {test}("))
+            .unwrap_or_else(|| panic!("{module}.rs has no {test}"));
+        let attributes = before.rsplit("\n\n").next().unwrap();
+        let is_test = attributes.contains("#[test]") || attributes.contains("#[tokio::test");
+        let is_case = cases.contains(&format!("                {test},\n"));
+        assert!(is_test || is_case, "{module}::{test} is no test");
     }
-    assert!(named > 60, "{named} tests are named");
+    assert!(named.len() > 60, "{} tests are named", named.len());
 }
 
+/// Whether the command of a planted bug runs this test: each word after the name of the test program is a
+/// part of the names of tests, and without any it runs all.
+fn runs(command: &str, named: &Named) -> bool {
+    let programs = [" --test ", " --lib", " --bin onlyonce"];
+    let Some((_, rest)) = programs.iter().find_map(|word| command.split_once(word)) else {
+        return false;
+    };
+    let mut words = rest.split_whitespace().filter(|word| *word != "--");
+    let path = format!("{}::{}", named.module, named.test);
+    let program = match command.contains(" --test ") {
+        true => words.next(),
+        false => None,
+    };
+    let mut words = words.peekable();
+    if words.peek().is_none() {
+        return program == Some(&named.module);
+    }
+    words.any(|word| {
+        // A case of the stores' contract stands in a module for each store.
+        let of_a_store = program == Some("conformance") && word.ends_with(&named.test);
+        path.contains(word) || of_a_store
+    })
+}
+
+/// Every line of the page of threats names a planted bug whose command runs one of the line's tests.
+#[test]
+fn every_line_has_been_seen_red() {
+    let folder = root().join("tests/mutants");
+    let mut commands: HashMap<String, String> = HashMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if let Some((number, _)) = name.split_once('-') {
+            let patch = read(&format!("tests/mutants/{name}"));
+            let command = patch.lines().next().unwrap().to_owned();
+            let before = commands.insert(number.to_owned(), command);
+            assert_eq!(before, None, "two planted bugs have the number {number}");
+        }
+    }
+    let page = read("docs/reference/threats.md");
+    let mut lines = 0;
+    for line in page.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        if cells.last() == Some(&"seen red by") {
+            continue;
+        }
+        let named = named_tests(cells[cells.len() - 2]);
+        assert!(!named.is_empty(), "no test is named: {line}");
+        let numbers: Vec<&str> = cells[cells.len() - 1].split(", ").collect();
+        for number in &numbers {
+            let command = commands.get(*number);
+            let command = command.unwrap_or_else(|| panic!("no planted bug {number}: {line}"));
+            assert!(
+                named.iter().any(|named| runs(command, named)),
+                "{number} runs none of the tests: {line}"
+            );
+        }
+        lines += 1;
+    }
+    assert!(lines > 40, "{lines} lines");
+}
+
+/// The lines of `text` that are not empty, without their indentation.
 fn lines(text: &str) -> Vec<&str> {
     let lines = text.lines().map(str::trim);
     lines.filter(|line| !line.is_empty()).collect()

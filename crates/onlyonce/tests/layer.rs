@@ -48,6 +48,18 @@ impl World {
         }
     }
 
+    /// With room for so many bytes of request bodies.
+    fn with_room_for(max_gathered_bytes: usize) -> Self {
+        let options = EngineOptions {
+            max_gathered_bytes,
+            ..EngineOptions::default()
+        };
+        Self {
+            engine: Engine::start(Arc::new(MemoryStore::new()), options),
+            calls: Arc::default(),
+        }
+    }
+
     async fn layer(&self, policy: Policy) -> IdempotencyLayer {
         IdempotencyLayer::new(self.engine.clone(), "r", policy, identify)
             .await
@@ -402,15 +414,7 @@ async fn a_panic_tells_no_secrets() {
 /// Evidence: the last one is answered while the others wait.
 #[tokio::test]
 async fn waiters_keep_room_for_what_they_are() {
-    let options = EngineOptions {
-        max_gathered_bytes: 3 << 20,
-        ..EngineOptions::default()
-    };
-    let engine = Engine::start(Arc::new(MemoryStore::new()), options);
-    let world = World {
-        engine,
-        calls: Arc::default(),
-    };
+    let world = World::with_room_for(3 << 20);
     let (go, gone) = tokio::sync::watch::channel(false);
     let calls = world.calls.clone();
     let inner = service_fn(move |_: Request<Body>| {
@@ -448,4 +452,113 @@ async fn waiters_keep_room_for_what_they_are() {
         assert_eq!(answer.status(), StatusCode::OK);
     }
     assert_eq!(world.calls(), 2);
+}
+
+/// Goal: whoever sends no body keeps nobody out.
+///
+/// Method: room for three bodies of the largest size; twenty requests whose bodies have begun and do not go
+/// on, of declared and of unknown length; then one more.
+/// Evidence: it is answered while the others wait.
+#[tokio::test]
+async fn bodies_that_do_not_come_take_no_room() {
+    let world = World::with_room_for(3 << 20);
+    let service =
+        world
+            .layer(Policy::default())
+            .await
+            .layer(service_fn(|_: Request<Body>| async {
+                Ok::<_, Infallible>(Response::new(Body::empty()))
+            }));
+    let waiting: Vec<_> = (0..20)
+        .map(|number| {
+            let frame = http_body::Frame::data(Bytes::from_static(b"{"));
+            let begun = futures_util::stream::iter([Ok::<_, BoxError>(frame)]);
+            let never = futures_util::StreamExt::chain(begun, futures_util::stream::pending());
+            let body = Body::stream(http_body_util::StreamBody::new(never));
+            let request = post(&format!("slow-{number}")).map(|_| body);
+            tokio::spawn(service.clone().oneshot(request))
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let other = service.clone().oneshot(post("other"));
+    let other = tokio::time::timeout(Duration::from_secs(10), other).await;
+    assert_eq!(
+        other.expect("an answer").unwrap().status(),
+        StatusCode::OK,
+        "it waits behind bodies that do not come"
+    );
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// Goal: bodies that wait to be sent count as long as they are there.
+///
+/// Method: room for three large bodies and the small ones beside them; an inner service that keeps the
+/// bodies of four requests unread until it is told; a fifth that is small.
+/// Evidence: three of the four are called, and the small one; the fourth once a body has gone.
+#[tokio::test]
+async fn bodies_under_way_keep_their_room() {
+    let world = World::with_room_for(4 << 20);
+    let (go, gone) = tokio::sync::watch::channel(false);
+    let calls = world.calls.clone();
+    let inner = service_fn(move |request: Request<Body>| {
+        calls.fetch_add(1, Ordering::SeqCst);
+        let mut gone = gone.clone();
+        async move {
+            if http_body::Body::size_hint(request.body()).lower() > 1_000 {
+                gone.wait_for(|go| *go).await.unwrap();
+            }
+            drop(request);
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        }
+    });
+    let service = world.layer(Policy::default()).await.layer(inner);
+    let large = Bytes::from(vec![b'x'; 1 << 20]);
+    let asked: Vec<_> = (0..4)
+        .map(|number| {
+            let request = post(&format!("large-{number}")).map(|_| Body::from(large.clone()));
+            tokio::spawn(service.clone().oneshot(request))
+        })
+        .collect();
+    while world.calls() < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(world.calls(), 3, "there is room for three");
+    let small = service.clone().oneshot(post("small")).await.unwrap();
+    assert_eq!((small.status(), world.calls()), (StatusCode::OK, 4));
+    go.send(true).unwrap();
+    for one in asked {
+        assert_eq!(one.await.unwrap().unwrap().status(), StatusCode::OK);
+    }
+    assert_eq!(world.calls(), 5);
+}
+
+/// Goal: a wait without end is one.
+///
+/// Method: `wait_timeout` of the longest duration there is, and a duplicate of something slow.
+/// Evidence: the duplicate gets the answer.
+#[tokio::test]
+async fn a_duplicate_may_wait_for_ever() {
+    let world = World::new();
+    let calls = world.calls.clone();
+    let slow = service_fn(move |_: Request<Body>| {
+        calls.fetch_add(1, Ordering::SeqCst);
+        async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            Ok::<_, Infallible>(Response::new(Body::from(Bytes::from_static(b"paid"))))
+        }
+    });
+    let policy = Policy {
+        wait_timeout: Duration::MAX,
+        ..Policy::default()
+    };
+    let service = world.layer(policy).await.layer(slow);
+    let first = tokio::spawn(service.clone().oneshot(post("k")));
+    while world.calls() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let second = service.oneshot(post("k")).await.unwrap();
+    assert_eq!(text(second).await, (StatusCode::OK, "paid".to_owned()));
+    first.await.unwrap().unwrap();
+    assert_eq!(world.calls(), 1);
 }

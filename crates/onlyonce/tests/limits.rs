@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -19,12 +19,13 @@ use onlyonce::{
     limits::{Client, Limited},
 };
 use onlyonce_core::{
-    Key, Scope, StoredResponse,
+    Key, Scope, Secret, StoredResponse,
     machine::Settlement,
     record::{LastError, StoredBody},
 };
 use onlyonce_store::{
     Filter, Store,
+    clock::StoreClock,
     faulty::{FaultPlan, FaultyStore},
     memory::MemoryStore,
 };
@@ -317,5 +318,101 @@ async fn the_breaker_counts_failures_in_a_row() {
         world.store.set_plan(FaultPlan::default());
         executed(world.admit("a", &format!("{round}"), &policy).await);
         assert!(!world.engine.breaker_is_open());
+    }
+}
+
+/// Goal: a request that is too old never makes a key, whether or not the reaper has been there.
+///
+/// Method: a key is completed, and its ttl and its tombstone's pass; the same request comes again, made
+/// long ago by its own word, once with the row still there and once without.
+/// Evidence: refused both times.
+#[tokio::test]
+async fn what_is_forgotten_is_new() {
+    for reaped in [false, true] {
+        let start = 1_794_787_200_000;
+        let store_hand = Arc::new(AtomicI64::new(start));
+        let clock = StoreClock::by_hand(store_hand.clone());
+        let store = MemoryStore::with(Secret::from_bytes([7; 32]), clock);
+        let engine = Engine::start(Arc::new(store), EngineOptions::default());
+        let policy = Arc::new(Policy::default());
+        let arrival = || {
+            Arrival::new(
+                &engine,
+                Scope::global(),
+                Key::from_stored("k"),
+                None,
+                "r".into(),
+                &Method::POST,
+                "/payments",
+                HeaderMap::new(),
+                Default::default(),
+            )
+        };
+        let admitted = engine.admit(&mut arrival(), &policy).await.unwrap();
+        let Admitted::Execute(attempt) = admitted else {
+            panic!("{admitted:?}");
+        };
+        let paid = StoredResponse::plain(http::StatusCode::CREATED, "paid");
+        attempt.settle(&Settlement::Complete(Arc::new(paid))).await;
+        let pass = (policy.ttl + policy.tombstone_ttl).as_millis() + 1_000;
+        store_hand.fetch_add(i64::try_from(pass).unwrap(), Ordering::SeqCst);
+        if reaped {
+            for _ in 0..2 {
+                while !engine.reap_some(100).await.unwrap().2 {}
+            }
+        }
+        let mut again = arrival().made_too_long_ago(true);
+        let admitted = engine.admit(&mut again, &policy).await.unwrap();
+        assert!(
+            matches!(admitted, Admitted::Limited(Limited::TooOld)),
+            "reaped {reaped}: {admitted:?}"
+        );
+        let admitted = engine.admit(&mut arrival(), &policy).await.unwrap();
+        assert!(matches!(admitted, Admitted::Execute(_)), "{admitted:?}");
+    }
+}
+
+/// Goal: a wall clock that is set ends no execution's signs of life; time that goes by does.
+///
+/// Method: an attempt; ten seconds later, with the wall clock set in either direction, a heartbeat; and one
+/// after the longest execution.
+/// Evidence: the heartbeats are taken, the last one is not.
+#[tokio::test]
+async fn signs_of_life_do_not_look_at_the_wall() {
+    let wall_start = 1_000_000_000;
+    for set_to in [
+        wall_start + 10_000,
+        wall_start - 30_000,
+        wall_start + 3_600_000,
+    ] {
+        let boot = Arc::new(AtomicU64::new(50_000));
+        let wall = Arc::new(AtomicU64::new(wall_start));
+        let options = EngineOptions {
+            clock: Clock::by_hands(boot.clone(), wall.clone()),
+            ..EngineOptions::default()
+        };
+        let engine = Engine::start(Arc::new(MemoryStore::new()), options);
+        let policy = Arc::new(Policy::default());
+        let mut arrival = Arrival::new(
+            &engine,
+            Scope::global(),
+            Key::from_stored("k"),
+            None,
+            "r".into(),
+            &Method::POST,
+            "/payments",
+            HeaderMap::new(),
+            Default::default(),
+        );
+        let admitted = engine.admit(&mut arrival, &policy).await.unwrap();
+        let Admitted::Execute(attempt) = admitted else {
+            panic!("{admitted:?}");
+        };
+        boot.fetch_add(10_000, Ordering::SeqCst);
+        wall.store(set_to, Ordering::SeqCst);
+        assert!(attempt.renew().await, "the wall clock says {set_to}");
+        let longest = u64::try_from(policy.max_execution.as_millis()).unwrap();
+        boot.fetch_add(longest, Ordering::SeqCst);
+        assert!(!attempt.renew().await, "it has run for too long");
     }
 }

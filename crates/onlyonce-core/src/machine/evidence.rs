@@ -128,7 +128,10 @@ fn on_unknown(
     Looked::Write(match (evidence, source) {
         (Evidence::Completed(response), _) => proven_executed(record, response, policy),
         (Evidence::NotExecuted, Source::Webhook(_) | Source::Kept) => {
-            proven_not_executed(record, policy)
+            match upstream_max_execution(policy) {
+                Some(_) => proven_not_executed(record, policy),
+                None => unbounded(record),
+            }
         }
         (Evidence::NotExecuted, Source::Query(negative)) => {
             negative_answer(record, negative, now, policy)
@@ -264,15 +267,22 @@ fn proven_not_executed(record: &Record, policy: &Policy) -> Change {
     )
 }
 
+fn upstream_max_execution(policy: &Policy) -> Option<Duration> {
+    let reconcile = policy.reconcile.as_ref()?;
+    reconcile.upstream_max_execution
+}
+
+/// Whoever says that nothing was executed may be overtaken by the upstream, unless it is known for how
+/// long that may go on.
+fn unbounded(record: &Record) -> Change {
+    dead_letter(record, "negative answer without upstream_max_execution")
+}
+
 /// "Not found" counts only twice in a row, only once the operation cannot still be under way, and
 /// only from a query that is known to find things.
 fn negative_answer(record: &Record, negative: Negative, now: Timestamp, policy: &Policy) -> Change {
-    let Some(upstream_max) = policy
-        .reconcile
-        .as_ref()
-        .and_then(|reconcile| reconcile.upstream_max_execution)
-    else {
-        return dead_letter(record, "negative answer without upstream_max_execution");
+    let Some(upstream_max) = upstream_max_execution(policy) else {
+        return unbounded(record);
     };
     if negative == Negative::Unproven {
         return dead_letter(

@@ -3,14 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::Router;
-use hyper::server::conn::http1;
+use http::Request;
+use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use tokio::{net::TcpListener, sync::Semaphore};
+use tower::ServiceExt;
 
-use crate::edge::Current;
+use crate::edge::{Current, Timely, Unstalled};
 
 /// Connections at once; further ones wait in the listener's queue.
 const MAX_CONNECTIONS: usize = 256;
@@ -20,7 +22,8 @@ const MAX_HEADER_BYTES: usize = 64 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves `app` for as long as the process lives. A client may take `header_timeout` to send the head of
-/// a request, as on the data listener.
+/// a request, `body_timeout` for its body and `send_timeout` to take some of an answer, as on the data
+/// listener.
 pub(super) async fn serve(listener: TcpListener, app: Router, current: &Current) {
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
@@ -35,17 +38,24 @@ pub(super) async fn serve(listener: TcpListener, app: Router, current: &Current)
                 continue;
             }
         };
-        let patience = current.config().header_timeout;
-        let app = TowerToHyperService::new(app.clone());
+        let config = current.config();
+        let body_timeout = config.body_timeout;
+        let app = app.clone().map_request(move |request: Request<Incoming>| {
+            request.map(|body| Timely::new(body, body_timeout))
+        });
+        let app = TowerToHyperService::new(app);
         tokio::spawn(async move {
             let _place = place;
             let _ = stream.set_nodelay(true);
             // How a connection fails is the peer's affair.
             let _ = http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(patience)
+                .header_read_timeout(config.header_timeout)
                 .max_buf_size(MAX_HEADER_BYTES)
-                .serve_connection(TokioIo::new(stream), app)
+                .serve_connection(
+                    TokioIo::new(Unstalled::new(stream, config.send_timeout)),
+                    app,
+                )
                 .await;
         });
     }

@@ -11,7 +11,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use axum::{
     Json,
     body::Bytes,
-    extract::State,
+    extract::{FromRequest as _, Request, State},
     response::{IntoResponse, Response},
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -154,12 +154,16 @@ struct SignIn {
 pub(super) async fn sign_in(
     State(admin): State<Admin>,
     headers: HeaderMap,
-    body: Bytes,
+    request: Request,
 ) -> Result<Response, Refused> {
+    // Before any of the body is waited for: anybody may send one.
     if !is_from_own_page(&headers) {
         return Err(forged());
     }
-    let given: Option<SignIn> = serde_json::from_slice(&body).ok();
+    let body = Bytes::from_request(request, &admin).await;
+    let given: Option<SignIn> = body
+        .ok()
+        .and_then(|body| serde_json::from_slice(&body).ok());
     let role = given.and_then(|given| admin.role_of_token(given.token.trim().as_bytes()));
     let Some(role) = role else {
         return Err(admin.unauthenticated());

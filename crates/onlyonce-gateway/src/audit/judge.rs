@@ -135,21 +135,26 @@ fn declared(operation: &Operation, header: &HeaderName) -> Option<bool> {
 
 /// The weakest of all routes that may catch the operation decides.
 fn by_config(config: &Config, operation: &Operation) -> (Vec<String>, Keys, HeaderName, String) {
-    let routes = catching(config, operation);
+    let (usual, sometimes) = catching(config, operation);
+    let routes: Vec<&Route> = usual.into_iter().chain(sometimes).collect();
     let header = routes.first().map_or(
         http::header::HeaderName::from_static("idempotency-key"),
         |route| route.policy.header_name.clone(),
     );
-    let Some(weakest) = routes
+    let ids = routes.iter().map(|route| route.id.clone()).collect();
+    let weakest = routes
         .iter()
-        .min_by_key(|route| strength(keys(route, &operation.method)))
-    else {
-        let advice = "no route takes it: whoever serves it does so without OnlyOnce".to_owned();
-        return (Vec::new(), Keys::Ignored, header, advice);
+        .min_by_key(|route| strength(keys(route, &operation.method)));
+    let (Some(weakest), Some(_)) = (weakest, usual) else {
+        let when = match routes.is_empty() {
+            true => "",
+            false => " for some values of its parameters",
+        };
+        let advice = format!("no route takes it{when}: whoever serves it does so without OnlyOnce");
+        return (ids, Keys::Ignored, header, advice);
     };
     let keys = keys(weakest, &operation.method);
     let advice = advice(weakest, &operation.method, keys);
-    let ids = routes.iter().map(|route| route.id.clone()).collect();
     (ids, keys, header, advice)
 }
 
@@ -191,7 +196,7 @@ fn advice(route: &Route, method: &Method, keys: Keys) -> String {
 }
 
 /// The route that catches the operation, and those that catch it for some values of its parameters.
-fn catching<'c>(config: &'c Config, operation: &Operation) -> Vec<&'c Route> {
+fn catching<'c>(config: &'c Config, operation: &Operation) -> (Option<&'c Route>, Vec<&'c Route>) {
     let template: Vec<&str> = operation.path.split('/').collect();
     let usual: Vec<&str> = template.iter().map(|segment| fixed(segment)).collect();
     let usual = config.route_match(&operation.method, &usual.join("/"));
@@ -203,7 +208,7 @@ fn catching<'c>(config: &'c Config, operation: &Operation) -> Vec<&'c Route> {
             && route.path.len() > longest
             && may_begin(&template, &route.path)
     });
-    usual.into_iter().chain(sometimes).collect()
+    (usual, sometimes.collect())
 }
 
 fn fixed(segment: &str) -> &str {
@@ -300,5 +305,23 @@ mod tests {
         );
         let lost = judge(&config, Method::POST, "/a");
         assert!(lost.is_hole() && lost.routes.is_empty());
+    }
+
+    #[test]
+    fn what_no_route_takes_for_some_values_is_a_hole() {
+        let config = config(
+            "  - { id: a, path: /v1/a, backends: [{ url: \"http://127.0.0.1:1\" }], \
+             idempotency: { enforce: true } }\n",
+        );
+        assert!(judge(&config, Method::POST, "/v1/a/{id}").is_protected());
+        let lost = judge(&config, Method::POST, "/{version}/a");
+        assert_eq!(
+            (lost.routes.as_slice(), lost.keys),
+            (&["a".to_owned()][..], Keys::Ignored)
+        );
+        let Verdict::Hole(advice) = lost.verdict else {
+            panic!("{lost:?}");
+        };
+        assert!(advice.contains("for some values"), "{advice}");
     }
 }

@@ -1,16 +1,15 @@
 //! The operations of an OpenAPI 3 document that change something.
 //!
-//! Deliberately absent: webhooks and callbacks, which are requests of the API to others; external
-//! references.
+//! Deliberately absent: webhooks and callbacks, which are requests of the API to others.
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use http::Method;
 use serde_json::Value;
 
+use super::documents::{Documents, Members, Placed};
+
 /// The methods that change something.
 const CHANGING: [Method; 4] = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
-/// How many references may lead to one another.
-const MAX_REFERENCES: usize = 16;
 
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,42 +38,49 @@ pub(super) enum Exempt {
 /// All of them, in the order of the document.
 ///
 /// # Errors
-/// When it is not an OpenAPI 3 document.
+/// When it is not an OpenAPI 3 document, or refers to something that is not there.
 pub(super) fn operations(
-    document: &Value,
+    documents: &mut Documents,
+    document: &Placed,
     base_path: Option<&str>,
 ) -> anyhow::Result<Vec<Operation>> {
-    let version = document["openapi"].as_str().unwrap_or_default();
+    let root = &document.value;
+    let version = root["openapi"].as_str().unwrap_or_default();
     if !version.starts_with("3.") {
         bail!("this is not an OpenAPI 3 document: `openapi` must say 3.x");
     }
-    let base = match base_path {
-        Some(path) => path.trim_end_matches('/').to_owned(),
-        None => server_path(document),
-    };
-    let Some(paths) = document["paths"].as_object() else {
+    let root = documents.members(document)?;
+    let Some(paths) = root.get("paths").filter(|paths| paths.value.is_object()) else {
         bail!("the document has no `paths`");
     };
     let mut operations = Vec::new();
-    for (path, item) in paths {
-        let item = resolve(document, item);
+    let paths = documents.members(paths).context("paths")?;
+    let items = paths.iter().filter(|(path, _)| !path.starts_with("x-"));
+    for (path, item) in items {
+        let item = documents.members(item).with_context(|| path.to_owned())?;
         for method in CHANGING {
             let name = method.as_str().to_ascii_lowercase();
-            if let Some(operation) = item.get(&name) {
-                let place = (format!("{base}{path}"), path.as_str());
-                operations.push(read(document, &method, place, item, operation));
-            }
+            let Some(operation) = item.get(&name) else {
+                continue;
+            };
+            let place = || format!("{method} {path}");
+            let operation = documents.members(operation).with_context(place)?;
+            let base = match base_path {
+                Some(path) => path.trim_end_matches('/').to_owned(),
+                None => server_path([&operation, &item, &root]),
+            };
+            let headers = headers(documents, &item, &operation).with_context(place)?;
+            operations.push(read(&method, (base, path), headers, &operation));
         }
     }
     Ok(operations)
 }
 
 fn read(
-    document: &Value,
     method: &Method,
-    (full, path): (String, &str),
-    item: &Value,
-    operation: &Value,
+    (base, path): (String, &str),
+    headers: Vec<(String, bool)>,
+    operation: &Members,
 ) -> Operation {
     let words = |value: &Value| match value {
         Value::String(word) => vec![word.clone()],
@@ -85,21 +91,22 @@ fn read(
         _ => Vec::new(),
     };
     let family = path.split('/').find(|segment| !segment.is_empty());
+    let id = operation.value("operationId").as_str();
     Operation {
         method: method.clone(),
-        path: full,
-        id: operation["operationId"].as_str().map(str::to_owned),
-        headers: headers(document, item, operation),
+        path: format!("{base}{path}"),
+        id: id.map(str::to_owned),
+        headers,
         exempt: exempt(operation),
-        flows: words(&operation["x-onlyonce-flow"]),
-        tags: words(&operation["tags"]),
+        flows: words(operation.value("x-onlyonce-flow")),
+        tags: words(operation.value("tags")),
         family: family.unwrap_or_default().to_owned(),
     }
 }
 
 /// `x-onlyonce: { exempt: REASON }`, or `x-onlyonce: "exempt: REASON"`.
-fn exempt(operation: &Value) -> Exempt {
-    let reason = match &operation["x-onlyonce"] {
+fn exempt(operation: &Members) -> Exempt {
+    let reason = match operation.value("x-onlyonce") {
         Value::String(text) => text
             .strip_prefix("exempt")
             .map(|reason| reason.trim_start_matches(':')),
@@ -109,10 +116,12 @@ fn exempt(operation: &Value) -> Exempt {
             .map(|reason| reason.as_str().unwrap_or_default()),
         _ => None,
     };
-    let reason = reason.map(|reason| match operation["x-onlyonce-reason"].as_str() {
-        Some(beside) if reason.trim().is_empty() => beside.trim(),
-        _ => reason.trim(),
-    });
+    let reason = reason.map(
+        |reason| match operation.value("x-onlyonce-reason").as_str() {
+            Some(beside) if reason.trim().is_empty() => beside.trim(),
+            _ => reason.trim(),
+        },
+    );
     match reason {
         None => Exempt::No,
         Some("") => Exempt::WithoutReason,
@@ -121,55 +130,51 @@ fn exempt(operation: &Value) -> Exempt {
 }
 
 /// Header parameters of the operation, and of its path where the operation says nothing else.
-fn headers(document: &Value, item: &Value, operation: &Value) -> Vec<(String, bool)> {
+fn headers(
+    documents: &mut Documents,
+    item: &Members,
+    operation: &Members,
+) -> anyhow::Result<Vec<(String, bool)>> {
     let mut headers: Vec<(String, bool)> = Vec::new();
-    let lists = [&operation["parameters"], &item["parameters"]];
-    for parameter in lists.into_iter().filter_map(Value::as_array).flatten() {
-        let parameter = resolve(document, parameter);
-        if parameter["in"] != "header" {
+    let lists = [operation, item].map(|one| one.items("parameters"));
+    for parameter in lists.iter().flatten() {
+        let parameter = documents.members(parameter)?;
+        if parameter.value("in") != "header" {
             continue;
         }
-        let name = parameter["name"]
-            .as_str()
-            .unwrap_or_default()
-            .to_ascii_lowercase();
+        let name = parameter.value("name").as_str().unwrap_or_default();
+        let name = name.to_ascii_lowercase();
         if !headers.iter().any(|(known, _)| *known == name) {
-            headers.push((name, parameter["required"] == true));
+            headers.push((name, *parameter.value("required") == true));
         }
     }
-    headers
+    Ok(headers)
 }
 
-/// What `value` stands for: itself, or what its `$ref` within the document leads to.
-fn resolve<'d>(document: &'d Value, value: &'d Value) -> &'d Value {
-    let mut value = value;
-    for _ in 0..MAX_REFERENCES {
-        let Some(reference) = value.get("$ref").and_then(Value::as_str) else {
-            return value;
-        };
-        let found = reference
-            .strip_prefix('#')
-            .and_then(|pointer| document.pointer(pointer));
-        match found {
-            Some(found) => value = found,
-            None => return value,
+/// The path of the first server's URL, without a slash at its end: the server of the operation, of its
+/// path, or of the document, whichever is said first. Variables have their defaults.
+fn server_path(places: [&Members; 3]) -> String {
+    let mut servers = places.iter().map(|place| &place.value("servers")[0]);
+    let Some(server) = servers.find(|server| server["url"].is_string()) else {
+        return String::new();
+    };
+    let mut url = server["url"].as_str().unwrap_or_default().to_owned();
+    for (name, variable) in server["variables"].as_object().into_iter().flatten() {
+        if let Some(default) = variable["default"].as_str() {
+            url = url.replace(&format!("{{{name}}}"), default);
         }
     }
-    value
-}
-
-/// The path of the first server's URL, without a slash at its end.
-fn server_path(document: &Value) -> String {
-    let url = document["servers"][0]["url"].as_str().unwrap_or_default();
+    let url = url.split(['?', '#']).next().unwrap_or_default();
     let after_host = match url.split_once("://") {
         Some((_, rest)) => rest.find('/').map_or("", |at| &rest[at..]),
         None => url,
     };
-    let path = after_host.trim_end_matches('/');
-    // A path that is to be filled in later tells nothing.
-    match path.contains('{') {
-        true => String::new(),
-        false => path.to_owned(),
+    // A path is relative to where the document is served, which is taken for the root.
+    let path = after_host.trim_end_matches('/').trim_start_matches("./");
+    match path {
+        "" | "." => String::new(),
+        path if path.starts_with('/') => path.to_owned(),
+        path => format!("/{path}"),
     }
 }
 
@@ -178,6 +183,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn read(document: Value, base_path: Option<&str>) -> anyhow::Result<Vec<Operation>> {
+        let (mut documents, document) = Documents::alone(document);
+        operations(&mut documents, &document, base_path)
+    }
+
+    fn paths(document: Value) -> Vec<String> {
+        let found = read(document, None).unwrap();
+        let name = |one: &Operation| format!("{} {}", one.method, one.path);
+        found.iter().map(name).collect()
+    }
 
     #[test]
     fn a_document_is_read() {
@@ -197,7 +213,7 @@ mod tests {
                 "/b": { "patch": { "x-onlyonce": "exempt" }, "put": { "x-onlyonce": "exempt: why" } },
             },
         });
-        let found = operations(&document, None).unwrap();
+        let found = read(document.clone(), None).unwrap();
         let names: Vec<_> = found
             .iter()
             .map(|one| format!("{} {}", one.method, one.path))
@@ -222,17 +238,84 @@ mod tests {
         );
         assert_eq!(found[2].exempt, Exempt::Because("why".to_owned()));
         assert_eq!(found[3].exempt, Exempt::WithoutReason);
-        let other = operations(&document, Some("/x/")).unwrap();
+        let other = read(document, Some("/x/")).unwrap();
         assert_eq!(other[0].path, "/x/a/{id}");
     }
 
     #[test]
     fn other_documents_are_refused() {
-        assert!(operations(&json!({ "swagger": "2.0", "paths": {} }), None).is_err());
-        assert!(operations(&json!({ "openapi": "3.0.3" }), None).is_err());
+        assert!(read(json!({ "swagger": "2.0", "paths": {} }), None).is_err());
+        assert!(read(json!({ "openapi": "3.0.3" }), None).is_err());
+        assert!(read(json!({ "openapi": "3.0.3", "paths": [] }), None).is_err());
         assert_eq!(
-            operations(&json!({ "openapi": "3.0.3", "paths": {} }), None).unwrap(),
+            read(json!({ "openapi": "3.0.3", "paths": {} }), None).unwrap(),
             []
         );
+    }
+
+    #[test]
+    fn references_are_followed_or_named() {
+        let document = json!({
+            "openapi": "3.1.0",
+            "components": { "pathItems": {
+                "a b": { "post": {} },
+                "G": { "get": {}, "$ref": "#/components/pathItems/H" },
+                "H": { "patch": {} },
+            } },
+            "paths": {
+                "x-more": { "$ref": "#/nowhere", "post": {} },
+                "/users/{id}": { "put": {} },
+                "/encoded": { "$ref": "#/components/pathItems/a%20b" },
+                "/other": { "$ref": "#/paths/~1users~1%7Bid%7D" },
+                "/beside": { "$ref": "#/components/pathItems/G", "post": {} },
+            },
+        });
+        assert_eq!(
+            paths(document),
+            [
+                "PUT /users/{id}",
+                "POST /encoded",
+                "PUT /other",
+                "POST /beside",
+                "PATCH /beside"
+            ]
+        );
+        for (reference, why) in [
+            (json!("#/components/pathItems/Nope"), "leads nowhere"),
+            (json!("#anchor"), "leads nowhere"),
+            (json!("#/paths/~1p"), "references lead to one another"),
+            (json!("./gone.yaml"), "`./gone.yaml` cannot be followed"),
+            (json!("https://api.example/x.yaml"), "another host"),
+            (json!("../x.yaml"), "out of the document's folder"),
+            (json!(7), "must be a text"),
+        ] {
+            let paths = json!({ "/p": { "$ref": reference } });
+            let document = json!({ "openapi": "3.1.0", "paths": paths });
+            let error = format!("{:#}", read(document, None).unwrap_err());
+            assert!(error.contains(why) && error.contains("/p"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_server_counts() {
+        let variables = json!({ "b": { "default": "v3" }, "h": { "default": "api.example" } });
+        let document = json!({
+            "openapi": "3.0.3",
+            "servers": [{ "url": "https://{h}/{b}/", "variables": variables }],
+            "paths": {
+                "/a": { "post": {} },
+                "/b": { "servers": [{ "url": "/v2" }], "post": {},
+                        "patch": { "servers": [{ "url": "https://other.example" }] } },
+                "/c": { "servers": [{ "url": "v4" }], "post": {} },
+                "/d": { "servers": [], "post": {} },
+                "/e": { "servers": [{ "url": "https://api.example/{t}" }], "post": {} },
+            },
+        });
+        let expected = ["/v3/a", "/v2/b", "/b", "/v4/c", "/v3/d", "/{t}/e"];
+        let expected = expected.map(|path| match path {
+            "/b" => "PATCH /b".to_owned(),
+            path => format!("POST {path}"),
+        });
+        assert_eq!(paths(document), expected);
     }
 }

@@ -2,16 +2,14 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+use comfy_table::Table;
 use serde_json::{Value, json};
 
 use super::{
     flow::{Flow, State},
     judge::{Judged, Verdict},
 };
-
-/// The width of the table, in columns.
-const WIDTH: u16 = 110;
+use crate::table::table;
 
 /// All operations and flows.
 pub(super) struct Report<'a> {
@@ -90,12 +88,7 @@ impl Report<'_> {
     }
 
     fn table(&self) -> Table {
-        let mut table = Table::new();
-        table
-            .load_style(UTF8_FULL_CONDENSED)
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_width(WIDTH)
-            .set_header(["operation", "route", "key", "declared", "verdict"]);
+        let mut table = table(&["operation", "route", "key", "declared", "verdict"]);
         for one in self.operations {
             let routes = match (self.configured, one.routes.as_slice()) {
                 (false, _) => String::new(),

@@ -237,22 +237,26 @@ fn print_table(lines: &[Line], args: &BenchArgs) {
             )
         })
         .unwrap_or_default();
-    println!(
+    outln!(
         "{} requests in flight, {} for each line, medians of {}; ratios are against (b).",
         args.connections,
         humantime::format_duration(args.time),
         args.rounds.max(1)
     );
-    println!(
+    outln!(
         "{:<28} {:>12} {:>7} {:>14} {:>7}",
-        "", "requests/s", "ratio", "CPU us/request", "ratio"
+        "",
+        "requests/s",
+        "ratio",
+        "CPU us/request",
+        "ratio"
     );
     for line in lines {
         let (rate, cpu) = (
             of(line, |found| found.per_second),
             of(line, |found| found.cpu_micros),
         );
-        println!(
+        outln!(
             "{:<28} {rate:>12.0} {:>7.2} {cpu:>14.1} {:>7.2}",
             line.name,
             rate / base_rate,
@@ -272,5 +276,5 @@ fn print_json(lines: &[Line]) {
             })
         })
         .collect();
-    println!("{}", serde_json::Value::from(lines));
+    outln!("{}", serde_json::Value::from(lines));
 }

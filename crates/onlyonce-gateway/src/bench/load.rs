@@ -7,10 +7,11 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context;
-use http::Uri;
+use anyhow::{Context, bail};
 use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::Instant};
+
+use crate::{cli::Usage, verify::Endpoint};
 
 use super::{
     BenchArgs,
@@ -74,31 +75,20 @@ struct Results {
 
 /// Loads `url` and prints what it saw.
 pub(super) async fn run(url: &str, args: &BenchArgs) -> anyhow::Result<ExitCode> {
-    let uri: Uri = url.parse().context("the URL is not one")?;
-    anyhow::ensure!(
-        uri.scheme_str() == Some("http"),
-        "only http:// URLs can be loaded"
-    );
-    let authority = uri.authority().context("the URL has no host")?.to_string();
-    let port = uri.port_u16().unwrap_or(80);
-    let host = uri
-        .host()
-        .unwrap_or_default()
-        .trim_matches(['[', ']'])
-        .to_owned();
-    let address = tokio::net::lookup_host((host, port)).await?.next();
+    let endpoint = Endpoint::parse(url).context(Usage::new("--url"))?;
+    if endpoint.tls {
+        bail!(Usage::new("--url: only http:// URLs can be loaded"));
+    }
+    let host = (endpoint.host.as_str(), endpoint.port);
+    let address = tokio::net::lookup_host(host).await?.next();
     let address = address.context("the host has no address")?;
-    let path = uri.path_and_query().map_or("/", |path| path.as_str());
     // Keys of two runs must not meet.
     let prefix = format!("bench-{}-", std::process::id());
-    let template = Template::new(&authority, path, Some(&prefix));
+    let template = Template::new(&endpoint.authority, &endpoint.target(), Some(&prefix));
     let results = send(address, template, args).await?;
     print(&results, args);
-    // Where nobody answered, nothing was measured.
-    Ok(match results.statuses.is_empty() {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
-    })
+    anyhow::ensure!(!results.statuses.is_empty(), "no request was answered");
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn send(
@@ -204,27 +194,31 @@ fn print(results: &Results, args: &BenchArgs) {
         let all = serde_json::json!({
             "rate": args.rate, "kinds": kinds, "statuses": statuses, "failed": results.failed,
         });
-        println!("{all}");
+        outln!("{all}");
         return;
     }
-    println!(
+    outln!(
         "{} requests/s on time; latency from the moment a request was due.",
         args.rate
     );
-    println!(
+    outln!(
         "{:<10} {:>8} {:>10} {:>10} {:>10}",
-        "", "count", "p50 ms", "p99 ms", "max ms"
+        "",
+        "count",
+        "p50 ms",
+        "p99 ms",
+        "max ms"
     );
     for (kind, count, p50, p99, max) in kinds {
         let name = format!("{kind:?}").to_lowercase();
-        println!("{name:<10} {count:>8} {p50:>10.2} {p99:>10.2} {max:>10.2}");
+        outln!("{name:<10} {count:>8} {p50:>10.2} {p99:>10.2} {max:>10.2}");
     }
     let statuses: Vec<String> = results
         .statuses
         .iter()
         .map(|(status, count)| format!("{count} x {status}"))
         .collect();
-    println!(
+    outln!(
         "answers: {}; failed: {}",
         statuses.join(", "),
         results.failed

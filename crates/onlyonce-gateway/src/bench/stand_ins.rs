@@ -21,7 +21,7 @@ const ANSWER: &str = r#"{"id":"pay_01jcq3y8w9f0t2v4x6z8b0d2f4","object":"payment
 /// Serves the API, or with `upstream` the bare proxy.
 pub(super) async fn serve(listen: SocketAddr, upstream: Option<SocketAddr>) -> anyhow::Result<()> {
     let listener = TcpListener::bind(listen).await?;
-    println!("ready data={}", listener.local_addr()?);
+    outln!("ready data={}", listener.local_addr()?);
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;

@@ -4,14 +4,14 @@
 //! carries its own file name and source line and can be printed long after the text is gone.
 //!
 //! Deliberately absent: the values of environment variables. Messages quote what stands in the file,
-//! and passwords that stand in the file are blotted out of the source line.
+//! and passwords and values of headers that stand in the file are blotted out of the source line.
 
 mod blot;
 
 use std::{error::Error, fmt, sync::Arc};
 
 use super::tree::Span;
-use blot::blotted;
+use blot::{blotted, without_header_values};
 
 /// Characters of a source line that are shown; longer lines are cut around the caret.
 const SHOWN_LINE_CHARS: usize = 160;
@@ -124,7 +124,9 @@ impl Diagnostics {
 /// Where readers leave what they find.
 pub(super) struct Report<'a> {
     file: Arc<str>,
-    lines: Vec<&'a str>,
+    text: &'a str,
+    /// The text as it may be shown, made for the first finding.
+    lines: Option<Vec<String>>,
     errors: usize,
     found: Vec<Diagnostic>,
 }
@@ -133,7 +135,8 @@ impl<'a> Report<'a> {
     pub(super) fn new(file: &str, text: &'a str) -> Self {
         Self {
             file: file.into(),
-            lines: text.lines().collect(),
+            text,
+            lines: None,
             errors: 0,
             found: Vec::new(),
         }
@@ -174,9 +177,13 @@ impl<'a> Report<'a> {
 
     fn note(&mut self, severity: Severity, at: Span, message: String) -> Noted<'_> {
         self.errors += usize::from(severity == Severity::Error);
+        let text = self.text;
+        let lines = self
+            .lines
+            .get_or_insert_with(|| without_header_values(text));
         let source = match at.line {
-            0 => String::new(),
-            line => blot::line(&self.lines, line as usize - 1),
+            0 => "",
+            line => lines.get(line as usize - 1).map_or("", String::as_str),
         };
         // The last place is overwritten for ever: bounded, and still an error.
         if self.found.len() >= MAX_DIAGNOSTICS {
@@ -190,7 +197,7 @@ impl<'a> Report<'a> {
             message,
             hint: None,
             width: at.width,
-            source,
+            source: blotted(source),
         });
         Noted(self.found.last_mut())
     }
@@ -213,11 +220,13 @@ impl Noted<'_> {
 
 /// `text` between backticks, short and without control characters.
 pub(super) fn quoted(text: &str) -> String {
+    // What is cut off may be what tells a password.
+    let text = blotted(text);
     let mut short: String = text.chars().take(QUOTED_CHARS).map(printable).collect();
     if text.chars().nth(QUOTED_CHARS).is_some() {
         short.push('…');
     }
-    format!("`{}`", blotted(&short))
+    format!("`{short}`")
 }
 
 /// The words of a list: `a`, `b` or `c`.

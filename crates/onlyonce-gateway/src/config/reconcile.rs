@@ -139,10 +139,17 @@ pub(super) fn read(parent: &Section<'_>, report: &mut Report<'_>) -> Option<Stat
         upstream_max_execution: section.duration("upstream_max_execution", SOME, report),
     };
     let releases = |rules: &[Rule]| rules.iter().any(|rule| rule.then == Then::NotExecuted);
-    if releases(&outcomes) && policy.upstream_max_execution.is_none() {
+    let by_webhook = webhook
+        .as_ref()
+        .is_some_and(|said| releases(&said.outcomes));
+    if (releases(&outcomes) || by_webhook) && policy.upstream_max_execution.is_none() {
+        let place = match releases(&outcomes) {
+            true => "outcomes",
+            false => "webhook",
+        };
         report
             .warning(
-                section.place("outcomes").unwrap_or(key_at),
+                section.place(place).unwrap_or(key_at),
                 "without `upstream_max_execution` a negative answer releases nothing: it makes a dead \
                  letter",
             )

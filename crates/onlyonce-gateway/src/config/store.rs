@@ -1,6 +1,11 @@
 //! Where records are kept, as a URL says it.
 
-use std::{fmt, path::PathBuf};
+use std::{error::Error, fmt, iter, path::PathBuf};
+
+use onlyonce_store::{
+    mysql, postgres,
+    redis::{self, AddressError},
+};
 
 /// A store, by its URL. Its `Debug` form leaves out everything that could be a password.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,6 +43,15 @@ pub(crate) enum StoreUrlError {
     /// Something after `memory:`.
     #[error("`memory:` takes nothing after it")]
     NotMemory,
+    /// A port that is none.
+    #[error("the port of this store is no number up to 65535")]
+    Port,
+    /// Anything else that a database's own reader refuses.
+    #[error("the URL of this store cannot be read")]
+    Unreadable,
+    /// What the reader of Redis's addresses refuses.
+    #[error("the URL of this Redis store cannot be read: {0}")]
+    Redis(AddressError),
 }
 
 impl StoreUrlError {
@@ -47,6 +61,11 @@ impl StoreUrlError {
             Self::NoFile | Self::Parameters => "for example `sqlite:onlyonce.db`",
             Self::NotRedis => "for example `localhost:6379` or `redis://localhost:6379/0`",
             Self::NotKept | Self::NotMemory => "write `memory:` for a store that is not kept",
+            Self::Port | Self::Unreadable => {
+                "for example `postgres://user@host:5432/database`; in a password, write `@`, `/`, `:`, `?` \
+                 and `#` as `%40`, `%2F`, `%3A`, `%3F` and `%23`"
+            }
+            Self::Redis(_) => "for example `redis://localhost:6379/0`",
         }
     }
 }
@@ -60,13 +79,18 @@ impl StoreUrl {
             "memory" => Err(StoreUrlError::NotMemory),
             "sqlite" => sqlite_file(rest).map(Self::Sqlite),
             "postgres" | "postgresql" if rest.starts_with("//") => {
+                postgres::check_url(text).map_err(|error| unreadable(&error))?;
                 Ok(Self::Postgres(text.to_owned()))
             }
-            "mysql" | "mariadb" if rest.starts_with("//") => Ok(Self::Mysql(text.to_owned())),
+            "mysql" | "mariadb" if rest.starts_with("//") => {
+                mysql::check_url(text).map_err(|error| unreadable(&error))?;
+                Ok(Self::Mysql(text.to_owned()))
+            }
             "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
             | "rediss+cluster"
                 if rest.starts_with("//") =>
             {
+                redis::check_url(text).map_err(StoreUrlError::Redis)?;
                 Ok(Self::Redis(text.to_owned()))
             }
             _ => Err(StoreUrlError::Scheme),
@@ -76,9 +100,9 @@ impl StoreUrl {
     /// Parses `redis.address`: a URL, or `HOST:PORT` alone.
     pub(crate) fn parse_redis(text: &str) -> Result<Self, StoreUrlError> {
         if text.contains("://") {
-            let url = Self::parse(text).map_err(|_| StoreUrlError::NotRedis)?;
-            return match url {
-                Self::Redis(_) => Ok(url),
+            return match Self::parse(text) {
+                Ok(url @ Self::Redis(_)) => Ok(url),
+                Err(error @ StoreUrlError::Redis(_)) => Err(error),
                 _ => Err(StoreUrlError::NotRedis),
             };
         }
@@ -142,6 +166,15 @@ impl fmt::Display for StoreUrl {
     }
 }
 
+/// What a database's reader says of its URL, in words that repeat nothing of it.
+fn unreadable(error: &(dyn Error + 'static)) -> StoreUrlError {
+    let mut causes = iter::successors(Some(error), |error| (*error).source());
+    match causes.any(|cause| cause.to_string().contains("invalid port")) {
+        true => StoreUrlError::Port,
+        false => StoreUrlError::Unreadable,
+    }
+}
+
 fn sqlite_file(rest: &str) -> Result<PathBuf, StoreUrlError> {
     // `sqlite://FILE` is how other tools write it.
     let file = rest.strip_prefix("//").unwrap_or(rest);
@@ -173,6 +206,19 @@ mod tests {
             ("memory://x", Err(StoreUrlError::NotMemory)),
             ("postgres:db", Err(StoreUrlError::Scheme)),
             ("oracle://db", Err(StoreUrlError::Scheme)),
+            ("postgres://u:p@h:badport/d", Err(StoreUrlError::Port)),
+            ("postgres://a,b:99999/d", Err(StoreUrlError::Port)),
+            ("mysql://u@h:x/d", Err(StoreUrlError::Port)),
+            ("mariadb://u@h:-1/d", Err(StoreUrlError::Port)),
+            ("postgres://[::1/d", Err(StoreUrlError::Unreadable)),
+            (
+                "redis://h:bad",
+                Err(StoreUrlError::Redis(AddressError::Host)),
+            ),
+            (
+                "redis://h:6379/notanumber",
+                Err(StoreUrlError::Redis(AddressError::Database)),
+            ),
         ] {
             assert_eq!(StoreUrl::parse(text), expected, "{text}");
         }
@@ -182,6 +228,7 @@ mod tests {
             ("rediss://db/1", redis("rediss://db/1")),
             ("redis+cluster://a,b", redis("redis+cluster://a,b")),
             ("cache", redis("redis://cache")),
+            ("redis://", Err(StoreUrlError::Redis(AddressError::Host))),
             ("memory:", Err(StoreUrlError::NotRedis)),
             ("postgres://db/x", Err(StoreUrlError::NotRedis)),
             ("", Err(StoreUrlError::NotRedis)),

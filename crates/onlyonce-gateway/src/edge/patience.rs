@@ -41,7 +41,7 @@ impl Patience {
 
 pin_project_lite::pin_project! {
     /// A body that is an error unless it ends in time.
-    pub(super) struct Timely<B> {
+    pub(crate) struct Timely<B> {
         #[pin]
         body: B,
         patience: Patience,
@@ -49,7 +49,7 @@ pin_project_lite::pin_project! {
 }
 
 impl<B> Timely<B> {
-    pub(super) fn new(body: B, body_timeout: Duration) -> Self {
+    pub(crate) fn new(body: B, body_timeout: Duration) -> Self {
         let patience = Patience::new(body_timeout);
         Self { body, patience }
     }
@@ -85,13 +85,13 @@ where
 }
 
 /// A connection that fails once its peer has taken nothing for too long.
-pub(super) struct Unstalled<T> {
+pub(crate) struct Unstalled<T> {
     io: T,
     patience: Patience,
 }
 
 impl<T> Unstalled<T> {
-    pub(super) fn new(io: T, send_timeout: Duration) -> Self {
+    pub(crate) fn new(io: T, send_timeout: Duration) -> Self {
         let patience = Patience::new(send_timeout);
         Self { io, patience }
     }

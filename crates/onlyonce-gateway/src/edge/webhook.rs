@@ -3,9 +3,11 @@
 //! A signature takes the place of a credential. Whoever has none learns nothing, and whoever has one
 //! gets the same answer whether there is such a key or not.
 
-use bytes::Bytes;
+use std::pin::pin;
+
+use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, Response, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use onlyonce::{Body, BoxError, Problem, engine::Taken, reconcile::Told};
 use onlyonce_core::{Key, RecordId, Scope, State, policy::KeyScope};
 use onlyonce_store::{Filter, StoreError};
@@ -28,13 +30,13 @@ where
         return Problem::NoRoute.response(&edge.policy);
     };
     let (head, body) = request.into_parts();
-    let body = Timely::new(body, edge.config.body_timeout);
-    let body = match Limited::new(body, MAX_EVENT).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => {
-            return Problem::RequestTooLarge(MAX_EVENT as u64).response(&edge.policy);
-        }
-        Err(_) => return Problem::RequestIncomplete.response(&edge.policy),
+    // Before any of the body is waited for: anybody may send one.
+    if !webhook.is_signed(&head.headers) {
+        return Problem::Unauthenticated.response(&edge.policy);
+    }
+    let body = match gathered(Timely::new(body, edge.config.body_timeout)).await {
+        Ok(body) => body,
+        Err(problem) => return problem.response(&edge.policy),
     };
     let taken = match webhook.hear(&head.headers, &body) {
         Err(BadSignature) => {
@@ -64,6 +66,26 @@ where
             Problem::StoreUnavailable.response(&edge.policy)
         }
     }
+}
+
+/// The whole event. Pieces are copied together as they come, so that many small ones take no more memory
+/// than their bytes.
+async fn gathered<B>(body: B) -> Result<Bytes, Problem>
+where
+    B: http_body::Body<Data = Bytes, Error = BoxError> + Send + 'static,
+{
+    let mut body = pin!(body);
+    let mut event = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Problem::RequestIncomplete)?;
+        if let Ok(data) = frame.into_data() {
+            if event.len() + data.len() > MAX_EVENT {
+                return Err(Problem::RequestTooLarge(MAX_EVENT as u64));
+            }
+            event.extend_from_slice(&data);
+        }
+    }
+    Ok(event.freeze())
 }
 
 async fn take(

@@ -2,13 +2,9 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use serde_json::Value;
 
-/// The narrowest and widest table, in columns.
-const WIDTHS: (u16, u16) = (80, 180);
-/// The width where there is no terminal to ask.
-const DEFAULT_WIDTH: u16 = 160;
+use crate::{clock, table::table};
 
 /// What an answer of the admin API says.
 pub(super) fn text(answer: &Value) -> String {
@@ -132,7 +128,7 @@ fn timeline(text: &mut String, history: Option<&Vec<Value>>) {
     let mut before = None;
     for (index, line) in history.into_iter().flatten().enumerate() {
         let at = field(line, "at");
-        let now = humantime::parse_rfc3339(&at).ok();
+        let now = clock::read_rfc3339(&at);
         if index > 0 {
             let gap = now.zip(before).map(|(now, before)| {
                 let gap = now.duration_since(before).unwrap_or_default();
@@ -214,24 +210,6 @@ fn answer(key: &Value) -> String {
         "" => String::new(),
         status => format!("{status}, {} bytes", field(&key["response"], "bytes")),
     }
-}
-
-/// An empty table with these columns, as wide as the terminal.
-pub(crate) fn table(columns: &[&str]) -> Table {
-    let mut table = Table::new();
-    table
-        .load_style(UTF8_FULL_CONDENSED)
-        .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(width())
-        .set_header(columns);
-    table
-}
-
-fn width() -> u16 {
-    let asked = rustix::termios::tcgetwinsize(std::io::stdout());
-    let width = asked.map_or(DEFAULT_WIDTH, |size| size.ws_col);
-    let width = if width == 0 { DEFAULT_WIDTH } else { width };
-    width.clamp(WIDTHS.0, WIDTHS.1)
 }
 
 #[cfg(test)]

@@ -5,15 +5,18 @@
 
 use std::{fmt::Write as _, process::ExitCode};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, builder::NonEmptyStringValueParser};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::keys::{
-    self, Refusal, Wish,
-    shown::{field, moment, table},
-    way::{Way, Where},
-    with_query,
+use crate::{
+    keys::{
+        self, Refusal, Wish,
+        shown::{field, moment},
+        way::{Way, Where},
+        with_query,
+    },
+    table::table,
 };
 
 /// What is listed unless said otherwise: what waits for a person.
@@ -44,20 +47,20 @@ struct ListArgs {
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
     /// Only this target
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     target: Option<String>,
     /// How many, 1 to 500
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: usize,
     /// Where the page before ended
-    #[arg(long, value_name = "NEXT")]
+    #[arg(long, value_name = "NEXT", value_parser = NonEmptyStringValueParser::new())]
     cursor: Option<String>,
 }
 
 #[derive(Args)]
 struct RetryArgs {
     /// The messages, as `outbox list` shows them
-    #[arg(value_name = "ID", required = true)]
+    #[arg(value_name = "ID", required = true, value_parser = NonEmptyStringValueParser::new())]
     ids: Vec<String>,
     /// Why; goes to the audit
     #[arg(long, value_name = "TEXT")]
@@ -67,7 +70,7 @@ struct RetryArgs {
 #[derive(Args)]
 struct DiscardArgs {
     /// The messages, as `outbox list` shows them
-    #[arg(value_name = "ID", required = true)]
+    #[arg(value_name = "ID", required = true, value_parser = NonEmptyStringValueParser::new())]
     ids: Vec<String>,
     /// Why; goes to the audit
     #[arg(long, value_name = "TEXT")]
@@ -108,8 +111,8 @@ async fn listed(way: &Way, args: &ListArgs, json: bool) -> anyhow::Result<ExitCo
     ];
     let path = with_query("/outbox", &parameters);
     match way.ask(Method::GET, &path, None).await? {
-        Ok(page) if json => println!("{page:#}"),
-        Ok(page) => print!("{}", text(&page)),
+        Ok(page) if json => outln!("{page:#}"),
+        Ok(page) => out!("{}", text(&page)),
         Err(refusal) => return Ok(keys::refused(refusal, json)),
     }
     Ok(ExitCode::SUCCESS)
@@ -130,7 +133,7 @@ async fn decided(
         match way.ask(Method::POST, &path, Some(body)).await? {
             Ok(message) => {
                 if !json {
-                    println!("{id}: {}", field(&message, "state"));
+                    outln!("{id}: {}", field(&message, "state"));
                 }
                 done.push(message);
             }
@@ -142,7 +145,7 @@ async fn decided(
         }
     }
     if json {
-        println!("{:#}", json!({ "messages": done, "refused": refused }));
+        outln!("{:#}", json!({ "messages": done, "refused": refused }));
     }
     Ok(worst.map_or(ExitCode::SUCCESS, ExitCode::from))
 }

@@ -25,6 +25,11 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
+const NO_CLIENT: &str = "the key belongs to no client to ask for";
+const ELSEWHERE: &str =
+    "the key would lead to another path of the provider; `?key={key}` can ask for any";
+const UNUSABLE: &str = "no URL can be made for the key";
+
 /// A route's question.
 pub(super) struct Query {
     url: String,
@@ -62,8 +67,8 @@ impl Query {
 
     pub(super) async fn ask(&self, record: &Record) -> Answer {
         let judged = match self.endpoint(record) {
-            Some(endpoint) => self.hear(endpoint).await,
-            None => Judged::Inconclusive("the key belongs to no client to ask for".to_owned()),
+            Ok(endpoint) => self.hear(endpoint).await,
+            Err(why) => Judged::Inconclusive(why.to_owned()),
         };
         Answer {
             judged,
@@ -89,19 +94,31 @@ impl Query {
         }
     }
 
-    /// The URL for `record`; `None` where it wants a client and there is none.
-    fn endpoint(&self, record: &Record) -> Option<Endpoint> {
-        let encoded = |text: &str| utf8_percent_encode(text, RESERVED).to_string();
+    /// The URL for `record`, or why there is none.
+    fn endpoint(&self, record: &Record) -> Result<Endpoint, &'static str> {
         let client = match self.url.contains("{client}") {
-            true => encoded(record.scope.client_id()?),
-            false => String::new(),
+            true => record.scope.client_id().ok_or(NO_CLIENT)?,
+            false => "",
         };
-        // What was filled in holds no brace, so no placeholder can come of it.
-        let url = self
-            .url
-            .replace("{client}", &client)
-            .replace("{route}", &encoded(&record.route))
-            .replace("{key}", &encoded(record.key.as_str()));
-        Endpoint::parse(&url).ok()
+        let (path, _) = self.url.split_once('?').unwrap_or((&self.url, ""));
+        let mut url = self.url.clone();
+        for (name, value) in [
+            ("{client}", client),
+            ("{route}", &record.route),
+            ("{key}", record.key.as_str()),
+        ] {
+            if path.contains(name) && leads_elsewhere(value) {
+                return Err(ELSEWHERE);
+            }
+            // What is filled in holds no brace, so no placeholder can come of it.
+            url = url.replace(name, &utf8_percent_encode(value, RESERVED).to_string());
+        }
+        Endpoint::parse(&url).map_err(|_| UNUSABLE)
     }
+}
+
+/// Whether `value`, as a segment of a path, is or may be taken for another path: many a server decodes
+/// before it looks for dots and slashes.
+fn leads_elsewhere(value: &str) -> bool {
+    matches!(value, "." | "..") || value.contains(['/', '\\'])
 }

@@ -38,10 +38,16 @@ pub(super) struct Signed {
 /// The keys that `secrets`, separated by white space, stand for.
 pub(super) fn keys(scheme: Scheme, secrets: &str) -> Vec<hmac::Key> {
     let mut keys = Vec::new();
-    let mut add = |bytes: &[u8]| keys.push(hmac::Key::new(hmac::HMAC_SHA256, bytes));
+    // An empty key is known to everybody: it is what is left of a variable that was never set.
+    let mut add = |bytes: &[u8]| {
+        if !bytes.is_empty() {
+            keys.push(hmac::Key::new(hmac::HMAC_SHA256, bytes));
+        }
+    };
     for secret in secrets.split_whitespace() {
         match scheme {
-            // The secret is the key as it stands, prefix and all.
+            // The secret is the key as it stands, prefix and all; but the prefix alone is no secret.
+            Scheme::Stripe if secret == SECRET_PREFIX => {}
             Scheme::Stripe => add(secret.as_bytes()),
             Scheme::Standard => {
                 let bare = secret.strip_prefix(SECRET_PREFIX);
@@ -58,6 +64,14 @@ pub(super) fn keys(scheme: Scheme, secrets: &str) -> Vec<hmac::Key> {
         }
     }
     keys
+}
+
+/// Whether there is anything that could be a signature.
+pub(super) fn is_present(scheme: Scheme, headers: &HeaderMap) -> bool {
+    headers.contains_key(match scheme {
+        Scheme::Standard => WEBHOOK_SIGNATURE,
+        Scheme::Stripe => STRIPE_SIGNATURE,
+    })
 }
 
 /// Checks the signature of `body` by the time `now`.
@@ -228,6 +242,9 @@ mod tests {
             assert!(keys(scheme, "  ").is_empty());
         }
         assert!(keys(Scheme::Standard, "whsec_not base64!").len() <= 1);
+        for scheme in [Scheme::Standard, Scheme::Stripe] {
+            assert!(keys(scheme, "whsec_").is_empty());
+        }
         assert_eq!(keys(Scheme::Standard, "whsec_AAAA whsec_BBBB").len(), 2);
     }
 }

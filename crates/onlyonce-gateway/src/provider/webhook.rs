@@ -6,7 +6,10 @@ use anyhow::bail;
 use aws_lc_rs::hmac;
 use bytes::Bytes;
 use http::HeaderMap;
-use onlyonce::reconcile::{Judged, Told, judge, text_at};
+use onlyonce::{
+    reconcile::{Judged, Told, judge, text_at},
+    rfc3339,
+};
 use onlyonce_core::{Timestamp, fingerprint::Pointer};
 
 use super::signature::{self, BadSignature};
@@ -56,6 +59,11 @@ impl Webhook {
             config: config.clone(),
             keys,
         })
+    }
+
+    /// Whether a request carries anything that could be the provider's signature.
+    pub(crate) fn is_signed(&self, headers: &HeaderMap) -> bool {
+        signature::is_present(self.config.scheme, headers)
     }
 
     /// What a request of the provider says, if it is one.
@@ -124,9 +132,8 @@ fn moment(text: &str) -> Option<(Timestamp, Duration)> {
             ((number * 1_000.0) as i64, whole)
         }
         Err(_) => {
-            let time = humantime::parse_rfc3339(text).ok()?;
-            let since = time.duration_since(std::time::UNIX_EPOCH).ok()?;
-            (i64::try_from(since.as_millis()).ok()?, !text.contains('.'))
+            let millis = rfc3339::millis(text).filter(|millis| *millis >= 0)?;
+            (millis, !text.contains('.'))
         }
     };
     let coarse = if whole { SECOND_LEFT } else { Duration::ZERO };
@@ -145,6 +152,11 @@ mod tests {
             ("1700000000123", Some(1_700_000_000_123)),
             ("2023-11-14T22:13:20Z", Some(1_700_000_000_999)),
             ("2023-11-14T22:13:20.250Z", Some(1_700_000_000_250)),
+            ("2023-11-14t22:13:20z", Some(1_700_000_000_999)),
+            ("2023-11-15T00:13:20+02:00", Some(1_700_000_000_999)),
+            ("2023-11-14T16:13:20.250999-06:00", Some(1_700_000_000_250)),
+            ("2023-11-14T22:13:20", None),
+            ("2023-11-14T22:13:20.250+0200", None),
             ("-5", None),
             ("yesterday", None),
             ("NaN", None),

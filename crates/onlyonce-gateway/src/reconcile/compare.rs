@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::{
     csv::Reader,
-    ours,
+    moment, ours,
     rules::{LedgerRules, Says},
 };
-use crate::keys::Way;
+use crate::{cli::Usage, keys::Way};
 
 /// How the columns of the ledger are called.
 pub(super) struct Columns {
@@ -29,6 +29,12 @@ struct Row {
     met: bool,
 }
 
+impl Row {
+    fn executed(&self) -> bool {
+        self.says == Says::Complete(2)
+    }
+}
+
 /// What is compared of a record of ours.
 pub(super) struct Ours {
     pub(super) key: String,
@@ -38,6 +44,12 @@ pub(super) struct Ours {
     pub(super) hundred: Option<u16>,
     /// Whether it is of the time that is compared.
     pub(super) in_time: bool,
+}
+
+impl Ours {
+    fn executed(&self) -> bool {
+        self.state == "completed" && self.hundred == Some(2)
+    }
 }
 
 /// Something that the two sides do not agree on.
@@ -76,11 +88,25 @@ impl What {
 /// A comparison that is under way.
 pub(super) struct Comparison {
     rows: HashMap<(String, String), Row>,
-    has_clients: bool,
+    /// The clients that the rows of a key name, where the ledger has a column for them.
+    clients: Option<HashMap<String, Vec<String>>>,
+    /// Whether no two clients have equal keys at the provider.
+    keys_unique: bool,
     until: Option<SystemTime>,
     found: Vec<Difference>,
     read: u64,
+    unclear: u64,
     walked: u64,
+}
+
+/// How much was compared.
+pub(super) struct Counts {
+    /// Rows of the provider.
+    pub(super) rows: u64,
+    /// Those among them that say nothing that a rule knows.
+    pub(super) unclear: u64,
+    /// Records of ours.
+    pub(super) records: u64,
 }
 
 impl Comparison {
@@ -97,13 +123,18 @@ impl Comparison {
         let Some(key_at) = place(&columns.key) else {
             bail!("the provider's ledger has no column `{}`", columns.key);
         };
+        if let Some(why) = rules.blind_to(&header) {
+            bail!("{why}");
+        }
         let (client_at, time_at) = (place(&columns.client), place(&columns.at));
         let mut this = Self {
             rows: HashMap::new(),
-            has_clients: client_at.is_some(),
+            clients: client_at.map(|_| HashMap::new()),
+            keys_unique: rules.keys_unique,
             until,
             found: Vec::new(),
             read: 0,
+            unclear: 0,
             walked: 0,
         };
         while let Some(cells) = reader.next()? {
@@ -119,13 +150,14 @@ impl Comparison {
             let in_time = match cell(time_at) {
                 "" => true,
                 text => {
-                    let at = super::moment(text)
+                    let at = moment::of_a_ledger(text)
                         .with_context(|| format!("line {line}: `{text}` is not a time"))?;
                     at >= since && until.is_none_or(|until| at <= until)
                 }
             };
             this.read += 1;
             let says = rules.judge(&header, &cells);
+            this.unclear += u64::from(says == Says::Nothing);
             let name = (cells[key_at].clone(), cell(client_at).to_owned());
             let row = Row {
                 line,
@@ -139,15 +171,21 @@ impl Comparison {
     }
 
     fn add(&mut self, name: (String, String), row: Row) {
-        let executed = |row: &Row| matches!(row.says, Says::Complete(2));
         match self.rows.get(&name) {
-            Some(before) if executed(before) && executed(&row) && row.in_time => {
+            Some(before) if before.executed() && row.executed() && row.in_time => {
                 let detail = format!("the provider has it in line {} as well", before.line);
                 self.note(What::Twice, &name.0, &name.1, Some(row.line), detail);
             }
             // The last word counts, unless it takes back an execution.
-            Some(before) if executed(before) => {}
+            Some(before) if before.executed() => {}
             _ => {
+                let (key, client) = &name;
+                if let Some(clients) = &mut self.clients {
+                    let known = clients.entry(key.clone()).or_default();
+                    if !known.contains(client) {
+                        known.push(client.clone());
+                    }
+                }
                 self.rows.insert(name, row);
             }
         }
@@ -164,20 +202,59 @@ impl Comparison {
     }
 
     /// A record of ours, of the time that is compared or before it.
-    pub(super) fn meet(&mut self, ours: &Ours) {
+    ///
+    /// # Errors
+    /// When nothing says which client's row is meant.
+    pub(super) fn meet(&mut self, ours: &Ours) -> anyhow::Result<()> {
+        if self.clients.is_none() && !ours.client.is_empty() && !self.keys_unique {
+            bail!(Usage::new(
+                "clients have keys of their own, and the ledger does not say whose a row is: name its \
+                 column with --client-column, or say `provider_keys_unique: true` if no two can be equal"
+            ));
+        }
         self.walked += u64::from(ours.in_time);
-        let client = match self.has_clients {
-            true => ours.client.clone(),
-            false => String::new(),
+        let clients = self.clients_of(ours);
+        let mut found = false;
+        for client in &clients {
+            found |= self.meet_row(&(ours.key.clone(), client.clone()), ours);
+        }
+        if !found && ours.executed() && ours.in_time {
+            let detail = "completed here, and the provider does not have it".to_owned();
+            self.note(What::MissingThere, &ours.key, &ours.client, None, detail);
+        }
+        // All clients share this key, so that each row is one of its executions.
+        let row = |client: &String| self.rows.get(&(ours.key.clone(), client.clone()));
+        let mut executions: Vec<(u64, bool)> = clients
+            .iter()
+            .filter_map(row)
+            .filter(|row| row.executed())
+            .map(|row| (row.line, row.in_time))
+            .collect();
+        executions.sort_unstable();
+        let Some((first, again)) = executions.split_first() else {
+            return Ok(());
         };
-        let name = (ours.key.clone(), client);
-        let executed = ours.state == "completed" && ours.hundred == Some(2);
-        let Some(row) = self.rows.get_mut(&name) else {
-            if executed && ours.in_time {
-                let detail = "completed here, and the provider does not have it".to_owned();
-                self.note(What::MissingThere, &name.0, &ours.client, None, detail);
-            }
-            return;
+        for (line, _) in again.iter().filter(|(_, in_time)| *in_time) {
+            let detail = format!("the provider has it in line {} as well", first.0);
+            self.note(What::Twice, &ours.key, &ours.client, Some(*line), detail);
+        }
+        Ok(())
+    }
+
+    /// The clients under which the ledger may have a record. Where all clients share their keys, that is
+    /// whichever it names.
+    fn clients_of(&self, ours: &Ours) -> Vec<String> {
+        match &self.clients {
+            None => vec![String::new()],
+            Some(_) if !ours.client.is_empty() => vec![ours.client.clone()],
+            Some(clients) => clients.get(&ours.key).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// Holds a row against a record, if there is that row.
+    fn meet_row(&mut self, name: &(String, String), ours: &Ours) -> bool {
+        let Some(row) = self.rows.get_mut(name) else {
+            return false;
         };
         row.met = true;
         let (line, says) = (row.line, row.says);
@@ -188,7 +265,7 @@ impl Comparison {
                 "expired" => true,
                 _ => false,
             },
-            Says::NotExecuted => !executed,
+            Says::NotExecuted => !ours.executed(),
             Says::Nothing => true,
         };
         if !agrees {
@@ -203,6 +280,7 @@ impl Comparison {
             let detail = format!("{here} here, {theirs} there");
             self.note(What::Differs, &name.0, &ours.client, Some(line), detail);
         }
+        true
     }
 
     /// Whether a record of this time is still compared.
@@ -224,13 +302,15 @@ impl Comparison {
             .map(|(name, _)| name.clone())
             .collect();
         for (key, client) in left {
+            // A record that all clients share meets all rows of its key.
+            let name = (key.clone(), client.clone());
+            if self.rows.get(&name).is_some_and(|row| row.met) {
+                continue;
+            }
             match ours::one(way, route, &key, &client).await? {
-                Some(ours) => self.meet(&ours),
-                None => {
-                    let line = self
-                        .rows
-                        .get(&(key.clone(), client.clone()))
-                        .map(|row| row.line);
+                Some(ours) if self.clients_of(&ours).contains(&client) => self.meet(&ours)?,
+                _ => {
+                    let line = self.rows.get(&name).map(|row| row.line);
                     let detail = "the provider has it, and there is no record here".to_owned();
                     self.note(What::MissingHere, &key, &client, line, detail);
                 }
@@ -241,9 +321,13 @@ impl Comparison {
         Ok(found)
     }
 
-    /// Rows of the provider, and records of ours.
-    pub(super) fn counts(&self) -> (u64, u64) {
-        (self.read, self.walked)
+    /// How much was compared.
+    pub(super) fn counts(&self) -> Counts {
+        Counts {
+            rows: self.read,
+            unclear: self.unclear,
+            records: self.walked,
+        }
     }
 }
 

@@ -4,6 +4,10 @@ use std::io::{self, BufRead};
 
 /// The largest record, in bytes.
 const MAX_RECORD: u64 = 1 << 20;
+/// What stands before the first record of some files, and is no part of it.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+/// What may stand around a field, and is no part of it unless it is quoted.
+const BLANKS: [char; 2] = [' ', '\t'];
 
 /// Reads records.
 pub(super) struct Reader<R> {
@@ -31,6 +35,10 @@ impl<R: BufRead> Reader<R> {
                 return Ok(None);
             }
             self.line += 1;
+            // Spreadsheets mark their files as UTF-8.
+            if self.line == 1 && text.starts_with(BYTE_ORDER_MARK) {
+                text.remove(0);
+            }
             // A quote that is open goes on in the next line; doubled ones cancel out.
             if text.matches('"').count() % 2 == 1 {
                 continue;
@@ -47,12 +55,16 @@ impl<R: BufRead> Reader<R> {
         let mut fields = Vec::new();
         let mut rest = record;
         loop {
-            let (field, after) = match rest.strip_prefix('"') {
-                Some(quoted) => self.quoted(quoted)?,
-                None => match rest.find(',') {
-                    Some(at) => (rest[..at].to_owned(), &rest[at..]),
-                    None => (rest.to_owned(), ""),
-                },
+            let begun = rest.trim_start_matches(BLANKS);
+            let (field, after) = match begun.strip_prefix('"') {
+                Some(quoted) => {
+                    let (field, after) = self.quoted(quoted)?;
+                    (field, after.trim_start_matches(BLANKS))
+                }
+                None => {
+                    let (field, after) = begun.split_at(begun.find(',').unwrap_or(begun.len()));
+                    (field.trim_end_matches(BLANKS).to_owned(), after)
+                }
             };
             fields.push(field);
             match after.strip_prefix(',') {
@@ -111,6 +123,9 @@ mod tests {
             &["a", "x, \"y\""],
             &["two\nlines", ""],
         ];
+        assert_eq!(found, expected);
+        let found = all("\u{feff}\"key\" , status\n a b ,\" x \"\t,\n").unwrap();
+        let expected = [&["key", "status"][..], &["a b", " x ", ""]];
         assert_eq!(found, expected);
         for wrong in ["\"a", "a\n\"b\"c\n", "\"a\nb"] {
             assert!(all(wrong).is_err(), "{wrong}");

@@ -7,7 +7,10 @@ use http::Method;
 use serde_json::Value;
 
 use super::compare::{Comparison, Ours};
-use crate::keys::{Way, with_query};
+use crate::{
+    clock,
+    keys::{Way, with_query},
+};
 
 /// Records in one page.
 const PAGE: &str = "500";
@@ -36,7 +39,7 @@ pub(super) async fn walk(
             all_older &= !new;
             if new {
                 let in_time = at.is_none_or(|at| comparison.is_before_the_end(at));
-                comparison.meet(&ours(record, in_time));
+                comparison.meet(&ours(record, in_time))?;
             }
         }
         cursor = page["next"].as_str().map(str::to_owned);
@@ -46,14 +49,33 @@ pub(super) async fn walk(
     }
 }
 
-/// The record of one key, if there is one.
+/// The record of one key, if there is one: that of this client, or one that all clients share.
 pub(super) async fn one(
     way: &Way,
     route: &str,
     key: &str,
     client: &str,
 ) -> anyhow::Result<Option<Ours>> {
-    let client = Some(client).filter(|client| !client.is_empty());
+    // Nobody sends an empty key, and asking for one would find any record.
+    if key.is_empty() {
+        return Ok(None);
+    }
+    let named = Some(client).filter(|client| !client.is_empty());
+    let found = some(way, route, key, named).await?;
+    if found.is_some() || named.is_none() {
+        return Ok(found);
+    }
+    let shared = some(way, route, key, None).await?;
+    Ok(shared.filter(|record| record.client.is_empty()))
+}
+
+/// The newest record of a key, of this client or of any.
+async fn some(
+    way: &Way,
+    route: &str,
+    key: &str,
+    client: Option<&str>,
+) -> anyhow::Result<Option<Ours>> {
     let parameters = [
         ("route", Some(route)),
         ("key", Some(key)),
@@ -76,7 +98,7 @@ async fn page(way: &Way, parameters: &[(&str, Option<&str>)]) -> anyhow::Result<
 }
 
 fn created(record: &Value) -> Option<SystemTime> {
-    humantime::parse_rfc3339(record["created_at"].as_str()?).ok()
+    clock::read_rfc3339(record["created_at"].as_str()?)
 }
 
 fn ours(record: &Value, in_time: bool) -> Ours {

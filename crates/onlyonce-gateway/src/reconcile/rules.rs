@@ -15,7 +15,11 @@ pub(super) enum Says {
 }
 
 /// The rules, in order.
-pub(super) struct LedgerRules(Vec<LedgerRule>);
+pub(super) struct LedgerRules {
+    rules: Vec<LedgerRule>,
+    /// Whether no two clients have equal keys at the provider.
+    pub(super) keys_unique: bool,
+}
 
 struct LedgerRule {
     /// The names that the column may have, and the words in it; `None` is any row.
@@ -24,12 +28,17 @@ struct LedgerRule {
 }
 
 impl LedgerRules {
-    /// Those of `outcomes`, as `GET /config` shows them. A rule for answers that are no success is
+    /// Those of `reconcile`, as `GET /config` shows it. A rule for answers that are no success is
     /// about keys that the provider does not know, so no row is meant by it.
-    pub(super) fn of(outcomes: &Value) -> Self {
-        let outcomes = outcomes.as_array().map_or(&[][..], Vec::as_slice);
+    pub(super) fn of(reconcile: &Value) -> Self {
+        let outcomes = reconcile["outcomes"].as_array();
+        let outcomes = outcomes.map_or(&[][..], Vec::as_slice);
+        let keys_unique = reconcile["provider_keys_unique"] == true;
         if outcomes.is_empty() {
-            return Self::by_words();
+            return Self {
+                keys_unique,
+                ..Self::by_words()
+            };
         }
         let texts = |value: &Value| -> Vec<String> {
             let items = value.as_array().into_iter().flatten();
@@ -57,7 +66,10 @@ impl LedgerRules {
             };
             is_success(when).then_some(LedgerRule { column, says })
         };
-        Self(outcomes.iter().filter_map(rule).collect())
+        Self {
+            rules: outcomes.iter().filter_map(rule).collect(),
+            keys_unique,
+        }
     }
 
     /// Where no rules are configured: the words that most providers use in a column `status`.
@@ -69,7 +81,7 @@ impl LedgerRules {
             )),
             says,
         };
-        Self(vec![
+        let rules = vec![
             rule(
                 &[
                     "succeeded",
@@ -86,30 +98,59 @@ impl LedgerRules {
                 &["declined", "failed", "rejected", "402"],
                 Says::Complete(4),
             ),
-        ])
+        ];
+        Self {
+            rules,
+            keys_unique: false,
+        }
+    }
+
+    /// Why no row under this header can say anything, if so: no rule reads a column that is there.
+    pub(super) fn blind_to(&self, header: &[String]) -> Option<String> {
+        let mut wanted: Vec<&str> = Vec::new();
+        for rule in &self.rules {
+            let (names, _) = rule.column.as_ref()?;
+            if place(header, names).is_some() {
+                return None;
+            }
+            let name = names.last().map_or("", String::as_str);
+            if !wanted.contains(&name) {
+                wanted.push(name);
+            }
+        }
+        let has = format!("it has `{}`", header.join("`, `"));
+        Some(match wanted.as_slice() {
+            [] => "no rule of the route says what a row of the ledger means".to_owned(),
+            [one] => format!("the ledger has no column `{one}`, which the rules read; {has}"),
+            several => format!(
+                "the ledger has none of the columns that the rules read, `{}`; {has}",
+                several.join("`, `")
+            ),
+        })
     }
 
     /// What a row with these cells says.
     pub(super) fn judge(&self, header: &[String], cells: &[String]) -> Says {
         let holds = |rule: &&LedgerRule| match &rule.column {
             None => true,
-            Some((names, words)) => {
-                let place = names
-                    .iter()
-                    .find_map(|name| header.iter().position(|column| column == name));
-                place
-                    .and_then(|place| cells.get(place))
-                    .is_some_and(|cell| match words.is_empty() {
-                        true => !cell.is_empty(),
-                        false => words.contains(cell),
-                    })
-            }
+            Some((names, words)) => place(header, names)
+                .and_then(|place| cells.get(place))
+                .is_some_and(|cell| match words.is_empty() {
+                    true => !cell.is_empty(),
+                    false => words.contains(cell),
+                }),
         };
-        self.0
+        self.rules
             .iter()
             .find(holds)
             .map_or(Says::Nothing, |rule| rule.says)
     }
+}
+
+/// Where the column is that has one of these names.
+fn place(header: &[String], names: &[String]) -> Option<usize> {
+    let mut names = names.iter();
+    names.find_map(|name| header.iter().position(|column| column == name))
 }
 
 #[cfg(test)]
@@ -120,13 +161,13 @@ mod tests {
 
     #[test]
     fn rows_are_judged_by_the_rules_of_the_query() {
-        let rules = LedgerRules::of(&json!([
+        let rules = LedgerRules::of(&json!({ "outcomes": [
             { "when": { "status": [200], "pointer": "/data/status", "in": ["ok"] },
               "complete": { "status": 201, "body": "" } },
             { "when": { "status": [200], "pointer": "/data/status", "in": ["no"] },
               "complete": { "status": 402, "body": "" } },
             { "when": { "status": [404] }, "not_executed": true },
-        ]));
+        ] }));
         let header = ["key".to_owned(), "data.status".to_owned()];
         for (word, expected) in [
             ("ok", Says::Complete(2)),
@@ -143,5 +184,17 @@ mod tests {
             Says::Complete(2),
             "its last part"
         );
+        assert_eq!(rules.blind_to(&header), None);
+        let other = ["key".to_owned(), "Status".to_owned()];
+        assert_eq!(
+            rules.blind_to(&other).unwrap(),
+            "the ledger has no column `status`, which the rules read; it has `key`, `Status`"
+        );
+        let found =
+            json!({ "outcomes": [{ "when": { "status": [200] }, "complete": { "status": 201 } }] });
+        assert_eq!(LedgerRules::of(&found).blind_to(&other), None, "any row");
+        let not_found =
+            json!({ "outcomes": [{ "when": { "status": [404] }, "not_executed": true }] });
+        assert!(LedgerRules::of(&not_found).blind_to(&header).is_some());
     }
 }

@@ -19,7 +19,10 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 
-use super::transport::{Peer, Transport};
+use super::{
+    frames::Frames,
+    transport::{Peer, Transport},
+};
 use onlyonce::{DispatchGuard, GuardFailed};
 use onlyonce_store::failpoint;
 
@@ -57,8 +60,8 @@ impl Wire {
         Self::at(SHUT)
     }
 
-    /// For a protocol that has something to say between requests as well. While a request is armed,
-    /// whatever leaves counts as a byte of it.
+    /// For HTTP/2, which has something to say between requests as well. While a request is armed, it is
+    /// its head that is guarded: whatever leaves before that is not of the request.
     pub(super) fn open() -> Arc<Self> {
         Self::at(OPEN)
     }
@@ -133,8 +136,8 @@ type Socket = TokioIo<Transport>;
 pub(super) struct WireIo {
     socket: Socket,
     wire: Arc<Wire>,
-    /// Whether the peer may say something between requests.
-    may_speak: bool,
+    /// Where the frames that leave stand, over HTTP/2; there the peer may say something between requests.
+    frames: Option<Frames>,
     /// Whether the peer was found present since the current request was armed.
     probed: bool,
 }
@@ -143,7 +146,7 @@ impl WireIo {
     pub(super) fn new(transport: Transport, wire: Arc<Wire>) -> Self {
         Self {
             socket: TokioIo::new(transport),
-            may_speak: wire.stage.load(Ordering::Acquire) == OPEN,
+            frames: (wire.stage.load(Ordering::Acquire) == OPEN).then(Frames::new),
             wire,
             probed: false,
         }
@@ -156,7 +159,7 @@ impl WireIo {
     /// under load. Without this question a connection whose end has long arrived would be
     /// written to, and each such write is an outcome that nobody can know.
     fn probe(&mut self) -> Poll<io::Result<()>> {
-        match self.socket.inner().peer(self.may_speak)? {
+        match self.socket.inner().peer(self.frames.is_some())? {
             Peer::Gone => Poll::Ready(Ok(())),
             Peer::Silent => {
                 self.probed = true;
@@ -165,8 +168,35 @@ impl WireIo {
         }
     }
 
-    /// Writes; the first write of a request only if peer, guard and verdict allow it.
+    /// Writes `slices`; the first write of a request only if peer, guard and verdict allow it.
     fn poll_guarded(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+        write: impl FnOnce(Pin<&mut Socket>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let Some(frames) = self.frames else {
+            return self.poll_first(cx, write);
+        };
+        let armed = self.wire.stage.load(Ordering::Acquire) == ARMED;
+        let result = match frames.until_a_request(slices).filter(|_| armed) {
+            // Words of the connection's own: a setting, an acknowledgement. They go by themselves, so
+            // that the request is asked about when it leaves itself.
+            Some(before @ 1..) => {
+                let first = slices.iter().find(|slice| !slice.is_empty());
+                let first = first.map_or(&[][..], |slice| &slice[..slice.len().min(before)]);
+                Pin::new(&mut self.socket).poll_write(cx, first)
+            }
+            None if armed => write(Pin::new(&mut self.socket), cx),
+            _ => self.poll_first(cx, write),
+        };
+        if let (Poll::Ready(Ok(count)), Some(frames)) = (&result, &mut self.frames) {
+            frames.advance(slices, *count);
+        }
+        result
+    }
+
+    fn poll_first(
         &mut self,
         cx: &mut Context<'_>,
         write: impl FnOnce(Pin<&mut Socket>, &mut Context<'_>) -> Poll<io::Result<usize>>,
@@ -216,8 +246,9 @@ impl Write for WireIo {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        let slices = [IoSlice::new(bytes)];
         self.get_mut()
-            .poll_guarded(cx, |socket, cx| socket.poll_write(cx, bytes))
+            .poll_guarded(cx, &slices, |socket, cx| socket.poll_write(cx, bytes))
     }
 
     fn poll_write_vectored(
@@ -225,8 +256,9 @@ impl Write for WireIo {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.get_mut()
-            .poll_guarded(cx, |socket, cx| socket.poll_write_vectored(cx, slices))
+        self.get_mut().poll_guarded(cx, slices, |socket, cx| {
+            socket.poll_write_vectored(cx, slices)
+        })
     }
 
     fn is_write_vectored(&self) -> bool {

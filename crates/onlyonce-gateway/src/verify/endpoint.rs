@@ -24,6 +24,8 @@ pub(crate) enum BadUrl {
     NotAUrl,
     #[error("credentials do not belong into a URL: give them with --header")]
     UserInfo,
+    #[error("its port is no number from 1 to 65535")]
+    Port,
 }
 
 impl Endpoint {
@@ -39,6 +41,22 @@ impl Endpoint {
             return Err(BadUrl::UserInfo);
         }
         let host = uri.host().ok_or(BadUrl::NotAUrl)?;
+        // `Uri::port` is silent about a port that is none.
+        let port = match authority.as_str().strip_prefix(host) {
+            Some("") => {
+                if tls {
+                    443
+                } else {
+                    80
+                }
+            }
+            Some(rest) => rest
+                .strip_prefix(':')
+                .and_then(|digits| digits.parse().ok())
+                .filter(|port| *port != 0)
+                .ok_or(BadUrl::Port)?,
+            None => return Err(BadUrl::NotAUrl),
+        };
         let path = if uri.path().is_empty() {
             "/"
         } else {
@@ -47,7 +65,7 @@ impl Endpoint {
         Ok(Self {
             tls,
             host: host.trim_matches(['[', ']']).to_owned(),
-            port: uri.port_u16().unwrap_or(if tls { 443 } else { 80 }),
+            port,
             authority: authority.as_str().to_owned(),
             path: path.to_owned(),
             query: uri.query().map(str::to_owned),
@@ -55,7 +73,7 @@ impl Endpoint {
     }
 
     /// Path and query as they go on the wire.
-    pub(super) fn target(&self) -> String {
+    pub(crate) fn target(&self) -> String {
         match &self.query {
             Some(query) => format!("{}?{query}", self.path),
             None => self.path.clone(),
@@ -122,6 +140,14 @@ mod tests {
         assert_eq!(Endpoint::parse("http://u:p@a/"), Err(BadUrl::UserInfo));
         for text in ["", "/payments", "ftp://a/", "http://"] {
             assert_eq!(Endpoint::parse(text), Err(BadUrl::NotAUrl), "{text}");
+        }
+        for text in [
+            "http://a:x/",
+            "http://a:99999/",
+            "http://a:0/",
+            "http://a:/",
+        ] {
+            assert_eq!(Endpoint::parse(text), Err(BadUrl::Port), "{text}");
         }
     }
 }

@@ -6,7 +6,7 @@ mod junit;
 mod text;
 mod timeline;
 
-use std::path::Path;
+use std::{fs::OpenOptions, path::Path};
 
 use anyhow::Context;
 
@@ -117,6 +117,14 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// Makes sure that `file` can be written, and leaves what is in it.
+pub(super) fn writable(file: &Path) -> anyhow::Result<()> {
+    let opened = OpenOptions::new().create(true).append(true).open(file);
+    opened
+        .map(drop)
+        .with_context(|| format!("cannot write {}", file.display()))
 }
 
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {

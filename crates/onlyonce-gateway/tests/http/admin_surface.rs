@@ -285,3 +285,34 @@ async fn slow_clients_are_shown_the_door() {
     let closed = slow.first_mut().unwrap().until_closed();
     assert!(!within("its end", closed).await.starts_with(b"HTTP/1.1 200"));
 }
+
+/// Goal: whoever begins a request to the admin listener and does not go on keeps nobody else out of it.
+///
+/// Method: as many connections as it takes, each with the head of a sign-in and one byte of its body; half of
+/// them look like the dashboard's own. `body_timeout` is 1 s.
+/// Evidence: `/healthz` is answered.
+#[tokio::test]
+async fn unfinished_bodies_do_not_hold_the_listener() {
+    let upstream = Upstream::start();
+    let gateway = Setup::with("")
+        .top("body_timeout: 1s")
+        .start(&upstream)
+        .await;
+    let host = gateway.admin_addr();
+    let mut unfinished = Vec::new();
+    for number in 0..256 {
+        let page = match number % 2 {
+            0 => format!("X-OnlyOnce-Page: 1\r\nOrigin: http://{host}\r\n"),
+            _ => String::new(),
+        };
+        let mut connection = Connection::open(host).await.unwrap();
+        let head =
+            format!("POST /session HTTP/1.1\r\nHost: {host}\r\n{page}Content-Length: 10\r\n\r\n{{");
+        connection.write(head.as_bytes()).await.unwrap();
+        unfinished.push(connection);
+    }
+    let asked = Request::get("/healthz");
+    let alive = within("a sign of life", client::send(host, &asked)).await;
+    alive.unwrap().expect(200);
+    drop(unfinished);
+}

@@ -118,6 +118,97 @@ async fn without_a_hole_the_answer_is_yes() {
     assert_eq!(output.status.code(), Some(1));
 }
 
+/// A document in several files is looked through as a whole, and what cannot be looked at is named.
+#[tokio::test]
+async fn references_to_other_files() {
+    let parts = [
+        (
+            "api",
+            "openapi: 3.0.3\npaths:\n  /payments: { $ref: './paths/pay.yaml#/a%20b' }\n",
+        ),
+        (
+            "paths/pay.yaml",
+            "a b:\n  parameters: [{ $ref: '../key.json' }]\n  post: {}\n  patch: { $ref: more.yaml }\n",
+        ),
+        ("paths/more.yaml", "operationId: amend\n"),
+        (
+            "key.json",
+            r#"{"in":"header","name":"Idempotency-Key","required":true}"#,
+        ),
+    ];
+    let run = async |parts: &[(&str, &str)]| {
+        let folder = TempDir::new().unwrap();
+        std::fs::create_dir(folder.path().join("paths")).unwrap();
+        for (name, text) in parts {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        let mut command = Command::new(binary());
+        command.args(["audit", "--json", "--openapi", "api"]);
+        command.current_dir(folder.path());
+        within("the audit", command.output()).await.unwrap()
+    };
+    let output = run(&parts).await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let found = json(&output);
+    assert_eq!(verdict(&found, "/payments"), "protected");
+    assert_eq!(found["operations"][1]["operation_id"], "amend");
+    // Without the header it is a hole, and without the file it is an error.
+    let holes = parts.map(|(name, text)| (name, text.replace("true", "false")));
+    let holes: Vec<_> = holes
+        .iter()
+        .map(|(name, text)| (*name, text.as_str()))
+        .collect();
+    assert_eq!(run(&holes).await.status.code(), Some(1));
+    let output = run(&parts[..2]).await;
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        error.contains("PATCH /payments") || error.contains("POST /payments"),
+        "{error}"
+    );
+    assert!(
+        error.contains("`../key.json` cannot be followed"),
+        "{error}"
+    );
+    for reference in [
+        "#/components/pathItems/Nope",
+        "https://api.example/x.yaml#/a",
+    ] {
+        let document = format!("openapi: 3.1.0\npaths: {{ /p: {{ $ref: '{reference}' }} }}\n");
+        let output = audit(&document, None, &[]).await;
+        assert_eq!(output.status.code(), Some(2), "{reference}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains(reference) && error.contains("/p"), "{error}");
+    }
+}
+
+/// An operation stands where its own server says, and a parameter may lead past every route.
+#[tokio::test]
+async fn where_an_operation_stands() {
+    let config = config("enforce: true");
+    for (paths, code) in [
+        ("/orders: { post: {} }", 0),
+        ("/orders: { servers: [{ url: /v2 }], post: {} }", 1),
+        (
+            "/orders: { post: { servers: [{ url: 'https://x.example' }] } }",
+            1,
+        ),
+    ] {
+        let document = format!(
+            "openapi: 3.0.3\nservers: [{{ url: 'https://{{h}}/{{b}}', variables: {{ h: {{ default: x }}, \
+             b: {{ default: v1 }} }} }}]\npaths: {{ {paths} }}\n"
+        );
+        let output = audit(&document, Some(&config), &[]).await;
+        assert_eq!(output.status.code(), Some(code), "{paths}: {output:?}");
+    }
+    let document = "openapi: 3.0.3\npaths: { '/{any}/orders': { post: {} } }\n";
+    let output = audit(document, Some(&config), &["--json"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let found = json(&output);
+    let why = found["operations"][0]["why"].as_str().unwrap();
+    assert!(why.contains("for some values"), "{found}");
+}
+
 /// Without a configuration the document's own promises count, in YAML and in JSON.
 #[tokio::test]
 async fn a_document_is_taken_at_its_word() {

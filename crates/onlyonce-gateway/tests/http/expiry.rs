@@ -1,5 +1,7 @@
 //! What happens after the ttl: tombstones and generations.
 
+use tokio::time::Instant;
+
 use crate::harness::{Gateway, REPLAYED, Request, Script, Setup, Upstream, eventually, ms, within};
 
 /// Goal: after its ttl the same request is a new generation, and says so.
@@ -36,21 +38,25 @@ async fn the_second_generation() {
     assert!(audit.contains("executed_after_expiry"), "{audit}");
 }
 
-/// Goal: expiry does not depend on the reaper having come by.
+/// Goal: an answer is kept for its ttl, and expires then whether or not the reaper has come by.
 ///
 /// Method: `reap_every: 1h`; send until the answer is no replay.
-/// Evidence: exactly one more execution, as generation 2.
+/// Evidence: exactly one more execution, as generation 2, and not before the ttl has passed.
 #[tokio::test]
 async fn expired_though_not_yet_reaped() {
     let upstream = Upstream::start();
     let setup = Setup::with("ttl: 1s").workers("reap_every: 1h");
     let gateway = setup.start(&upstream).await;
+    let began = Instant::now();
     gateway.send(&Request::pay("k")).await.expect(201);
     let second = eventually("the ttl to pass", async || {
         let answer = gateway.send(&Request::pay("k")).await.expect(201);
         answer.header(REPLAYED).is_none().then_some(answer)
     })
     .await;
+    // The store counts in whole milliseconds.
+    let kept = began.elapsed() + ms(1);
+    assert!(kept >= ms(1_000), "kept for {kept:?}");
     assert_eq!(second.header("idempotency-generation"), Some("2"));
     assert_eq!(upstream.executions(), 2);
 }

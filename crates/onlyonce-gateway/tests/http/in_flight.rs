@@ -15,7 +15,12 @@ async fn fifty_duplicates_one_execution() {
     let gateway = Gateway::start(&upstream, "").await;
     let requests = gateway.send_many(50, &Request::pay("same"));
     upstream.begun(1).await;
-    gateway.until_met_in_flight(49).await;
+    let met = "api_idempotency_reserve_in_progress_total";
+    eventually("49 duplicates to meet the first in flight", async || {
+        assert_eq!(upstream.executions(), 1, "a duplicate was executed");
+        (gateway.metric(met).await == Some(49.0)).then_some(())
+    })
+    .await;
     upstream.release();
 
     let mut marked = 0;

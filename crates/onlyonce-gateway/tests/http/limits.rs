@@ -436,3 +436,23 @@ async fn a_store_that_fails_opens_the_breaker() {
     assert_eq!(open().await, (200, "closed".into()));
     assert_eq!(upstream.executions(), 3);
 }
+
+/// Goal: a client that repeats itself for ever does not fill the journal.
+///
+/// Method: an upstream that always fails, and 300 requests with one key, each of which is executed again.
+/// Evidence: the last attempt's number, and how many rows tell of it.
+#[tokio::test]
+async fn one_key_does_not_fill_the_journal() {
+    let upstream = Upstream::start();
+    upstream.always(Script::reply(500));
+    let gateway = Setup::with("").start(&upstream).await;
+    let mut connection = Connection::open(gateway.data()).await.unwrap();
+    for _ in 0..300 {
+        let answer = connection.send(&Request::pay("k")).await.unwrap();
+        answer.expect(500);
+    }
+    let record = gateway.full_record("k").await;
+    assert_eq!(record["attempt"], 300);
+    let rows = record["history"].as_array().unwrap().len();
+    assert!((100..150).contains(&rows), "{rows} rows");
+}

@@ -133,3 +133,35 @@ async fn answer_all(mut stream: TcpStream, executed: Arc<AtomicUsize>) {
         }
     }
 }
+
+/// Goal: a body takes as much memory as it is long, however small its pieces are.
+///
+/// Method: 16 requests, each of 400,000 chunks of one byte, whose end does not come.
+/// Evidence: VmRSS.
+#[tokio::test]
+async fn small_pieces_are_no_weapon() {
+    const PIECES: usize = 400_000;
+    const MOST_KIB: u64 = 96 << 10;
+    let (upstream, _) = counting_upstream().await;
+    let gateway = Setup::with("")
+        .start_before(&format!("http://{upstream}"))
+        .await;
+    let before = gateway.rss_kib();
+    let pieces = "1\r\nx\r\n".repeat(PIECES);
+    let mut unfinished = Vec::new();
+    for number in 0..16 {
+        let mut connection = Connection::open(gateway.data()).await.unwrap();
+        let head = format!(
+            "POST /payments HTTP/1.1\r\nHost: api.test\r\nIdempotency-Key: k{number}\r\n\
+             Content-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+        );
+        connection.write(head.as_bytes()).await.unwrap();
+        connection.write(pieces.as_bytes()).await.unwrap();
+        unfinished.push(connection);
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let grown = gateway.rss_kib().saturating_sub(before);
+    println!("16 bodies of {PIECES} pieces: {grown} KiB");
+    assert!(grown <= MOST_KIB, "{grown} KiB for 6,250 KiB of bodies");
+    drop(unfinished);
+}

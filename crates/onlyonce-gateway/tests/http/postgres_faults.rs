@@ -80,6 +80,54 @@ async fn a_row_that_an_open_transaction_holds() {
     assert_eq!(upstream.executions_of("k"), 1);
 }
 
+/// Goal: a key that an open transaction is making belongs to somebody who is alive: it is in progress, others
+/// are not affected, and the store does not count as away.
+///
+/// Method: an application reserves the key and does not commit; retries come, more than the breaker takes,
+/// where a store that is away would be bypassed.
+/// Evidence: 409, nothing executed for it, a new key that is executed meanwhile, and no breaker in the log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_an_open_transaction_is_making() {
+    let server = Arc::new(Postgres::start());
+    let upstream = Upstream::start();
+    let gateway = Setup::with("on_store_error: bypass")
+        .store(&server.url())
+        .start(&upstream)
+        .await;
+    let session = Arc::clone(&server);
+    let holding = tokio::task::spawn_blocking(move || {
+        let reserved = "SELECT outcome FROM onlyonce.reserve('global', 'k')";
+        session.sql(&format!("BEGIN; {reserved}; SELECT pg_sleep(8); ROLLBACK"));
+    });
+    eventually("the key to be in the making", async || {
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        (server.sql(waits) == "1").then_some(())
+    })
+    .await;
+    for number in 0..6 {
+        let retry = Request::pay("k").header("Prefer", "wait=0");
+        let answer = gateway.send(&retry).await;
+        answer.refused(409, "idempotency_key_in_progress");
+        gateway
+            .send(&Request::pay(&format!("other-{number}")))
+            .await
+            .expect(201);
+    }
+    assert!(
+        !holding.is_finished(),
+        "the transaction was open all the time"
+    );
+    assert_eq!(upstream.executions_of("k"), 0);
+    assert!(
+        !gateway.logs().contains("the store fails"),
+        "{}",
+        gateway.logs()
+    );
+    holding.await.unwrap();
+    gateway.send(&Request::pay("k")).await.expect(201);
+    assert_eq!(upstream.executions_of("k"), 1);
+}
+
 /// Goal: with a synchronous standby, the loss of the primary loses nothing that was acknowledged.
 ///
 /// Method: under load through a proxy the primary is killed, the standby promoted, the proxy pointed

@@ -44,7 +44,7 @@ async fn both(upstream: &Upstream) -> [(Gateway, &'static str); 2] {
 ///
 /// Method: `nghttp` sends a payment twice with padding, without and with a dependency tree, and takes an
 /// answer of 1 MiB through a window of 16 KiB.
-/// Evidence: the statuses that it prints; one execution for each key.
+/// Evidence: the statuses that it prints; one execution for each key; the cookies that arrive.
 #[tokio::test]
 async fn nghttp() {
     let upstream = Upstream::start();
@@ -57,12 +57,17 @@ async fn nghttp() {
         let key = format!("idempotency-key: probe-{scheme}");
         let json = "content-type: application/json";
         for extra in ["--no-dep", "--padding=64"] {
-            let arguments = ["-nv", extra, "-d", body, "-H", json, "-H", &key, &url];
+            let (one, two) = ("cookie: a=1", "cookie: b=2");
+            let cookies = ["-H", one, "-H", two];
+            let arguments = ["-nv", extra, "-d", body, "-H", json, "-H", &key];
+            let arguments = [&arguments[..], &cookies, &[&url]].concat();
             let said = run("nghttp", &arguments).await;
             assert!(said.contains(":status: 201"), "{said}");
             assert!(!said.contains("GOAWAY frame <length=8") || !said.contains("PROTOCOL_ERROR"));
         }
         assert_eq!(upstream.executions_of(&format!("probe-{scheme}")), 1);
+        // What HTTP/2 may send in pieces is one line to whoever is asked over HTTP/1.
+        assert_eq!(upstream.last().headers.all("cookie"), ["a=1; b=2"]);
         upstream.next(Script::reply(200).body(vec![b'x'; 1 << 20]));
         let large = format!("{scheme}://localhost:{}/large", gateway.data().port());
         let said = run("nghttp", &["-ns", "-w", "14", "-W", "14", &large]).await;

@@ -25,7 +25,8 @@ pub(crate) async fn gateway(provider: &Provider, path: &str, more: &str) -> Gate
         .await
 }
 
-fn setup(provider: &Provider, path: &str, more: &str) -> Setup {
+/// The same, before it is started.
+pub(crate) fn setup(provider: &Provider, path: &str, more: &str) -> Setup {
     let url = format!("{}{path}", provider.url());
     Setup::with("lease: 1s, timeout: 1s, max_execution: 2s")
         .workers(WORKERS)
@@ -82,6 +83,44 @@ impl Gateway {
             String::from_utf8(text).unwrap(),
         )
     }
+}
+
+/// Goal: a credential in the query's URL is shown to nobody.
+///
+/// Method: one from the environment beside the placeholder; the configuration in effect, and a file whose
+/// headers have a bad name. Evidence: the name of the parameter alone; stars in the source line.
+#[tokio::test]
+async fn credentials_of_a_query_are_not_shown() {
+    let provider = Provider::start(|_| Part::Pay).await;
+    let path = "/payments?key={key}&api_key=${PSP_TOKEN}&token=sk_live_canary";
+    let gateway = gateway(&provider, path, "").await;
+    let config = gateway.admin(Request::get("/config")).await.expect(200);
+    assert!(!config.text().contains("canary"), "{}", config.text());
+    let query = &config.json()["routes"][0]["idempotency"]["reconcile"]["query"];
+    let url = query["url"].as_str().unwrap().to_owned();
+    assert!(
+        url.ends_with("/payments?key={key}&api_key=***&token=***"),
+        "{url}"
+    );
+
+    let file = gateway.folder().path().join("bad.yaml");
+    let bad = "X-Key: \"sk_live_canary\", X Y: sk_live_canary, Authorization:";
+    std::fs::write(&file, gateway.config().replace("Authorization:", bad)).unwrap();
+    let mut check = tokio::process::Command::new(binary());
+    let check = check
+        .arg("check")
+        .arg(&file)
+        .env("PSP_TOKEN", "t")
+        .output()
+        .await;
+    let check = check.unwrap();
+    let said = String::from_utf8(check.stderr).unwrap();
+    assert_eq!(check.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("X Y: ****") && said.contains("****** ${PSP_TOKEN}"),
+        "{said}"
+    );
+    assert!(!said.contains("canary"), "{said}");
 }
 
 fn events(record: &Value) -> Vec<String> {
@@ -350,6 +389,28 @@ async fn questions_go_nowhere_else() {
     gateway.send(&Request::pay("moved")).await.expect(502);
     gateway.until_dead_letter("moved").await;
     assert!(other.asked().is_empty());
+}
+
+/// Goal: a key does not lead the question to another path of the provider.
+///
+/// Method: a query with the key in its path; keys that are or hold steps to another one, and a good one.
+/// Evidence: the provider is asked for the good one alone; the others are dead letters that say why.
+#[tokio::test]
+async fn a_key_is_one_segment() {
+    let provider = Provider::start(|_| Part::PayAndHangUp).await;
+    let gateway = gateway(&provider, "/payments/{key}", ", attempts: 2").await;
+    for key in ["..", ".", "../../admin", "a\\b"] {
+        gateway.send(&Request::pay(key)).await.expect(502);
+        let letter = gateway.until_dead_letter(key).await.to_string();
+        assert!(letter.contains("another path"), "{key}: {letter}");
+    }
+    assert_eq!(provider.asked(), []);
+    gateway.send(&Request::pay("a.b")).await.expect(502);
+    eventually("the question", async || {
+        (!provider.asked().is_empty()).then_some(())
+    })
+    .await;
+    assert_eq!(provider.asked()[0].0, "/payments/a.b");
 }
 
 /// Goal: a client's retry makes the reconciler look sooner, and a hundred of them do not use up its

@@ -44,9 +44,10 @@ pub(crate) async fn race_between(a: &Gateway, b: &Gateway, upstream: &Upstream) 
         running.extend(b.send_many(100, &request));
         let mut answers = Vec::new();
         for one in running {
-            answers.push(one.await.unwrap().expect(201));
+            answers.push(one.await.unwrap());
         }
         assert_eq!(upstream.executions_of(&key), 1, "round {round}");
+        let answers: Vec<_> = answers.into_iter().map(|one| one.expect(201)).collect();
         let first = &answers[0].body;
         assert!(answers.iter().all(|answer| answer.body == *first));
         let replayed = answers
@@ -163,21 +164,25 @@ async fn woken_after(
     late
 }
 
+/// Keys whose node dies.
+const SWEPT: usize = 40;
+
 /// Goal: sweeper and reaper run on every node at once, and each key is swept or reaped once.
 ///
-/// Method: three gateways with loops every 50 ms; keys that expire at once, and keys whose node died.
+/// Method: four gateways whose sweepers look so often that they meet; keys that expire soon, and keys whose
+/// node died.
 /// Evidence: one journal row a key and event; nothing is left in the database.
 pub(crate) async fn loops_on_every_node(url: &str) {
     let upstream = Upstream::start();
     let setup = Setup::with("ttl: 1s, tombstone_ttl: 1s, lease: 1s")
         .store(url)
-        .workers("sweep_every: 50ms, reap_every: 50ms");
+        .workers("sweep_every: 10ms, reap_every: 50ms");
     let mut gateways = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..4 {
         gateways.push(setup.clone().start(&upstream).await);
     }
     for number in 0..30 {
-        let gateway = &gateways[number % 3];
+        let gateway = &gateways[number % 4];
         gateway
             .send(&Request::pay(&format!("reap-{number}")))
             .await
@@ -186,14 +191,14 @@ pub(crate) async fn loops_on_every_node(url: &str) {
     upstream.always(Script::created().held());
     let dying = gateways.pop().unwrap();
     let addr = dying.data();
-    for number in 0..5 {
+    for number in 0..SWEPT {
         let request = Request::pay(&format!("sweep-{number}"));
         tokio::spawn(async move { client::send(addr, &request).await });
     }
-    upstream.begun(35).await;
+    upstream.begun(30 + SWEPT).await;
     drop(dying);
     eventually("the dead node's keys to be unknown", async || {
-        (gateways[0].count_in_state("unknown").await == 5).then_some(())
+        (gateways[0].count_in_state("unknown").await == SWEPT).then_some(())
     })
     .await;
     eventually("everything else to be reaped", async || {
@@ -202,7 +207,7 @@ pub(crate) async fn loops_on_every_node(url: &str) {
         (left == 0).then_some(())
     })
     .await;
-    for number in 0..5 {
+    for number in 0..SWEPT {
         let record = gateways[0].full_record(&format!("sweep-{number}")).await;
         let history = record["history"].as_array().unwrap().clone();
         let lapses = history

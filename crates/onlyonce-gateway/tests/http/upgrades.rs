@@ -268,3 +268,25 @@ async fn bounded() {
     }
     third.await.unwrap().expect(200);
 }
+
+/// Goal: asking for another protocol takes nobody past the door.
+///
+/// Method: a route on which requests without a key may come without a credential; a payment with a key, and
+/// the same that also asks for an upgrade.
+/// Evidence: 401 for both, and the backend sees neither.
+#[tokio::test]
+async fn an_upgrade_with_a_key_needs_its_credential() {
+    let echo = Echo::start().await;
+    let gateway = Setup::with("")
+        .clients(&["acme"])
+        .route("auth: optional")
+        .start_before(&format!("http://{}", echo.addr))
+        .await;
+    let keyed = Request::pay("k");
+    gateway.send(&keyed).await.refused(401, "unauthenticated");
+    let asks = keyed
+        .header("Connection", "upgrade")
+        .header("Upgrade", "foo");
+    gateway.send(&asks).await.refused(401, "unauthenticated");
+    assert!(echo.heads.lock().unwrap().is_empty());
+}

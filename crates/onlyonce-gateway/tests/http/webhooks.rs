@@ -12,6 +12,10 @@ use crate::harness::{
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 
 fn setup(scheme: &str) -> Setup {
+    setup_with(scheme, "upstream_max_execution: 5m, ")
+}
+
+fn setup_with(scheme: &str, bound: &str) -> Setup {
     let secret = match scheme {
         "stripe" => "whsec_stripe".to_owned(),
         _ => format!("whsec_{}", STANDARD.encode(SECRET)),
@@ -21,7 +25,7 @@ fn setup(scheme: &str) -> Setup {
         .env("PSP_WEBHOOK_SECRET", &secret)
         .clients(&["acme", "other"])
         .route(&format!(
-            "idempotency: {{ reconcile: {{ after: 1h, webhook: {{ scheme: {scheme}, secret_env: \
+            "idempotency: {{ reconcile: {{ {bound}after: 1h, webhook: {{ scheme: {scheme}, secret_env: \
              PSP_WEBHOOK_SECRET, key: /data/key, client: /data/client, at: /timestamp, outcomes: [ \
              {{ when: {{ pointer: /type, in: [payment.succeeded] }}, complete: {{ status: 201, body: \
              /data }} }}, {{ when: {{ pointer: /type, in: [payment.rejected] }}, not_executed: true }} \
@@ -122,6 +126,61 @@ async fn forged_stale_altered_and_replayed() {
         .refused(404, "no_route");
 }
 
+/// Goal: without a bound on how long the upstream goes on, nobody's denial releases a key.
+///
+/// Method: a denial by webhook on a route without `upstream_max_execution`.
+/// Evidence: still unknown, a dead letter that says why; a retry executes nothing.
+#[tokio::test]
+async fn a_denial_without_a_bound_is_a_dead_letter() {
+    let upstream = Upstream::start();
+    let gateway = setup_with("standard", "").start(&upstream).await;
+    lost(&gateway, &upstream, "k").await;
+    let body = event("payment.rejected", "k", now());
+    tell(&gateway, "e1", &body).await.expect(200);
+    assert_eq!(gateway.state("k").await, "unknown");
+    assert_eq!(rows(&gateway, "k", "dead_lettered").await, 1);
+    let record = gateway.full_record("k").await.to_string();
+    assert!(
+        record.contains("without upstream_max_execution"),
+        "{record}"
+    );
+    let retry = gateway.send(&pay("k")).await;
+    retry.refused(409, "idempotency_outcome_unknown");
+    assert_eq!(upstream.executions_of("k"), 1);
+}
+
+/// Goal: when it happened is what the event says, wherever its clock stands.
+///
+/// Method: events about lost answers whose time is written at an offset and in small letters, and one
+/// whose offset puts it hours before the attempt.
+/// Evidence: settled; a dead letter.
+#[tokio::test]
+async fn times_with_an_offset() {
+    let upstream = Upstream::start();
+    let gateway = setup("standard").start(&upstream).await;
+    for (key, hours, zone) in [
+        ("east", 2, "+02:00"),
+        ("west", -6, "-06:00"),
+        ("small", 0, "z"),
+    ] {
+        lost(&gateway, &upstream, key).await;
+        let local = std::time::Duration::from_secs((now() + 1 + hours * 3_600).unsigned_abs());
+        let time = humantime::format_rfc3339_micros(std::time::UNIX_EPOCH + local).to_string();
+        let time = time.to_ascii_lowercase().replace('z', zone);
+        let body = event("payment.succeeded", key, 0).replace(":0,", &format!(":\"{time}\","));
+        tell(&gateway, key, &body).await.expect(200);
+        assert_eq!(gateway.state(key).await, "completed", "{body}");
+    }
+    lost(&gateway, &upstream, "early").await;
+    let local = std::time::Duration::from_secs(now().unsigned_abs());
+    let time = humantime::format_rfc3339_micros(std::time::UNIX_EPOCH + local).to_string();
+    let time = time.replace('Z', "+06:00");
+    let body = event("payment.succeeded", "early", 0).replace(":0,", &format!(":\"{time}\","));
+    tell(&gateway, "early", &body).await.expect(200);
+    assert_eq!(gateway.state("early").await, "unknown", "{body}");
+    gateway.until_dead_letter("early").await;
+}
+
 /// Goal: the scheme of Stripe, byte for byte.
 ///
 /// Method: a `Stripe-Signature` over the body; then the same event again.
@@ -202,6 +261,7 @@ async fn earlier_attempts_and_contradictions_are_dead_letters() {
     lost(&gateway, &upstream, "late").await;
     let body = event("payment.rejected", "late", now() - 60);
     tell(&gateway, "e1", &body).await.expect(200);
+    assert_eq!(gateway.state("late").await, "unknown", "it was released");
     let letter = gateway.until_dead_letter("late").await;
     assert_eq!(
         letter["reason"],

@@ -16,8 +16,13 @@ use super::{
 };
 use crate::{Inserted, Reply, StoreError, Swapped};
 
-/// How soon a row that somebody holds locked is tried again.
+/// How soon a row that somebody holds locked is tried again; a key that somebody else is making, after
+/// twice as long each time.
 const LOCKED_PAUSE: Duration = Duration::from_millis(25);
+/// How often that doubles.
+const MAX_DOUBLINGS: u32 = 3;
+/// How long a new key is tried while somebody else is making it.
+const HELD_FOR: Duration = Duration::from_millis(500);
 
 /// How rows are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,13 +117,13 @@ impl<S: Server> Lane<S> {
     async fn inserts(&mut self, group: Vec<QueuedInsert>) {
         let mut group = group;
         // Sorted, so that two batches wait for each other in one order only; and equal keys meet.
-        group.sort_by_key(|queued| queued.work.record.id);
+        group.sort_by_key(|queued| queued.work.id());
         let mut leaders: Vec<QueuedInsert> = Vec::with_capacity(group.len());
         let mut followers: HashMap<RecordId, Vec<QueuedInsert>> = HashMap::new();
         for queued in group {
-            let id = queued.work.record.id;
+            let id = queued.work.id();
             match leaders.last() {
-                Some(leader) if leader.work.record.id == id => {
+                Some(leader) if leader.work.id() == id => {
                     followers.entry(id).or_default().push(queued);
                 }
                 _ => leaders.push(queued),
@@ -127,7 +132,7 @@ impl<S: Server> Lane<S> {
         if leaders.is_empty() {
             return;
         }
-        let drafts: Vec<&Draft> = leaders.iter().map(|queued| &*queued.work).collect();
+        let drafts: Vec<&Draft> = leaders.iter().map(|queued| &*queued.work.draft).collect();
         match self.server.insert(&drafts).await {
             Ok(answer) => self.inserted(leaders, followers, answer),
             Err(failure) => {
@@ -148,9 +153,9 @@ impl<S: Server> Lane<S> {
 
     /// Somebody is inserting one of these keys and takes long about it, or changes it in a transaction
     /// that stays open: an application that settles its key. What is there is told to those who asked
-    /// for it; the others go again, without waiting for it a second time.
+    /// for it. The others go again in two halves, so that in the end the one is alone with its wait.
     async fn not_inserted(&mut self, group: Vec<QueuedInsert>) {
-        let mut ids: Vec<RecordId> = group.iter().map(|queued| queued.work.record.id).collect();
+        let mut ids: Vec<RecordId> = group.iter().map(|queued| queued.work.id()).collect();
         ids.sort_unstable();
         ids.dedup();
         let (now, found) = match self.server.lookup(&ids).await {
@@ -161,20 +166,46 @@ impl<S: Server> Lane<S> {
                 return;
             }
         };
+        let mut absent = Vec::with_capacity(group.len());
         for queued in group {
-            match found.get(&queued.work.record.id) {
+            match found.get(&queued.work.id()) {
                 Some(Found::There(record)) => {
                     self.server.met(record);
-                    let reply = existing(&queued.work.record, record, now);
+                    let reply = existing(&queued.work.draft.record, record, now);
                     let _ = queued.answer.send(reply);
                 }
                 Some(Found::Unreadable(text)) => {
                     let error = StoreError::Unreadable(text.clone().into());
                     let _ = queued.answer.send(Err(error));
                 }
-                Some(Found::New | Found::Busy) | None => self.queue.insert(queued),
+                Some(Found::New | Found::Busy) | None => absent.push(queued),
             }
         }
+        absent.sort_by_key(|queued| queued.work.id());
+        let of_one_key = absent.first().map(|queued| queued.work.id())
+            == absent.last().map(|queued| queued.work.id());
+        if ids.len() == 1 && of_one_key {
+            absent.into_iter().for_each(|queued| self.put_off(queued));
+        } else if of_one_key {
+            Box::pin(self.inserts(absent)).await;
+        } else {
+            let rest = absent.split_off(absent.len() / 2);
+            Box::pin(self.inserts(absent)).await;
+            Box::pin(self.inserts(rest)).await;
+        }
+    }
+
+    /// Somebody else is making this key: it is tried again in a while, apart from others, or its
+    /// requester is told.
+    fn put_off(&self, mut queued: QueuedInsert) {
+        self.queue.mark_held(queued.work.id());
+        if queued.work.since.elapsed() >= HELD_FOR {
+            let _ = queued.answer.send(Err(StoreError::Held));
+            return;
+        }
+        let pause = LOCKED_PAUSE * (1 << queued.work.met_a_lock.min(MAX_DOUBLINGS));
+        queued.work.met_a_lock += 1;
+        self.later(pause, move |queue| queue.insert(queued));
     }
 
     fn inserted(
@@ -184,11 +215,11 @@ impl<S: Server> Lane<S> {
         (now, mut found): Answer,
     ) {
         for leader in leaders {
-            let id = leader.work.record.id;
+            let id = leader.work.id();
             let followers = followers.remove(&id).unwrap_or_default();
             let record = match found.remove(&id) {
                 Some(Found::New) => {
-                    let record = leader.work.stamp(now);
+                    let record = leader.work.draft.stamp(now);
                     let value = Inserted::New(record.clone());
                     let _ = leader.answer.send(Ok(Reply { now, value }));
                     record
@@ -196,7 +227,7 @@ impl<S: Server> Lane<S> {
                 Some(Found::There(record)) => {
                     let _ = leader
                         .answer
-                        .send(existing(&leader.work.record, &record, now));
+                        .send(existing(&leader.work.draft.record, &record, now));
                     self.server.met(&record);
                     *record
                 }
@@ -215,13 +246,13 @@ impl<S: Server> Lane<S> {
                     continue;
                 }
                 Some(Found::Busy) => {
-                    let all: Vec<_> = std::iter::once(leader).chain(followers).collect();
-                    self.later(move |queue| all.into_iter().for_each(|one| queue.insert(one)));
+                    let all = std::iter::once(leader).chain(followers);
+                    all.for_each(|one| self.put_off(one));
                     continue;
                 }
             };
             for follower in followers {
-                let reply = existing(&follower.work.record, &record, now);
+                let reply = existing(&follower.work.draft.record, &record, now);
                 let _ = follower.answer.send(reply);
             }
         }
@@ -294,7 +325,7 @@ impl<S: Server> Lane<S> {
                 Some(Found::There(record)) if record.revision == queued.work.expected => {
                     let mut queued = queued;
                     queued.work.met_a_lock = true;
-                    self.later(move |queue| queue.swap(queued));
+                    self.later(LOCKED_PAUSE, move |queue| queue.swap(queued));
                     continue;
                 }
                 Some(Found::There(record)) => Swapped::Conflict(*record),
@@ -365,11 +396,11 @@ impl<S: Server> Lane<S> {
         let _ = one.answer.send(reply);
     }
 
-    /// Puts something back into the queue in a moment, when a lock may have gone.
-    fn later(&self, put: impl FnOnce(&Queue) + Send + 'static) {
+    /// Puts something back into the queue after `pause`, when a lock may have gone.
+    fn later(&self, pause: Duration, put: impl FnOnce(&Queue) + Send + 'static) {
         let queue = self.queue.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(LOCKED_PAUSE).await;
+            tokio::time::sleep(pause).await;
             put(&queue);
         });
     }

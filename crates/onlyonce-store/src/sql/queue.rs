@@ -1,7 +1,10 @@
 //! What waits to be sent. Whatever queued up while the last statement was under way goes as one;
 //! there is no artificial delay, so a lone request is sent at once.
 
-use std::collections::VecDeque;
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
 
 use onlyonce_core::{
     Record, RecordId, State, StoredResponse,
@@ -9,7 +12,10 @@ use onlyonce_core::{
     time::Stamp,
 };
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
 
 use crate::{Inserted, Reply, StoreError, Swapped};
 
@@ -20,6 +26,11 @@ const MAX_BATCH_BYTES: u64 = 8 << 20;
 /// Operations that may wait. Beyond it the store says that it is unavailable, at once.
 const MAX_QUEUE: usize = 16_384;
 
+/// How long it is remembered that somebody is making a key in a transaction that stays open.
+const HELD_MEMORY: Duration = Duration::from_secs(1);
+/// Keys of which that is remembered.
+const MAX_HELD: usize = 1_024;
+
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// Something to be done, and whom to tell.
@@ -28,11 +39,26 @@ pub(crate) struct Queued<W, T> {
     pub(crate) answer: Answer<T>,
 }
 
-pub(crate) type QueuedInsert = Queued<Box<Draft>, Reply<Inserted>>;
+pub(crate) type QueuedInsert = Queued<Insert, Reply<Inserted>>;
 pub(crate) type QueuedSwap = Queued<Swap, Reply<Swapped>>;
 pub(crate) type QueuedLookup = Queued<RecordId, Reply<Option<Record>>>;
 pub(crate) type QueuedDelete = Queued<(RecordId, Revision), bool>;
 pub(crate) type QueuedAppend = Queued<Vec<JournalEntry>, ()>;
+
+/// A new key.
+pub(crate) struct Insert {
+    pub(crate) draft: Box<Draft>,
+    /// Since when it is to be inserted.
+    pub(crate) since: Instant,
+    /// How often somebody was found to be making the same key.
+    pub(crate) met_a_lock: u32,
+}
+
+impl Insert {
+    pub(crate) fn id(&self) -> RecordId {
+        self.draft.record.id
+    }
+}
 
 /// A change, and from which revision.
 pub(crate) struct Swap {
@@ -119,6 +145,11 @@ struct Lines {
     arrived: u64,
     waiting: usize,
     inserts: Line<QueuedInsert>,
+    /// Of keys that somebody else is making: a statement waits for them, and its neighbours with it, so
+    /// they have none.
+    held_inserts: Line<QueuedInsert>,
+    /// Those keys, and until when it is remembered.
+    held: HashMap<RecordId, Instant>,
     completions: Line<QueuedSwap>,
     swaps: Line<QueuedSwap>,
     lookups: Line<QueuedLookup>,
@@ -135,6 +166,7 @@ impl Lines {
             self.lookups.since(),
             self.deletes.since(),
             self.appends.since(),
+            self.held_inserts.since(),
         ];
         let oldest = *turn.iter().min()?;
         if oldest == u64::MAX {
@@ -146,9 +178,11 @@ impl Lines {
             2 => Batch::Swaps(self.swaps.take(weight)),
             3 => Batch::Lookups(self.lookups.take(|_| 0)),
             4 => Batch::Deletes(self.deletes.take(|_| 0)),
-            _ => Batch::Append(self.appends.0.pop_front()?.1),
+            5 => Batch::Append(self.appends.0.pop_front()?.1),
+            _ => Batch::Inserts(self.held_inserts.take(|_| 0)),
         };
         self.waiting = self.inserts.0.len()
+            + self.held_inserts.0.len()
             + self.completions.0.len()
             + self.swaps.0.len()
             + self.lookups.0.len()
@@ -188,12 +222,40 @@ macro_rules! pushes {
 
 impl Queue {
     pushes! {
-        insert, inserts: QueuedInsert;
+        first_insert, inserts: QueuedInsert;
+        held_insert, held_inserts: QueuedInsert;
         complete, completions: QueuedSwap;
         any_swap, swaps: QueuedSwap;
         lookup, lookups: QueuedLookup;
         delete, deletes: QueuedDelete;
         append, appends: QueuedAppend;
+    }
+
+    pub(crate) fn insert(&self, item: QueuedInsert) {
+        if self.is_held(item.work.id()) {
+            self.held_insert(item);
+        } else {
+            self.first_insert(item);
+        }
+    }
+
+    fn is_held(&self, id: RecordId) -> bool {
+        let lines = self.lines.lock();
+        // The clock is read only where there is something to compare it with.
+        let until = lines.held.get(&id);
+        until.is_some_and(|until| Instant::now() < *until)
+    }
+
+    /// Somebody is making this key, and takes long about it.
+    pub(crate) fn mark_held(&self, id: RecordId) {
+        let now = Instant::now();
+        let mut lines = self.lines.lock();
+        if lines.held.len() >= MAX_HELD {
+            lines.held.retain(|_, until| now < *until);
+        }
+        if lines.held.len() < MAX_HELD {
+            lines.held.insert(id, now + HELD_MEMORY);
+        }
     }
 
     pub(crate) fn swap(&self, item: QueuedSwap) {
@@ -250,7 +312,12 @@ impl Queue {
             let what = "only a key that nobody has used can be inserted";
             return Err(StoreError::Unavailable(what.into()));
         }
-        self.ask(Self::insert, Box::new(draft)).await
+        let insert = Insert {
+            draft: Box::new(draft),
+            since: Instant::now(),
+            met_a_lock: 0,
+        };
+        self.ask(Self::insert, insert).await
     }
 
     /// Writes `change` if the record's revision is `expected`.

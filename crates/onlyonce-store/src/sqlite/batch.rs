@@ -237,6 +237,7 @@ fn duplicate(error: &StoreError) -> StoreError {
         StoreError::Unavailable(_) => StoreError::Unavailable(text.into()),
         StoreError::Ambiguous(_) => StoreError::Ambiguous(text.into()),
         StoreError::Unreadable(_) => StoreError::Unreadable(text.into()),
+        StoreError::Held => StoreError::Held,
         StoreError::Collision => StoreError::Collision,
     }
 }

@@ -11,6 +11,8 @@ use crate::random_secret;
 
 /// The newest schema this program knows.
 pub(super) const VERSION: i64 = 2;
+/// The length of the secret.
+const SECRET_BYTES: usize = 32;
 /// How long a statement waits for a lock that a checkpoint holds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Statements that a connection keeps prepared.
@@ -128,13 +130,17 @@ CREATE TABLE phases (
 CREATE INDEX phases_unfinished ON phases (operation, updated_at) WHERE NOT finished;
 ";
 
-/// The SQL that makes an empty file a store of the newest schema, with a secret that nobody else knows.
+/// The SQL that makes a store of an empty file.
 pub fn script() -> String {
     format!(
-        "-- For an empty file. A store makes these tables by itself when it is opened, unless it must not.\n\
-         BEGIN IMMEDIATE;\n{VERSION_1}\
-         INSERT INTO meta (name, value) VALUES ('secret', randomblob(32));\n{VERSION_2}\
-         PRAGMA user_version = {VERSION};\nCOMMIT;\n"
+        "-- A store does all of this by itself when it is opened, unless `store.migrate` is off.\n\
+         BEGIN IMMEDIATE;\n\
+         {VERSION_1}\
+         -- Nobody else knows this secret, and without it nothing that is stored can be found.\n\
+         INSERT INTO meta (name, value) VALUES ('secret', randomblob({SECRET_BYTES}));\n\
+         {VERSION_2}\
+         PRAGMA user_version = {VERSION};\n\
+         COMMIT;\n"
     )
 }
 

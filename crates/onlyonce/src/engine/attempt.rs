@@ -57,7 +57,7 @@ pub struct Attempt {
     attempt_id: AttemptId,
     /// Whether it is too late to send a first byte, whatever the clocks say.
     closed: Arc<AtomicBool>,
-    /// The record as last seen; heartbeats move its revision on.
+    /// The record as last seen in this attempt's hands; heartbeats move its revision on.
     record: Mutex<Arc<Record>>,
     release_was_wrong: AtomicBool,
     /// Whether the caller's own transaction has completed the key.
@@ -145,7 +145,7 @@ impl Attempt {
         self.record.lock().fence
     }
 
-    /// The key's record as last seen.
+    /// The key's record as last seen in this attempt's hands.
     pub fn record(&self) -> Arc<Record> {
         self.record.lock().clone()
     }
@@ -178,12 +178,11 @@ impl Attempt {
 
     /// Shows a sign of life. Says whether the attempt still owns the key, as far as it can tell.
     pub async fn renew(&self) -> bool {
-        // Not every store says what time it is before it is written to.
-        let clock = &self.engine.0.options.clock;
-        if !self
-            .began
-            .is_within(self.policy.max_execution, clock.moment())
-        {
+        // Not every store says what time it is before it is written to. A wall clock that was set says
+        // nothing of how long the execution has taken.
+        let now = self.engine.0.options.clock.moment();
+        let ran_for = now.since_boot().saturating_sub(self.began.since_boot());
+        if ran_for >= self.policy.max_execution {
             return false;
         }
         let mut record = self.record();
@@ -209,7 +208,10 @@ impl Attempt {
                     }
                     Swapped::Conflict(current) => {
                         record = Arc::new(current);
-                        *self.record.lock() = record.clone();
+                        // What is known of another attempt must never pass for this one's.
+                        if record.attempt_id == self.attempt_id {
+                            *self.record.lock() = record.clone();
+                        }
                     }
                     Swapped::Absent => return false,
                 },

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use onlyonce_core::{AttemptId, Policy, Record};
-use onlyonce_store::{Inserted, Reply, StoreError, failpoint};
+use onlyonce_store::{Inserted, Reply, StoreError, Swapped, failpoint};
 
 use super::{Arrival, Engine, Unavailable};
 use crate::{
@@ -14,12 +14,21 @@ use crate::{
 /// What a new key has taken of its client's share. It goes back when this is dropped, unless the key was
 /// made, or may have been.
 #[derive(Default)]
-struct Room {
+pub(super) struct Room {
     token: Option<Token>,
     place: Option<LivePlace>,
 }
 
 impl Room {
+    /// The key was made, or may have been, unless the store says otherwise.
+    pub(super) fn used_unless_refused(self, swapped: &Result<Reply<Swapped>, StoreError>) {
+        match swapped {
+            Ok(reply) if !matches!(reply.value, Swapped::Done(_)) => {}
+            Err(error) if !error.is_ambiguous() => {}
+            _ => self.used(),
+        }
+    }
+
     /// The key was made, or may have been.
     fn used(self) {
         if let Some(token) = self.token {
@@ -36,6 +45,8 @@ pub(super) enum Made {
     New(Box<Record>),
     /// It was there.
     There(Box<Reply<Record>>),
+    /// Somebody else is making it, in a transaction that stays open.
+    Held,
     Limited(Limited),
 }
 
@@ -67,6 +78,7 @@ impl Engine {
         failpoint!("engine.reserve.insert.before");
         let reply = match self.watched(self.insert(&request, policy).await) {
             Ok(reply) => reply,
+            Err(StoreError::Held) => return Ok(Made::Held),
             Err(error) => {
                 if error.is_ambiguous() {
                     // It may have been made after all.
@@ -89,7 +101,7 @@ impl Engine {
     }
 
     /// Room for a new key, or why there is none.
-    async fn room_for_new_key(
+    pub(super) async fn room_for_new_key(
         &self,
         arrival: &Arrival,
         policy: &Policy,

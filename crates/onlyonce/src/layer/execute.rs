@@ -33,7 +33,7 @@ use super::{
     strip_hop_by_hop,
 };
 use crate::{
-    at_once::{at_once, in_time},
+    at_once::{after, at_once, in_time},
     body::{Body, BoxError},
     engine::{Attempt, Ended, Kept, Replay},
     problem::Problem,
@@ -42,8 +42,6 @@ use crate::{
     trace::Followed,
 };
 
-/// Longer than anybody waits, and short enough to be added to any moment.
-const AS_GOOD_AS_NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// Signs of life within one lease.
 const BEATS_PER_LEASE: u32 = 3;
 
@@ -204,12 +202,6 @@ fn failed(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Finished {
         Some(_) => Finished::NotSent(LastError::NotSent),
         None => Finished::Lost,
     }
-}
-
-/// `duration` after `from`, or as good as never.
-fn after(from: Instant, duration: Duration) -> Instant {
-    from.checked_add(duration)
-        .unwrap_or_else(|| from + AS_GOOD_AS_NEVER)
 }
 
 /// Shows signs of life, tells the client when it takes too long, and ends when it takes far too
@@ -526,13 +518,13 @@ async fn spooled(
     };
     let record = attempt.record();
     let kept = spool
-        .keep(&**shared.engine.store(), &record, settlement)
+        .keep(&**shared.engine.store(), &record, attempt.id(), settlement)
         .await;
     if let Err(error) = &kept {
         tracing::error!(%error, "a result could be kept neither by the store nor by the spool");
     }
     if settle.await.is_some() && matches!(kept, Ok(true)) {
-        spool.remove(record.id, record.attempt_id).await;
+        spool.remove(record.id, attempt.id()).await;
     }
 }
 

@@ -9,22 +9,19 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, header, request::Parts};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use onlyonce_core::{
     Key,
     policy::{OnInFlight, OnStoreError},
     record::State,
 };
 use onlyonce_store::StoreError;
-use tokio::{
-    sync::{OwnedSemaphorePermit, oneshot},
-    time::Instant,
-};
+use tokio::{sync::oneshot, time::Instant};
 use tower::ServiceExt;
 use tower_service::Service;
 
 use super::{
     Identity, Shared,
+    capture::{Read, read},
     execute::execute,
     headers::{self, ATTEMPT, KeyHeader, STATUS, preferred_wait, read_key, strip_claims},
     reply,
@@ -32,7 +29,7 @@ use super::{
     shadow, strip_hop_by_hop, wanted_upgrade,
 };
 use crate::{
-    at_once::in_time,
+    at_once::{after, in_time},
     audit::Probe,
     body::{Body, BoxError},
     engine::{Admitted, Arrival, Attempt, Unavailable, Woken},
@@ -209,8 +206,6 @@ pub(super) struct Pending {
     followed: Followed,
     /// Until it is known what the key's past permits.
     reserving: Option<Timed>,
-    /// Room for the body among those of other requests.
-    _room: OwnedSemaphorePermit,
 }
 
 async fn gather<B>(
@@ -233,22 +228,13 @@ where
     if body.size_hint().lower() > limit {
         return Err(too_large());
     }
-    let capacity = usize::try_from(limit).unwrap_or(usize::MAX);
     let most = body.size_hint().upper().unwrap_or(limit);
     let gathered = async {
-        let room = shared
-            .engine
-            .room_to_gather(most)
-            .await
-            .ok_or(Problem::RequestTimeout)?;
-        match Limited::new(body, capacity).collect().await {
-            Ok(body) => {
-                let body = body.to_bytes();
-                let room = crate::Engine::room_gathered(room, body.len());
-                Ok((body, room))
-            }
-            Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
-            Err(_) => Err(Problem::RequestIncomplete),
+        let mut room = shared.engine.room_to_gather(most.min(limit));
+        match read(std::pin::pin!(body), limit, Some(&mut room)).await {
+            Read::Whole { bytes, .. } => Ok(room.keep(bytes)),
+            Read::TooLong(_) => Err(too_large()),
+            Read::Truncated => Err(Problem::RequestIncomplete),
         }
     };
     // A body has as long to arrive as its answer has.
@@ -260,7 +246,7 @@ where
     ) {
         shared.stats.count(Event::Incomplete);
     }
-    let (body, room) = gathered?;
+    let body = gathered?;
     let target = parts
         .uri
         .path_and_query()
@@ -297,7 +283,6 @@ where
         prefers,
         followed,
         reserving: None,
-        _room: room,
     }))
 }
 
@@ -330,7 +315,7 @@ impl Pending {
         let wait = self
             .prefers
             .map_or(longest, |prefers| longest.min(Duration::from_secs(prefers)));
-        arrived + wait
+        after(arrived, wait)
     }
 }
 

@@ -15,7 +15,7 @@ use tower_service::Service;
 
 use super::{
     Identity, Shared,
-    capture::{Captured, capture, is_unkeepable},
+    capture::{Captured, capture_into, is_unkeepable},
     headers::{KeyHeader, OUTCOME, read_key},
     service::pass,
 };
@@ -62,14 +62,14 @@ where
     let reading = async {
         if too_large {
             let read = Vec::new();
-            return (Captured::TooLong { read, rest: body }, None);
+            return Captured::TooLong { read, rest: body };
         }
-        let room = shared.engine.room_to_gather(most).await;
-        (capture(body, policy.max_request_body).await, room)
+        let room = shared.engine.room_to_gather(most);
+        capture_into(room, body, policy.max_request_body).await
     };
     // A body has as long to arrive as its answer has, as without observation.
     let read = tokio::time::timeout(policy.timeout, reading).await;
-    let (captured, _room) = match read {
+    let captured = match read {
         Ok(read) => read,
         Err(_) => return Ok(Problem::RequestTimeout.response(policy)),
     };

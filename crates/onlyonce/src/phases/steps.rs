@@ -198,6 +198,18 @@ impl<T: TransactionalStore> Phases<T> {
                     }
                     Err(CallFailed::Refused(answer)) => Some(*answer),
                     Err(CallFailed::Unclear(_)) if !dedups => return Ok(Some(Ended::Unknown)),
+                    Err(CallFailed::NotSent(error)) if !dedups => {
+                        // Nothing was sent, so the next attempt may send it. Where that cannot be
+                        // written down, it stays as it would after a crash.
+                        progress.intent = None;
+                        let point = Point {
+                            progress,
+                            answer: None,
+                        };
+                        let _ = self.commit(attempt, point).await;
+                        let error = TransactionError::GivenUp(error);
+                        return Err(RunError::RolledBack(error));
+                    }
                     Err(CallFailed::NotSent(error) | CallFailed::Unclear(error)) => {
                         let error = TransactionError::GivenUp(error);
                         return Err(RunError::RolledBack(error));

@@ -420,3 +420,37 @@ async fn versions<K: Kind>() {
     let store = place.transactions.engine().store();
     assert!(store.counts().await.is_ok());
 }
+
+/// Goal: a key that a stranger's open transaction is making keeps nobody waiting for ever.
+///
+/// Method: another session reserves the key and does not commit; `run` with a wait of one second.
+/// Evidence: it is in flight, and nothing was done; once the session has ended, it is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_in_the_making_is_in_flight() {
+    use sqlx::{Connection as _, Executor as _};
+    let place = Place::<Pg>::new().await;
+    let policy = Policy {
+        wait_timeout: Duration::from_secs(1),
+        ..Policy::default()
+    };
+    let operation = place.operation(policy).await;
+    let mut other = sqlx::PgConnection::connect(&place.url).await.unwrap();
+    let reserved = "BEGIN; SELECT outcome FROM onlyonce.reserve('global', 'held')";
+    other.execute(reserved).await.unwrap();
+    let run = || {
+        let transactions = operation.transactions().clone();
+        operation.run(Scope::global(), key("held"), "1000", move |tx| {
+            let transactions = transactions.clone();
+            Box::pin(async move { pay::<Pg>(transactions, tx, 1_000).await })
+        })
+    };
+    let ran = tokio::time::timeout(Duration::from_secs(30), run()).await;
+    let ran = ran.expect("it does not wait for ever").unwrap();
+    assert!(matches!(ran, Ran::InFlight), "{ran:?}");
+    assert_eq!(place.row_count().0, 0);
+    other.execute("ROLLBACK").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let ran = run().await.unwrap();
+    assert!(matches!(ran, Ran::Executed(_)), "{ran:?}");
+    assert_eq!(place.row_count().0, 1);
+}

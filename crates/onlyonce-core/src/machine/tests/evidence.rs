@@ -126,11 +126,14 @@ fn not_found_is_a_dead_letter_where_it_can_prove_nothing() {
         reconcile: None,
         ..policy()
     };
+    let told = Source::Webhook(About::Attempt(OWN));
     let cases = [
         (UNPROVEN, policy()),
         (PROVEN, without.clone()),
-        (UNPROVEN, without),
+        (UNPROVEN, without.clone()),
         (PROVEN, alone),
+        (told, without.clone()),
+        (Source::Kept, without),
     ];
     for (source, policy) in cases {
         for record in [unknown(), once_negative()] {

@@ -1,128 +1,165 @@
-//! What of a source line must not be shown: passwords, tokens, hashes, and values of headers.
+//! What must not be printed of a configuration file: a star stands for each character, so that columns
+//! stay where they are. Rather too much is blotted than too little.
 
 use crate::config::interpolate::is_name;
 
-/// The line at `index`, as it may be shown. A line of a mapping of headers shows their names alone.
-pub(super) fn line(lines: &[&str], index: usize) -> String {
-    let Some(line) = lines.get(index) else {
-        return String::new();
-    };
-    let shown = blotted(line);
-    let text = line.trim_start();
-    // An item of a list is the name of a header.
-    if text.starts_with(['#']) || text.starts_with("- ") || !is_within_headers(lines, index) {
-        return shown;
-    }
-    let value = match line.find(": ").or_else(|| line.find(':')) {
-        Some(colon) => colon + 1,
-        None => 0,
-    };
-    let value = value + line[value..].len() - line[value..].trim_start().len();
-    if is_variable(line[value..].trim().trim_matches(['"', '\''])) {
-        return shown;
-    }
-    let stars = line[value..].chars().count();
-    format!("{}{}", &line[..value], "*".repeat(stars))
+/// The field whose members are headers.
+const HEADERS: &str = "headers";
+/// How parameters of URLs end that hold credentials.
+const CREDENTIALS: [&str; 4] = ["password=", "secret=", "token=", "key="];
+
+/// The lines of `text`, with stars for the values of all headers: each of them may be a credential. It
+/// works on text that is not YAML as well, since that is when it is printed.
+pub(super) fn without_header_values(text: &str) -> Vec<String> {
+    let mut within = Within::Nothing;
+    text.lines().map(|line| within.hide(line)).collect()
 }
 
-/// Whether one of the lines that this one stands under begins a mapping of headers.
-fn is_within_headers(lines: &[&str], index: usize) -> bool {
-    let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
-    let mut least = indent(lines[index]);
-    for line in lines[..index].iter().rev() {
-        let text = line.trim_start();
-        if text.is_empty() || text.starts_with('#') || indent(line) >= least {
+/// Where the next line begins.
+enum Within {
+    Nothing,
+    /// In a block of headers, whose name stands in this column.
+    Block(usize),
+    /// Between the braces of headers, this deep.
+    Braces(usize),
+}
+
+impl Within {
+    /// `line` as it may be shown.
+    fn hide(&mut self, line: &str) -> String {
+        let mut characters: Vec<char> = line.chars().collect();
+        let first = characters.iter().position(|c| !c.is_whitespace());
+        let Some(first) = first else {
+            return line.to_owned();
+        };
+        let mut at = 0;
+        match *self {
+            Self::Block(column) if first > column => {
+                hide_value(&mut characters, first);
+                return characters.into_iter().collect();
+            }
+            Self::Block(_) => *self = Self::Nothing,
+            Self::Braces(depth) => at = self.hide_braces(&mut characters, 0, depth),
+            Self::Nothing => {}
+        }
+        while let Some(name) = headers_at(&characters, at) {
+            at = name + HEADERS.len();
+            // Behind the name: perhaps a quote, the colon, and perhaps an anchor.
+            at += usize::from(matches!(characters.get(at), Some('"' | '\'')));
+            at = skip_blanks(&characters, at + 1);
+            if characters.get(at) == Some(&'&') {
+                let word = characters[at..].iter().take_while(|c| !c.is_whitespace());
+                at = skip_blanks(&characters, at + word.count());
+            }
+            match characters.get(at) {
+                None | Some('#') => {
+                    *self = Self::Block(name);
+                    break;
+                }
+                Some('{') => at = self.hide_braces(&mut characters, at + 1, 1),
+                Some(_) => {}
+            }
+        }
+        characters.into_iter().collect()
+    }
+
+    /// Hides the values from `at` on, between braces; says where they end.
+    fn hide_braces(&mut self, characters: &mut [char], at: usize, depth: usize) -> usize {
+        let (mut at, mut depth) = (at, depth);
+        let mut is_value = false;
+        *self = Self::Nothing;
+        while let Some(&character) = characters.get(at) {
+            let past = past_variable(characters, at);
+            match character {
+                _ if past > at => {
+                    at = past;
+                    continue;
+                }
+                quote @ ('"' | '\'') => {
+                    let rest = characters[at + 1..].iter();
+                    let length = rest.take_while(|c| **c != quote).count();
+                    if is_value {
+                        hide_text(characters, at + 1, at + 1 + length);
+                    }
+                    at += length + 1;
+                }
+                ':' => is_value = true,
+                ',' => is_value = false,
+                '{' => depth += 1,
+                '}' => {
+                    depth -= 1;
+                    if depth == 0 {
+                        return at + 1;
+                    }
+                }
+                character if is_value && !character.is_whitespace() => characters[at] = '*',
+                _ => {}
+            }
+            at += 1;
+        }
+        *self = Self::Braces(depth);
+        at
+    }
+}
+
+/// Where the name `headers` and its colon stand, at or after `from`.
+fn headers_at(characters: &[char], from: usize) -> Option<usize> {
+    let name: Vec<char> = HEADERS.chars().collect();
+    (from..characters.len()).find(|&at| {
+        let before = at.checked_sub(1).and_then(|before| characters.get(before));
+        let is_begun = before.is_none_or(|c| c.is_whitespace() || "{,\"'".contains(*c));
+        let after = characters.get(at + name.len()..).unwrap_or(&[]);
+        let after = after.strip_prefix(&['"'][..]).unwrap_or(after);
+        let after = after.strip_prefix(&['\''][..]).unwrap_or(after);
+        is_begun && characters[at..].starts_with(&name) && after.first() == Some(&':')
+    })
+}
+
+/// Hides the value of the header in a line of its own, or a line of a value that goes over several.
+fn hide_value(characters: &mut [char], first: usize) {
+    let colon = (first..characters.len()).find(|&at| {
+        let after = characters.get(at + 1);
+        characters[at] == ':' && after.is_none_or(|c| c.is_whitespace())
+    });
+    let start = colon.map_or(first, |colon| skip_blanks(characters, colon + 1));
+    hide_text(characters, start, characters.len());
+}
+
+/// Stars from `start` to `end`, but for variables, blanks and quotes.
+fn hide_text(characters: &mut [char], start: usize, end: usize) {
+    let mut at = start;
+    while at < end {
+        let past = past_variable(characters, at);
+        if past > at {
+            at = past;
             continue;
         }
-        if begins_headers(text) {
-            return true;
+        let character = characters[at];
+        if !character.is_whitespace() && !matches!(character, '"' | '\'') {
+            characters[at] = '*';
         }
-        least = indent(line);
+        at += 1;
     }
-    false
 }
 
-/// Whether `text` ends in `headers:`, or in an open bracket after it.
-fn begins_headers(text: &str) -> bool {
-    const FIELD: &str = "headers:";
-    let Some(at) = text.rfind(FIELD) else {
-        return false;
+/// Behind `${NAME}`, if it stands at `at`: it is no secret, and helps the reader.
+fn past_variable(characters: &[char], at: usize) -> usize {
+    let Some(rest) = characters
+        .get(at..)
+        .and_then(|rest| rest.strip_prefix(&['$', '{'][..]))
+    else {
+        return at;
     };
-    let rest = text[at + FIELD.len()..].trim();
-    let rest = rest.split(" #").next().unwrap_or_default();
-    let is_empty = rest.is_empty() || rest.starts_with(['#', '&', '!']);
-    let opened = rest.matches('{').count() > rest.matches('}').count();
-    let is_field = text[..at]
-        .chars()
-        .next_back()
-        .is_none_or(|before| " {,\"'".contains(before));
-    is_field && (is_empty || opened)
-}
-
-/// Whether a value is nothing but a variable, which is no secret and helps the reader.
-fn is_variable(value: &str) -> bool {
-    let schemes = ["Bearer ", "Basic ", "Token "];
-    let bare = schemes.iter().find_map(|scheme| value.strip_prefix(scheme));
-    let name = bare.unwrap_or(value).strip_prefix("${");
-    name.and_then(|name| name.strip_suffix('}'))
-        .is_some_and(is_name)
-}
-
-/// Puts stars over the values of a mapping in brackets whose inside begins at `from`.
-fn blot_values(plain: &[char], from: usize, characters: &mut [char]) {
-    let mut at = from;
-    while let Some(character) = plain.get(at) {
-        match character {
-            '}' => return,
-            '"' | '\'' => at = end_of_quoted(plain, at) + 1,
-            ':' if plain.get(at + 1).is_none_or(|next| " \"'".contains(*next)) => {
-                let start = at + 1 + plain[at + 1..].iter().take_while(|c| **c == ' ').count();
-                let (start, end) = match plain.get(start) {
-                    Some('"' | '\'') => (start + 1, end_of_quoted(plain, start)),
-                    _ => (start, end_of_bare(plain, start)),
-                };
-                let value: String = plain[start..end].iter().collect();
-                if !is_variable(&value) {
-                    characters[start..end].fill('*');
-                }
-                // The quote that ends it is not one that begins something.
-                at = end + usize::from(matches!(plain.get(end), Some('"' | '\'')));
-            }
-            _ => at += 1,
-        }
+    let name: String = rest.iter().take_while(|c| **c != '}').collect();
+    match is_name(&name) {
+        true => (at + 3 + name.len()).min(characters.len()),
+        false => at,
     }
 }
 
-/// Where the text ends whose opening quote stands at `at`.
-fn end_of_quoted(plain: &[char], at: usize) -> usize {
-    let quote = plain[at];
-    let mut end = at + 1;
-    while let Some(character) = plain.get(end) {
-        let doubled = quote == '\'' && *character == quote && plain.get(end + 1) == Some(&quote);
-        let escaped = quote == '"' && *character == '\\';
-        if *character == quote && !doubled {
-            return end;
-        }
-        end += if doubled || escaped { 2 } else { 1 };
-    }
-    plain.len()
-}
-
-/// Where a value without quotes ends, blanks before the end left out.
-fn end_of_bare(plain: &[char], start: usize) -> usize {
-    let mut end = start;
-    while let Some(character) = plain.get(end) {
-        match character {
-            '$' if plain.get(end + 1) == Some(&'{') => {
-                let rest = plain[end..].iter().position(|c| *c == '}');
-                end = rest.map_or(plain.len(), |rest| end + rest + 1);
-            }
-            ',' | '}' => break,
-            _ => end += 1,
-        }
-    }
-    let blanks = plain[start..end].iter().rev().take_while(|c| **c == ' ');
-    end - blanks.count()
+fn skip_blanks(characters: &[char], from: usize) -> usize {
+    let rest = characters.get(from..).unwrap_or(&[]);
+    from + rest.iter().take_while(|c| c.is_whitespace()).count()
 }
 
 /// `line` with a star for every character of a password in a URL, of a bearer token, of a key's hash and
@@ -161,6 +198,13 @@ pub(super) fn blotted(line: &str) -> String {
             characters[start + user..start + at].fill('*');
         }
     }
+    for start in CREDENTIALS.iter().flat_map(|name| starts_of(name)) {
+        // `${NAME}` and `{key}` are no secrets and help the reader.
+        if !matches!(plain.get(start), Some('$' | '{')) {
+            let end = ends(start, "\"'&");
+            characters[start..end].fill('*');
+        }
+    }
     for start in starts_of("bearer ") {
         // `${NAME}` is no secret and helps the reader.
         if plain.get(start) != Some(&'$') {
@@ -186,12 +230,6 @@ pub(super) fn blotted(line: &str) -> String {
             if !is_plain {
                 characters[start..end].fill('*');
             }
-        }
-    }
-    for start in starts_of("headers:") {
-        let opening = start + plain[start..].iter().take_while(|c| **c == ' ').count();
-        if plain.get(opening) == Some(&'{') {
-            blot_values(&plain, opening + 1, &mut characters);
         }
     }
     characters.into_iter().collect()

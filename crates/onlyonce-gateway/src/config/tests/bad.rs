@@ -37,6 +37,19 @@ const LINES: &[(&str, &str)] = &[
         "1:15: this is not the URL of a store: `${DB}`",
     ),
     (
+        "store: { url: \"postgres://u:s3cret@h:badport/d\" }",
+        "1:15: the port of this store is no number up to 65535: `postgres://u*******@h:badport/d`",
+    ),
+    (
+        "store: { url: \"redis://h:6379/x?password=s3cret\" }",
+        "1:15: the URL of this Redis store cannot be read: its path is the number of a database, from 0 on: \
+         `redis://h:6379/x?password=******`",
+    ),
+    (
+        "redis: { address: \"redis://h:bad\" }",
+        "1:19: the URL of this Redis store cannot be read: a host or port in it cannot be read: `redis://h:bad`",
+    ),
+    (
         "store: { timeout: 0s }",
         "1:19: `timeout` is at least 1ms, not `0s`",
     ),

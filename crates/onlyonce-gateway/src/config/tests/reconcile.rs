@@ -216,6 +216,9 @@ fn a_negative_answer_that_never_releases_is_warned_of() {
             .any(|warning| warning.contains("without `upstream_max_execution`"))
     };
     assert!(warned(&route(inside)));
+    let told = "webhook: { scheme: standard, secret_env: HOME, key: /key, at: /at, outcomes: [{ \
+                when: { pointer: /type, in: [no] }, not_executed: true }] }";
+    assert!(warned(&route(told)));
     assert!(!warned(&route(&format!(
         "{inside}, upstream_max_execution: 5m"
     ))));

@@ -238,3 +238,53 @@ async fn an_idle_connection_that_was_closed_costs_nothing() {
     };
     within(futures_util::future::join(serving, asking)).await;
 }
+
+/// Goal: the lease is looked at when the request leaves, whatever else leaves before it.
+///
+/// Method: a backend that for a while allows no further stream, so that the second request waits; meanwhile
+/// a ping is answered, and the lease runs out; then the backend has room again.
+/// Evidence: the backend gets no second request, and its sender learns that none was sent.
+#[tokio::test]
+async fn a_ping_does_not_open_the_way() {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    };
+    const PING: u8 = 6;
+    const ACK: u8 = 1;
+    let at_most = |streams: u8| frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, streams]);
+    let server = Server::start().await;
+    let upstream = upstream(&server);
+    let lease = Arc::new(AtomicBool::new(true));
+    let (held, over) = (lease.clone(), lease);
+    let serving = async {
+        let mut peer = Peer::accept(&server).await;
+        let (stream, ..) = peer.request().await.expect("a request");
+        peer.say(&at_most(0)).await;
+        peer.say(&answer(stream)).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        peer.say(&frame(PING, 0, 0, &[7; 8])).await;
+        loop {
+            let (kind, flags, ..) = peer.frame().await.expect("a frame");
+            assert_ne!(kind, HEADERS, "no stream is allowed yet");
+            if (kind, flags) == (PING, ACK) {
+                break;
+            }
+        }
+        over.store(false, Ordering::SeqCst);
+        peer.say(&at_most(100)).await;
+        let sent = tokio::time::timeout(Duration::from_secs(1), peer.request()).await;
+        sent.ok().flatten().is_some()
+    };
+    let asking = async {
+        assert_eq!(fetch(&upstream, post("one")).await, "ok");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let mut request = post("pay");
+        let guard = DispatchGuard::new(move || held.load(Ordering::SeqCst));
+        request.extensions_mut().insert(guard);
+        upstream.clone().oneshot(request).await.map(|_| ())
+    };
+    let (sent, told) = within(futures_util::future::join(serving, asking)).await;
+    assert!(!sent, "a request left although its lease was over");
+    assert!(matches!(told, Err(UpstreamError::NotSent(_))), "{told:?}");
+}

@@ -174,7 +174,7 @@ fn expiry(all: [&Exchange; 3], executed: Executed) -> Finding {
         return Finding::not_applicable(check, why).with(&all);
     };
     let at = httpdate::parse_http_date(date).ok();
-    let at = at.or_else(|| humantime::parse_rfc3339(date).ok());
+    let at = at.or_else(|| clock::read_rfc3339(date));
     let finding = match at {
         None => Finding::trouble(check, Sure::Seen, format!("{name} is not a date: {date}")),
         Some(at) if at <= clock::now() => {

@@ -2,16 +2,17 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+use comfy_table::Table;
 
 use super::{Report, timeline};
+use crate::table::{table, terminal_width};
 use crate::verify::{
     catalogue::Check,
     finding::{Finding, Verdict},
     shown,
 };
 
-/// The narrowest and widest table, in columns.
+/// The narrowest and widest picture, in columns.
 const WIDTHS: (u16, u16) = (60, 130);
 /// The width where there is no terminal to ask.
 const DEFAULT_WIDTH: u16 = 100;
@@ -29,7 +30,7 @@ impl Report {
             self.profile,
             self.requests,
             self.executions.words(),
-            self.table(width),
+            self.table(),
         );
         self.pictures(&mut text, width);
         for finding in &self.findings {
@@ -46,13 +47,8 @@ impl Report {
         text
     }
 
-    fn table(&self, width: u16) -> Table {
-        let mut table = Table::new();
-        table
-            .load_style(UTF8_FULL_CONDENSED)
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_width(width)
-            .set_header(["check", "verdict", "how sure", "what was seen"]);
+    fn table(&self) -> Table {
+        let mut table = table(&["check", "verdict", "how sure", "what was seen"]);
         for finding in &self.findings {
             table.add_row([
                 finding.check.id(),
@@ -105,7 +101,6 @@ fn failure(text: &mut String, finding: &Finding) {
 }
 
 fn width() -> u16 {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout());
-    let columns = size.map_or(DEFAULT_WIDTH, |size| size.ws_col);
+    let columns = terminal_width().unwrap_or(DEFAULT_WIDTH);
     columns.clamp(WIDTHS.0, WIDTHS.1)
 }

@@ -343,11 +343,15 @@ impl Gateway {
         stat.rsplit(')').next()?.trim_start().chars().next()
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and for the end of what it says.
     pub(crate) async fn exited(&mut self) -> ExitStatus {
-        within("the gateway to end", self.running.child.wait())
-            .await
-            .expect("an exit status")
+        let ended = within("the gateway to end", self.running.child.wait()).await;
+        for heard in &mut self.running.heard {
+            if !heard.is_finished() {
+                let _ = within("the last of its words", heard).await;
+            }
+        }
+        ended.expect("an exit status")
     }
 
     /// Starts it again on the same folder and config, after it has ended. Ports may be new.

@@ -11,6 +11,7 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
     process::{Child, Command},
     sync::oneshot,
+    task::JoinHandle,
 };
 
 use super::within;
@@ -38,6 +39,8 @@ pub(crate) struct Running {
     pub(crate) child: Child,
     pub(crate) data: SocketAddr,
     pub(crate) admin: SocketAddr,
+    /// They end with what it says.
+    pub(crate) heard: [JoinHandle<()>; 2],
 }
 
 /// Starts the binary and waits for its ready line or its end.
@@ -81,7 +84,12 @@ pub(crate) async fn spawn(launch: &Launch, logs: &Arc<Mutex<String>>) -> Result<
     })
     .await;
     match outcome {
-        Ok((data, admin)) => Ok(Running { child, data, admin }),
+        Ok((data, admin)) => Ok(Running {
+            child,
+            data,
+            admin,
+            heard: [out, err],
+        }),
         Err(status) => {
             let _ = (out.await, err.await);
             let logs = logs.lock().map(|logs| logs.clone()).unwrap_or_default();

@@ -1,0 +1,145 @@
+//! Which HTTP/2 frames leave a connection: enough of it to tell when a request begins.
+//!
+//! The protocol library writes frames as it sees fit, its own between ours. The dispatch guard is about
+//! the request, so the bytes are followed from frame to frame (RFC 9113 4.1), and nothing else is read.
+
+use std::io::IoSlice;
+
+/// What a client says before its first frame, in bytes.
+const PREFACE: u32 = 24;
+/// The head of a frame, in bytes: three of length, its type, flags, and the stream.
+const HEAD: usize = 9;
+/// Where the type stands in it.
+const TYPE_AT: usize = 3;
+/// The type of the frame that begins a request.
+const HEADERS: u8 = 1;
+
+/// Where in a frame the next byte stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frames {
+    /// Bytes until the next frame's head.
+    left: u32,
+    /// How much of the head has been seen.
+    seen: usize,
+    /// The length that it says.
+    length: u32,
+}
+
+impl Frames {
+    /// A connection that has said nothing yet.
+    pub(super) fn new() -> Self {
+        Self {
+            left: PREFACE,
+            seen: 0,
+            length: 0,
+        }
+    }
+
+    /// How many bytes of `slices` come before the frame that begins a request; `None` where none does.
+    pub(super) fn until_a_request(mut self, slices: &[IoSlice<'_>]) -> Option<usize> {
+        let mut before = 0;
+        for slice in slices {
+            if let Some(at) = self.follow(slice) {
+                // What stands of its head left earlier says nothing yet.
+                return Some((before + at).saturating_sub(TYPE_AT));
+            }
+            before += slice.len();
+        }
+        None
+    }
+
+    /// The first `count` bytes of `slices` have left.
+    pub(super) fn advance(&mut self, slices: &[IoSlice<'_>], mut count: usize) {
+        for slice in slices {
+            let gone = count.min(slice.len());
+            self.follow(&slice[..gone]);
+            count -= gone;
+        }
+    }
+
+    /// Goes on by `bytes`, and says where the type of a frame stands that begins a request.
+    fn follow(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut found = None;
+        let mut at = 0;
+        while at < bytes.len() {
+            if self.left > 0 {
+                let rest = u32::try_from(bytes.len() - at).unwrap_or(u32::MAX);
+                let skipped = self.left.min(rest);
+                self.left -= skipped;
+                at += usize::try_from(skipped).unwrap_or(usize::MAX);
+                continue;
+            }
+            match self.seen {
+                0..TYPE_AT => self.length = self.length << 8 | u32::from(bytes[at]),
+                TYPE_AT if bytes[at] == HEADERS => found = found.or(Some(at)),
+                _ => {}
+            }
+            self.seen += 1;
+            at += 1;
+            if self.seen == HEAD {
+                *self = Self {
+                    left: self.length,
+                    seen: 0,
+                    length: 0,
+                };
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0, (length >> 8) as u8, length as u8, kind, 0, 0, 0, 0, 1];
+        // What looks like heads of requests, and is not.
+        bytes.extend(std::iter::repeat_n(HEADERS, length));
+        bytes
+    }
+
+    fn preface() -> Vec<u8> {
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec()
+    }
+
+    /// Cut anywhere, the same bytes begin the same requests.
+    #[test]
+    fn a_request_begins_with_its_own_frame() {
+        let mut before = preface();
+        for (kind, length) in [(4, 18), (8, 4), (6, 8), (0, 700), (4, 0)] {
+            before.extend(frame(kind, length));
+        }
+        let request = frame(HEADERS, 300);
+        for cut in 0..before.len() {
+            let mut frames = Frames::new();
+            let (one, two) = before.split_at(cut);
+            for part in [one, two] {
+                let slices = [
+                    IoSlice::new(&part[..part.len() / 2]),
+                    IoSlice::new(&part[part.len() / 2..]),
+                ];
+                assert_eq!(frames.until_a_request(&slices), None, "cut at {cut}");
+                frames.advance(&slices, part.len());
+            }
+            assert_eq!(frames.until_a_request(&[IoSlice::new(&request)]), Some(0));
+            // Behind a frame of another kind, in another slice.
+            let ping = frame(6, 8);
+            let slices = [IoSlice::new(&ping), IoSlice::new(&request)];
+            assert_eq!(frames.until_a_request(&slices), Some(ping.len()));
+            // A write that took a part of its head.
+            frames.advance(&[IoSlice::new(&request)], 2);
+            assert_eq!(
+                frames.until_a_request(&[IoSlice::new(&request[2..])]),
+                Some(0)
+            );
+            frames.advance(&[IoSlice::new(&request[2..])], 148);
+            assert_eq!(
+                frames.until_a_request(&[IoSlice::new(&request[150..])]),
+                None
+            );
+            frames.advance(&[IoSlice::new(&request[150..])], request.len() - 150);
+            assert_eq!(frames.until_a_request(&[IoSlice::new(&request)]), Some(0));
+        }
+    }
+}

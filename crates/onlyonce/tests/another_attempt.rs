@@ -1,0 +1,155 @@
+//! An attempt that has lost its key to another: what it then says is never taken for the other's word.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, request::Parts};
+use onlyonce::{
+    Body, BoxError, Engine, EngineOptions, IdempotencyLayer, Identity, NotSent, Policy, Spool,
+    engine::Seen,
+};
+use onlyonce_core::{Record, State, machine::Resolution};
+use onlyonce_store::{
+    Filter, Store,
+    faulty::{FaultPlan, FaultyStore},
+    memory::MemoryStore,
+};
+use tokio::sync::Notify;
+use tower::{Layer, ServiceExt, service_fn};
+
+const LEASE: Duration = Duration::from_millis(600);
+
+fn identify(_: &Parts) -> Option<Identity> {
+    Some(Identity::client("ada"))
+}
+
+fn post() -> Request<Body> {
+    Request::post("/pay")
+        .header("idempotency-key", "k")
+        .body(Body::from(Bytes::from_static(b"{}")))
+        .unwrap()
+}
+
+async fn record(store: &dyn Store) -> Record {
+    let page = store.list(&Filter::default(), None, 1).await.unwrap();
+    page.items.into_iter().next().unwrap().record
+}
+
+async fn layer(engine: &Engine, policy: &Policy) -> IdempotencyLayer {
+    let made = IdempotencyLayer::new(engine.clone(), "r", policy.clone(), identify);
+    made.await.unwrap()
+}
+
+/// Goal: the spool keeps a result under the attempt that brought it.
+///
+/// Method: node A's attempt loses the store and its lease; the key is released, and node B executes it.
+/// A's heartbeat then learns that the key has moved on, the store freezes for A, its attempt ends with
+/// nothing sent, and the result goes to the spool. A dies there, and its successor drains the spool.
+/// Evidence: B's attempt is still in progress afterwards, and a retry executes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spooled_result_keeps_its_own_name() {
+    let shared: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let well = FaultPlan::default();
+    let away = FaultPlan {
+        before_per_mille: 1_000,
+        ..well
+    };
+    let frozen = FaultPlan {
+        lost_per_mille: 1_000,
+        ..well
+    };
+    let faulty = Arc::new(FaultyStore::new(shared.clone(), well, 1));
+    let folder = tempfile::tempdir().unwrap();
+    let options = EngineOptions {
+        spool: Some(Spool::open(folder.path()).unwrap()),
+        ..EngineOptions::default()
+    };
+    let a = Engine::start(faulty.clone(), options.clone());
+    let b = Engine::start(shared.clone(), EngineOptions::default());
+    let policy = Policy {
+        lease: LEASE,
+        completion_grace: Duration::from_millis(300),
+        ..Policy::default()
+    };
+    let go = Arc::new(Notify::new());
+    let told = go.clone();
+    let never_sent = service_fn(move |_: Request<Body>| {
+        let told = told.clone();
+        async move {
+            told.notified().await;
+            Err::<Response<Body>, BoxError>(Box::new(NotSent::new("no connection")))
+        }
+    });
+    let first = layer(&a, &policy).await.layer(never_sent);
+    let first = tokio::spawn(first.oneshot(post()));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+
+    faulty.set_plan(away);
+    tokio::time::sleep(LEASE + Duration::from_millis(300)).await;
+    b.sweep_some(10).await.unwrap();
+    let id = record(&*shared).await.id;
+    let released = Resolution::FailedRetryable;
+    b.resolve(id, Seen::AsItIs, &released, "nothing was sent")
+        .await
+        .unwrap();
+    let executed = Arc::new(AtomicUsize::new(0));
+    let count = executed.clone();
+    let pays = service_fn(move |_: Request<Body>| {
+        count.fetch_add(1, Ordering::SeqCst);
+        async {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            Ok::<_, BoxError>(Response::new(Body::from(Bytes::from_static(b"paid"))))
+        }
+    });
+    let long = Policy {
+        lease: Duration::from_secs(60),
+        ..policy.clone()
+    };
+    let second = layer(&b, &long).await.layer(pays.clone());
+    let second = tokio::spawn(second.oneshot(post()));
+    while executed.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let running = record(&*shared).await;
+
+    faulty.set_plan(well);
+    tokio::time::sleep(LEASE).await;
+    faulty.set_plan(frozen);
+    go.notify_one();
+    let spooled = || std::fs::read_dir(folder.path()).unwrap().count() > 0;
+    for _ in 0..200 {
+        if spooled() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    assert!(spooled(), "the result went to the spool");
+    let successor = Engine::start(shared.clone(), options);
+    let spool = Spool::open(folder.path()).unwrap();
+    assert_eq!(spool.drain(&successor).await.unwrap(), 1);
+
+    let after = record(&*shared).await;
+    assert_eq!(
+        (after.state, after.attempt_id),
+        (State::InProgress, running.attempt_id),
+        "another attempt's result was taken for this one's"
+    );
+    let hasty = Policy {
+        wait_timeout: Duration::ZERO,
+        ..policy
+    };
+    let retry = layer(&successor, &hasty).await.layer(pays);
+    let retry = retry.oneshot(post()).await.unwrap();
+    assert_eq!(retry.status(), http::StatusCode::CONFLICT);
+    assert_eq!(executed.load(Ordering::SeqCst), 1, "executed twice");
+    first.abort();
+    second.abort();
+}
