@@ -20,7 +20,6 @@ mod bad_input;
 mod bad_input_framing;
 mod bad_input_http2;
 mod bad_input_slow;
-mod bench;
 mod bodies;
 mod browser;
 mod callers;

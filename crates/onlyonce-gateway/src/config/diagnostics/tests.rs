@@ -91,20 +91,6 @@ fn secrets_are_blotted_out_and_columns_stay() {
         ("sha256: \"a b\", x: y", "sha256: \"***\", x: y"),
         ("secret_env: OO_JWT, b: c", "secret_env: OO_JWT, b: c"),
         ("{ token_env: \"s3cr-et\" }", "{ token_env: \"*******\" }"),
-        (
-            "headers: { X-Key: \"a, b}\", X Y: c }, t: 1s",
-            "headers: { X-Key: \"*****\", X Y: * }, t: 1s",
-        ),
-        (
-            "headers: { A: \"Bearer ${T}\", B: ${U}, C: x${U} }",
-            "headers: { A: \"Bearer ${T}\", B: ${U}, C: ***** }",
-        ),
-        ("headers: { A: 'it''s', B", "headers: { A: '*****', B"),
-        ("headers: [X-Tenant, A]", "headers: [X-Tenant, A]"),
-        (
-            "forwarded: { headers: both }",
-            "forwarded: { headers: both }",
-        ),
     ] {
         assert_eq!(blotted(line), shown);
     }
@@ -151,31 +137,6 @@ headers: &all { A: ******
 ";
     let found = blot::without_header_values(text);
     assert_eq!(found, shown.lines().collect::<Vec<_>>());
-}
-
-#[test]
-fn values_of_headers_are_blotted_out_line_by_line() {
-    let text = "query:\n  headers:   # whose?\n    X-Key: hunter2\n    # a note\n    X Y: |\n      hunter2\n  \
-                url: http://psp\nnext: { headers: {\n  A: hunter2,\n  B: \"${T}\" } }\nlast: plain";
-    let shown = |line: u32| {
-        let at = Span {
-            line,
-            col: 1,
-            width: 1,
-        };
-        rendered(text, at, "m", None)
-    };
-    for line in 1..=11 {
-        assert!(!shown(line).contains("hunter2"), "{}", shown(line));
-    }
-    for (line, kept) in [
-        (3, "X-Key: *******\n"),
-        (5, "X Y: *\n"),
-        (7, "url: http://psp\n"),
-        (11, "last: plain\n"),
-    ] {
-        assert!(shown(line).contains(kept), "{}", shown(line));
-    }
 }
 
 #[test]
