@@ -393,7 +393,8 @@ async fn another_encoding_is_refused() {
     let latin =
         "CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
     server.sql(latin);
-    let url = server.url().replace("/onlyonce", "/latin");
+    let url = server.url();
+    let url = url.rsplit_once('/').unwrap().0.to_owned() + "/latin";
     let opened = PostgresStore::open(&url, &PostgresOptions::default()).await;
     let error = opened.err().map(|error| with_causes(&error));
     assert!(

@@ -5,9 +5,9 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode, request::Parts};
 use onlyonce::{
-    Engine, EngineOptions, Policy,
+    Engine, EngineOptions, IdempotencyLayer, Policy,
     engine::{Admitted, Arrival},
     reconcile::{Answer, Ask, Judged},
     worker::reconcile,
@@ -54,6 +54,12 @@ async fn a_silent_provider_holds_up_its_own_route() {
         }),
         ..Policy::default()
     });
+    for route in ["silent", "quick"] {
+        let nobody = |_: &Parts| None;
+        IdempotencyLayer::new(engine.clone(), route, (*policy).clone(), nobody)
+            .await
+            .unwrap();
+    }
     let unknown = async |route: &str, key: String| {
         let mut arrival = Arrival::new(
             &engine,
