@@ -7,6 +7,7 @@
 mod arrival;
 mod attempt;
 mod attempt_ids;
+pub(crate) mod believed;
 mod breaker;
 mod gather;
 mod operate;
@@ -53,6 +54,7 @@ use crate::{
     stats::Background,
     worker::runs::Runs,
 };
+use believed::Believed;
 use breaker::Breaker;
 use gather::Gathering;
 pub(crate) use gather::Room;
@@ -163,6 +165,8 @@ struct Inner {
     limiter: Arc<Limiter>,
     /// Whether the store is worth asking.
     breaker: Breaker,
+    /// What is believed of its clock.
+    believed: Believed,
     /// Where shadow mode keeps what it observes; made when it is first needed.
     observatory: OnceLock<Arc<Observatory>>,
     /// When the background loops last came round.
@@ -212,6 +216,7 @@ impl Engine {
             releasing: Arc::new(Semaphore::new(MAX_RELEASING)),
             limiter: Arc::default(),
             breaker: Breaker::new(),
+            believed: Believed::default(),
             observatory: OnceLock::new(),
             runs: Runs::default(),
         }))
@@ -322,7 +327,7 @@ impl Engine {
             return None;
         }
         let request = arrival.request(AttemptId(0), recipe);
-        match machine::admit(record, &request, now, policy) {
+        match machine::admit(record, &request, self.believed(now), policy) {
             Admission::Execute(_) | Admission::Lapse(_) => None,
             Admission::Refuse(Refusal::OutcomeUnknown { nudge: Some(_) }) => None,
             Admission::InFlight(how) => Some(Admitted::InFlight(how)),
@@ -390,7 +395,7 @@ impl Engine {
             }
             let recipe = self.recipe(record.recipe, policy).await?;
             let request = arrival.request(attempt_id, &recipe);
-            match machine::admit(&record, &request, now, policy) {
+            match machine::admit(&record, &request, self.believed(now), policy) {
                 Admission::Execute(change) => {
                     began_as = Began::from_journal(&change.journal);
                     // A key that was forgotten by time is new, reaped or not.

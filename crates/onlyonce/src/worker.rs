@@ -12,15 +12,12 @@ use tokio::task::JoinSet;
 
 use crate::{
     clock::{Clock, Moment},
-    engine::Engine,
+    engine::{
+        Engine,
+        believed::{MAX_CLOCK_JUMP, STEADY_FOR},
+    },
     reconcile::{Ask, Nobody},
 };
-
-/// A clock that moves further than this between two rounds of the reaper, more or less than time went
-/// by, is not believed.
-const MAX_CLOCK_JUMP: Duration = Duration::from_secs(60);
-/// How long a clock must have gone steadily after a jump before anything is expired by it again.
-const STEADY_FOR: Duration = Duration::from_secs(600);
 
 /// How often the audit is pruned: so often within the time it is kept, and within these bounds.
 const PRUNES_PER_RETENTION: u32 = 10;

@@ -480,7 +480,10 @@ async fn bodies_that_do_not_come_take_no_room() {
         })
         .collect();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let other = service.clone().oneshot(post("other"));
+    let frame = http_body::Frame::data(Bytes::from_static(b"{}"));
+    let whole = futures_util::stream::iter([Ok::<_, BoxError>(frame)]);
+    let other = post("other").map(|_| Body::stream(http_body_util::StreamBody::new(whole)));
+    let other = service.clone().oneshot(other);
     let other = tokio::time::timeout(Duration::from_secs(10), other).await;
     assert_eq!(
         other.expect("an answer").unwrap().status(),

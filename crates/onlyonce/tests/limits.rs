@@ -333,7 +333,12 @@ async fn what_is_forgotten_is_new() {
         let store_hand = Arc::new(AtomicI64::new(start));
         let clock = StoreClock::by_hand(store_hand.clone());
         let store = MemoryStore::with(Secret::from_bytes([7; 32]), clock);
-        let engine = Engine::start(Arc::new(store), EngineOptions::default());
+        let hand = Arc::new(AtomicU64::new(1_000_000));
+        let options = EngineOptions {
+            clock: Clock::by_hand(hand.clone()),
+            ..EngineOptions::default()
+        };
+        let engine = Engine::start(Arc::new(store), options);
         let policy = Arc::new(Policy::default());
         let arrival = || {
             Arrival::new(
@@ -356,6 +361,7 @@ async fn what_is_forgotten_is_new() {
         attempt.settle(&Settlement::Complete(Arc::new(paid))).await;
         let pass = (policy.ttl + policy.tombstone_ttl).as_millis() + 1_000;
         store_hand.fetch_add(i64::try_from(pass).unwrap(), Ordering::SeqCst);
+        hand.fetch_add(u64::try_from(pass).unwrap(), Ordering::SeqCst);
         if reaped {
             for _ in 0..2 {
                 while !engine.reap_some(100).await.unwrap().2 {}
@@ -415,4 +421,58 @@ async fn signs_of_life_do_not_look_at_the_wall() {
         boot.fetch_add(longest, Ordering::SeqCst);
         assert!(!attempt.renew().await, "it has run for too long");
     }
+}
+
+/// Goal: a store's clock that is set ahead by mistake executes nothing again.
+///
+/// Method: a key is completed; a second later the store's clock says that it has long expired, and goes on
+/// from there.
+/// Evidence: a retry gets the answer, until the new time has gone steadily for a while.
+#[tokio::test]
+async fn a_clock_that_jumps_ahead_expires_nothing() {
+    let store_hand = Arc::new(AtomicI64::new(1_794_787_200_000));
+    let clock = StoreClock::by_hand(store_hand.clone());
+    let store = MemoryStore::with(Secret::from_bytes([7; 32]), clock);
+    let hand = Arc::new(AtomicU64::new(1_000_000));
+    let options = EngineOptions {
+        clock: Clock::by_hand(hand.clone()),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::start(Arc::new(store), options);
+    let policy = Arc::new(Policy::default());
+    let pass = |here: u64, there: i64| {
+        hand.fetch_add(here, Ordering::SeqCst);
+        store_hand.fetch_add(there, Ordering::SeqCst);
+    };
+    let ask = async || {
+        let mut arrival = Arrival::new(
+            &engine,
+            Scope::global(),
+            Key::from_stored("k"),
+            None,
+            "r".into(),
+            &Method::POST,
+            "/payments",
+            HeaderMap::new(),
+            Default::default(),
+        );
+        let peeked = engine.peek(&mut arrival, &policy);
+        match peeked {
+            Some(admitted) => admitted,
+            None => engine.admit(&mut arrival, &policy).await.unwrap(),
+        }
+    };
+    let Admitted::Execute(attempt) = ask().await else {
+        panic!("a new key");
+    };
+    let paid = StoredResponse::plain(http::StatusCode::CREATED, "paid");
+    attempt.settle(&Settlement::Complete(Arc::new(paid))).await;
+    assert!(matches!(ask().await, Admitted::Replay(_)));
+    let ttl = i64::try_from(policy.ttl.as_millis()).unwrap();
+    pass(1_000, ttl + 3_600_000);
+    assert!(matches!(ask().await, Admitted::Replay(_)), "it jumped");
+    pass(300_000, 300_000);
+    assert!(matches!(ask().await, Admitted::Replay(_)), "a while ago");
+    pass(300_000, 300_000);
+    assert!(matches!(ask().await, Admitted::Execute(_)), "it is steady");
 }
