@@ -321,6 +321,39 @@ async fn the_breaker_counts_failures_in_a_row() {
     }
 }
 
+/// A request with the same key each time, of everybody.
+fn one_key(engine: &Engine) -> Arrival {
+    Arrival::new(
+        engine,
+        Scope::global(),
+        Key::from_stored("k"),
+        None,
+        "r".into(),
+        &Method::POST,
+        "/payments",
+        HeaderMap::new(),
+        Default::default(),
+    )
+}
+
+/// An engine and its store, each with a clock of its own: that of the engine, and that of the store.
+fn by_hand() -> (Engine, Arc<AtomicU64>, Arc<AtomicI64>) {
+    let there = Arc::new(AtomicI64::new(1_794_787_200_000));
+    let clock = StoreClock::by_hand(there.clone());
+    let store = MemoryStore::with(Secret::from_bytes([7; 32]), clock);
+    let here = Arc::new(AtomicU64::new(1_000_000));
+    let options = EngineOptions {
+        clock: Clock::by_hand(here.clone()),
+        ..EngineOptions::default()
+    };
+    (Engine::start(Arc::new(store), options), here, there)
+}
+
+async fn paid(attempt: &Attempt) {
+    let paid = StoredResponse::plain(http::StatusCode::CREATED, "paid");
+    attempt.settle(&Settlement::Complete(Arc::new(paid))).await;
+}
+
 /// Goal: a request that is too old never makes a key, whether or not the reaper has been there.
 ///
 /// Method: a key is completed, and its ttl and its tombstone's pass; the same request comes again, made
@@ -329,36 +362,14 @@ async fn the_breaker_counts_failures_in_a_row() {
 #[tokio::test]
 async fn what_is_forgotten_is_new() {
     for reaped in [false, true] {
-        let start = 1_794_787_200_000;
-        let store_hand = Arc::new(AtomicI64::new(start));
-        let clock = StoreClock::by_hand(store_hand.clone());
-        let store = MemoryStore::with(Secret::from_bytes([7; 32]), clock);
-        let hand = Arc::new(AtomicU64::new(1_000_000));
-        let options = EngineOptions {
-            clock: Clock::by_hand(hand.clone()),
-            ..EngineOptions::default()
-        };
-        let engine = Engine::start(Arc::new(store), options);
+        let (engine, hand, store_hand) = by_hand();
         let policy = Arc::new(Policy::default());
-        let arrival = || {
-            Arrival::new(
-                &engine,
-                Scope::global(),
-                Key::from_stored("k"),
-                None,
-                "r".into(),
-                &Method::POST,
-                "/payments",
-                HeaderMap::new(),
-                Default::default(),
-            )
-        };
+        let arrival = || one_key(&engine);
         let admitted = engine.admit(&mut arrival(), &policy).await.unwrap();
         let Admitted::Execute(attempt) = admitted else {
             panic!("{admitted:?}");
         };
-        let paid = StoredResponse::plain(http::StatusCode::CREATED, "paid");
-        attempt.settle(&Settlement::Complete(Arc::new(paid))).await;
+        paid(&attempt).await;
         let pass = (policy.ttl + policy.tombstone_ttl).as_millis() + 1_000;
         store_hand.fetch_add(i64::try_from(pass).unwrap(), Ordering::SeqCst);
         hand.fetch_add(u64::try_from(pass).unwrap(), Ordering::SeqCst);
@@ -399,17 +410,7 @@ async fn signs_of_life_do_not_look_at_the_wall() {
         };
         let engine = Engine::start(Arc::new(MemoryStore::new()), options);
         let policy = Arc::new(Policy::default());
-        let mut arrival = Arrival::new(
-            &engine,
-            Scope::global(),
-            Key::from_stored("k"),
-            None,
-            "r".into(),
-            &Method::POST,
-            "/payments",
-            HeaderMap::new(),
-            Default::default(),
-        );
+        let mut arrival = one_key(&engine);
         let admitted = engine.admit(&mut arrival, &policy).await.unwrap();
         let Admitted::Execute(attempt) = admitted else {
             panic!("{admitted:?}");
@@ -430,32 +431,14 @@ async fn signs_of_life_do_not_look_at_the_wall() {
 /// Evidence: a retry gets the answer, until the new time has gone steadily for a while.
 #[tokio::test]
 async fn a_clock_that_jumps_ahead_expires_nothing() {
-    let store_hand = Arc::new(AtomicI64::new(1_794_787_200_000));
-    let clock = StoreClock::by_hand(store_hand.clone());
-    let store = MemoryStore::with(Secret::from_bytes([7; 32]), clock);
-    let hand = Arc::new(AtomicU64::new(1_000_000));
-    let options = EngineOptions {
-        clock: Clock::by_hand(hand.clone()),
-        ..EngineOptions::default()
-    };
-    let engine = Engine::start(Arc::new(store), options);
+    let (engine, hand, store_hand) = by_hand();
     let policy = Arc::new(Policy::default());
     let pass = |here: u64, there: i64| {
         hand.fetch_add(here, Ordering::SeqCst);
         store_hand.fetch_add(there, Ordering::SeqCst);
     };
     let ask = async || {
-        let mut arrival = Arrival::new(
-            &engine,
-            Scope::global(),
-            Key::from_stored("k"),
-            None,
-            "r".into(),
-            &Method::POST,
-            "/payments",
-            HeaderMap::new(),
-            Default::default(),
-        );
+        let mut arrival = one_key(&engine);
         let peeked = engine.peek(&mut arrival, &policy);
         match peeked {
             Some(admitted) => admitted,
@@ -465,8 +448,7 @@ async fn a_clock_that_jumps_ahead_expires_nothing() {
     let Admitted::Execute(attempt) = ask().await else {
         panic!("a new key");
     };
-    let paid = StoredResponse::plain(http::StatusCode::CREATED, "paid");
-    attempt.settle(&Settlement::Complete(Arc::new(paid))).await;
+    paid(&attempt).await;
     assert!(matches!(ask().await, Admitted::Replay(_)));
     let ttl = i64::try_from(policy.ttl.as_millis()).unwrap();
     pass(1_000, ttl + 3_600_000);

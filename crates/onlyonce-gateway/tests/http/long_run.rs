@@ -20,14 +20,14 @@ use tokio::{
     time::Instant,
 };
 
-use crate::harness::{Connection, Gateway, Request, Setup, client, eventually, ms, soak};
+use crate::harness::{Connection, Gateway, Request, Response, Setup, eventually, ms, soak};
 
 /// Connections at once while the capacity is measured.
 const CLIENTS: usize = 16;
 /// The part of the capacity that is used, in percent.
 const LOAD_PERCENT: u64 = 80;
 /// More requests a second than this are not sent by this one client.
-const MAX_RATE: u64 = 2_000;
+const MAX_RATE: u64 = 20_000;
 /// What the process may hold at the end beyond what it held after a third of the time, in KiB.
 const MAX_DRIFT_KIB: u64 = 64 << 10;
 /// Requests under way at once; beyond it the gateway is not keeping up, and no more are sent.
@@ -132,7 +132,34 @@ async fn capacity(gateway: &Gateway, time: Duration) -> u64 {
     rate as u64
 }
 
-async fn one(addr: SocketAddr, number: u64, seen: Arc<Mutex<Seen>>) {
+/// Connections that wait for their next request.
+#[derive(Clone, Default)]
+struct Idle(Arc<Mutex<Vec<Connection>>>);
+
+impl Idle {
+    /// Sends `request` over one of them, or over a new one. One that the gateway has closed meanwhile is no
+    /// answer: the same request goes once more, as a client's does.
+    async fn send(&self, addr: SocketAddr, request: &Request) -> std::io::Result<Response> {
+        let waiting = self.0.lock().unwrap().pop();
+        if let Some(mut connection) = waiting
+            && let Ok(answer) = connection.send(request).await
+        {
+            return Ok(self.kept(connection, answer));
+        }
+        let mut connection = Connection::open(addr).await?;
+        let answer = connection.send(request).await?;
+        Ok(self.kept(connection, answer))
+    }
+
+    fn kept(&self, connection: Connection, answer: Response) -> Response {
+        if answer.header("connection") != Some("close") {
+            self.0.lock().unwrap().push(connection);
+        }
+        answer
+    }
+}
+
+async fn one(addr: SocketAddr, number: u64, idle: Idle, seen: Arc<Mutex<Seen>>) {
     let kind = kind(number);
     let key = match kind {
         Kind::New | Kind::HangUp => format!("run-{number}"),
@@ -158,7 +185,7 @@ async fn one(addr: SocketAddr, number: u64, seen: Arc<Mutex<Seen>>) {
         return;
     }
     let began = Instant::now();
-    let Ok(answer) = client::send(addr, &request).await else {
+    let Ok(answer) = idle.send(addr, &request).await else {
         panic!("no answer to {key}");
     };
     let took = began.elapsed();
@@ -206,6 +233,7 @@ async fn mixed_traffic() {
     println!("capacity {measured} requests/s; the run goes at {rate}/s for {run:?}");
 
     let seen: Arc<Mutex<Seen>> = Arc::default();
+    let idle = Idle::default();
     let mut under_way = JoinSet::new();
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / u32::try_from(rate).unwrap());
     let began = Instant::now();
@@ -234,7 +262,7 @@ async fn mixed_traffic() {
         }
         if under_way.len() < MAX_UNDER_WAY {
             number += 1;
-            under_way.spawn(one(gateway.data(), number, seen.clone()));
+            under_way.spawn(one(gateway.data(), number, idle.clone(), seen.clone()));
         }
         while let Some(ended) = under_way.try_join_next() {
             ended.unwrap();
