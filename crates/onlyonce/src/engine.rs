@@ -490,12 +490,11 @@ impl Engine {
             self.0.store.swap(expected, change),
         )
         .await;
-        if let Ok(Reply {
-            value: Swapped::Done(record),
-            ..
-        }) = &swapped
-        {
-            self.observe(record, &events);
+        if let Ok(reply) = &swapped {
+            self.believed(reply.now);
+            if let Swapped::Done(record) = &reply.value {
+                self.observe(record, &events);
+            }
         }
         swapped
     }

@@ -13,6 +13,7 @@ use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use aws_lc_rs::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
@@ -29,6 +30,8 @@ use crate::engine::Engine;
 const VERSION: u8 = 1;
 /// How the name of a whole file ends; one that is being written ends otherwise.
 const ENDING: &str = "result";
+/// How long the store has to take one result, or the route's `completion_grace` if that is longer.
+const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 /// Files that are looked at in one round.
 const FILES_PER_ROUND: usize = 1_000;
 /// Bytes of one file. Answers are bounded by `max_body_size`, far below.
@@ -184,7 +187,8 @@ async fn deliver(engine: &Engine, kept: &Kept) -> Result<bool, StoreError> {
     match found.value {
         Some(record) => {
             let settled = engine.settle_late(record, kept.attempt, &kept.settlement, &policy);
-            let settled = tokio::time::timeout(policy.completion_grace, settled).await;
+            let longest = policy.completion_grace.max(SETTLE_WITHIN);
+            let settled = tokio::time::timeout(longest, settled).await;
             Ok(settled.is_ok())
         }
         None => {

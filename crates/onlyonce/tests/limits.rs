@@ -449,7 +449,6 @@ async fn a_clock_that_jumps_ahead_expires_nothing() {
         panic!("a new key");
     };
     paid(&attempt).await;
-    assert!(matches!(ask().await, Admitted::Replay(_)));
     let ttl = i64::try_from(policy.ttl.as_millis()).unwrap();
     pass(1_000, ttl + 3_600_000);
     assert!(matches!(ask().await, Admitted::Replay(_)), "it jumped");

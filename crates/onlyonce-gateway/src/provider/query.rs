@@ -120,5 +120,7 @@ impl Query {
 /// Whether `value`, as a segment of a path, is or may be taken for another path: many a server decodes
 /// before it looks for dots and slashes.
 fn leads_elsewhere(value: &str) -> bool {
-    matches!(value, "." | "..") || value.contains(['/', '\\'])
+    value
+        .split(['/', '\\'])
+        .any(|step| matches!(step, "." | ".."))
 }

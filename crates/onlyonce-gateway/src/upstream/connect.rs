@@ -29,7 +29,7 @@ use onlyonce_store::failpoint;
 const MAX_HEADER_LIST: u32 = 64 << 10;
 /// The lines and the bytes of the largest head of an answer over HTTP/1.1.
 const MAX_HEADER_LINES: usize = 512;
-const MAX_HEAD: usize = 256 << 10;
+const MAX_HEAD: usize = 512 << 10;
 
 /// Why no connection could take the request.
 #[derive(Debug, thiserror::Error)]

@@ -178,7 +178,9 @@ impl WireIo {
         let Some(frames) = self.frames else {
             return self.poll_first(cx, write);
         };
-        let armed = self.wire.stage.load(Ordering::Acquire) == ARMED;
+        // Looked at once: the next request may be armed at any moment.
+        let stage = self.wire.stage.load(Ordering::Acquire);
+        let armed = stage == ARMED;
         let result = match frames.until_a_request(slices).filter(|_| armed) {
             // Words of the connection's own: a setting, an acknowledgement. They go by themselves, so
             // that the request is asked about when it leaves itself.
@@ -187,7 +189,7 @@ impl WireIo {
                 let first = first.map_or(&[][..], |slice| &slice[..slice.len().min(before)]);
                 Pin::new(&mut self.socket).poll_write(cx, first)
             }
-            None if armed => write(Pin::new(&mut self.socket), cx),
+            None if armed || stage == OPEN => write(Pin::new(&mut self.socket), cx),
             _ => self.poll_first(cx, write),
         };
         if let (Poll::Ready(Ok(count)), Some(frames)) = (&result, &mut self.frames) {

@@ -154,7 +154,12 @@ impl<S: Server> Lane<S> {
     /// Somebody is inserting one of these keys and takes long about it, or changes it in a transaction
     /// that stays open: an application that settles its key. What is there is told to those who asked
     /// for it. The others go again in two halves, so that in the end the one is alone with its wait.
-    async fn not_inserted(&mut self, group: Vec<QueuedInsert>) {
+    async fn not_inserted(&mut self, mut group: Vec<QueuedInsert>) {
+        // Whoever has gone was told that it may not have happened: then it does not.
+        group.retain(|queued| !queued.answer.is_closed());
+        if group.is_empty() {
+            return;
+        }
         let mut ids: Vec<RecordId> = group.iter().map(|queued| queued.work.id()).collect();
         ids.sort_unstable();
         ids.dedup();

@@ -135,6 +135,22 @@ impl<W, T> Line<Queued<W, T>> {
     }
 }
 
+impl Line<QueuedInsert> {
+    /// The first key, with all who ask for the same one.
+    fn take_equal(&mut self) -> Vec<QueuedInsert> {
+        let Some(id) = self.0.front().map(|(_, first)| first.work.id()) else {
+            return Vec::new();
+        };
+        let all = std::mem::take(&mut self.0);
+        let (equal, others) = all
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|(_, one)| one.work.id() == id);
+        self.0 = others;
+        let wanted = equal.into_iter().map(|(_, one)| one);
+        wanted.filter(|one| !one.answer.is_closed()).collect()
+    }
+}
+
 fn weight(swap: &Swap) -> u64 {
     let response = swap.change.draft.record.response.as_deref();
     response.map_or(0, StoredResponse::stored_bytes)
@@ -179,7 +195,7 @@ impl Lines {
             3 => Batch::Lookups(self.lookups.take(|_| 0)),
             4 => Batch::Deletes(self.deletes.take(|_| 0)),
             5 => Batch::Append(self.appends.0.pop_front()?.1),
-            _ => Batch::Inserts(self.held_inserts.take(|_| 0)),
+            _ => Batch::Inserts(self.held_inserts.take_equal()),
         };
         self.waiting = self.inserts.0.len()
             + self.held_inserts.0.len()

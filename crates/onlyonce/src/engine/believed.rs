@@ -19,32 +19,36 @@ pub(crate) const MAX_CLOCK_JUMP: Duration = Duration::from_secs(60);
 pub(crate) const STEADY_FOR: Duration = Duration::from_secs(600);
 
 /// What is believed of the store's clock.
-#[derive(Default)]
 pub(super) struct Believed {
-    /// By how much it is ahead of the time since this machine was started, in milliseconds.
+    /// By how much it is ahead of the time since this machine was started, in milliseconds; [`UNHEARD`]
+    /// before it has said anything.
     ahead: AtomicI64,
-    /// Whether it has been heard at all.
-    heard: AtomicU64,
     /// When it was first heard to have jumped, in milliseconds since this machine was started; 0 if not.
     jumped_at: AtomicU64,
 }
 
+const UNHEARD: i64 = i64::MIN;
+
+impl Default for Believed {
+    fn default() -> Self {
+        Self {
+            ahead: AtomicI64::new(UNHEARD),
+            jumped_at: AtomicU64::new(0),
+        }
+    }
+}
+
 impl Engine {
-    /// The store says that it is `now`: what of it to believe when something may have expired.
+    /// The store says that it is `now`: what of it to believe when something may have expired. To be told of
+    /// every reply, so that a jump is seen whatever was asked before it.
     pub(super) fn believed(&self, now: Timestamp) -> Timestamp {
         let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
         let boot = millis(self.moment().since_boot());
         let believed = &self.0.believed;
         let ahead = now.0.saturating_sub(boot);
-        if believed.heard.swap(1, Ordering::Relaxed) == 0 {
-            believed.ahead.store(ahead, Ordering::Relaxed);
-            return now;
-        }
-        let most = believed
-            .ahead
-            .load(Ordering::Relaxed)
-            .saturating_add(millis(MAX_CLOCK_JUMP));
-        if ahead <= most {
+        let before = believed.ahead.load(Ordering::Relaxed);
+        let most = before.saturating_add(millis(MAX_CLOCK_JUMP));
+        if before == UNHEARD || ahead <= most {
             believed.ahead.store(ahead, Ordering::Relaxed);
             believed.jumped_at.store(0, Ordering::Relaxed);
             return now;

@@ -193,7 +193,9 @@ impl Engine {
     /// # Errors
     /// A [`StoreError`] if the store cannot be asked.
     pub async fn store_now(&self) -> Result<onlyonce_core::Timestamp, StoreError> {
-        Ok(self.bounded_read(self.0.store.lapsed(1)).await?.now)
+        let now = self.bounded_read(self.0.store.lapsed(1)).await?.now;
+        self.believed(now);
+        Ok(now)
     }
 
     /// Deletes what operators did longer than `keep` ago to keys that are gone.

@@ -77,7 +77,10 @@ impl Engine {
         let request = arrival.request(attempt_id, &policy.recipe);
         failpoint!("engine.reserve.insert.before");
         let reply = match self.watched(self.insert(&request, policy).await) {
-            Ok(reply) => reply,
+            Ok(reply) => {
+                self.believed(reply.now);
+                reply
+            }
             Err(StoreError::Held) => return Ok(Made::Held),
             Err(error) => {
                 if error.is_ambiguous() {

@@ -4,19 +4,22 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use futures_util::{StreamExt, stream};
 use onlyonce_core::Record;
 use onlyonce_store::StoreError;
+use tokio::time::{Instant, timeout_at};
 
 use crate::{engine::Engine, reconcile::Ask};
 
 /// Records in one scan.
-const BATCH: usize = 2_000;
-/// Of which at most so many of one route are looked into, in turns with those of others: a provider that
-/// does not answer holds up its own route.
-const OF_ONE_ROUTE: usize = 32;
+const BATCH: usize = 5_000;
+/// Of which so many are looked into, each route in its turn.
+const AT_MOST: usize = 200;
+/// How long that may take: a provider that does not answer holds up its own route alone.
+const SCAN_TIME: Duration = Duration::from_secs(15);
 /// Questions that are under way at once.
 const AT_ONCE: usize = 16;
 /// Scans in one round.
@@ -38,7 +41,9 @@ pub async fn run_once(engine: &Engine, provider: &dyn Ask) -> Result<usize, Stor
             .buffer_unordered(AT_ONCE);
         let mut written = 0;
         let mut failed = None;
-        while let Some(looked) = looks.next().await {
+        let end = Instant::now() + SCAN_TIME;
+        // What is under way by then is looked into again: nothing has been written.
+        while let Ok(Some(looked)) = timeout_at(end, looks.next()).await {
             match looked {
                 Ok(looked) => {
                     written += usize::from(looked.is_some());
@@ -67,12 +72,12 @@ fn in_turns(due: Vec<Record>) -> Vec<Record> {
             lines.push(VecDeque::new());
             lines.len() - 1
         });
-        if lines[line].len() < OF_ONE_ROUTE {
+        if lines[line].len() < AT_MOST {
             lines[line].push_back(record);
         }
     }
     let mut taken = Vec::new();
-    while lines.iter().any(|line| !line.is_empty()) {
+    while taken.len() < AT_MOST && lines.iter().any(|line| !line.is_empty()) {
         taken.extend(lines.iter_mut().filter_map(VecDeque::pop_front));
     }
     taken
