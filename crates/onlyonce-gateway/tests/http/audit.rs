@@ -162,14 +162,10 @@ async fn references_to_other_files() {
     let output = run(&parts[..2]).await;
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        error.contains("PATCH /payments") || error.contains("POST /payments"),
-        "{error}"
-    );
-    assert!(
-        error.contains("`../key.json` cannot be followed"),
-        "{error}"
-    );
+    assert!(error.contains("PATCH /payments"), "{error}");
+    assert!(error.contains("`more.yaml` cannot be followed"), "{error}");
+    // A header that cannot be looked up is not demanded, as far as anybody knows.
+    assert_eq!(run(&parts[..3]).await.status.code(), Some(1));
     for reference in [
         "#/components/pathItems/Nope",
         "https://api.example/x.yaml#/a",
