@@ -3,7 +3,7 @@
 //! Ten seconds of it in the short form; ten minutes with `ONLYONCE_SOAK=1`.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::SocketAddr,
     sync::{
         Arc, Mutex,
@@ -102,6 +102,8 @@ struct Seen {
     statuses: HashMap<u16, usize>,
     /// New keys and duplicates that were answered with 201.
     acknowledged: Vec<String>,
+    /// Keys that a mismatch was the first to use.
+    taken: Vec<String>,
     /// Everything else that was sent with a good body.
     others: Vec<String>,
 }
@@ -194,8 +196,9 @@ async fn one(addr: SocketAddr, number: u64, idle: Idle, seen: Arc<Mutex<Seen>>) 
     *seen.statuses.entry(answer.status).or_default() += 1;
     match (kind, answer.status) {
         (Kind::Mismatch, 422 | 503) => {}
-        // The first with this key may have been refused for the store, or not have arrived.
-        (Kind::Mismatch, 201) if number < 1_000 => {}
+        // The first with this key was refused for the store, or has not arrived yet: then this one is the
+        // first, and the key is its own.
+        (Kind::Mismatch, 201) => seen.taken.push(key),
         (Kind::Mismatch, _) => panic!("{key}: {answer}"),
         (_, 201) => {
             let expected = format!("{{\"key\":\"{key}\"}}");
@@ -303,6 +306,10 @@ async fn judge(
         twice.map(|(key, _)| key.clone()).collect()
     };
     assert!(twice.is_empty(), "executed twice: {twice:?}");
+    let acknowledged: HashSet<&String> = seen.acknowledged.iter().collect();
+    let taken = seen.taken.iter().filter(|key| acknowledged.contains(key));
+    let both: Vec<&String> = taken.collect();
+    assert!(both.is_empty(), "two requests were answered under {both:?}");
     assert!(seen.statuses[&422] > 0 && !seen.acknowledged.is_empty());
     assert!(end.saturating_sub(third) <= MAX_DRIFT_KIB, "memory grows");
     let step = seen.acknowledged.len().div_ceil(200);
