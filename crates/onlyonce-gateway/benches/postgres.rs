@@ -3,6 +3,7 @@
 //! ```text
 //! cargo bench -p onlyonce-gateway --bench postgres            # about two minutes
 //! ONLYONCE_SOAK=1 cargo bench -p onlyonce-gateway --bench postgres   # with 0.1, 1 and 10 million keys
+//! ONLYONCE_SOAK=stored cargo bench -p onlyonce-gateway --bench postgres   # that part alone
 //! ```
 //!
 //! Everything runs on this machine: the server, the gateway, the API and the load share its cores.
@@ -136,6 +137,10 @@ fn pgbench_p99(server: &Postgres) -> f64 {
 
 fn main() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
+    let soak = std::env::var("ONLYONCE_SOAK").unwrap_or_default();
+    if soak == "stored" {
+        return stored_keys(&runtime, &Arc::default());
+    }
     let server = Postgres::start();
     let store = opened(&runtime, &server);
     let next = Arc::new(AtomicU64::new(0));
@@ -209,7 +214,7 @@ fn main() {
         lone_of(|l| l.1 / l.0),
     );
     reaping(&runtime, &server, &store, &next);
-    if std::env::var_os("ONLYONCE_SOAK").is_some_and(|value| value == "1") {
+    if soak == "1" {
         drop((store, server));
         stored_keys(&runtime, &next);
     }
