@@ -175,13 +175,17 @@ impl Client {
         loop {
             course.attempts += 1;
             let sent = course.in_time(self.server.send(call, Some((&self.key_header, &key))));
+            let mut place = None;
             let (wait, asks) = match sent.await {
                 Ok((status, headers, body)) => {
                     course.last = Some(status);
                     match hint::after(status, &headers, &body) {
                         Next::Done => return Ok(course.answer(status, headers, body)),
                         Next::Again(wait) => (wait, false),
-                        Next::Ask(wait) => (wait, true),
+                        Next::Ask => {
+                            place = place_to_ask(&headers);
+                            (Duration::ZERO, true)
+                        }
                     }
                 }
                 Err(error) => {
@@ -190,12 +194,18 @@ impl Client {
                 }
             };
             if asks {
-                course.until_known(call).await?;
+                course.until_known(call, place).await?;
             } else if !course.pause(wait).await {
                 return Err(course.gave_up());
             }
         }
     }
+}
+
+/// Where the server says that it can be asked about the key; only a place of its own is believed.
+fn place_to_ask(headers: &HeaderMap) -> Option<String> {
+    let place = headers.get(header::LOCATION)?.to_str().ok()?;
+    place.starts_with(KEYS).then(|| place.to_owned())
 }
 
 /// The moment after `duration`, or as good as never.
@@ -239,10 +249,14 @@ impl Course<'_> {
 
     /// Asks what became of the key until something is known: then the next attempt gets the answer, or
     /// executes what is proven not to have been.
-    async fn until_known(&mut self, call: &Call) -> Result<(), Error> {
-        let key =
-            percent_encoding::utf8_percent_encode(&self.key, percent_encoding::NON_ALPHANUMERIC);
-        let target = format!("{KEYS}{key}?wait={}s", HELD.as_secs());
+    async fn until_known(&mut self, call: &Call, place: Option<String>) -> Result<(), Error> {
+        let place = place.unwrap_or_else(|| {
+            let plain = percent_encoding::NON_ALPHANUMERIC;
+            let key = percent_encoding::utf8_percent_encode(&self.key, plain);
+            format!("{KEYS}{key}")
+        });
+        let and = if place.contains('?') { '&' } else { '?' };
+        let target = format!("{place}{and}wait={}s", HELD.as_secs());
         let mut question = Call::new(Method::GET, target);
         for name in CREDENTIALS {
             for value in call.headers.get_all(name) {

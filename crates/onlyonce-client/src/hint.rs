@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
 
 /// The longest `Retry-After` that is believed.
 const LONGEST: Duration = Duration::from_secs(300);
+
+/// In this header a server says what the key is now.
+const KEY_STATUS: HeaderName = HeaderName::from_static("idempotency-status");
 
 /// What a server says that does not know what became of a request.
 const UNKNOWN: &str = "idempotency_outcome_unknown";
@@ -19,18 +22,22 @@ pub(crate) enum Next {
     /// Send it again, with the same key, not before this has passed.
     Again(Duration),
     /// The server does not know what became of it; look whether it has learned more.
-    Ask(Duration),
+    Ask,
 }
 
 /// What `status`, `headers` and `body` say. The server's own hint comes before any rule about statuses.
 pub(crate) fn after(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Next {
     let wait = retry_after(headers);
-    if is_unknown(status, body) {
-        return Next::Ask(wait);
+    let key = headers.get(KEY_STATUS).map(HeaderValue::as_bytes);
+    let failed = status.is_client_error() || status.is_server_error();
+    if is_unknown(status, body) || (failed && key == Some(b"unknown")) {
+        return Next::Ask;
     }
     match hint(headers) {
         Some(true) => Next::Again(wait),
         Some(false) => Next::Done,
+        // The error is the stored answer: sending again brings it again.
+        None if key == Some(b"completed") => Next::Done,
         None if is_passing(status) => Next::Again(wait),
         None => Next::Done,
     }
@@ -110,24 +117,18 @@ mod tests {
             (503, &[("retry-after", "2")], "", later),
             (429, &[("retry-after", "99999")], "", Next::Again(LONGEST)),
             (429, &[("retry-after", "soon")], "", at_once),
+            (502, &[("x-should-retry", "false")], unknown, Next::Ask),
+            (409, &[("retry-after", "2")], unknown, Next::Ask),
+            (502, &[("idempotency-status", "unknown")], "", Next::Ask),
+            (201, &[("idempotency-status", "unknown")], "", Next::Done),
+            (500, &[("idempotency-status", "completed")], "", Next::Done),
             (
-                502,
-                &[("x-should-retry", "false")],
-                unknown,
-                Next::Ask(Duration::ZERO),
+                500,
+                &[("idempotency-status", "failed_retryable")],
+                "",
+                at_once,
             ),
-            (
-                409,
-                &[("retry-after", "2")],
-                unknown,
-                Next::Ask(Duration::from_secs(2)),
-            ),
-            (
-                504,
-                &[("x-should-retry", "false")],
-                as_stripe,
-                Next::Ask(Duration::ZERO),
-            ),
+            (504, &[("x-should-retry", "false")], as_stripe, Next::Ask),
             (200, &[], unknown, Next::Done),
         ] {
             assert_eq!(

@@ -1,13 +1,14 @@
 //! The fingerprint: whether two requests with one key are the same request.
 //!
-//! It is a MAC over the method, the target, the headers that count and the body in a form that
+//! It is a MAC over the method, the host, the target, the headers that count and the body in a form that
 //! forgives what cannot change meaning: the order of JSON members, white space, a fresh multipart
-//! boundary. Where forgiving could call two different requests the same, the raw bytes decide, and
+//! boundary, another compression. Everything that an upstream can route on is in it. Where forgiving could call two different requests the same, the raw bytes decide, and
 //! a tag of the form used keeps a raw fingerprint from ever equalling a canonical one.
 //!
 //! Deliberately absent: framing and protocol version. Chunked or not, HTTP/1.1 or HTTP/2, a request
 //! is the same request.
 
+mod decode;
 mod form;
 mod frame;
 mod json;
@@ -15,29 +16,35 @@ mod multipart;
 mod number;
 mod pointer;
 mod recipe;
+mod target;
 #[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
 use std::fmt;
 
-use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
+pub use decode::{MAX_DECODED_BYTES, MAX_EXPANSION};
 pub use form::MAX_FORM_PAIRS;
 pub use json::{MAX_DEPTH, canonicalise};
 pub use multipart::{MAX_PART_HEADERS, MAX_PARTS};
 pub use pointer::{Pointer, PointerError};
 pub use recipe::{BodyMode, Recipe, RecipeError, RecipeId};
 
+pub(crate) use recipe::DEFAULT_HEADERS;
+
+use crate::readings::{METHOD_OVERRIDES, URL_OVERRIDES};
 use crate::secret::{ScopeHasher, write_hex};
 use frame::{write_framed, write_framed_with, write_length};
+use recipe::Version;
 
 /// Buffers larger than this are given back after a request instead of being kept by the thread.
 const MAX_KEPT_BYTES: usize = 64 * 1024;
 
 /// Names the whole construction, so that a later one cannot collide with it.
-const DOMAIN: &[u8] = b"onlyonce/fingerprint/1";
+const DOMAIN: [&[u8]; 2] = [b"onlyonce/fingerprint/1", b"onlyonce/fingerprint/2"];
 
 /// The MAC of what counts in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,6 +61,8 @@ impl fmt::Debug for Fingerprint {
 pub struct RequestView<'a> {
     /// The method, as sent.
     pub method: &'a str,
+    /// Host and port of the target, where it has them: `:authority`, or the absolute form.
+    pub authority: Option<&'a str>,
     /// Path and query exactly as forwarded.
     pub target: &'a str,
     /// All headers; the recipe chooses.
@@ -67,8 +76,23 @@ impl ScopeHasher {
     pub fn fingerprint(&self, recipe: &Recipe, request: &RequestView<'_>) -> Fingerprint {
         BUFFERS.with_borrow_mut(|buffers| {
             buffers.message.clear();
-            write_head(recipe, request, &mut buffers.message);
-            let raw = match write_body(recipe, request, buffers) {
+            let decoded = match recipe.version() {
+                Version::One => {
+                    write_head(recipe, request, &mut buffers.message);
+                    None
+                }
+                Version::Two => {
+                    write_whole_head(recipe, request, &mut buffers.message);
+                    decode::decoded(request.headers, request.body)
+                }
+            };
+            let body = decoded.as_deref();
+            let is_as_sent = body.is_none() && decode::codings(request.headers).next().is_some();
+            let request = &RequestView {
+                body: body.unwrap_or(request.body),
+                ..*request
+            };
+            let raw = match write_body(recipe, request, is_as_sent, buffers) {
                 Written::Here => &[],
                 Written::Raw => request.body,
             };
@@ -106,6 +130,8 @@ enum BodyKind {
     JsonFields = 2,
     Form = 3,
     Multipart = 4,
+    /// Raw, under codings that were not undone.
+    Encoded = 5,
 }
 
 /// Where the body's bytes are after `write_body`.
@@ -116,8 +142,73 @@ enum Written {
     Raw,
 }
 
+/// The head under version 2: everything that a server can route on.
+fn write_whole_head(recipe: &Recipe, request: &RequestView<'_>, out: &mut Vec<u8>) {
+    write_framed(DOMAIN[1], out);
+    write_framed(&recipe.id().0, out);
+    write_framed_with(out, |out| {
+        out.extend(request.method.bytes().map(|byte| byte.to_ascii_uppercase()));
+    });
+    for name in METHOD_OVERRIDES.iter().chain(&URL_OVERRIDES) {
+        write_values(name, request.headers, out);
+    }
+    if recipe.host() {
+        let host = target::effective_host(request.authority, request.headers);
+        let aliases = recipe.host_aliases();
+        let is_alias = aliases.iter().any(|one| one.as_bytes() == host);
+        let one = aliases.first().filter(|_| is_alias);
+        write_framed(one.map_or(&host, |one| one.as_bytes()), out);
+    }
+    target::write_target(recipe, request.target, out);
+    // The recipe's id says which headers were looked at, so that only those that are there need a place.
+    for (text, name) in recipe.named_headers() {
+        if let Some(name) = name
+            && values(name, request.headers).next().is_some()
+        {
+            write_framed(text.as_bytes(), out);
+            write_values(name, request.headers, out);
+        }
+    }
+    write_length(0, out);
+}
+
+/// The values of a header, those under its name with underscores included: many servers make no difference.
+fn values<'a>(
+    name: &'a HeaderName,
+    headers: &'a HeaderMap,
+) -> impl Iterator<Item = &'a HeaderValue> {
+    let dashed = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    let is_alike = move |other: &HeaderName| {
+        let other = other.as_str();
+        other.contains('_') && other.bytes().map(dashed).eq(name.as_str().bytes())
+    };
+    let alike = headers.iter().filter(move |(other, _)| is_alike(other));
+    headers
+        .get_all(name)
+        .iter()
+        .chain(alike.map(|(_, value)| value))
+}
+
+fn write_values(name: &HeaderName, headers: &HeaderMap, out: &mut Vec<u8>) {
+    write_length(values(name, headers).count(), out);
+    for value in values(name, headers) {
+        write_value(name, value, out);
+    }
+}
+
+/// A value as it counts: that of Content-Type without its parameters, and in lower case.
+fn write_value(name: &HeaderName, value: &HeaderValue, out: &mut Vec<u8>) {
+    if *name != CONTENT_TYPE {
+        return write_framed(value.as_bytes(), out);
+    }
+    let media_type = media_type(value.as_bytes());
+    write_framed_with(out, |out| {
+        out.extend(media_type.iter().map(u8::to_ascii_lowercase));
+    });
+}
+
 fn write_head(recipe: &Recipe, request: &RequestView<'_>, out: &mut Vec<u8>) {
-    write_framed(DOMAIN, out);
+    write_framed(DOMAIN[0], out);
     write_framed(&recipe.id().0, out);
     write_framed(request.method.as_bytes(), out);
     write_framed(request.target.as_bytes(), out);
@@ -127,22 +218,34 @@ fn write_head(recipe: &Recipe, request: &RequestView<'_>, out: &mut Vec<u8>) {
         let values = name.map(|name| request.headers.get_all(name));
         let count = values.as_ref().map_or(0, |values| values.iter().count());
         write_length(count, out);
-        for value in values.into_iter().flatten() {
-            if name == Some(&CONTENT_TYPE) {
-                let media_type = media_type(value.as_bytes());
-                write_framed_with(out, |out| {
-                    out.extend(media_type.iter().map(u8::to_ascii_lowercase));
-                });
-            } else {
-                write_framed(value.as_bytes(), out);
-            }
+        for (name, values) in name.iter().zip(&values) {
+            values
+                .iter()
+                .for_each(|value| write_value(name, value, out));
         }
     }
 }
 
 /// Writes the kind of body and the body, falling back to raw bytes for whatever is in doubt.
-fn write_body(recipe: &Recipe, request: &RequestView<'_>, buffers: &mut Buffers) -> Written {
+fn write_body(
+    recipe: &Recipe,
+    request: &RequestView<'_>,
+    is_as_sent: bool,
+    buffers: &mut Buffers,
+) -> Written {
     let start = buffers.message.len();
+    if recipe.version() == Version::Two && is_as_sent {
+        buffers.message.push(BodyKind::Encoded as u8);
+        write_length(
+            decode::codings(request.headers).count(),
+            &mut buffers.message,
+        );
+        for coding in decode::codings(request.headers) {
+            write_framed(&coding.to_ascii_lowercase(), &mut buffers.message);
+        }
+        write_length(request.body.len(), &mut buffers.message);
+        return Written::Raw;
+    }
     if write_understood(recipe, request, buffers).is_some() {
         return Written::Here;
     }
@@ -158,7 +261,8 @@ fn write_understood(
     buffers: &mut Buffers,
 ) -> Option<()> {
     let Buffers { message, json } = buffers;
-    if recipe.mode() == BodyMode::Raw || is_encoded(request.headers) {
+    let is_as_sent = recipe.version() == Version::One && is_encoded(request.headers);
+    if recipe.mode() == BodyMode::Raw || is_as_sent {
         return None;
     }
     let content_type = sole_content_type(request.headers)?;

@@ -4,6 +4,9 @@
 //! opaque run of visible ASCII. There is deliberately no falling back from one to the other,
 //! because an unquoted UUID is sometimes a valid Token and a broken String is never a key.
 //!
+//! What a key is called is answered here alone: how it reads from a header, how it was spelled there,
+//! under which names others may know it, and which key a name can mean.
+//!
 //! Deliberately absent: a demand for UUIDs (real SDKs send other shapes) and anything that makes or
 //! rewrites a key.
 
@@ -11,12 +14,13 @@ mod sensitive;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
 use sfv::{Item, Parser};
 
-pub use sensitive::Sensitive;
+pub use sensitive::{Sensitive, holds_card_number};
 
 /// The longest key accepted unless the configuration says otherwise, in bytes after unwrapping.
 pub const DEFAULT_MAX_LENGTH_BYTES: usize = 256;
@@ -24,6 +28,54 @@ pub const DEFAULT_MAX_LENGTH_BYTES: usize = 256;
 /// A valid key, unwrapped: `"abc"` and `abc` are equal. Cloning shares the text.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(Arc<str>);
+
+/// The longest spelling of a key, in bytes.
+pub const MAX_SPELLING_BYTES: usize = 1_024;
+
+/// How a key is written in a header: what goes upstream, byte for byte, on every attempt. It parses to
+/// its key, and differs from it only where the client sent a structured string.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum Spelling {
+    /// The key itself.
+    Literal,
+    /// These bytes.
+    Quoted(Arc<[u8]>),
+}
+
+impl Spelling {
+    /// The spelling of `key` as a header had it, without the white space around it.
+    ///
+    /// # Errors
+    /// [`KeyError::SpellingTooLong`] beyond [`MAX_SPELLING_BYTES`].
+    pub fn of(key: &Key, value: &[u8]) -> Result<Self, KeyError> {
+        let value = trim_optional_white_space(value);
+        if value.len() > MAX_SPELLING_BYTES {
+            return Err(KeyError::SpellingTooLong);
+        }
+        Ok(match value == key.as_str().as_bytes() {
+            true => Self::Literal,
+            false => Self::Quoted(Arc::from(value)),
+        })
+    }
+
+    /// The header value for `key`.
+    pub fn value<'a>(&'a self, key: &'a Key) -> &'a [u8] {
+        match self {
+            Self::Literal => key.as_str().as_bytes(),
+            Self::Quoted(value) => value,
+        }
+    }
+}
+
+/// A spelling holds its key, which never reaches a log.
+impl fmt::Debug for Spelling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Literal => "Spelling(literal)",
+            Self::Quoted(_) => "Spelling(quoted)",
+        })
+    }
+}
 
 /// What a route demands of a key beyond its syntax.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +117,9 @@ pub enum KeyError {
         /// The shortest length allowed, in bytes.
         min: usize,
     },
+    /// The header value is longer than any spelling may be.
+    #[error("The key's header is longer than {MAX_SPELLING_BYTES} bytes.")]
+    SpellingTooLong,
     /// A space inside a key that is not quoted.
     #[error("The key contains a space; a key with spaces must be a quoted string.")]
     Space,
@@ -112,6 +167,64 @@ impl Key {
         Ok(Key(key))
     }
 
+    /// The key that somebody asks about who writes it as a header value, under no route's rules:
+    /// those were applied when it was used. What does not start with a quote is taken as it stands,
+    /// since no other key could be meant.
+    ///
+    /// # Errors
+    /// Says what is wrong with the value, without repeating any of it.
+    pub fn asked_for(value: &str) -> Result<Key, KeyError> {
+        match Key::parse(value.as_bytes(), &ANY) {
+            Err(KeyError::Space | KeyError::Character) => Ok(Key(Arc::from(value))),
+            read => read,
+        }
+    }
+
+    /// The keys that somebody can mean who was sent a key and calls it `name`: the text itself, and,
+    /// where that starts with a quote, the key that it spells as a header value.
+    pub fn meant_by(name: &str) -> Vec<Key> {
+        let mut keys = vec![Key::from_stored(name)];
+        if name.starts_with('"')
+            && let Ok(spelled) = Key::parse(name.as_bytes(), &ANY)
+        {
+            keys.push(spelled);
+        }
+        keys
+    }
+
+    /// The names under which whoever was sent this key may know it: the header value of its first
+    /// attempt, and the key itself. Where nobody noted the `spelling`, both forms.
+    pub fn names<'a>(&'a self, spelling: Option<&'a Spelling>) -> Vec<Cow<'a, str>> {
+        let text = Cow::Borrowed(self.as_str());
+        match spelling {
+            Some(Spelling::Literal) => vec![text],
+            Some(Spelling::Quoted(value)) => vec![String::from_utf8_lossy(value), text],
+            None => vec![text, Cow::Owned(self.quoted())],
+        }
+    }
+
+    /// A header value that reads as this key: the key itself where it can be, else a structured string.
+    pub fn header_value(&self) -> Cow<'_, str> {
+        match self.0.starts_with('"') || self.0.contains(' ') {
+            true => Cow::Owned(self.quoted()),
+            false => Cow::Borrowed(self.as_str()),
+        }
+    }
+
+    /// The key as a structured string (RFC 9651, 4.1.6).
+    fn quoted(&self) -> String {
+        let mut out = String::with_capacity(self.0.len() + 2);
+        out.push('"');
+        for character in self.0.chars() {
+            if matches!(character, '"' | '\\') {
+                out.push('\\');
+            }
+            out.push(character);
+        }
+        out.push('"');
+        out
+    }
+
     /// A key read back from a store, where only parsed keys are ever written.
     pub fn from_stored(stored: &str) -> Key {
         Key(Arc::from(stored))
@@ -122,6 +235,13 @@ impl Key {
         &self.0
     }
 }
+
+/// The rules for a key that is only asked about.
+const ANY: KeyRules = KeyRules {
+    max_length: usize::MAX,
+    min_length: 1,
+    reject_sensitive: false,
+};
 
 /// Keys never reach a log, and `{:?}` of a struct that holds one is how they would.
 impl fmt::Debug for Key {

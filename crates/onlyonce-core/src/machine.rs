@@ -20,12 +20,15 @@ use crate::{
 };
 
 pub use admit::{Admission, Refusal, Request, admit, first};
-pub use evidence::{About, Looked, Negative, Source, look, reconcile};
-pub use expire::{Reaped, Swept, expire, sweep};
-pub use operate::{Extended, Forgotten, Resolution, Resolved, extend, forget, resolve};
+pub use evidence::{About, Looked, Negative, Source, ambiguous, look, no_look, reconcile};
+pub use expire::{Reaped, Swept, expire, stranded, sweep};
+pub use operate::{
+    Erased, Extended, Forgotten, Grounds, Heard, Resolution, Resolved, erase, extend, forget,
+    releasable_from, resolve,
+};
 pub use settle::{
-    Renewed, Settled, Settlement, Wake, absent, hand_over, is_running, is_settled, renew, settle,
-    wake,
+    Committed, Renewed, Settled, Settlement, Wake, absent, commit, hand_over, is_running,
+    is_settled, renew, settle, wake,
 };
 
 /// Attempts of a key whose every release and repetition is noted. Of later ones the second, the fourth, the
@@ -68,6 +71,7 @@ fn settled_draft(record: &Record, state: State) -> Draft {
     draft.record.negatives = 0;
     draft.record.inconclusive = 0;
     draft.record.dead_letter = false;
+    draft.record.notes.negative_at = None;
     draft.stamps.lease_until = Stamp::Never;
     draft.stamps.unknown_since = Stamp::Never;
     draft.stamps.reconcile_after = Stamp::Never;

@@ -159,6 +159,8 @@ pub enum Next {
     },
     /// It waits for a person.
     Dead {
+        /// Whether this attempt may have reached the receiver.
+        unclear: bool,
         /// Why.
         reason: String,
     },
@@ -199,9 +201,9 @@ impl Next {
     /// Whether it may have reached the receiver without anybody knowing.
     pub fn is_unclear(&self) -> bool {
         match self {
-            Self::Again { unclear, .. } => *unclear,
+            Self::Again { unclear, .. } | Self::Dead { unclear, .. } => *unclear,
             Self::Unknown { .. } => true,
-            Self::Delivered { .. } | Self::Dead { .. } => false,
+            Self::Delivered { .. } => false,
         }
     }
 
@@ -209,7 +211,7 @@ impl Next {
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Delivered { .. } => None,
-            Self::Again { reason, .. } | Self::Dead { reason } | Self::Unknown { reason } => {
+            Self::Again { reason, .. } | Self::Dead { reason, .. } | Self::Unknown { reason } => {
                 Some(reason)
             }
         }
@@ -226,6 +228,7 @@ pub fn before_sending(tried: Tried, now: Timestamp, rules: &TargetRules) -> Opti
     }
     // Attempts whose sender died were counted too.
     (tried.attempts > rules.max_attempts).then(|| Next::Dead {
+        unclear: false,
         reason: format!("sent {} times without success", rules.max_attempts),
     })
 }
@@ -241,7 +244,12 @@ pub fn after_sending(
 ) -> Next {
     let (unclear, reason) = match sent {
         Sent::Delivered(provider_id) => return Next::Delivered { provider_id },
-        Sent::Refused(reason) => return Next::Dead { reason },
+        Sent::Refused(reason) => {
+            return Next::Dead {
+                unclear: false,
+                reason,
+            };
+        }
         Sent::NotSent(reason) => (false, reason),
         Sent::Unclear(reason) => (true, reason),
     };
@@ -253,12 +261,23 @@ pub fn after_sending(
         }
     }
     if tried.attempts >= rules.max_attempts {
-        return Next::Dead { reason };
+        return Next::Dead { unclear, reason };
     }
     Next::Again {
         pause: pause(tried.attempts, rules, random),
         unclear,
         reason,
+    }
+}
+
+/// For how long after an attempt that may have arrived an operator's retry is safe: as long as the receiver
+/// knows the key again. Without the rules of the target, a message whose attempts had to end for that reason
+/// is not, and what becomes of any other is decided by whoever delivers it.
+pub fn retry_is_safe_for(state: MessageState, rules: Option<&TargetRules>) -> Duration {
+    match (rules, state) {
+        (Some(rules), _) if rules.dedups => rules.key_ttl,
+        (Some(_), _) | (None, MessageState::Unknown) => Duration::ZERO,
+        (None, _) => Duration::MAX,
     }
 }
 

@@ -5,18 +5,16 @@
 //! defaults were laid under it.
 
 mod options;
+mod proxies;
 
 use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
 
-pub use options::{Dialect, FingerprintOptions, Options, Profile};
+pub use options::{Dialect, FingerprintOptions, Options, Profile, usual_session_cookies};
+pub use proxies::lost_by_proxy;
 
-use crate::{
-    fingerprint::Recipe,
-    key::KeyRules,
-    record::{Fence, LastError},
-};
+use crate::{fingerprint::Recipe, key::KeyRules, readings::Methods, record::LastError};
 
 /// Which requests must carry a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +68,15 @@ pub enum AfterExpiry {
     Reject,
 }
 
+/// How the path of a request is read to find the rules that hold for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathReadings {
+    /// In every way that is common among servers; the strictest rules of all of them hold.
+    Common,
+    /// As it is compared with the paths of routes, and in no other way.
+    Exact,
+}
+
 /// What happens when the store cannot be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnStoreError {
@@ -108,6 +115,15 @@ pub struct ReconcilePolicy {
     pub attempts: u16,
     /// How long the upstream may go on executing. Without it a negative answer never releases.
     pub upstream_max_execution: Option<Duration>,
+    /// How far apart two negative answers must be to release a key.
+    pub negative_gap: Duration,
+    /// Whether the provider can be asked. One that only tells of its own accord is not asked again.
+    pub asks: bool,
+}
+
+impl ReconcilePolicy {
+    /// [`negative_gap`](Self::negative_gap), unless said otherwise.
+    pub const NEGATIVE_GAP: Duration = Duration::from_secs(60);
 }
 
 /// What the upstream itself said about the operation, in `Idempotency-Outcome`.
@@ -131,6 +147,19 @@ impl Declared {
             _ => None,
         }
     }
+}
+
+/// What is known of an answer, as far as it matters for the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// Its status.
+    pub status: StatusCode,
+    /// What the upstream itself said beside it.
+    pub declared: Option<Declared>,
+    /// Whether an earlier attempt of the key can have reached the handler.
+    pub reached_before: bool,
+    /// Whether a proxy says that it lost the request after sending it ([`lost_by_proxy`]).
+    pub lost_by_proxy: bool,
 }
 
 /// What an answer means for the key.
@@ -161,6 +190,8 @@ pub struct Policy {
     pub methods: Vec<Method>,
     /// Which requests must carry a key.
     pub enforce: Enforce,
+    /// How paths are read to find the rules that hold.
+    pub path_readings: PathReadings,
     /// Whose keys share a namespace; `None` follows the presence of authentication.
     pub key_scope: Option<KeyScope>,
     /// Whether each route has a namespace of its own.
@@ -183,7 +214,7 @@ pub struct Policy {
     pub on_in_flight: OnInFlight,
     /// How long a retry waits, from its arrival.
     pub wait_timeout: Duration,
-    /// What 500, 501, 503 and above 504 mean.
+    /// What 500, 501, 503 and 505 to 511 mean.
     pub on_5xx: On5xx,
     /// Statuses that leave nothing behind.
     pub release_statuses: Vec<StatusCode>,
@@ -205,15 +236,19 @@ pub struct Policy {
     pub missing_status: StatusCode,
     /// The headers that tell callers apart where there is no authentication.
     pub credential_headers: Vec<HeaderName>,
+    /// The cookies that tell them apart where none of these headers is sent.
+    pub credential_cookies: Vec<String>,
     /// How requests are compared.
     pub recipe: Recipe,
     /// Waiters on one key before further ones are refused.
     pub waiters_per_key: usize,
     /// Waiters of one client before further ones are refused.
     pub waiters: usize,
+    /// Executions of one client that may run on without it before it may bring no new keys.
+    pub detached: usize,
     /// New keys a second of one client, and at once.
     pub new_keys: Option<(u32, u32)>,
-    /// Keys of one client that may be in progress or unknown.
+    /// Keys of one client that may be in progress.
     pub live_keys: Option<u64>,
     /// Questions about keys, and misuses of them, a second of one client.
     pub lookups_per_second: Option<u32>,
@@ -228,49 +263,101 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Whether a key on this method is looked at.
-    pub fn honours(&self, method: &Method) -> bool {
-        self.enabled && self.methods.contains(method)
+    /// Whether an answer that holds a card number may be stored encrypted alone.
+    pub fn hides_card_numbers(&self) -> bool {
+        self.profile == Profile::Payments
     }
 
-    /// Whether a request with this method must carry a key.
-    pub fn demands_key(&self, method: &Method) -> bool {
-        self.honours(method)
-            && match self.enforce {
-                Enforce::Off => false,
-                Enforce::On if self.dialect == Dialect::Runway => true,
-                Enforce::On => method == Method::POST || method == Method::PATCH,
-                Enforce::All => true,
-            }
+    /// Whether new keys are refused on a store that may lose what it acknowledged.
+    pub fn demands_sync(&self) -> bool {
+        self.profile == Profile::Payments
     }
 
-    /// What an answer with `status` to the attempt `fence` means for the key.
-    pub fn judge(&self, status: StatusCode, fence: Fence, declared: Option<Declared>) -> Verdict {
-        match declared {
+    /// Whether a key on a request that can be read as one of these methods is looked at.
+    pub fn honours<'a>(&self, methods: impl Into<Methods<'a>>) -> bool {
+        self.enabled && methods.into().iter().any(|method| self.lists(method))
+    }
+
+    /// Whether a request that can be read as one of these methods must carry a key.
+    pub fn demands_key<'a>(&self, methods: impl Into<Methods<'a>>) -> bool {
+        let demands = |method: &str| match self.enforce {
+            Enforce::Off => false,
+            Enforce::On if self.dialect == Dialect::Runway => true,
+            Enforce::On => is(&Method::POST, method) || is(&Method::PATCH, method),
+            Enforce::All => true,
+        };
+        self.enabled && {
+            let mut methods = methods.into().iter();
+            methods.any(|method| self.lists(method) && demands(method))
+        }
+    }
+
+    /// Whether `method` is one of the listed ones. OPTIONS and CONNECT never are.
+    fn lists(&self, method: &str) -> bool {
+        let never = [Method::OPTIONS, Method::CONNECT];
+        self.methods.iter().any(|one| is(one, method)) && !never.iter().any(|one| is(one, method))
+    }
+
+    /// What an answer means for the key: the only place that judges statuses.
+    pub fn judge(&self, answered: &Answered) -> Verdict {
+        match answered.declared {
             Some(Declared::NotExecuted) => return Verdict::Release(LastError::DeclaredNotExecuted),
             Some(Declared::Final) => return Verdict::Complete,
             Some(Declared::Unknown) => return Verdict::Unknown(LastError::DeclaredUnknown),
             None => {}
         }
-        // A conflict on a later attempt may be the upstream speaking of the first one.
-        if fence > Fence::FIRST && matches!(status.as_u16(), 409 | 423 | 425) {
-            return Verdict::Unknown(LastError::ConflictOnRetry);
+        if answered.lost_by_proxy {
+            return Verdict::Unknown(LastError::LostByProxy);
         }
-        if self.release_statuses.contains(&status) {
-            return Verdict::Release(LastError::ReleasedStatus);
-        }
-        match status.as_u16() {
+        let code = answered.status.as_u16();
+        let released = self.release_statuses.contains(&answered.status);
+        match code {
+            // A conflict on a later attempt may be the upstream speaking of an earlier one.
+            409 | 423 | 425 if answered.reached_before => {
+                Verdict::Unknown(LastError::ConflictOnRetry)
+            }
+            // The client sends the same request elsewhere, under the same key.
+            307 | 308 => Verdict::Release(LastError::Redirected),
+            401 | 407 if released => Verdict::Release(LastError::CredentialRefused),
+            _ if released => Verdict::Release(LastError::ReleasedStatus),
             // Not an answer at all.
-            0..=199 => Verdict::Unknown(LastError::UpstreamError),
-            200..=499 => Verdict::Complete,
-            502 | 504 => Verdict::Unknown(LastError::UpstreamError),
-            _ => match self.on_5xx {
+            ..200 => Verdict::Unknown(LastError::UpstreamError),
+            // "I did not get all of it", or "the client left": of a request that was sent whole neither
+            // says that nothing was done.
+            408 | 499 => Verdict::Unknown(LastError::UpstreamError),
+            200..500 => Verdict::Complete,
+            // Said by something between us and the handler, which does not know.
+            502 | 504 | 512.. => Verdict::Unknown(LastError::UpstreamError),
+            500..512 => match self.on_5xx {
                 On5xx::Retry => Verdict::Release(LastError::UpstreamError),
                 On5xx::Store => Verdict::Complete,
                 On5xx::Unknown => Verdict::Unknown(LastError::UpstreamError),
             },
         }
     }
+}
+
+impl Policy {
+    /// A duration that must be longer than nothing and is not, by its name: a memory, a lease or a tombstone
+    /// that ends before it begins lets a key be executed again.
+    pub fn not_positive(&self) -> Option<&'static str> {
+        let durations = [
+            ("ttl", self.ttl),
+            ("tombstone_ttl", self.tombstone_ttl),
+            ("lease", self.lease),
+            ("max_execution", self.max_execution),
+        ];
+        let short = |(_, duration): &(_, Duration)| *duration < Duration::from_millis(1);
+        durations
+            .iter()
+            .find(|one| short(one))
+            .map(|(name, _)| *name)
+    }
+}
+
+/// Whether `name` names `method`, in any letter case: some servers take `post` for POST.
+fn is(method: &Method, name: &str) -> bool {
+    method.as_str().eq_ignore_ascii_case(name)
 }
 
 impl Default for Policy {

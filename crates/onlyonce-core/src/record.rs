@@ -3,14 +3,14 @@
 //! Deliberately absent: `Serialize`. Each store has its own versioned row, the admin API its own
 //! types, so that neither can change the other.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
 use crate::{
     fingerprint::{Fingerprint, RecipeId},
-    key::Key,
+    key::{Key, Spelling},
     scope::Scope,
     secret::{CallerMark, RecordId, write_hex},
     time::{Stamp, Timestamp},
@@ -126,6 +126,10 @@ pub enum LastError {
     GuardFailed,
     /// The upstream answered with a status that releases the key.
     ReleasedStatus,
+    /// The upstream turned the request away for its credential, before any handler saw it.
+    CredentialRefused,
+    /// The upstream sent the client elsewhere with the same request.
+    Redirected,
     /// The upstream answered with a server error.
     UpstreamError,
     /// The upstream said itself that it did not execute.
@@ -136,6 +140,8 @@ pub enum LastError {
     Timeout,
     /// The connection was lost after a byte had been sent.
     ConnectionLost,
+    /// A proxy behind the gateway says that it lost the request after sending it.
+    LostByProxy,
     /// The answer ended before its end.
     Truncated,
     /// A conflict on a second or later attempt may speak of the first.
@@ -148,25 +154,31 @@ pub enum LastError {
     Operator,
     /// The provider says that the operation did not happen.
     ProviderNegative,
+    /// The answer, which was not stored, broke off after its key had been completed.
+    StreamBroken,
 }
 
 impl LastError {
     /// Every value, for the documents and for decoders.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 18] = [
         Self::NotSent,
         Self::GuardFailed,
         Self::ReleasedStatus,
+        Self::CredentialRefused,
+        Self::Redirected,
         Self::UpstreamError,
         Self::DeclaredNotExecuted,
         Self::DeclaredUnknown,
         Self::Timeout,
         Self::ConnectionLost,
+        Self::LostByProxy,
         Self::Truncated,
         Self::ConflictOnRetry,
         Self::Panicked,
         Self::LeaseLapsed,
         Self::Operator,
         Self::ProviderNegative,
+        Self::StreamBroken,
     ];
 
     /// The word for it, as the admin API shows it.
@@ -175,23 +187,35 @@ impl LastError {
             Self::NotSent => "not_sent",
             Self::GuardFailed => "guard_failed",
             Self::ReleasedStatus => "released_status",
+            Self::CredentialRefused => "credential_refused",
+            Self::Redirected => "redirected",
             Self::UpstreamError => "upstream_error",
             Self::DeclaredNotExecuted => "declared_not_executed",
             Self::DeclaredUnknown => "declared_unknown",
             Self::Timeout => "timeout",
             Self::ConnectionLost => "connection_lost",
+            Self::LostByProxy => "lost_by_proxy",
             Self::Truncated => "truncated",
             Self::ConflictOnRetry => "conflict_on_retry",
             Self::Panicked => "panicked",
             Self::LeaseLapsed => "lease_lapsed",
             Self::Operator => "operator",
             Self::ProviderNegative => "provider_negative",
+            Self::StreamBroken => "stream_broken",
         }
     }
 
     /// The value for a word; `None` for any other word.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|error| error.as_str() == word)
+    }
+
+    /// Whether an attempt that ended so is proven not to have reached the handler.
+    pub fn is_unreached(self) -> bool {
+        matches!(
+            self,
+            Self::NotSent | Self::GuardFailed | Self::CredentialRefused
+        )
     }
 }
 
@@ -242,6 +266,15 @@ impl StoredResponse {
         }
     }
 
+    /// That there was an answer with this status, and nothing of what it said.
+    pub fn bare(status: StatusCode) -> Self {
+        Self {
+            status,
+            headers: HeaderMap::new(),
+            body: StoredBody::NotStored,
+        }
+    }
+
     /// How many bytes of body are kept.
     pub fn stored_bytes(&self) -> u64 {
         match &self.body {
@@ -272,6 +305,39 @@ impl Evidence {
             (Self::Completed(_), Self::Completed(_)) | (Self::NotExecuted, Self::NotExecuted)
         )
     }
+}
+
+/// How the caller's mark of a record was made. A retry is compared by a mark made the same way, so
+/// that a change of the configuration turns no retry into another caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum MarkedBy {
+    /// From the client's id or the headers that carry credentials; the only way there was before marks
+    /// were told apart.
+    #[default]
+    Credentials,
+    /// From the cookies that carry a session, since no credential was sent.
+    Cookies,
+}
+
+/// What a record carries that most records do not need, or that came with a later release. A row
+/// without any reads as [`Notes::default`], so each default is the careful one.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Notes {
+    /// The header value of the key's first attempt. `None` on rows made before spellings were kept.
+    pub spelling: Option<Spelling>,
+    /// How the caller's mark was made.
+    pub marked_by: MarkedBy,
+    /// Whether it is proven that no attempt before the current one reached the handler: each was
+    /// unsent, or turned away for its credential.
+    pub never_reached: bool,
+    /// When the provider's first negative answer that counts came, by the store's clock.
+    pub negative_at: Option<Timestamp>,
+    /// Whether personal data was erased: key, path and answer are gone, hashes and state stay.
+    pub erased: bool,
+    /// Whether the key was completed on somebody else's word, an operator's or the provider's, and its
+    /// attempt has committed no effect of its own since. Otherwise the attempt that completed a key has
+    /// committed its effect.
+    pub attested: bool,
 }
 
 /// The time fields of a record. `T` is [`Option<Timestamp>`] in a record and [`Stamp`] in a draft.
@@ -340,14 +406,55 @@ pub struct Record {
     pub inconclusive: u16,
     /// Whether a person has to look at it.
     pub dead_letter: bool,
+    /// What else there is to know.
+    pub notes: Notes,
     /// When what happened, by the store's clock.
     pub times: Times<Option<Timestamp>>,
 }
 
 impl Record {
+    /// Whether this is the record of `key` in `scope`, whatever the index says. Of an erased record the
+    /// hash that it is found by is all that is left of its key.
+    pub fn is_of(&self, scope: &Scope, key: &Key) -> bool {
+        self.scope == *scope && (self.notes.erased || self.key == *key)
+    }
+
+    /// Removes the names that a person can be found by. What is found by its hash is still found.
+    pub(crate) fn erase_names(&mut self) {
+        self.key = Key::from_stored("");
+        self.path = Arc::from("");
+        self.notes.spelling = None;
+        self.notes.erased = true;
+    }
+
+    /// `response` as this record may keep it: by its status alone once it is erased.
+    pub(crate) fn keeps(&self, response: &Arc<StoredResponse>) -> Arc<StoredResponse> {
+        match self.notes.erased {
+            true => Arc::new(StoredResponse::bare(response.status)),
+            false => response.clone(),
+        }
+    }
+
     /// Whether `now` is past the record's expiry, reaped or not.
     pub fn is_past_expiry(&self, now: Timestamp) -> bool {
         self.times.expires_at.is_some_and(|at| at <= now)
+    }
+
+    /// The names under which whoever was sent the key may know it.
+    pub fn names(&self) -> Vec<Cow<'_, str>> {
+        self.key.names(self.notes.spelling.as_ref())
+    }
+
+    /// Whether the key was released because the upstream sent its client elsewhere with the request: the
+    /// same key then comes with another one, and the fingerprint binds nobody.
+    pub fn is_redirected(&self) -> bool {
+        let settled = matches!(self.state, State::FailedRetryable | State::Expired);
+        settled && self.last_error == Some(LastError::Redirected)
+    }
+
+    /// Whether an attempt before the current one can have reached the handler.
+    pub fn reached_before(&self) -> bool {
+        self.fence > Fence::FIRST && !self.notes.never_reached
     }
 
     /// Whether the lease has run out.
@@ -419,6 +526,8 @@ pub enum JournalEvent {
     LeaseLapsed,
     /// A late result of the current attempt settled an unknown key.
     LateResult,
+    /// The answer, which was not stored, broke off after its key had been completed.
+    StreamBroken,
     /// A key that had been released turned out to have been executed.
     ReleaseWasWrong,
     /// A result arrived from an attempt that no longer owns the key.
@@ -443,6 +552,8 @@ pub enum JournalEvent {
     Extended,
     /// An operator removed what was remembered.
     Forgotten,
+    /// An operator removed a person's data, and left what keeps the operation from being repeated.
+    Erased,
     /// The key expired.
     Expired,
     /// An operator looked at the stored answer.
@@ -455,13 +566,14 @@ pub enum JournalEvent {
 
 impl JournalEvent {
     /// Every value, for the documents and for decoders.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::ExecutedAgain,
         Self::ExecutedAfterExpiry,
         Self::Released,
         Self::BecameUnknown,
         Self::LeaseLapsed,
         Self::LateResult,
+        Self::StreamBroken,
         Self::ReleaseWasWrong,
         Self::DuplicateExecutionSuspected,
         Self::Reconciled,
@@ -474,6 +586,7 @@ impl JournalEvent {
         Self::Resolved,
         Self::Extended,
         Self::Forgotten,
+        Self::Erased,
         Self::Expired,
         Self::ResponseShown,
         Self::MessageRetried,
@@ -489,6 +602,7 @@ impl JournalEvent {
             Self::BecameUnknown => "became_unknown",
             Self::LeaseLapsed => "lease_lapsed",
             Self::LateResult => "late_result",
+            Self::StreamBroken => "stream_broken",
             Self::ReleaseWasWrong => "release_was_wrong",
             Self::DuplicateExecutionSuspected => "duplicate_execution_suspected",
             Self::Reconciled => "reconciled",
@@ -501,6 +615,7 @@ impl JournalEvent {
             Self::Resolved => "resolved",
             Self::Extended => "extended",
             Self::Forgotten => "forgotten",
+            Self::Erased => "erased",
             Self::Expired => "expired",
             Self::ResponseShown => "response_shown",
             Self::MessageRetried => "message_retried",

@@ -2,9 +2,10 @@
 
 /** What went wrong, in words that can be shown. */
 export class Failure extends Error {
-  constructor(status, detail) {
+  constructor(status, detail, code) {
     super(detail);
     this.status = status;
+    this.code = code;
   }
 }
 
@@ -39,7 +40,7 @@ export async function ask(method, path, body) {
   }
   if (answer.ok) return value;
   if (answer.status === 401 && path !== "session") onSignedOut();
-  throw new Failure(answer.status, value?.detail ?? `The gateway answered ${answer.status}.`);
+  throw new Failure(answer.status, value?.detail ?? `The gateway answered ${answer.status}.`, value?.code);
 }
 
 /** A query string of what is not empty. */

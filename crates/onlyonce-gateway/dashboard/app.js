@@ -14,6 +14,24 @@ import { Unknown } from "./unknown.js";
 
 const TABS = [["", "Overview"], ["keys", "Keys"], ["unknown", "Unknown"], ["outbox", "Outbox"], ["audit", "Audit"]];
 
+/** The token that the address carries for signing in. It is taken out of the address, so that neither the
+ * history nor a copied link keeps it. */
+function takeToken() {
+  const token = /^#token=([\w-]+)$/.exec(location.hash)?.[1];
+  if (token) history.replaceState(null, "", location.pathname + location.search);
+  return token;
+}
+
+/** What this browser may do: by its session, or by the token in the address. */
+async function session(token) {
+  try {
+    return await ask("GET", "session");
+  } catch (error) {
+    if (!token) throw error;
+    return ask("POST", "session", { token });
+  }
+}
+
 function useAddress() {
   const read = () => {
     const [path, search] = location.hash.replace(/^#\/?/, "").split("?");
@@ -117,7 +135,17 @@ function App() {
         return null;
       });
     });
-    ask("GET", "session").then((session) => setRole(session.role), () => setRole(null));
+    const enter = (token) => session(token).then(({ role: found }) => setRole(found), () => {
+      if (token) setTold("The token in the address is not the one of this run.");
+      setRole(null);
+    });
+    const moved = () => {
+      const token = takeToken();
+      if (token) enter(token);
+    };
+    addEventListener("hashchange", moved);
+    enter(takeToken());
+    return () => removeEventListener("hashchange", moved);
   }, []);
   useEffect(() => {
     if (!role) return undefined;

@@ -111,7 +111,7 @@ function Resolve({ value, path, again, operator }) {
   }
   return html`<${Card} title="Say what happened">
     <p class="quiet measure">Nobody saw how this execution ended, so retries are refused. Look it up where it would have taken effect, then say what you found.</p>
-    <${ResolveForm} submitLabel="Resolve" onSubmit=${async (resolution) => {
+    <${ResolveForm} onSubmit=${async (resolution) => {
       await ask("POST", `${path}/resolve`, { ...resolution, revision: value.revision });
       again();
     }} /><//>`;

@@ -23,6 +23,7 @@ export function Outbox({ role, asked, counts }) {
   const [cursors, setCursors] = useState([null]);
   const [told, setTold] = useState(null);
   const [discarding, setDiscarding] = useState(null);
+  const [forcing, setForcing] = useState(null);
   const cursor = cursors[cursors.length - 1];
   useEffect(() => setCursors([null]), [state, target]);
   const { value, failure, again } = useLoaded(
@@ -36,7 +37,8 @@ export function Outbox({ role, asked, counts }) {
       await ask("POST", `outbox/${message.id}/retry`, {});
       setTold({ text: `${message.downstream_key} is sent again, under the same key.` });
     } catch (error) {
-      setTold({ kind: "error", text: error.message });
+      if (error.code === "may_have_arrived") setForcing(message);
+      else setTold({ kind: "error", text: error.message });
     }
     again();
   };
@@ -64,7 +66,8 @@ export function Outbox({ role, asked, counts }) {
       <span class="quiet">Page ${cursors.length}</span>
       <button type="button" disabled=${!value.next} onClick=${() => setCursors([...cursors, value.next])}>Older</button>
     </nav>` : null}
-    ${discarding ? html`<${Discard} message=${discarding} close=${() => { setDiscarding(null); again(); }} />` : null}`;
+    ${discarding ? html`<${Discard} message=${discarding} close=${() => { setDiscarding(null); again(); }} />` : null}
+    ${forcing ? html`<${Force} message=${forcing} close=${() => { setForcing(null); again(); }} />` : null}`;
 }
 
 function List({ messages, decides, retry, discard }) {
@@ -86,6 +89,30 @@ function List({ messages, decides, retry, discard }) {
         <button type="button" class="small" aria-label=${`Retry ${one.downstream_key}`} onClick=${() => retry(one)}>Retry</button>
         <button type="button" class="small" aria-label=${`Discard ${one.downstream_key}`} onClick=${() => discard(one)}>Discard…</button></td>` : null}
     </tr>`)}</tbody></table></div><//>`;
+}
+
+/** What may have arrived is sent again only on somebody's word, which goes to the audit. */
+function Force({ message, close }) {
+  const [failure, setFailure] = useState(null);
+  const submit = async (event) => {
+    event.preventDefault();
+    const reason = new FormData(event.currentTarget).get("reason");
+    try {
+      await ask("POST", `outbox/${message.id}/retry`, { reason, force: true });
+      close();
+    } catch (error) {
+      setFailure(error);
+    }
+  };
+  return html`<${Dialog} title="Send a message that may have arrived" onClose=${close}>
+    <p><span class="mono">${message.downstream_key}</span> to <span class="mono">${message.target}</span> may have arrived, and its receiver would not know the key again:
+      sent again, it may take effect twice. Look there first.</p>
+    <form onSubmit=${submit}>
+      <label>Reason, for the audit<input name="reason" required maxlength="500" autocomplete="off" /></label>
+      ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
+      <div class="form-foot"><button class="primary" type="submit">Send by force</button></div>
+    </form>
+  <//>`;
 }
 
 /** Letting a message be is for good, so it asks why. */

@@ -49,7 +49,6 @@ export function Unknown({ role }) {
   const letters = value?.letters ?? null;
   const all = value?.keys ?? [];
   const keys = useMemo(() => (onlyDead && letters ? all.filter((one) => letters.has(one.id)) : all), [all, letters, onlyDead]);
-  const open = keys.find((one) => one.id === looked) ?? null;
   const picked = useMemo(() => keys.filter((one) => chosen.has(one.id)), [keys, chosen]);
   const toggle = (id) => {
     const next = new Set(chosen);
@@ -71,18 +70,26 @@ export function Unknown({ role }) {
         <span aria-live="polite">${keys.length}${value.more ? " or more" : ""} unknown, ${picked.length} selected</span>
         ${role === "operator" ? html`<button type="button" class="primary" disabled=${!picked.length} onClick=${() => setBulk(true)}>Resolve selected…</button>` : null}
       </div>
-      <${List} keys=${keys} chosen=${chosen} toggle=${toggle} setChosen=${setChosen} looked=${looked} setLooked=${setLooked} role=${role} letters=${letters} />` : null}
-    ${open ? html`<${Evidence} key=${open.id} id=${open.id} role=${role} done=${() => { setLooked(null); again(); }} close=${() => setLooked(null)} />` : null}
+      <${List} keys=${keys} chosen=${chosen} toggle=${toggle} setChosen=${setChosen} looked=${looked} setLooked=${setLooked} role=${role} letters=${letters}
+        done=${() => { setLooked(null); again(); }} />` : null}
     ${bulk ? html`<${Bulk} keys=${picked} close=${() => { setBulk(false); setChosen(new Set()); again(); }} />` : null}`;
 }
 
-function List({ keys, chosen, toggle, setChosen, looked, setLooked, role, letters }) {
+/** When the provider is asked next, and until when its "not found" does not count. */
+function Asked({ one }) {
+  const early = one.release_not_before && Date.parse(one.release_not_before) > Date.now();
+  return html`${one.reconcile_after ? html`<${Time} at=${one.reconcile_after} />` : html`<span class="quiet">nobody is asked</span>`}
+    ${early ? html`<br /><span class="quiet">“not found” counts from <${Time} at=${one.release_not_before} /></span>` : null}`;
+}
+
+function List({ keys, chosen, toggle, setChosen, looked, setLooked, role, letters, done }) {
+  const columns = role === "operator" ? 8 : 7;
   const all = keys.every((one) => chosen.has(one.id));
   return html`<${Card} title="Work list"><div class="scroll" tabindex="0" role="region" aria-label="Unknown keys">
     <table class="plain rows"><thead><tr>
       ${role === "operator" ? html`<th scope="col"><input type="checkbox" aria-label="Select all" checked=${all} onChange=${() => setChosen(all ? new Set() : new Set(keys.map((one) => one.id)))} /></th>` : null}
-      <th scope="col">Age</th><th scope="col">Key</th><th scope="col">Request</th><th scope="col">Scope</th><th scope="col">Why</th><th scope="col"><span class="hidden">Look</span></th></tr></thead>
-    <tbody>${keys.map((one) => html`<tr key=${one.id} class=${one.id === looked ? "current" : ""}>
+      <th scope="col">Age</th><th scope="col">Key</th><th scope="col">Request</th><th scope="col">Scope</th><th scope="col">Why</th><th scope="col">Provider is asked</th><th scope="col"><span class="hidden">Look</span></th></tr></thead>
+    <tbody>${keys.flatMap((one) => [html`<tr key=${one.id} class=${one.id === looked ? "current" : ""}>
       ${role === "operator" ? html`<td><input type="checkbox" aria-label=${`Select ${one.key}`} checked=${chosen.has(one.id)} onChange=${() => toggle(one.id)} /></td>` : null}
       <td>${span(Date.now() - Date.parse(one.last_run_at))}</td>
       <th scope="row" class="mono key"><a href=${`#/keys/${one.id}`}>${one.key}</a></th>
@@ -90,8 +97,10 @@ function List({ keys, chosen, toggle, setChosen, looked, setLooked, role, letter
       <td class="mono clip" title=${one.scope}>${one.scope}</td>
       <td>${one.last_error ? html`<code>${one.last_error}</code>` : null}${letters?.has(one.id)
         ? html` <span class="badge" title="Somebody has to look at it">${`dead letter: ${letters.get(one.id).reason}`}</span>` : null}</td>
+      <td><${Asked} one=${one} /></td>
       <td><button type="button" class="small" aria-label=${`Look at ${one.key}`} aria-expanded=${one.id === looked} onClick=${() => setLooked(one.id === looked ? null : one.id)}>Look</button></td>
-    </tr>`)}</tbody></table></div><//>`;
+    </tr>`, one.id === looked ? html`<tr key=${`${one.id}-drawer`} class="drawer"><td colspan=${columns}>
+      <${Evidence} id=${one.id} role=${role} done=${done} close=${() => setLooked(null)} /></td></tr>` : null])}</tbody></table></div><//>`;
 }
 
 const EVIDENCE = new Set(["reconciled", "evidence_kept", "inconclusive", "negative_answer", "webhook_taken", "query_proven", "dead_lettered", "late_result", "duplicate_execution_suspected"]);
@@ -118,7 +127,7 @@ function Evidence({ id, role, done, close }) {
           : html`<p class="quiet">Nothing yet.${value.reconcile_after ? html` The provider is asked <${Time} at=${value.reconcile_after} />.` : " No provider is asked automatically."}</p>`}
       </div>
     </div>
-    ${role === "operator" ? html`<${ResolveForm} submitLabel="Resolve" onSubmit=${async (resolution) => {
+    ${role === "operator" ? html`<${ResolveForm} onCancel=${close} onSubmit=${async (resolution) => {
       await ask("POST", `${path}/resolve`, { ...resolution, revision: value.revision });
       done();
     }} />` : null}
@@ -166,11 +175,11 @@ function Bulk({ keys, close }) {
       <td>${results ? results[one.id] ?? "…" : span(Date.now() - Date.parse(one.last_run_at))}</td></tr>`)}</tbody></table></div>`;
   const finished = results && Object.keys(results).length === preview.length;
   return html`<${Dialog} wide title=${`Resolve ${preview.length} key${preview.length === 1 ? "" : "s"}`} onClose=${close}>
-    <p class="quiet measure">${results ? "A key that somebody else has settled meanwhile is left as it is." : "These keys get the same outcome and the same reason."}</p>
+    <p class="quiet measure">${results ? "A key that somebody else has settled meanwhile is left as it is." : "These keys get the same outcome and the same reason. The provider is asked about each of them."}</p>
     ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
     ${table}
     ${finished ? html`<div class="dialog-foot"><button type="button" class="primary" onClick=${close}>Done</button></div>`
       : !seen ? html`<p class="quiet" role="status">Loading…</p>`
-      : html`<${ResolveForm} submitLabel=${`Resolve ${preview.length}`} onSubmit=${run} />`}
+      : html`<${ResolveForm} count=${preview.length} onSubmit=${run} onCancel=${close} />`}
   <//>`;
 }

@@ -3,6 +3,7 @@
 
 mod dead_letters;
 pub(crate) mod files;
+mod guesses;
 mod keys;
 mod listener;
 mod openapi;
@@ -17,7 +18,7 @@ pub(crate) use keys::Desk;
 #[cfg(feature = "otlp")]
 pub(crate) use stats::measure;
 
-use std::{sync::Arc, time::Duration};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use axum::{
@@ -28,24 +29,30 @@ use axum::{
     routing::{get, post},
 };
 use http::{HeaderValue, StatusCode, header};
+use http_body_util::BodyExt;
 use metrics_exporter_prometheus::PrometheusHandle;
-use onlyonce::Engine;
+use onlyonce::{ConnectionId, Engine, limits::Holder};
+use onlyonce_store::{Level, StoreError};
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, time::Instant};
 
+use guesses::{Guesses, Wrong};
+use listener::Peer;
 use overview::Overview;
 use session::{Role, Sessions};
 
 use crate::{
     clock::rfc3339,
     config::{Config, shown},
-    edge::Current,
+    edge::{Activity, Current, Worked},
     reload::Status,
 };
 
 /// The largest body of an admin request, in bytes: a response that an operator resolves with.
 const MAX_BODY: usize = 4 << 20;
+/// When there may be room again for a body.
+const OVERLOADED_RETRY_AFTER: Duration = Duration::ZERO;
 /// How long an answer of the store to `/readyz` is passed on.
 const PROBE_HOLDS: Duration = Duration::from_secs(1);
 /// The longest that `/readyz` waits for the store.
@@ -61,12 +68,15 @@ struct Inner {
     desk: Desk,
     metrics: PrometheusHandle,
     tokens: RwLock<Tokens>,
+    /// The token that was made for this run, where the environment has none.
+    run_token: Option<String>,
     sessions: Sessions,
+    guesses: Guesses,
     overview: Overview,
     status: Status,
     stopping: watch::Receiver<bool>,
     /// When the store was last asked whether it can be written to, and what it said.
-    probed: tokio::sync::Mutex<Option<(Instant, bool)>>,
+    probed: tokio::sync::Mutex<Option<(Instant, Result<(), String>)>>,
 }
 
 /// Who gets in.
@@ -77,27 +87,31 @@ struct Tokens {
 }
 
 impl Tokens {
-    fn from_environment(config: &Config) -> Self {
+    fn from_environment(config: &Config, run_token: Option<&str>) -> Self {
         let from = |name: &str| std::env::var(name).ok().filter(|token| !token.is_empty());
         Self {
-            full: from(&config.admin.token_env),
+            full: from(&config.admin.token_env).or(run_token.map(str::to_owned)),
             readonly: config.admin.readonly_token_env.as_deref().and_then(from),
         }
     }
 }
 
 impl Admin {
-    /// The admin API of this gateway; its tokens come from the environment.
+    /// The admin API of this gateway; its tokens come from the environment, and where that has none,
+    /// `run_token` is the one.
     pub(crate) fn new(
         (current, engine, status): (Arc<Current>, Engine, Status),
         metrics: PrometheusHandle,
         stopping: watch::Receiver<bool>,
+        run_token: Option<String>,
     ) -> Self {
         let config = current.config();
         let desk = Desk::new(engine.clone(), current.clone(), config.admin.mask_keys);
         Self(Arc::new(Inner {
-            tokens: RwLock::new(Tokens::from_environment(&config)),
+            tokens: RwLock::new(Tokens::from_environment(&config, run_token.as_deref())),
+            run_token,
             sessions: Sessions::default(),
+            guesses: Guesses::default(),
             overview: Overview::default(),
             current,
             engine,
@@ -116,7 +130,7 @@ impl Admin {
 
     /// Goes on with the options of `config`.
     pub(crate) fn follow(&self, config: &Config) {
-        let tokens = Tokens::from_environment(config);
+        let tokens = Tokens::from_environment(config, self.0.run_token.as_deref());
         let mut current = self.0.tokens.write();
         if *current != tokens {
             // Whoever came by a token that is none any more has to come anew.
@@ -146,7 +160,7 @@ pub(crate) async fn serve(admin: Admin, listener: TcpListener) {
             let detail = "This address does not take this method. Nothing was changed.";
             Refused::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
         })
-        .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY))
+        .layer(axum::extract::DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(admin.clone(), authorize));
     let app = Router::new()
         .route("/healthz", get(async || "ok\n"))
@@ -198,11 +212,17 @@ async fn authorize(State(admin): State<Admin>, mut request: Request, next: Next)
     let headers = request.headers();
     let by_token = headers.get(header::AUTHORIZATION);
     let role = match by_token {
-        Some(value) => bearer(value).and_then(|token| admin.role_of_token(token)),
-        None => session::marked(headers).and_then(|mark| inner.sessions.role(&mark)),
+        Some(value) => {
+            let given = bearer(value).unwrap_or_default();
+            admin.role_of_guess(request.extensions(), given)
+        }
+        None => session::marked(headers)
+            .and_then(|mark| inner.sessions.role(&mark))
+            .ok_or(Wrong::Token(Duration::ZERO)),
     };
-    let Some(role) = role else {
-        return admin.unauthenticated().into_response();
+    let role = match role {
+        Ok(role) => role,
+        Err(wrong) => return admin.turned_away(wrong).await.into_response(),
     };
     if !request.method().is_safe() {
         if by_token.is_none() && !session::is_from_own_page(headers) {
@@ -214,7 +234,52 @@ async fn authorize(State(admin): State<Admin>, mut request: Request, next: Next)
         }
     }
     request.extensions_mut().insert(role);
-    next.run(request).await
+    // Only whoever has got in keeps its connection when there are too many.
+    let working = request.extensions().get::<Arc<Activity>>();
+    let working = working.map(Activity::work);
+    let response = match gathered(&admin, request).await {
+        Ok(request) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    };
+    match working {
+        Some(working) => response.map(|body| axum::body::Body::new(Worked::new(body, working))),
+        None => response,
+    }
+}
+
+/// The same request with its body in memory, counted like the bodies of clients.
+async fn gathered(admin: &Admin, request: Request) -> Result<Request, Refused> {
+    if request.method().is_safe() {
+        return Ok(request);
+    }
+    let (head, body) = request.into_parts();
+    let connection = head.extensions.get::<ConnectionId>().copied();
+    let budget = admin.0.engine.body_budget();
+    let mut held = budget.account(Holder::of(None, connection));
+    let mut body = std::pin::pin!(body);
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else {
+            let detail = "The body did not arrive whole. Nothing was changed.";
+            return Err(Refused::new(StatusCode::BAD_REQUEST, "bad_request", detail));
+        };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        if bytes.len() + data.len() > MAX_BODY {
+            let detail = format!("The body is larger than {MAX_BODY} bytes. Nothing was changed.");
+            let status = StatusCode::PAYLOAD_TOO_LARGE;
+            return Err(Refused::new(status, "bad_request", detail));
+        }
+        bytes.extend_from_slice(&data);
+        if held.grow(bytes.capacity()).is_err() {
+            let detail = "The gateway holds as many bytes as it may. Nothing was changed.";
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            return Err(Refused::new(status, "overloaded", detail).after(OVERLOADED_RETRY_AFTER));
+        }
+    }
+    let body = axum::body::Body::from(held.keep(bytes.into()));
+    Ok(Request::from_parts(head, body))
 }
 
 /// The token of `Authorization: Bearer TOKEN`.
@@ -239,6 +304,30 @@ impl Admin {
         }
     }
 
+    /// The same for a token that may be a guess.
+    fn role_of_guess(&self, extensions: &http::Extensions, given: &[u8]) -> Result<Role, Wrong> {
+        let peer = extensions.get::<Peer>();
+        let peer = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |Peer(peer)| *peer);
+        let guesses = &self.0.guesses;
+        guesses.try_one(peer, || self.role_of_token(given))
+    }
+
+    /// The answer to somebody who has not got in, in its time.
+    async fn turned_away(&self, wrong: Wrong) -> Refused {
+        match wrong {
+            Wrong::Token(late) => {
+                tokio::time::sleep(late).await;
+                self.unauthenticated()
+            }
+            Wrong::TooMany(wait) => {
+                let detail = "Too many wrong tokens came from this address, so this one was not looked \
+                              at. Nothing was changed. Try again after Retry-After.";
+                let status = StatusCode::TOO_MANY_REQUESTS;
+                Refused::new(status, "too_many_attempts", detail).after(wait)
+            }
+        }
+    }
+
     fn unauthenticated(&self) -> Refused {
         let detail = match self.has_token() {
             true => "Send the admin token as `Authorization: Bearer TOKEN`.",
@@ -249,20 +338,25 @@ impl Admin {
 }
 
 impl Admin {
-    /// Whether the store takes writes, as of a moment ago: everybody may ask, so not every question
-    /// becomes a write.
-    async fn store_is_writable(&self, holds: Duration) -> bool {
+    /// Whether the store takes writes, as of a moment ago, or why not: everybody may ask, so not every
+    /// question becomes a write, and an error that may name hosts is not passed on.
+    async fn store_is_writable(&self, holds: Duration) -> Result<(), String> {
         let inner = &self.0;
         let mut probed = inner.probed.lock().await;
-        if let Some((at, writable)) = *probed
+        if let Some((at, writable)) = &*probed
             && at.elapsed() < holds
         {
-            return writable;
+            return writable.clone();
         }
         let timeout = inner.current.config().store.timeout.min(MAX_PROBE);
         let asked = tokio::time::timeout(timeout, inner.engine.store().probe()).await;
-        let writable = matches!(asked, Ok(Ok(())));
-        *probed = Some((Instant::now(), writable));
+        let unfit = |error: &StoreError| error.unfit().map(ToString::to_string);
+        let writable = match &asked {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) if let Some(why) = unfit(error) => Err(why),
+            Ok(Err(_)) | Err(_) => Err("the store cannot be reached or written to".to_owned()),
+        };
+        *probed = Some((Instant::now(), writable.clone()));
         writable
     }
 }
@@ -281,19 +375,42 @@ impl Admin {
         let writable = self.store_is_writable(holds).await;
         let stopping = *inner.stopping.borrow();
         let open = inner.engine.breaker_is_open();
-        let (status, word) = match (stopping, writable && !open) {
+        let config = inner.current.config();
+        let level = inner.engine.store().level();
+        let refusing: Vec<&str> = match level < Level::Sync {
+            true => {
+                let demanding = config
+                    .protected()
+                    .filter(|route| route.policy.demands_sync());
+                demanding.map(|route| route.id.as_str()).collect()
+            }
+            false => Vec::new(),
+        };
+        let is_writable = writable.is_ok();
+        let reason = match (stopping, writable, open) {
+            (true, ..) => Some("this gateway is stopping".to_owned()),
+            (_, Err(why), _) => Some(why),
+            (.., true) => Some("the store has failed and is being probed".to_owned()),
+            _ if !refusing.is_empty() => Some(format!(
+                "the store is at level {level}, and these routes demand sync; they refuse new keys: {}",
+                refusing.join(", ")
+            )),
+            _ => None,
+        };
+        let (status, word) = match (stopping, reason.is_none()) {
             (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
             (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             (false, true) => (StatusCode::OK, "ready"),
         };
-        let config = inner.current.config();
         let told = inner.status.told();
         let body = json!({
             "status": word,
+            "reason": reason,
+            "refusing_routes": refusing,
             "store": {
                 "kind": config.store.url.scheme(),
-                "level": inner.engine.store().level().as_str(),
-                "writable": writable,
+                "level": level.as_str(),
+                "writable": is_writable,
                 "breaker": if open { "open" } else { "closed" },
             },
             "protected_routes": config.protected().count(),
@@ -314,6 +431,9 @@ pub(crate) struct Refused {
     status: StatusCode,
     code: &'static str,
     detail: String,
+    retry_after: Option<Duration>,
+    /// Members of the body beside those that every problem has.
+    more: Vec<(&'static str, Value)>,
 }
 
 impl Refused {
@@ -322,6 +442,23 @@ impl Refused {
             status,
             code,
             detail: detail.into(),
+            retry_after: None,
+            more: Vec::new(),
+        }
+    }
+
+    /// The same, with another member in its body.
+    fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+        self.more.push((name, value.into()));
+        self
+    }
+
+    /// The same, with the time after which it is worth another try.
+    fn after(self, wait: Duration) -> Self {
+        let retry_after = Some(wait);
+        Self {
+            retry_after,
+            ..self
         }
     }
 }
@@ -329,19 +466,27 @@ impl Refused {
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let title = self.status.canonical_reason().unwrap_or("Error");
-        let body: Value = json!({
+        let mut body = json!({
             "type": format!("https://onlyonce.dev/errors/{}", self.code),
             "title": title,
             "status": self.status.as_u16(),
             "detail": self.detail,
             "code": self.code,
         });
+        for (name, value) in self.more {
+            body[name] = value;
+        }
         let mut response = (self.status, Json(body)).into_response();
         if self.status == StatusCode::UNAUTHORIZED {
             let scheme = HeaderValue::from_static("Bearer");
             response
                 .headers_mut()
                 .insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        if let Some(wait) = self.retry_after {
+            // In whole seconds, and never at once.
+            let seconds = HeaderValue::from(wait.as_secs() + 1);
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response.headers_mut().insert(
             header::CONTENT_TYPE,

@@ -14,6 +14,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use anyhow::Context;
 use http::{HeaderMap, HeaderName, Method, Uri, header};
+use onlyonce::layer::strip_lookalikes;
 
 use crate::config::{AuthConfig, TrustedHeader, is_client_id};
 use api_keys::ApiKeys;
@@ -83,11 +84,16 @@ impl Auth {
         })
     }
 
+    /// The header in which a trusted proxy says who asks.
+    pub(crate) fn trusted_header(&self) -> Option<&HeaderName> {
+        self.trusted.as_ref().map(|trusted| &trusted.name)
+    }
+
     /// Takes away a header that would be believed, from somebody who is not.
     pub(crate) fn remove_untrusted(&self, headers: &mut HeaderMap, peer: Option<IpAddr>) {
-        if let Some(trusted) = &self.trusted
-            && !is_trusted(trusted, peer)
-        {
+        let Some(trusted) = &self.trusted else { return };
+        strip_lookalikes(headers, std::iter::once(&trusted.name));
+        if !is_trusted(trusted, peer) {
             headers.remove(&trusted.name);
         }
     }

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     audit, bench, clock,
-    config::{self, StoreUrl},
+    config::{self, Overrides, StoreUrl},
     demo, keys, migrate, outbox, reconcile, serve, top, verify, worker,
 };
 
@@ -81,6 +81,9 @@ enum Command {
         /// The file is for `worker`, which needs no routes
         #[arg(long)]
         worker: bool,
+        /// Do not look at the variables that hold secrets: this machine has none
+        #[arg(long)]
+        no_env: bool,
     },
 }
 
@@ -88,7 +91,7 @@ enum Command {
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// The configuration file
-    #[arg(long, value_name = "FILE", required_unless_present = "upstream")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Without a file: protect this API with the defaults
     #[arg(long, value_name = "URL", conflicts_with = "config")]
@@ -96,6 +99,9 @@ pub(crate) struct ServeArgs {
     /// Where to take requests
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
+    /// Where the admin API and the dashboard are
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) admin: Option<SocketAddr>,
     /// Where to keep records: memory:, sqlite:FILE, postgres://…, mysql://… or redis://…
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
@@ -107,7 +113,18 @@ pub(crate) struct ServeArgs {
 /// Does what was asked, and says how it ended: 0 good, 1 the answer is no, 2 usage.
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
-        Command::Check { file, worker } => return check(&file, worker),
+        Command::Check {
+            file,
+            worker,
+            no_env,
+        } => {
+            let overrides = Overrides {
+                worker,
+                no_env,
+                ..Overrides::default()
+            };
+            return check(&file, &overrides);
+        }
         Command::Schema => return print_schema(),
         Command::Audit(args) => return audit::run(&args),
         Command::Serve(args) => in_runtime(serve::run(args)),
@@ -151,8 +168,8 @@ fn print_schema() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn check(file: &std::path::Path, worker: bool) -> ExitCode {
-    match config::check::run(file, worker, &mut io::stdout(), &mut io::stderr()) {
+fn check(file: &std::path::Path, overrides: &Overrides) -> ExitCode {
+    match config::check::run(file, overrides, &mut io::stdout(), &mut io::stderr()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) | Err(_) => ExitCode::from(NO),
     }

@@ -17,6 +17,7 @@ mod interpolate;
 mod lower;
 mod options;
 mod outbox;
+mod overruled;
 mod reconcile;
 mod routes;
 mod rules;
@@ -86,6 +87,8 @@ pub(crate) const DEFAULT_TUNNEL_IDLE: Duration = Duration::from_secs(600);
 pub(crate) const DEFAULT_MAX_CONNECTIONS: usize = 10_000;
 /// The largest head of a request unless said otherwise, in bytes.
 pub(crate) const DEFAULT_MAX_HEADER_BYTES: usize = 64 << 10;
+/// See [`Config::held_bytes`].
+pub(crate) const DEFAULT_HELD_BYTES: usize = onlyonce::limits::DEFAULT_HELD_BYTES;
 
 /// A configuration without a mistake in it.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,6 +128,8 @@ pub(crate) struct Config {
     pub max_connections: usize,
     /// The largest head of a request, in bytes.
     pub max_header_bytes: usize,
+    /// Bytes that are held for clients at once.
+    pub held_bytes: usize,
     /// What upstreams are told about the way of a request.
     pub forwarded: Forwarded,
     /// Whether a request without an id is given one on its way.
@@ -163,6 +168,10 @@ pub(crate) struct StoreConfig {
     pub timeout: Duration,
     /// Whether `serve` brings its schema up to date.
     pub migrate: bool,
+    /// Whether `serve` may make a store where there is none and a route has profile `payments`.
+    pub create: bool,
+    /// Whether this is the only gateway, so that an embedded store is enough for profile `payments`.
+    pub single_node: bool,
     /// The variable that holds the keys that records are encrypted with.
     pub encryption_key_env: Option<String>,
     /// How answers are made smaller.
@@ -218,6 +227,8 @@ pub(crate) struct Route {
     pub timeout: Duration,
     /// A pooled connection that idled longer is not used for a new key.
     pub upstream_idle: Duration,
+    /// Whether a request with a key may share an HTTP/1.1 connection with others.
+    pub upstream_reuse: bool,
     /// How long a connection to a backend may take to come about.
     pub connect_timeout: Duration,
     /// How long the first byte of an answer may take; the same as `timeout` unless said otherwise.
@@ -233,11 +244,11 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    fn takes(&self, method: &Method, path: &str) -> bool {
-        self.methods
-            .as_ref()
-            .is_none_or(|methods| methods.contains(method))
-            && self.leads_to(path)
+    /// Whether it takes requests with a method of this name, in any letter case.
+    pub(crate) fn takes_method(&self, method: &str) -> bool {
+        let is = |one: &Method| one.as_str().eq_ignore_ascii_case(method);
+        let methods = self.methods.as_ref();
+        methods.is_none_or(|methods| methods.iter().any(is))
     }
 
     fn leads_to(&self, path: &str) -> bool {
@@ -252,14 +263,19 @@ impl Config {
     /// whole segments, and that take `method`, the one with the longest path. OPTIONS asks about the
     /// methods of a path, so it goes wherever any of them does.
     pub(crate) fn route_match(&self, method: &Method, path: &str) -> Option<usize> {
+        self.route_match_named(method.as_str(), path)
+    }
+
+    /// The same for the name of a method, in any letter case.
+    pub(crate) fn route_match_named(&self, method: &str, path: &str) -> Option<usize> {
         let longest = |takes: &dyn Fn(&Route) -> bool| {
             let routes = self.routes.iter().enumerate();
             let taking = routes.filter(|(_, route)| takes(route));
             let longest = taking.max_by_key(|(_, route)| route.path.len());
             longest.map(|(index, _)| index)
         };
-        let asks = *method == Method::OPTIONS;
-        longest(&|route| route.takes(method, path)).or_else(|| {
+        let asks = method.eq_ignore_ascii_case(Method::OPTIONS.as_str());
+        longest(&|route| route.takes_method(method) && route.leads_to(path)).or_else(|| {
             asks.then(|| longest(&|route| route.leads_to(path)))
                 .flatten()
         })
@@ -305,8 +321,12 @@ impl Config {
 pub(crate) struct Overrides {
     /// `--listen`.
     pub listen: Option<SocketAddr>,
+    /// `--admin`.
+    pub admin: Option<SocketAddr>,
     /// `--store`.
     pub store: Option<String>,
+    /// Whether variables that are named may be unset: for `check` on a machine without secrets.
+    pub no_env: bool,
     /// Whether nothing is taken but the background loops run, so that no route is needed.
     pub worker: bool,
 }
@@ -315,6 +335,9 @@ impl Overrides {
     fn apply(&self, root: &mut Node) {
         if let Some(listen) = self.listen {
             root.set(&["listen"], Node::word(listen.to_string()));
+        }
+        if let Some(admin) = self.admin {
+            root.set(&["admin", "listen"], Node::word(admin.to_string()));
         }
         if let Some(store) = &self.store {
             root.set(&["store", "url"], Node::word(store));
@@ -350,6 +373,9 @@ pub(crate) fn parse(
 ) -> Result<Config, Diagnostics> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut report = Report::new(name, text);
+    if !overrides.no_env {
+        report = report.with_env(env);
+    }
     let mut root = tree::parse(text, env, &mut report);
     if let Some(root) = &mut root {
         overrides.apply(root);

@@ -1,36 +1,40 @@
 //! The data listener: connections in, and the stack that a request goes through.
 //!
 //! ```text
-//! framing -> /.onlyonce -> route -> authentication -> idempotency layer -> upstream
+//! framing -> /.onlyonce -> routes -> authentication -> idempotency layer -> upstream
 //! ```
 //!
 //! The idempotency part is the library's own layer around the upstream service; there is no second
 //! path. Authentication comes between the route and the layer: before a key or a body is looked at.
 
 mod connection;
+mod explained;
+mod framing;
 mod linger;
 mod lookup;
 mod patience;
 mod request_id;
+mod seats;
 mod streams;
 mod upgrade;
 mod webhook;
 mod who;
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, header};
 use onlyonce::{
     Body, BoxError, Engine, FirstByteWithin, IdempotencyLayer, IdempotencyService, Policy, Problem,
-    stats::Event,
+    key_status::KeyStatus, layer::keep_credentials, stats::Event,
 };
+use onlyonce_core::readings::Methods;
 use parking_lot::RwLock;
-use tokio::sync::OwnedSemaphorePermit;
 use tower::{Layer, ServiceExt};
 
 pub(crate) use connection::serve;
 pub(crate) use patience::{Timely, Unstalled};
 pub(crate) use request_id::{RequestId, X_REQUEST_ID};
+pub(crate) use seats::{Activity, Seats, Worked};
 pub(crate) use upgrade::Upgrade;
 use who::Who;
 
@@ -38,6 +42,7 @@ use crate::{
     auth::{Auth, Found, Shown},
     config::{Config, Route},
     provider::Provider,
+    routing,
     upstream::{Forwarding, Upstream, UpstreamError, UpstreamOptions},
 };
 
@@ -50,11 +55,11 @@ pub(crate) struct Came {
     pub(crate) is_secure: bool,
 }
 
-/// The place of a connection among all of them, as a request extension: an upgraded connection keeps
-/// it.
+/// The seat of a connection, as a request extension: an upgraded connection keeps it, and works for as long
+/// as it lasts.
 #[derive(Clone)]
-pub(crate) struct Seat(
-    #[expect(dead_code, reason = "held, never looked at")] Arc<OwnedSemaphorePermit>,
+pub(crate) struct KeptSeat(
+    #[expect(dead_code, reason = "held, never looked at")] Arc<(Arc<seats::Seat>, seats::Working)>,
 );
 
 /// A route, ready to take requests.
@@ -63,6 +68,18 @@ pub(crate) struct Lane {
     pub(crate) layer: IdempotencyLayer,
     pub(crate) provider: Arc<Provider>,
     service: IdempotencyService<Upstream>,
+    upstream: Upstream,
+}
+
+impl Lane {
+    /// This route's backends under the rules of another, or its own.
+    fn service_under(&self, rules: &Self) -> IdempotencyService<Upstream> {
+        if std::ptr::eq(self, rules) {
+            return self.service.clone();
+        }
+        let layer = rules.layer.timed_as(self.layer.policy());
+        layer.layer(self.upstream.clone())
+    }
 }
 
 /// Everything behind the data listener.
@@ -140,8 +157,9 @@ impl Edge {
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        if !is_plainly_framed(request.headers()) {
-            let mut refused = Problem::RequestIncomplete.response(&self.policy);
+        let is_keyed = request.headers().contains_key(&self.policy.header_name);
+        if let Err(problem) = framing::check(&request, self.config.max_header_bytes) {
+            let mut refused = refused(&problem, &self.policy, is_keyed);
             let close = HeaderValue::from_static("close");
             refused.headers_mut().insert(header::CONNECTION, close);
             return refused;
@@ -152,6 +170,9 @@ impl Edge {
         if let Some(auth) = &self.auth {
             let peer = peer(&request);
             auth.remove_untrusted(request.headers_mut(), peer);
+            if let Some(name) = auth.trusted_header() {
+                keep_credentials(request.headers_mut(), std::slice::from_ref(name));
+            }
         }
         if let Some(rest) = request.uri().path().strip_prefix(lookup::PREFIX) {
             let rest = rest.to_owned();
@@ -160,55 +181,80 @@ impl Edge {
             }
             return lookup::answer(self, request, &rest).await;
         }
-        // What the upstream takes for the same path must meet the same route.
-        let path = plain_path(request.uri().path());
-        let found = self.config.route_match(request.method(), &path);
-        // A tunnel cannot be opened to a named backend, so CONNECT has no route.
-        let found = found.filter(|_| request.method() != Method::CONNECT);
-        let Some(lane) = found.and_then(|index| self.lanes.get(index)) else {
-            return Problem::NoRoute.response(&self.policy);
+        let Some((lane, rules)) = self.lanes_of(&request) else {
+            return refused(&Problem::NoRoute, &self.policy, is_keyed);
         };
-        let policy = lane.layer.policy();
-        let upgrade = upgrade::wanted(&request);
+        let service = lane.service_under(rules);
+        let policy = rules.layer.policy();
+        let methods = Methods::of(request.method(), request.headers());
         let brings_key =
-            policy.honours(request.method()) && request.headers().contains_key(&policy.header_name);
-        let has_key = brings_key && upgrade.is_none();
-        let keyed = has_key || (upgrade.is_none() && policy.demands_key(request.method()));
+            policy.honours(methods) && request.headers().contains_key(&policy.header_name);
+        let is_protected = brings_key || policy.demands_key(methods);
+        let upgrade = upgrade::granted(&request, policy, is_protected);
+        let keyed = is_protected && upgrade.is_none();
+        let auth_optional = lane.route.auth_optional && rules.route.auth_optional;
         // A request to upgrade whose key nobody looks at is still no request without a key.
-        if (brings_key || !lane.route.auth_optional)
+        if (brings_key || !auth_optional)
             && let Err(problem) = self.authenticate(&mut request).await
         {
             if keyed {
-                lane.layer.stats().count(Event::Request);
+                rules.layer.stats().count(Event::Request);
             }
             if problem == Problem::Unauthenticated {
-                lane.layer.stats().count(Event::Unauthenticated);
+                rules.layer.stats().count(Event::Unauthenticated);
             }
-            return problem.response(policy);
+            return refused(&problem, policy, brings_key);
         }
-        self.name(&mut request, lane);
+        self.name(&mut request, rules);
         // The layer keeps its own time for requests with a key, from their last byte on; others have
         // only this.
         let answer = if keyed {
             if let Some(limit) = lane.route.first_byte_timeout {
                 request.extensions_mut().insert(FirstByteWithin(limit));
             }
-            let request = request.map(|body| Timely::new(body, self.config.body_timeout));
-            Ok(lane.service.clone().oneshot(request).await)
+            let activity = request.extensions().get().cloned();
+            let timeout = self.config.body_timeout;
+            let request = request.map(|body| Timely::new(body, timeout, activity));
+            Ok(service.oneshot(request).await)
         } else {
             if let Some(upgrade) = upgrade {
                 request.extensions_mut().insert(upgrade);
             }
-            let first = lane.route.first_byte_timeout.unwrap_or(policy.timeout);
-            let answer = lane.service.clone().oneshot(request);
-            tokio::time::timeout(first.min(policy.timeout), answer).await
+            let longest = lane.route.timeout;
+            let first = lane.route.first_byte_timeout.unwrap_or(longest);
+            let answer = service.oneshot(request);
+            tokio::time::timeout(first.min(longest), answer).await
         };
-        match answer {
-            Ok(Ok(response)) => response,
-            Ok(Err(UpstreamError::NotSent(_))) => Problem::UpstreamNotReached.response(policy),
-            Ok(Err(_)) => Problem::UpstreamFailed.response(policy),
-            Err(_) => Problem::UpstreamTimeout.response(policy),
+        // Of requests with a key only one that went past the store ends here without an answer.
+        let problem = match answer {
+            Ok(Ok(response)) => return response,
+            Ok(Err(UpstreamError::NotSent(_))) => Problem::UpstreamNotReached,
+            Ok(Err(_)) => Problem::UpstreamFailed,
+            Err(_) => Problem::UpstreamTimeout,
+        };
+        let has_key = keyed && brings_key;
+        let mut failed = refused(&problem, policy, has_key);
+        if has_key {
+            KeyStatus::Bypassed.say(failed.headers_mut());
         }
+        failed
+    }
+
+    /// The route that takes a request, and the one whose rules hold for it.
+    fn lanes_of<B>(&self, request: &Request<B>) -> Option<(&Lane, &Lane)> {
+        let (method, path) = (request.method(), request.uri().path());
+        // A tunnel cannot be opened to a named backend, so CONNECT has no route.
+        if method
+            .as_str()
+            .eq_ignore_ascii_case(Method::CONNECT.as_str())
+        {
+            return None;
+        }
+        let found = routing::find(&self.config, method, path, request.headers())?;
+        Some((
+            self.lanes.get(found.taken_by)?,
+            self.lanes.get(found.ruled_by)?,
+        ))
     }
 
     /// Gives the request a name, unless the key itself goes by that header.
@@ -219,7 +265,7 @@ impl Edge {
         }
         let id = RequestId::of(request.headers());
         tracing::debug!(
-            request_id = id.shown(request.headers().get(header_name)),
+            request_id = id.shown(request.headers().get_all(header_name)),
             method = %request.method(),
             route = lane.route.id,
             "a request"
@@ -254,6 +300,14 @@ impl Edge {
     }
 }
 
+/// What a client is told, about its key only where it sent one.
+fn refused(problem: &Problem, policy: &Policy, is_keyed: bool) -> Response<Body> {
+    match is_keyed {
+        true => problem.response(policy),
+        false => problem.unkeyed_response(policy),
+    }
+}
+
 async fn lane(
     config: &Config,
     route: &Route,
@@ -262,6 +316,7 @@ async fn lane(
 ) -> anyhow::Result<Lane> {
     let mut options = UpstreamOptions::new(route.backends.clone());
     options.upstream_idle = route.upstream_idle;
+    options.upstream_reuse = route.upstream_reuse;
     options.connect_timeout = route.connect_timeout;
     options.tunnel_idle = config.tunnel_idle;
     options.forwarding = Some(Forwarding::new(
@@ -277,12 +332,14 @@ async fn lane(
         Some(before) => before.layer.successor(policy, identify).await?,
         None => IdempotencyLayer::new(engine.clone(), &route.id, policy, identify).await?,
     };
-    let service = layer.layer(Upstream::new(options));
+    let upstream = Upstream::new(options);
+    let service = layer.layer(upstream.clone());
     Ok(Lane {
         route: route.clone(),
         provider: Provider::new(route)?,
         layer,
         service,
+        upstream,
     })
 }
 
@@ -290,20 +347,6 @@ async fn lane(
 fn peer<B>(request: &Request<B>) -> Option<std::net::IpAddr> {
     let came = request.extensions().get::<Came>();
     came.map(|came| came.peer)
-}
-
-/// Whether the request can be read in one way only, and its body is as it was before it was sent: in chunks
-/// at most. Another coding would be lost
-/// on the way, since transfer codings end here, and its bytes would be taken for the body itself.
-fn is_plainly_framed(headers: &HeaderMap) -> bool {
-    // Two hosts are two requests in one, depending on who reads it.
-    if headers.get_all(header::HOST).iter().nth(1).is_some() {
-        return false;
-    }
-    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
-    codings.next().is_none_or(|first| {
-        first.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none()
-    })
 }
 
 /// Makes one line of the cookies that HTTP/2 may send in pieces: to whoever is asked over HTTP/1 several
@@ -323,29 +366,6 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// The path as an upstream may read it: without percent-encoding, dot segments and empty segments.
-/// Only for finding the route; the request is forwarded as it came.
-fn plain_path(path: &str) -> Cow<'_, str> {
-    if !path.contains('%') && !path.contains("//") && !path.contains("/.") {
-        return Cow::Borrowed(path);
-    }
-    let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
-    let mut segments: Vec<&str> = Vec::new();
-    for segment in decoded.split('/').filter(|segment| !segment.is_empty()) {
-        match segment {
-            "." => {}
-            ".." => drop(segments.pop()),
-            segment => segments.push(segment),
-        }
-    }
-    let slash = if decoded.ends_with('/') && !segments.is_empty() {
-        "/"
-    } else {
-        ""
-    };
-    Cow::Owned(format!("/{}{slash}", segments.join("/")))
-}
-
 /// Whether only looking is asked for.
 fn is_get(method: &Method) -> bool {
     method == Method::GET || method == Method::HEAD
@@ -355,7 +375,7 @@ fn is_get(method: &Method) -> bool {
 mod tests {
     use http::{HeaderMap, HeaderValue, header::COOKIE};
 
-    use super::{join_cookies, plain_path};
+    use super::join_cookies;
 
     #[test]
     fn cookies_become_one_line() {
@@ -371,20 +391,5 @@ mod tests {
             let found: Vec<_> = headers.get_all(COOKIE).iter().collect();
             assert_eq!(found, [whole]);
         }
-    }
-
-    #[test]
-    fn one_resource_has_one_path() {
-        for path in [
-            "/api/payments",
-            "/api/%70ayments",
-            "/api/x/../payments",
-            "//api/./payments",
-        ] {
-            assert_eq!(plain_path(path), "/api/payments");
-        }
-        assert_eq!(plain_path("/"), "/");
-        assert_eq!(plain_path("/a/"), "/a/");
-        assert_eq!(plain_path("/../.."), "/");
     }
 }

@@ -1,9 +1,9 @@
-//! `onlyonce keys`: list, show, resolve and forget keys, through a gateway or in a store.
+//! `onlyonce keys`: list, show, resolve, erase and forget keys, through a gateway or in a store.
 //!
 //! Both ways end at the same addresses of the admin API: those of a running gateway, or the same code
 //! on a store that this process opens. So an answer looks the same whichever way was taken.
 
-mod erase;
+mod of_client;
 pub(crate) mod shown;
 pub(crate) mod way;
 
@@ -46,6 +46,8 @@ enum Command {
     ResolveDeadLetters(ResolveAllArgs),
     /// Remove what is remembered of a key, or of all keys of a client: the next request executes
     Forget(ForgetArgs),
+    /// Remove a person's data from a key, or from all keys of a client: nothing executes again for it
+    Erase(EraseArgs),
 }
 
 #[derive(Args)]
@@ -59,7 +61,7 @@ struct ListArgs {
     /// Only keys of this client
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     client: Option<String>,
-    /// Only this key
+    /// Only this key, as clients send it in its header
     #[arg(long, value_name = "RAW", value_parser = NonEmptyStringValueParser::new())]
     key: Option<String>,
     /// How many, 1 to 500
@@ -76,7 +78,7 @@ struct Which {
     /// The key's id, as `keys list` shows it
     #[arg(value_name = "ID", required_unless_present = "key", value_parser = NonEmptyStringValueParser::new())]
     id: Option<String>,
-    /// The key as clients send it
+    /// The key as clients send it in its header
     #[arg(long, value_name = "RAW", conflicts_with = "id", value_parser = NonEmptyStringValueParser::new())]
     key: Option<String>,
     /// The client that sent it
@@ -114,6 +116,9 @@ struct Says {
     /// Why you know; goes to the audit
     #[arg(long, value_name = "TEXT")]
     reason: String,
+    /// With `failed_retryable`: even though the provider does not say, or it is too early
+    #[arg(long)]
+    force: bool,
     /// With `completed`: the status that retries get
     #[arg(long, value_name = "STATUS")]
     status: Option<u16>,
@@ -175,7 +180,7 @@ struct ForgetArgs {
     /// The key's id, as `keys list` shows it
     #[arg(value_name = "ID", required_unless_present_any = ["key", "client"], value_parser = NonEmptyStringValueParser::new())]
     id: Option<String>,
-    /// The key as clients send it
+    /// The key as clients send it in its header
     #[arg(long, value_name = "RAW", conflicts_with = "id", value_parser = NonEmptyStringValueParser::new())]
     key: Option<String>,
     /// The client that sent it; without --key, all keys of this client
@@ -188,6 +193,25 @@ struct ForgetArgs {
     #[arg(long)]
     force: bool,
     /// Why; goes to the audit
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+#[derive(Args)]
+struct EraseArgs {
+    /// The key's id, as `keys list` shows it
+    #[arg(value_name = "ID", required_unless_present_any = ["key", "client"], value_parser = NonEmptyStringValueParser::new())]
+    id: Option<String>,
+    /// The key as clients send it
+    #[arg(long, value_name = "RAW", conflicts_with = "id", value_parser = NonEmptyStringValueParser::new())]
+    key: Option<String>,
+    /// The client that sent it; without --key, all keys of this client
+    #[arg(long, value_name = "ID", conflicts_with = "id", value_parser = NonEmptyStringValueParser::new())]
+    client: Option<String>,
+    /// With --client alone: say how many there are, and do nothing
+    #[arg(long, requires = "client", conflicts_with_all = ["key", "id"])]
+    dry_run: bool,
+    /// Why; goes to the audit. No personal data
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
@@ -235,7 +259,7 @@ pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
     let wish = match args.command {
         Command::List(_) | Command::Show(_) | Command::DeadLetters(_) => Wish::Look,
         Command::Resolve(_) | Command::ResolveDeadLetters(_) => Wish::Resolve,
-        Command::Forget(_) => Wish::Forget,
+        Command::Forget(_) | Command::Erase(_) => Wish::Remove,
     };
     let json = args.place.json;
     let way = match args.place.open(wish).await? {
@@ -249,15 +273,20 @@ pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
         Command::DeadLetters(list) => way.dead_letters(&list).await?,
         Command::ResolveDeadLetters(all) => way.resolve_all(&all).await?,
         Command::Forget(forget) => way.forget(&forget).await?,
+        Command::Erase(erase) => way.erase(&erase).await?,
     };
     Ok(match asked {
-        Ok(found) if json => {
-            outln!("{:#}", found);
-            ExitCode::SUCCESS
-        }
         Ok(found) => {
-            out!("{}", shown::text(&found));
-            ExitCode::SUCCESS
+            match json {
+                true => outln!("{:#}", found),
+                false => out!("{}", shown::text(&found)),
+            }
+            // Of many that were to be resolved, some may have been refused.
+            let refused = found["refused"]
+                .as_array()
+                .is_some_and(|all| !all.is_empty());
+            let refused = refused && found["resolved"].is_array();
+            ExitCode::from(if refused { NO } else { 0 })
         }
         Err(refusal) => refused(refusal, json),
     })
@@ -369,6 +398,26 @@ impl Way {
         }
     }
 
+    async fn erase(&self, args: &EraseArgs) -> Asked {
+        if let (None, None, Some(client)) = (&args.id, &args.key, &args.client) {
+            return self.erase_client(client, args).await;
+        }
+        let which = Which {
+            id: args.id.clone(),
+            key: args.key.clone(),
+            client: args.client.clone(),
+        };
+        match self.path_of(&which).await? {
+            Ok(path) => self.erase_at(&path, args.reason.as_deref()).await,
+            Err(refusal) => Ok(Err(refusal)),
+        }
+    }
+
+    async fn erase_at(&self, path: &str, reason: Option<&str>) -> Asked {
+        let body = reason.map(|reason| json!({ "reason": reason }));
+        self.ask(Method::POST, &format!("{path}/erase"), body).await
+    }
+
     /// The address of one key.
     async fn path_of(&self, which: &Which) -> anyhow::Result<Result<String, Refusal>> {
         let id = match (&which.id, &which.key) {
@@ -447,7 +496,7 @@ fn resolution(args: &Says) -> Result<Value, Refusal> {
             let why = "the provider's answer belongs to --outcome completed";
             return Err(Refusal::usage(why));
         }
-        (Outcome::Completed, None) if args.from_provider => {
+        (Outcome::Completed, None) if args.from_provider && !args.force => {
             body["outcome"] = "completed".into();
             body["response"] = "provider".into();
         }
@@ -459,7 +508,14 @@ fn resolution(args: &Says) -> Result<Value, Refusal> {
             let why = "an answer belongs to --outcome completed: after failed_retryable a retry makes one";
             return Err(Refusal::usage(why));
         }
-        (Outcome::FailedRetryable, None) => body["outcome"] = "failed_retryable".into(),
+        (Outcome::FailedRetryable, None) => {
+            body["outcome"] = "failed_retryable".into();
+            body["force"] = args.force.into();
+        }
+        (Outcome::Completed, _) if args.force => {
+            let why = "--force belongs to --outcome failed_retryable";
+            return Err(Refusal::usage(why));
+        }
         (Outcome::Completed, status) => {
             body["outcome"] = "completed".into();
             let mut headers = Map::new();

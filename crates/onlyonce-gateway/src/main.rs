@@ -25,6 +25,7 @@ mod outbox;
 mod provider;
 mod reconcile;
 mod reload;
+mod routing;
 mod serve;
 #[cfg(test)]
 mod soak;

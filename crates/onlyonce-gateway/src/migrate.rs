@@ -5,11 +5,10 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 use onlyonce_store::{
-    clock::StoreClock,
     mysql::{self, MySqlOptions},
     postgres::{self, PostgresOptions},
     redis::{self, RedisOptions, RedisStore},
-    sqlite::{self, SqliteStore},
+    sqlite::{self, SqliteOptions, SqliteStore},
 };
 
 use crate::{cli::Usage, config::StoreUrl};
@@ -23,12 +22,19 @@ pub(crate) struct MigrateArgs {
     /// Print the SQL that creates the schema, and change nothing
     #[arg(long)]
     print: bool,
+    /// SQLite: take a file whose log (FILE-wal) is lost. Keys that were in the log alone are not known
+    /// any more, and their retries execute
+    #[arg(long, conflicts_with = "print")]
+    accept_incomplete: bool,
 }
 
 pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
     let url = StoreUrl::parse(&args.store).context(Usage::new(
         "--store: the URL cannot be used; nothing was changed",
     ))?;
+    if args.accept_incomplete && !matches!(url, StoreUrl::Sqlite(_)) {
+        bail!(Usage::new("--accept-incomplete is for sqlite:FILE alone"));
+    }
     match (&url, args.print) {
         (StoreUrl::Postgres(_), true) => out!("{}", postgres::script(0)),
         (StoreUrl::Postgres(text), false) => {
@@ -45,7 +51,12 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
             tell(&url, migrated.from, migrated.to);
         }
         (StoreUrl::Sqlite(file), false) => {
-            SqliteStore::open_with(file, StoreClock::system(), true)
+            let options = SqliteOptions {
+                accept_incomplete: args.accept_incomplete,
+                ..SqliteOptions::default()
+            };
+            // Dropping the store leaves a file that is whole.
+            SqliteStore::open_with(file, &options)
                 .with_context(|| format!("{url} was not changed"))?;
             outln!("{url}: the schema is up to date");
         }

@@ -8,8 +8,12 @@ mod webhook;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use onlyonce::reconcile::{Answer, Ask, Judged};
-use onlyonce_core::Record;
+use onlyonce::{
+    Engine,
+    reconcile::{Answer, Ask, Judged, under_all_names},
+};
+use onlyonce_core::{Key, Record, record::Evidence};
+use onlyonce_store::StoreError;
 
 use crate::{config::Route, edge::Current};
 use query::Query;
@@ -46,13 +50,47 @@ impl Provider {
         self.webhook.as_ref()
     }
 
-    /// What became of the key of `record`, as the provider says.
-    pub(crate) async fn ask(&self, record: &Record) -> Answer {
-        match &self.query {
-            Some(query) => query.ask(record).await,
-            None => nobody("no `query` is configured, and no webhook has come"),
+    /// What became of the key of `record`, as the provider says: asked under every name by which it may
+    /// know the key.
+    async fn ask(&self, engine: &Engine, record: &Record) -> Answer {
+        let Some(query) = &self.query else {
+            return nobody("no `query` is configured, and no webhook has come");
+        };
+        if record.notes.erased {
+            return nobody("the key was erased, so nobody can be asked about it");
+        }
+        let mut answers = Vec::new();
+        for name in record.names() {
+            answers.push(match is_shared(engine, record, &name).await {
+                Ok(false) => query.ask(record, &name).await,
+                // That it is not there is plain; whose it is that is there is not.
+                Ok(true) => match query.ask(record, &name).await {
+                    Judged::Says(Evidence::NotExecuted) => Judged::Says(Evidence::NotExecuted),
+                    _ => Judged::Inconclusive(SHARED.to_owned()),
+                },
+                Err(_) => Judged::Inconclusive("the store could not be asked".to_owned()),
+            });
+        }
+        Answer {
+            judged: under_all_names(answers),
+            question: Some(query.question().to_owned()),
         }
     }
+}
+
+const SHARED: &str = "the provider may know another key by the same name";
+
+/// Whether `name` also means another key that this caller has used on the route.
+async fn is_shared(engine: &Engine, record: &Record, name: &str) -> Result<bool, StoreError> {
+    let others = Key::meant_by(name);
+    for other in others.iter().filter(|other| **other != record.key) {
+        let id = engine.secret().record_id(record.scope.as_str(), other);
+        let found = engine.store().lookup(id).await?.value;
+        if found.is_some_and(|found| found.route == record.route) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn nobody(why: &str) -> Answer {
@@ -68,7 +106,7 @@ impl Ask for Current {
         let edge = self.edge();
         Box::pin(async move {
             match edge.lane(&record.route) {
-                Some(lane) => lane.provider.ask(record).await,
+                Some(lane) => lane.provider.ask(&edge.engine, record).await,
                 None => nobody("the route is gone"),
             }
         })

@@ -1,11 +1,16 @@
 //! `onlyonce serve`: puts the pieces together, says that it is ready, and ends in good order.
 
-use std::{io::Write, net::SocketAddr, process::ExitCode, sync::Arc};
+use std::{
+    io::{self, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    process::ExitCode,
+    sync::Arc,
+};
 
 use anyhow::Context;
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use metrics_exporter_prometheus::PrometheusHandle;
 use onlyonce::{Engine, EngineOptions, Spool};
-use onlyonce_core::policy::Profile;
 use onlyonce_store::{
     Level, Store,
     at_rest::{self, AtRest, AtRestOptions, Compression, Keyring},
@@ -13,7 +18,7 @@ use onlyonce_store::{
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
     redis::{RedisOptions, RedisStore},
-    sqlite::SqliteStore,
+    sqlite::{SqliteOptions, SqliteStore},
     tiered::TieredStore,
 };
 use tokio::{
@@ -25,7 +30,7 @@ use tokio::{
 use crate::{
     admin,
     cli::{ServeArgs, USAGE, Usage},
-    config::{self, Config, Overrides, StoreUrl},
+    config::{self, Config, DEFAULT_TOKEN_ENV, Overrides, StoreUrl},
     demo, edge, keys,
     outbox::{self, Prepared},
     reload::{Reloader, Source, Status},
@@ -49,6 +54,44 @@ pub(crate) struct Start {
     pub(crate) config: Config,
     pub(crate) source: Option<Source>,
     pub(crate) part: Part,
+    pub(crate) made_up: MadeUp,
+}
+
+/// What a process that was started without a file may choose for itself. With a file: nothing.
+#[derive(Default)]
+pub(crate) struct MadeUp {
+    /// An admin token for this run, where the environment has none. It is shown once, on standard output,
+    /// and never logged.
+    token: Option<String>,
+    /// Whether the admin API may take another port than the default one.
+    any_admin_port: bool,
+    /// Whether somebody at a terminal wants to know where the dashboard is.
+    shows_dashboard: bool,
+}
+
+impl MadeUp {
+    fn without_a_file(admin: Option<SocketAddr>) -> anyhow::Result<Self> {
+        let is_set = std::env::var(DEFAULT_TOKEN_ENV).is_ok_and(|token| !token.is_empty());
+        let token = match is_set {
+            true => None,
+            false => Some(run_token().context("no randomness for the admin token")?),
+        };
+        Ok(Self {
+            token,
+            any_admin_port: admin.is_none(),
+            shows_dashboard: true,
+        })
+    }
+}
+
+/// Random bytes in the admin token of a run.
+const RUN_TOKEN_BYTES: usize = 24;
+
+/// A token that can stand in a URL as it is.
+fn run_token() -> Result<String, aws_lc_rs::error::Unspecified> {
+    let mut bytes = [0_u8; RUN_TOKEN_BYTES];
+    aws_lc_rs::rand::fill(&mut bytes)?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
 /// Runs the gateway until it is told to stop.
@@ -56,6 +99,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     Usage::check_store(args.store.as_deref())?;
     let overrides = Overrides {
         listen: args.listen,
+        admin: args.admin,
         store: args.store,
         ..Overrides::default()
     };
@@ -64,7 +108,11 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let read = match (&args.config, &args.upstream) {
         (Some(file), _) => config::load(file, &overrides),
         (None, Some(upstream)) => config::for_upstream(upstream, &overrides),
-        (None, None) => anyhow::bail!("one of --config and --upstream is needed"),
+        (None, None) => {
+            let ways = "nothing to serve; start with `onlyonce serve --upstream URL` to protect the API at \
+                        URL with the defaults, or with `onlyonce serve --config FILE`";
+            return Err(Usage::new(ways).into());
+        }
     };
     let given = args.config.is_some();
     let source = args.config.map(|file| Source {
@@ -83,11 +131,16 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
             });
         }
     };
+    let made_up = match given {
+        true => MadeUp::default(),
+        false => MadeUp::without_a_file(args.admin)?,
+    };
     let exit_with_parent = args.exit_with_parent;
     start(Start {
         config,
         source,
         part: Part::Gateway { exit_with_parent },
+        made_up,
     })
     .await
 }
@@ -110,6 +163,7 @@ pub(crate) async fn start(start: Start) -> anyhow::Result<ExitCode> {
     let options = EngineOptions {
         store_timeout: config.store.timeout,
         spool: spool.transpose()?,
+        held_bytes: config.held_bytes,
         ..Default::default()
     };
     let engine = Engine::start(store, options);
@@ -118,8 +172,10 @@ pub(crate) async fn start(start: Start) -> anyhow::Result<ExitCode> {
     let current = Arc::new(edge::Current::new(edge));
     telemetry.watch(&engine);
     let metrics = telemetry.prometheus();
-    let parts = (current, engine, prepared);
-    let ended = serve(parts, start.source, metrics, start.part).await;
+    let parts = (current, engine.clone(), prepared);
+    let ended = serve(parts, start.source, metrics, (start.part, start.made_up)).await;
+    // Whatever is still running is at its end with the process; an embedded store's file must not be.
+    engine.store().close().await;
     telemetry.end().await;
     ended
 }
@@ -128,10 +184,10 @@ async fn serve(
     (current, engine, prepared): (Arc<edge::Current>, Engine, Prepared),
     source: Option<Source>,
     metrics: PrometheusHandle,
-    part: Part,
+    (part, made_up): (Part, MadeUp),
 ) -> anyhow::Result<ExitCode> {
     let config = current.config();
-    let listeners = Listeners::bind(&config, part).await?;
+    let listeners = Listeners::bind(&config, part, &made_up).await?;
     let addresses = listeners.addresses()?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -139,7 +195,7 @@ async fn serve(
     let (stop, stopping) = watch::channel(false);
     let status = Status::new();
     let parts = (current.clone(), engine.clone(), status.clone());
-    let admin = admin::Admin::new(parts, metrics, stopping.clone());
+    let admin = admin::Admin::new(parts, metrics, stopping.clone(), made_up.token.clone());
     let has_token = admin.has_token();
     if let Some(listener) = listeners.admin {
         tokio::spawn(admin::serve(admin.clone(), listener));
@@ -149,7 +205,7 @@ async fn serve(
         .map(|data| tokio::spawn(edge::serve(current.clone(), data, stopping)));
     let parts = (current.clone(), engine.clone(), admin);
     let mut reloader = Reloader::new(source, parts, status, prepared);
-    announce(&config, &engine, addresses, has_token)?;
+    announce(&config, &engine, addresses, has_token, made_up)?;
 
     let exit_with_parent = part
         == Part::Gateway {
@@ -199,7 +255,7 @@ struct Listeners {
 
 impl Listeners {
     /// A worker takes no requests, and shows itself only where its file says so.
-    async fn bind(config: &Config, part: Part) -> anyhow::Result<Self> {
+    async fn bind(config: &Config, part: Part, made_up: &MadeUp) -> anyhow::Result<Self> {
         let is_worker = part == Part::Worker;
         let data = match is_worker {
             true => None,
@@ -207,12 +263,12 @@ impl Listeners {
         };
         let admin = match is_worker && !config.admin.is_said {
             true => None,
-            false => Some(bind(config.admin.listen, "admin.listen").await?),
+            false => Some(bind_admin(config.admin.listen, made_up.any_admin_port).await?),
         };
         Ok(Self { data, admin })
     }
 
-    fn addresses(&self) -> std::io::Result<Addresses> {
+    fn addresses(&self) -> io::Result<Addresses> {
         let address = |listener: &Option<TcpListener>| {
             let listener = listener.as_ref();
             listener.map(TcpListener::local_addr).transpose()
@@ -236,11 +292,25 @@ async fn bind(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> 
         .with_context(|| format!("cannot listen on {address} ({option}); nothing was started"))
 }
 
+/// The admin listener. Where nobody chose its port, a port that is taken is no reason not to start.
+async fn bind_admin(address: SocketAddr, any_port: bool) -> anyhow::Result<TcpListener> {
+    match TcpListener::bind(address).await {
+        Err(error) if any_port && error.kind() == io::ErrorKind::AddrInUse => {
+            let listener = bind(SocketAddr::new(address.ip(), 0), "admin.listen").await?;
+            let taken = listener.local_addr()?;
+            telemetry::say(&format!(
+                "warning: {address} is taken, so the admin API listens on {taken}; --admin ADDR chooses"
+            ));
+            Ok(listener)
+        }
+        Ok(listener) => Ok(listener),
+        Err(_) => bind(address, "admin.listen").await,
+    }
+}
+
 /// Some profiles refuse a store that may lose what it acknowledged.
 pub(crate) fn demand_level(config: &Config, store: &dyn Store) -> anyhow::Result<()> {
-    let strict = config
-        .protected()
-        .find(|route| route.policy.profile == Profile::Payments);
+    let strict = config.protected().find(|route| route.policy.demands_sync());
     match strict {
         Some(route) if store.level() < Level::Sync => anyhow::bail!(
             "route {} has profile `payments`, which demands a store of level sync, and this one is \
@@ -275,18 +345,25 @@ async fn open(config: &Config, part: Part) -> anyhow::Result<Arc<dyn Store>> {
 }
 
 async fn open_truth(config: &Config, part: Part) -> anyhow::Result<Arc<dyn Store>> {
+    // A store that is new knows nothing of what was executed before it.
+    let create =
+        config.store.create || !config.protected().any(|route| route.policy.demands_sync());
     Ok(match &config.store.url {
         StoreUrl::Memory => Arc::new(MemoryStore::new()),
         StoreUrl::Sqlite(path) => Arc::new(SqliteStore::open_with(
             path,
-            onlyonce_store::clock::StoreClock::system(),
-            config.store.migrate,
+            &SqliteOptions {
+                migrate: config.store.migrate,
+                create,
+                ..SqliteOptions::default()
+            },
         )?),
         StoreUrl::Postgres(url) => {
             let options = PostgresOptions {
                 timeout: config.store.timeout,
                 pooler: config.store.pooler,
                 migrate: config.store.migrate,
+                create,
             };
             let store = PostgresStore::open(url, &options).await?;
             let plain = config.store.encryption_key_env.is_none() || config.store.plain_settle;
@@ -301,13 +378,14 @@ async fn open_truth(config: &Config, part: Part) -> anyhow::Result<Arc<dyn Store
             let options = MySqlOptions {
                 timeout: config.store.timeout,
                 migrate: config.store.migrate,
+                create,
             };
             Arc::new(MySqlStore::open(url, &options).await?)
         }
         StoreUrl::Redis(url) => {
             let options = RedisOptions {
                 timeout: config.store.timeout,
-                migrate: config.store.migrate,
+                migrate: config.store.migrate && create,
                 allow_eviction: config.store.allow_eviction,
             };
             Arc::new(RedisStore::open(url, &options).await?)
@@ -338,15 +416,17 @@ pub(crate) async fn sealed(
     Ok(Arc::new(opened.context("its encryption keys do not fit")?))
 }
 
-/// One line, for people and for programs that wait for it.
+/// One line, for people and for programs that wait for it; without a file a second one, with the address
+/// of the dashboard.
 fn announce(
     config: &Config,
     engine: &Engine,
     addresses: Addresses,
     has_token: bool,
-) -> std::io::Result<()> {
+    made_up: MadeUp,
+) -> io::Result<()> {
     let protected = config.protected().count();
-    let mut out = std::io::stdout().lock();
+    let mut out = Vec::new();
     match addresses.data {
         Some(data) => write!(out, "ready data={data}")?,
         None => write!(out, "ready worker")?,
@@ -388,5 +468,26 @@ fn announce(
         )?;
     }
     writeln!(out)?;
-    out.flush()
+    if let Some(admin) = addresses.admin.filter(|_| made_up.shows_dashboard) {
+        writeln!(out, "{}", dashboard(admin, made_up.token.as_deref()))?;
+    }
+    // At once: whoever reads the first line alone may be gone before there is a second one.
+    let mut standard = io::stdout().lock();
+    standard.write_all(&out)?;
+    standard.flush()
+}
+
+/// Where the dashboard is, for whoever reads it on this machine. A token that was made for this run stands
+/// in the fragment, which browsers do not send; one from the environment is known already.
+fn dashboard(admin: SocketAddr, token: Option<&str>) -> String {
+    let ip = match admin.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    let address = SocketAddr::new(ip, admin.port());
+    match token {
+        Some(token) => format!("dashboard http://{address}/#token={token}"),
+        None => format!("dashboard http://{address}/ (sign in with {DEFAULT_TOKEN_ENV})"),
+    }
 }

@@ -9,8 +9,14 @@ mod otlp;
 
 use std::time::Duration;
 
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
-use onlyonce::{Engine, stats::LATENCY_BUCKETS, trace};
+use metrics_exporter_prometheus::{
+    Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
+use onlyonce::{
+    Engine,
+    stats::{LATENCY_BUCKETS, UNKNOWN_BUCKETS, UNKNOWN_SETTLED},
+    trace,
+};
 use tracing_subscriber::{
     EnvFilter, Layer, Registry,
     filter::{FilterExt as _, filter_fn},
@@ -43,6 +49,7 @@ impl Telemetry {
     pub(crate) fn start() -> anyhow::Result<Self> {
         let recorder = PrometheusBuilder::new()
             .set_buckets(&LATENCY_BUCKETS)?
+            .set_buckets_for_metric(Matcher::Full(UNKNOWN_SETTLED.to_owned()), &UNKNOWN_BUCKETS)?
             .build_recorder();
         let prometheus = recorder.handle();
         tidy(prometheus.clone());

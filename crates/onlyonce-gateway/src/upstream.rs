@@ -19,7 +19,7 @@ use std::{
 };
 
 use http::{
-    HeaderValue, Request, Response, StatusCode,
+    HeaderValue, Method, Request, Response, StatusCode,
     header::{CONNECTION, HOST, UPGRADE},
     uri::PathAndQuery,
 };
@@ -69,6 +69,8 @@ pub(crate) struct UpstreamOptions {
     pub(crate) backends: Vec<Backend>,
     /// See [`UPSTREAM_IDLE`].
     pub(crate) upstream_idle: Duration,
+    /// Whether a request with a key may share an HTTP/1.1 connection with others, before or after it.
+    pub(crate) upstream_reuse: bool,
     /// See [`CONNECT_TIMEOUT`].
     pub(crate) connect_timeout: Duration,
     /// See [`MAX_IDLE_PER_BACKEND`].
@@ -85,6 +87,7 @@ impl UpstreamOptions {
         Self {
             backends,
             upstream_idle: UPSTREAM_IDLE,
+            upstream_reuse: true,
             connect_timeout: CONNECT_TIMEOUT,
             max_idle_per_backend: MAX_IDLE_PER_BACKEND,
             tunnel_idle: DEFAULT_TUNNEL_IDLE,
@@ -106,6 +109,10 @@ pub(crate) enum UpstreamError {
     /// The connection failed after the first byte; the upstream may have acted.
     #[error("the upstream connection was lost after the request was sent")]
     Lost(#[source] hyper::Error),
+    /// It answered with 101, although nobody had asked for another protocol. Its answer to the request
+    /// will not come.
+    #[error("the upstream switched to another protocol that nobody had asked for")]
+    Switched,
 }
 
 /// The backends of a route, as a service. Clones share the pool.
@@ -118,6 +125,7 @@ struct Shared {
     turns: Box<[usize]>,
     /// How many turns there have been.
     turn: AtomicUsize,
+    upstream_reuse: bool,
     connect_timeout: Duration,
     tunnel_idle: Duration,
     forwarding: Option<Forwarding>,
@@ -144,6 +152,7 @@ impl Upstream {
             nodes: options.backends.into_iter().map(node).collect(),
             turns,
             turn: AtomicUsize::new(0),
+            upstream_reuse: options.upstream_reuse,
             connect_timeout: options.connect_timeout,
             tunnel_idle: options.tunnel_idle,
             forwarding: options.forwarding,
@@ -177,7 +186,14 @@ impl Shared {
         mut request: Request<Body>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         let guard = request.extensions_mut().remove::<DispatchGuard>();
+        let method = request.method().clone();
         let tunnel = Tunnel::asked_for(&mut request);
+        let sharing = match (&tunnel, &guard) {
+            (Some(_), _) => Sharing::Upgraded,
+            // Only a request with a key is guarded.
+            (None, Some(_)) if !self.upstream_reuse => Sharing::Alone,
+            (None, _) => Sharing::Pooled,
+        };
         let path = request::prepare(&mut request);
         let named_host = request.headers().contains_key(HOST);
         if let Some(forwarding) = &self.forwarding {
@@ -195,16 +211,12 @@ impl Shared {
                 return Err(UpstreamError::NotSent(NotSent::new(error)));
             }
             match node
-                .attempt(
-                    request,
-                    guard.as_ref(),
-                    self.connect_timeout,
-                    tunnel.is_some(),
-                )
+                .attempt(request, guard.as_ref(), self.connect_timeout, sharing)
                 .await
             {
                 Attempt::Answered((response, link)) => {
-                    return Ok(self.receive(response, link, node, tunnel));
+                    let pool = Some(&node.pool).filter(|_| sharing.may_share(&link));
+                    return self.receive(response, &method, (link, pool), tunnel);
                 }
                 Attempt::HandedBack(unsent, why) => (request, reason) = (*unsent, why),
                 Attempt::Unsent(proof) => return Err(UpstreamError::NotSent(proof)),
@@ -219,21 +231,24 @@ impl Shared {
     fn receive(
         &self,
         mut response: Response<Incoming>,
-        link: Link,
-        node: &Node,
+        method: &Method,
+        (link, pool): (Link, Option<&Arc<Pool>>),
         tunnel: Option<Tunnel>,
-    ) -> Response<UpstreamBody> {
+    ) -> Result<Response<UpstreamBody>, UpstreamError> {
         let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        if switches && tunnel.is_none() {
+            return Err(UpstreamError::Switched);
+        }
         let protocol = tunnel
             .filter(|_| switches)
             .map(|tunnel| tunnel.open(&mut response, self.tunnel_idle));
-        let mut response = response::receive(response, link, &node.pool);
+        let mut response = response::receive(response, method, link, pool);
         if let Some(protocol) = protocol {
             let headers = response.headers_mut();
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
             headers.insert(UPGRADE, protocol);
         }
-        response
+        Ok(response)
     }
 
     /// The backend to try next: in turn, the ejected ones last.
@@ -267,6 +282,28 @@ fn turns(backends: &[Backend]) -> Box<[usize]> {
             .map(|(index, _)| index)
     };
     (0..heaviest).flat_map(round).collect()
+}
+
+/// Which connections a request may share with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    /// Any.
+    Pooled,
+    /// Those on which an answer names its request: over HTTP/1.1 one that comes unasked for is taken for
+    /// the answer to whatever request is next.
+    Alone,
+    /// None: it will be something else than HTTP.
+    Upgraded,
+}
+
+impl Sharing {
+    fn may_share(self, link: &Link) -> bool {
+        match self {
+            Self::Pooled => true,
+            Self::Alone => link.is_http2(),
+            Self::Upgraded => false,
+        }
+    }
 }
 
 /// A backend, its idle connections and its health.
@@ -303,17 +340,17 @@ impl Node {
         mut request: Request<Body>,
         guard: Option<&DispatchGuard>,
         connect_timeout: Duration,
-        is_upgrade: bool,
+        sharing: Sharing,
     ) -> Attempt<(Response<Incoming>, Link)> {
         let scheme = self.backend.scheme();
-        let pooled = (!is_upgrade).then(|| self.pool.checkout()).flatten();
+        let pooled = self.pool.checkout(|link| sharing.may_share(link));
         if let Some(link) = pooled {
             match link.send(request, guard.cloned(), scheme).await {
                 Attempt::HandedBack(unsent, _) => request = *unsent,
                 other => return other,
             }
         }
-        let opened = if is_upgrade {
+        let opened = if sharing == Sharing::Upgraded {
             Link::open_http1(&self.backend, connect_timeout).await
         } else {
             Link::open(&self.backend, connect_timeout).await

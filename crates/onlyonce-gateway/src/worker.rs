@@ -9,7 +9,7 @@ use crate::{
     cli::{USAGE, Usage},
     config::{self, Overrides},
     reload::Source,
-    serve::{self, Part, Start},
+    serve::{self, MadeUp, Part, Start},
 };
 
 /// What `worker` takes.
@@ -58,6 +58,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         config,
         source,
         part: Part::Worker,
+        made_up: MadeUp::default(),
     })
     .await
 }

@@ -74,6 +74,8 @@ async fn keys(store: Arc<RedisStore>, number: Arc<AtomicU64>, until: Instant) ->
             route: "r".into(),
             method: "POST".into(),
             path: "/payments".into(),
+            other_mark: None,
+            notes: onlyonce_core::record::Notes::default(),
         };
         let draft = machine::first(&request, &Policy::default());
         let Inserted::New(record) = store.insert_or_get(draft).await.unwrap().value else {

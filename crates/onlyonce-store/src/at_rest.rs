@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use onlyonce_core::{
-    Record, RecordId,
+    Record, RecordId, Spelling,
     record::{Evidence, JournalEntry, StoredBody, StoredResponse},
 };
 
@@ -236,6 +236,10 @@ impl AtRest {
             hidden.path = names::hide(keys, "names", record.id, &joined).into();
             hidden.scope = names.scope(&record.scope);
             hidden.key = names.key(&record.key);
+            if let Some(Spelling::Quoted(value)) = &record.notes.spelling {
+                let value = names::hide(keys, "spelling", record.id, value);
+                hidden.notes.spelling = Some(Spelling::Quoted(value.into_bytes().into()));
+            }
         }
         hidden
     }
@@ -246,12 +250,22 @@ impl AtRest {
             let joined = names::reveal(self.keys.as_ref(), "names", record.id, &record.path);
             let split = joined.and_then(|joined| names::split(&joined));
             let (scope, key, path) = split.map_err(|error| self.alarm(record.id, error))?;
-            if self.inner.secret().record_id(scope.as_str(), &key) != record.id {
+            // Of an erased record the hash is all that is left of the key; the block is bound to it too.
+            let id = self.inner.secret().record_id(scope.as_str(), &key);
+            if !record.notes.erased && id != record.id {
                 return Err(self.alarm(record.id, OpenError::Forged));
             }
             record.scope = scope;
             record.key = key;
             record.path = path.into();
+            if let Some(Spelling::Quoted(value)) = &record.notes.spelling {
+                let hidden = str::from_utf8(value).map_err(|_| OpenError::Damaged);
+                let value = hidden.and_then(|hidden| {
+                    names::reveal(self.keys.as_ref(), "spelling", record.id, hidden)
+                });
+                let value = value.map_err(|error| self.alarm(record.id, error))?;
+                record.notes.spelling = Some(Spelling::Quoted(value.into()));
+            }
         }
         Ok(record)
     }

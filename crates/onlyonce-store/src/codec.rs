@@ -5,12 +5,33 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use onlyonce_core::record::{Evidence, StoredBody, StoredResponse};
+use onlyonce_core::{
+    Spelling, Timestamp,
+    record::{Evidence, MarkedBy, Notes, StoredBody, StoredResponse},
+};
 
 /// The version of the head block.
 const HEAD_VERSION: u8 = 1;
 /// The version of the evidence block.
 const EVIDENCE_VERSION: u8 = 1;
+
+/// The version of the notes block.
+const NOTES_VERSION: u8 = 1;
+
+const SPELLED_LITERALLY: u8 = 1;
+const SPELLED_QUOTED: u8 = 1 << 1;
+const MARKED_BY_COOKIES: u8 = 1 << 2;
+const NEVER_REACHED: u8 = 1 << 3;
+const ERASED: u8 = 1 << 4;
+const NEGATIVE_AT: u8 = 1 << 5;
+const ATTESTED: u8 = 1 << 6;
+const NOTES_KNOWN: u8 = SPELLED_LITERALLY
+    | SPELLED_QUOTED
+    | MARKED_BY_COOKIES
+    | NEVER_REACHED
+    | ERASED
+    | NEGATIVE_AT
+    | ATTESTED;
 
 const BODY_NOT_STORED: u8 = 0;
 const BODY_FULL: u8 = 1;
@@ -167,6 +188,82 @@ pub fn decode_evidence(block: &[u8]) -> Result<Evidence, CodecError> {
     Ok(evidence)
 }
 
+/// Notes as one block; `None` where there is nothing to note.
+pub fn encode_notes(notes: &Notes) -> Option<Vec<u8>> {
+    let Notes {
+        spelling,
+        marked_by,
+        never_reached,
+        negative_at,
+        erased,
+        attested,
+    } = notes;
+    let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+    let flags = flag(*spelling == Some(Spelling::Literal), SPELLED_LITERALLY)
+        | flag(
+            matches!(spelling, Some(Spelling::Quoted(_))),
+            SPELLED_QUOTED,
+        )
+        | flag(*marked_by == MarkedBy::Cookies, MARKED_BY_COOKIES)
+        | flag(*never_reached, NEVER_REACHED)
+        | flag(*erased, ERASED)
+        | flag(*attested, ATTESTED)
+        | flag(negative_at.is_some(), NEGATIVE_AT);
+    if flags == 0 {
+        return None;
+    }
+    let mut out = vec![NOTES_VERSION, flags];
+    if let Some(at) = negative_at {
+        out.extend_from_slice(&at.0.to_le_bytes());
+    }
+    if let Some(Spelling::Quoted(value)) = spelling {
+        put_block(value, &mut out);
+    }
+    Some(out)
+}
+
+/// The notes in a block, or those of a row that has none.
+///
+/// # Errors
+/// [`CodecError`] if the block is not one that this version wrote.
+pub fn decode_notes(block: Option<&[u8]>) -> Result<Notes, CodecError> {
+    let Some(block) = block else {
+        return Ok(Notes::default());
+    };
+    let mut reader = Reader(block);
+    match reader.byte()? {
+        NOTES_VERSION => {}
+        version => return Err(CodecError::Version(version)),
+    }
+    let flags = reader.byte()?;
+    let has = |bit: u8| flags & bit != 0;
+    if flags & !NOTES_KNOWN != 0 || flags == 0 {
+        return Err(CodecError::Damaged);
+    }
+    let negative_at = match has(NEGATIVE_AT) {
+        true => Some(Timestamp(i64::from_le_bytes(reader.array()?))),
+        false => None,
+    };
+    let spelling = match (has(SPELLED_LITERALLY), has(SPELLED_QUOTED)) {
+        (false, false) => None,
+        (true, false) => Some(Spelling::Literal),
+        (false, true) => Some(Spelling::Quoted(reader.block()?.into())),
+        (true, true) => return Err(CodecError::Damaged),
+    };
+    reader.end()?;
+    Ok(Notes {
+        spelling,
+        marked_by: match has(MARKED_BY_COOKIES) {
+            true => MarkedBy::Cookies,
+            false => MarkedBy::Credentials,
+        },
+        never_reached: has(NEVER_REACHED),
+        negative_at,
+        erased: has(ERASED),
+        attested: has(ATTESTED),
+    })
+}
+
 fn encode_headers(headers: &HeaderMap, out: &mut Vec<u8>) {
     // Neither count nor lengths come near the limits: the HTTP parser bounds both.
     out.extend_from_slice(&(headers.len() as u16).to_le_bytes());
@@ -292,6 +389,45 @@ mod tests {
         for evidence in [Evidence::NotExecuted, Evidence::Contradictory, completed] {
             assert_eq!(decode_evidence(&encode_evidence(&evidence)), Ok(evidence));
         }
+    }
+
+    #[test]
+    fn every_set_of_notes_comes_back_as_it_was() {
+        let spellings = [
+            None,
+            Some(Spelling::Literal),
+            Some(Spelling::Quoted(b"\"a b\";v=2".as_slice().into())),
+        ];
+        for spelling in spellings {
+            for bits in 0..32_u8 {
+                let notes = Notes {
+                    spelling: spelling.clone(),
+                    marked_by: match bits & 1 {
+                        0 => MarkedBy::Credentials,
+                        _ => MarkedBy::Cookies,
+                    },
+                    never_reached: bits & 2 != 0,
+                    negative_at: (bits & 4 != 0).then_some(Timestamp(1_700_000_000_123)),
+                    erased: bits & 8 != 0,
+                    attested: bits & 16 != 0,
+                };
+                let block = encode_notes(&notes);
+                assert_eq!(block.is_none(), notes == Notes::default());
+                assert_eq!(decode_notes(block.as_deref()), Ok(notes));
+            }
+        }
+        for damaged in [
+            &[][..],
+            &[1],
+            &[1, 0],
+            &[1, 3],
+            &[1, 128],
+            &[1, 1, 0],
+            &[1, 2, 9],
+        ] {
+            assert_eq!(decode_notes(Some(damaged)), Err(CodecError::Damaged));
+        }
+        assert_eq!(decode_notes(Some(&[2, 1])), Err(CodecError::Version(2)));
     }
 
     #[test]

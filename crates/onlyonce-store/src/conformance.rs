@@ -22,10 +22,12 @@ use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
 use onlyonce_core::{
-    AttemptId, Fingerprint, Key, Policy, Recipe, Record, Scope, State, StoredResponse,
-    machine::{self, Forgotten, Reaped, Request, Settled, Settlement, Swept},
+    AttemptId, Fingerprint, Key, Policy, Recipe, Record, Scope, Spelling, State, StoredResponse,
+    Timestamp,
+    machine::{self, Erased, Forgotten, Reaped, Request, Settled, Settlement, Swept},
     record::{
-        Actor, Change, Draft, Evidence, JournalEntry, JournalEvent, LastError, Revision, StoredBody,
+        Actor, Change, Draft, Evidence, JournalEntry, JournalEvent, LastError, MarkedBy, Notes,
+        Revision, StoredBody,
     },
     secret::CallerMark,
     time::Stamp,
@@ -58,6 +60,8 @@ macro_rules! conformance {
                 journal_with_the_swap,
                 collision_is_refused,
                 every_field_comes_back,
+                notes_come_back,
+                erased_is_found_by_its_hash,
                 bytes_come_back,
                 times_are_the_stores,
                 sweep_finds_the_lapsed,
@@ -73,6 +77,7 @@ macro_rules! conformance {
                 live_counts_one_client,
                 recipes_are_kept,
                 blocks_are_kept,
+                the_clock_is_noted,
                 swaps_wake,
                 scopes_do_not_meet,
                 writers_at_once,
@@ -110,6 +115,8 @@ fn request(store: &dyn Store, scope: &Scope, key: &str, attempt: u128) -> Reques
         route: "route".into(),
         method: "POST".into(),
         path: "/pay?x=1".into(),
+        other_mark: None,
+        notes: onlyonce_core::record::Notes::default(),
     }
 }
 
@@ -280,7 +287,11 @@ pub async fn journal_with_the_swap(store: Any) {
     let events: Vec<_> = history.iter().map(|row| row.entry.event).collect();
     assert_eq!(
         events,
-        [JournalEvent::BecameUnknown, JournalEvent::LateResult]
+        [
+            JournalEvent::BecameUnknown,
+            JournalEvent::DeadLettered,
+            JournalEvent::LateResult
+        ]
     );
     assert_eq!(history[0].entry.detail.as_deref(), Some("timeout"));
     assert_eq!(
@@ -288,9 +299,10 @@ pub async fn journal_with_the_swap(store: Any) {
         (Some(State::InProgress), Some(State::Unknown))
     );
     let audit = store.audit(None, 1).await.unwrap();
-    assert_eq!(audit.items, history[1..]);
+    assert_eq!(audit.items, history[2..]);
     let rest = store.audit(audit.next, 10).await.unwrap();
-    assert_eq!((rest.items, rest.next), (history[..1].to_vec(), None));
+    let before: Vec<_> = history[..2].iter().rev().cloned().collect();
+    assert_eq!((rest.items, rest.next), (before, None));
 }
 
 /// A row under the same id that belongs to another key is never answered for.
@@ -325,6 +337,123 @@ pub async fn every_field_comes_back(store: Any) {
     };
     let written = done(store.swap(record.revision, change).await.unwrap().value);
     assert_eq!(stored(&*store, &record).await, Some(written));
+}
+
+/// What a record notes survives every way in which a row is written: as a new key, as an ordinary
+/// completion, as any other change, and as a tombstone.
+pub async fn notes_come_back(store: Any) {
+    let literal = Notes {
+        spelling: Some(Spelling::Literal),
+        ..Notes::default()
+    };
+    let all = Notes {
+        spelling: Some(Spelling::Quoted(b"\"k\";v=2".as_slice().into())),
+        marked_by: MarkedBy::Cookies,
+        never_reached: true,
+        // Of an unknown key alone: no attempt begins with one, and every settlement drops it.
+        negative_at: None,
+        erased: false,
+        attested: false,
+    };
+    let negative_at = Some(Timestamp(1_700_000_000_123));
+    for (key, notes) in [("none", Notes::default()), ("few", literal), ("k", all)] {
+        let mut new = request(&*store, &Scope::global(), key, 1);
+        new.notes = notes.clone();
+        let draft = machine::first(&new, &policy());
+        let Inserted::New(record) = store.insert_or_get(draft).await.unwrap().value else {
+            panic!("the key was there already");
+        };
+        let read = stored(&*store, &record).await.unwrap();
+        assert_eq!((&record.notes, &read.notes), (&notes, &notes), "inserted");
+        let record = complete(&*store, &read, &policy()).await;
+        let read = stored(&*store, &record).await.unwrap();
+        assert_eq!((&record.notes, &read.notes), (&notes, &notes), "completed");
+        let expires_at = read.times.expires_at.unwrap();
+        let Reaped::Expire(change) = machine::expire(&read, expires_at) else {
+            panic!("it has expired");
+        };
+        let record = done(store.swap(read.revision, change).await.unwrap().value);
+        let read = stored(&*store, &record).await.unwrap();
+        assert_eq!((&record.notes, &read.notes), (&notes, &notes), "expired");
+        let mut draft = Draft::after(&read);
+        draft.record.notes.negative_at = negative_at;
+        draft.record.notes.erased = true;
+        draft.record.notes.attested = true;
+        let change = Change {
+            draft: Box::new(draft),
+            journal: Vec::new(),
+        };
+        let record = done(store.swap(read.revision, change).await.unwrap().value);
+        let read = stored(&*store, &record).await.unwrap();
+        let erased = Notes {
+            negative_at,
+            erased: true,
+            attested: true,
+            ..notes
+        };
+        assert_eq!((&record.notes, &read.notes), (&erased, &erased), "changed");
+    }
+}
+
+/// An erased record is still the record of its key, in every state, and of nothing else: it is found by
+/// its hash, holds neither key nor path nor answer, and its audit row is written with it.
+pub async fn erased_is_found_by_its_hash(store: Any) {
+    let erase = async |record: Record| {
+        let Erased::Write(change) = machine::erase(&record, Some("asked for".to_owned())) else {
+            panic!("it was not erased before");
+        };
+        let erased = done(store.swap(record.revision, change).await.unwrap().value);
+        let read = stored(&*store, &erased).await.unwrap();
+        assert_eq!(read, erased);
+        assert_eq!((read.key.as_str(), &*read.path), ("", ""));
+        assert_eq!(read.state, record.state);
+        assert_eq!(read.fingerprint, record.fingerprint);
+        let history = store.history(record.id).await.unwrap();
+        assert!(
+            history
+                .iter()
+                .any(|row| row.entry.event == JournalEvent::Erased)
+        );
+        read
+    };
+    // A key that some stores keep in another form than others.
+    let uuid = "0191f2c4-7b3a-7000-8000-0123456789ab";
+    for (number, key) in [(1, "person@example.com"), (2, uuid)] {
+        let running = reserve(&*store, key, number).await;
+        let erased = erase(running.clone()).await;
+        let again = store.insert_or_get(first(&*store, key, 70 + number)).await;
+        assert_eq!(again.unwrap().value, Inserted::Existing(erased.clone()));
+        let filter = Filter {
+            key: Some(running.key.clone()),
+            ..Filter::default()
+        };
+        let listed = store.list(&filter, None, 10).await.unwrap();
+        assert_eq!(listed.items, [], "its key is nowhere");
+        let completed = complete(&*store, &erased, &policy()).await;
+        let read = stored(&*store, &completed).await.unwrap();
+        let bare = StoredResponse::bare(response().status);
+        assert_eq!(read.response.as_deref(), Some(&bare));
+        assert_eq!(read.key.as_str(), "");
+        // Another key under the same id is still another key where the scope says so.
+        let mut other = first(&*store, key, 90 + number);
+        other.record.scope = Scope::client("another");
+        let outcome = store.insert_or_get(other).await;
+        assert!(matches!(outcome, Err(StoreError::Collision)), "{outcome:?}");
+    }
+    let record = reserve(&*store, "completed", 3).await;
+    let record = complete(&*store, &record, &policy()).await;
+    let erased = erase(stored(&*store, &record).await.unwrap()).await;
+    let bare = StoredResponse::bare(response().status);
+    assert_eq!(erased.response.as_deref(), Some(&bare));
+    let again = store.insert_or_get(first(&*store, "completed", 73)).await;
+    assert_eq!(again.unwrap().value, Inserted::Existing(erased.clone()));
+    let expires_at = erased.times.expires_at.unwrap();
+    let Reaped::Expire(change) = machine::expire(&erased, expires_at) else {
+        panic!("it has expired");
+    };
+    let tombstone = done(store.swap(erased.revision, change).await.unwrap().value);
+    let again = store.insert_or_get(first(&*store, "completed", 74)).await;
+    assert_eq!(again.unwrap().value, Inserted::Existing(tombstone));
 }
 
 /// Bodies, headers in order, and trailers are bytes and stay so; an expired record has none.
@@ -415,6 +544,16 @@ pub async fn blocks_are_kept(store: Any) {
     assert_eq!(store.keep_block("a", b"two").await.unwrap(), b"\0one");
     assert_eq!(store.block("a").await.unwrap().unwrap(), b"\0one");
     assert_eq!(store.block("b").await.unwrap(), None);
+}
+
+/// What is believed of the store's clock: the last word stands, and is no block of anybody else's.
+pub async fn the_clock_is_noted(store: Any) {
+    assert_eq!(store.noted_clock().await.unwrap(), None);
+    for mark in [b"1 one 2 3 -".as_slice(), b"1 two 20 30 7"] {
+        store.note_clock(mark).await.unwrap();
+        assert_eq!(store.noted_clock().await.unwrap().unwrap(), mark);
+    }
+    assert_eq!(store.block("a").await.unwrap(), None);
 }
 
 /// A recipe that was kept is found under its id.

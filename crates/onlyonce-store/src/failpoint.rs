@@ -2,7 +2,9 @@
 //!
 //! Without the feature `failpoints`, which is off by default, `failpoint!` is nothing at all. With
 //! it, `ONLYONCE_FAILPOINT=name[:nth]=abort|kill|stop` makes the nth hit of that point write its name
-//! into the file that `ONLYONCE_FAILPOINT_FILE` names, and then end or stop the process.
+//! into the file that `ONLYONCE_FAILPOINT_FILE` names, and then end or stop the process. And
+//! `ONLYONCE_WITHOUT_HEARTBEATS` keeps attempts from renewing their leases, so that a lease lapses
+//! while its execution is alive, as it otherwise does only in a process that was paused.
 //!
 //! It lives here because this is the lowest crate that writes anything. The names are read off the
 //! source by the test `crash_points`, so they stand as literals inside the macro.
@@ -27,6 +29,13 @@ macro_rules! failpoint {
 
 #[cfg(feature = "failpoints")]
 pub use armed::hit;
+
+/// Whether attempts must not renew their leases; never without the feature `failpoints`.
+#[doc(hidden)]
+#[must_use]
+pub fn without_heartbeats() -> bool {
+    cfg!(feature = "failpoints") && std::env::var_os("ONLYONCE_WITHOUT_HEARTBEATS").is_some()
+}
 
 #[cfg(feature = "failpoints")]
 mod armed {

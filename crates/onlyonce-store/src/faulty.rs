@@ -259,12 +259,26 @@ impl Store for FaultyStore {
         self.read(self.inner.block(name)).await
     }
 
+    async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
+        let mark = mark.to_vec();
+        self.write(|inner| async move { inner.note_clock(&mark).await })
+            .await
+    }
+
+    async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.read(self.inner.noted_clock()).await
+    }
+
     fn conceal(&self, id: RecordId, bytes: Vec<u8>) -> Vec<u8> {
         self.inner.conceal(id, bytes)
     }
 
     fn reveal(&self, id: RecordId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
         self.inner.reveal(id, bytes)
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
     }
 
     async fn probe(&self) -> Result<(), StoreError> {

@@ -64,6 +64,13 @@ pub use transactional::TransactionalStore;
 /// How many settled ids a slow listener may fall behind before it has to look for itself.
 pub const WAKEUP_BACKLOG: usize = 1_024;
 
+/// How often a store reads again what its acknowledged writes survive.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
+pub(crate) const LEVEL_EVERY: Duration = Duration::from_secs(2);
+
+/// The name under which SQL and Redis keep what is believed of their clock, beside the blocks.
+pub(crate) const CLOCK_MARK: &str = "clock";
+
 /// Bytes of a block's name.
 pub const MAX_BLOCK_NAME: usize = 56;
 
@@ -118,10 +125,32 @@ pub enum StoreError {
     Collision,
 }
 
+/// Why a store that answers must not be used: what is wrong with it, and what an operator does about it.
+/// Said to everybody who asks whether the gateway is ready, so it names no host and no secret. Stands as
+/// the source of a [`StoreError::Unavailable`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unfit(String);
+
+impl Unfit {
+    #[cfg(any(feature = "redis", feature = "sqlite"))]
+    pub(crate) fn new(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+}
+
 /// Any error, boxed.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl StoreError {
+    /// Why the store must not be used, where it answers and says so.
+    pub fn unfit(&self) -> Option<&Unfit> {
+        match self {
+            Self::Unavailable(why) | Self::Ambiguous(why) => why.downcast_ref(),
+            _ => None,
+        }
+    }
+
     /// Whether the write may have happened.
     pub fn is_ambiguous(&self) -> bool {
         matches!(self, Self::Ambiguous(_))
@@ -256,7 +285,9 @@ pub type Counts = BTreeMap<State, u64>;
 /// Times in drafts are resolved by the store's own clock, which every reply carries.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// What an acknowledged write survives: checked, not assumed.
+    /// What an acknowledged write survives, as it was last seen: read from the server on every new
+    /// connection and every few seconds on those in use, never assumed. The engine asks before every
+    /// reservation, so this must not wait.
     fn level(&self) -> Level;
 
     /// The secret that was created with the schema, so that every node agrees on hashes.
@@ -373,9 +404,9 @@ pub trait Store: Send + Sync + 'static {
     /// Any [`StoreError`] but `Ambiguous`.
     async fn counts(&self) -> Result<Counts, StoreError>;
 
-    /// How many records of this scope and caller are in progress or unknown, counted up to `limit`:
-    /// those with a running lease or an outcome that nobody knows, which their times tell
-    /// (`conformance::live_counts_one_client`). The engine asks only where a client's live keys are
+    /// How many records of this scope and caller are in progress, counted up to `limit`: those with a
+    /// lease, which their times tell (`conformance::live_counts_one_client`). Unknown ones do not count: a
+    /// brownout of the upstream would refuse everybody. The engine asks only where a client's live keys are
     /// limited, and at most every so often for one client.
     ///
     /// # Errors
@@ -428,6 +459,24 @@ pub trait Store: Send + Sync + 'static {
         Err(no_blocks())
     }
 
+    /// Keeps `mark`, what a process believes of this store's clock, in place of the last one
+    /// (`conformance::the_clock_is_noted`). A store that ends with its process has nothing to keep.
+    ///
+    /// # Errors
+    /// As [`insert_or_get`](Self::insert_or_get).
+    async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
+        let _ = mark;
+        Ok(())
+    }
+
+    /// What was noted last.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(None)
+    }
+
     /// `bytes` about the record `id` as they may lie on a disk beside the store: encrypted where the
     /// store is.
     fn conceal(&self, id: RecordId, bytes: Vec<u8>) -> Vec<u8> {
@@ -444,11 +493,21 @@ pub trait Store: Send + Sync + 'static {
         Ok(bytes)
     }
 
+    /// Whether answers are encrypted before they are written.
+    fn encrypts(&self) -> bool {
+        false
+    }
+
     /// Writes something of no account, durably: whether records could be written now.
     ///
     /// # Errors
     /// Any [`StoreError`]: they could not.
     async fn probe(&self) -> Result<(), StoreError>;
+
+    /// Ends the store in good order: what was acknowledged is where it is looked for, an embedded store's
+    /// file is whole by itself, and every later call is refused. A process that is killed instead loses
+    /// nothing that the level promises.
+    async fn close(&self) {}
 
     /// `change` as it may be written past [`swap`](Self::swap), by [`Outbox::end_with_key`]: hidden where
     /// the store hides what it holds.

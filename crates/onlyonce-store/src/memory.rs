@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use crate::{
-    Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
-    WAKEUP_BACKLOG, Walk, clock::StoreClock, random_secret,
+    CLOCK_MARK, Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store,
+    StoreError, Swapped, WAKEUP_BACKLOG, Walk, clock::StoreClock, random_secret,
 };
 
 /// Locks that keys are spread over, so that they do not meet.
@@ -200,7 +200,7 @@ impl Store for MemoryStore {
         let id = draft.record.id;
         let mut shard = self.shard(id).lock();
         if let Some(Row { record, .. }) = shard.records.get(&id).map(Box::as_ref) {
-            if record.scope != draft.record.scope || record.key != draft.record.key {
+            if !record.is_of(&draft.record.scope, &draft.record.key) {
                 return Err(StoreError::Collision);
             }
             return Ok(Reply {
@@ -383,8 +383,9 @@ impl Store for MemoryStore {
         caller: Option<CallerMark>,
         limit: u64,
     ) -> Result<u64, StoreError> {
-        let of_this =
-            |record: &Record| is_live(record) && record.scope == *scope && record.caller == caller;
+        let of_this = |record: &Record| {
+            record.times.lease_until.is_some() && record.scope == *scope && record.caller == caller
+        };
         let mut count = 0;
         for shard in &self.shards {
             let shard = shard.lock();
@@ -407,6 +408,16 @@ impl Store for MemoryStore {
         let mut blocks = self.blocks.lock();
         let kept = blocks.entry(name.to_owned());
         Ok(kept.or_insert_with(|| bytes.to_vec()).clone())
+    }
+
+    async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
+        let mut blocks = self.blocks.lock();
+        blocks.insert(CLOCK_MARK.to_owned(), mark.to_vec());
+        Ok(())
+    }
+
+    async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.block(CLOCK_MARK).await
     }
 
     async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {

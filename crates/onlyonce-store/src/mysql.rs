@@ -32,8 +32,8 @@ use tokio::{sync::broadcast, task::JoinSet};
 
 pub use crate::sql::open::{Migrated, OpenError};
 use crate::{
-    Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store, StoreError,
-    Swapped, Walk,
+    CLOCK_MARK, Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store,
+    StoreError, Swapped, Walk,
     sql::{lane::Lane, line::Line, open, queue::Queue},
 };
 use connect::{Dialler, Target};
@@ -56,6 +56,8 @@ pub struct MySqlOptions {
     pub timeout: Duration,
     /// Whether a missing or old schema is brought up to date.
     pub migrate: bool,
+    /// Whether a store is made where there is none.
+    pub create: bool,
 }
 
 impl Default for MySqlOptions {
@@ -63,6 +65,7 @@ impl Default for MySqlOptions {
         Self {
             timeout: Duration::from_secs(2),
             migrate: true,
+            create: true,
         }
     }
 }
@@ -108,6 +111,9 @@ impl MySqlStore {
         let mut connection = target.connect().await.map_err(OpenError::Connect)?;
         let found = schema::found(&mut connection).await;
         let found = found.map_err(OpenError::Sql)?;
+        if found.is_none() && !options.create {
+            return Err(OpenError::Absent);
+        }
         if options.migrate && found.is_none_or(|(version, _)| version < VERSION) {
             schema::migrate(&mut connection).await?;
         } else {
@@ -270,6 +276,22 @@ impl Store for MySqlStore {
 
     async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.scanners.block(name).await
+    }
+
+    async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
+        let mut script = Script::default();
+        script.add(format_args!(
+            "INSERT INTO onlyonce_meta (name, value) VALUES ({}, {}) \
+             ON DUPLICATE KEY UPDATE value = {}",
+            literal(format!("block/{CLOCK_MARK}")),
+            literal(mark),
+            literal(mark)
+        ));
+        self.scanners.write(&script).await
+    }
+
+    async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.block(CLOCK_MARK).await
     }
 
     async fn probe(&self) -> Result<(), StoreError> {

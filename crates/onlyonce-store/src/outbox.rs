@@ -47,6 +47,43 @@ pub struct Claimed {
     pub created_at: Timestamp,
     /// The message. Its downstream key is there.
     pub message: Message,
+    /// Whether its payload is still to be read, by [`Outbox::payload`].
+    pub unread: bool,
+}
+
+/// Bytes of payloads that one claim reads.
+pub const CLAIM_BYTES: u64 = 1 << 20;
+
+/// What a person says of a message that is dead or unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It is sent again, at once, under the same key and with all attempts; unless it may have arrived longer
+    /// ago than this. Since when it may have arrived is kept: a retry does not restart that clock.
+    Retry(Duration),
+    /// It is sent again in any case, as if it had never arrived.
+    RetryByForce,
+    /// It is not sent again.
+    Discard,
+}
+
+impl Decision {
+    /// The state that it leads to.
+    pub fn state(self) -> MessageState {
+        match self {
+            Self::Retry(_) | Self::RetryByForce => MessageState::Pending,
+            Self::Discard => MessageState::Discarded,
+        }
+    }
+
+    /// After how many milliseconds what may have arrived is not sent again.
+    #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+    pub(crate) fn safe_for(self) -> Option<i64> {
+        match self {
+            // No clock comes near to where the sum would not fit.
+            Self::Retry(safe_for) => Some(millis(safe_for).min(i64::MAX / 2)),
+            Self::RetryByForce | Self::Discard => None,
+        }
+    }
 }
 
 /// How an attempt at a message ended.
@@ -97,6 +134,8 @@ pub struct ListedMessage {
     pub delivered_at: Option<Timestamp>,
     /// Bytes of its payload.
     pub bytes: u64,
+    /// When the first attempt began that may have reached the receiver without anybody knowing.
+    pub unclear_since: Option<Timestamp>,
 }
 
 /// What a list of messages is to show.
@@ -124,6 +163,8 @@ pub trait Outbox: Send + Sync + 'static {
     /// - Rows that another claim holds are passed over.
     /// - Of messages of one ordering key only the first that is neither delivered nor discarded is given
     ///   out: a message that was given up holds up those behind it until a person decides.
+    /// - Payloads are read up to [`CLAIM_BYTES`]. A message that goes beyond is the last one of its claim, and
+    ///   its payload is left unread: one that is too large to be read in time holds up no other.
     /// - A claim that has lapsed without an [`Ending`] is claimed again, and
     ///   [`Tried::unclear_since`] says since when nobody knows.
     ///
@@ -131,6 +172,13 @@ pub trait Outbox: Send + Sync + 'static {
     /// Any [`StoreError`]. After an ambiguous one, [`give_back`](Self::give_back) undoes it; otherwise the
     /// messages come back when their lease is over.
     async fn claim(&self, claim: &Claim) -> Result<Reply<Vec<Claimed>>, StoreError>;
+
+    /// The payload of a message that `attempt` has claimed; `None` if it has it no more.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn payload(&self, number: u64, attempt: AttemptId)
+    -> Result<Option<Vec<u8>>, StoreError>;
 
     /// Undoes a claim of `target` whose answer was lost, so that nobody has sent what it claimed: those
     /// messages are due again, and the attempt does not count. What was unclear before it stays so. Without
@@ -175,16 +223,15 @@ pub trait Outbox: Send + Sync + 'static {
     /// Any [`StoreError`] but `Ambiguous`.
     async fn message(&self, id: MessageId) -> Result<Option<ListedMessage>, StoreError>;
 
-    /// A person's word on a message that is dead or unknown: [`MessageState::Pending`] sends it again, at
-    /// once, under the same key and with all attempts; [`MessageState::Discarded`] lets it be. The journal
-    /// row is written with it. Says whether the message was in one of those states.
+    /// A person's word on a message that is dead or unknown. The journal row is written with it. Says whether
+    /// the message was in one of those states, and the decision did not forbid it.
     ///
     /// # Errors
     /// Any [`StoreError`].
     async fn decide(
         &self,
         id: MessageId,
-        state: MessageState,
+        decision: Decision,
         journal: JournalEntry,
     ) -> Result<bool, StoreError>;
 
@@ -203,6 +250,22 @@ pub trait Outbox: Send + Sync + 'static {
 
     /// Changes when a message has been left. A hint: polling is the truth.
     fn arrivals(&self) -> watch::Receiver<u64>;
+}
+
+/// Of messages that are due, by number and bytes of payload, those that one claim takes: up to and with the
+/// first that goes beyond [`CLAIM_BYTES`]. Says of each whether its payload is read with it.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) fn within_bytes(due: Vec<(i64, u64)>) -> Vec<(i64, bool)> {
+    let mut so_far = 0_u64;
+    let mut taken = Vec::with_capacity(due.len());
+    for (number, bytes) in due {
+        if so_far > CLAIM_BYTES {
+            break;
+        }
+        so_far = so_far.saturating_add(bytes);
+        taken.push((number, so_far <= CLAIM_BYTES));
+    }
+    taken
 }
 
 /// Milliseconds, for databases.

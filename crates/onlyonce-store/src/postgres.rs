@@ -11,6 +11,7 @@ mod connect;
 mod failure;
 #[cfg(test)]
 mod functions_table;
+mod notice;
 mod outbox;
 mod row;
 mod scan;
@@ -41,8 +42,8 @@ use tokio::{
 
 pub use crate::sql::open::{Migrated, OpenError};
 use crate::{
-    Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store, StoreError,
-    Swapped, Walk,
+    CLOCK_MARK, Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store,
+    StoreError, Swapped, Walk,
     sql::{lane::Lane, line::Line, open, queue::Queue},
     wake::{MAX_UNSAID, Wake},
 };
@@ -66,6 +67,8 @@ pub struct PostgresOptions {
     pub pooler: Pooler,
     /// Whether a missing or old schema is brought up to date.
     pub migrate: bool,
+    /// Whether a store is made where there is none.
+    pub create: bool,
 }
 
 impl Default for PostgresOptions {
@@ -74,6 +77,7 @@ impl Default for PostgresOptions {
             timeout: Duration::from_secs(2),
             pooler: Pooler::None,
             migrate: true,
+            create: true,
         }
     }
 }
@@ -151,6 +155,9 @@ impl PostgresStore {
             schema::found(connection).await
         });
         let found = found.await.map_err(OpenError::Sql)?;
+        if found.is_none() && !options.create {
+            return Err(OpenError::Absent);
+        }
         if options.migrate && found.is_none_or(|(version, _)| version < VERSION) {
             schema::migrate(&mut connection).await?;
         } else {
@@ -332,6 +339,17 @@ impl Store for PostgresStore {
 
     async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.scanners.block(name).await
+    }
+
+    async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
+        let sql = "INSERT INTO onlyonce.meta (name, value) VALUES ('block/' || $1, $2) \
+                   ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+        let statement = sqlx::query(sql).bind(CLOCK_MARK).bind(mark);
+        self.scanners.write(statement).await
+    }
+
+    async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.block(CLOCK_MARK).await
     }
 
     async fn probe(&self) -> Result<(), StoreError> {

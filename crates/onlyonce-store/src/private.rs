@@ -214,6 +214,11 @@ impl Postgres {
 
     /// A standby of this server, streaming from it under `name`.
     pub fn standby(&self, name: &str) -> Self {
+        self.standby_through(self.port, name)
+    }
+
+    /// The same through another port: of a proxy.
+    pub fn standby_through(&self, port: u16, name: &str) -> Self {
         let folder = folder(self.user);
         let data = folder.join("data");
         run(as_user(
@@ -222,12 +227,12 @@ impl Postgres {
                 .arg(&data)
                 .arg("-d")
                 .arg(format!(
-                    "host=127.0.0.1 port={} user=onlyonce application_name={name}",
-                    self.port
+                    "host=127.0.0.1 port={port} user=onlyonce application_name={name}"
                 )),
             self.user,
         ));
-        Self::on(folder, self.user, &[])
+        // A line that was cut is taken up again at once.
+        Self::on(folder, self.user, &["wal_retrieve_retry_interval=100ms"])
     }
 
     fn on(folder: PathBuf, user: Option<(u32, u32)>, settings: &[&str]) -> Self {

@@ -10,6 +10,7 @@
 mod address;
 pub(crate) mod cache;
 mod failure;
+mod identity;
 mod layout;
 mod net;
 pub(crate) mod row;
@@ -21,7 +22,6 @@ mod wake;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use futures_util::{StreamExt as _, stream};
 use onlyonce_core::{
     CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret, Timestamp,
     record::{Change, Draft, JournalEntry, Revision},
@@ -34,20 +34,19 @@ use tokio::{
 };
 
 use crate::{
-    BoxError, Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError,
-    Swapped, Walk, cutoff, random_secret,
+    BoxError, CLOCK_MARK, Counts, Filter, Inserted, JournalRow, LEVEL_EVERY, Level, Listed, Page,
+    Reply, Store, StoreError, Swapped, Walk, cutoff, random_secret,
     wake::{MAX_UNSAID, Wake},
 };
 use address::Address;
 pub use address::AddressError;
 use failure::Failure;
+use identity::{another_store, keep_meta, lost, mark, read_meta};
 use layout::{Bucket, Names, Of, Part};
-use net::{Does, Net};
+use net::{Does, Net, Use};
 use scan::{Position, bytes, items, strange, time};
 use script::{APPEND, Call, DELETE, INSERT, LOOKUP, META, SWAP};
 
-/// Calls that are under way at once while buckets are marked.
-const MARKS_AT_ONCE: usize = 64;
 /// The version of the layout.
 pub const VERSION: u32 = 1;
 
@@ -84,7 +83,7 @@ pub enum OpenError {
     Connect(#[source] BoxError),
     /// There is no store, and none may be made.
     #[error(
-        "there is no store under this URL: run `onlyonce migrate`, or start with store.migrate on"
+        "there is no store under this URL: `onlyonce migrate --store URL` makes one; `serve` does so with store.migrate on and, where a route has profile `payments`, with `store.create: true`; a new store knows no key, and retries of earlier requests execute; nothing was changed"
     )]
     Empty,
     /// Its layout is newer than this program.
@@ -125,6 +124,8 @@ struct Inner {
     secret: Vec<u8>,
     /// What every bucket is marked with: a hash of the secret.
     mark: Vec<u8>,
+    /// Whether the server may throw marks and the secret away like anything else.
+    may_evict: bool,
     wake: Wake,
 }
 
@@ -139,9 +140,12 @@ impl RedisStore {
         let refused = |failure: Failure| match failure {
             Failure::Refused(error) | Failure::Lost(error) => OpenError::Connect(error),
         };
-        let net = Net::open(address, options.timeout, options.allow_eviction)
-            .await
-            .map_err(refused)?;
+        let r#use = Use {
+            timeout: options.timeout,
+            allow_eviction: options.allow_eviction,
+            is_fenced: true,
+        };
+        let net = Net::open(address, r#use).await.map_err(refused)?;
         let meta_slot = layout::slot(&names.meta());
         let call = match options.migrate {
             true => META
@@ -151,13 +155,14 @@ impl RedisStore {
             false => Call::plain("HMGET")
                 .arg(names.meta())
                 .arg("secret")
-                .arg("version"),
+                .arg("version")
+                .arg("marked"),
         };
         let told = net
             .call(meta_slot, &call, Does::Write)
             .await
             .map_err(refused)?;
-        let (secret, version) = read_meta(told)?;
+        let (secret, version, is_marked) = read_meta(told)?;
         if version > VERSION {
             return Err(OpenError::Newer { found: version });
         }
@@ -167,17 +172,26 @@ impl RedisStore {
             meta_slot,
             mark: mark(&secret),
             secret: secret.as_bytes().to_vec(),
+            may_evict: options.allow_eviction,
             names,
             wake: Wake::new(Some(words)),
         });
-        if options.migrate {
+        // A store whose making was interrupted is finished; one that was finished and lacks a mark has
+        // lost what lay there, and is not mended.
+        if options.migrate && !is_marked {
             let marked = inner.mark_all().await;
             marked.map_err(|error| OpenError::Connect(error.into()))?;
         }
         let mut tasks = JoinSet::new();
         tasks.spawn(wake::speak(inner.clone(), unsaid));
         tasks.spawn(wake::listen(inner.clone()));
-        tasks.spawn(keep_meta(inner.clone()));
+        tasks.spawn(keep_levels(inner.clone()));
+        if options.allow_eviction {
+            tasks.spawn(keep_meta(inner.clone()));
+        }
+        if !inner.net.is_alone() {
+            tasks.spawn(inner.net.clone().watch());
+        }
         Ok(Self {
             secret,
             inner,
@@ -187,38 +201,11 @@ impl RedisStore {
     }
 }
 
-/// The secret and the version of the layout in an answer.
-fn read_meta(told: Value) -> Result<(Secret, u32), OpenError> {
-    let mut fields = items(told).map_err(|_| OpenError::Damaged)?.into_iter();
-    let (secret, version) = (bytes(fields.next()), bytes(fields.next()));
-    let (Some(secret), Some(version)) = (secret, version) else {
-        return Err(OpenError::Empty);
-    };
-    let secret: [u8; 32] = secret.try_into().map_err(|_| OpenError::Damaged)?;
-    let version = std::str::from_utf8(&version).ok();
-    let version = version.and_then(|version| version.parse().ok());
-    Ok((
-        Secret::from_bytes(secret),
-        version.ok_or(OpenError::Damaged)?,
-    ))
-}
-
-fn mark(secret: &Secret) -> Vec<u8> {
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, secret.as_bytes());
-    digest.as_ref()[..8].to_vec()
-}
-
-/// Puts the secret back where a server has lost it, before another gateway makes one of its own.
-async fn keep_meta(inner: Arc<Inner>) {
+/// Reads the servers' settings again now and then: they may change under a connection that stays.
+async fn keep_levels(inner: Arc<Inner>) {
     loop {
-        inner.net.connected.notified().await;
-        let kept = async {
-            inner.probe().await?;
-            inner.mark_all().await
-        };
-        if let Err(error) = kept.await {
-            tracing::warn!(%error, "the store cannot be written to after a new connection");
-        }
+        tokio::time::sleep(LEVEL_EVERY).await;
+        inner.net.read_levels().await;
     }
 }
 
@@ -226,42 +213,6 @@ impl Inner {
     async fn write(&self, bucket: Bucket, call: Call) -> Result<Vec<Value>, StoreError> {
         let answer = self.net.call(self.names.slot(bucket), &call, Does::Write);
         items(answer.await.map_err(Failure::of_a_write)?)
-    }
-
-    async fn probe(&self) -> Result<(), StoreError> {
-        let call = META
-            .call(&[self.names.meta()])
-            .arg(&self.secret)
-            .arg(VERSION);
-        let told = self.net.call(self.meta_slot, &call, Does::Write).await;
-        match read_meta(told.map_err(Failure::of_a_write)?) {
-            Ok((secret, _)) if *secret.as_bytes() == self.secret[..] => Ok(()),
-            _ => Err(another_store()),
-        }
-    }
-
-    /// Marks every bucket that has no mark, and refuses one that is somebody else's: with another
-    /// secret the same key would have another id, in another bucket, and would be let in again.
-    async fn mark_all(&self) -> Result<(), StoreError> {
-        let marks = Bucket::all().map(|bucket| async move {
-            let (name, slot) = (self.names.part(bucket, Part::Mark), self.names.slot(bucket));
-            let call = Call::plain("SETNX").arg(&name).arg(&self.mark);
-            let set = self.net.call(slot, &call, Does::Write).await;
-            if set.map_err(Failure::of_a_write)? == Value::Int(1) {
-                return Ok(());
-            }
-            let call = Call::plain("GET").arg(name);
-            let found = self.net.call(slot, &call, Does::Read).await;
-            match bytes(Some(found.map_err(Failure::of_a_read)?)) {
-                Some(found) if found == self.mark => Ok(()),
-                _ => Err(another_store()),
-            }
-        });
-        let mut marks = stream::iter(marks).buffer_unordered(MARKS_AT_ONCE);
-        while let Some(marked) = marks.next().await {
-            marked?;
-        }
-        Ok(())
     }
 
     /// One call for a draft: what comes before its times, its times, its block.
@@ -276,15 +227,6 @@ impl Inner {
         }
         call.arg(row::block(record))
     }
-}
-
-/// Somebody emptied the database and somebody else began a new store in it.
-fn another_store() -> StoreError {
-    StoreError::Unavailable(
-        "what is in the database was made with another secret: it was emptied or restored while a \
-         gateway ran; stop the gateways of this store, and start them again"
-            .into(),
-    )
 }
 
 /// What a script says.
@@ -349,19 +291,20 @@ impl Store for RedisStore {
             names.part(bucket, Part::Counts),
             names.part(bucket, Part::Mark),
         ]);
-        let call = Inner::with_draft(call.arg(&inner.mark), &draft);
+        let call = Inner::with_draft(call.arg(&inner.mark), &draft).arg(u8::from(inner.may_evict));
         let told = Told::read(inner.write(bucket, call).await?).map_err(unclear)?;
         let value = match &told.word[..] {
             b"new" => Inserted::New(draft.stamp(told.now)),
             b"there" => {
                 let record = Inner::whole(id, told.stored, told.body)?.ok_or_else(strange)?;
-                if record.scope != draft.record.scope || record.key != draft.record.key {
+                if !record.is_of(&draft.record.scope, &draft.record.key) {
                     return Err(StoreError::Collision);
                 }
                 inner.wake.ask_for(&record);
                 Inserted::Existing(record)
             }
             b"other" => return Err(another_store()),
+            b"lost" => return Err(lost()),
             _ => return Err(unclear(strange())),
         };
         Ok(Reply {
@@ -546,6 +489,18 @@ impl Store for RedisStore {
         let found = self.inner.net.call(slot, &call, Does::Read).await;
         let found = bytes(Some(found.map_err(Failure::of_a_read)?));
         Ok(found.map(|found| found.to_vec()))
+    }
+
+    async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
+        let blocks = self.inner.names.blocks();
+        let slot = layout::slot(&blocks);
+        let call = Call::plain("HSET").arg(blocks).arg(CLOCK_MARK).arg(mark);
+        let noted = self.inner.net.call(slot, &call, Does::Write).await;
+        noted.map(|_| ()).map_err(Failure::of_a_write)
+    }
+
+    async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.block(CLOCK_MARK).await
     }
 
     async fn probe(&self) -> Result<(), StoreError> {

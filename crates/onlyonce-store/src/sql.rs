@@ -3,6 +3,7 @@
 //!
 //! Deliberately absent: SQL. Each server has statements of its own, behind [`lane::Server`].
 
+pub(crate) mod doubt;
 pub(crate) mod failure;
 pub(crate) mod hosts;
 pub(crate) mod lane;

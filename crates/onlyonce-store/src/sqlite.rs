@@ -7,14 +7,20 @@
 //! that may wait.
 //!
 //! Deliberately absent: a second process on the same file. Wake-ups and counters live in this
-//! process, so [`SqliteStore::open`] takes a lock and refuses a file that is in use.
+//! process, so [`SqliteStore::open`] locks the file itself (`lock.rs`) and refuses one that is in use.
+//!
+//! A store that is closed, or dropped, leaves a file that is whole by itself; `stopped.rs` says how a
+//! file that is not whole is recognised.
 
 mod batch;
 mod checkpoint;
+mod lock;
 mod outbox;
 mod read;
 mod row;
 mod schema;
+mod slot;
+mod stopped;
 mod transactional;
 mod write;
 
@@ -37,14 +43,16 @@ use rusqlite::Connection;
 use tokio::sync::{broadcast, watch};
 
 use crate::{
-    BoxError, Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store,
-    StoreError, Swapped, WAKEUP_BACKLOG, Walk, clock::StoreClock,
+    BoxError, CLOCK_MARK, Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply,
+    Store, StoreError, Swapped, WAKEUP_BACKLOG, Walk, clock::StoreClock,
 };
 use batch::{Done, Operation, Writer};
 use checkpoint::Checkpointer;
+use lock::{Lock, Places};
 use outbox::SqliteOutbox;
 use read::Readers;
 pub use schema::script;
+use slot::Slot;
 pub use transactional::{SqliteConnection, SqliteOpen, SqliteTransactions};
 use write::Tally;
 
@@ -113,9 +121,74 @@ pub enum OpenError {
         #[source]
         source: rusqlite::Error,
     },
+    /// It was in use when it was copied or when its log was lost.
+    #[error(
+        "{0} was not stopped in good order, and its log {0}-wal is missing: the newest keys are not in \
+         it, and their retries would execute again; put the log back beside it, or copy a store that is \
+         stopped. If the log is lost for good, say so once: `onlyonce migrate --store sqlite:{0} \
+         --accept-incomplete`; nothing was changed"
+    )]
+    LogMissing(PathBuf),
+    /// Another file was in its place when the log was written.
+    #[error(
+        "{0} is not the file that the log {0}-wal belongs to: the file was replaced, and SQLite would \
+         mix the two; put the file back that was there, or move the log away; nothing was changed"
+    )]
+    LogOfAnother(PathBuf),
+    /// It was restored from a backup, or is another store's.
+    #[error(
+        "{0} is not the file that was last in use here: it was restored or replaced, keys that came after \
+         it was copied are not in it, and their retries would execute again; put the file back that was \
+         there. If it is lost for good, say so once: `onlyonce migrate --store sqlite:{0} \
+         --accept-incomplete`; nothing was changed"
+    )]
+    NotTheLast(PathBuf),
+    /// There was a store, and it is gone.
+    #[error(
+        "{0} is missing or empty, and {0}.lock says that there was a store: put the file back. To begin \
+         with an empty store, which knows no key, remove {0}.lock as well; nothing was changed"
+    )]
+    Gone(PathBuf),
+    /// There is a log, and no file that it belongs to.
+    #[error(
+        "{0} is missing or empty, and its log {0}-wal is there: put the file back, or move the log away \
+         to begin with an empty store, which knows no key; nothing was changed"
+    )]
+    FileMissing(PathBuf),
+    /// There is no store, and none may be made.
+    #[error(
+        "there is no store in {0}: `onlyonce migrate --store sqlite:{0}` makes one, or `store.create: \
+         true` lets `serve` do it; a new store knows no key, and retries of earlier requests execute; \
+         nothing was changed"
+    )]
+    Absent(PathBuf),
     /// The secret in the file is not one.
     #[error("{0} holds no usable secret: it is damaged, or not a store of this program")]
     Damaged(PathBuf),
+}
+
+/// How a file is opened.
+#[derive(Clone)]
+pub struct SqliteOptions {
+    /// The store's clock.
+    pub clock: StoreClock,
+    /// Whether an old schema is brought up to date.
+    pub migrate: bool,
+    /// Whether a store is made where there is none.
+    pub create: bool,
+    /// Whether a file is taken whose newest writes are lost with its log.
+    pub accept_incomplete: bool,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self {
+            clock: StoreClock::system(),
+            migrate: true,
+            create: true,
+            accept_incomplete: false,
+        }
+    }
 }
 
 /// A store in one SQLite file.
@@ -126,8 +199,8 @@ pub struct SqliteStore {
     readers: Readers,
     /// For scans of the background loops, and for those of people: neither holds up the other, and
     /// neither holds up requests.
-    worker_scans: Arc<Mutex<Connection>>,
-    admin_scans: Arc<Mutex<Connection>>,
+    worker_scans: Arc<Slot>,
+    admin_scans: Arc<Slot>,
     writer: Writer,
     tally: Arc<Tally>,
     walked: Mutex<i64>,
@@ -135,9 +208,10 @@ pub struct SqliteStore {
     wakeups: broadcast::Sender<RecordId>,
     messages: watch::Sender<u64>,
     outbox: SqliteOutbox,
-    _checkpointer: Checkpointer,
-    /// Released with the process, however it ends.
-    _lock: File,
+    checkpointer: Checkpointer,
+    /// Released with the process, however it ends; the file itself after all connections to it.
+    _lock: Lock,
+    _lock_file: File,
 }
 
 impl SqliteStore {
@@ -146,16 +220,25 @@ impl SqliteStore {
     /// # Errors
     /// [`OpenError`] says why the file cannot be used.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        Self::open_with(path, StoreClock::system(), true)
+        Self::open_with(path, &SqliteOptions::default())
     }
 
-    /// As [`open`](Self::open), with a clock, and with the choice to leave an old schema alone.
+    /// As [`open`](Self::open), with options.
     ///
     /// # Errors
     /// [`OpenError`] says why the file cannot be used.
-    pub fn open_with(path: &Path, clock: StoreClock, migrate: bool) -> Result<Self, OpenError> {
-        let lock = take_lock(path)?;
-        create_for_the_owner(path)?;
+    pub fn open_with(path: &Path, options: &SqliteOptions) -> Result<Self, OpenError> {
+        let clock = options.clock.clone();
+        if !options.create && !path.exists() {
+            return Err(OpenError::Absent(path.to_owned()));
+        }
+        let path = &lock::resolved(path);
+        let mut lock_file = lock::beside(path)?;
+        // A file in use lacks its log under another name, and taking the lock would make one that is not
+        // there.
+        let lock = path.exists().then(|| Lock::take(path)).transpose()?;
+        stopped::check(path, &mut lock_file, options.accept_incomplete)?;
+        let lock = lock.map_or_else(|| Lock::take(path), Ok)?;
         let sqlite = |source| OpenError::Sqlite {
             path: path.to_owned(),
             source,
@@ -166,8 +249,14 @@ impl SqliteStore {
             return Err(OpenError::ReadOnly(path.to_owned()));
         }
         schema::check_settings(&connection, path)?;
-        schema::prepare(&mut connection, path, migrate)?;
+        schema::prepare(&mut connection, path, options)?;
         let secret = schema::secret(&connection, path)?;
+        stopped::begin(&connection, path, &mut lock_file)?;
+        let io = |source| OpenError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let places = Places::note(path).map_err(io)?;
         let walked = schema::walk_position(&connection).map_err(sqlite)?;
         let tally = Arc::new(Tally::count(&connection).map_err(sqlite)?);
         let readers = Readers::open(path).map_err(sqlite)?;
@@ -182,18 +271,16 @@ impl SqliteStore {
             messages.clone(),
         )
         .map_err(sqlite)?;
-        let writer = Writer::start(connection, clock.clone(), tally.clone(), wakeups.clone())
-            .map_err(|source| OpenError::Io {
-                path: path.to_owned(),
-                source,
-            })?;
+        let (clocked, tallied) = (clock.clone(), tally.clone());
+        let writer = Writer::start(connection, places, clocked, tallied, wakeups.clone());
+        let writer = writer.map_err(io)?;
         Ok(Self {
             path: path.to_owned(),
             secret,
             clock,
             readers,
-            worker_scans: Arc::new(Mutex::new(schema::connect_to_read(path).map_err(sqlite)?)),
-            admin_scans: Arc::new(Mutex::new(schema::connect_to_read(path).map_err(sqlite)?)),
+            worker_scans: Arc::new(Slot::new(schema::connect_to_read(path).map_err(sqlite)?)),
+            admin_scans: Arc::new(Slot::new(schema::connect_to_read(path).map_err(sqlite)?)),
             writer,
             tally,
             walked: Mutex::new(walked),
@@ -201,8 +288,9 @@ impl SqliteStore {
             wakeups,
             messages,
             outbox,
-            _checkpointer: checkpointer,
+            checkpointer,
             _lock: lock,
+            _lock_file: lock_file,
         })
     }
 }
@@ -224,52 +312,33 @@ impl SqliteStore {
     }
 }
 
+impl SqliteStore {
+    /// Closes every connection, the writing one last: what is queued is committed, the log is moved into
+    /// the file, and the file says that it is whole. A second call does nothing.
+    fn stop(&self) {
+        self.outbox.close();
+        self.worker_scans.interrupt();
+        self.admin_scans.interrupt();
+        self.readers.close();
+        self.checkpointer.end();
+        self.writer.end();
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
 /// Runs a scan in a thread that may wait.
 async fn scan<T: Send + 'static>(
-    connection: &Arc<Mutex<Connection>>,
+    connection: &Arc<Slot>,
     read: impl FnOnce(&Connection) -> Result<T, ReadError> + Send + 'static,
 ) -> Result<T, StoreError> {
     let connection = connection.clone();
-    let read = tokio::task::spawn_blocking(move || read(&connection.lock())).await;
+    let read = tokio::task::spawn_blocking(move || read(&*connection.lock()?)).await;
     Ok(read.map_err(|error| StoreError::Unavailable(Box::new(error)))??)
-}
-
-fn take_lock(path: &Path) -> Result<File, OpenError> {
-    let io = |source| OpenError::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(PathBuf::from(name))
-        .map_err(io)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),
-        Err(std::fs::TryLockError::Error(source)) => Err(io(source)),
-    }
-}
-
-/// Creates the file, if it is not there, so that nobody else can read keys and answers.
-fn create_for_the_owner(path: &Path) -> Result<(), OpenError> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let created = File::options()
-        .create_new(true)
-        .write(true)
-        .mode(0o600)
-        .open(path);
-    match created {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        Err(source) => Err(OpenError::Io {
-            path: path.to_owned(),
-            source,
-        }),
-    }
 }
 
 /// What can go wrong while reading.
@@ -277,6 +346,7 @@ fn create_for_the_owner(path: &Path) -> Result<(), OpenError> {
 enum ReadError {
     Sqlite(rusqlite::Error),
     Unreadable(BoxError),
+    Closed,
 }
 
 impl From<rusqlite::Error> for ReadError {
@@ -296,6 +366,7 @@ impl From<ReadError> for StoreError {
         match error {
             ReadError::Sqlite(error) => Self::Unavailable(Box::new(error)),
             ReadError::Unreadable(error) => Self::Unreadable(error),
+            ReadError::Closed => Self::Unavailable("the store is closed".into()),
         }
     }
 }
@@ -488,8 +559,21 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
+        let operation = Operation::NoteClock(mark.to_vec());
+        self.writer.submit(operation).await.map(|_| ())
+    }
+
+    async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.block(CLOCK_MARK).await
+    }
+
     async fn probe(&self) -> Result<(), StoreError> {
         self.writer.submit(Operation::Probe).await.map(|_| ())
+    }
+
+    async fn close(&self) {
+        transactional::waiting(|| self.stop());
     }
 
     fn outbox(&self) -> Option<Arc<dyn Outbox>> {

@@ -96,7 +96,7 @@ impl TieredStore {
         let now = self.clock.now(self.max_age)?;
         let age = now.0.checked_sub(entry.checked_at.0)?;
         let is_young = (0..=millis(self.max_age)).contains(&age);
-        let same = entry.record.scope == draft.record.scope && entry.record.key == draft.record.key;
+        let same = entry.record.is_of(&draft.record.scope, &draft.record.key);
         if !is_young || !same || !is_final(&entry.record, now) {
             return None;
         }
@@ -147,9 +147,10 @@ fn is_final(record: &Record, now: Timestamp) -> bool {
 }
 
 /// Whether a change takes away an answer before its time: what is left of the key is a tombstone that
-/// any request may follow.
+/// any request may follow, or a record without what is personal.
 fn takes_away(draft: &Draft) -> bool {
-    draft.stamps.delete_at != Stamp::Never && draft.record.fingerprint.is_none()
+    let forgotten = draft.stamps.delete_at != Stamp::Never && draft.record.fingerprint.is_none();
+    forgotten || draft.record.notes.erased
 }
 
 fn millis(duration: Duration) -> i64 {
@@ -326,12 +327,24 @@ impl Store for TieredStore {
         self.truth.block(name).await
     }
 
+    async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
+        self.truth.note_clock(mark).await
+    }
+
+    async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.truth.noted_clock().await
+    }
+
     fn conceal(&self, id: RecordId, bytes: Vec<u8>) -> Vec<u8> {
         self.truth.conceal(id, bytes)
     }
 
     fn reveal(&self, id: RecordId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
         self.truth.reveal(id, bytes)
+    }
+
+    async fn close(&self) {
+        self.truth.close().await;
     }
 
     async fn probe(&self) -> Result<(), StoreError> {

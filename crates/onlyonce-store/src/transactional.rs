@@ -81,6 +81,21 @@ pub struct Message {
     pub settles: Option<Settles>,
 }
 
+/// Bytes of a message, headers included, unless said otherwise.
+pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
+
+/// A message that is larger than messages may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a message of {bytes} bytes is larger than the {most} bytes that a message may have; it was not left"
+)]
+pub struct MessageTooLarge {
+    /// The bytes it has, headers included.
+    pub bytes: usize,
+    /// The bytes it may have.
+    pub most: usize,
+}
+
 /// What is needed to settle a key once its message is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settles {
@@ -138,6 +153,11 @@ impl Message {
             key: None,
             settles: None,
         }
+    }
+
+    /// Bytes of payload and headers.
+    pub fn bytes(&self) -> usize {
+        self.payload.len().saturating_add(self.headers.len())
     }
 }
 
@@ -204,6 +224,15 @@ pub trait TransactionalStore: Clone + Send + Sync + 'static {
     /// happened is to be asked of the record that was swapped in it.
     fn commit(&self, open: Self::Open)
     -> impl Future<Output = Result<(), TransactionError>> + Send;
+
+    /// Returns once what was read before is as safe as what a commit acknowledges. A commit whose answer was
+    /// lost may be seen before it is.
+    ///
+    /// # Errors
+    /// Any [`TransactionError`]: it is not known to be.
+    fn confirm(&self) -> impl Future<Output = Result<(), TransactionError>> + Send {
+        std::future::ready(Ok(()))
+    }
 
     /// Takes everything back. If that cannot be said to the server, it finds out by itself.
     fn rollback(&self, open: Self::Open) -> impl Future<Output = ()> + Send;

@@ -42,6 +42,8 @@ fn draft(store: &dyn Store, scope: &Scope, key: &str) -> Draft {
         route: "r".into(),
         method: "POST".into(),
         path: "/pay?canary=path-canary".into(),
+        other_mark: None,
+        notes: onlyonce_core::record::Notes::default(),
     };
     machine::first(&request, &Policy::default())
 }

@@ -64,6 +64,8 @@ fn draft(store: &dyn Store, scope: &Scope, key: &str, number: u128) -> Draft {
         route: "r".into(),
         method: "POST".into(),
         path: "/".into(),
+        other_mark: None,
+        notes: onlyonce_core::record::Notes::default(),
     };
     machine::first(&request, &Policy::default())
 }

@@ -35,6 +35,8 @@ fn draft(store: &dyn Store, scope: &Scope, key: &str, number: u128) -> Draft {
         route: "r".into(),
         method: "POST".into(),
         path: "/".into(),
+        other_mark: None,
+        notes: onlyonce_core::record::Notes::default(),
     };
     machine::first(&request, &Policy::default())
 }
@@ -262,6 +264,120 @@ async fn null_is_not_an_argument() {
     assert_eq!(server.sql("SELECT state FROM onlyonce.live"), "unknown");
 }
 
+/// Goal: no argument lets a key be executed again, and none damages what is stored.
+///
+/// Method: durations of nothing and less for everything that is remembered; headers that are too many, too
+/// long or no headers; then headers at the limits, with letters beyond ASCII.
+/// Evidence: the code of the refusal, and rows as they were; what is stored is read back by the library and
+/// by `reserve`.
+#[tokio::test(flavor = "multi_thread")]
+async fn arguments_that_would_do_harm() {
+    let server = tokio::task::block_in_place(Postgres::start);
+    let store = open(&server.url()).await;
+    let token = server.sql("SELECT attempt_token FROM onlyonce.reserve('app', 'k')");
+    let row = "SELECT md5(l::text) FROM onlyonce.live l";
+    let before = server.sql(row);
+    let mut connection = PgConnection::connect(&server.url()).await.unwrap();
+    let mut calls = Vec::new();
+    for duration in ["0 s", "-1 ms", "-1 day", "0.0004 s"] {
+        calls.extend([
+            (
+                "22023",
+                format!("reserve('app', 'n', lease => '{duration}')"),
+            ),
+            (
+                "22023",
+                format!("reserve('app', 'n', tombstone_ttl => '{duration}')"),
+            ),
+            (
+                "22023",
+                format!("complete('{token}', 200, ttl => '{duration}')"),
+            ),
+            ("22023", format!("renew('{token}', lease => '{duration}')")),
+            (
+                "22023",
+                format!("renew('{token}', max_execution => '{duration}')"),
+            ),
+            ("22023", format!("process_once('c', 'm', '{duration}')")),
+        ]);
+    }
+    calls.push(("22023", "enqueue('t', 'x', due_in => '-1 ms')".to_owned()));
+    for headers in [
+        "'[]'",
+        "'\"x\"'",
+        "'7'",
+        "'{\"a\": 1}'",
+        "'{\"a\": [\"b\"]}'",
+    ] {
+        calls.push(("22023", format!("enqueue('t', 'x', headers => {headers})")));
+    }
+    let many = "(SELECT jsonb_object_agg('h' || n, 'v') FROM generate_series(1, 65537) n)";
+    let long = "jsonb_build_object(repeat('n', 70000), 'v')";
+    let large = "jsonb_build_object('n', repeat('v', 1100000))";
+    for (code, headers) in [
+        ("54000", many),
+        ("54000", long),
+        ("54000", large),
+        ("22023", "'\"x\"'"),
+        ("22023", "'7'"),
+        ("22023", "'[\"x\"]'"),
+        ("22023", "'[[\"x\"]]'"),
+        ("22023", "'[[\"x\", \"y\", \"z\"]]'"),
+        ("22023", "'{\"x\": {}}'"),
+        ("22023", "'{\"x y\": \"z\"}'"),
+        ("22023", "'{\"x\": \"a\\nb\"}'"),
+    ] {
+        calls.push((code, format!("settle('{token}', 200, {headers}, 'x')")));
+        calls.push((code, format!("complete('{token}', 200, {headers}, 'x')")));
+    }
+    for (code, call) in calls {
+        let (found, _) = refused(&mut connection, &format!("SELECT onlyonce.{call}")).await;
+        assert_eq!(found, code, "{call}");
+        assert_eq!(server.sql(row), before, "{call}");
+    }
+    for table in ["outbox", "inbox", "keys"] {
+        let count = server.sql(&format!("SELECT count(*) FROM onlyonce.{table}"));
+        assert_eq!(count, "0", "{table}");
+    }
+    let most = "(SELECT jsonb_object_agg(rpad('h' || n, 256, 'x'), 'caf\u{e9}') FROM generate_series(1, 1000) n)";
+    server.sql(&format!(
+        "SELECT onlyonce.complete('{token}', 200, {most}, 'x')"
+    ));
+    let id = server.sql("SELECT id FROM onlyonce.keys").replace('-', "");
+    let record = store
+        .lookup(id.parse().unwrap())
+        .await
+        .unwrap()
+        .value
+        .unwrap();
+    let response = record.response.unwrap();
+    assert_eq!(response.headers.len(), 1_000);
+    for (name, value) in &response.headers {
+        assert_eq!(name.as_str().len(), 256);
+        assert_eq!(value.as_bytes(), "caf\u{e9}".as_bytes());
+    }
+    let read = "SELECT count(*) FROM onlyonce.reserve('app', 'k') r, \
+         jsonb_array_elements(r.headers) AS h (pair) WHERE h.pair ->> 1 = 'caf\u{e9}'";
+    assert_eq!(server.sql(read), "1000");
+}
+
+/// Goal: a message may be left in a transaction that is prepared, and becomes visible with it.
+///
+/// Method: with `notify => false`, as the guide says, on a server that allows prepared transactions.
+/// Evidence: one message, after COMMIT PREPARED.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_in_a_prepared_transaction() {
+    let start = || Postgres::start_with(&["max_prepared_transactions=2"]);
+    let server = tokio::task::block_in_place(start);
+    let _store = open(&server.url()).await;
+    let count = "SELECT count(*) FROM onlyonce.outbox";
+    server
+        .sql("BEGIN; SELECT onlyonce.enqueue('t', 'x', notify => false); PREPARE TRANSACTION 'p'");
+    assert_eq!(server.sql(count), "0");
+    server.sql("COMMIT PREPARED 'p'");
+    assert_eq!(server.sql(count), "1");
+}
+
 /// Goal: a reservation that cannot see what was settled since is refused; a completion that cannot is safe.
 ///
 /// Method: a transaction with one snapshot for all statements looks; then another program reserves the
@@ -315,13 +431,16 @@ async fn functions_are_replaced() {
     server.sql(
         "CREATE OR REPLACE FUNCTION onlyonce.sweep(at_most integer DEFAULT 1000) RETURNS integer \
          LANGUAGE sql AS 'SELECT -1'; \
-         CREATE ROLE app; GRANT EXECUTE ON FUNCTION onlyonce.sweep TO app; \
-         UPDATE onlyonce.meta SET value = '3' WHERE name = 'schema_version'",
+         CREATE ROLE app; GRANT EXECUTE ON FUNCTION onlyonce.sweep TO app",
     );
+    let before = onlyonce_store::postgres::VERSION - 1;
+    server.sql(&format!(
+        "UPDATE onlyonce.meta SET value = '{before}' WHERE name = 'schema_version'"
+    ));
     let migrated = migrate().await.unwrap();
     assert_eq!(
         (migrated.from, migrated.to),
-        (3, onlyonce_store::postgres::VERSION)
+        (before, onlyonce_store::postgres::VERSION)
     );
     assert_eq!(server.sql("SELECT onlyonce.sweep()"), "0");
     let may = "SELECT has_function_privilege('app', 'onlyonce.sweep(integer)', 'EXECUTE')";

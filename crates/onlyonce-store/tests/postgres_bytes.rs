@@ -155,6 +155,8 @@ async fn one_key(store: &dyn Store, number: u64) {
         route: route.into(),
         method: "POST".into(),
         path: format!("/api/{route}").into(),
+        other_mark: None,
+        notes: onlyonce_core::record::Notes::default(),
     };
     let inserted = store.insert_or_get(machine::first(&request, &policy)).await;
     let Inserted::New(record) = inserted.unwrap().value else {

@@ -47,6 +47,8 @@ async fn write(store: Arc<RedisStore>, writer: usize, stop: Arc<AtomicBool>) -> 
             route: "r".into(),
             method: "POST".into(),
             path: "/".into(),
+            other_mark: None,
+            notes: onlyonce_core::record::Notes::default(),
         };
         let inserted = store
             .insert_or_get(machine::first(&request, &Policy::default()))

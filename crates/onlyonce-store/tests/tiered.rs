@@ -58,6 +58,8 @@ fn draft(store: &dyn Store, key: &str, attempt: u128) -> Draft {
         route: "r".into(),
         method: "POST".into(),
         path: "/".into(),
+        other_mark: None,
+        notes: onlyonce_core::record::Notes::default(),
     };
     machine::first(&request, &Policy::default())
 }
@@ -225,6 +227,8 @@ async fn a_cache_that_is_restored_from_an_old_copy() {
         route: "r".into(),
         method: "POST".into(),
         path: "/".into(),
+        other_mark: None,
+        notes: onlyonce_core::record::Notes::default(),
     };
     let admission = machine::admit(&old, &request, tombstone.now, &Policy::default());
     let machine::Admission::Execute(change) = admission else {

@@ -1,5 +1,7 @@
 //! The one body type on both sides of the layer: bytes that are shared, or a stream.
 
+mod whole;
+
 use std::{
     fmt,
     pin::Pin,
@@ -10,6 +12,8 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
+
+pub use whole::{Framing, NotWhole, Whole};
 
 /// Any error, boxed.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

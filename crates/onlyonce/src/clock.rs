@@ -11,6 +11,9 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
+/// Where Linux says it.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// A moment by two clocks: one that goes on while the machine sleeps, and the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
@@ -40,22 +43,6 @@ impl Moment {
     pub fn since_1970(self) -> Duration {
         self.wall
     }
-
-    /// The same moment, by the wall clock of somebody else.
-    pub fn by_the_wall_of(self, other: onlyonce_core::Timestamp) -> Self {
-        let millis = u64::try_from(other.0).unwrap_or_default();
-        Self {
-            wall: Duration::from_millis(millis),
-            ..self
-        }
-    }
-
-    /// By how much the wall clock moved more, or less, than time went by until `later`.
-    pub fn jump(self, later: Self) -> Duration {
-        let by_boot = later.boot.saturating_sub(self.boot);
-        let expected = self.wall + by_boot;
-        expected.abs_diff(later.wall)
-    }
 }
 
 /// Tells local time.
@@ -83,6 +70,17 @@ impl Clock {
     /// Two clocks by hand, in milliseconds: `wall` may be set, `boot` only ever goes on.
     pub fn by_hands(boot: Arc<AtomicU64>, wall: Arc<AtomicU64>) -> Self {
         Self(Some(Hands { boot, wall }))
+    }
+
+    /// Which start of which machine the time since boot counts from; empty where nobody can tell.
+    pub fn boot_id(&self) -> String {
+        match &self.0 {
+            Some(_) => "by-hand".to_owned(),
+            None => std::fs::read_to_string(BOOT_ID)
+                .unwrap_or_default()
+                .trim()
+                .to_owned(),
+        }
     }
 
     /// Now.

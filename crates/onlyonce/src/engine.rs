@@ -7,14 +7,14 @@
 mod arrival;
 mod attempt;
 mod attempt_ids;
-pub(crate) mod believed;
 mod breaker;
-mod gather;
 mod operate;
 mod recipes;
 mod reconcile;
 mod resume;
 mod room;
+pub(crate) mod store_clock;
+mod timed_store;
 mod wait;
 mod waiters;
 
@@ -31,14 +31,15 @@ use onlyonce_core::{
     AttemptId, CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, ScopeHasher, Secret,
     Timestamp,
     machine::{self, Admission, Refusal},
+    outbox::TargetRules,
     policy::OnInFlight,
-    record::{Actor, Change, JournalEvent, Revision, StoredResponse},
+    record::{Actor, Change, JournalEvent, StoredResponse},
 };
 use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped, failpoint};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-pub use arrival::Arrival;
+pub use arrival::{Arrival, Marks};
 pub use attempt::{Attempt, Began, Ended, Kept};
 pub use attempt_ids::AttemptIds;
 pub use operate::{OperateError, Seen};
@@ -48,17 +49,17 @@ pub use wait::Woken;
 use crate::{
     at_once::in_time,
     clock::{Clock, Moment},
-    limits::{Limited, Limiter},
+    limits::{BodyBudget, DEFAULT_HELD_BYTES, DetachedExecutions, Limited, Limiter},
     shadow::Observatory,
     spool::Spool,
     stats::Background,
     worker::runs::Runs,
 };
-use believed::Believed;
 use breaker::Breaker;
-use gather::Gathering;
-pub(crate) use gather::Room;
 use room::Made;
+pub use store_clock::STEADY_FOR;
+use store_clock::StoreClock;
+use timed_store::TimedStore;
 use waiters::Waiters;
 
 /// Rounds of "swap, lost, look again" before a request is told that the store is unavailable.
@@ -81,12 +82,16 @@ pub struct EngineOptions {
     pub clock: Clock,
     /// Executions at once. Beyond it a new key is told that the upstream was not reached.
     pub max_executions: usize,
-    /// Bytes of request bodies at once that have been read and not yet been sent.
-    pub max_gathered_bytes: usize,
+    /// Bytes that are held for clients at once: request bodies that are read or wait to be sent, and
+    /// answers that wait to be taken. Beyond it requests are refused as `overloaded`.
+    pub held_bytes: usize,
     /// Where the ids of new attempts come from.
     pub attempt_ids: AttemptIds,
     /// Where results are kept that a shared store cannot take in time.
     pub spool: Option<Spool>,
+    /// How long a clock must go steadily after a jump before anything expires or is released by it. A
+    /// policy whose denials wait for longer makes it longer.
+    pub steady_for: Duration,
 }
 
 impl Default for EngineOptions {
@@ -95,9 +100,10 @@ impl Default for EngineOptions {
             store_timeout: Duration::from_secs(2),
             clock: Clock::system(),
             max_executions: 10_000,
-            max_gathered_bytes: 256 << 20,
+            held_bytes: DEFAULT_HELD_BYTES,
             attempt_ids: AttemptIds::random(),
             spool: None,
+            steady_for: STEADY_FOR,
         }
     }
 }
@@ -144,6 +150,8 @@ struct Inner {
     options: EngineOptions,
     waiters: Waiters,
     policies: RwLock<HashMap<Arc<str>, Arc<Policy>>>,
+    /// What is agreed with the receivers of messages.
+    targets: RwLock<HashMap<Arc<str>, TargetRules>>,
     recipes: Mutex<HashMap<RecipeId, Arc<Recipe>>>,
     /// Questions to providers that have been seen to find a key.
     proven: Mutex<HashSet<RecordId>>,
@@ -157,8 +165,10 @@ struct Inner {
     listening: Arc<AtomicBool>,
     /// Room for executions.
     executions: Arc<Semaphore>,
-    /// Room for request bodies.
-    gathering: Gathering,
+    /// Room for the bodies of requests and answers.
+    body_budget: BodyBudget,
+    /// Executions that nobody waits for.
+    detached: DetachedExecutions,
     /// Room for reservations that are looked after once they cannot be used.
     releasing: Arc<Semaphore>,
     /// What each client has taken of its share.
@@ -166,7 +176,9 @@ struct Inner {
     /// Whether the store is worth asking.
     breaker: Breaker,
     /// What is believed of its clock.
-    believed: Believed,
+    store_clock: Arc<StoreClock>,
+    /// Whether it has been recalled what was believed before.
+    recalled: tokio::sync::OnceCell<()>,
     /// Where shadow mode keeps what it observes; made when it is first needed.
     observatory: OnceLock<Arc<Observatory>>,
     /// When the background loops last came round.
@@ -199,12 +211,18 @@ impl Engine {
     pub fn start(store: Arc<dyn Store>, options: EngineOptions) -> Self {
         let waiters = Waiters::default();
         let executions = options.max_executions.min(Semaphore::MAX_PERMITS);
-        let gathering = Gathering::new(options.max_gathered_bytes);
+        let body_budget = BodyBudget::new(options.held_bytes);
+        let store_clock = Arc::new(StoreClock::new(options.clock.clone(), options.steady_for));
+        let store = Arc::new(TimedStore {
+            inner: store,
+            clock: store_clock.clone(),
+        });
         Self(Arc::new(Inner {
             store,
             options,
             waiters,
             policies: RwLock::default(),
+            targets: RwLock::default(),
             recipes: Mutex::default(),
             proven: Mutex::default(),
             running: AtomicUsize::new(0),
@@ -212,11 +230,13 @@ impl Engine {
             derived: RwLock::default(),
             listening: Arc::default(),
             executions: Arc::new(Semaphore::new(executions)),
-            gathering,
+            body_budget,
+            detached: DetachedExecutions::default(),
             releasing: Arc::new(Semaphore::new(MAX_RELEASING)),
             limiter: Arc::default(),
             breaker: Breaker::new(),
-            believed: Believed::default(),
+            store_clock,
+            recalled: tokio::sync::OnceCell::new(),
             observatory: OnceLock::new(),
             runs: Runs::default(),
         }))
@@ -302,6 +322,20 @@ impl Engine {
         self.0.running.load(Ordering::SeqCst)
     }
 
+    /// The bytes that are held for clients.
+    pub fn body_budget(&self) -> &BodyBudget {
+        &self.0.body_budget
+    }
+
+    /// Executions of this process whose client has gone, or has been answered already.
+    pub fn detached(&self) -> usize {
+        self.0.detached.total()
+    }
+
+    pub(crate) fn detached_executions(&self) -> &DetachedExecutions {
+        &self.0.detached
+    }
+
     /// Where the background loops note their rounds.
     pub(crate) fn noted_runs(&self) -> &Runs {
         &self.0.runs
@@ -327,7 +361,7 @@ impl Engine {
             return None;
         }
         let request = arrival.request(AttemptId(0), recipe);
-        match machine::admit(record, &request, self.believed(now), policy) {
+        match machine::admit(record, &request, now, policy) {
             Admission::Execute(_) | Admission::Lapse(_) => None,
             Admission::Refuse(Refusal::OutcomeUnknown { nudge: Some(_) }) => None,
             Admission::InFlight(how) => Some(Admitted::InFlight(how)),
@@ -356,6 +390,13 @@ impl Engine {
             && error.is_ambiguous()
         {
             self.release_later(arrival.id(), attempt_id, policy.clone());
+        }
+        // The reservation may have been the first to meet a server that promises less.
+        if let Ok(Admitted::Execute(attempt)) = &outcome
+            && let Err(below) = self.unless_below(policy)
+        {
+            attempt.release_later();
+            return Err(below);
         }
         outcome
     }
@@ -395,8 +436,9 @@ impl Engine {
             }
             let recipe = self.recipe(record.recipe, policy).await?;
             let request = arrival.request(attempt_id, &recipe);
-            match machine::admit(&record, &request, self.believed(now), policy) {
+            match machine::admit(&record, &request, now, policy) {
                 Admission::Execute(change) => {
+                    self.unless_below(policy)?;
                     began_as = Began::from_journal(&change.journal);
                     // A key that was forgotten by time is new, reaped or not.
                     let mut room = None;
@@ -411,7 +453,7 @@ impl Engine {
                         Began::Again => "engine.reserve.again.before",
                         Began::AfterExpiry => "engine.reserve.next_generation.before",
                     });
-                    let swapped = self.swap_twice(record.revision, change).await;
+                    let swapped = self.swap_twice(&record, change).await;
                     if let Some(room) = room {
                         room.used_unless_refused(&swapped);
                     }
@@ -449,7 +491,7 @@ impl Engine {
         } = refusal
         {
             // Asking the reconciler to hurry is worth a try, not a failure.
-            let _ = self.swap(record.revision, change).await;
+            let _ = self.swap(record, change).await;
             return Refusal::OutcomeUnknown { nudge: None };
         }
         refusal
@@ -473,9 +515,10 @@ impl Engine {
         }
     }
 
+    /// Writes `change` if the key is still as in `before`, and counts what that means.
     async fn swap(
         &self,
-        expected: Revision,
+        before: &Record,
         mut change: Change,
     ) -> Result<Reply<Swapped>, StoreError> {
         let events: Vec<(JournalEvent, Actor)> = change
@@ -487,28 +530,28 @@ impl Engine {
         change.journal.retain(machine::is_worth_keeping);
         let swapped = within(
             self.0.options.store_timeout,
-            self.0.store.swap(expected, change),
+            self.0.store.swap(before.revision, change),
         )
         .await;
-        if let Ok(reply) = &swapped {
-            self.believed(reply.now);
-            if let Swapped::Done(record) = &reply.value {
-                self.observe(record, &events);
-            }
+        if let Ok(reply) = &swapped
+            && let Swapped::Done(record) = &reply.value
+        {
+            self.observe(record, &events);
+            self.time_unknown(before, record, reply.now);
         }
         swapped
     }
 
     async fn swap_twice(
         &self,
-        expected: Revision,
+        before: &Record,
         change: Change,
     ) -> Result<Reply<Swapped>, StoreError> {
         let mut again = change.clone();
-        let outcome = match self.swap(expected, change).await {
+        let outcome = match self.swap(before, change).await {
             Err(error) if error.is_ambiguous() => {
                 again.journal.retain(machine::is_worth_keeping);
-                let second = within(SECOND_LOOK, self.0.store.swap(expected, again)).await;
+                let second = within(SECOND_LOOK, self.0.store.swap(before.revision, again)).await;
                 second.map_err(still_ambiguous)
             }
             outcome => outcome,
@@ -518,7 +561,7 @@ impl Engine {
 
     /// Writes that the lease of `record` has lapsed, unless somebody holds its row.
     async fn lapse(&self, record: &Record, change: Change) -> Result<Lapsed, Unavailable> {
-        let swapped = match self.swap(record.revision, change).await {
+        let swapped = match self.swap(record, change).await {
             Err(error) if error.is_ambiguous() => {
                 let looked = within(SECOND_LOOK, self.0.store.lookup(record.id)).await;
                 let Reply { now, value } = self

@@ -48,7 +48,7 @@ impl<T: TransactionalStore> Transactions<T> {
     }
 
     /// As [`process_once`](Self::process_once), remembering the message for `retention`, which must be
-    /// longer than its broker may deliver it again.
+    /// longer than its broker may deliver it again, and than nothing.
     ///
     /// # Errors
     /// [`TransactionError`]: the transaction is of no more use.
@@ -63,6 +63,10 @@ impl<T: TransactionalStore> Transactions<T> {
     where
         F: for<'c> FnOnce(&'c mut T::Connection) -> BoxFuture<'c, Result<R, TransactionError>>,
     {
+        if retention < Duration::from_millis(1) {
+            let why = "the retention of a message must be a positive duration";
+            return Err(TransactionError::given_up(why));
+        }
         let first = self.store().receive(tx, consumer, message_id, retention);
         if !first.await? {
             return Ok(Processed::Before);

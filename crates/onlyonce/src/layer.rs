@@ -20,14 +20,14 @@ mod shadow;
 use std::sync::Arc;
 
 use http::request::Parts;
-use onlyonce_core::{CallerMark, Policy, Scope, Secret};
+use onlyonce_core::{CallerMark, Policy, Record, Scope, Secret, record::MarkedBy};
 
-pub use headers::remembered;
-pub use hop::{strip_hop_by_hop, wanted_upgrade};
+pub use headers::{remembered, strip_lookalikes};
+pub use hop::{keep_credentials, strip_hop_by_hop, wanted_upgrade};
 pub use service::IdempotencyService;
 
 use crate::{
-    engine::{Engine, Unavailable},
+    engine::{Engine, Marks, Unavailable},
     limits::Client,
     shadow::Observations,
     stats::RouteStats,
@@ -38,8 +38,10 @@ use crate::{
 pub struct Identity {
     /// The namespace of its key.
     pub scope: Scope,
-    /// What tells callers apart where they share the scope; empty where they do not.
+    /// What tells callers apart where they share the scope.
     caller: Option<Vec<Vec<u8>>>,
+    /// What tells them apart where that is empty.
+    cookies: Vec<Vec<u8>>,
     /// The id of an authenticated client.
     client: Option<Arc<str>>,
 }
@@ -59,6 +61,7 @@ impl Identity {
         Self {
             scope: Scope::client(id),
             caller: None,
+            cookies: Vec::new(),
             client: Some(id.into()),
         }
     }
@@ -68,6 +71,7 @@ impl Identity {
         Self {
             scope: Scope::route(route, Some(id)),
             caller: None,
+            cookies: Vec::new(),
             client: Some(id.into()),
         }
     }
@@ -78,8 +82,17 @@ impl Identity {
         Self {
             scope,
             caller: Some(caller),
+            cookies: Vec::new(),
             client: None,
         }
+    }
+
+    /// The same caller, which sent these cookies of a session: they tell callers apart that send no
+    /// credential. A record remembers which of the two its caller was told by, and a retry is compared
+    /// in that way.
+    #[must_use]
+    pub fn with_cookies(self, cookies: Vec<Vec<u8>>) -> Self {
+        Self { cookies, ..self }
     }
 
     /// The name of an authenticated client.
@@ -100,20 +113,62 @@ impl Identity {
         }
     }
 
-    /// The same mark, from what `engine` has at hand where nothing tells callers apart.
-    pub(crate) fn mark_in(&self, engine: &Engine) -> Option<CallerMark> {
-        match &self.caller {
-            Some(parts) if parts.is_empty() => Some(engine.derived(&self.scope).nobody),
-            _ => self.mark(engine.secret()),
+    /// The mark of the caller for a new record, where callers share the scope.
+    pub fn mark(&self, secret: &Secret) -> Option<CallerMark> {
+        match self.marked_by() {
+            MarkedBy::Credentials => self.by_credentials(secret),
+            MarkedBy::Cookies => self.by_cookies(secret),
         }
     }
 
-    /// The mark of the caller, where callers share the scope.
-    pub fn mark(&self, secret: &Secret) -> Option<CallerMark> {
-        self.caller.as_ref().map(|parts| {
-            let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-            secret.caller_mark(self.scope.as_str(), &parts)
-        })
+    /// Whether `record` remembers this caller, by a mark made in the record's own way.
+    pub fn is_caller_of(&self, record: &Record, secret: &Secret) -> bool {
+        let mark = match record.notes.marked_by {
+            MarkedBy::Credentials => self.by_credentials(secret),
+            MarkedBy::Cookies => self.by_cookies(secret),
+        };
+        record.scope == self.scope && record.caller == mark
+    }
+
+    /// The caller's marks, from what `engine` has at hand where nothing tells callers apart.
+    pub(crate) fn marks(&self, engine: &Engine) -> Marks {
+        let credentials = match &self.caller {
+            Some(parts) if parts.is_empty() => Some(engine.derived(&self.scope).nobody),
+            _ => self.by_credentials(engine.secret()),
+        };
+        let cookies = self.by_cookies(engine.secret());
+        let marked_by = self.marked_by();
+        let (mark, other) = match marked_by {
+            MarkedBy::Credentials => (credentials, cookies),
+            MarkedBy::Cookies => (cookies, credentials),
+        };
+        Marks {
+            mark,
+            marked_by,
+            other,
+        }
+    }
+
+    fn marked_by(&self) -> MarkedBy {
+        let sends_credential = self.caller.as_ref().is_none_or(|parts| !parts.is_empty());
+        match sends_credential || self.cookies.is_empty() {
+            true => MarkedBy::Credentials,
+            false => MarkedBy::Cookies,
+        }
+    }
+
+    fn by_credentials(&self, secret: &Secret) -> Option<CallerMark> {
+        self.caller.as_ref().map(|parts| self.hashed(secret, parts))
+    }
+
+    fn by_cookies(&self, secret: &Secret) -> Option<CallerMark> {
+        let shared = self.caller.is_some() && !self.cookies.is_empty();
+        shared.then(|| self.hashed(secret, &self.cookies))
+    }
+
+    fn hashed(&self, secret: &Secret, parts: &[Vec<u8>]) -> CallerMark {
+        let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+        secret.caller_mark(self.scope.as_str(), &parts)
     }
 }
 
@@ -134,11 +189,12 @@ where
 }
 
 /// Everything that the services of one layer share.
+#[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) policy: Arc<Policy>,
     pub(crate) route: Arc<str>,
-    pub(crate) identify: Box<dyn Identify>,
+    pub(crate) identify: Arc<dyn Identify>,
     pub(crate) stats: Arc<RouteStats>,
     pub(crate) observations: Option<Arc<Observations>>,
 }
@@ -215,13 +271,14 @@ impl IdempotencyLayer {
         observations: Option<Arc<Observations>>,
     ) -> Result<Self, Unavailable> {
         let policy = Arc::new(policy);
+        engine.recall_time().await.map_err(Unavailable)?;
         engine.keep_recipe(&policy.recipe).await?;
         engine.keep_policy(&route, &policy).await?;
         engine.set_policy(route.clone(), policy.clone());
         let observations = policy
             .shadow
             .then(|| observations.unwrap_or_else(|| Arc::new(Observations::new(&route))));
-        let identify = Box::new(identify);
+        let identify = Arc::new(identify);
         Ok(Self(Arc::new(Shared {
             engine,
             policy,
@@ -237,6 +294,19 @@ impl IdempotencyLayer {
     pub fn policy_is_in_effect(&self) {
         let Shared { route, policy, .. } = &*self.0;
         self.0.engine.set_policy(route.clone(), policy.clone());
+    }
+
+    /// This layer before a handler that has the times of another policy: only how long its answers may
+    /// take is different. The background loops go on with the times that this one was made with.
+    #[must_use]
+    pub fn timed_as(&self, other: &Policy) -> Self {
+        let mut shared = Shared::clone(&self.0);
+        shared.policy = Arc::new(Policy {
+            timeout: other.timeout,
+            max_execution: other.max_execution,
+            ..Policy::clone(&shared.policy)
+        });
+        Self(Arc::new(shared))
     }
 
     /// What the layer has counted.

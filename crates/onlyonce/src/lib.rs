@@ -24,6 +24,7 @@ pub mod body;
 pub mod clock;
 pub mod engine;
 pub mod inbox;
+pub mod key_status;
 pub mod layer;
 pub mod limits;
 pub mod outbox;
@@ -42,9 +43,12 @@ pub mod worker;
 pub use body::{Body, BoxError};
 pub use engine::{Engine, EngineOptions};
 pub use layer::{IdempotencyLayer, IdempotencyService, Identify, Identity};
+pub use limits::ConnectionId;
 pub use onlyonce_core::{Policy, policy};
 pub use phases::Phases;
 pub use problem::Problem;
-pub use seam::{DispatchGuard, FirstByteWithin, GuardFailed, NotSent, Outcome, Reservation};
+pub use seam::{
+    DispatchGuard, EndedByClose, FirstByteWithin, GuardFailed, NotSent, Outcome, Reservation,
+};
 pub use spool::Spool;
 pub use transaction::{Answer, DeferredWork, Operation, Ran, RunError, Transactions};

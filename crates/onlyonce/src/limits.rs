@@ -1,4 +1,5 @@
-//! What one client may take of what all share: new keys a second, live keys, questions about keys.
+//! What one client may take of what all share: new keys a second, live keys, questions about keys, bytes that
+//! are held for it, and executions that it no longer waits for.
 //!
 //! The engine asks before it reserves. Everything that is known goes on as usual: replays, waiters and
 //! retries of a released key take nothing.
@@ -7,8 +8,11 @@
 //! together let a client have up to as many times its rate; the live keys are counted in the store.
 
 mod age;
+mod body_budget;
 mod bucket;
 mod clients;
+mod detached;
+mod holder;
 mod live;
 
 use std::{sync::Arc, time::Duration};
@@ -16,8 +20,11 @@ use std::{sync::Arc, time::Duration};
 use onlyonce_core::CallerMark;
 
 pub use age::is_too_old;
+pub use body_budget::{BodyBudget, DEFAULT_HELD_BYTES, Held, NoRoom, UNCOUNTED_BYTES};
 pub use bucket::{Bucket, Rate};
 use clients::Clients;
+pub(crate) use detached::{Attendance, DetachedExecutions};
+pub use holder::{ConnectionId, Holder};
 use live::LiveKeys;
 pub(crate) use live::LivePlace;
 
@@ -39,6 +46,10 @@ pub enum Limited {
     Rate(Duration),
     /// Its client has too many live keys.
     Quota,
+    /// Too many executions of its client are running without it.
+    Detached,
+    /// More bytes are held for clients than may be.
+    Bytes,
 }
 
 /// What a bucket is for.

@@ -11,8 +11,9 @@ use onlyonce_store::{TransactionalStore, transactional::TransactionError};
 
 pub use deliver::{Deliveries, Running};
 pub use onlyonce_core::outbox::TargetRules;
-pub use onlyonce_store::transactional::Message;
+pub use onlyonce_store::transactional::{MAX_MESSAGE_BYTES, Message, MessageTooLarge};
 pub use publish::{DEFAULT_AT_ONCE, DEFAULT_TIMEOUT, Delivery, Parcel, Publish, Target};
+pub use settle::Retried;
 pub(crate) use settle::settles;
 
 use crate::transaction::Transactions;
@@ -21,12 +22,17 @@ impl<T: TransactionalStore> Transactions<T> {
     /// Leaves `message` in the transaction that is open on `tx`, and returns its id.
     ///
     /// # Errors
-    /// [`TransactionError`]: the transaction is of no more use.
+    /// [`TransactionError`]: the transaction is of no more use. A message larger than
+    /// [`max_message_bytes`](Self::max_message_bytes) is not left ([`MessageTooLarge`]).
     pub async fn enqueue(
         &self,
         tx: &mut T::Connection,
         message: &Message,
     ) -> Result<MessageId, TransactionError> {
+        let (bytes, most) = (message.bytes(), self.most_message_bytes());
+        if bytes > most {
+            return Err(TransactionError::given_up(MessageTooLarge { bytes, most }));
+        }
         self.store().enqueue(tx, message).await
     }
 }

@@ -5,17 +5,26 @@
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
-use onlyonce_core::{Policy, policy::ErrorFormat};
+use onlyonce_core::{Policy, policy::ErrorFormat, record::State};
 
-use crate::body::Body;
+use crate::{
+    body::Body,
+    key_status::{KeyStatus, tell_only_keyed},
+};
 
 /// Where the types of problem bodies live: identifiers, explained in `docs/reference/errors.md`.
 const TYPE_BASE: &str = "https://onlyonce.dev/errors/";
 /// Seconds after which a client may try again, unless something better is known.
 const RETRY_AFTER_SECONDS: u64 = 1;
-/// Seconds after which it makes sense to ask again for an unknown outcome.
-const UNKNOWN_RETRY_AFTER_SECONDS: u64 = 30;
+/// Seconds after which it makes sense to ask again for an unknown outcome. In the body alone: automatic
+/// retries would stall on a header that says so.
+const ASK_AGAIN_AFTER_SECONDS: u64 = 30;
+/// What a call of gRPC is told that is not implemented.
+const GRPC_UNIMPLEMENTED: HeaderValue = HeaderValue::from_static("12");
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
+/// Whether a client should try again, in the two forms that clients read.
 const SHOULD_RETRY: [HeaderName; 2] = [
     HeaderName::from_static("stripe-should-retry"),
     HeaderName::from_static("x-should-retry"),
@@ -35,15 +44,23 @@ pub enum Problem {
     RequestTimeout,
     /// The request's body ended before its end, or was not valid HTTP.
     RequestIncomplete,
-    /// The key was used for another request, or by another caller.
-    KeyReused,
+    /// HTTP itself forbids the request; the text says why.
+    RequestMalformed(&'static str),
+    /// The head of the request is larger than the limit, in bytes.
+    HeadersTooLarge(u64),
+    /// The key was used for another request; this is what it is now.
+    KeyReused(State),
+    /// The key was used for the same request by another caller; this is what it is now.
+    CallerDiffers(State),
     /// Another attempt is running.
     InProgress,
     /// Another attempt is running; ask at this place.
     InProgressAt(String),
-    /// Nobody knows how the last attempt ended.
-    OutcomeUnknown,
-    /// This attempt was sent and nobody saw how it ended: the upstream took too long.
+    /// Nobody knows how the last attempt ended; ask at this place.
+    OutcomeUnknown(String),
+    /// This attempt is still running: the client's wait is over, the execution is not.
+    StillRunning,
+    /// This attempt was sent and nobody saw how it ended: the upstream took longer than an execution may.
     TimedOut,
     /// This attempt was sent and nobody saw how it ended: the connection failed.
     ConnectionLost,
@@ -55,6 +72,8 @@ pub enum Problem {
         original_status: StatusCode,
         /// Its `Location`.
         location: Option<HeaderValue>,
+        /// Whether it is known to have broken off before its end.
+        broke_off: bool,
     },
     /// The store could not be asked.
     StoreUnavailable,
@@ -66,8 +85,16 @@ pub enum Problem {
     RateLimited(u64),
     /// The client has too many live keys; after so many seconds it may try again.
     KeyQuota(u64),
+    /// There is no room for the bytes of this request.
+    Overloaded,
+    /// There is no room for the bytes of its stored answer.
+    AnswerOverloaded,
+    /// Too many executions of the client are running without it.
+    TooManyDetached,
     /// The request is older than a new key may be, or does not say how old it is.
     RequestTooOld,
+    /// A call of gRPC with a key, or one that must have a key: nothing judges its outcome yet.
+    GrpcUnsupported,
     /// A request that no key protects failed after it was sent.
     UpstreamFailed,
     /// A request that no key protects was not answered in time.
@@ -91,9 +118,14 @@ impl Problem {
             Self::RequestTooLarge(_) => "request_too_large",
             Self::RequestIncomplete => "request_incomplete",
             Self::RequestTimeout => "request_timeout",
-            Self::KeyReused => "idempotency_key_reused",
-            Self::InProgress | Self::InProgressAt(_) => "idempotency_key_in_progress",
-            Self::OutcomeUnknown | Self::TimedOut | Self::ConnectionLost | Self::NotDurable => {
+            Self::RequestMalformed(_) => "request_malformed",
+            Self::HeadersTooLarge(_) => "request_headers_too_large",
+            Self::KeyReused(_) => "idempotency_key_reused",
+            Self::CallerDiffers(_) => "idempotency_caller_differs",
+            Self::InProgress | Self::InProgressAt(_) | Self::StillRunning => {
+                "idempotency_key_in_progress"
+            }
+            Self::OutcomeUnknown(_) | Self::TimedOut | Self::ConnectionLost | Self::NotDurable => {
                 "idempotency_outcome_unknown"
             }
             Self::NotStored { .. } => "idempotency_response_not_stored",
@@ -102,7 +134,9 @@ impl Problem {
             Self::KeyExpired => "idempotency_key_expired",
             Self::RateLimited(_) => "idempotency_rate_limited",
             Self::KeyQuota(_) => "idempotency_key_quota",
+            Self::Overloaded | Self::AnswerOverloaded | Self::TooManyDetached => "overloaded",
             Self::RequestTooOld => "request_too_old",
+            Self::GrpcUnsupported => "grpc_unsupported",
             Self::UpstreamFailed => "upstream_failed",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::Unauthenticated => "unauthenticated",
@@ -113,13 +147,16 @@ impl Problem {
     }
 
     /// The codes of every problem, for the documents.
-    pub const CODES: [&'static str; 21] = [
+    pub const CODES: [&'static str; 26] = [
         "idempotency_key_missing",
         "idempotency_key_invalid",
         "request_too_large",
         "request_incomplete",
         "request_timeout",
+        "request_malformed",
+        "request_headers_too_large",
         "idempotency_key_reused",
+        "idempotency_caller_differs",
         "idempotency_key_in_progress",
         "idempotency_outcome_unknown",
         "idempotency_response_not_stored",
@@ -128,7 +165,9 @@ impl Problem {
         "idempotency_key_expired",
         "idempotency_rate_limited",
         "idempotency_key_quota",
+        "overloaded",
         "request_too_old",
+        "grpc_unsupported",
         "upstream_failed",
         "upstream_timeout",
         "unauthenticated",
@@ -140,22 +179,33 @@ impl Problem {
     fn status(&self, policy: &Policy) -> StatusCode {
         match self {
             Self::KeyMissing => policy.missing_status,
-            Self::KeyInvalid(_) | Self::RequestIncomplete | Self::RequestTooOld => {
-                StatusCode::BAD_REQUEST
+            Self::KeyInvalid(_)
+            | Self::RequestIncomplete
+            | Self::RequestMalformed(_)
+            | Self::RequestTooOld => StatusCode::BAD_REQUEST,
+            Self::HeadersTooLarge(_) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::RateLimited(_) | Self::KeyQuota(_) | Self::TooManyDetached => {
+                StatusCode::TOO_MANY_REQUESTS
             }
-            Self::RateLimited(_) | Self::KeyQuota(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::RequestTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::KeyReused => policy.reused_status,
+            Self::KeyReused(_) | Self::CallerDiffers(_) => policy.reused_status,
+            // How a call of gRPC ended stands in `grpc-status`.
+            Self::GrpcUnsupported => StatusCode::OK,
             Self::InProgressAt(_) => StatusCode::ACCEPTED,
-            Self::InProgress | Self::OutcomeUnknown | Self::NotStored { .. } | Self::KeyExpired => {
-                StatusCode::CONFLICT
+            Self::InProgress
+            | Self::OutcomeUnknown(_)
+            | Self::NotStored { .. }
+            | Self::KeyExpired => StatusCode::CONFLICT,
+            Self::StillRunning | Self::TimedOut | Self::UpstreamTimeout => {
+                StatusCode::GATEWAY_TIMEOUT
             }
-            Self::TimedOut | Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::ConnectionLost | Self::UpstreamFailed => StatusCode::BAD_GATEWAY,
             Self::NotDurable
             | Self::StoreUnavailable
             | Self::UpstreamNotReached
+            | Self::Overloaded
+            | Self::AnswerOverloaded
             | Self::AuthenticationUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
             Self::NoRoute | Self::KeyNotFound => StatusCode::NOT_FOUND,
@@ -169,9 +219,13 @@ impl Problem {
             Self::RequestTooLarge(_) => "Request too large",
             Self::RequestIncomplete => "Request incomplete",
             Self::RequestTimeout => "Request timeout",
-            Self::KeyReused => "Idempotency key reused",
-            Self::InProgress | Self::InProgressAt(_) => "Request in progress",
-            Self::OutcomeUnknown | Self::TimedOut | Self::ConnectionLost | Self::NotDurable => {
+            Self::RequestMalformed(_) => "Request malformed",
+            Self::HeadersTooLarge(_) => "Request headers too large",
+            Self::KeyReused(_) => "Idempotency key reused",
+            Self::CallerDiffers(_) => "Another caller",
+            Self::GrpcUnsupported => "gRPC not supported",
+            Self::InProgress | Self::InProgressAt(_) | Self::StillRunning => "Request in progress",
+            Self::OutcomeUnknown(_) | Self::TimedOut | Self::ConnectionLost | Self::NotDurable => {
                 "Outcome unknown"
             }
             Self::NotStored { .. } => "Response not stored",
@@ -180,6 +234,7 @@ impl Problem {
             Self::KeyExpired => "Idempotency key expired",
             Self::RateLimited(_) => "Too many requests",
             Self::KeyQuota(_) => "Too many live keys",
+            Self::Overloaded | Self::AnswerOverloaded | Self::TooManyDetached => "Overloaded",
             Self::RequestTooOld => "Request too old",
             Self::UpstreamFailed => "Upstream failed",
             Self::UpstreamTimeout => "Upstream timeout",
@@ -211,17 +266,40 @@ impl Problem {
             Self::RequestIncomplete => "The body of this request did not arrive whole. Nothing was \
                  executed and the key was not used. Send it again with the same key."
                 .to_owned(),
-            Self::KeyReused => "This key was used before for a different request, or by a \
-                 different caller. This request was not executed, and the first one is untouched. \
-                 Use a new key for a new operation."
+            Self::RequestMalformed(why) => format!(
+                "This is not a request that HTTP allows: {why}. Nothing was executed and no key was \
+                 used. Send it again as HTTP wants it."
+            ),
+            Self::HeadersTooLarge(limit) => format!(
+                "The request line and the headers are larger than {limit} bytes, or are too many. \
+                 Nothing was executed and no key was used. Send fewer or shorter headers."
+            ),
+            Self::GrpcUnsupported => "This route protects requests by their key, and it cannot judge \
+                 how a call of gRPC ended. Nothing was executed. Send the call without a key, over a \
+                 route that does not demand one."
+                .to_owned(),
+            Self::KeyReused(_) => "This key was used before for a different request. This request \
+                 was not executed, and the first one is untouched. If this is a retry, repeat the \
+                 first request exactly; a new key may execute it twice. Another operation needs a key \
+                 of its own."
+                .to_owned(),
+            Self::CallerDiffers(_) => "This key was used before for the same request, with another \
+                 credential. This request was neither executed nor answered from the first one, which \
+                 is untouched. If this is a retry, present the credential of the first request. Do not \
+                 take a new key: that may execute it twice."
                 .to_owned(),
             Self::InProgress | Self::InProgressAt(_) => "The first request with this key is still \
                  running. This one was not executed. Send it again with the same key after \
                  Retry-After to get the first one's answer."
                 .to_owned(),
-            Self::OutcomeUnknown => "An earlier request with this key was sent, and nobody saw how \
-                 it ended: it may have taken effect. This one was not executed. Do not retry with a \
-                 new key; ask again with this one later, or ask the operator."
+            Self::OutcomeUnknown(_) => "An earlier request with this key was sent, and nobody saw \
+                 how it ended: it may have taken effect. This one was not executed. Do not retry with \
+                 a new key, which may execute it twice; ask again with this one later, ask at Location, \
+                 or ask the operator."
+                .to_owned(),
+            Self::StillRunning => "The upstream has not answered yet, and the request goes on: it may \
+                 still take effect. Do not retry with a new key; send it again with the same key after \
+                 Retry-After to get its answer."
                 .to_owned(),
             Self::TimedOut => "The request was sent and the upstream did not answer in time: it \
                  may have taken effect. Do not retry with a new key; ask again with this one later."
@@ -233,10 +311,16 @@ impl Problem {
             Self::NotDurable => "The request was executed, but its answer could not be made \
                  durable. Do not retry with a new key; ask again with this one later."
                 .to_owned(),
+            Self::NotStored { original_status, broke_off: false, .. } => format!(
+                "The request with this key was executed and answered with status {original_status}. \
+                 The answer was erased or not kept, so it cannot be given again, and the request \
+                 was not executed again."
+            ),
             Self::NotStored { original_status, .. } => format!(
                 "The request with this key was executed and answered with status {original_status}. \
-                 The answer was too large to keep, so it cannot be given again, and the request \
-                 was not executed again."
+                 The answer was too large to keep and broke off before its end, so it may be that \
+                 not everything was done. It cannot be given again, and the request was not executed \
+                 again. Look up what became of it."
             ),
             Self::StoreUnavailable => "The store of idempotency keys cannot be reached. Nothing \
                  was sent upstream and nothing was executed. Send the request again with the same \
@@ -252,9 +336,22 @@ impl Problem {
                  may. Nothing was executed and nothing is remembered of this request. Send it again \
                  with the same key after Retry-After."
                 .to_owned(),
-            Self::KeyQuota(_) => "This client has as many keys in progress or unknown as it may \
+            Self::KeyQuota(_) => "This client has as many keys in progress as it may \
                  have. Nothing was executed and nothing is remembered of this request. Send it again \
                  with the same key once one of them is settled."
+                .to_owned(),
+            Self::Overloaded => "The gateway holds as many bytes for its clients, or for this one, as it \
+                 may. Nothing was executed. Take the answers that are ready, and send this request again \
+                 with the same key after Retry-After."
+                .to_owned(),
+            Self::AnswerOverloaded => "This key is completed and its answer is stored; it was not executed \
+                 again. But the gateway holds as many bytes for its clients, or for this one, as it may. \
+                 Take the answers that are ready, and send this request again with the same key after \
+                 Retry-After."
+                .to_owned(),
+            Self::TooManyDetached => "Too many executions of this client are running that it no longer \
+                 waits for. Nothing was executed and nothing is remembered of this request. Send it \
+                 again with the same key after Retry-After."
                 .to_owned(),
             Self::RequestTooOld => "This request is older than a request with a new key may be, or \
                  does not say when it was made. Nothing was executed. If it was made before, look up \
@@ -284,29 +381,72 @@ impl Problem {
         match self {
             Self::InProgress
             | Self::InProgressAt(_)
+            | Self::StillRunning
             | Self::StoreUnavailable
             | Self::UpstreamNotReached
             | Self::RateLimited(_)
             | Self::KeyQuota(_)
-            | Self::AuthenticationUnavailable => Some(true),
+            | Self::TooManyDetached => Some(true),
             Self::KeyMissing
             | Self::KeyInvalid(_)
-            | Self::KeyReused
-            | Self::OutcomeUnknown
+            | Self::KeyReused(_)
+            | Self::CallerDiffers(_)
+            | Self::OutcomeUnknown(_)
             | Self::TimedOut
             | Self::ConnectionLost
             | Self::NotDurable
             | Self::NotStored { .. }
             | Self::KeyExpired => Some(false),
             Self::RequestTooLarge(_)
+            | Self::Overloaded
+            | Self::AnswerOverloaded
             | Self::RequestTooOld
             | Self::RequestIncomplete
+            | Self::RequestMalformed(_)
+            | Self::HeadersTooLarge(_)
             | Self::RequestTimeout
+            | Self::GrpcUnsupported
             | Self::UpstreamFailed
             | Self::UpstreamTimeout
             | Self::Unauthenticated
+            | Self::AuthenticationUnavailable
             | Self::NoRoute
             | Self::KeyNotFound => None,
+        }
+    }
+
+    /// What the key is now, where the request has one.
+    pub fn key_status(&self) -> KeyStatus {
+        match self {
+            Self::KeyReused(state) | Self::CallerDiffers(state) => KeyStatus::Is(*state),
+            Self::InProgress | Self::InProgressAt(_) | Self::StillRunning => {
+                KeyStatus::Is(State::InProgress)
+            }
+            Self::OutcomeUnknown(_) | Self::TimedOut | Self::ConnectionLost | Self::NotDurable => {
+                KeyStatus::Is(State::Unknown)
+            }
+            Self::NotStored { .. } | Self::AnswerOverloaded => KeyStatus::Is(State::Completed),
+            Self::UpstreamNotReached => KeyStatus::Is(State::FailedRetryable),
+            Self::KeyExpired => KeyStatus::Is(State::Expired),
+            Self::UpstreamFailed | Self::UpstreamTimeout => KeyStatus::Bypassed,
+            Self::KeyMissing
+            | Self::KeyInvalid(_)
+            | Self::RequestTooLarge(_)
+            | Self::RequestTimeout
+            | Self::RequestIncomplete
+            | Self::RequestMalformed(_)
+            | Self::HeadersTooLarge(_)
+            | Self::StoreUnavailable
+            | Self::RateLimited(_)
+            | Self::KeyQuota(_)
+            | Self::RequestTooOld
+            | Self::GrpcUnsupported
+            | Self::Unauthenticated
+            | Self::AuthenticationUnavailable
+            | Self::NoRoute
+            | Self::Overloaded
+            | Self::TooManyDetached
+            | Self::KeyNotFound => KeyStatus::NotLookedUp,
         }
     }
 
@@ -314,17 +454,26 @@ impl Problem {
         match self {
             Self::InProgress
             | Self::InProgressAt(_)
+            | Self::StillRunning
             | Self::StoreUnavailable
             | Self::UpstreamNotReached
+            | Self::Overloaded
+            | Self::AnswerOverloaded
+            | Self::TooManyDetached
             | Self::AuthenticationUnavailable => Some(RETRY_AFTER_SECONDS),
-            Self::OutcomeUnknown => Some(UNKNOWN_RETRY_AFTER_SECONDS),
             Self::RateLimited(seconds) | Self::KeyQuota(seconds) => Some(*seconds),
             Self::KeyMissing
             | Self::KeyInvalid(_)
             | Self::RequestTooLarge(_)
             | Self::RequestIncomplete
+            | Self::RequestMalformed(_)
+            | Self::HeadersTooLarge(_)
             | Self::RequestTimeout
-            | Self::KeyReused
+            | Self::KeyReused(_)
+            | Self::CallerDiffers(_)
+            | Self::GrpcUnsupported
+            // Automatic retries would stall on it.
+            | Self::OutcomeUnknown(_)
             | Self::TimedOut
             | Self::ConnectionLost
             | Self::NotDurable
@@ -339,20 +488,37 @@ impl Problem {
         }
     }
 
-    /// Stripe's clients tell errors apart by this word.
+    /// Stripe's clients tell errors apart by this word. `invalid_request_error` says that nothing happened.
     fn stripe_type(&self, status: StatusCode) -> &'static str {
         match self {
-            Self::KeyMissing | Self::KeyInvalid(_) | Self::KeyReused | Self::KeyExpired => {
-                "idempotency_error"
-            }
+            Self::KeyMissing
+            | Self::KeyInvalid(_)
+            | Self::KeyReused(_)
+            | Self::CallerDiffers(_)
+            | Self::KeyExpired
+            | Self::InProgress
+            | Self::InProgressAt(_)
+            | Self::OutcomeUnknown(_)
+            | Self::AnswerOverloaded
+            | Self::NotStored { .. } => "idempotency_error",
             Self::Unauthenticated => "authentication_error",
             _ if status.is_server_error() => "api_error",
             _ => "invalid_request_error",
         }
     }
 
-    /// The answer under `policy`.
+    /// The answer under `policy` to a request without a key.
+    pub fn unkeyed_response(&self, policy: &Policy) -> Response<Body> {
+        let mut response = self.response(policy);
+        tell_only_keyed(response.headers_mut(), false);
+        response
+    }
+
+    /// The answer under `policy` to a request with a key.
     pub fn response(&self, policy: &Policy) -> Response<Body> {
+        if let Self::GrpcUnsupported = self {
+            return self.trailers_only(policy);
+        }
         let status = self.status(policy);
         let mut response = Response::new(Body::from(self.body(status, policy)));
         *response.status_mut() = status;
@@ -363,6 +529,7 @@ impl Problem {
         };
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        self.key_status().say(headers);
         if let Some(seconds) = self.retry_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -376,7 +543,7 @@ impl Problem {
             } => {
                 headers.insert(header::LOCATION, location.clone());
             }
-            Self::InProgressAt(place) => {
+            Self::InProgressAt(place) | Self::OutcomeUnknown(place) => {
                 if let Ok(place) = HeaderValue::from_str(place) {
                     headers.insert(header::LOCATION, place);
                 }
@@ -385,6 +552,21 @@ impl Problem {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             _ => {}
+        }
+        response
+    }
+
+    /// The answer to a call of gRPC: its status stands among the headers, and there is no message.
+    fn trailers_only(&self, policy: &Policy) -> Response<Body> {
+        let mut response = Response::new(Body::from(Bytes::new()));
+        let headers = response.headers_mut();
+        let content_type = HeaderValue::from_static("application/grpc");
+        headers.insert(header::CONTENT_TYPE, content_type);
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        self.key_status().say(headers);
+        headers.insert(GRPC_STATUS, GRPC_UNIMPLEMENTED);
+        if let Ok(message) = HeaderValue::try_from(grpc_message(&self.detail(policy))) {
+            headers.insert(GRPC_MESSAGE, message);
         }
         response
     }
@@ -401,10 +583,22 @@ impl Problem {
             body.insert("code".into(), code.into());
         }
         if let Self::NotStored {
-            original_status, ..
+            original_status,
+            broke_off,
+            ..
         } = self
         {
             body.insert("original_status".into(), original_status.as_u16().into());
+            // Of an answer that did not break off, nobody has written down that it came to its end.
+            if *broke_off {
+                body.insert("stream_complete".into(), false.into());
+            }
+        }
+        if let Self::OutcomeUnknown(_) = self {
+            body.insert(
+                "ask_again_after_seconds".into(),
+                ASK_AGAIN_AFTER_SECONDS.into(),
+            );
         }
         if policy.error_format != ErrorFormat::Problem {
             body.insert(
@@ -420,6 +614,18 @@ impl Problem {
     }
 }
 
+/// `text` as gRPC writes it: visible ASCII and spaces but the percent sign, all else percent-encoded.
+fn grpc_message(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => out.push(char::from(byte)),
+            byte => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
 /// `text` with one full stop at its end.
 fn sentence(text: &str) -> String {
     format!("{}.", text.trim_end_matches('.'))
@@ -432,3 +638,6 @@ pub(crate) fn set_should_retry(headers: &mut http::HeaderMap, should: bool) {
         headers.insert(name, value.clone());
     }
 }
+
+#[cfg(test)]
+mod tests;

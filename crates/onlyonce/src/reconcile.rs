@@ -23,9 +23,32 @@ pub struct Answer {
     pub question: Option<String>,
 }
 
+/// The one answer of a provider that was asked under each name it may know a key by: an effect under any
+/// of them is one, and a denial counts only if all are denied. Effects that differ prove nothing.
+pub fn under_all_names(answers: Vec<Judged>) -> Judged {
+    use Evidence::{Completed, Contradictory, NotExecuted};
+    // Several under one name are several, whatever the other brought.
+    let several = |answer: &&Judged| matches!(answer, Judged::Several(_));
+    if let Some(several) = answers.iter().find(several) {
+        return several.clone();
+    }
+    let of_effect = |answer: &&Judged| matches!(answer, Judged::Says(Completed(_) | Contradictory));
+    let mut effects = answers.iter().filter(of_effect);
+    if let Some(first) = effects.next() {
+        return match effects.all(|other| other == first) {
+            true => first.clone(),
+            false => Judged::Says(Contradictory),
+        };
+    }
+    let denial = Judged::Says(NotExecuted);
+    let undecided = answers.into_iter().find(|answer| *answer != denial);
+    undecided.unwrap_or(denial)
+}
+
 /// Asks the provider behind a route.
 pub trait Ask: Send + Sync + 'static {
-    /// What became of the key of `record`, as its provider says. Must end in bounded time.
+    /// What became of the key of `record`, as its provider says, asked under each of
+    /// [`Record::names`]: see [`under_all_names`]. Must end in bounded time.
     fn ask<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Answer>;
 }
 
@@ -57,4 +80,40 @@ pub struct Told {
     pub at: Timestamp,
     /// How much earlier it may have been: a provider that tells whole seconds leaves one open.
     pub coarse: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http::StatusCode;
+    use onlyonce_core::StoredResponse;
+
+    use super::*;
+
+    #[test]
+    fn a_denial_counts_under_all_names_and_an_effect_under_any() {
+        let effect = |body: &'static str| {
+            let answer = StoredResponse::plain(StatusCode::CREATED, Bytes::from(body));
+            Judged::Says(Evidence::Completed(answer.into()))
+        };
+        let denial = || Judged::Says(Evidence::NotExecuted);
+        let torn = || Judged::Says(Evidence::Contradictory);
+        let undecided = || Judged::Inconclusive("?".to_owned());
+        for (answers, expected) in [
+            ([denial(), denial()], denial()),
+            ([denial(), undecided()], undecided()),
+            ([denial(), effect("1")], effect("1")),
+            ([undecided(), undecided()], undecided()),
+            ([undecided(), effect("1")], effect("1")),
+            ([effect("1"), effect("1")], effect("1")),
+            ([effect("1"), effect("2")], torn()),
+            ([torn(), effect("1")], torn()),
+            ([torn(), denial()], torn()),
+        ] {
+            let [first, second] = answers.clone();
+            for order in [answers.to_vec(), vec![second, first]] {
+                assert_eq!(under_all_names(order.clone()), expected, "{order:?}");
+            }
+        }
+    }
 }

@@ -77,10 +77,18 @@ impl fmt::Debug for DispatchGuard {
 /// A request extension: how long the first byte of the answer may take, where that is less than the
 /// policy's `timeout`.
 ///
-/// It ends the client's wait, as `timeout` does: the key becomes unknown, and the inner service is
-/// listened to until `max_execution`.
+/// It ends the client's wait and nothing else, as `timeout` does: the key stays in progress, and the
+/// inner service is listened to until `max_execution`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstByteWithin(pub std::time::Duration);
+
+/// A response extension: nothing but the end of the upstream's connection delimits the body of this
+/// HTTP/1 answer, so that nothing in it says whether it came whole.
+///
+/// An inner service that forwards requests sets it. Such an answer is stored if nothing speaks against
+/// it: JSON must parse to its end. Under the profile `payments` the key becomes unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedByClose;
 
 /// A response extension with which a handler says what happened, whatever its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

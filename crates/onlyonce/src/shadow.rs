@@ -226,12 +226,14 @@ fn would_be(admitted: &Admitted) -> Would {
         Admitted::Replay(_) => Would::Replay,
         Admitted::InFlight(OnInFlight::Wait) => Would::Wait,
         Admitted::InFlight(OnInFlight::Reject | OnInFlight::Accept) => Would::InProgress,
-        Admitted::Refused(Refusal::Reused) => Would::Mismatch,
+        Admitted::Refused(Refusal::Reused(_) | Refusal::CallerDiffers(_)) => Would::Mismatch,
         Admitted::Refused(Refusal::OutcomeUnknown { .. }) => Would::Unknown,
-        Admitted::Refused(Refusal::ResponseNotStored(_)) => Would::NotStored,
+        Admitted::Refused(Refusal::ResponseNotStored { .. }) => Would::NotStored,
         Admitted::Refused(Refusal::Expired) => Would::Expired,
         Admitted::Limited(Limited::TooOld) => Would::TooOld,
-        Admitted::Limited(Limited::Rate(_) | Limited::Quota) => Would::Limited,
+        Admitted::Limited(
+            Limited::Rate(_) | Limited::Quota | Limited::Detached | Limited::Bytes,
+        ) => Would::Limited,
     }
 }
 

@@ -54,8 +54,10 @@ events! {
     Replayed => "api_idempotency_reserve_replay_total",
     /// A request met its own first one still running.
     InProgress => "api_idempotency_reserve_in_progress_total",
-    /// A key was used for another request or by another caller.
+    /// A key was used for another request.
     Misused => "api_idempotency_reserve_key_misuse_total",
+    /// A key was used for the same request by another caller.
+    CallerDiffers => "onlyonce_caller_differs_total",
     /// A released key was reserved again.
     Retried => "api_idempotency_reserve_failed_retry_total",
     /// A request met an unknown outcome.
@@ -74,6 +76,8 @@ events! {
     InvalidKey,
     /// A body was too large.
     TooLarge,
+    /// A call of gRPC, whose outcome nothing judges yet.
+    GrpcUnsupported,
     /// No identity came with the request.
     Unauthenticated,
     /// A key had expired and may not be used again.
@@ -92,6 +96,8 @@ events! {
     RateLimited => "onlyonce_rate_limited_total",
     /// A client had too many live keys.
     KeyQuota => "onlyonce_key_quota_total",
+    /// There was no room for a client's bytes, or too many of its executions were detached.
+    Overloaded => "onlyonce_overloaded_total",
     /// A request with a new key was too old.
     TooOld => "onlyonce_request_too_old_total",
     /// A request went through without protection, since the store was away.
@@ -172,6 +178,10 @@ pub enum Amount {
     DeadLetters,
     /// For how many seconds the oldest unknown key has been unknown.
     UnknownAge,
+    /// Bytes of this process that are held for clients.
+    HeldBytes,
+    /// Executions of this process that nobody waits for.
+    Detached,
 }
 
 impl Amount {
@@ -188,6 +198,8 @@ impl Amount {
             }
             Self::DeadLetters => gauge!("onlyonce_dead_letters").set(count),
             Self::UnknownAge => gauge!("onlyonce_unknown_age_seconds").set(count),
+            Self::HeldBytes => gauge!("onlyonce_held_bytes").set(count),
+            Self::Detached => gauge!("onlyonce_detached_executions").set(count),
         }
     }
 }
@@ -211,6 +223,8 @@ pub fn declare() {
         Amount::OutboxDepth,
         Amount::DeadLetters,
         Amount::UnknownAge,
+        Amount::HeldBytes,
+        Amount::Detached,
     ] {
         amount.set(0);
     }
@@ -228,6 +242,13 @@ pub enum Stage {
     /// From the head of the request to the head of the answer.
     Request,
 }
+
+/// Where the buckets of [`UNKNOWN_SETTLED`] end, in seconds: from a webhook that comes at once to a week.
+pub const UNKNOWN_BUCKETS: [f64; 9] = [
+    1.0, 10.0, 60.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0, 604_800.0,
+];
+/// How long keys were unknown: not a part of a request, so no [`Stage`].
+pub const UNKNOWN_SETTLED: &str = "onlyonce_unknown_settled_seconds";
 
 impl Stage {
     const ALL: [Self; 4] = [Self::Reserve, Self::Upstream, Self::Complete, Self::Request];
@@ -282,6 +303,8 @@ pub struct RouteStats {
 impl RouteStats {
     /// All at zero, and declared so to the metrics recorder.
     pub fn new(route: &str) -> Self {
+        // A handle is enough for it to be there at zero.
+        let _ = histogram!(UNKNOWN_SETTLED, "route" => route.to_owned());
         let time = |stage: Stage| histogram!(stage.metric(), "route" => route.to_owned());
         Self {
             route: route.into(),

@@ -131,6 +131,7 @@ fn decision(event: Event) -> Option<&'static str> {
         Event::Replayed => "replay",
         Event::InProgress => "in_progress",
         Event::Misused => "key_misuse",
+        Event::CallerDiffers => "caller_differs",
         Event::Retried => "failed_retry",
         Event::Unknown => "unknown",
         Event::StoreError => "store_error",
@@ -140,6 +141,7 @@ fn decision(event: Event) -> Option<&'static str> {
         Event::NotSent => "not_sent",
         Event::RateLimited => "rate_limited",
         Event::KeyQuota => "key_quota",
+        Event::Overloaded => "overloaded",
         Event::TooOld => "request_too_old",
         Event::Request
         | Event::Waited
@@ -147,6 +149,7 @@ fn decision(event: Event) -> Option<&'static str> {
         | Event::Enforced
         | Event::InvalidKey
         | Event::TooLarge
+        | Event::GrpcUnsupported
         | Event::Unauthenticated
         | Event::Stored
         | Event::BecameUnknown

@@ -22,12 +22,12 @@ use onlyonce_core::{
 };
 use onlyonce_store::{
     StoreError, TransactionalStore,
-    transactional::{Isolation, TransactionError},
+    transactional::{Isolation, MAX_MESSAGE_BYTES, TransactionError},
 };
 
 pub use answer::Answer;
 pub(crate) use answer::VERSION;
-pub(crate) use attempted::{Abandoned, beat, give_back};
+pub(crate) use attempted::{Abandoned, Completion, beat, give_back};
 pub use deferred::DeferredWork;
 
 use crate::{
@@ -54,6 +54,7 @@ pub struct Transactions<T> {
     retries: usize,
     version: u32,
     upgrade: Upgrade,
+    max_message_bytes: usize,
 }
 
 /// What `run` came to.
@@ -106,7 +107,23 @@ impl<T: TransactionalStore> Transactions<T> {
             retries: DEFAULT_RETRIES,
             version: 0,
             upgrade: |_, _| None,
+            max_message_bytes: MAX_MESSAGE_BYTES,
         }
+    }
+
+    /// The same, with messages of at most so many bytes, headers included, instead of
+    /// [`MAX_MESSAGE_BYTES`]. What is large is better left elsewhere, and referred to: a delivery reads a
+    /// message within the store's timeout.
+    #[must_use]
+    pub fn max_message_bytes(self, max_message_bytes: usize) -> Self {
+        Self {
+            max_message_bytes,
+            ..self
+        }
+    }
+
+    pub(crate) fn most_message_bytes(&self) -> usize {
+        self.max_message_bytes
     }
 
     /// The same, with another isolation.

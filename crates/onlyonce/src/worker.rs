@@ -11,11 +11,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::task::JoinSet;
 
 use crate::{
-    clock::{Clock, Moment},
-    engine::{
-        Engine,
-        believed::{MAX_CLOCK_JUMP, STEADY_FOR},
-    },
+    engine::{Engine, store_clock::NOTE_EVERY},
     reconcile::{Ask, Nobody},
 };
 
@@ -23,6 +19,8 @@ use crate::{
 const PRUNES_PER_RETENTION: u32 = 10;
 const MIN_PRUNE_EVERY: Duration = Duration::from_millis(200);
 const PRUNE_EVERY: Duration = Duration::from_secs(3_600);
+/// How often it is asked what was last believed of the store's clock, until the store says so.
+const RECALL_EVERY: Duration = Duration::from_secs(1);
 /// How often the spool is looked at.
 const DRAIN_EVERY: Duration = Duration::from_secs(2);
 
@@ -70,6 +68,7 @@ pub fn start_with(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> JoinSe
     let mut loops = JoinSet::new();
     let reconciler = engine.clone();
     loops.spawn(async move {
+        recalled(&reconciler).await;
         let mut ticks = every(pace.reconcile_every);
         loop {
             ticks.tick().await;
@@ -81,6 +80,7 @@ pub fn start_with(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> JoinSe
     });
     let sweeper = engine.clone();
     loops.spawn(async move {
+        recalled(&sweeper).await;
         let mut ticks = every(pace.sweep_every);
         loop {
             ticks.tick().await;
@@ -125,18 +125,28 @@ pub fn start_with(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> JoinSe
     });
     let reaper = engine.clone();
     loops.spawn(async move {
+        recalled(&reaper).await;
         let mut ticks = every(pace.reap_every);
-        let mut clocks = Clocks::new(Clock::system());
         loop {
             ticks.tick().await;
-            let store = reaper.store_now().await.ok();
-            if !clocks.are_steady(store) {
+            // Listening first, so that a jump since the last round is noticed.
+            if reaper.store_now().await.is_err() || !reaper.store_clock().is_steady() {
                 continue;
             }
             let round = reap::run_once(&reaper);
             let changed = |(expired, deleted): &(usize, usize)| expired + deleted;
             if let Err(error) = noted(&reaper, "reap", round, changed).await {
                 tracing::warn!(%error, "the reaping could not be finished; the next one tries again");
+            }
+        }
+    });
+    let noter = engine.clone();
+    loops.spawn(async move {
+        let mut ticks = every(NOTE_EVERY);
+        loop {
+            ticks.tick().await;
+            if let Err(error) = noter.note_time().await {
+                tracing::debug!(%error, "the store's clock could not be noted");
             }
         }
     });
@@ -157,52 +167,6 @@ pub fn start_with(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> JoinSe
     loops
 }
 
-/// The wall clocks of this machine and of the store, held against the time that went by.
-struct Clocks {
-    clock: Clock,
-    here: Moment,
-    store: Option<Moment>,
-    not_before: Option<Duration>,
-}
-
-impl Clocks {
-    fn new(clock: Clock) -> Self {
-        Self {
-            here: clock.moment(),
-            clock,
-            store: None,
-            not_before: None,
-        }
-    }
-
-    /// Whether neither clock has jumped lately; `store` is what the store's clock says.
-    fn are_steady(&mut self, store: Option<onlyonce_core::Timestamp>) -> bool {
-        let now = self.clock.moment();
-        let mut jumped = |whose: &str, jump: Duration| {
-            if jump > MAX_CLOCK_JUMP {
-                crate::stats::Background::ClockJump.count(1);
-                tracing::error!(
-                    ?jump,
-                    whose,
-                    "a clock jumped: nothing is expired for a while"
-                );
-                self.not_before = Some(now.since_boot() + STEADY_FOR);
-            }
-        };
-        jumped("this machine's", self.here.jump(now));
-        self.here = now;
-        if let Some(store) = store {
-            let store = now.by_the_wall_of(store);
-            if let Some(last) = self.store {
-                jumped("the store's", last.jump(store));
-            }
-            self.store = Some(store);
-        }
-        self.not_before
-            .is_none_or(|not_before| now.since_boot() >= not_before)
-    }
-}
-
 /// The outcome of a round, noted for whoever asks when the loop last came round.
 async fn noted<T, E>(
     engine: &Engine,
@@ -218,41 +182,16 @@ async fn noted<T, E>(
     outcome
 }
 
+/// Returns once it is known what was last believed of the store's clock: nothing is decided before.
+async fn recalled(engine: &Engine) {
+    while let Err(error) = engine.recall_time().await {
+        tracing::warn!(%error, "the store does not say what was last believed of its clock; asking again");
+        tokio::time::sleep(RECALL_EVERY).await;
+    }
+}
+
 fn every(period: Duration) -> tokio::time::Interval {
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     ticks
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use onlyonce_core::Timestamp;
-
-    use super::*;
-
-    #[test]
-    fn a_clock_that_jumps_pauses_the_reaper() {
-        let (boot, wall) = (
-            Arc::new(AtomicU64::new(0)),
-            Arc::new(AtomicU64::new(1 << 40)),
-        );
-        let mut clocks = Clocks::new(Clock::by_hands(boot.clone(), wall.clone()));
-        let mut store = 1 << 40;
-        let mut pass = |here: u64, there: i64, time: u64| {
-            boot.fetch_add(time, Ordering::SeqCst);
-            wall.fetch_add(here, Ordering::SeqCst);
-            store += there;
-            clocks.are_steady(Some(Timestamp(store)))
-        };
-        assert!(pass(1_000, 1_000, 1_000));
-        assert!(pass(2_000, 30_000, 1_000), "clocks drift");
-        assert!(!pass(1_000, 86_400_000, 1_000), "the store's jumped ahead");
-        assert!(!pass(60_000, 60_000, 60_000), "and goes on from there");
-        assert!(pass(600_000, 600_000, 600_000), "steadily");
-        assert!(!pass(1_000, -86_400_000, 1_000), "it was set back");
-        assert!(pass(600_000, 600_000, 600_000));
-        assert!(!pass(90_000, 1_000, 1_000), "ours jumped");
-    }
 }

@@ -16,7 +16,10 @@ use onlyonce::{
     Body, BoxError, Engine, EngineOptions, IdempotencyLayer, Identity, NotSent, Policy, Spool,
     engine::Seen,
 };
-use onlyonce_core::{Record, State, machine::Resolution};
+use onlyonce_core::{
+    Record, State,
+    machine::{Grounds, Resolution},
+};
 use onlyonce_store::{
     Filter, Store,
     faulty::{FaultPlan, FaultyStore},
@@ -96,7 +99,7 @@ async fn a_spooled_result_keeps_its_own_name() {
     tokio::time::sleep(LEASE + Duration::from_millis(300)).await;
     b.sweep_some(10).await.unwrap();
     let id = record(&*shared).await.id;
-    let released = Resolution::FailedRetryable;
+    let released = Resolution::FailedRetryable(Grounds::FORCED);
     b.resolve(id, Seen::AsItIs, &released, "nothing was sent")
         .await
         .unwrap();

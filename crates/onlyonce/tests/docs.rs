@@ -12,7 +12,7 @@ use onlyonce::{
     policy::{Options, Profile},
     stats::DECLARED,
 };
-use onlyonce_core::record::{JournalEvent, LastError};
+use onlyonce_core::record::{JournalEvent, LastError, State};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -103,23 +103,31 @@ fn problems() -> Vec<Problem> {
         Problem::RequestTooLarge(1),
         Problem::RequestIncomplete,
         Problem::RequestTimeout,
-        Problem::KeyReused,
+        Problem::RequestMalformed("why"),
+        Problem::HeadersTooLarge(1),
+        Problem::KeyReused(State::Completed),
+        Problem::CallerDiffers(State::Completed),
         Problem::InProgress,
         Problem::InProgressAt("/.onlyonce/keys/k".to_owned()),
-        Problem::OutcomeUnknown,
+        Problem::StillRunning,
+        Problem::OutcomeUnknown("/.onlyonce/keys/k".to_owned()),
         Problem::TimedOut,
         Problem::ConnectionLost,
         Problem::NotDurable,
         Problem::NotStored {
             original_status: StatusCode::CREATED,
             location: None,
+            broke_off: false,
         },
         Problem::StoreUnavailable,
         Problem::UpstreamNotReached,
         Problem::KeyExpired,
         Problem::RateLimited(1),
         Problem::KeyQuota(5),
+        Problem::Overloaded,
+        Problem::TooManyDetached,
         Problem::RequestTooOld,
+        Problem::GrpcUnsupported,
         Problem::UpstreamFailed,
         Problem::UpstreamTimeout,
         Problem::Unauthenticated,
@@ -148,6 +156,7 @@ fn statuses_and_hints_are_as_the_table_says() {
                 response.status().as_u16().to_string(),
                 header("retry-after"),
                 header("x-should-retry"),
+                header("idempotency-status"),
             ]
         })
         .collect();
@@ -189,6 +198,8 @@ fn retention_is_as_the_table_says() {
 struct Named {
     /// The file without its folders and its ending.
     module: String,
+    /// The file as a path of modules.
+    path: String,
     test: String,
     text: String,
 }
@@ -202,16 +213,22 @@ fn named_tests(text: &str) -> Vec<Named> {
             let folder = match file.split_once('/') {
                 Some(("http", _)) => "crates/onlyonce-gateway/tests/",
                 Some(("machine", _)) => "crates/onlyonce-core/src/machine/tests/",
+                Some(("policy", _)) => "crates/onlyonce-core/src/policy/",
                 Some(("store", _)) => "crates/onlyonce-store/src/",
+                Some(("store_tests", _)) => "crates/onlyonce-store/tests/",
+                Some(("failover", _)) => "crates/onlyonce-store/tests/",
                 Some(("library", _)) => "crates/onlyonce/tests/",
+                Some(("reconcile", _)) => "crates/onlyonce/src/reconcile/",
+                Some(("store_clock", _)) => "crates/onlyonce/src/engine/store_clock/",
                 _ => "crates/onlyonce/src/",
             };
             let name = match file.split_once('/') {
-                Some(("http", _)) | None => file,
+                Some(("http" | "failover", _)) | None => file,
                 Some((_, name)) => name,
             };
             Named {
                 module: file.rsplit('/').next().unwrap().to_owned(),
+                path: file.replace('/', "::"),
                 test: test.to_owned(),
                 text: read(&format!("{folder}{name}.rs")),
             }
@@ -225,7 +242,10 @@ fn every_named_test_exists() {
     let page = read("docs/reference/threats.md");
     let cases = read("crates/onlyonce-store/src/conformance.rs");
     let named = named_tests(&page);
-    for Named { module, test, text } in &named {
+    for Named {
+        module, test, text, ..
+    } in &named
+    {
         let (before, _) = text
             .split_once(&format!("fn {test}("))
             .unwrap_or_else(|| panic!("{module}.rs has no {test}"));
@@ -245,7 +265,7 @@ fn runs(command: &str, named: &Named) -> bool {
         return false;
     };
     let mut words = rest.split_whitespace().filter(|word| *word != "--");
-    let path = format!("{}::{}", named.module, named.test);
+    let path = format!("{}::{}", named.path, named.test);
     let program = match command.contains(" --test ") {
         true => words.next(),
         false => None,
@@ -269,8 +289,8 @@ fn every_line_has_been_seen_red() {
     for entry in fs::read_dir(folder).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         if let Some((number, _)) = name.split_once('-') {
-            let patch = read(&format!("tests/mutants/{name}"));
-            let command = patch.lines().next().unwrap().to_owned();
+            let mutant = read(&format!("tests/mutants/{name}"));
+            let command = mutant.lines().next().unwrap().to_owned();
             let before = commands.insert(number.to_owned(), command);
             assert_eq!(before, None, "two planted bugs have the number {number}");
         }

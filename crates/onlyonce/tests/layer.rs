@@ -48,10 +48,10 @@ impl World {
         }
     }
 
-    /// With room for so many bytes of request bodies.
-    fn with_room_for(max_gathered_bytes: usize) -> Self {
+    /// With room for so many bytes of clients.
+    fn with_room_for(held_bytes: usize) -> Self {
         let options = EngineOptions {
-            max_gathered_bytes,
+            held_bytes,
             ..EngineOptions::default()
         };
         Self {
@@ -493,14 +493,16 @@ async fn bodies_that_do_not_come_take_no_room() {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// Goal: bodies that wait to be sent count as long as they are there.
+/// Goal: bodies that wait to be sent count as long as they are there, nobody waits for room, and others
+/// than the one who took it find some.
 ///
-/// Method: room for three large bodies and the small ones beside them; an inner service that keeps the
-/// bodies of four requests unread until it is told; a fifth that is small.
-/// Evidence: three of the four are called, and the small one; the fourth once a body has gone.
+/// Method: room for eight large bodies, of which one client may have two; an inner service that keeps large
+/// bodies unread until it is told; four requests of that client, then a small one and one of another client.
+/// Evidence: two of the four are called and two are refused at once; the others are called, and so is the
+/// refused one once a body has gone. Then nothing is held.
 #[tokio::test]
 async fn bodies_under_way_keep_their_room() {
-    let world = World::with_room_for(4 << 20);
+    let world = World::with_room_for(8 << 20);
     let (go, gone) = tokio::sync::watch::channel(false);
     let calls = world.calls.clone();
     let inner = service_fn(move |request: Request<Body>| {
@@ -516,24 +518,150 @@ async fn bodies_under_way_keep_their_room() {
     });
     let service = world.layer(Policy::default()).await.layer(inner);
     let large = Bytes::from(vec![b'x'; 1 << 20]);
-    let asked: Vec<_> = (0..4)
-        .map(|number| {
-            let request = post(&format!("large-{number}")).map(|_| Body::from(large.clone()));
-            tokio::spawn(service.clone().oneshot(request))
-        })
-        .collect();
-    while world.calls() < 3 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    let of = |client: &'static str, key: &str| {
+        let mut request = post(key).map(|_| Body::from(large.clone()));
+        request.extensions_mut().insert(ClientId(client));
+        request
+    };
+    let mut held = Vec::new();
+    for number in 0..2 {
+        let request = of("ada", &format!("large-{number}"));
+        held.push(tokio::spawn(service.clone().oneshot(request)));
+        while world.calls() <= number {
+            tokio::task::yield_now().await;
+        }
     }
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(world.calls(), 3, "there is room for three");
+    for number in 2..4 {
+        let request = of("ada", &format!("large-{number}"));
+        let refused = service.clone().oneshot(request).await.unwrap();
+        assert_eq!(refused.headers()["retry-after"], "1");
+        let (status, body) = text(refused).await;
+        assert_eq!(
+            (status, code(&body).as_str()),
+            (StatusCode::SERVICE_UNAVAILABLE, "overloaded")
+        );
+    }
+    assert_eq!(world.engine.body_budget().held(), 2 << 20);
     let small = service.clone().oneshot(post("small")).await.unwrap();
-    assert_eq!((small.status(), world.calls()), (StatusCode::OK, 4));
+    assert_eq!((small.status(), world.calls()), (StatusCode::OK, 3));
+    held.push(tokio::spawn(
+        service.clone().oneshot(of("eve", "another's")),
+    ));
+    while world.calls() < 4 {
+        tokio::task::yield_now().await;
+    }
     go.send(true).unwrap();
-    for one in asked {
+    for one in held {
         assert_eq!(one.await.unwrap().unwrap().status(), StatusCode::OK);
     }
-    assert_eq!(world.calls(), 5);
+    let again = service.clone().oneshot(of("ada", "large-2")).await.unwrap();
+    assert_eq!((again.status(), world.calls()), (StatusCode::OK, 5));
+    assert_eq!(world.engine.body_budget().held(), 0);
+}
+
+/// Goal: answers that nobody takes count, stored ones and first ones, and never keep a key from being
+/// settled.
+///
+/// Method: room for eight large answers, of which one client may have two; ten executions whose answers the
+/// client keeps and does not read, then replays of them.
+/// Evidence: ten executions and ten completed keys; two answers can be read and eight break off before their
+/// first byte; while the two are kept, replays are refused and executed nothing; afterwards they are given.
+#[tokio::test]
+async fn answers_that_nobody_takes_are_counted() {
+    let world = World::with_room_for(8 << 20);
+    let calls = world.calls.clone();
+    let inner = service_fn(move |_: Request<Body>| {
+        calls.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, Infallible>(Response::new(Body::from(Bytes::from(vec![b'a'; 1 << 20])))) }
+    });
+    let service = world.layer(Policy::default()).await.layer(inner);
+    let mut kept = Vec::new();
+    for number in 0..10 {
+        let answer = service.clone().oneshot(post(&format!("k{number}")));
+        kept.push(answer.await.unwrap());
+    }
+    assert_eq!(world.calls(), 10);
+    assert_eq!(world.states().await, vec![State::Completed; 10]);
+    assert_eq!(world.engine.body_budget().held(), 2 << 20);
+    let broken = kept.split_off(2);
+    for answer in broken {
+        assert_eq!(answer.status(), StatusCode::OK);
+        assert!(answer.into_body().collect().await.is_err(), "not a part");
+    }
+    let refused = service.clone().oneshot(post("k5")).await.unwrap();
+    let (status, body) = text(refused).await;
+    assert_eq!(
+        (status, code(&body).as_str()),
+        (StatusCode::SERVICE_UNAVAILABLE, "overloaded")
+    );
+    for answer in kept {
+        assert_eq!(text(answer).await.1.len(), 1 << 20);
+    }
+    assert_eq!(world.engine.body_budget().held(), 0);
+    let replayed = service.clone().oneshot(post("k5")).await.unwrap();
+    assert_eq!(text(replayed).await.1.len(), 1 << 20);
+    assert_eq!((world.calls(), world.engine.body_budget().held()), (10, 0));
+}
+
+/// Goal: a client that goes away on purpose has a bounded number of executions.
+///
+/// Method: `detached: 3`; an inner service that holds every call; clients that give up once they are called,
+/// then new keys of the same client, of another one, and a retry.
+/// Evidence: the calls of the inner service; 429 `overloaded` for the new keys of the same client alone; its
+/// retry waits as usual; once the executions have ended new keys are executed again.
+#[tokio::test]
+async fn executions_without_a_client_are_bounded() {
+    let world = World::new();
+    let (go, gone) = tokio::sync::watch::channel(false);
+    let calls = world.calls.clone();
+    let inner = service_fn(move |_: Request<Body>| {
+        calls.fetch_add(1, Ordering::SeqCst);
+        let mut gone = gone.clone();
+        async move {
+            gone.wait_for(|go| *go).await.unwrap();
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        }
+    });
+    let policy = Policy {
+        detached: 3,
+        ..Policy::default()
+    };
+    let service = world.layer(policy).await.layer(inner);
+    for number in 0..3 {
+        let asked = tokio::spawn(service.clone().oneshot(post(&format!("gone-{number}"))));
+        while world.calls() <= number {
+            tokio::task::yield_now().await;
+        }
+        asked.abort();
+        let _ = asked.await;
+        assert_eq!(world.engine.detached(), number + 1);
+    }
+    let refused = service.clone().oneshot(post("new")).await.unwrap();
+    assert_eq!(refused.headers()["retry-after"], "1");
+    let (status, body) = text(refused).await;
+    assert_eq!(
+        (status, code(&body).as_str()),
+        (StatusCode::TOO_MANY_REQUESTS, "overloaded")
+    );
+    assert_eq!(world.calls(), 3);
+    let mut other = post("other");
+    other.extensions_mut().insert(ClientId("eve"));
+    let other = tokio::spawn(service.clone().oneshot(other));
+    while world.calls() < 4 {
+        tokio::task::yield_now().await;
+    }
+    let retry = tokio::spawn(service.clone().oneshot(post("gone-0")));
+    while world.engine.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    go.send(true).unwrap();
+    for one in [other, retry] {
+        assert_eq!(one.await.unwrap().unwrap().status(), StatusCode::OK);
+    }
+    world.engine.idle().await;
+    assert_eq!(world.engine.detached(), 0);
+    let new = service.clone().oneshot(post("new")).await.unwrap();
+    assert_eq!((new.status(), world.calls()), (StatusCode::OK, 5));
 }
 
 /// Goal: a wait without end is one.
@@ -564,4 +692,82 @@ async fn a_duplicate_may_wait_for_ever() {
     assert_eq!(text(second).await, (StatusCode::OK, "paid".to_owned()));
     first.await.unwrap().unwrap();
     assert_eq!(world.calls(), 1);
+}
+
+/// Goal: records of the first releases are compared as they were made, and new ones by everything that counts
+/// now; the host is taken from the request.
+///
+/// Method: a key under recipe 1; then the layer of today with the same key at another host and in another
+/// compression of nothing, and a key of its own at two hosts; the host in the target and in `Host`.
+/// Evidence: the handler's count, and the statuses.
+#[tokio::test]
+async fn old_records_are_compared_under_their_own_recipe() {
+    use onlyonce_core::{Recipe, fingerprint::BodyMode};
+    let world = World::new();
+    let calls = world.calls.clone();
+    let handler = service_fn(move |_: Request<Body>| {
+        calls.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, Infallible>(Response::new(Body::from(Bytes::from_static(b"paid")))) }
+    });
+    let at = |key: &str, uri: &str, host: Option<&str>| {
+        let mut request = post(key);
+        *request.uri_mut() = uri.parse().unwrap();
+        if let Some(host) = host {
+            request.headers_mut().insert("host", host.parse().unwrap());
+        }
+        request
+    };
+    let names = vec!["content-type".to_owned()];
+    let old = Policy {
+        recipe: Recipe::version_1(BodyMode::Json, vec![], vec![], names),
+        ..Policy::default()
+    };
+    let before = world.layer(old).await.layer(handler.clone());
+    let first = at("old", "/pay", Some("a.test"));
+    before.oneshot(first).await.unwrap();
+    let now = world.layer(Policy::default()).await.layer(handler);
+    let send = async |request| now.clone().oneshot(request).await.unwrap().status();
+    assert_eq!(send(at("old", "/pay", Some("b.test"))).await, 200);
+    assert_eq!(world.calls(), 1);
+    assert_eq!(send(at("new", "/pay", Some("a.test"))).await, 200);
+    assert_eq!(send(at("new", "http://A.test:80/pay", None)).await, 200);
+    assert_eq!(send(at("new", "/pay", Some("b.test"))).await, 422);
+    assert_eq!(
+        send(at("new", "http://b.test/pay", Some("a.test"))).await,
+        422
+    );
+    assert_eq!(world.calls(), 2);
+}
+
+/// Goal: what the layer protects is protected in every spelling of its method, and whatever protocol it asks
+/// for.
+///
+/// Method: a key on `post`, on a GET that a header overrides, and on a POST with `Upgrade`, twice each.
+/// Evidence: the handler's count.
+#[tokio::test]
+async fn methods_and_upgrades_are_no_way_around() {
+    let world = World::new();
+    let calls = world.calls.clone();
+    let handler = service_fn(move |_: Request<Body>| {
+        calls.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, Infallible>(Response::new(Body::from(Bytes::from_static(b"paid")))) }
+    });
+    let service = world.layer(Policy::default()).await.layer(handler);
+    let spelled = [
+        ("post", "x-none", ""),
+        ("GET", "x-http-method-override", "POST"),
+        ("POST", "upgrade", "x"),
+    ];
+    for (index, (method, name, value)) in spelled.into_iter().enumerate() {
+        for _ in 0..2 {
+            let mut request = post(method);
+            *request.method_mut() = method.parse().unwrap();
+            let headers = request.headers_mut();
+            headers.insert(name, value.parse().unwrap());
+            headers.insert("connection", "upgrade".parse().unwrap());
+            let answer = service.clone().oneshot(request).await.unwrap();
+            assert_eq!(answer.status(), 200, "{method} {name}");
+        }
+        assert_eq!(world.calls(), index + 1, "{method} {name}");
+    }
 }

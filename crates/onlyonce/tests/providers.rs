@@ -51,6 +51,8 @@ async fn a_silent_provider_holds_up_its_own_route() {
             after: Duration::ZERO,
             attempts: 8,
             upstream_max_execution: None,
+            negative_gap: ReconcilePolicy::NEGATIVE_GAP,
+            asks: true,
         }),
         ..Policy::default()
     });

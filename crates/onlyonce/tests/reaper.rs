@@ -33,6 +33,8 @@ async fn reserve(store: &dyn Store, key: &str, policy: &Policy) -> Record {
         route: "r".into(),
         method: "POST".into(),
         path: "/payments".into(),
+        other_mark: None,
+        notes: onlyonce_core::record::Notes::default(),
     };
     let inserted = store.insert_or_get(machine::first(&request, policy)).await;
     match inserted.unwrap().value {

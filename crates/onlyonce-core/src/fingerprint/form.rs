@@ -65,7 +65,7 @@ fn sort_name(raw: &[u8]) -> impl Iterator<Item = u8> {
 }
 
 /// Percent-decoding as forms do it; a malformed escape stands for itself.
-fn decode(raw: &[u8]) -> impl Iterator<Item = u8> {
+pub(super) fn decode(raw: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = raw;
     std::iter::from_fn(move || {
         let (byte, tail) = rest.split_first()?;

@@ -1,8 +1,8 @@
 //! RFC 8785 (JCS) in one pass from bytes to bytes, refusing whatever JCS would conflate.
 //!
-//! There is no tree: values are written as they are read, and an object is rearranged in place
-//! only if its members did not come sorted. Depth is bounded, so recursion is too, and the copying
-//! of unsorted objects costs at most `MAX_DEPTH` times the size of the body.
+//! There is no tree: values are written as they are read. A small object whose members did not come sorted
+//! is rearranged in place; larger ones are noted, and put into order in one copy at the end, so that the cost
+//! is linear however they are nested, but for sorting. Depth is bounded, so recursion is too.
 //!
 //! Deliberately absent: repairing anything. Duplicate names, lone surrogates and numbers that a
 //! double cannot hold exactly make the whole body non-canonical, and its raw bytes are hashed.
@@ -14,17 +14,63 @@ use super::number;
 /// Arrays and objects nested deeper than this are not canonicalised.
 pub const MAX_DEPTH: usize = 128;
 
+/// How many bytes of a name are compared at a time.
+const KEY_BYTES: usize = 8;
+
+/// Objects up to this size, in bytes, are rearranged in place.
+const IN_PLACE_BYTES: usize = 512;
+
 /// Buffers that outlive a call, so that a warm canonicaliser does not allocate.
 #[derive(Default)]
 pub(super) struct Scratch {
+    /// Of the objects that are open.
     members: Vec<Member>,
+    /// Objects whose members did not come sorted.
+    unsorted: Vec<Unsorted>,
+    /// Their members, sorted, object by object.
+    sorted: Vec<Member>,
     spare: Vec<u8>,
 }
 
 impl Scratch {
     pub(super) fn capacity(&self) -> usize {
-        self.members.capacity() * size_of::<Member>() + self.spare.capacity()
+        let members = self.members.capacity() + self.sorted.capacity();
+        members * size_of::<Member>()
+            + self.unsorted.capacity() * size_of::<Unsorted>()
+            + self.spare.capacity()
     }
+
+    /// Appends `out[at..end]` with every object in order, of which none stands before `next`.
+    fn arrange(&mut self, out: &[u8], mut at: usize, end: usize, mut next: usize) {
+        next += self.unsorted[next..].partition_point(|one| one.start < at);
+        while let Some(object) = self.unsorted.get(next).copied() {
+            if object.start >= end {
+                break;
+            }
+            self.spare.extend_from_slice(&out[at..object.start]);
+            for index in object.first..object.first + object.count {
+                if index > object.first {
+                    self.spare.push(b',');
+                }
+                let Member { start, end, .. } = self.sorted[index];
+                self.arrange(out, start, end, next + 1);
+            }
+            at = object.end;
+            // Those within it have been arranged with its members.
+            next += self.unsorted[next..].partition_point(|one| one.start < at);
+        }
+        self.spare.extend_from_slice(&out[at..end]);
+    }
+}
+
+/// An object whose members did not come sorted: where its members lie in the output, from the first to the
+/// last, and where they stand in order.
+#[derive(Clone, Copy)]
+struct Unsorted {
+    start: usize,
+    end: usize,
+    first: usize,
+    count: usize,
 }
 
 /// The canonical form of a JSON text, or `None` if its raw bytes must stand for it.
@@ -71,6 +117,9 @@ struct Member {
     start: usize,
     name_end: usize,
     end: usize,
+    /// The next eight bytes of its name, while it is being sorted, and where those after them begin.
+    key: u64,
+    rest: usize,
 }
 
 impl Member {
@@ -90,11 +139,24 @@ struct Canonicaliser<'a> {
 impl Canonicaliser<'_> {
     fn text(mut self) -> Option<()> {
         str::from_utf8(self.input).ok()?;
+        let base = self.out.len();
         self.scratch.members.clear();
+        self.scratch.unsorted.clear();
+        self.scratch.sorted.clear();
         self.skip_white_space();
         self.value(0)?;
         self.skip_white_space();
-        (self.at == self.input.len()).then_some(())
+        if self.at != self.input.len() {
+            return None;
+        }
+        if !self.scratch.unsorted.is_empty() {
+            self.scratch.unsorted.sort_unstable_by_key(|one| one.start);
+            self.scratch.spare.clear();
+            self.scratch.arrange(self.out, base, self.out.len(), 0);
+            self.out.truncate(base);
+            self.out.extend_from_slice(&self.scratch.spare);
+        }
+        Some(())
     }
 
     fn value(&mut self, depth: usize) -> Option<()> {
@@ -188,6 +250,8 @@ impl Canonicaliser<'_> {
             start,
             name_end,
             end: name_end,
+            key: 0,
+            rest: start + 1,
         });
         self.skip_white_space();
         if self.peek()? != b':' {
@@ -198,26 +262,36 @@ impl Canonicaliser<'_> {
         Some(())
     }
 
+    /// Rearranges an object whose members did not come sorted, or notes that it is to be.
     fn sort_members(&mut self, base: usize, body_start: usize) -> Option<()> {
-        let Scratch { members, spare } = &mut *self.scratch;
+        let Scratch {
+            members,
+            unsorted,
+            sorted,
+            spare,
+        } = &mut *self.scratch;
         let members = &mut members[base..];
         let out = &mut *self.out;
-        members.sort_unstable_by(|a, b| compare_names(a.name(out), b.name(out)));
-        if members
-            .windows(2)
-            .any(|pair| pair[0].name(out) == pair[1].name(out))
-        {
-            return None;
-        }
-        spare.clear();
-        for member in members {
-            if !spare.is_empty() {
-                spare.push(b',');
+        sort_by_name(members, out)?;
+        if out.len() - body_start <= IN_PLACE_BYTES {
+            spare.clear();
+            for member in members {
+                if !spare.is_empty() {
+                    spare.push(b',');
+                }
+                spare.extend_from_slice(&out[member.start..member.end]);
             }
-            spare.extend_from_slice(&out[member.start..member.end]);
+            out.truncate(body_start);
+            out.extend_from_slice(spare);
+            return Some(());
         }
-        out.truncate(body_start);
-        out.extend_from_slice(spare);
+        unsorted.push(Unsorted {
+            start: body_start,
+            end: out.len(),
+            first: sorted.len(),
+            count: members.len(),
+        });
+        sorted.extend_from_slice(members);
         Some(())
     }
 
@@ -309,8 +383,10 @@ impl Canonicaliser<'_> {
             '\u{c}' => self.out.extend_from_slice(b"\\f"),
             '\r' => self.out.extend_from_slice(b"\\r"),
             '\0'..'\u{20}' => {
-                self.out
-                    .extend_from_slice(format!("\\u{:04x}", u32::from(character)).as_bytes());
+                let hex = |nibble: u32| b"0123456789abcdef"[nibble as usize & 0xF];
+                let code = u32::from(character);
+                self.out.extend_from_slice(b"\\u00");
+                self.out.extend([hex(code >> 4), hex(code)]);
             }
             _ => self
                 .out
@@ -366,11 +442,97 @@ fn compare_names(a: &[u8], b: &[u8]) -> Ordering {
         return a.len().cmp(&b.len());
     };
     if a[..=at].contains(&b'\\') || b[at] == b'\\' {
-        return unescaped(a)
+        let from = escape_around(a, at);
+        return unescaped(&a[from..])
             .map(utf16_rank)
-            .cmp(unescaped(b).map(utf16_rank));
+            .cmp(unescaped(&b[from..]).map(utf16_rank));
     }
     utf16_rank(a[at]).cmp(&utf16_rank(b[at]))
+}
+
+/// Where the escape begins that `at` lies in; `at` itself if it lies in none.
+fn escape_around(text: &[u8], at: usize) -> usize {
+    let mut from = 0;
+    while let Some(offset) = text[from..at].iter().position(|byte| *byte == b'\\') {
+        let start = from + offset;
+        let length = match text.get(start + 1) {
+            Some(b'u') => 6,
+            _ => 2,
+        };
+        if start + 1 == at || start + length > at {
+            return start;
+        }
+        from = start + length;
+    }
+    at
+}
+
+/// Sorts members by the UTF-16 code units of their names; `None` if two have the same name.
+///
+/// Eight bytes of each name are compared at a time, and the rest only among those that are equal so far, so
+/// that no byte of a name is looked at twice: names that begin alike cost no more than others.
+fn sort_by_name(members: &mut [Member], out: &[u8]) -> Option<()> {
+    loop {
+        for member in &mut *members {
+            let name_end = member.name_end - 1;
+            (member.key, member.rest) = next_key(out, member.rest, name_end);
+        }
+        members.sort_unstable_by_key(|member| member.key);
+        let [first, .., last] = members else {
+            return Some(());
+        };
+        if first.key != last.key {
+            for alike in members.chunk_by_mut(|a, b| a.key == b.key) {
+                still_alike(alike)?;
+                if alike.len() > 1 {
+                    sort_by_name(alike, out)?;
+                }
+            }
+            return Some(());
+        }
+        still_alike(members)?;
+    }
+}
+
+/// `None` if two of these members, which are equal so far, have no more letters to tell them apart.
+fn still_alike(members: &[Member]) -> Option<()> {
+    let ended = members
+        .iter()
+        .filter(|member| member.rest >= member.name_end - 1);
+    (ended.take(2).count() < 2).then_some(())
+}
+
+/// The ranks of the next eight bytes of a name that ends at `end`, and where the ones after them begin. What
+/// is not there counts as less than anything that is.
+fn next_key(out: &[u8], mut at: usize, end: usize) -> (u64, usize) {
+    let mut key = 0;
+    for _ in 0..KEY_BYTES {
+        key <<= 8;
+        if at >= end {
+            continue;
+        }
+        let escape = if out[at] == b'\\' {
+            if out.get(at + 1) == Some(&b'u') { 6 } else { 2 }
+        } else {
+            1
+        };
+        let byte = match escape {
+            1 => out[at],
+            _ => unescaped(&out[at..end]).next().unwrap_or_default(),
+        };
+        key |= u64::from(key_rank(byte));
+        at += escape;
+    }
+    (key, at)
+}
+
+/// The order of [`utf16_rank`] in one byte that is not zero. UTF-8 has no byte above 0xF4.
+fn key_rank(byte: u8) -> u8 {
+    match byte {
+        0xEE | 0xEF => byte + 6,
+        0xF0.. => byte - 1,
+        _ => byte + 1,
+    }
 }
 
 /// Orders UTF-8 bytes as UTF-16 orders what they begin: surrogate pairs come before U+E000.

@@ -3,10 +3,10 @@
 //! RFC 8785 prints the double nearest to a number. That makes two different amounts one whenever
 //! doubles are too coarse, so each number also reports whether its decimal value survived exactly.
 
-use std::io::Write;
-
 /// No double needs more significant digits than this to be told from its neighbours.
 const MAX_SHORTEST_DIGITS: usize = 17;
+/// So many digits fit into 64 bits, whatever they are.
+const MAX_HELD_DIGITS: usize = 19;
 /// Any decimal with at most this many significant digits is the shortest decimal of its double,
 /// because no two such decimals share one.
 const ALWAYS_EXACT_DIGITS: usize = 15;
@@ -14,10 +14,6 @@ const ALWAYS_EXACT_DIGITS: usize = 15;
 const FULL_PRECISION: std::ops::RangeInclusive<i64> = -307..=307;
 /// Exponents are held below this, far beyond any double and far from overflow.
 const MAX_EXPONENT: i64 = 1 << 40;
-/// Room for the scientific form of any double.
-const SCIENTIFIC_BYTES: usize = 32;
-/// A double halfway between two decimals of seventeen digits has fewer digits than this.
-const EXACT_DIGITS: usize = 32;
 
 /// A number at the start of an input.
 pub(super) struct Scanned {
@@ -76,11 +72,13 @@ pub(super) fn canonicalise(input: &[u8], out: &mut Vec<u8>) -> Option<Scanned> {
         });
     }
     let shortest = Decimal::shortest(value)?;
-    shortest.print(token.negative, out);
-    Some(Scanned {
-        length,
-        exact: decimal.is_some_and(|decimal| decimal == shortest),
-    })
+    let exact = decimal == Some(shortest);
+    if exact && token.is_printed(&shortest) {
+        out.extend_from_slice(&input[..length]);
+    } else {
+        shortest.print(token.negative, out);
+    }
+    Some(Scanned { length, exact })
 }
 
 /// The pieces of a number that follows the JSON grammar.
@@ -90,6 +88,7 @@ struct Token<'a> {
     fraction: &'a [u8],
     exponent: i64,
     is_integer: bool,
+    has_exponent: bool,
     length: usize,
 }
 
@@ -114,6 +113,7 @@ impl<'a> Token<'a> {
             }
         }
         let mut exponent = 0;
+        let mantissa_end = end;
         if let Some(b'e' | b'E') = input.get(end) {
             let sign = input.get(end + 1);
             let from = end + 1 + usize::from(matches!(sign, Some(b'+' | b'-')));
@@ -137,105 +137,86 @@ impl<'a> Token<'a> {
             fraction,
             exponent,
             is_integer,
+            has_exponent: end != mantissa_end,
             length: end,
         })
     }
 
     /// The value without leading and trailing zeros; `None` if no double has so many digits.
     fn decimal(&self) -> Option<Decimal> {
-        let mut decimal = Decimal::default();
-        let mut last = 0;
-        for (at, digit) in self.integer.iter().chain(self.fraction).enumerate() {
-            if *digit == b'0' {
-                continue;
-            }
-            if decimal.count == 0 {
-                let integer_digits = i64::try_from(self.integer.len()).ok()?;
-                decimal.point = integer_digits - i64::try_from(at).ok()? + self.exponent;
-                last = at;
-            }
-            // Zeros become significant only once another digit follows them.
-            let zeros = (at - last).saturating_sub(1);
-            decimal.count = decimal.count.checked_add(zeros)?;
-            *decimal.digits.get_mut(decimal.count)? = *digit;
-            decimal.count += 1;
-            last = at;
+        let zeros = |digits: &[u8]| digits.iter().take_while(|digit| **digit == b'0').count();
+        let mut leading = zeros(self.integer);
+        let (mut whole, mut part) = (&self.integer[leading..], self.fraction);
+        if whole.is_empty() {
+            let more = zeros(part);
+            leading += more;
+            part = &part[more..];
         }
-        Some(decimal)
+        // Zeros at the end are no digits; only a number with very many of them is looked at for this.
+        if whole.len() + part.len() > MAX_HELD_DIGITS {
+            part = without_zeros(part);
+            if part.is_empty() {
+                whole = without_zeros(whole);
+            }
+            if whole.len() + part.len() > MAX_SHORTEST_DIGITS {
+                return None;
+            }
+        }
+        let mut digits = 0;
+        for digit in whole.iter().chain(part) {
+            digits = digits * 10 + u64::from(digit - b'0');
+        }
+        if digits == 0 {
+            return Some(Decimal::default());
+        }
+        let mut count = whole.len() + part.len();
+        while digits % 10 == 0 {
+            digits /= 10;
+            count -= 1;
+        }
+        let before_point = i64::try_from(self.integer.len()).ok()? - i64::try_from(leading).ok()?;
+        (count <= MAX_SHORTEST_DIGITS).then_some(Decimal {
+            digits,
+            count,
+            point: before_point + self.exponent,
+        })
+    }
+
+    /// Whether the number, whose value is `decimal`, stands there as ECMAScript prints it.
+    fn is_printed(&self, decimal: &Decimal) -> bool {
+        !self.has_exponent
+            && (-5..=21).contains(&decimal.point)
+            && (self.is_integer || self.fraction.last() != Some(&b'0'))
     }
 }
 
 /// `0.DIGITS` times ten to the `point`, with neither leading nor trailing zeros.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Copy, Default, PartialEq)]
 struct Decimal {
-    digits: [u8; MAX_SHORTEST_DIGITS],
+    digits: u64,
     count: usize,
     point: i64,
 }
 
-impl Default for Decimal {
-    fn default() -> Self {
-        Decimal {
-            digits: [b'0'; MAX_SHORTEST_DIGITS],
-            count: 0,
-            point: 0,
-        }
-    }
-}
-
 impl Decimal {
-    /// The shortest decimal that rounds to `value`, which is neither zero nor infinite; of two
-    /// equally near ones the even one, as ECMAScript has it.
+    /// The shortest decimal that rounds to `value`, which is finite and not zero; of two equally near ones
+    /// the even one, as ECMAScript has it.
     fn shortest(value: f64) -> Option<Decimal> {
-        let value = value.abs();
-        let shortest = Decimal::scientific(format_args!("{value:e}"))?;
-        let last = shortest.digits[shortest.count - 1];
-        if last % 2 == 0 {
-            return Some(shortest);
-        }
-        // The standard library breaks ties upwards. A tie is a value that ends right there, halfway
-        // between two decimals that both round to it.
-        let mut even = shortest.clone();
-        even.digits[shortest.count - 1] = last - 1;
-        let mut exact = [0; EXACT_DIGITS + SCIENTIFIC_BYTES];
-        let exact = print_into(&mut exact, format_args!("{value:.EXACT_DIGITS$e}"))?;
-        let mut digits = exact
-            .bytes()
-            .take_while(|b| *b != b'e')
-            .filter(u8::is_ascii_digit);
-        let is_tie = digits
-            .by_ref()
-            .take(even.count)
-            .eq(even.digits[..even.count].iter().copied())
-            && digits.next() == Some(b'5')
-            && digits.all(|digit| digit == b'0');
-        let mut text = Vec::with_capacity(SCIENTIFIC_BYTES);
-        even.print(false, &mut text);
-        let rounds_alike = str::from_utf8(&text).ok()?.parse() == Ok(value);
-        Some(if is_tie && rounds_alike {
-            even
-        } else {
-            shortest
-        })
-    }
-
-    fn scientific(text: std::fmt::Arguments<'_>) -> Option<Decimal> {
-        let mut buffer = [0; SCIENTIFIC_BYTES];
-        let (mantissa, exponent) = print_into(&mut buffer, text)?.split_once('e')?;
-        let mut decimal = Decimal {
-            point: exponent.parse::<i64>().ok()? + 1,
-            ..Decimal::default()
-        };
-        for digit in mantissa.bytes().filter(u8::is_ascii_digit) {
-            *decimal.digits.get_mut(decimal.count)? = digit;
-            decimal.count += 1;
-        }
-        Some(decimal)
+        let mut buffer = ryu::Buffer::new();
+        Token::scan(buffer.format_finite(value.abs()).as_bytes())?.decimal()
     }
 
     /// `Number::toString` of ECMAScript, whose `n` is our `point`.
     fn print(&self, negative: bool, out: &mut Vec<u8>) {
-        let digits = &self.digits[..self.count];
+        let mut buffer = [0; MAX_HELD_DIGITS];
+        let digits = &mut buffer[..self.count];
+        let mut rest = self.digits;
+        for place in digits.iter_mut().rev() {
+            // A remainder by ten is a digit.
+            *place = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        let digits = &*digits;
         if negative {
             out.push(b'-');
         }
@@ -262,18 +243,23 @@ impl Decimal {
                     out.push(b'.');
                     out.extend_from_slice(&digits[1..]);
                 }
-                out.extend_from_slice(format!("e{:+}", self.point - 1).as_bytes());
+                let exponent = self.point - 1;
+                out.extend_from_slice(if exponent < 0 { b"e-" } else { b"e+" });
+                // A double's exponent has at most three digits.
+                let exponent = exponent.unsigned_abs();
+                for unit in [100, 10, 1] {
+                    if exponent >= unit {
+                        out.push(b'0' + (exponent / unit % 10) as u8);
+                    }
+                }
             }
         }
     }
 }
 
-fn print_into<'a>(buffer: &'a mut [u8], text: std::fmt::Arguments<'_>) -> Option<&'a str> {
-    let size = buffer.len();
-    let mut rest = &mut *buffer;
-    rest.write_fmt(text).ok()?;
-    let used = size - rest.len();
-    str::from_utf8(&buffer[..used]).ok()
+fn without_zeros(digits: &[u8]) -> &[u8] {
+    let last = digits.iter().rposition(|digit| *digit != b'0');
+    &digits[..last.map_or(0, |last| last + 1)]
 }
 
 fn digits_end(input: &[u8], from: usize) -> usize {

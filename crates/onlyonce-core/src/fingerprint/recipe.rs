@@ -10,17 +10,49 @@ use http::HeaderName;
 
 use super::frame::{write_framed, write_length};
 use super::pointer::{Pointer, PointerError};
+use super::target::normal_host;
 use crate::secret::write_hex;
 
 /// The version of both the encoding and the way a fingerprint is computed from it.
-const VERSION: u8 = 1;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    /// Method and target as sent, no host, bodies as they came. Records of the first releases have it, and
+    /// so have the requests of SQL functions.
+    One = 1,
+    /// With host and override headers, and bodies without their compression.
+    Two = 2,
+}
 
-/// The headers that count unless a route says otherwise.
-const DEFAULT_HEADERS: [&str; 4] = [
+/// The headers that count unless a route says otherwise: those that say what the body is and under which
+/// condition it is taken, and those by which APIs name a tenant, an account, a merchant, on whose behalf
+/// somebody acts, or the version that is spoken.
+pub(crate) const DEFAULT_HEADERS: [&str; 26] = [
     "content-type",
-    "content-encoding",
     "if-match",
     "if-none-match",
+    "tenant-id",
+    "x-tenant",
+    "x-tenant-id",
+    "account-id",
+    "x-account",
+    "x-account-id",
+    "merchant-id",
+    "x-merchant",
+    "x-merchant-id",
+    "x-merchant-account",
+    "organization-id",
+    "x-organization",
+    "x-organization-id",
+    "x-organisation-id",
+    "x-org-id",
+    "x-workspace-id",
+    "on-behalf-of",
+    "x-on-behalf-of",
+    "x-act-as",
+    "api-version",
+    "x-api-version",
+    "accept-version",
+    "x-version",
 ];
 
 /// How a body enters the fingerprint.
@@ -52,12 +84,18 @@ impl fmt::Debug for RecipeId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
     id: RecipeId,
+    version: Version,
     mode: BodyMode,
     fields: Vec<Pointer>,
     ignore: Vec<Pointer>,
     headers: Vec<String>,
     /// The same in the form in which a request is asked for them. What is no name is in no request.
     names: Vec<Option<HeaderName>>,
+    host: bool,
+    /// Hosts that count as one.
+    host_aliases: Vec<String>,
+    /// Parameters of the query that do not count.
+    ignore_query: Vec<String>,
 }
 
 /// Why stored bytes are not a recipe.
@@ -77,8 +115,28 @@ pub enum RecipeError {
 
 impl Recipe {
     /// A recipe in normal form: order and repetition make no difference, nor does the case of
-    /// header names.
+    /// header names. The host counts.
     pub fn new(
+        mode: BodyMode,
+        fields: Vec<Pointer>,
+        ignore: Vec<Pointer>,
+        headers: Vec<String>,
+    ) -> Recipe {
+        Recipe::of(Version::Two, mode, fields, ignore, headers)
+    }
+
+    /// The recipe of version 1, which records of the first releases and requests of SQL functions have.
+    pub fn version_1(
+        mode: BodyMode,
+        fields: Vec<Pointer>,
+        ignore: Vec<Pointer>,
+        headers: Vec<String>,
+    ) -> Recipe {
+        Recipe::of(Version::One, mode, fields, ignore, headers)
+    }
+
+    fn of(
+        version: Version,
         mode: BodyMode,
         mut fields: Vec<Pointer>,
         mut ignore: Vec<Pointer>,
@@ -91,21 +149,55 @@ impl Recipe {
         sort_and_deduplicate(&mut ignore);
         sort_and_deduplicate(&mut headers);
         let names = headers.iter().map(|name| HeaderName::try_from(name).ok());
-        let mut recipe = Recipe {
+        let recipe = Recipe {
             id: RecipeId([0; 8]),
+            version,
             mode,
             fields,
             ignore,
             names: names.collect(),
             headers,
+            host: version != Version::One,
+            host_aliases: Vec::new(),
+            ignore_query: Vec::new(),
         };
-        let hash = digest::digest(&digest::SHA256, &recipe.encode());
+        recipe.named()
+    }
+
+    /// The same recipe, with these choices about where a request goes: whether the host counts, which hosts
+    /// are one, and which parameters of the query do not count.
+    #[must_use]
+    pub fn with_target(
+        self,
+        host: bool,
+        host_aliases: &[String],
+        mut ignore_query: Vec<String>,
+    ) -> Recipe {
+        let normal = |name: &String| {
+            let normal = normal_host(name.as_bytes());
+            String::from_utf8_lossy(&normal).into_owned()
+        };
+        let mut host_aliases: Vec<String> = host_aliases.iter().map(normal).collect();
+        sort_and_deduplicate(&mut host_aliases);
+        sort_and_deduplicate(&mut ignore_query);
+        let recipe = Recipe {
+            host,
+            host_aliases,
+            ignore_query,
+            ..self
+        };
+        recipe.named()
+    }
+
+    /// The recipe under the id that belongs to it.
+    fn named(mut self) -> Recipe {
+        let hash = digest::digest(&digest::SHA256, &self.encode());
         let id = hash
             .as_ref()
             .first_chunk()
             .expect("a SHA-256 digest has 32 bytes");
-        recipe.id = RecipeId(*id);
-        recipe
+        self.id = RecipeId(*id);
+        self
     }
 
     /// The identity under which the recipe is stored.
@@ -133,6 +225,25 @@ impl Recipe {
         &self.headers
     }
 
+    pub(super) fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Whether the host counts.
+    pub fn host(&self) -> bool {
+        self.host
+    }
+
+    /// The hosts that count as one.
+    pub fn host_aliases(&self) -> &[String] {
+        &self.host_aliases
+    }
+
+    /// The parameters of the query that do not count.
+    pub fn ignore_query(&self) -> &[String] {
+        &self.ignore_query
+    }
+
     /// The headers that count, and the name of each where it can be one.
     pub(super) fn named_headers(&self) -> impl Iterator<Item = (&str, Option<&HeaderName>)> {
         let names = self.names.iter().map(Option::as_ref);
@@ -145,7 +256,7 @@ impl Recipe {
             BodyMode::Json => 0,
             BodyMode::Raw => 1,
         };
-        let mut out = vec![VERSION, mode];
+        let mut out = vec![self.version as u8, mode];
         for pointers in [&self.fields, &self.ignore] {
             write_length(pointers.len(), &mut out);
             pointers
@@ -156,6 +267,14 @@ impl Recipe {
         self.headers
             .iter()
             .for_each(|name| write_framed(name.as_bytes(), &mut out));
+        if self.version != Version::One {
+            out.push(u8::from(self.host));
+            for names in [&self.host_aliases, &self.ignore_query] {
+                write_length(names.len(), &mut out);
+                let each = names.iter();
+                each.for_each(|name| write_framed(name.as_bytes(), &mut out));
+            }
+        }
         out
     }
 
@@ -168,9 +287,11 @@ impl Recipe {
         let [version, mode, rest @ ..] = bytes else {
             return Err(RecipeError::Damaged);
         };
-        if *version != VERSION {
-            return Err(RecipeError::Version(*version));
-        }
+        let version = match version {
+            1 => Version::One,
+            2 => Version::Two,
+            later => return Err(RecipeError::Version(*later)),
+        };
         let mode = match mode {
             0 => BodyMode::Json,
             1 => BodyMode::Raw,
@@ -183,7 +304,15 @@ impl Recipe {
             .into_iter()
             .map(str::to_owned)
             .collect();
-        let recipe = Recipe::new(mode, fields, ignore, headers);
+        let mut recipe = Recipe::of(version, mode, fields, ignore, headers);
+        if version != Version::One {
+            let (host, tail) = rest.split_first().ok_or(RecipeError::Damaged)?;
+            rest = tail;
+            let owned = |texts: Vec<&str>| texts.into_iter().map(str::to_owned).collect();
+            let host_aliases: Vec<String> = owned(read_list(&mut rest)?);
+            let ignore_query = owned(read_list(&mut rest)?);
+            recipe = recipe.with_target(*host == 1, &host_aliases, ignore_query);
+        }
         if recipe.encode() == bytes {
             Ok(recipe)
         } else {

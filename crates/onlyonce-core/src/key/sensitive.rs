@@ -136,6 +136,64 @@ fn is_card_number(key: &str) -> bool {
     !separated && CARD_DIGITS.contains(&count) && has_known_issuer(digits) && passes_luhn(digits)
 }
 
+/// Whether a payment card number stands somewhere in `text`: 13 to 19 digits, in one piece or in groups
+/// parted by one space or dash each, of a known issuer, that pass the Luhn check. Digits that touch a
+/// letter, a decimal point or an underscore are part of something else, and so are longer numbers.
+///
+/// One pass; each digit group begins at most as many candidates as a card has digits.
+pub fn holds_card_number(text: &[u8]) -> bool {
+    let mut at = 0;
+    while at < text.len() {
+        if !text[at].is_ascii_digit() {
+            at += 1;
+            continue;
+        }
+        let touches =
+            |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'+');
+        let free = !at
+            .checked_sub(1)
+            .is_some_and(|before| touches(&text[before]));
+        if free && begins_card_number(&text[at..]) {
+            return true;
+        }
+        // On to the next group: a number does not begin in the middle of its digits.
+        while at < text.len() && text[at].is_ascii_digit() {
+            at += 1;
+        }
+    }
+    false
+}
+
+/// Whether `text`, which begins with a digit, begins with a card number that ends where a group does.
+fn begins_card_number(text: &[u8]) -> bool {
+    let mut digits = [0_u8; 19];
+    let mut count = 0;
+    for (at, byte) in text.iter().enumerate() {
+        let next = text.get(at + 1);
+        match byte {
+            b'0'..=b'9' => {
+                let Some(slot) = digits.get_mut(count) else {
+                    return false;
+                };
+                *slot = byte - b'0';
+                count += 1;
+                let ends = !next.is_some_and(|next| next.is_ascii_alphanumeric() || *next == b'_');
+                let whole = &digits[..count];
+                if ends
+                    && CARD_DIGITS.contains(&count)
+                    && has_known_issuer(whole)
+                    && passes_luhn(whole)
+                {
+                    return true;
+                }
+            }
+            b' ' | b'-' if next.is_some_and(u8::is_ascii_digit) => {}
+            _ => return false,
+        }
+    }
+    false
+}
+
 fn has_known_issuer(digits: &[u8]) -> bool {
     let length = digits.len();
     let prefix = |take: usize| {

@@ -30,6 +30,89 @@ fn accepted_values_and_their_keys() {
     }
 }
 
+/// Every way to write `key` as a header value.
+fn spellings(key: &str) -> Vec<String> {
+    let quoted = Key::from_stored(key).quoted();
+    let mut all: Vec<String> = ["", ";v=2", "; a; b=?0"]
+        .iter()
+        .map(|parameters| format!("{quoted}{parameters}"))
+        .collect();
+    if Key::from_stored(key).header_value() == key {
+        all.push(key.to_owned());
+    }
+    all.iter()
+        .map(|one| format!("\t {one} "))
+        .chain(all.clone())
+        .collect()
+}
+
+const ODD: [&str; 9] = [
+    "abc",
+    "a b",
+    " ",
+    "a\"b",
+    "a\\b",
+    "\"",
+    "\"abc\"",
+    "\"a b",
+    "\"abc\";v=2",
+];
+
+#[test]
+fn a_key_is_one_key_however_it_is_spelled() {
+    for text in ODD {
+        let key = Key::from_stored(text);
+        for value in spellings(text) {
+            let read = Key::parse(value.as_bytes(), &ANY).unwrap();
+            assert_eq!(read, key, "{value}");
+            let spelling = Spelling::of(&key, value.as_bytes()).unwrap();
+            assert_eq!(spelling.value(&key), value.trim().as_bytes(), "{value}");
+            assert_eq!(Key::asked_for(&value).as_ref(), Ok(&key), "{value}");
+            // Whoever was sent it, and calls it by any name it may know, means this key.
+            for name in key.names(Some(&spelling)) {
+                assert!(Key::meant_by(&name).contains(&key), "{value}: {name}");
+            }
+            assert!(
+                key.names(Some(&spelling))
+                    .iter()
+                    .any(|name| name == value.trim())
+            );
+            assert!(key.names(Some(&spelling)).iter().any(|name| name == text));
+        }
+        assert_eq!(Key::asked_for(&key.header_value()).as_ref(), Ok(&key));
+        let both = key.names(None);
+        assert_eq!(both, [text.to_owned(), key.quoted()]);
+        assert!(both.iter().all(|name| Key::meant_by(name).contains(&key)));
+    }
+}
+
+#[test]
+fn a_name_may_mean_two_keys_and_a_question_one() {
+    let texts = |keys: Vec<Key>| -> Vec<String> {
+        keys.iter().map(|key| key.as_str().to_owned()).collect()
+    };
+    assert_eq!(texts(Key::meant_by("\"abc\"")), ["\"abc\"", "abc"]);
+    assert_eq!(texts(Key::meant_by("\"abc")), ["\"abc"]);
+    assert_eq!(texts(Key::meant_by("abc")), ["abc"]);
+    assert_eq!(Key::asked_for("a b"), Ok(Key::from_stored("a b")));
+    assert_eq!(Key::asked_for("\"abc"), Err(KeyError::Malformed));
+    // An application may have made it without any header.
+    assert_eq!(
+        Key::asked_for("\u{e9}t\u{e9}"),
+        Ok(Key::from_stored("\u{e9}t\u{e9}"))
+    );
+}
+
+#[test]
+fn a_spelling_has_an_end() {
+    let key = Key::from_stored("abc");
+    let long = |length: usize| format!("\"abc\";p={}", "x".repeat(length - 8));
+    let fits = Spelling::of(&key, long(MAX_SPELLING_BYTES).as_bytes());
+    assert_eq!(fits.unwrap().value(&key).len(), MAX_SPELLING_BYTES);
+    let too_long = Spelling::of(&key, long(MAX_SPELLING_BYTES + 1).as_bytes());
+    assert_eq!(too_long, Err(KeyError::SpellingTooLong));
+}
+
 #[test]
 fn refused_values_and_their_reasons() {
     for (value, error) in [
@@ -186,12 +269,60 @@ fn structured_field_vectors() {
     assert!(checked >= 250, "only {checked} cases ran");
 }
 
+#[test]
+fn card_numbers_are_found_in_text_and_look_alikes_are_not() {
+    let holds = |text: &str| super::holds_card_number(text.as_bytes());
+    for number in [
+        "4242424242424242",
+        "4242 4242 4242 4242",
+        "4242-4242-4242-4242",
+        "378282246310005",
+        "3782 822463 10005",
+        "5555555555554444",
+        "30569309025904",
+        "6011111111111117",
+        "3530111333300000",
+    ] {
+        for text in [
+            number.to_owned(),
+            format!(r#"{{"card":"{number}","cvc":"123"}}"#),
+            format!("card={number}&amount=1"),
+            format!("paid with {number}."),
+            format!("{number} 123"),
+            format!("12 {number}"),
+            format!("<pan>{number}</pan>"),
+        ] {
+            assert!(holds(&text), "{text}");
+        }
+    }
+    for text in [
+        "",
+        "4242424242424241",
+        "1700000000000000",
+        "0.4242424242424242",
+        "x4242424242424242",
+        "4242424242424242x",
+        "pay_4242424242424242",
+        "42424242424242421234567890",
+        "4242  4242  4242  4242",
+        "0191f2c4-7b3a-7000-8000-0123456789ab",
+        r#"{"amount":1000,"ids":[1,2,3,4,5,6,7,8,9]}"#,
+    ] {
+        assert!(!holds(text), "{text}");
+    }
+}
+
 proptest! {
     #![proptest_config(crate::soak::cases(256))]
 
     #[test]
     fn parse_never_panics(value in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = Key::parse(&value, &KeyRules::default());
+    }
+
+    #[test]
+    fn looking_for_cards_never_panics(text in "[0-9 .x-]{0,80}") {
+        let _ = super::holds_card_number(text.as_bytes());
     }
 
     #[test]

@@ -8,8 +8,8 @@ use crate::{
     machine::{change, evidence::look_pause, note, sweep},
     policy::{AfterExpiry, OnInFlight, Policy},
     record::{
-        Actor, AttemptId, Change, Draft, Fence, JournalEvent, Record, Revision, State, StoredBody,
-        StoredResponse, Times,
+        Actor, AttemptId, Change, Draft, Fence, JournalEvent, LastError, Notes, Record, Revision,
+        State, StoredBody, StoredResponse, Times,
     },
     scope::Scope,
     secret::{CallerMark, RecordId},
@@ -33,8 +33,10 @@ pub struct Request {
     pub fingerprint: Fingerprint,
     /// The recipe for a new record.
     pub recipe: RecipeId,
-    /// Who asks, where callers share the scope.
+    /// Who asks, where callers share the scope, marked as [`notes`](Self::notes) say.
     pub caller: Option<CallerMark>,
+    /// The same caller's mark made the other way, for a record whose mark was made so.
+    pub other_mark: Option<CallerMark>,
     /// The attempt that begins if this request executes: fresh random bits.
     pub attempt_id: AttemptId,
     /// The route.
@@ -43,6 +45,8 @@ pub struct Request {
     pub method: Arc<str>,
     /// Path and query as forwarded.
     pub path: Arc<str>,
+    /// How the key is spelled and the caller marked: what a new record notes.
+    pub notes: Notes,
 }
 
 /// What a request may do.
@@ -63,8 +67,10 @@ pub enum Admission {
 /// Why a request is neither executed nor replayed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {
-    /// The key was used for another request, or by another caller.
-    Reused,
+    /// The key was used for another request; this is what the key is now.
+    Reused(State),
+    /// The key was used for the same request by another caller; this is what the key is now.
+    CallerDiffers(State),
     /// Nobody knows how the last attempt ended. `nudge` makes the reconciler look sooner; it is
     /// worth writing but not worth failing for.
     OutcomeUnknown {
@@ -72,7 +78,12 @@ pub enum Refusal {
         nudge: Option<Change>,
     },
     /// It was executed, but its answer was too large to keep.
-    ResponseNotStored(Arc<StoredResponse>),
+    ResponseNotStored {
+        /// Its head.
+        response: Arc<StoredResponse>,
+        /// Whether the answer is known to have broken off before its end.
+        broke_off: bool,
+    },
     /// The key has expired and may not be used again.
     Expired,
 }
@@ -102,6 +113,11 @@ pub fn first(request: &Request, policy: &Policy) -> Draft {
             negatives: 0,
             inconclusive: 0,
             dead_letter: false,
+            notes: Notes {
+                // Of the attempt that begins here nobody has spoken yet.
+                attested: false,
+                ..request.notes.clone()
+            },
             times: Times::default(),
         },
         stamps: Times {
@@ -118,9 +134,12 @@ pub fn admit(record: &Record, request: &Request, now: Timestamp, policy: &Policy
     if is_forgotten_by_time(record, now) {
         return Admission::Execute(begin(record, request, policy, Begin::Anew));
     }
-    if !same_request(record, request) {
-        // Other content, or another caller in a shared scope: never a replay, in any state.
-        return Admission::Refuse(Refusal::Reused);
+    // Other content, or another caller in a shared scope: never a replay, in any state.
+    if !same_content(record, request) {
+        return Admission::Refuse(Refusal::Reused(state_now(record, now)));
+    }
+    if !same_caller(record, request) && !may_be_taken_over(record, now) {
+        return Admission::Refuse(Refusal::CallerDiffers(state_now(record, now)));
     }
     match record.state {
         State::InProgress => match sweep(record, now, Some(policy)) {
@@ -130,7 +149,10 @@ pub fn admit(record: &Record, request: &Request, now: Timestamp, policy: &Policy
         State::Completed if record.is_past_expiry(now) => after_expiry(record, request, policy),
         State::Completed => match &record.response {
             Some(response) if response.body == StoredBody::NotStored => {
-                Admission::Refuse(Refusal::ResponseNotStored(response.clone()))
+                Admission::Refuse(Refusal::ResponseNotStored {
+                    response: response.clone(),
+                    broke_off: record.last_error == Some(LastError::StreamBroken),
+                })
             }
             Some(response) => Admission::Replay(response.clone()),
             // A completed record always has a response; one without is not guessed at.
@@ -149,6 +171,15 @@ pub fn admit(record: &Record, request: &Request, now: Timestamp, policy: &Policy
     }
 }
 
+/// What the key is at `now`, whether or not the sweeper or the reaper has come by.
+fn state_now(record: &Record, now: Timestamp) -> State {
+    match record.state {
+        State::InProgress if record.lease_lapsed(now) => State::Unknown,
+        State::Completed | State::FailedRetryable if record.is_past_expiry(now) => State::Expired,
+        state => state,
+    }
+}
+
 /// A tombstone that is due for deletion counts as deleted, reaped or not, so that what a client
 /// sees does not depend on when the reaper came by.
 fn is_forgotten_by_time(record: &Record, now: Timestamp) -> bool {
@@ -162,13 +193,33 @@ fn is_forgotten_by_time(record: &Record, now: Timestamp) -> bool {
     }
 }
 
-fn same_request(record: &Record, request: &Request) -> bool {
-    let same_content = match record.fingerprint {
-        Some(fingerprint) => fingerprint == request.fingerprint,
+fn same_content(record: &Record, request: &Request) -> bool {
+    match record.fingerprint {
+        Some(fingerprint) => record.is_redirected() || fingerprint == request.fingerprint,
         // Forgotten: nothing is left to compare with, so any request may begin again.
-        None => return record.state == State::Expired,
-    };
-    same_content && record.caller == request.caller
+        None => record.state == State::Expired,
+    }
+}
+
+/// Whether `request` comes from the caller that `record` remembers, marked in the record's own way:
+/// neither a change of the configuration nor a credential that is sent on top makes another caller.
+fn same_caller(record: &Record, request: &Request) -> bool {
+    if record.fingerprint.is_none() {
+        return true;
+    }
+    match record.notes.marked_by == request.notes.marked_by {
+        true => record.caller == request.caller,
+        // Who has no mark of that kind is nobody's equal.
+        false => request.other_mark.is_some() && record.caller == request.other_mark,
+    }
+}
+
+/// Whether another caller may go on with the same request: nothing was left behind and there is no
+/// answer to show, so a client that had to renew its token is not turned away for ever. Many clients
+/// follow a redirect to another host without their credential, late or not.
+fn may_be_taken_over(record: &Record, now: Timestamp) -> bool {
+    record.state == State::FailedRetryable
+        && (!record.is_past_expiry(now) || record.is_redirected())
 }
 
 fn after_expiry(record: &Record, request: &Request, policy: &Policy) -> Admission {
@@ -194,26 +245,45 @@ fn begin(record: &Record, request: &Request, policy: &Policy, how: Begin) -> Cha
     let next = &mut draft.record;
     next.revision = record.revision.next();
     next.fence = record.fence.next();
+    // Who goes on with its own request stays marked as it was; who takes over is marked anew.
+    if how != Begin::Anew && record.fingerprint.is_some() && same_caller(record, request) {
+        next.caller = record.caller;
+        next.notes.marked_by = record.notes.marked_by;
+    }
     let event = match how {
         Begin::Anew => None,
         Begin::SameGeneration => {
             next.generation = record.generation;
             // The fingerprint and recipe of the first request stay: they are equal in content, and
-            // the recipe is the one that later retries are compared under.
-            next.fingerprint = record.fingerprint;
-            next.recipe = record.recipe;
+            // the recipe is the one that later retries are compared under. A redirect brings another.
+            if !record.is_redirected() {
+                next.fingerprint = record.fingerprint;
+                next.recipe = record.recipe;
+            }
+            next.notes.never_reached =
+                !record.reached_before() && record.last_error.is_some_and(LastError::is_unreached);
+            // And so does the first spelling, under which the upstream may know the key; a row that
+            // has none goes on without.
+            next.notes.spelling.clone_from(&record.notes.spelling);
             draft.stamps.created_at = record.times.created_at.into();
             Some(JournalEvent::ExecutedAgain)
         }
         Begin::NextGeneration => {
             next.generation = record.generation.saturating_add(1);
             if record.fingerprint.is_some() {
+                next.notes.spelling.clone_from(&record.notes.spelling);
+            }
+            if record.fingerprint.is_some() && !record.is_redirected() {
                 next.fingerprint = record.fingerprint;
                 next.recipe = record.recipe;
             }
             Some(JournalEvent::ExecutedAfterExpiry)
         }
     };
+    if record.notes.erased {
+        // What was erased stays so for as long as the row lives: its own names were the person's too.
+        next.erase_names();
+    }
     let fence = draft.record.fence;
     let journal = event
         .map(|event| note(record, State::InProgress, event, Actor::Executor, None))

@@ -3,17 +3,20 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    machine::{change, note, settle::completed, settled_draft},
+    machine::{change, note, settle::attested, settled_draft},
     policy::Policy,
     record::{
-        Actor, AttemptId, Change, Draft, Evidence, JournalEvent, LastError, Record, State,
-        StoredResponse,
+        Actor, AttemptId, Change, Draft, Evidence, JournalEntry, JournalEvent, LastError, Record,
+        State, StoredResponse,
     },
     time::{Stamp, Timestamp},
 };
 
-/// The longest pause between two looks of the reconciler.
-const MAX_LOOK_PAUSE: Duration = Duration::from_secs(3_600);
+/// The longest pause between two looks of the reconciler, and how often a dead letter is asked about.
+pub(super) const MAX_LOOK_PAUSE: Duration = Duration::from_secs(3_600);
+
+pub(super) const CONTRADICTION: &str = "the provider contradicts itself";
+pub(super) const NOBODY_ASKS: &str = "nobody asks the provider: see `reconcile`";
 
 /// Where evidence comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +44,14 @@ pub enum About {
 }
 
 impl About {
+    /// When the provider looked, where it is `now`: an event may be told long after.
+    fn looked_at(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::Attempt(_) => now,
+            Self::Moment { until, .. } => until.min(now),
+        }
+    }
+
     /// Whether it is, or for a denial may be, an attempt before the one that owns `record`: a denial
     /// releases the key, so it has to be about this very attempt.
     fn is_earlier(self, record: &Record, evidence: &Evidence) -> bool {
@@ -90,7 +101,7 @@ pub fn reconcile(
     if let Source::Webhook(about) = source
         && about.is_earlier(record, evidence)
     {
-        return of_an_earlier_attempt(record, evidence);
+        return of_an_earlier_attempt(record, evidence, policy);
     }
     match record.state {
         State::InProgress => match source {
@@ -127,14 +138,15 @@ fn on_unknown(
     }
     Looked::Write(match (evidence, source) {
         (Evidence::Completed(response), _) => proven_executed(record, response, policy),
-        (Evidence::NotExecuted, Source::Webhook(_) | Source::Kept) => {
-            match upstream_max_execution(policy) {
-                Some(_) => proven_not_executed(record, policy),
-                None => unbounded(record),
-            }
+        // One look like any other, from somebody who knows where to look.
+        (Evidence::NotExecuted, Source::Webhook(about)) => {
+            negative_answer(record, Negative::Proven, about.looked_at(now), now, policy)
         }
         (Evidence::NotExecuted, Source::Query(negative)) => {
-            negative_answer(record, negative, now, policy)
+            negative_answer(record, negative, now, now, policy)
+        }
+        (Evidence::NotExecuted, Source::Kept) => {
+            waited(record, "said while the attempt was running", now, policy)
         }
         (Evidence::Contradictory, _) => contradicted(record),
     })
@@ -142,8 +154,25 @@ fn on_unknown(
 
 /// The reconciler looked and found out nothing; `why` says what it met.
 pub fn look(record: &Record, why: &str, policy: &Policy) -> Looked {
+    on_unknown_only(record, || found_nothing(record, why, policy))
+}
+
+/// What the provider said counts for nothing, and not as a look either: the operation is pending, or a
+/// clock is known to have jumped. `why` says so.
+pub fn no_look(record: &Record, why: &str, now: Timestamp, policy: &Policy) -> Looked {
+    on_unknown_only(record, || waited(record, why, now, policy))
+}
+
+/// The provider knows several operations under the key: a person has to tell them apart.
+pub fn ambiguous(record: &Record, why: &str, policy: &Policy) -> Looked {
+    on_unknown_only(record, || dead_letter(record, why, policy))
+}
+
+fn on_unknown_only(record: &Record, change: impl FnOnce() -> Change) -> Looked {
     match record.state {
-        State::Unknown => Looked::Write(found_nothing(record, why, policy)),
+        // No further look settles what a provider that contradicts itself has left to a person.
+        State::Unknown if record.evidence == Some(Evidence::Contradictory) => Looked::Ignore,
+        State::Unknown => Looked::Write(change()),
         State::InProgress | State::Completed | State::FailedRetryable | State::Expired => {
             Looked::Ignore
         }
@@ -152,10 +181,12 @@ pub fn look(record: &Record, why: &str, policy: &Policy) -> Looked {
 
 /// The provider speaks of an attempt that no longer owns the key. That settles nothing; where the
 /// outcome is unknown, or the word speaks for an effect, a person has to compare the two attempts.
-fn of_an_earlier_attempt(record: &Record, evidence: &Evidence) -> Looked {
+fn of_an_earlier_attempt(record: &Record, evidence: &Evidence, policy: &Policy) -> Looked {
     const WHY: &str = "the provider's word is about an earlier attempt";
     match (record.state, evidence) {
-        (State::Unknown, _) if !record.dead_letter => Looked::Write(dead_letter(record, WHY)),
+        (State::Unknown, _) if !record.dead_letter => {
+            Looked::Write(dead_letter(record, WHY, policy))
+        }
         (State::InProgress, Evidence::Completed(_))
             if record.evidence != Some(Evidence::Contradictory) =>
         {
@@ -172,8 +203,7 @@ fn keep(record: &Record, evidence: &Evidence) -> Looked {
             Evidence::Contradictory => Looked::Ignore,
             // A provider that contradicts itself has proven nothing.
             Evidence::Completed(_) | Evidence::NotExecuted => {
-                let why = Some("the provider contradicts itself");
-                Looked::Write(kept(record, Evidence::Contradictory, why))
+                Looked::Write(kept(record, Evidence::Contradictory, Some(CONTRADICTION)))
             }
         },
         Some(_) => Looked::Ignore,
@@ -182,7 +212,10 @@ fn keep(record: &Record, evidence: &Evidence) -> Looked {
 
 fn kept(record: &Record, evidence: Evidence, why: Option<&str>) -> Change {
     let mut draft = Draft::after(record);
-    draft.record.evidence = Some(evidence);
+    draft.record.evidence = Some(match evidence {
+        Evidence::Completed(response) => Evidence::Completed(record.keeps(&response)),
+        other => other,
+    });
     let entry = note(
         record,
         record.state,
@@ -195,9 +228,12 @@ fn kept(record: &Record, evidence: Evidence, why: Option<&str>) -> Change {
 
 /// Unknown, and for a person to decide: no further word of this provider settles it.
 fn contradicted(record: &Record) -> Change {
-    let mut change = dead_letter(record, "the provider contradicts itself");
-    change.draft.record.evidence = Some(Evidence::Contradictory);
-    change
+    let mut draft = Draft::after(record);
+    draft.record.evidence = Some(Evidence::Contradictory);
+    draft.record.dead_letter = true;
+    draft.record.inconclusive = record.inconclusive.saturating_add(1);
+    draft.stamps.reconcile_after = Stamp::Never;
+    change(draft, vec![lettered(record, CONTRADICTION)])
 }
 
 /// The key had been released, and the provider says that it took effect.
@@ -220,13 +256,12 @@ fn release_was_wrong(record: &Record, response: &Arc<StoredResponse>, policy: &P
             draft.record.evidence = Some(Evidence::Contradictory);
             draft.stamps.expires_at = Stamp::Never;
             draft.stamps.unknown_since = Stamp::NOW;
-            let why = "the provider contradicts itself";
-            let mut letter = entry(State::Unknown, why);
+            let mut letter = entry(State::Unknown, CONTRADICTION);
             letter.event = JournalEvent::DeadLettered;
-            change(draft, vec![entry(State::Unknown, why), letter])
+            change(draft, vec![entry(State::Unknown, CONTRADICTION), letter])
         }
         _ => change(
-            completed(record, response, policy),
+            attested(record, response, policy),
             vec![entry(
                 State::Completed,
                 "the provider says that it took effect",
@@ -243,7 +278,7 @@ fn proven_executed(record: &Record, response: &Arc<StoredResponse>, policy: &Pol
         Actor::Reconciler,
         None,
     );
-    change(completed(record, response, policy), vec![entry])
+    change(attested(record, response, policy), vec![entry])
 }
 
 pub(super) fn released(record: &Record, error: LastError, policy: &Policy) -> Draft {
@@ -267,56 +302,55 @@ fn proven_not_executed(record: &Record, policy: &Policy) -> Change {
     )
 }
 
-fn upstream_max_execution(policy: &Policy) -> Option<Duration> {
-    let reconcile = policy.reconcile.as_ref()?;
-    reconcile.upstream_max_execution
-}
-
-/// Whoever says that nothing was executed may be overtaken by the upstream, unless it is known for how
-/// long that may go on.
-fn unbounded(record: &Record) -> Change {
-    dead_letter(record, "negative answer without upstream_max_execution")
-}
-
-/// "Not found" counts only twice in a row, only once the operation cannot still be under way, and
-/// only from a query that is known to find things.
-fn negative_answer(record: &Record, negative: Negative, now: Timestamp, policy: &Policy) -> Change {
-    let Some(upstream_max) = upstream_max_execution(policy) else {
-        return unbounded(record);
+/// "Not found" counts only twice in a row, `negative_gap` apart, only once the operation cannot still be
+/// under way, and only from a query that is known to find things. What counts is when the provider looked.
+fn negative_answer(
+    record: &Record,
+    negative: Negative,
+    looked_at: Timestamp,
+    now: Timestamp,
+    policy: &Policy,
+) -> Change {
+    // Whoever says that nothing was executed may be overtaken by the upstream, unless it is known for
+    // how long that may go on.
+    let Some(reconcile) = &policy.reconcile else {
+        return dead_letter(record, NOBODY_ASKS, policy);
+    };
+    let Some(upstream_max) = reconcile.upstream_max_execution else {
+        let why = "negative answer without upstream_max_execution";
+        return dead_letter(record, why, policy);
     };
     if negative == Negative::Unproven {
-        return dead_letter(
-            record,
-            "negative answer from a query that never found a key",
-        );
+        let why = "negative answer from a query that never found a key";
+        return dead_letter(record, why, policy);
     }
-    let may_still_run = policy.lease + policy.timeout + upstream_max;
-    let settles_at = record
-        .times
-        .unknown_since
-        .map(|since| since.plus(may_still_run));
-    let settled_down = settles_at.is_some_and(|at| at <= now);
-    if settled_down && record.negatives >= 1 {
+    // A record that does not say when its exchange ended is never old enough.
+    let since = record.times.unknown_since.unwrap_or(now);
+    let settles_at = settles_at(since, upstream_max, policy);
+    let settled_down = settles_at <= looked_at;
+    let first = record.notes.negative_at.filter(|_| record.negatives > 0);
+    let apart = reconcile.negative_gap;
+    if settled_down && first.is_some_and(|first| first.plus(apart) <= looked_at) {
         return proven_not_executed(record, policy);
     }
     let mut draft = Draft::after(record);
-    // Looks before that moment are not counted: the first of the two must come after it as well.
-    draft.record.negatives = if settled_down {
-        record.negatives.saturating_add(1)
+    let (why, pause) = if settled_down {
+        // A time that has not come yet is from a clock that has been set back.
+        let first = first.filter(|first| *first <= now).unwrap_or(looked_at);
+        draft.record.negatives = 1;
+        draft.record.notes.negative_at = Some(first);
+        let left = first.plus(apart).since(now);
+        // A quarter more, since the engine moves it by up to a fifth.
+        ("not found; to be asked once more", left + left / 4)
     } else {
-        0
-    };
-    let why = if settled_down {
-        "not found; to be asked once more"
-    } else {
-        "not found; too early to count"
-    };
-    draft.stamps.reconcile_after = match settles_at {
-        _ if record.dead_letter => Stamp::Never,
+        // Looks before that moment are not counted: the first of the two must come after it as well.
+        draft.record.negatives = 0;
+        draft.record.notes.negative_at = None;
+        not_before_now(record, now, &mut draft);
         // Ever closer to the moment from which on it counts.
-        Some(at) if !settled_down => Stamp::In((at.since(now) / 2).max(first_pause(policy))),
-        _ => Stamp::In(look_pause(record, policy)),
+        ("not found; too early to count", settles_at.since(now) / 2)
     };
+    draft.stamps.reconcile_after = next_look(pause, policy);
     let entry = note(
         record,
         State::Unknown,
@@ -327,48 +361,98 @@ fn negative_answer(record: &Record, negative: Negative, now: Timestamp, policy: 
     change(draft, vec![entry])
 }
 
+/// From when on an operation whose exchange ended at `since` cannot take effect any more, if the upstream
+/// works on it for at most `upstream_max` after that: until then it was being read.
+pub(super) fn settles_at(since: Timestamp, upstream_max: Duration, policy: &Policy) -> Timestamp {
+    since.plus(policy.lease + upstream_max)
+}
+
 fn found_nothing(record: &Record, why: &str, policy: &Policy) -> Change {
     let Some(reconcile) = &policy.reconcile else {
-        return dead_letter(record, "nobody asks the provider: see `reconcile`");
+        return dead_letter(record, NOBODY_ASKS, policy);
     };
     let tries = record.inconclusive.saturating_add(1);
-    if tries >= reconcile.attempts {
-        return dead_letter(record, &format!("inconclusive {tries} times: {why}"));
+    if tries >= reconcile.attempts || record.dead_letter {
+        let why = format!("inconclusive {tries} times: {why}");
+        return dead_letter(record, &why, policy);
     }
     let mut draft = Draft::after(record);
     draft.record.inconclusive = tries;
-    draft.record.negatives = 0;
-    draft.stamps.reconcile_after = match record.dead_letter {
-        // A person may look again, and what they find counts; nobody else is sent.
-        true => Stamp::Never,
-        false => Stamp::In(look_pause(&draft.record, policy)),
-    };
-    let entry = note(
-        record,
-        State::Unknown,
-        JournalEvent::Inconclusive,
-        Actor::Reconciler,
-        Some(why.to_owned()),
-    );
-    change(draft, vec![entry])
+    if reconcile.asks {
+        forget_negatives(&mut draft);
+    }
+    draft.stamps.reconcile_after = Stamp::In(look_pause(&draft.record, policy));
+    change(draft, vec![inconclusive(record, why)])
 }
 
-fn dead_letter(record: &Record, why: &str) -> Change {
+/// What was said counts for nothing. The pause grows with the time that the key has been unknown.
+pub(super) fn waited(record: &Record, why: &str, now: Timestamp, policy: &Policy) -> Change {
+    let mut draft = Draft::after(record);
+    forget_negatives(&mut draft);
+    not_before_now(record, now, &mut draft);
+    let age = record.times.unknown_since.map(|since| now.since(since));
+    draft.stamps.reconcile_after = next_look(age.unwrap_or_default() / 4, policy);
+    change(draft, vec![inconclusive(record, why)])
+}
+
+/// A key that became unknown at a time that has not come yet, by a clock that has been set back since,
+/// counts from now on: otherwise it might wait for years.
+fn not_before_now(record: &Record, now: Timestamp, draft: &mut Draft) {
+    if record.times.unknown_since.is_some_and(|since| since > now) {
+        draft.stamps.unknown_since = Stamp::NOW;
+    }
+}
+
+/// Two negative answers count only in a row.
+fn forget_negatives(draft: &mut Draft) {
+    draft.record.negatives = 0;
+    draft.record.notes.negative_at = None;
+}
+
+/// A person is told, once. Where the provider can be asked, it is asked all the same, now and then.
+fn dead_letter(record: &Record, why: &str, policy: &Policy) -> Change {
     let mut draft = Draft::after(record);
     draft.record.dead_letter = true;
     draft.record.inconclusive = record.inconclusive.saturating_add(1);
-    draft.stamps.reconcile_after = Stamp::Never;
-    let entry = note(
+    forget_negatives(&mut draft);
+    let asks = policy.reconcile.as_ref().is_some_and(|how| how.asks) && !record.notes.erased;
+    draft.stamps.reconcile_after = match asks {
+        true => Stamp::In(MAX_LOOK_PAUSE),
+        false => Stamp::Never,
+    };
+    let entry = match record.dead_letter {
+        true => inconclusive(record, why),
+        false => lettered(record, why),
+    };
+    change(draft, vec![entry])
+}
+
+fn lettered(record: &Record, why: &str) -> JournalEntry {
+    note(
         record,
         State::Unknown,
         JournalEvent::DeadLettered,
         Actor::Reconciler,
         Some(why.to_owned()),
-    );
-    change(draft, vec![entry])
+    )
 }
 
-fn first_pause(policy: &Policy) -> Duration {
+fn inconclusive(record: &Record, why: &str) -> JournalEntry {
+    note(
+        record,
+        State::Unknown,
+        JournalEvent::Inconclusive,
+        Actor::Reconciler,
+        Some(why.to_owned()),
+    )
+}
+
+/// In `pause`, within bounds.
+fn next_look(pause: Duration, policy: &Policy) -> Stamp {
+    Stamp::In(pause.min(MAX_LOOK_PAUSE).max(first_pause(policy)))
+}
+
+pub(super) fn first_pause(policy: &Policy) -> Duration {
     policy
         .reconcile
         .as_ref()

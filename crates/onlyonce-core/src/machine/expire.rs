@@ -1,9 +1,14 @@
 //! Time passes: leases lapse, answers expire, tombstones go.
 
 use crate::{
-    machine::{change, note, settle::unknown},
+    machine::{
+        change,
+        evidence::{MAX_LOOK_PAUSE, waited},
+        note,
+        settle::unknown,
+    },
     policy::Policy,
-    record::{Actor, Change, Draft, JournalEvent, LastError, Record, State},
+    record::{Actor, Change, Draft, JournalEvent, LastError, Notes, Record, State},
     time::{Stamp, Timestamp},
 };
 
@@ -30,6 +35,27 @@ pub fn sweep(record: &Record, now: Timestamp, policy: Option<&Policy>) -> Swept 
         | State::FailedRetryable
         | State::Unknown
         | State::Expired => Swept::Alive,
+    }
+}
+
+/// A clock that has been set back since has put a time of `record` so far ahead that nobody would come by
+/// before: a lease that is longer than any, or a look that is later than any. The write that mends it.
+///
+/// Only for a record whose owner has had the time to renew its lease by the clock as it is now.
+pub fn stranded(record: &Record, now: Timestamp, policy: &Policy) -> Option<Change> {
+    let beyond = |time: Option<Timestamp>, most| time.is_some_and(|at| at > now.plus(most));
+    match record.state {
+        State::InProgress => {
+            let longest = policy.lease.max(policy.max_execution);
+            beyond(record.times.lease_until, longest)
+                .then(|| unknown(record, LastError::LeaseLapsed, Actor::Sweeper, Some(policy)))
+        }
+        State::Unknown => {
+            // The engine moves a look by up to a fifth.
+            let strays = beyond(record.times.reconcile_after, 2 * MAX_LOOK_PAUSE);
+            strays.then(|| waited(record, "a clock was set back", now, policy))
+        }
+        State::Completed | State::FailedRetryable | State::Expired => None,
     }
 }
 
@@ -83,6 +109,10 @@ pub(super) fn forgotten(
     draft.record.response = None;
     draft.record.fingerprint = None;
     draft.record.caller = None;
+    draft.record.notes = Notes {
+        erased: record.notes.erased,
+        ..Notes::default()
+    };
     draft.record.attempt_id = fresh;
     draft.stamps.expires_at = Stamp::NOW;
     draft.stamps.delete_at = Stamp::In(record.tombstone_ttl);

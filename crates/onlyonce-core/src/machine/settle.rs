@@ -4,14 +4,21 @@
 use std::sync::Arc;
 
 use crate::{
-    machine::{change, note, settled_draft},
+    machine::{
+        change,
+        evidence::{CONTRADICTION, NOBODY_ASKS, first_pause},
+        note, settled_draft,
+    },
     policy::Policy,
     record::{
         Actor, AttemptId, Change, Draft, Evidence, JournalEntry, JournalEvent, LastError, Record,
-        State, StoredResponse,
+        State, StoredBody, StoredResponse,
     },
     time::{Stamp, Timestamp},
 };
+
+/// Why an erased key whose outcome is unknown is left to a person.
+pub(super) const NOBODY_TO_ASK: &str = "its key was erased: no provider can be asked about it";
 
 /// How an attempt ended, as its executor saw it.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +27,8 @@ pub enum Settlement {
     Complete(Arc<StoredResponse>),
     /// With nothing left behind.
     Release(LastError),
-    /// Nobody can tell.
+    /// Nobody can tell. [`LastError::StreamBroken`] of a completed key says that its answer, which was
+    /// not stored, broke off.
     Unknown(LastError),
 }
 
@@ -62,6 +70,11 @@ pub fn settle(
                 journal.into_iter().collect(),
             ))
         }
+        // Whoever says that nothing was left behind is contradicted by the provider.
+        (State::InProgress, Settlement::Release(error)) if speaks_for_an_effect(record) => {
+            Settled::Write(unknown(record, *error, Actor::Executor, Some(policy)))
+        }
+        (State::Unknown, Settlement::Release(_)) if speaks_for_an_effect(record) => Settled::Keep,
         (State::InProgress | State::Unknown, Settlement::Release(error)) => {
             let mut draft = settled_draft(record, State::FailedRetryable);
             draft.record.last_error = Some(*error);
@@ -88,6 +101,17 @@ pub fn settle(
             );
             Settled::Write(change(completed(record, response, policy), vec![entry]))
         }
+        // The key was completed at the head of an answer that was not to be stored. What happened is
+        // known; that its answer has no end is worth telling.
+        (State::Completed, Settlement::Unknown(LastError::StreamBroken))
+            if is_not_stored(record) =>
+        {
+            let mut draft = Draft::after(record);
+            draft.record.last_error = Some(LastError::StreamBroken);
+            let event = JournalEvent::StreamBroken;
+            let entry = note(record, State::Completed, event, Actor::Executor, None);
+            Settled::Write(change(draft, vec![entry]))
+        }
         (State::Unknown, Settlement::Unknown(_))
         | (State::FailedRetryable, Settlement::Release(_) | Settlement::Unknown(_))
         | (State::Completed, _) => Settled::Keep,
@@ -95,23 +119,97 @@ pub fn settle(
     }
 }
 
+/// Whether the provider has said of its own accord that this attempt took effect, perhaps beside its
+/// contrary.
+fn speaks_for_an_effect(record: &Record) -> bool {
+    match &record.evidence {
+        Some(Evidence::Completed(_) | Evidence::Contradictory) => true,
+        Some(Evidence::NotExecuted) | None => false,
+    }
+}
+
+fn is_not_stored(record: &Record) -> bool {
+    let response = record.response.as_ref();
+    response.is_some_and(|response| response.body == StoredBody::NotStored)
+}
+
 fn not_ours(record: &Record) -> Settled {
-    Settled::NotOurs(Box::new(note(
+    Settled::NotOurs(suspected(record))
+}
+
+fn suspected(record: &Record) -> Box<JournalEntry> {
+    Box::new(note(
         record,
         record.state,
         JournalEvent::DuplicateExecutionSuspected,
         Actor::Executor,
         None,
-    )))
+    ))
 }
 
-/// The completed record, for the executor, the reconciler and the operator alike.
-pub(super) fn completed(record: &Record, response: &Arc<StoredResponse>, policy: &Policy) -> Draft {
+/// What becomes of a completion that commits in one transaction with the effect of its attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Committed {
+    /// Swap this in, and commit.
+    Write(Change),
+    /// Somebody else's word has completed the key, and the effect that it spoke of may be this one. Swap
+    /// this in, so that no other transaction of the attempt can commit, and commit.
+    Kept(Change),
+    /// The attempt has completed the key, and committed its effect with it. Roll back.
+    Already,
+    /// The attempt no longer owns the key. Roll back.
+    NotOurs(Box<JournalEntry>),
+}
+
+/// `attempt` is about to commit its effect with this answer. Of any number of transactions that ask, under
+/// whatever isolation, at most one is told to commit: each answer that allows it is a write.
+pub fn commit(
+    record: &Record,
+    attempt: AttemptId,
+    response: &Arc<StoredResponse>,
+    policy: &Policy,
+) -> Committed {
+    if record.attempt_id == attempt && record.state == State::Completed {
+        if !record.notes.attested {
+            return Committed::Already;
+        }
+        let mut draft = Draft::after(record);
+        draft.record.notes.attested = false;
+        let entry = note(
+            record,
+            State::Completed,
+            JournalEvent::LateResult,
+            Actor::Executor,
+            None,
+        );
+        return Committed::Kept(change(draft, vec![entry]));
+    }
+    match settle(
+        record,
+        attempt,
+        &Settlement::Complete(response.clone()),
+        policy,
+    ) {
+        Settled::Write(change) => Committed::Write(change),
+        Settled::Keep => Committed::Already,
+        Settled::NotOurs(entry) => Committed::NotOurs(entry),
+    }
+}
+
+/// The completed record.
+fn completed(record: &Record, response: &Arc<StoredResponse>, policy: &Policy) -> Draft {
     let mut draft = settled_draft(record, State::Completed);
     draft.record.last_error = None;
-    draft.record.response = Some(response.clone());
+    draft.record.response = Some(record.keeps(response));
     draft.stamps.completed_at = Stamp::NOW;
     draft.stamps.expires_at = Stamp::In(policy.ttl);
+    draft
+}
+
+/// The completed record, on the word of somebody who is not its attempt.
+pub(super) fn attested(record: &Record, response: &Arc<StoredResponse>, policy: &Policy) -> Draft {
+    let mut draft = completed(record, response, policy);
+    draft.record.notes.attested = true;
     draft
 }
 
@@ -127,16 +225,21 @@ pub(super) fn unknown(
     draft.record.last_error = Some(error);
     draft.stamps.lease_until = Stamp::Never;
     draft.stamps.unknown_since = Stamp::NOW;
-    draft.stamps.reconcile_after = match (&record.evidence, policy) {
+    let letter = match (&record.evidence, policy) {
         // The provider has spoken about this attempt, and proven nothing.
-        (Some(Evidence::Contradictory), _) => Stamp::Never,
-        (Some(Evidence::Completed(_) | Evidence::NotExecuted), _) => Stamp::NOW,
-        (None, Some(policy)) => Stamp::In(match &policy.reconcile {
-            Some(reconcile) => reconcile.after,
-            // Nobody will ask; but until then the attempt itself may still answer.
-            None => policy.max_execution,
-        }),
-        (None, None) => Stamp::Never,
+        (Some(Evidence::Contradictory), _) => Some(CONTRADICTION),
+        (Some(Evidence::Completed(_)), _) => None,
+        // Nobody can ask, or nobody will, so a person is told at once.
+        _ if record.notes.erased => Some(NOBODY_TO_ASK),
+        (_, Some(policy)) if policy.reconcile.is_none() => Some(NOBODY_ASKS),
+        _ => None,
+    };
+    draft.stamps.reconcile_after = match (&record.evidence, policy) {
+        _ if letter.is_some() => Stamp::Never,
+        (Some(Evidence::Completed(_)), _) => Stamp::NOW,
+        (_, Some(policy)) => Stamp::In(first_pause(policy)),
+        // Whoever knows the route decides.
+        (_, None) => Stamp::NOW,
     };
     let event = match error {
         LastError::LeaseLapsed => JournalEvent::LeaseLapsed,
@@ -144,15 +247,14 @@ pub(super) fn unknown(
     };
     let detail = Some(error.as_str().to_owned());
     let mut journal = vec![note(record, State::Unknown, event, actor, detail)];
-    if record.evidence == Some(Evidence::Contradictory) {
+    if let Some(why) = letter {
         draft.record.dead_letter = true;
-        let why = Some("the provider contradicts itself".to_owned());
         journal.push(note(
             record,
             State::Unknown,
             JournalEvent::DeadLettered,
             Actor::Reconciler,
-            why,
+            Some(why.to_owned()),
         ));
     }
     change(draft, journal)

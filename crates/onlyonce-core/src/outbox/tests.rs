@@ -75,9 +75,37 @@ fn a_refusal_is_not_repeated() {
     assert_eq!(
         next,
         Next::Dead {
+            unclear: false,
             reason: "no".to_owned()
         }
     );
+}
+
+#[test]
+fn a_last_attempt_that_may_have_arrived_is_remembered_as_such() {
+    let rules = rules();
+    for (sent, expected) in [(unclear(), true), (Sent::NotSent("no".to_owned()), false)] {
+        let next = after(tried(rules.max_attempts, None), sent, &rules);
+        assert_eq!(next.state(), MessageState::Dead);
+        assert_eq!(next.is_unclear(), expected);
+    }
+}
+
+#[test]
+fn a_retry_is_safe_while_the_receiver_knows_the_key_again() {
+    let forgetful = TargetRules {
+        dedups: false,
+        ..rules()
+    };
+    for state in [MessageState::Dead, MessageState::Unknown] {
+        assert_eq!(retry_is_safe_for(state, Some(&rules())), rules().key_ttl);
+        assert_eq!(retry_is_safe_for(state, Some(&forgetful)), Duration::ZERO);
+    }
+    assert_eq!(
+        retry_is_safe_for(MessageState::Unknown, None),
+        Duration::ZERO
+    );
+    assert_eq!(retry_is_safe_for(MessageState::Dead, None), Duration::MAX);
 }
 
 #[test]

@@ -1,17 +1,18 @@
 //! What somebody wrote down, and how it becomes a policy:
 //! explicit route option > route profile > route dialect > explicit global > global profile >
-//! global dialect > default. A list replaces the default list.
+//! global dialect > default. A list replaces the default list. Of an explicit limit and that of a
+//! profile that was written down, the stricter holds.
 
 use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode, header};
 
 use super::{
-    AfterExpiry, Enforce, ErrorFormat, KeyScope, On5xx, OnInFlight, OnStoreError, Policy,
-    ReconcilePolicy, Remember,
+    AfterExpiry, Enforce, ErrorFormat, KeyScope, On5xx, OnInFlight, OnStoreError, PathReadings,
+    Policy, ReconcilePolicy, Remember,
 };
 use crate::{
-    fingerprint::{BodyMode, Pointer, Recipe},
+    fingerprint::{BodyMode, DEFAULT_HEADERS, Pointer, Recipe},
     key::KeyRules,
 };
 
@@ -26,12 +27,21 @@ pub(super) const DEFAULT_MAX_BODY_SIZE: u64 = 1 << 20;
 pub(super) const DEFAULT_WAITERS_PER_KEY: usize = 1_000;
 /// Waiters of one client unless said otherwise.
 pub(super) const DEFAULT_WAITERS: usize = 10_000;
+pub(super) const DEFAULT_DETACHED: usize = 250;
 
 /// What one client may take in the profile `payments` unless said otherwise.
 pub(super) const PAYMENTS_NEW_KEYS_PER_SECOND: u32 = 1_000;
 pub(super) const PAYMENTS_BURST: u32 = 2_000;
 pub(super) const PAYMENTS_LIVE_KEYS: u64 = 10_000;
 pub(super) const PAYMENTS_LOOKUPS_PER_SECOND: u32 = 100;
+
+/// What one authenticated client may take in the profile `safe` unless said otherwise: more than an honest
+/// one ever does. Whoever has no client id is not limited by it.
+pub(super) const SAFE_NEW_KEYS_PER_SECOND: u32 = 10_000;
+/// New keys at once, as above.
+pub(super) const SAFE_BURST: u32 = 20_000;
+/// Keys in progress at once, as above.
+pub(super) const SAFE_LIVE_KEYS: u64 = 100_000;
 
 /// Whose conventions the statuses and marker headers follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -68,6 +78,12 @@ pub struct FingerprintOptions {
     pub ignore: Option<Vec<Pointer>>,
     /// The headers that count.
     pub headers: Option<Vec<String>>,
+    /// Whether the host counts.
+    pub host: Option<bool>,
+    /// Hosts that count as one.
+    pub host_aliases: Option<Vec<String>>,
+    /// Parameters of the query that do not count.
+    pub ignore_query: Option<Vec<String>>,
 }
 
 impl FingerprintOptions {
@@ -77,6 +93,9 @@ impl FingerprintOptions {
             fields: self.fields.or(under.fields),
             ignore: self.ignore.or(under.ignore),
             headers: self.headers.or(under.headers),
+            host: self.host.or(under.host),
+            host_aliases: self.host_aliases.or(under.host_aliases),
+            ignore_query: self.ignore_query.or(under.ignore_query),
         }
     }
 }
@@ -119,6 +138,8 @@ options! {
     methods: Vec<Method>,
     /// Which requests must carry a key.
     enforce: Enforce,
+    /// How paths are read to find the rules that hold.
+    path_readings: PathReadings,
     /// Whose keys share a namespace.
     key_scope: KeyScope,
     /// Whether each route has a namespace of its own.
@@ -167,17 +188,21 @@ options! {
     missing_status: StatusCode,
     /// The headers that tell callers apart without authentication.
     credential_headers: Vec<HeaderName>,
+    /// The cookies that tell them apart where none of these headers is sent.
+    credential_cookies: Vec<String>,
     /// How requests are compared.
     fingerprint: FingerprintOptions,
     /// Waiters on one key.
     waiters_per_key: usize,
     /// Waiters of one client.
     waiters: usize,
+    /// Executions of one client that may run on without it.
+    detached: usize,
     /// New keys a second of one client.
     new_keys_per_second: u32,
     /// New keys of one client at once.
     burst: u32,
-    /// Keys of one client that are in progress or unknown.
+    /// Keys of one client that are in progress.
     live_keys: u64,
     /// Questions about keys, and misuses of them, a second of one client.
     lookups_per_second: u32,
@@ -233,7 +258,7 @@ impl Dialect {
 
 impl Profile {
     /// What this profile says.
-    fn options(self) -> Options {
+    pub fn options(self) -> Options {
         match self {
             Self::Safe => Options::default(),
             Self::Payments => Options {
@@ -263,12 +288,6 @@ impl Profile {
 
 const DEFAULT_REPLAYED_HEADER: HeaderName = HeaderName::from_static("x-idempotent-replayed");
 const DEFAULT_REQUEST_TIME_HEADER: HeaderName = HeaderName::from_static("x-request-timestamp");
-const DEFAULT_FINGERPRINT_HEADERS: [&str; 4] = [
-    "content-type",
-    "content-encoding",
-    "if-match",
-    "if-none-match",
-];
 
 impl Policy {
     /// The policy of a route whose own options are `route` under the gateway's `global` ones.
@@ -282,6 +301,18 @@ impl Policy {
         // A dialect has an opinion that depends on `enforce`, and none on `enforce` itself.
         let enforce = layered(route, &under, Enforce::Off).enforce;
         Self::from_stated(layered(route, &under, enforce.unwrap_or(Enforce::Off)))
+    }
+
+    /// The same with what the profile `safe` allows clients that are authenticated. It is a default: whatever
+    /// is said about it replaces it.
+    #[must_use]
+    pub fn for_authenticated(mut self, route: &Options, global: &Options) -> Self {
+        if self.profile == Profile::Safe {
+            let burst = route.burst.or(global.burst).unwrap_or(SAFE_BURST);
+            self.new_keys = self.new_keys.or(Some((SAFE_NEW_KEYS_PER_SECOND, burst)));
+            self.live_keys = self.live_keys.or(Some(SAFE_LIVE_KEYS));
+        }
+        self
     }
 
     fn from_stated(said: Options) -> Self {
@@ -298,6 +329,7 @@ impl Policy {
                 .methods
                 .unwrap_or_else(|| vec![Method::POST, Method::PUT, Method::PATCH]),
             enforce: said.enforce.unwrap_or(Enforce::Off),
+            path_readings: said.path_readings.unwrap_or(PathReadings::Common),
             key_scope: said.key_scope,
             key_per_route: said.key_per_route.unwrap_or(false),
             key_rules: KeyRules {
@@ -330,16 +362,25 @@ impl Policy {
             credential_headers: said.credential_headers.unwrap_or_else(|| {
                 vec![header::AUTHORIZATION, HeaderName::from_static("x-api-key")]
             }),
+            credential_cookies: said
+                .credential_cookies
+                .unwrap_or_else(usual_session_cookies),
             recipe: Recipe::new(
                 fingerprint.mode.unwrap_or(BodyMode::Json),
                 fingerprint.fields.unwrap_or_default(),
                 fingerprint.ignore.unwrap_or_default(),
                 fingerprint
                     .headers
-                    .unwrap_or_else(|| DEFAULT_FINGERPRINT_HEADERS.map(str::to_owned).to_vec()),
+                    .unwrap_or_else(|| DEFAULT_HEADERS.map(str::to_owned).to_vec()),
+            )
+            .with_target(
+                fingerprint.host.unwrap_or(true),
+                &fingerprint.host_aliases.unwrap_or_default(),
+                fingerprint.ignore_query.unwrap_or_default(),
             ),
             waiters_per_key: said.waiters_per_key.unwrap_or(DEFAULT_WAITERS_PER_KEY),
             waiters: said.waiters.unwrap_or(DEFAULT_WAITERS),
+            detached: said.detached.unwrap_or(DEFAULT_DETACHED),
             new_keys: said
                 .new_keys_per_second
                 .map(|per_second| (per_second, said.burst.unwrap_or(per_second))),
@@ -364,21 +405,64 @@ fn layered(route: &Options, global: &Options, enforce: Enforce) -> Options {
             .over(options.profile.map(Profile::options).unwrap_or_default())
             .over(dialect.unwrap_or_default())
     };
-    stated(route).over(stated(global))
+    let said = stated(route).over(stated(global));
+    let explicit = route.clone().over(global.clone());
+    match route.profile.or(global.profile) {
+        Some(profile) => said.within(explicit, profile.options()),
+        None => said,
+    }
+}
+
+impl Options {
+    /// The same with the stricter of two limits, wherever both are there: a number that somebody wrote for all
+    /// routes does not loosen a profile, and a profile does not loosen a number.
+    fn within(self, explicit: Self, profile: Self) -> Self {
+        fn stricter<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
+            one.into_iter().chain(other).min()
+        }
+        // Whoever says a rate alone says as large a burst.
+        let burst = explicit.burst.or(explicit.new_keys_per_second);
+        Self {
+            new_keys_per_second: stricter(
+                explicit.new_keys_per_second,
+                profile.new_keys_per_second,
+            ),
+            burst: stricter(burst, profile.burst),
+            live_keys: stricter(explicit.live_keys, profile.live_keys),
+            lookups_per_second: stricter(explicit.lookups_per_second, profile.lookups_per_second),
+            ..self
+        }
+    }
 }
 
 fn stripe_fingerprint_headers() -> Vec<String> {
     let own = ["stripe-account", "stripe-version"];
-    DEFAULT_FINGERPRINT_HEADERS
+    DEFAULT_HEADERS
         .into_iter()
         .chain(own)
         .map(str::to_owned)
         .collect()
 }
 
+/// The names under which common frameworks keep a session.
+const USUAL_SESSION_COOKIES: [&str; 7] = [
+    "JSESSIONID",
+    "PHPSESSID",
+    "ASP.NET_SessionId",
+    "connect.sid",
+    "sessionid",
+    "session",
+    "laravel_session",
+];
+
+/// The cookies that carry a session in common frameworks: what `auto` means.
+pub fn usual_session_cookies() -> Vec<String> {
+    USUAL_SESSION_COOKIES.map(str::to_owned).to_vec()
+}
+
 fn default_release_statuses() -> Vec<StatusCode> {
     // 421 has a constant of its own only by number in `http`; the others follow for evenness.
-    [401, 407, 408, 421, 425, 429]
+    [401, 407, 421, 425, 429]
         .into_iter()
         .filter_map(|code| StatusCode::from_u16(code).ok())
         .collect()

@@ -60,10 +60,7 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(policy.on_in_flight, OnInFlight::Wait);
     assert_eq!(policy.wait_timeout, Duration::from_secs(30));
     assert_eq!(policy.on_5xx, On5xx::Retry);
-    assert_eq!(
-        codes(&policy.release_statuses),
-        [401, 407, 408, 421, 425, 429]
-    );
+    assert_eq!(codes(&policy.release_statuses), [401, 407, 421, 425, 429]);
     assert_eq!(policy.on_store_error, OnStoreError::Refuse);
     assert_eq!(policy.lease, Duration::from_secs(60));
     assert_eq!(policy.timeout, Duration::from_secs(30));
@@ -274,6 +271,79 @@ fn a_routes_profile_overrules_what_is_said_for_all_but_not_what_the_route_says()
     assert_eq!(Policy::resolve(&route, &global).ttl, 2 * HOUR);
 }
 
+/// A limit is the one kind of option where neither side may loosen the other.
+#[test]
+fn of_an_explicit_limit_and_a_profiles_the_stricter_holds() {
+    let limits = |rate, burst, live, lookups| Options {
+        new_keys_per_second: rate,
+        burst,
+        live_keys: live,
+        lookups_per_second: lookups,
+        ..Options::default()
+    };
+    let payments = profile(Profile::Payments);
+    let strict = limits(Some(5), Some(6), Some(7), Some(8));
+    let loose = limits(Some(100_000), Some(200_000), Some(50_000), Some(9_999));
+    let held = |policy: Policy| (policy.new_keys, policy.live_keys, policy.lookups_per_second);
+    for (said, expected) in [
+        (&strict, (Some((5, 6)), Some(7), Some(8))),
+        (&loose, (Some((1_000, 2_000)), Some(10_000), Some(100))),
+    ] {
+        let both = Options {
+            profile: Some(Profile::Payments),
+            ..said.clone()
+        };
+        for (route, global) in [
+            (&payments, said),
+            (said, &payments),
+            (&both, &Options::default()),
+            (&Options::default(), &both),
+        ] {
+            assert_eq!(held(Policy::resolve(route, global)), expected);
+        }
+        // Between two numbers the route's is the one, and the profile's still bounds it.
+        let other = limits(Some(1), Some(1), Some(1), Some(1));
+        assert_eq!(held(Policy::resolve(&both, &other)), expected);
+    }
+    let rate_alone = limits(Some(50), None, None, None);
+    let policy = Policy::resolve(&payments, &rate_alone);
+    assert_eq!(policy.new_keys, Some((50, 50)));
+    let safe = profile(Profile::Safe);
+    assert_eq!(
+        held(Policy::resolve(&safe, &loose)),
+        (Some((100_000, 200_000)), Some(50_000), Some(9_999))
+    );
+}
+
+#[test]
+fn safe_has_limits_for_authenticated_clients_that_anything_said_replaces() {
+    let known = |route: &Options, global: &Options| {
+        let policy = Policy::resolve(route, global).for_authenticated(route, global);
+        (policy.new_keys, policy.live_keys)
+    };
+    let nothing = Options::default();
+    let defaults = (Some((10_000, 20_000)), Some(100_000));
+    assert_eq!(known(&nothing, &nothing), defaults);
+    assert_eq!(known(&profile(Profile::Safe), &nothing), defaults);
+    let said = Options {
+        new_keys_per_second: Some(50_000),
+        live_keys: Some(200_000),
+        ..Options::default()
+    };
+    let replaced = (Some((50_000, 50_000)), Some(200_000));
+    assert_eq!(known(&said, &nothing), replaced);
+    assert_eq!(known(&profile(Profile::Safe), &said), replaced);
+    let burst = Options {
+        burst: Some(7),
+        ..Options::default()
+    };
+    assert_eq!(known(&nothing, &burst).0, Some((10_000, 7)));
+    let payments = profile(Profile::Payments);
+    let own = (Some((1_000, 2_000)), Some(10_000));
+    assert_eq!(known(&payments, &nothing), own);
+    assert_eq!(known(&profile(Profile::Cache), &nothing), (None, None));
+}
+
 #[test]
 fn a_list_replaces_the_default_list() {
     let said = Options {
@@ -343,15 +413,20 @@ fn a_route_inherits_enabled_and_may_switch_it_off() {
 }
 
 /// The contract once more, as a table from status to meaning.
-fn expected(policy: &Policy, code: u16, fence: Fence, declared: Option<Declared>) -> Verdict {
+fn expected(policy: &Policy, code: u16, answered: &Answered) -> Verdict {
     let released = codes(&policy.release_statuses).contains(&code);
-    match (declared, code) {
+    match (answered.declared, code) {
         (Some(Declared::NotExecuted), _) => Verdict::Release(LastError::DeclaredNotExecuted),
         (Some(Declared::Final), _) => Verdict::Complete,
         (Some(Declared::Unknown), _) => Verdict::Unknown(LastError::DeclaredUnknown),
-        (None, 409 | 423 | 425) if fence.0 > 1 => Verdict::Unknown(LastError::ConflictOnRetry),
+        (None, _) if answered.lost_by_proxy => Verdict::Unknown(LastError::LostByProxy),
+        (None, 409 | 423 | 425) if answered.reached_before => {
+            Verdict::Unknown(LastError::ConflictOnRetry)
+        }
+        (None, 307 | 308) => Verdict::Release(LastError::Redirected),
+        (None, 401 | 407) if released => Verdict::Release(LastError::CredentialRefused),
         (None, _) if released => Verdict::Release(LastError::ReleasedStatus),
-        (None, ..200 | 502 | 504) => Verdict::Unknown(LastError::UpstreamError),
+        (None, ..200 | 408 | 499 | 502 | 504 | 512..) => Verdict::Unknown(LastError::UpstreamError),
         (None, 500..) => match policy.on_5xx {
             On5xx::Retry => Verdict::Release(LastError::UpstreamError),
             On5xx::Store => Verdict::Complete,
@@ -359,6 +434,29 @@ fn expected(policy: &Policy, code: u16, fence: Fence, declared: Option<Declared>
         },
         (None, _) => Verdict::Complete,
     }
+}
+
+/// Every status x what the upstream declares x whether an earlier attempt reached it x whether a proxy lost
+/// the request.
+fn answers() -> impl Iterator<Item = Answered> {
+    let said = [
+        None,
+        Some(Declared::NotExecuted),
+        Some(Declared::Final),
+        Some(Declared::Unknown),
+    ];
+    (100..=999).flat_map(move |code| {
+        said.into_iter().flat_map(move |declared| {
+            [(false, false), (false, true), (true, false), (true, true)].map(|(before, lost)| {
+                Answered {
+                    status: status(code),
+                    declared,
+                    reached_before: before,
+                    lost_by_proxy: lost,
+                }
+            })
+        })
+    })
 }
 
 #[test]
@@ -370,75 +468,127 @@ fn every_status_has_its_meaning_at_every_attempt_and_declaration() {
         alone(&profile(Profile::Payments)),
         alone(&profile(Profile::Cache)),
         Policy {
-            release_statuses: vec![status(409), status(503)],
+            release_statuses: vec![status(408), status(409), status(503)],
             ..Policy::default()
         },
     ];
-    let said = [
-        None,
-        Some(Declared::NotExecuted),
-        Some(Declared::Final),
-        Some(Declared::Unknown),
-    ];
     for policy in &policies {
-        for code in 100..=999 {
-            for fence in [Fence(1), Fence(2), Fence(u32::MAX)] {
-                for declared in said {
-                    let verdict = policy.judge(status(code), fence, declared);
-                    let expected = expected(policy, code, fence, declared);
-                    assert_eq!(verdict, expected, "{code} {fence:?} {declared:?}");
-                }
-            }
+        for answered in answers() {
+            let expected = expected(policy, answered.status.as_u16(), &answered);
+            assert_eq!(policy.judge(&answered), expected, "{answered:?}");
         }
+    }
+}
+
+/// A first answer without any word beside its status.
+fn plain(code: u16) -> Answered {
+    Answered {
+        status: status(code),
+        declared: None,
+        reached_before: false,
+        lost_by_proxy: false,
     }
 }
 
 #[test]
 fn the_statuses_that_the_contract_names_mean_what_it_says() {
-    let judge = |policy: &Policy, code| policy.judge(status(code), Fence::FIRST, None);
+    let judge = |policy: &Policy, code| policy.judge(&plain(code));
     let safe = Policy::default();
     for code in [200, 201, 204, 301, 304, 400, 402, 404, 409, 422, 423] {
         assert_eq!(judge(&safe, code), Verdict::Complete, "{code}");
     }
-    for code in [401, 407, 408, 421, 425, 429] {
-        assert_eq!(
-            judge(&safe, code),
-            Verdict::Release(LastError::ReleasedStatus),
-            "{code}"
-        );
+    for code in [421, 425, 429] {
+        let released = Verdict::Release(LastError::ReleasedStatus);
+        assert_eq!(judge(&safe, code), released, "{code}");
     }
-    for code in [500, 501, 503, 505, 507, 599] {
-        assert_eq!(
-            judge(&safe, code),
-            Verdict::Release(LastError::UpstreamError),
-            "{code}"
-        );
+    for code in [401, 407] {
+        let released = Verdict::Release(LastError::CredentialRefused);
+        assert_eq!(judge(&safe, code), released, "{code}");
     }
-    for code in [502, 504] {
-        assert_eq!(
-            judge(&safe, code),
-            Verdict::Unknown(LastError::UpstreamError),
-            "{code}"
-        );
+    for code in [307, 308] {
+        let released = Verdict::Release(LastError::Redirected);
+        assert_eq!(judge(&safe, code), released, "{code}");
+    }
+    for code in [500, 501, 503, 505, 507, 511] {
+        let released = Verdict::Release(LastError::UpstreamError);
+        assert_eq!(judge(&safe, code), released, "{code}");
+    }
+    let unknown = Verdict::Unknown(LastError::UpstreamError);
+    for code in [408, 499, 502, 504, 512, 520, 522, 524, 530, 599, 600, 999] {
+        assert_eq!(judge(&safe, code), unknown, "{code}");
     }
     let payments = alone(&profile(Profile::Payments));
     for code in 500..=599 {
-        assert_eq!(
-            judge(&payments, code),
-            Verdict::Unknown(LastError::UpstreamError),
-            "{code}"
-        );
+        assert_eq!(judge(&payments, code), unknown, "{code}");
     }
     assert_eq!(
-        judge(&payments, 408),
+        judge(&payments, 421),
         Verdict::Complete,
         "the list is replaced"
     );
     let stripe = alone(&dialect(Dialect::Stripe));
     assert_eq!(judge(&stripe, 500), Verdict::Complete);
-    assert_eq!(
-        judge(&stripe, 502),
-        Verdict::Unknown(LastError::UpstreamError)
+    for code in [408, 502, 504, 520] {
+        assert_eq!(judge(&stripe, code), unknown, "{code}");
+    }
+}
+
+/// The table of `docs/reference/statuses.md`: ranges of statuses that mean the same to the default policy, on a
+/// first attempt and on one after an attempt that may have reached the handler.
+#[test]
+fn statuses_page_says_what_the_policy_does() {
+    const PAGE: &str = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/reference/statuses.md"
+    );
+    let policy = Policy {
+        // So that what the option decides stands out.
+        on_5xx: On5xx::Store,
+        ..Policy::default()
+    };
+    let retried = Policy::default();
+    let word = |answered: &Answered| {
+        let verdict = policy.judge(answered);
+        if verdict != retried.judge(answered) {
+            return "as `on_5xx` says".to_owned();
+        }
+        match verdict {
+            Verdict::Complete => "`completed`".to_owned(),
+            Verdict::Release(error) => format!("`failed_retryable` ({})", error.as_str()),
+            Verdict::Unknown(error) => format!("`unknown` ({})", error.as_str()),
+        }
+    };
+    let row = |code: u16| {
+        let again = Answered {
+            reached_before: true,
+            ..plain(code)
+        };
+        (word(&plain(code)), word(&again))
+    };
+    let mut table = String::new();
+    let mut from = 100;
+    for code in 100..=999 {
+        if code == 999 || row(code + 1) != row(from) {
+            let (first, again) = row(from);
+            let codes = match code == from {
+                true => code.to_string(),
+                false => format!("{from} to {code}"),
+            };
+            table.push_str(&format!("| {codes} | {first} | {again} |\n"));
+            from = code + 1;
+        }
+    }
+    let page = std::fs::read_to_string(PAGE).unwrap_or_default();
+    let (head, rest) = page.split_once("|---|---|---|\n").expect("a table");
+    let (_, tail) = rest.split_once("\n\n").expect("text after the table");
+    let rendered = format!("{head}|---|---|---|\n{table}\n{tail}");
+    if std::env::var_os("ONLYONCE_BLESS").is_some() {
+        std::fs::write(PAGE, &rendered).unwrap();
+    }
+    let checked_in = std::fs::read_to_string(PAGE).unwrap_or_default();
+    assert!(
+        checked_in == rendered,
+        "docs/reference/statuses.md has drifted; run this test with ONLYONCE_BLESS=1"
     );
 }
 

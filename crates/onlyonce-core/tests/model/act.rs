@@ -58,7 +58,8 @@ pub(crate) fn actions(bounds: &Bounds, world: &World, all: &mut Vec<Action>) {
     for (index, start) in world.starts.iter().enumerate() {
         if !start.landed {
             all.push(Action::Land(index));
-        } else if bounds.reconciler {
+        } else if bounds.reconciler && (start.takes || world.looks < bounds.looks) {
+            // A denial is a look.
             all.push(Action::Webhook(index));
         }
     }
@@ -218,6 +219,7 @@ fn provider_speaks(world: &mut World, action: &Action, policy: &Policy) -> Optio
         Action::Webhook(index) => {
             let row = world.row.clone()?;
             let Start { attempt, takes, .. } = world.starts[index];
+            world.looks += u8::from(!takes);
             engine::learn(
                 world,
                 &row,
@@ -228,8 +230,11 @@ fn provider_speaks(world: &mut World, action: &Action, policy: &Policy) -> Optio
         }
         Action::UseKept => {
             let row = world.row.clone()?;
-            let took_effect = matches!(row.0.evidence.as_ref()?, Evidence::Completed(_));
-            engine::learn(world, &row, took_effect, Source::Kept, policy)?;
+            // A denial that was kept counts for nothing.
+            let Evidence::Completed(_) = row.0.evidence.as_ref()? else {
+                return None;
+            };
+            engine::learn(world, &row, true, Source::Kept, policy)?;
             world.last = Note::KeptUsed;
         }
         _ => return None,

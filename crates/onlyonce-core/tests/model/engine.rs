@@ -35,6 +35,10 @@ pub(crate) fn policy(bounds: &Bounds) -> Policy {
             after: Duration::ZERO,
             attempts: 2,
             upstream_max_execution: Some(UPSTREAM_MAX),
+            // How far apart two looks are is for the machine's own tests: here the clock stands still
+            // between most of them.
+            negative_gap: Duration::ZERO,
+            asks: true,
         }),
         ..Policy::default()
     }
@@ -49,9 +53,11 @@ fn request(content: Content, attempt_id: AttemptId) -> Request {
         recipe: RecipeId([0; 8]),
         caller: None,
         attempt_id,
+        other_mark: None,
         route: "r".into(),
         method: "POST".into(),
         path: "/".into(),
+        notes: onlyonce_core::record::Notes::default(),
     }
 }
 
@@ -143,7 +149,7 @@ pub(crate) fn read(world: &mut World, index: usize, asked: Asked, policy: &Polic
             world.last = Note::Replayed;
             Node::Idle
         }
-        Admission::Refuse(Refusal::Reused) => {
+        Admission::Refuse(Refusal::Reused(_)) => {
             world.last = Note::Reused;
             Node::Idle
         }

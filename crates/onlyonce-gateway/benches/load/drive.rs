@@ -60,6 +60,8 @@ async fn one_key(store: &dyn Store, number: u64, policy: &Policy) -> (Duration, 
         route: "r".into(),
         method: "POST".into(),
         path: "/payments".into(),
+        other_mark: None,
+        notes: onlyonce_core::record::Notes::default(),
     };
     let began = Instant::now();
     let inserted = store.insert_or_get(machine::first(&request, policy)).await;

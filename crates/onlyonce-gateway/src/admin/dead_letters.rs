@@ -10,10 +10,14 @@ use axum::{
     routing::{get, post},
 };
 use http::StatusCode;
-use onlyonce::{engine::Seen, layer::remembered, reconcile::Judged};
+use onlyonce::{
+    engine::{OperateError, Seen},
+    layer::remembered,
+    reconcile::Judged,
+};
 use onlyonce_core::{
-    Record, StoredResponse,
-    machine::Resolution,
+    Record, State as KeyState, StoredResponse,
+    machine::{Grounds, Heard, Resolution},
     record::{Evidence, JournalEvent},
 };
 use onlyonce_store::{Filter, JournalRow, Listed};
@@ -22,12 +26,14 @@ use serde_json::{Value, json};
 
 use super::{
     Refused,
-    keys::{Answer, Desk, ResolveBody, bad, cursor, limit, names_nothing, read},
+    keys::{Answer, Decision, Desk, ResolveBody, bad, cursor, limit, names_nothing, read},
 };
 use crate::clock::rfc3339;
 
 /// Letters in one page of a resolution of many.
 const PAGE: usize = 200;
+/// Why an answer is none.
+const CONTRADICTS: &str = "it gives two answers, under two names of the key";
 /// Letters that one resolution may settle.
 const MAX_RESOLVED: usize = 10_000;
 
@@ -148,6 +154,8 @@ struct BulkBody {
     response: Option<Value>,
     #[serde(default)]
     reason: Option<String>,
+    #[serde(default)]
+    force: bool,
     /// Unless it is said to be real, nothing is changed.
     #[serde(default = "yes")]
     dry_run: bool,
@@ -169,7 +177,13 @@ struct BulkFilter {
 /// `POST /dead-letters/resolve`.
 async fn resolve(State(desk): State<Desk>, body: Bytes) -> Answer {
     let bulk: BulkBody = read(&body)?;
-    let one = ResolveBody::of(bulk.outcome, bulk.response, bulk.reason)?;
+    let one = ResolveBody::of(bulk.outcome, bulk.response, bulk.reason, bulk.force)?;
+    if let Decision::Completed(_) = one.decision()? {
+        return Err(bad(
+            "Many keys are completed by the provider's answer to each: `\"response\": \"provider\"`. \
+             Nothing was changed.",
+        ));
+    }
     let wanted = Filter {
         route: bulk.filter.route,
         client: bulk.filter.client,
@@ -187,8 +201,8 @@ async fn resolve(State(desk): State<Desk>, body: Bytes) -> Answer {
         match desk.resolved(record, seen, &one).await {
             Ok(record) => resolved.push(record.id.to_string()),
             Err(why) => {
-                let line = json!({ "id": record.id.to_string(), "detail": why.detail });
-                refused.push(line);
+                let (id, code) = (record.id.to_string(), why.code);
+                refused.push(json!({ "id": id, "code": code, "detail": why.detail }));
             }
         }
     }
@@ -206,17 +220,7 @@ async fn resolve(State(desk): State<Desk>, body: Bytes) -> Answer {
 async fn probe(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
     let record = desk.record(&id).await?;
     let answer = desk.provider().ask(&record).await;
-    let (outcome, detail) = match &answer.judged {
-        Judged::Says(Evidence::Completed(response)) => {
-            let detail = format!(
-                "found, with an answer of status {}",
-                response.status.as_u16()
-            );
-            ("completed", detail)
-        }
-        Judged::Says(_) => ("not_executed", "the provider does not know it".to_owned()),
-        Judged::Inconclusive(why) => ("inconclusive", why.clone()),
-    };
+    let (outcome, detail) = in_words(&answer.judged);
     let found = outcome == "completed";
     let proven = match &answer.question {
         Some(question) if found => {
@@ -277,13 +281,54 @@ impl Desk {
         &self,
         record: &Record,
     ) -> Result<Arc<StoredResponse>, Refused> {
-        let why = match self.provider().ask(record).await.judged {
-            Judged::Says(Evidence::Completed(response)) => return Ok(response),
-            Judged::Says(_) => "The provider does not know it.".to_owned(),
-            Judged::Inconclusive(why) => format!("The provider does not say: {why}."),
-        };
-        let detail = format!("{why} Nothing was changed.");
+        let judged = self.provider().ask(record).await.judged;
+        if let Judged::Says(Evidence::Completed(response)) = judged {
+            return Ok(response);
+        }
+        let (_, why) = in_words(&judged);
+        let detail =
+            format!("The provider does not say that it took effect: {why}. Nothing was changed.");
         Err(Refused::new(StatusCode::CONFLICT, "state_conflict", detail))
+    }
+
+    /// What a release of `record` rests on: where its route has a query, the provider is asked first.
+    async fn grounds(&self, record: &Record, force: bool) -> Result<Grounds, Refused> {
+        let policy = self.engine().policy(&record.route);
+        let asks = policy.reconcile.as_ref().is_some_and(|how| how.asks);
+        let mut asked_at = None;
+        let heard = match () {
+            () if !self.can_ask() => Heard::Nothing,
+            // Nothing but an unknown key is released, and the machine says so.
+            () if !asks || record.state != KeyState::Unknown => Heard::Nobody,
+            () => {
+                let now = self.engine().store_now().await?;
+                asked_at = Some(now);
+                let answer = self.provider().ask(record).await;
+                let (outcome, mut detail) = in_words(&answer.judged);
+                let proven = match &answer.question {
+                    Some(question) => self.engine().is_proven(&record.route, question).await?,
+                    None => false,
+                };
+                if !proven && outcome == "not_executed" {
+                    detail.push_str(", and this query has never been seen to find a key");
+                }
+                let said = json!({ "outcome": outcome, "detail": detail });
+                match &answer.judged {
+                    Judged::Says(Evidence::Completed(_)) => {
+                        self.engine().heard(record.clone(), now, answer).await?;
+                        return Err(already_executed().with("provider", said));
+                    }
+                    Judged::Says(Evidence::NotExecuted) if proven => Heard::Denial,
+                    _ if force => Heard::Nothing,
+                    _ => return Err(inconclusive(&detail).with("provider", said)),
+                }
+            }
+        };
+        Ok(Grounds {
+            heard,
+            asked_at,
+            force,
+        })
     }
 
     /// Settles `record` as `body` says.
@@ -294,19 +339,60 @@ impl Desk {
         body: &ResolveBody,
     ) -> Result<Record, Refused> {
         self.learn(&record.route);
-        let resolution = match body.resolution()? {
-            Some(Resolution::Completed(given)) => {
+        let resolution = match body.decision()? {
+            Decision::Completed(given) => {
                 let policy = self.engine().policy(&record.route);
                 let mut given = Arc::unwrap_or_clone(given);
                 // What speaks of one exchange has no place in an answer that is given again.
                 given.headers = remembered(given.headers, given.status, &policy);
                 Resolution::Completed(Arc::new(given))
             }
-            Some(resolution) => resolution,
-            None => Resolution::Completed(self.providers_answer(record).await?),
+            Decision::AsProviderSays => Resolution::Completed(self.providers_answer(record).await?),
+            Decision::Release { force } => {
+                Resolution::FailedRetryable(self.grounds(record, force).await?)
+            }
         };
         let reason = body.reason()?;
         let resolved = self.engine().resolve(record.id, seen, &resolution, reason);
-        Ok(resolved.await?)
+        resolved.await.map_err(|error| match error {
+            OperateError::AlreadyExecuted => already_executed(),
+            OperateError::Inconclusive => inconclusive("this command can ask nobody"),
+            error => error.into(),
+        })
+    }
+}
+
+fn already_executed() -> Refused {
+    let detail = "The provider says that the operation took effect, so a retry must not execute it. \
+                  Nothing was released: the key has the provider's answer now.";
+    Refused::new(StatusCode::CONFLICT, "already_executed", detail)
+}
+
+fn inconclusive(why: &str) -> Refused {
+    let detail = format!(
+        "The provider does not say what became of the operation: {why}. A retry of a released key would \
+         execute it, for a second time if it took effect. Nothing was changed. Look at the provider's own \
+         records; \"force\": true (`--force` on the command line) releases the key all the same."
+    );
+    Refused::new(StatusCode::CONFLICT, "inconclusive", detail)
+}
+
+/// What a provider's answer comes to: a word, and a sentence without its full stop.
+fn in_words(judged: &Judged) -> (&'static str, String) {
+    match judged {
+        Judged::Says(Evidence::Completed(response)) => {
+            let status = response.status.as_u16();
+            (
+                "completed",
+                format!("found, with an answer of status {status}"),
+            )
+        }
+        Judged::Says(Evidence::Contradictory) => ("inconclusive", CONTRADICTS.to_owned()),
+        Judged::Says(Evidence::NotExecuted) => {
+            ("not_executed", "the provider does not know it".to_owned())
+        }
+        Judged::Pending => ("inconclusive", "it is still under way".to_owned()),
+        Judged::Several(list) => ("inconclusive", format!("several operations: {list}")),
+        Judged::Inconclusive(why) => ("inconclusive", why.clone()),
     }
 }

@@ -1,4 +1,4 @@
-//! Keys: list, show, resolve, extend, forget; and the audit.
+//! Keys: list, show, resolve, extend, erase, forget; and the audit.
 
 use std::{
     collections::HashMap,
@@ -24,7 +24,6 @@ use onlyonce::{
 };
 use onlyonce_core::{
     Key, Policy, Record, RecordId, State as KeyState, StoredResponse,
-    machine::Resolution,
     record::{Revision, StoredBody},
 };
 use onlyonce_store::{Filter, StoreError};
@@ -32,6 +31,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Refused, dead_letters, outbox, response, view::View};
+use crate::clock::rfc3339;
 
 /// Rows of a page unless said otherwise, and at most.
 const DEFAULT_LIMIT: usize = 50;
@@ -67,6 +67,15 @@ impl From<OperateError> for Refused {
         match error {
             OperateError::Absent => not_found(),
             OperateError::Store(error) => error.into(),
+            OperateError::TooEarly(until) => {
+                let until = rfc3339(until);
+                let detail = format!(
+                    "Until {until} the operation may still take effect, and a retry of a released key would \
+                     execute it a second time. Nothing was changed. Wait until then; or release it now with \
+                     \"force\": true (`--force` on the command line) if you are sure that it cannot."
+                );
+                Self::new(StatusCode::CONFLICT, "too_early", detail).with("not_before", until)
+            }
             error => Self::new(StatusCode::CONFLICT, "state_conflict", error.to_string()),
         }
     }
@@ -111,6 +120,11 @@ impl Desk {
         self.engine.set_policy(route.clone(), Arc::new(policy));
     }
 
+    /// Whether a gateway serves these keys here, so that their providers can be asked.
+    pub(super) fn can_ask(&self) -> bool {
+        self.kept.is_none()
+    }
+
     pub(super) fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -132,6 +146,7 @@ impl Desk {
             .route("/idempotency/keys/{id}", get(show).delete(forget))
             .route("/idempotency/keys/{id}/resolve", post(resolve))
             .route("/idempotency/keys/{id}/extend", post(extend))
+            .route("/idempotency/keys/{id}/erase", post(erase))
             .route("/idempotency/keys/{id}/response", post(response::reveal))
             .route("/audit", get(audit));
         outbox::routes(dead_letters::routes(router)).with_state(self)
@@ -139,7 +154,7 @@ impl Desk {
 
     pub(super) fn view(&self) -> View<'_> {
         View {
-            secret: self.engine.secret(),
+            engine: &self.engine,
             mask_keys: self.mask_keys.load(Ordering::Relaxed),
         }
     }
@@ -193,6 +208,7 @@ pub(super) fn printable(reason: &str) -> Result<&str, Refused> {
 /// `GET /idempotency/keys`.
 async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, String>>) -> Answer {
     let text = |name: &str| query.get(name).filter(|text| !text.is_empty()).cloned();
+    let (cursor, limit) = (cursor(&query)?, limit(&query)?);
     let state = match text("state") {
         None => None,
         Some(word) => Some(KeyState::from_word(&word).ok_or_else(|| {
@@ -200,17 +216,17 @@ async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, Stri
             bad(format!("`state` is one of {}.", words.join(", ")))
         })?),
     };
+    if names_nothing(["route", "client", "key"].map(|name| query.get(name))) {
+        return Ok(Json(json!({ "keys": [], "next": null })));
+    }
+    let key = text("key").map(|key| Key::asked_for(&key)).transpose();
     let filter = Filter {
         state,
         route: text("route"),
         client: text("client"),
-        key: text("key").map(|key| Key::from_stored(&key)),
+        key: key.map_err(|why| bad(format!("`key` is written as in the header. {why}")))?,
         dead_letters: false,
     };
-    let (cursor, limit) = (cursor(&query)?, limit(&query)?);
-    if names_nothing(["route", "client", "key"].map(|name| query.get(name))) {
-        return Ok(Json(json!({ "keys": [], "next": null })));
-    }
     let page = desk.engine.store().list(&filter, cursor, limit).await?;
     let view = desk.view();
     let keys: Vec<Value> = page
@@ -251,6 +267,22 @@ pub(super) struct ResolveBody {
     /// The revision that the decision was made on.
     #[serde(default)]
     revision: Option<u64>,
+    /// Releases a key although its provider does not say, or it is too early.
+    #[serde(default)]
+    force: bool,
+}
+
+/// What an operator says became of a key.
+pub(super) enum Decision {
+    /// It took effect, with this answer.
+    Completed(Arc<StoredResponse>),
+    /// It took effect, with whatever the provider says.
+    AsProviderSays,
+    /// It left nothing behind.
+    Release {
+        /// Although the provider does not say, or it is too early.
+        force: bool,
+    },
 }
 
 /// An answer, or the word `provider`: whatever the provider says.
@@ -267,6 +299,7 @@ impl ResolveBody {
         outcome: String,
         response: Option<Value>,
         reason: Option<String>,
+        force: bool,
     ) -> Result<Self, Refused> {
         let response = response.map(|response| {
             serde_json::from_value(response).map_err(|_| bad("`response` is not one."))
@@ -276,9 +309,10 @@ impl ResolveBody {
             response: response.transpose()?,
             reason,
             revision: None,
+            force,
         };
         body.reason()?;
-        body.resolution()?;
+        body.decision()?;
         Ok(body)
     }
 
@@ -288,19 +322,21 @@ impl ResolveBody {
         printable(reason.ok_or_else(|| bad("`reason` is mandatory. Nothing was changed."))?)
     }
 
-    /// What is said; `None` is whatever the provider says.
-    pub(super) fn resolution(&self) -> Result<Option<Resolution>, Refused> {
+    /// What is said.
+    pub(super) fn decision(&self) -> Result<Decision, Refused> {
         match (self.outcome.as_str(), &self.response) {
-            ("completed", Some(Given::Word(word))) if word == "provider" => Ok(None),
+            ("completed", Some(Given::Word(word))) if word == "provider" => {
+                Ok(Decision::AsProviderSays)
+            }
             ("completed", Some(Given::Word(_))) => {
                 Err(bad("`response` is an answer, or the word `provider`."))
             }
             ("completed", Some(Given::Response(response))) => {
                 let stored = stored(response.clone())?;
-                Ok(Some(Resolution::Completed(Arc::new(stored))))
+                Ok(Decision::Completed(Arc::new(stored)))
             }
             ("completed", None) => Err(bad("`completed` needs a `response`.")),
-            ("failed_retryable", None) => Ok(Some(Resolution::FailedRetryable)),
+            ("failed_retryable", None) => Ok(Decision::Release { force: self.force }),
             ("failed_retryable", Some(_)) => Err(bad(
                 "`failed_retryable` takes no `response`: a retry makes one.",
             )),
@@ -333,7 +369,7 @@ async fn resolve(State(desk): State<Desk>, Path(id): Path<String>, body: Bytes) 
     parse_id(&id)?;
     let body: ResolveBody = read(&body)?;
     body.reason()?;
-    body.resolution()?;
+    body.decision()?;
     let record = desk.record(&id).await?;
     let seen = match body.revision {
         Some(revision) => Seen::Revision(Revision(revision)),
@@ -404,6 +440,24 @@ async fn extend(State(desk): State<Desk>, Path(id): Path<String>, body: Bytes) -
         .filter(|ttl| !ttl.is_zero())
         .ok_or_else(|| bad("`ttl` is a duration such as `48h`, and at most ten years."))?;
     let record = desk.engine.extend(id, ttl).await?;
+    shown(&desk, &record).await
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EraseBody {
+    reason: Option<String>,
+}
+
+/// `POST /idempotency/keys/{id}/erase`.
+async fn erase(State(desk): State<Desk>, Path(id): Path<String>, body: Bytes) -> Answer {
+    let id = parse_id(&id)?;
+    let body: EraseBody = match body.is_empty() {
+        true => EraseBody::default(),
+        false => read(&body)?,
+    };
+    printable(body.reason.as_deref().unwrap_or_default())?;
+    let record = desk.engine.erase(id, body.reason).await?;
     shown(&desk, &record).await
 }
 

@@ -1,6 +1,6 @@
 //! The admin listener: a bounded number of connections, each with bounded patience.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, time::Duration};
 
 use axum::Router;
 use http::Request;
@@ -9,54 +9,68 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use tokio::{net::TcpListener, sync::Semaphore};
+use onlyonce::ConnectionId;
+use tokio::net::TcpListener;
 use tower::ServiceExt;
 
-use crate::edge::{Current, Timely, Unstalled};
+use crate::edge::{Current, Seats, Timely, Unstalled};
 
-/// Connections at once; further ones wait in the listener's queue.
+/// Connections at once. One more closes the one that has been without an authorized request for the longest;
+/// where all have one, it waits.
 const MAX_CONNECTIONS: usize = 256;
 /// The largest head of a request, in bytes.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 /// How long to wait before accepting again when the system is out of something.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// From where a request came, as a request extension.
+#[derive(Clone, Copy)]
+pub(super) struct Peer(pub(super) IpAddr);
+
 /// Serves `app` for as long as the process lives. A client may take `header_timeout` to send the head of
 /// a request, `body_timeout` for its body and `send_timeout` to take some of an answer, as on the data
 /// listener.
 pub(super) async fn serve(listener: TcpListener, app: Router, current: &Current) {
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let seats = Seats::new(MAX_CONNECTIONS);
     loop {
-        let Ok(place) = room.clone().acquire_owned().await else {
-            return;
-        };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match listener.accept().await {
+            Ok((stream, peer)) => (stream, Peer(peer.ip())),
             Err(error) => {
                 tracing::warn!(%error, "a connection to the admin API could not be accepted");
+                seats.close_one();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
+        let seat = seats.take().await;
+        let (id, activity) = (ConnectionId::unique(), seat.activity());
         let config = current.config();
         let body_timeout = config.body_timeout;
-        let app = app.clone().map_request(move |request: Request<Incoming>| {
-            request.map(|body| Timely::new(body, body_timeout))
-        });
+        let app = app
+            .clone()
+            .map_request(move |mut request: Request<Incoming>| {
+                let extensions = request.extensions_mut();
+                extensions.insert(id);
+                extensions.insert(peer);
+                extensions.insert(activity.clone());
+                request.map(|body| Timely::new(body, body_timeout, None))
+            });
         let app = TowerToHyperService::new(app);
         tokio::spawn(async move {
-            let _place = place;
             let _ = stream.set_nodelay(true);
-            // How a connection fails is the peer's affair.
-            let _ = http1::Builder::new()
+            let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(config.header_timeout)
                 .max_buf_size(MAX_HEADER_BYTES)
                 .serve_connection(
                     TokioIo::new(Unstalled::new(stream, config.send_timeout)),
                     app,
-                )
-                .await;
+                );
+            // How a connection fails is the peer's affair.
+            tokio::select! {
+                _ = connection => {}
+                () = seat.wanted() => {}
+            }
         });
     }
 }

@@ -88,6 +88,7 @@ fn paths() -> Value {
         "/idempotency/keys/{id}/extend": {
             "post": of_key(change("extend", "Keep an answer longer", "Extension")),
         },
+        "/idempotency/keys/{id}/erase": { "post": of_key(erase()) },
         "/idempotency/keys/{id}/probe": {
             "post": of_key(operation(
                 "probe",
@@ -118,7 +119,12 @@ fn list() -> Value {
             "Only keys of this client.",
             string.clone(),
         ),
-        parameter("key", "query", "Only this key.", string),
+        parameter(
+            "key",
+            "query",
+            "Only this key, written as in its header.",
+            string,
+        ),
     ];
     parameters.extend(paging());
     list["parameters"] = parameters.into();
@@ -196,6 +202,21 @@ fn forget() -> Value {
         ),
     ]);
     forget
+}
+
+fn erase() -> Value {
+    let answer = content(reference("KeyWithHistory"));
+    let summary = "Remove a person's data from a key; it is not executed again";
+    let mut erase = operation("erase", summary, answer);
+    erase["requestBody"] = json!({
+        "required": false,
+        "content": { "application/json": { "schema": {
+            "type": "object",
+            "additionalProperties": false,
+            "properties": { "reason": { "type": "string", "maxLength": 1_000 } },
+        } } },
+    });
+    erase
 }
 
 fn change(id: &str, summary: &str, body: &str) -> Value {
@@ -351,6 +372,8 @@ fn schemas() -> Value {
         "Overview": overview(),
         "Ready": object(vec![
             ("status", json!({ "type": "string", "enum": ["ready", "unavailable", "stopping"] })),
+            ("reason", json!({ "type": ["string", "null"] })),
+            ("refusing_routes", json!({ "type": "array", "items": { "type": "string" } })),
             ("store", json!({ "type": "object" })),
             ("protected_routes", json!({ "type": "integer" })),
             ("shadow_routes", json!({ "type": "array", "items": { "type": "string" } })),
@@ -397,6 +420,11 @@ fn overview() -> Value {
             "status",
             json!({ "type": "string", "enum": ["ready", "unavailable", "stopping"] }),
         ),
+        ("reason", json!({ "type": ["string", "null"] })),
+        (
+            "refusing_routes",
+            json!({ "type": "array", "items": { "type": "string" } }),
+        ),
         ("store", json!({ "type": "object" })),
         ("config", json!({ "type": "object" })),
         ("protected_routes", json!({ "type": "integer" })),
@@ -442,6 +470,7 @@ fn key_members() -> Vec<(&'static str, Value)> {
         ("id", string()),
         ("scope", string()),
         ("key", string()),
+        ("spelling", json!({ "type": ["string", "null"] })),
         ("route", string()),
         ("method", string()),
         ("path", string()),
@@ -454,8 +483,10 @@ fn key_members() -> Vec<(&'static str, Value)> {
         ("expires_at", time()),
         ("lease_until", time()),
         ("reconcile_after", time()),
+        ("release_not_before", time()),
         ("response", response),
         ("last_error", json!({ "type": ["string", "null"] })),
+        ("erased", json!({ "type": "boolean" })),
     ]
 }
 
@@ -487,6 +518,7 @@ fn resolution() -> Value {
                 "type": "integer",
                 "description": "The revision that the decision was made on.",
             },
+            "force": { "type": "boolean", "default": false, "description": "Release all the same." },
             "response": {
                 "oneOf": [
                     { "type": "string", "enum": ["provider"] },
@@ -520,6 +552,7 @@ fn many_resolution() -> Value {
             "reason": { "type": "string", "description": "A part of the letter's reason." },
         },
     });
+    properties["response"] = json!({ "type": "string", "enum": ["provider"] });
     if let Some(properties) = properties.as_object_mut() {
         properties.remove("revision");
     }

@@ -9,6 +9,7 @@ use axum::{
     routing::{get, post},
 };
 use http::StatusCode;
+use onlyonce::outbox::Retried;
 use onlyonce_core::{Key, MessageId, MessageState};
 use onlyonce_store::{
     Page,
@@ -76,6 +77,9 @@ async fn show(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
 struct Said {
     #[serde(default)]
     reason: Option<String>,
+    /// Only of a retry.
+    #[serde(default)]
+    force: bool,
 }
 
 impl Said {
@@ -102,14 +106,31 @@ impl Said {
 async fn retry(State(desk): State<Desk>, Path(id): Path<String>, body: Bytes) -> Answer {
     let said = Said::read(&body)?;
     let (_, message) = desk.message(&id).await?;
-    let done = desk.engine().retry_message(message.id, said.reason());
-    desk.decided(&id, done.await?).await
+    let retried = desk
+        .engine()
+        .retry_message(message.id, said.reason(), said.force);
+    match retried.await? {
+        Retried::MayHaveArrived => {
+            let detail = "The message may have arrived, and its receiver would not know its key again: sent \
+                again, it may take effect twice. Look there first; `force` sends it all the same. Nothing was \
+                changed.";
+            Err(Refused::new(
+                StatusCode::CONFLICT,
+                "may_have_arrived",
+                detail,
+            ))
+        }
+        retried => desk.decided(&id, retried == Retried::Done).await,
+    }
 }
 
 /// `POST /outbox/{message}/discard`.
 async fn discard(State(desk): State<Desk>, Path(id): Path<String>, body: Bytes) -> Answer {
     let said = Said::read(&body)?;
     let (_, message) = desk.message(&id).await?;
+    if said.force {
+        return Err(bad("`force` is for a retry. Nothing was changed."));
+    }
     if said.reason().is_empty() {
         return Err(bad("`reason` is mandatory. Nothing was changed."));
     }
@@ -188,7 +209,7 @@ impl View<'_> {
         let downstream_key = match self.mask_keys {
             true => {
                 let key = Key::from_stored(&message.downstream_key);
-                self.secret.key_tag(&key).to_string()
+                self.engine.secret().key_tag(&key).to_string()
             }
             false => message.downstream_key.clone(),
         };
@@ -210,6 +231,7 @@ impl View<'_> {
             "due_at": rfc3339(message.due_at),
             "delivered_at": message.delivered_at.map(rfc3339),
             "bytes": message.bytes,
+            "unclear_since": message.unclear_since.map(rfc3339),
         })
     }
 }

@@ -48,6 +48,7 @@ fn route(lane: &Lane) -> Value {
         "responses_stored": total(Event::Stored),
         "enabled": policy.enabled,
         "key_reused": total(Event::Misused),
+        "caller_differs": total(Event::CallerDiffers),
         "in_progress": total(Event::InProgress),
         "refused_in_progress": total(Event::SentAway),
         "outcome_unknown": total(Event::Unknown),
@@ -57,12 +58,14 @@ fn route(lane: &Lane) -> Value {
         "expired": total(Event::Expired),
         "response_not_stored": total(Event::NotStored),
         "request_too_large": total(Event::TooLarge),
+        "grpc_unsupported": total(Event::GrpcUnsupported),
         "unauthenticated": total(Event::Unauthenticated),
         "upstream_not_reached": total(Event::NotSent),
         "request_incomplete": total(Event::Incomplete),
         "bypassed": total(Event::Bypassed),
         "rate_limited": total(Event::RateLimited),
         "key_quota": total(Event::KeyQuota),
+        "overloaded": total(Event::Overloaded),
         "request_too_old": total(Event::TooOld),
         "shadow": lane.layer.observations().map(shadow),
     })
@@ -128,6 +131,8 @@ pub(crate) async fn measure(engine: &Engine) {
     // The gauges of dead letters and of the oldest unknown key; without an answer they stay.
     let _ = engine.census().await;
     Amount::Waiters.set(engine.waiting() as u64);
+    Amount::HeldBytes.set(engine.body_budget().held() as u64);
+    Amount::Detached.set(engine.detached() as u64);
 }
 
 #[cfg(test)]

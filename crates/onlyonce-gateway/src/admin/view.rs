@@ -2,7 +2,8 @@
 //! change what operators' scripts read.
 
 use http::StatusCode;
-use onlyonce_core::{Record, Secret, State};
+use onlyonce::Engine;
+use onlyonce_core::{Record, Spelling, State, Timestamp, machine};
 use onlyonce_store::{JournalRow, Listed};
 use serde_json::{Value, json};
 
@@ -10,7 +11,7 @@ use crate::clock::rfc3339;
 
 /// How keys are shown.
 pub(super) struct View<'a> {
-    pub(super) secret: &'a Secret,
+    pub(super) engine: &'a Engine,
     pub(super) mask_keys: bool,
 }
 
@@ -31,14 +32,22 @@ impl View<'_> {
 
     fn fields(&self, record: &Record, response: Option<(StatusCode, u64)>) -> Value {
         let times = &record.times;
+        let erased = record.notes.erased;
         let key = match self.mask_keys {
-            true => self.secret.key_tag(&record.key).to_string(),
+            _ if erased => String::new(),
+            true => self.engine.secret().key_tag(&record.key).to_string(),
             false => record.key.as_str().to_owned(),
+        };
+        // Another one than the key itself, under which a provider may know it.
+        let spelling = match (&record.notes.spelling, self.mask_keys) {
+            (Some(Spelling::Quoted(value)), false) => Some(String::from_utf8_lossy(value)),
+            _ => None,
         };
         json!({
             "id": record.id.to_string(),
             "scope": record.scope.as_str(),
             "key": key,
+            "spelling": spelling,
             "route": &*record.route,
             "method": &*record.method,
             "path": &*record.path,
@@ -51,18 +60,25 @@ impl View<'_> {
             "expires_at": times.expires_at.map(rfc3339),
             "lease_until": times.lease_until.map(rfc3339),
             "reconcile_after": times.reconcile_after.map(rfc3339),
+            "release_not_before": self.release_not_before(record).map(rfc3339),
             "response": response.map(|(status, bytes)| {
                 json!({ "status": status.as_u16(), "bytes": bytes })
             }),
             "last_error": record.last_error.map(|error| error.as_str()),
+            "erased": erased,
         })
+    }
+
+    /// From when on an unknown key may be released without force.
+    fn release_not_before(&self, record: &Record) -> Option<Timestamp> {
+        machine::releasable_from(record, &self.engine.policy(&record.route))
     }
 
     /// The history of a record: the ordinary steps are read off the record, the others stand in the
     /// journal.
     pub(super) fn history(&self, record: &Record, journal: &[JournalRow]) -> Value {
         let mut lines: Vec<(i64, Value)> = Vec::new();
-        let mut ordinary = |at: Option<onlyonce_core::Timestamp>, event, from, to, attempt| {
+        let mut ordinary = |at: Option<Timestamp>, event, from, to, attempt| {
             if let Some(at) = at {
                 let line = json!({
                     "at": rfc3339(at), "event": event, "from": from, "to": to,

@@ -3,7 +3,10 @@
 use http::{HeaderName, Method};
 
 use super::openapi::{Exempt, Operation};
-use crate::config::{Config, Route};
+use crate::{
+    config::{Config, Route},
+    routing,
+};
 
 /// Stands for any value of a path parameter; no route names it.
 const ANY_VALUE: &str = "onlyonce-audit-any";
@@ -199,9 +202,17 @@ fn advice(route: &Route, method: &Method, keys: Keys) -> String {
 fn catching<'c>(config: &'c Config, operation: &Operation) -> (Option<&'c Route>, Vec<&'c Route>) {
     let template: Vec<&str> = operation.path.split('/').collect();
     let usual: Vec<&str> = template.iter().map(|segment| fixed(segment)).collect();
-    let usual = config.route_match(&operation.method, &usual.join("/"));
-    let usual = usual.and_then(|index| config.routes.get(index));
-    let longest = usual.map_or(0, |route| route.path.len());
+    let found = routing::find(
+        config,
+        &operation.method,
+        &usual.join("/"),
+        &http::HeaderMap::new(),
+    );
+    let route = |index: usize| config.routes.get(index);
+    let longest = found.and_then(|found| route(found.taken_by));
+    let longest = longest.map_or(0, |route| route.path.len());
+    // A stricter route that another reading of the path leads to rules over it.
+    let usual = found.and_then(|found| route(found.ruled_by));
     let sometimes = config.routes.iter().filter(|route| {
         let methods = route.methods.as_ref();
         methods.is_none_or(|methods| methods.contains(&operation.method))

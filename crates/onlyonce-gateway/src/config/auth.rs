@@ -11,7 +11,7 @@ use super::{
     backend::Backend,
     diagnostics::{Report, quoted},
     fields::{API_KEY, AUTH, EXTERNAL, JWT, TRUSTED_HEADER},
-    lower::env_name,
+    lower::variable,
     options::SOME,
     scalar::Found,
     section::Section,
@@ -45,6 +45,8 @@ pub(crate) struct AuthConfig {
     pub trusted_header: Option<TrustedHeader>,
     /// A service that is asked about every request.
     pub external: Option<ExternalConfig>,
+    /// Whether the same id from two of these is the same client.
+    pub shared_client_ids: bool,
 }
 
 impl AuthConfig {
@@ -215,7 +217,24 @@ pub(super) fn read(top: &Section<'_>, report: &mut Report<'_>) -> Option<AuthCon
             )
             .hint("for example `auth: { api_keys: [{ client_id: acme, sha256: HEX }] }`");
     }
+    let shared_client_ids = section.boolean("shared_client_ids", report) == Some(true);
+    let said: Vec<&str> = ways.into_iter().filter(|way| section.says(way)).collect();
+    if said.len() > 1 && !shared_client_ids {
+        let ways = said.join("` and `");
+        report
+            .error(
+                top.place("auth").unwrap_or(top.at),
+                format!(
+                    "`{ways}` both name clients: who is called the same by both would share keys and answers"
+                ),
+            )
+            .hint(
+                "if the same id means the same client wherever it comes from, say \
+                 `shared_client_ids: true`; otherwise keep one of them",
+            );
+    }
     Some(AuthConfig {
+        shared_client_ids,
         api_keys: api_keys(&section, report),
         jwt: jwt(&section, report),
         trusted_header: trusted_header(&section, report),
@@ -354,12 +373,14 @@ fn jwt(auth: &Section<'_>, report: &mut Report<'_>) -> Option<JwtConfig> {
     let keys = match said.first().copied() {
         Some("jwks_file") => file("jwks_file", report).map(JwtKeys::File),
         Some("public_key_file") => file("public_key_file", report).map(JwtKeys::PublicKey),
-        Some("secret_env") => env_name(&section, "secret_env", report).map(JwtKeys::Secret),
+        Some("secret_env") => variable(&section, "secret_env", report).map(JwtKeys::Secret),
         Some(_) => endpoint(&section, "jwks_url", report).map(JwtKeys::Url),
         None => None,
     };
     // What cannot be used now could not be when the gateway starts.
+    let is_skipped = matches!(keys, Some(JwtKeys::Secret(_))) && !report.looks_at_env();
     if let (Some(keys), [source]) = (&keys, said.as_slice())
+        && !is_skipped
         && let Err(error) = crate::auth::check_keys(keys)
         && let Some(found) = section.scalar(source, report)
     {

@@ -25,6 +25,7 @@ pub(crate) fn refusals(old: &Config, new: &Config) -> Vec<String> {
             "max_connections",
             old.max_connections != new.max_connections,
         ),
+        ("limits.held_bytes", old.held_bytes != new.held_bytes),
     ];
     for (name, _) in held.iter().filter(|(_, changed)| *changed) {
         found.push(format!("`{name}` cannot be changed without a restart"));
@@ -60,8 +61,8 @@ fn scopes(old: &Config, new: &Config, found: &mut Vec<String>) {
                 .route_match(method, path)
                 .map(|index| &new.routes[index]);
             if let (Some(before), Some(after)) = (before, after)
-                && before.policy.honours(method)
-                && after.policy.honours(method)
+                && before.policy.honours(*method)
+                && after.policy.honours(*method)
                 && !before.policy.shadow
                 && !after.policy.shadow
             {
@@ -89,13 +90,23 @@ fn route((before, after): (&Route, &Route), told_by_headers: bool, found: &mut V
     if before.policy.header_name != after.policy.header_name {
         note(refused("header_name", &of));
     }
-    let told_apart = (
-        &before.policy.credential_headers,
-        &after.policy.credential_headers,
-    );
-    if told_by_headers && told_apart.0 != told_apart.1 {
+    let (old, new) = (&before.policy, &after.policy);
+    let told_apart = [
+        (
+            "credential_headers",
+            old.credential_headers != new.credential_headers,
+        ),
+        (
+            "credential_cookies",
+            old.credential_cookies != new.credential_cookies,
+        ),
+    ];
+    for (name, _) in told_apart
+        .into_iter()
+        .filter(|(_, changed)| *changed && told_by_headers)
+    {
         note(format!(
-            "`credential_headers`{of} tell callers apart: with others, retries would be taken for \
+            "`{name}`{of} tell callers apart: with others, retries would be taken for \
              somebody else's (allow_scope_change: true allows it)"
         ));
     }
@@ -267,7 +278,11 @@ mod tests {
                 jwt.replace("issuer: a", "issuer: a, client_id_claim: azp"),
                 &["auth.jwt.client_id_claim"],
             ),
-            (jwt, format!("{jwt}, {key}"), &["auth.api_keys"]),
+            (
+                jwt,
+                format!("shared_client_ids: true, {jwt}, {key}"),
+                &["auth.api_keys"],
+            ),
             (
                 external,
                 external.replace("X-Id", "X-Who"),

@@ -8,21 +8,17 @@ use std::{
 use super::{Overrides, load};
 
 /// Checks the file at `path`; findings go to `findings`, one line about a good file to `verdict`.
-/// Answers whether the file can be used, by a `worker` or by a gateway.
+/// Answers whether the file can be used, by whom `overrides` say.
 ///
 /// # Errors
 /// When the findings cannot be written.
 pub(crate) fn run(
     path: &Path,
-    worker: bool,
+    overrides: &Overrides,
     verdict: &mut dyn Write,
     findings: &mut dyn Write,
 ) -> io::Result<bool> {
-    let overrides = Overrides {
-        worker,
-        ..Overrides::default()
-    };
-    match load(path, &overrides) {
+    match load(path, overrides) {
         Ok(config) => {
             for warning in &config.warnings {
                 writeln!(findings, "{warning}")?;

@@ -121,6 +121,9 @@ impl Diagnostics {
     }
 }
 
+/// Answers for environment variables.
+type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
 /// Where readers leave what they find.
 pub(super) struct Report<'a> {
     file: Arc<str>,
@@ -129,6 +132,10 @@ pub(super) struct Report<'a> {
     lines: Option<Vec<String>>,
     errors: usize,
     found: Vec<Diagnostic>,
+    /// Values of fields that nobody knows: any of them may be a secret.
+    hidden: Vec<Span>,
+    /// Answers for environment variables; `None` where they are not looked at.
+    env: Option<Env<'a>>,
 }
 
 impl<'a> Report<'a> {
@@ -139,7 +146,33 @@ impl<'a> Report<'a> {
             lines: None,
             errors: 0,
             found: Vec::new(),
+            hidden: Vec::new(),
+            env: None,
         }
+    }
+
+    /// The same, where variables that are named must hold something.
+    pub(super) fn with_env(self, env: Env<'a>) -> Self {
+        Self {
+            env: Some(env),
+            ..self
+        }
+    }
+
+    /// Whether variables are looked at.
+    pub(super) fn looks_at_env(&self) -> bool {
+        self.env.is_some()
+    }
+
+    /// Whether the variable `name` is known to hold nothing.
+    pub(super) fn is_unset(&self, name: &str) -> bool {
+        let value = self.env.map(|env| env(name));
+        value.is_some_and(|value| value.is_none_or(|value| value.is_empty()))
+    }
+
+    /// Shows nothing of what stands at `at`, whichever finding shows that line.
+    pub(super) fn hide(&mut self, at: Span) {
+        self.hidden.push(at);
     }
 
     /// Notes an error at `at`.
@@ -165,6 +198,11 @@ impl<'a> Report<'a> {
     /// as often as it is referred to.
     pub(super) fn into_found(self) -> Vec<Diagnostic> {
         let mut found = self.found;
+        for one in &mut found {
+            for at in self.hidden.iter().filter(|at| at.line == one.line) {
+                one.source = blot::without(&one.source, *at);
+            }
+        }
         found.sort_by_key(|one| (one.line, one.col));
         let mut each_once: Vec<Diagnostic> = Vec::with_capacity(found.len());
         for one in found {

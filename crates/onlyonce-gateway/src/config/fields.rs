@@ -54,6 +54,8 @@ pub(super) enum Kind {
     /// One of these.
     Words(&'static [&'static str]),
     List(Item),
+    /// One of these words, or a list.
+    WordsOrList(&'static [&'static str], Item),
     Section(&'static Schema),
     /// One of these words, or a section.
     WordsOrSection(&'static [&'static str], &'static Schema),
@@ -67,6 +69,7 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Item {
     AnyStatuses,
+    Cookies,
     Headers,
     Methods,
     Networks,
@@ -126,17 +129,28 @@ impl Kind {
             }
             Self::WordsOrSection(words, _) => format!("`{}` or section", words.join("`, `")),
             Self::Map => "mapping".to_owned(),
-            Self::List(item) => match item {
-                Item::AnyStatuses => "list of statuses".to_owned(),
-                Item::Texts => "list of texts".to_owned(),
-                Item::Headers => "list of headers".to_owned(),
-                Item::Methods => "list of methods".to_owned(),
-                Item::Networks => "list of address blocks".to_owned(),
-                Item::Pointers => "list of JSON pointers".to_owned(),
-                Item::Statuses => "list of statuses".to_owned(),
-            },
+            Self::List(item) => item.words().to_owned(),
+            Self::WordsOrList(words, item) => {
+                format!("`{}` or {}", words.join("`, `"), item.words())
+            }
             Self::Section(_) => "section".to_owned(),
             Self::Sections(_) => "list".to_owned(),
+        }
+    }
+}
+
+impl Item {
+    /// How the reference names a list of them.
+    #[cfg(test)]
+    fn words(self) -> &'static str {
+        match self {
+            Self::AnyStatuses | Self::Statuses => "list of statuses",
+            Self::Cookies => "list of cookies",
+            Self::Headers => "list of headers",
+            Self::Methods => "list of methods",
+            Self::Networks => "list of address blocks",
+            Self::Pointers => "list of JSON pointers",
+            Self::Texts => "list of texts",
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 
 use onlyonce::worker;
-use onlyonce_core::policy::{KeyScope, Policy};
+use onlyonce_core::policy::{KeyScope, Policy, Profile};
 use onlyonce_store::{
     at_rest::{Compression, Keyring},
     postgres::Pooler,
@@ -11,12 +11,12 @@ use onlyonce_store::{
 
 use super::{
     AdminConfig, Config, DEFAULT_ADMIN_LISTEN, DEFAULT_BODY_TIMEOUT, DEFAULT_CONNECT_TIMEOUT,
-    DEFAULT_DRAIN_TIMEOUT, DEFAULT_HEADER_TIMEOUT, DEFAULT_LISTEN, DEFAULT_MAX_CONNECTIONS,
-    DEFAULT_MAX_HEADER_BYTES, DEFAULT_SEND_TIMEOUT, DEFAULT_STORE_FILE, DEFAULT_STORE_TIMEOUT,
-    DEFAULT_TOKEN_ENV, DEFAULT_TUNNEL_IDLE, DEFAULT_UPSTREAM_IDLE, Route, StoreConfig, Workers,
-    auth,
+    DEFAULT_DRAIN_TIMEOUT, DEFAULT_HEADER_TIMEOUT, DEFAULT_HELD_BYTES, DEFAULT_LISTEN,
+    DEFAULT_MAX_CONNECTIONS, DEFAULT_MAX_HEADER_BYTES, DEFAULT_SEND_TIMEOUT, DEFAULT_STORE_FILE,
+    DEFAULT_STORE_TIMEOUT, DEFAULT_TOKEN_ENV, DEFAULT_TUNNEL_IDLE, DEFAULT_UPSTREAM_IDLE, Route,
+    StoreConfig, Workers, auth,
     diagnostics::{Diagnostics, Report, quoted},
-    fields::{ADMIN, IDEMPOTENCY, REDIS, STORE, TOP, WORKERS},
+    fields::{ADMIN, IDEMPOTENCY, LIMITS, REDIS, STORE, TOP, WORKERS},
     interpolate,
     options::{ANY, SOME, Stated},
     outbox,
@@ -40,6 +40,8 @@ const POOLERS: [(&str, Pooler); 2] = [("none", Pooler::None), ("transaction", Po
 const CONNECTIONS: RangeInclusive<usize> = 1..=1_000_000;
 /// The largest head of a request, in bytes: below this browsers fail, above it nobody needs it.
 const HEADER_BYTES: RangeInclusive<usize> = (8 << 10)..=(1 << 20);
+/// Bytes that are held for clients: fewer would refuse the bodies that are allowed.
+const HELD_BYTES: RangeInclusive<usize> = (1 << 20)..=(1 << 40);
 /// A worker that runs more often than this does nothing else.
 const WORKER_INTERVAL: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(86_400);
@@ -82,12 +84,13 @@ fn config(root: &Node, worker: bool, report: &mut Report<'_>) -> Option<Config> 
     let tunnel_idle = client("tunnel_idle", DEFAULT_TUNNEL_IDLE);
     let allow_scope_change = top.boolean("allow_scope_change", report).unwrap_or(false);
     let upstream_idle = top.duration("upstream_idle", ANY, report);
+    let upstream_reuse = top.boolean("upstream_reuse", report);
     let connect_timeout = top.duration("connect_timeout", SOME, report);
     let first_byte_timeout = top.duration("first_byte_timeout", SOME, report);
 
     let routes_at = top.node("routes").map_or(top.at, |(_, key_at)| key_at);
     let mut global = Stated::read(top.section("idempotency", &IDEMPOTENCY, report), report);
-    global.lift(top, &["limits"], report);
+    global.lift(top, &["limits", "path_readings"], report);
     let written = match worker && !top.says("routes") {
         true => Vec::new(),
         false => routes::read(&top, report),
@@ -96,8 +99,10 @@ fn config(root: &Node, worker: bool, report: &mut Report<'_>) -> Option<Config> 
         .iter()
         .map(|route| {
             let mut policy = Policy::resolve(&route.stated.options, &global.options);
-            if policy.key_scope.is_none() && top.says("auth") {
-                policy.key_scope = Some(KeyScope::PerClient);
+            if top.says("auth") {
+                // Whoever sends a key is authenticated then, on every route.
+                policy = policy.for_authenticated(&route.stated.options, &global.options);
+                policy.key_scope = policy.key_scope.or(Some(KeyScope::PerClient));
             }
             policy.reconcile =
                 looked_into(route, &global).map(|stated| stated.config.policy.clone());
@@ -106,20 +111,28 @@ fn config(root: &Node, worker: bool, report: &mut Report<'_>) -> Option<Config> 
         .collect();
     let around = Surroundings {
         global: &global,
-        store: &store.url,
+        store: &store,
         store_at,
         has_auth: top.says("auth"),
+        reuse_at: top
+            .place("upstream_reuse")
+            .filter(|_| upstream_reuse == Some(true)),
     };
     if !written.is_empty() {
         rule(&written, &policies, &around, routes_at, report);
     }
 
     let mode_name = store.url.mode_name();
-    let times = (upstream_idle, connect_timeout, first_byte_timeout);
+    let said = SaidForAll {
+        upstream_idle,
+        upstream_reuse,
+        connect_timeout,
+        first_byte_timeout,
+    };
     let routes = written
         .into_iter()
         .zip(policies)
-        .map(|(written, policy)| route(written, policy, &global, times, mode_name));
+        .map(|(written, policy)| route(written, policy, &global, said, mode_name));
     Some(Config {
         listen,
         tls,
@@ -139,6 +152,7 @@ fn config(root: &Node, worker: bool, report: &mut Report<'_>) -> Option<Config> 
             .number("max_connections", CONNECTIONS, report)
             .unwrap_or(DEFAULT_MAX_CONNECTIONS),
         max_header_bytes: max_header_bytes(&top, report),
+        held_bytes: held_bytes(&top, report),
         forwarded: traffic::forwarded(&top, report),
         request_id: top.boolean("request_id", report).unwrap_or(true),
         allow_scope_change,
@@ -157,15 +171,25 @@ pub(super) fn looked_into<'a>(
     }
 }
 
-/// A route with what holds for it; `times` are those of the top level.
+/// What the top level says about every route's backends.
+#[derive(Clone, Copy)]
+struct SaidForAll {
+    upstream_idle: Option<Duration>,
+    upstream_reuse: Option<bool>,
+    connect_timeout: Option<Duration>,
+    first_byte_timeout: Option<Duration>,
+}
+
+/// A route with what holds for it.
 fn route(
     written: WrittenRoute<'_>,
     policy: Policy,
     global: &Stated<'_>,
-    times: (Option<Duration>, Option<Duration>, Option<Duration>),
+    said: SaidForAll,
     mode_name: &'static str,
 ) -> Option<Route> {
-    let (upstream_idle, connect_timeout, first_byte_timeout) = times;
+    // A profile is stricter than what is said for all.
+    let by_profile = (policy.profile == Profile::Payments).then_some(false);
     let reconcile = looked_into(&written, global).map(|stated| stated.config.clone().into());
     Some(Route {
         reconcile,
@@ -176,17 +200,36 @@ fn route(
         timeout: policy.timeout,
         upstream_idle: written
             .upstream_idle
-            .or(upstream_idle)
+            .or(said.upstream_idle)
             .unwrap_or(DEFAULT_UPSTREAM_IDLE),
+        upstream_reuse: written
+            .upstream_reuse
+            .or(by_profile)
+            .or(said.upstream_reuse)
+            .unwrap_or(true),
         connect_timeout: written
             .connect_timeout
-            .or(connect_timeout)
+            .or(said.connect_timeout)
             .unwrap_or(DEFAULT_CONNECT_TIMEOUT),
-        first_byte_timeout: written.first_byte_timeout.or(first_byte_timeout),
+        first_byte_timeout: written.first_byte_timeout.or(said.first_byte_timeout),
         auth_optional: written.auth_optional,
         policy,
         mode_name,
     })
+}
+
+/// `limits.held_bytes`.
+fn held_bytes(top: &Section<'_>, report: &mut Report<'_>) -> usize {
+    let section = top.section("limits", &LIMITS, report);
+    let said = section.size("held_bytes", report);
+    let Some(size) = said.and_then(|size| usize::try_from(size).ok()) else {
+        return DEFAULT_HELD_BYTES;
+    };
+    if !HELD_BYTES.contains(&size) {
+        let at = section.place("held_bytes").unwrap_or(section.at);
+        report.error(at, "`held_bytes` is from 1MiB to 1TiB");
+    }
+    size
 }
 
 fn max_header_bytes(top: &Section<'_>, report: &mut Report<'_>) -> usize {
@@ -214,12 +257,17 @@ fn rule(
         .zip(policies)
         .map(|(route, policy)| Ruled { route, policy })
         .collect();
-    rules::section_contradictions(around.global, around.store, around.has_auth, report);
+    rules::section_contradictions(around.global, &around.store.url, around.has_auth, report);
     rules::in_vain(around.global, policies.iter(), report);
     for one in &ruled {
         rules::in_vain(&one.route.stated, [one.policy].into_iter(), report);
         rules::auth_of_route(one.route, around.has_auth, report);
-        rules::section_contradictions(&one.route.stated, around.store, around.has_auth, report);
+        rules::section_contradictions(
+            &one.route.stated,
+            &around.store.url,
+            around.has_auth,
+            report,
+        );
         rules::contradictions(one, around, report);
     }
     // A warning about a file that is refused anyway may be about a mistake in it.
@@ -257,8 +305,29 @@ fn admin(top: &Section<'_>, data: SocketAddr, report: &mut Report<'_>) -> AdminC
     }
 }
 
-/// The name of an environment variable, whose value is not looked at here.
+/// The name of an environment variable, which must hold something: without it the gateway would not start,
+/// or nobody would get in.
 pub(super) fn env_name(
+    section: &Section<'_>,
+    field: &str,
+    report: &mut Report<'_>,
+) -> Option<String> {
+    let name = variable(section, field, report)?;
+    if let Some(at) = section.place(field)
+        && report.is_unset(&name)
+    {
+        report
+            .error(
+                at,
+                format!("`{field}`: the environment variable {name} is not set or empty"),
+            )
+            .hint("set it; `check --no-env` is for machines that have no secrets");
+    }
+    Some(name)
+}
+
+/// The name of an environment variable, whose value is not looked at here.
+pub(super) fn variable(
     section: &Section<'_>,
     field: &str,
     report: &mut Report<'_>,
@@ -281,7 +350,10 @@ pub(super) fn env_name(
 /// not started. What it holds is never said.
 fn encryption(section: &Section<'_>, report: &mut Report<'_>) -> Option<String> {
     let at = section.place("encryption_key_env")?;
-    let name = env_name(section, "encryption_key_env", report)?;
+    let name = variable(section, "encryption_key_env", report)?;
+    if !report.looks_at_env() {
+        return Some(name);
+    }
     let form = "it holds ID:BASE64[,ID:BASE64…], each key 32 bytes: `openssl rand -base64 32`";
     match std::env::var(&name) {
         Err(_) => {
@@ -321,6 +393,8 @@ fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
             .duration("timeout", SOME, report)
             .unwrap_or(DEFAULT_STORE_TIMEOUT),
         migrate: section.boolean("migrate", report).unwrap_or(true),
+        create: section.boolean("create", report).unwrap_or(false),
+        single_node: section.boolean("single_node", report).unwrap_or(false),
         encryption_key_env: encryption(&section, report),
         compression: Compression::None,
         plain_settle: section.boolean("plain_settle", report).unwrap_or(false),

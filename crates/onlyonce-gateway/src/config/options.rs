@@ -6,22 +6,22 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use http::{Method, StatusCode};
+use http::{HeaderName, Method, StatusCode};
 use onlyonce_core::{
     fingerprint::{BodyMode, Pointer},
     policy::{
         AfterExpiry, Dialect, Enforce, ErrorFormat, FingerprintOptions, KeyScope, On5xx,
-        OnInFlight, OnStoreError, Options, Profile, Remember,
+        OnInFlight, OnStoreError, Options, PathReadings, Profile, Remember, usual_session_cookies,
     },
 };
 
 use super::{
     diagnostics::{Report, quoted},
-    fields::{FINGERPRINT, LIMITS},
+    fields::{FINGERPRINT, LIMITS, TOP},
     reconcile::{self, StatedReconcile},
     scalar::{Found, header_name, method},
     section::Section,
-    tree::Span,
+    tree::{Span, Value},
     units::MAX_DURATION,
 };
 
@@ -63,6 +63,7 @@ impl<'n> Stated<'n> {
         let mut options = Options {
             enabled: section.boolean("enabled", report),
             enforce: enforce(&section, report),
+            path_readings: path_readings(&section, report),
             key_per_route: section.boolean("key_per_route", report),
             shadow: section.boolean("shadow", report),
             reject_sensitive_keys: section.boolean("reject_sensitive_keys", report),
@@ -71,6 +72,7 @@ impl<'n> Stated<'n> {
             request_time_header: section.header("request_time_header", report),
             methods: section.list("methods", report, honoured_method),
             credential_headers: section.list("credential_headers", report, header_name),
+            credential_cookies: credential_cookies(&section, report),
             release_statuses: section.list("release_statuses", report, release_status),
             max_key_length: section.number("max_key_length", 1..=MAX_KEY_LENGTH, report),
             min_key_length: section.number("min_key_length", 1..=MAX_KEY_LENGTH, report),
@@ -83,6 +85,7 @@ impl<'n> Stated<'n> {
         durations(&section, &mut options, report);
         limits(
             section.section("limits", &LIMITS, report),
+            false,
             &mut options,
             report,
         );
@@ -132,7 +135,12 @@ impl<'n> Stated<'n> {
                 "timeout" => options.timeout = around.duration(field, SOME, report),
                 "max_execution" => options.max_execution = around.duration(field, SOME, report),
                 "shadow" => options.shadow = around.boolean(field, report),
-                "limits" => limits(around.section(field, &LIMITS, report), options, report),
+                "path_readings" => options.path_readings = path_readings(&around, report),
+                "limits" => {
+                    let is_top = around.name() == TOP.name;
+                    let section = around.section(field, &LIMITS, report);
+                    limits(section, is_top, options, report);
+                }
                 _ => {}
             }
         }
@@ -220,6 +228,30 @@ fn durations(section: &Section<'_>, options: &mut Options, report: &mut Report<'
     options.max_request_age = section.duration("max_request_age", AGE, report);
 }
 
+fn credential_cookies(section: &Section<'_>, report: &mut Report<'_>) -> Option<Vec<String>> {
+    const FIELD: &str = "credential_cookies";
+    let (node, _) = section.node(FIELD)?;
+    if let Value::List(_) = node.value {
+        return section.list(FIELD, report, cookie_name);
+    }
+    section.word(FIELD, &[("auto", ())], report)?;
+    Some(usual_session_cookies())
+}
+
+fn cookie_name(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
+    // A token of RFC 9110, as a header's name is; but letter case counts.
+    if HeaderName::from_bytes(found.text.as_bytes()).is_ok() {
+        return Some(found.text.to_owned());
+    }
+    report
+        .error(
+            found.at,
+            format!("{} cannot be the name of a cookie", quoted(found.written)),
+        )
+        .hint("for example `[session]`, or `auto`");
+    None
+}
+
 fn enforce(section: &Section<'_>, report: &mut Report<'_>) -> Option<Enforce> {
     let words = [
         ("true", Enforce::On),
@@ -229,7 +261,16 @@ fn enforce(section: &Section<'_>, report: &mut Report<'_>) -> Option<Enforce> {
     section.word("enforce", &words, report)
 }
 
-fn limits(section: Section<'_>, options: &mut Options, report: &mut Report<'_>) {
+fn path_readings(section: &Section<'_>, report: &mut Report<'_>) -> Option<PathReadings> {
+    let words = [
+        ("common", PathReadings::Common),
+        ("exact", PathReadings::Exact),
+    ];
+    section.word("path_readings", &words, report)
+}
+
+/// The limits of `section`; what concerns all routes together is for the top level alone.
+fn limits(section: Section<'_>, is_top: bool, options: &mut Options, report: &mut Report<'_>) {
     let mut rate = |field: &str| {
         let found = section.number(field, 1..=MAX_RATE, report)?;
         u32::try_from(found).ok()
@@ -244,6 +285,14 @@ fn limits(section: Section<'_>, options: &mut Options, report: &mut Report<'_>) 
     options.waiters = options
         .waiters
         .or(section.number("waiters", 0..=MAX_WAITERS, report));
+    options.detached = options
+        .detached
+        .or(section.number("detached", 1..=MAX_WAITERS, report));
+    if let Some(at) = section.place("held_bytes").filter(|_| !is_top) {
+        report
+            .error(at, "`held_bytes` is for all routes together")
+            .hint("say it under `limits` at the top level");
+    }
 }
 
 /// Which kind of store was asked for by name.
@@ -252,9 +301,33 @@ fn mode(section: &Section<'_>, report: &mut Report<'_>) -> Option<&'static str> 
     section.word("mode", &modes, report)
 }
 
+/// A name that stands for itself.
+fn text(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
+    if found.text.is_empty() {
+        report.error(found.at, "an empty name");
+    }
+    Some(found.text.to_owned())
+}
+
+/// Hosts that count as one: without a second name there is nothing to make equal.
+fn host_aliases(section: &Section<'_>, report: &mut Report<'_>) -> Option<Vec<String>> {
+    let names = section.list("host_aliases", report, text)?;
+    if names.len() == 1 {
+        let at = section.place("host_aliases").unwrap_or(section.at);
+        report
+            .error(at, "`host_aliases` with one name makes nothing equal")
+            .hint("list all names of the host, for example `[api.example.com, api.example.net]`");
+    }
+    Some(names)
+}
+
 fn fingerprint(parent: &Section<'_>, report: &mut Report<'_>) -> Option<FingerprintOptions> {
+    let beside = host_aliases(parent, report);
     if !parent.says("fingerprint") {
-        return None;
+        return beside.map(|names| FingerprintOptions {
+            host_aliases: Some(names),
+            ..FingerprintOptions::default()
+        });
     }
     let section = parent.section("fingerprint", &FINGERPRINT, report);
     let modes = [("json", BodyMode::Json), ("raw", BodyMode::Raw)];
@@ -265,6 +338,9 @@ fn fingerprint(parent: &Section<'_>, report: &mut Report<'_>) -> Option<Fingerpr
         headers: section.list("headers", report, |found, report| {
             header_name(found, report).map(|name| name.as_str().to_owned())
         }),
+        host: section.boolean("host", report),
+        host_aliases: host_aliases(&section, report).or(beside),
+        ignore_query: section.list("ignore_query", report, text),
     };
     if options.mode == Some(BodyMode::Raw) {
         for field in ["fields", "ignore"] {

@@ -137,6 +137,10 @@ pub(super) fn read(parent: &Section<'_>, report: &mut Report<'_>) -> Option<Stat
             .and_then(|attempts| u16::try_from(attempts).ok())
             .unwrap_or(DEFAULT_ATTEMPTS as u16),
         upstream_max_execution: section.duration("upstream_max_execution", SOME, report),
+        negative_gap: section
+            .duration("negative_gap", SOME, report)
+            .unwrap_or(ReconcilePolicy::NEGATIVE_GAP),
+        asks: section.says("query"),
     };
     let releases = |rules: &[Rule]| rules.iter().any(|rule| rule.then == Then::NotExecuted);
     let by_webhook = webhook
@@ -339,27 +343,39 @@ fn outcomes(parent: &Section<'_>, answers: Answers, report: &mut Report<'_>) -> 
 fn outcome(node: &Node, answers: Answers, report: &mut Report<'_>) -> Option<Rule> {
     let section = Section::open(&OUTCOME, node, node.at, report);
     require(&section, &["when"], node.at, report);
-    let when = when(&section, answers, report)?;
-    let not_executed = section.word("not_executed", &[("true", ())], report);
-    let then = match (section.says("complete"), section.says("not_executed")) {
-        (true, false) => complete(&section, report)?,
-        (false, true) => not_executed.map(|()| Then::NotExecuted)?,
-        _ => {
+    let (node_of_when, at) = section.node("when")?;
+    let condition = Section::open(&WHEN, node_of_when, at, report);
+    let when = when(&condition, at, answers, report);
+    let mut said = Vec::new();
+    if section.says("complete") {
+        said.push(complete(&section, report));
+    }
+    for (place, name, then) in [
+        (&section, "not_executed", Then::NotExecuted),
+        (&section, "pending", Then::Pending),
+        // `pending` may also stand where the condition does.
+        (&condition, "pending", Then::Pending),
+    ] {
+        if place.says(name) {
+            let word = place.word(name, &[("true", ())], report);
+            said.push(word.map(|()| then));
+        }
+    }
+    match <[_; 1]>::try_from(said) {
+        Ok([then]) => Some(Rule { when, then: then? }),
+        Err(_) => {
             report
                 .error(
                     node.at,
-                    "an outcome says either `complete` or `not_executed`",
+                    "an outcome says one of `complete`, `not_executed` and `pending`",
                 )
-                .hint("what is neither is left out: no match is inconclusive");
-            return None;
+                .hint("what is none of them is left out: no match is inconclusive");
+            None
         }
-    };
-    Some(Rule { when, then })
+    }
 }
 
-fn when(parent: &Section<'_>, answers: Answers, report: &mut Report<'_>) -> Option<When> {
-    let (node, at) = parent.node("when")?;
-    let section = Section::open(&WHEN, node, at, report);
+fn when(section: &Section<'_>, at: Span, answers: Answers, report: &mut Report<'_>) -> When {
     if answers == Answers::HaveNot
         && let Some(at) = section.place("status")
     {
@@ -370,20 +386,26 @@ fn when(parent: &Section<'_>, answers: Answers, report: &mut Report<'_>) -> Opti
             .error(at, "`in` without `pointer`: there is no value to compare")
             .hint("for example `{ pointer: /status, in: [succeeded] }`");
     }
-    if !section.says_anything() {
+    let conditions = ["status", "pointer", "in", "empty", "absent"];
+    if !conditions.iter().any(|name| section.says(name)) {
         report
             .error(at, "`when` is empty, and would match every answer")
             .hint("say which answers are meant, for example `{ status: [404] }`");
     }
-    Some(When {
+    let mut at = |field| {
+        let found = section.scalar(field, report)?;
+        pointer(found, report)
+    };
+    let (pointer, empty, absent) = (at("pointer"), at("empty"), at("absent"));
+    When {
         status: section.list("status", report, status).unwrap_or_default(),
-        pointer: section
-            .scalar("pointer", report)
-            .and_then(|found| pointer(found, report)),
+        pointer,
         one_of: section
             .list("in", report, |found, _| Some(found.text.to_owned()))
             .unwrap_or_default(),
-    })
+        empty,
+        absent,
+    }
 }
 
 fn complete(parent: &Section<'_>, report: &mut Report<'_>) -> Option<Then> {

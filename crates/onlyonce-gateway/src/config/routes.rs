@@ -30,6 +30,7 @@ pub(super) struct WrittenRoute<'n> {
     pub(super) methods: Option<Vec<Method>>,
     pub(super) backends: Vec<Backend>,
     pub(super) upstream_idle: Option<Duration>,
+    pub(super) upstream_reuse: Option<bool>,
     pub(super) connect_timeout: Option<Duration>,
     pub(super) first_byte_timeout: Option<Duration>,
     /// Whether requests without a key need no credential.
@@ -84,7 +85,13 @@ fn route<'n>(node: &'n Node, report: &mut Report<'_>) -> WrittenRoute<'n> {
             .hint("leave it out to take every method");
     }
     let mut stated = Stated::read(section.section("idempotency", &IDEMPOTENCY, report), report);
-    let lifted = ["timeout", "max_execution", "limits", "shadow"];
+    let lifted = [
+        "timeout",
+        "max_execution",
+        "limits",
+        "shadow",
+        "path_readings",
+    ];
     stated.lift(section, &lifted, report);
     WrittenRoute {
         id: section
@@ -96,6 +103,7 @@ fn route<'n>(node: &'n Node, report: &mut Report<'_>) -> WrittenRoute<'n> {
         methods,
         backends: backends(&section, report),
         upstream_idle: section.duration("upstream_idle", ANY, report),
+        upstream_reuse: section.boolean("upstream_reuse", report),
         connect_timeout: section.duration("connect_timeout", SOME, report),
         first_byte_timeout: section.duration("first_byte_timeout", SOME, report),
         auth_optional: auth(&section, report),

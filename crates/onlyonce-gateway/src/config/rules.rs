@@ -9,8 +9,8 @@ use http::Method;
 use onlyonce_core::policy::{Dialect, KeyScope, OnInFlight, OnStoreError, Policy, Profile};
 
 use super::{
-    diagnostics::Report, lower, options::Stated, reconcile, routes::WrittenRoute, store::StoreUrl,
-    tree::Span,
+    StoreConfig, diagnostics::Report, lower, options::Stated, overruled, reconcile,
+    routes::WrittenRoute, store::StoreUrl, tree::Span,
 };
 
 /// Below this a client that retries after a break finds its key forgotten.
@@ -19,9 +19,11 @@ const SHORT_TTL: Duration = Duration::from_secs(3_600);
 /// What the rules need to know beside the route.
 pub(super) struct Surroundings<'a, 'n> {
     pub(super) global: &'a Stated<'n>,
-    pub(super) store: &'a StoreUrl,
+    pub(super) store: &'a StoreConfig,
     pub(super) store_at: Span,
     pub(super) has_auth: bool,
+    /// Where `upstream_reuse: true` is said for all routes.
+    pub(super) reuse_at: Option<Span>,
 }
 
 /// A route and what holds for it.
@@ -39,7 +41,7 @@ impl Ruled<'_, '_> {
             .unwrap_or(self.route.at)
     }
 
-    fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         self.route.id.as_deref().unwrap_or("?")
     }
 }
@@ -184,6 +186,11 @@ fn quantities(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut
     }
 }
 
+/// Whether requests of two callers can differ in what callers are marked by.
+fn tells_apart(policy: &Policy) -> bool {
+    !policy.credential_headers.is_empty()
+}
+
 fn payments(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut Report<'_>) {
     if !ruled.route.stated.says("reconcile") && !around.global.says("reconcile") {
         report
@@ -193,7 +200,35 @@ fn payments(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut R
             )
             .hint("say `reconcile: operator` if a person looks into unknown outcomes");
     }
-    if !around.store.survives_a_restart() {
+    let names = ["credential_headers", "credential_cookies"];
+    let said = names
+        .iter()
+        .any(|name| ruled.route.stated.says(name) || around.global.says(name));
+    let told_apart = around.has_auth || said && tells_apart(ruled.policy);
+    if !told_apart {
+        report
+            .error(
+                ruled.place(around, &["credential_headers", "profile"]),
+                "profile `payments` demands that callers are told apart",
+            )
+            .hint(
+                "configure `auth`; or say where the credential stands that your API checks, for example \
+                 `credential_headers: [Authorization]` or `credential_cookies: [session]`",
+            );
+    }
+    let embedded = around.store.url.mode_name() == "local";
+    if embedded && around.store.url.survives_a_restart() && !around.store.single_node {
+        report
+            .error(
+                around.store_at,
+                "profile `payments` on an embedded store, which one gateway alone can use",
+            )
+            .hint(
+                "say `store: { single_node: true }` if this is the only gateway, or take a store that \
+                 gateways share, for example `postgres://…`",
+            );
+    }
+    if !around.store.url.survives_a_restart() {
         report
             .error(
                 around.store_at,
@@ -229,7 +264,7 @@ pub(super) fn warnings(
                 shared.place(around, &["key_scope"]),
                 "without `auth` all clients share one namespace of keys",
             )
-            .hint("callers are told apart by `credential_headers` alone");
+            .hint("callers are told apart by `credential_headers` and `credential_cookies` alone");
     }
     for ruled in routes.iter().filter(|ruled| !ruled.policy.enabled) {
         if let Some(at) = ruled.route.stated.idle() {
@@ -272,6 +307,22 @@ fn route_warnings(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: 
             )
             .hint("say `enforce: true` once every client sends a key");
     }
+    let says_5xx = policy.profile == Profile::Payments || policy.dialect == Dialect::Stripe;
+    let said = |stated: &Stated<'_>| stated.options.on_5xx.is_some();
+    if !(says_5xx || said(&ruled.route.stated) || said(around.global)) {
+        report
+            .warning(
+                ruled.route.at,
+                format!(
+                    "route `{name}` does not say `on_5xx`: a request that was answered with 500 or 503 is \
+                     executed again"
+                ),
+            )
+            .hint(
+                "say `on_5xx: retry` if the API undoes what it could not finish, else `on_5xx: unknown`",
+            );
+    }
+    overruled::warn(ruled, around, report);
     if policy.shadow {
         report
             .warning(
@@ -290,6 +341,18 @@ fn route_warnings(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: 
                 humantime::format_duration(policy.ttl)
             ),
         );
+    }
+    if policy.hides_card_numbers() && around.store.encryption_key_env.is_none() {
+        report
+            .warning(
+                ruled.place(around, &["profile"]),
+                format!(
+                    "route `{name}` has profile `payments`, and answers are stored as they are"
+                ),
+            )
+            .hint(
+                "`store.encryption_key_env` encrypts keys and answers; see docs/guide/at-rest.md",
+            );
     }
     if policy.on_store_error == OnStoreError::Bypass {
         report.warning(

@@ -95,6 +95,12 @@ fn takes(kind: Kind) -> Value {
             or_variable(json!({ "enum": words.iter().map(value).collect::<Vec<_>>() }))
         }
         Kind::List(item) => json!({ "type": "array", "items": item_of(item) }),
+        Kind::WordsOrList(words, item) => json!({
+            "anyOf": [
+                { "enum": words.iter().map(value).collect::<Vec<_>>() },
+                { "type": "array", "items": item_of(item) },
+            ],
+        }),
         Kind::Section(section) => reference(&definition(section)),
         Kind::WordsOrSection(words, section) => json!({
             "anyOf": [
@@ -114,7 +120,7 @@ fn takes(kind: Kind) -> Value {
 
 fn item_of(item: Item) -> Value {
     match item {
-        Item::Headers | Item::Methods | Item::Networks | Item::Pointers => {
+        Item::Cookies | Item::Headers | Item::Methods | Item::Networks | Item::Pointers => {
             json!({ "type": "string" })
         }
         Item::Texts => json!({ "type": ["string", "integer", "number", "boolean"] }),

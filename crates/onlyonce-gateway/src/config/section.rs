@@ -46,6 +46,7 @@ impl<'n> Section<'n> {
             // A section whose lines are all commented out says nothing.
             Value::Null | Value::Broken => &[],
             Value::Scalar(_) | Value::List(_) => {
+                report.hide(node.at);
                 report
                     .error(node.at, format!("{} must be a mapping", schema.name))
                     .hint(format!(
@@ -264,6 +265,8 @@ fn unknown_field(schema: &Schema, entry: &Entry, report: &mut Report<'_>) {
     let message = format!("unknown field {} in {}", quoted(&entry.key), schema.name);
     let hint = if entry.key == "<<" {
         "merge keys are not part of YAML 1.2; repeat the fields".to_owned()
+    } else if let Some(name) = continued(&entry.key, &schema.names()) {
+        format!("did you mean `{name}`?")
     } else if let Some(home) = fields::home_of(&entry.key) {
         format!("`{}` belongs in {home}", entry.key)
     } else if let Some(name) = nearest(&entry.key, &schema.names()) {
@@ -276,5 +279,25 @@ fn unknown_field(schema: &Schema, entry: &Entry, report: &mut Report<'_>) {
             .collect();
         format!("its fields are {}", names.join(", "))
     };
+    // Whatever stands there may be a secret in the wrong place.
+    let after = Span {
+        col: entry.key_at.col.saturating_add(entry.key_at.width),
+        width: u32::MAX,
+        ..entry.key_at
+    };
+    report.hide(match &entry.node.value {
+        Value::Scalar(_) if entry.node.at.line == after.line => entry.node.at,
+        _ => after,
+    });
     report.error(entry.key_at, message).hint(hint);
+}
+
+/// The field of which `text` is the first word, as `client` is of `client_id` and `token` of `token_env`.
+/// That is meant rather than a field of the same name elsewhere.
+fn continued<'w>(text: &str, names: &[&'w str]) -> Option<&'w str> {
+    let begins = |name: &&&str| {
+        let rest = name.strip_prefix(text);
+        rest.is_some_and(|rest| rest.starts_with('_'))
+    };
+    names.iter().find(begins).copied()
 }

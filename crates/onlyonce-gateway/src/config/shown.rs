@@ -34,6 +34,8 @@ pub(crate) fn shown(config: &Config) -> Value {
             "url": store.url.to_string(),
             "timeout": go_duration(store.timeout),
             "migrate": store.migrate,
+            "create": store.create,
+            "single_node": store.single_node,
             "encryption_key_env": store.encryption_key_env,
             "compression": word(store.compression),
             "plain_settle": store.plain_settle,
@@ -57,6 +59,7 @@ pub(crate) fn shown(config: &Config) -> Value {
         "tunnel_idle": go_duration(config.tunnel_idle),
         "max_connections": config.max_connections,
         "max_header_size": config.max_header_bytes,
+        "limits": { "held_bytes": config.held_bytes },
         "forwarded": {
             "headers": config.forwarded.headers.name(),
             "trust": config.forwarded.trust.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -125,6 +128,7 @@ fn auth(auth: &AuthConfig) -> Value {
     let api_keys = auth.api_keys.iter();
     let api_keys = api_keys.map(|key| json!({ "client_id": key.client_id, "sha256": MASKED }));
     json!({
+        "shared_client_ids": auth.shared_client_ids,
         "api_keys": api_keys.collect::<Vec<_>>(),
         "jwt": auth.jwt.as_ref().map(|jwt| {
             let (name, source) = match &jwt.keys {
@@ -174,6 +178,7 @@ fn route(route: &Route) -> Value {
         }),
         "backends": backends.collect::<Vec<_>>(),
         "upstream_idle": go_duration(route.upstream_idle),
+        "upstream_reuse": route.upstream_reuse,
         "connect_timeout": go_duration(route.connect_timeout),
         "first_byte_timeout": route.first_byte_timeout.map(go_duration),
         "auth": if route.auth_optional { "optional" } else { "required" },
@@ -199,9 +204,11 @@ fn idempotency(route: &Route) -> Value {
             Enforce::On => json!(true),
             Enforce::All => json!("all"),
         },
+        "path_readings": word(policy.path_readings),
         "key_scope": word(policy.key_scope.unwrap_or(KeyScope::Global)),
         "key_per_route": policy.key_per_route,
         "credential_headers": names(&policy.credential_headers),
+        "credential_cookies": policy.credential_cookies,
         "max_key_length": policy.key_rules.max_length,
         "min_key_length": policy.key_rules.min_length,
         "reject_sensitive_keys": policy.key_rules.reject_sensitive,
@@ -226,6 +233,9 @@ fn idempotency(route: &Route) -> Value {
             "fields": recipe.fields().iter().map(ToString::to_string).collect::<Vec<_>>(),
             "ignore": recipe.ignore().iter().map(ToString::to_string).collect::<Vec<_>>(),
             "headers": recipe.headers(),
+            "host": recipe.host(),
+            "host_aliases": recipe.host_aliases(),
+            "ignore_query": recipe.ignore_query(),
         },
         "limits": {
             "new_keys_per_second": rate,
@@ -234,6 +244,7 @@ fn idempotency(route: &Route) -> Value {
             "lookups_per_second": policy.lookups_per_second,
             "waiters_per_key": policy.waiters_per_key,
             "waiters": policy.waiters,
+            "detached": policy.detached,
         },
         "max_request_age": policy.max_request_age.map(duration),
         "request_time_header": policy.request_time_header.as_str(),
@@ -253,6 +264,7 @@ fn reconcile(config: &ReconcileConfig) -> Value {
         })),
         "outcomes": config.outcomes.iter().map(outcome).collect::<Vec<_>>(),
         "upstream_max_execution": policy.upstream_max_execution.map(duration),
+        "negative_gap": go_duration(policy.negative_gap),
         "after": go_duration(policy.after),
         "attempts": policy.attempts,
         "webhook": config.webhook.as_ref().map(|webhook| json!({
@@ -274,9 +286,12 @@ fn outcome(rule: &Rule) -> Value {
         "status": when.status.iter().map(|status| status.as_u16()).collect::<Vec<_>>(),
         "pointer": when.pointer.as_ref().map(ToString::to_string),
         "in": when.one_of,
+        "empty": when.empty.as_ref().map(ToString::to_string),
+        "absent": when.absent.as_ref().map(ToString::to_string),
     }});
     match &rule.then {
         Then::NotExecuted => shown["not_executed"] = true.into(),
+        Then::Pending => shown["pending"] = true.into(),
         Then::Complete { status, body } => {
             shown["complete"] = json!({
                 "status": status.as_u16(),
@@ -292,7 +307,7 @@ fn duration(duration: Duration) -> String {
 }
 
 /// `PerClient` is `per_client` in a file.
-fn word(value: impl Debug) -> String {
+pub(super) fn word(value: impl Debug) -> String {
     let mut word = String::new();
     for letter in format!("{value:?}").chars() {
         if letter.is_ascii_uppercase() && !word.is_empty() {

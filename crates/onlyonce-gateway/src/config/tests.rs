@@ -20,6 +20,9 @@ fn env(name: &str) -> Option<String> {
         "PORT" => Some("4711".to_owned()),
         "PSP_TOKEN" => Some("sk_live_hunter2".to_owned()),
         "DB" => Some("oracle://app:hunter2@db/x".to_owned()),
+        "S" | "HOME" | "OO_ADMIN" | "OO_LOOK" => Some("whsec".to_owned()),
+        name if name.ends_with("_SECRET") || name.ends_with("_TOKEN") => Some("t0ken".to_owned()),
+        "EMPTY" => Some(String::new()),
         _ => None,
     }
 }

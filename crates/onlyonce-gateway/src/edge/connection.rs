@@ -3,21 +3,25 @@
 
 use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
 
-use http::Request;
+use futures_util::FutureExt;
+use http::{HeaderValue, Request, StatusCode, header};
 use hyper::{body::Incoming, server::conn::http1, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use onlyonce::ConnectionId;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, Interest},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::watch,
     task::JoinSet,
 };
 use tokio_rustls::TlsAcceptor;
 
 use super::{
-    Came, Current, Seat,
+    Came, Current, KeptSeat, Seats, Worked,
+    explained::{Explained, date},
     linger::Lingering,
     patience::Unstalled,
+    seats::Seat,
     streams::{InParts, Streams},
 };
 use crate::{config::Config, tls};
@@ -33,50 +37,130 @@ const MAX_HEADERS: usize = 128;
 /// How long an HTTP/2 connection may be without a request after its first one.
 const IDLE_HTTP2: Duration = Duration::from_secs(300);
 
+/// How long, once told to stop, connections are still accepted and an idle one is left open: a request
+/// may be on its way over it, and would be closed without an answer.
+const LAST_REQUEST: Duration = Duration::from_secs(1);
+
 /// Serves until told to stop; returns when every connection has ended.
 pub(crate) async fn serve(
     current: Arc<Current>,
     listener: TcpListener,
-    mut stopping: watch::Receiver<bool>,
+    stopping: watch::Receiver<bool>,
 ) {
-    let room = Arc::new(Semaphore::new(current.config().max_connections));
-    let mut connections = JoinSet::new();
-    loop {
-        let Ok(place) = room.clone().acquire_owned().await else {
-            break;
-        };
-        let accepted = tokio::select! {
-            biased;
-            () = told_to_stop(&mut stopping) => break,
-            accepted = listener.accept() => accepted,
-        };
-        let (stream, peer) = match accepted {
-            Ok((stream, peer)) => (stream, peer.ip()),
-            Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let (current, stopping) = (current.clone(), stopping.clone());
-        connections.spawn(connection(current, (stream, peer), place, stopping));
-        // Ended ones are let go of as they end.
-        while connections.try_join_next().is_some() {}
+    let mut door = Door {
+        seats: Seats::new(current.config().max_connections),
+        connections: JoinSet::new(),
+        waiting: None,
+        current,
+        listener,
+        stopping: stopping.clone(),
+    };
+    door.open_until(told_to_stop(stopping)).await;
+    if !door.connections.is_empty() {
+        door.open_until(tokio::time::sleep(LAST_REQUEST)).await;
     }
+    door.let_in_the_last();
+    let Door {
+        listener,
+        mut connections,
+        ..
+    } = door;
     drop(listener);
     while connections.join_next().await.is_some() {}
+}
+
+/// Where connections come in.
+struct Door {
+    current: Arc<Current>,
+    listener: TcpListener,
+    seats: Arc<Seats>,
+    connections: JoinSet<()>,
+    /// One that has been accepted and has no seat yet.
+    waiting: Option<(TcpStream, IpAddr)>,
+    stopping: watch::Receiver<bool>,
+}
+
+impl Door {
+    /// Lets connections in until `closed`.
+    async fn open_until(&mut self, closed: impl Future<Output = ()>) {
+        let mut closed = std::pin::pin!(closed);
+        loop {
+            // Ended ones are let go of as they end.
+            while self.connections.try_join_next().is_some() {}
+            if self.waiting.is_none() {
+                let accepted = tokio::select! {
+                    biased;
+                    () = &mut closed => return,
+                    accepted = self.listener.accept() => accepted,
+                };
+                match accepted {
+                    Ok((stream, peer)) => self.waiting = Some((stream, peer.ip())),
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        // Where the system is out of something, a silent connection may have it.
+                        self.seats.close_one();
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                }
+            }
+            let seat = tokio::select! {
+                biased;
+                () = &mut closed => return,
+                seat = self.seats.take() => seat,
+            };
+            self.let_in(seat);
+        }
+    }
+
+    /// Gives the one that waits its seat.
+    fn let_in(&mut self, seat: Seat) {
+        if let Some(came) = self.waiting.take() {
+            let (current, stopping) = (self.current.clone(), self.stopping.clone());
+            self.connections
+                .spawn(connection(current, came, seat, stopping));
+        }
+    }
+
+    /// Lets in who has come by now, as far as there are seats: closing the listener would reset them.
+    fn let_in_the_last(&mut self) {
+        loop {
+            if self.waiting.is_none() {
+                let Some(Ok((stream, peer))) = self.listener.accept().now_or_never() else {
+                    return;
+                };
+                self.waiting = Some((stream, peer.ip()));
+            }
+            let Some(seat) = self.seats.take().now_or_never() else {
+                return;
+            };
+            self.let_in(seat);
+        }
+    }
 }
 
 async fn connection(
     current: Arc<Current>,
     (stream, peer): (TcpStream, IpAddr),
-    place: OwnedSemaphorePermit,
-    mut stopping: watch::Receiver<bool>,
+    seat: Seat,
+    stopping: watch::Receiver<bool>,
+) {
+    let seat = Arc::new(seat);
+    let talking = talk((current, stopping), (stream, peer), seat.clone());
+    tokio::select! {
+        () = talking => {}
+        () = seat.wanted() => tracing::debug!("a silent connection made room for another"),
+    }
+}
+
+async fn talk(
+    (current, stopping): (Arc<Current>, watch::Receiver<bool>),
+    (stream, peer): (TcpStream, IpAddr),
+    seat: Arc<Seat>,
 ) {
     let config = current.config();
     // Without it small answers wait for the acknowledgement of the ones before.
     let _ = stream.set_nodelay(true);
-    let seat = Seat(Arc::new(place));
     let served = config.tls.as_ref().map(|tls| tls.served.config());
     let is_secure = served.is_some();
     let talk = Talk {
@@ -89,7 +173,7 @@ async fn connection(
     // A peer that says nothing for so long is shown the door.
     let Some(served) = served else {
         let version = tokio::select! {
-            () = told_to_stop(&mut stopping) => return,
+            () = last_request(stopping) => return,
             version = tokio::time::timeout(config.header_timeout, speaks_http2(&stream)) => version,
         };
         let Ok(Ok(is_http2)) = version else { return };
@@ -100,7 +184,7 @@ async fn connection(
     let stream = Unstalled::new(stream, config.send_timeout);
     let handshake = TlsAcceptor::from(served).accept(stream);
     let secured = tokio::select! {
-        () = told_to_stop(&mut stopping) => return,
+        () = last_request(stopping) => return,
         secured = tokio::time::timeout(config.header_timeout, handshake) => secured,
     };
     match secured {
@@ -118,7 +202,7 @@ struct Talk {
     current: Arc<Current>,
     config: Arc<Config>,
     came: Came,
-    seat: Seat,
+    seat: Arc<Seat>,
     stopping: watch::Receiver<bool>,
 }
 
@@ -129,11 +213,11 @@ impl Talk {
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let io = TokioIo::new(stream);
         if is_http2 {
-            self.http2(io).await;
+            self.http2(TokioIo::new(stream)).await;
         } else {
-            self.http1(io).await;
+            let explained = Explained::new(stream, self.current.clone());
+            self.http1(TokioIo::new(explained)).await;
         }
     }
 
@@ -146,26 +230,47 @@ impl Talk {
             config,
             came,
             seat,
-            mut stopping,
+            stopping,
         } = self;
+        let id = ConnectionId::unique();
+        let stops = stopping.clone();
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(came);
-            request.extensions_mut().insert(seat.clone());
+            request.extensions_mut().insert(id);
+            let activity = seat.activity();
+            if request.headers().contains_key(header::UPGRADE) {
+                let kept = (seat.clone(), activity.work());
+                request.extensions_mut().insert(KeptSeat(Arc::new(kept)));
+            }
+            let working = activity.work();
+            request.extensions_mut().insert(activity);
             let edge = current.edge();
             let request = Lingering::request(request);
-            async move { Ok::<_, Infallible>(edge.handle(request).await) }
+            let stops = stops.clone();
+            async move {
+                let mut answer = edge.handle(request).await;
+                date(answer.headers_mut());
+                if *stops.borrow() && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+                    let close = HeaderValue::from_static("close");
+                    answer.headers_mut().insert(header::CONNECTION, close);
+                }
+                Ok::<_, Infallible>(answer.map(|body| Worked::new(body, working)))
+            }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(config.header_timeout)
             .max_buf_size(config.max_header_bytes)
             .max_headers(MAX_HEADERS)
+            .auto_date_header(false)
+            // A client that has said all it has to say may still listen.
+            .half_close(true)
             .serve_connection(io, service)
             .with_upgrades();
         let mut connection = std::pin::pin!(connection);
         tokio::select! {
             _ = connection.as_mut() => {}
-            () = told_to_stop(&mut stopping) => {
+            () = last_request(stopping) => {
                 connection.as_mut().graceful_shutdown();
                 let _ = connection.await;
             }
@@ -180,16 +285,21 @@ impl Talk {
             current,
             config,
             came,
-            mut stopping,
-            // Held until the connection ends.
-            seat: _seat,
+            stopping,
+            seat,
         } = self;
+        let id = ConnectionId::unique();
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(came);
+            request.extensions_mut().insert(id);
+            let activity = seat.activity();
+            let working = activity.work();
+            request.extensions_mut().insert(activity);
             let edge = current.edge();
             let request = Lingering::request(request);
             async move {
                 let answer = edge.handle(request).await;
+                let answer = answer.map(|body| Worked::new(body, working));
                 Ok::<_, Infallible>(answer.map(InParts::new))
             }
         });
@@ -202,9 +312,17 @@ impl Talk {
             .keep_alive_timeout(config.header_timeout)
             .serve_connection(io, service);
         let mut connection = std::pin::pin!(connection);
+        // GOAWAY loses nothing, but a connection whose first request is on its way has nothing to say it to.
+        let first = last_request(stopping.clone());
+        let told = async {
+            told_to_stop(stopping).await;
+            if !streams.are_used() {
+                first.await;
+            }
+        };
         tokio::select! {
             _ = connection.as_mut() => return,
-            () = told_to_stop(&mut stopping) => {}
+            () = told => {}
             () = streams.none_yet(config.header_timeout) => return,
             () = streams.none_left(IDLE_HTTP2) => {}
         }
@@ -214,8 +332,14 @@ impl Talk {
 }
 
 /// Resolves when the gateway is to stop, or has nobody left to say so.
-async fn told_to_stop(stopping: &mut watch::Receiver<bool>) {
+async fn told_to_stop(mut stopping: watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stop| *stop).await;
+}
+
+/// Resolves when no further request is waited for: [`LAST_REQUEST`] after the gateway was told to stop.
+async fn last_request(stopping: watch::Receiver<bool>) {
+    told_to_stop(stopping).await;
+    tokio::time::sleep(LAST_REQUEST).await;
 }
 
 /// Looks at the first bytes without taking them.
@@ -232,7 +356,11 @@ async fn speaks_http2(stream: &TcpStream) -> std::io::Result<bool> {
         if seen == begins.len() {
             return Ok(true);
         }
-        // A part of the preface: `peek` would return at once with the same bytes.
+        // A part of the preface, and there will be no more of it.
+        if stream.ready(Interest::READABLE).await?.is_read_closed() {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        // `peek` would return at once with the same bytes.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

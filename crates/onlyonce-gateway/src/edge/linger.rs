@@ -15,16 +15,22 @@ use http::{Request, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use onlyonce::{
+    BoxError,
+    body::{Framing, Whole},
+};
 use tokio::runtime::Handle;
 
 /// What is read on at most, in bytes.
-const LINGER_BYTES: usize = 8 << 20;
+pub(super) const LINGER_BYTES: usize = 8 << 20;
 /// For how long.
-const LINGER_TIME: Duration = Duration::from_secs(2);
+pub(super) const LINGER_TIME: Duration = Duration::from_secs(2);
 
-/// The body of a request that is read on if nobody wants it to its end.
+/// The body of a request: an error unless it comes whole, and read on if nobody wants it to its end.
 pub(super) struct Lingering {
-    body: Option<Incoming>,
+    body: Option<Whole<Incoming>>,
+    /// How it ended, once it has.
+    is_whole: bool,
     /// A client that waits to be asked for the body is not asked by reading it on.
     is_coming: bool,
 }
@@ -32,22 +38,24 @@ pub(super) struct Lingering {
 impl Lingering {
     /// The same request.
     pub(super) fn request(request: Request<Incoming>) -> Request<Self> {
-        let is_coming = !request.headers().contains_key(header::EXPECT);
-        request.map(|body| Self {
-            body: Some(body),
-            is_coming,
-        })
+        let (head, body) = request.into_parts();
+        let lingering = Self {
+            body: Some(Whole::new(Framing::of_request(&head), body)),
+            is_whole: false,
+            is_coming: !head.headers.contains_key(header::EXPECT),
+        };
+        Request::from_parts(head, lingering)
     }
 }
 
 impl Body for Lingering {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         self.is_coming = true;
         let Some(body) = &mut self.body else {
             return Poll::Ready(None);
@@ -55,12 +63,16 @@ impl Body for Lingering {
         let frame = ready!(Pin::new(body).poll_frame(cx));
         if !matches!(frame, Some(Ok(_))) {
             self.body = None;
+            self.is_whole = frame.is_none();
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(Body::is_end_stream)
+        match &self.body {
+            Some(body) => body.is_end_stream(),
+            None => self.is_whole,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -82,7 +94,7 @@ impl Drop for Lingering {
     }
 }
 
-async fn read_on(mut body: Incoming) {
+async fn read_on(mut body: Whole<Incoming>) {
     let mut left = LINGER_BYTES;
     while let Some(Ok(frame)) = body.frame().await {
         let read = frame.data_ref().map_or(0, Bytes::len);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use onlyonce::{Body, Problem, stats::Event};
-use onlyonce_core::{Key, KeyRules, Record, State, Timestamp, machine::is_settled};
+use onlyonce_core::{Key, Record, State, Timestamp, machine::is_settled};
 use onlyonce_store::Reply;
 use percent_encoding::percent_decode_str;
 use tokio::time::Instant;
@@ -24,7 +24,7 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 pub(super) async fn answer<B>(edge: &Edge, mut request: Request<B>, rest: &str) -> Response<Body> {
     let arrived = Instant::now();
     if let Err(problem) = edge.authenticate(&mut request).await {
-        return problem.response(&edge.policy);
+        return problem.unkeyed_response(&edge.policy);
     }
     let client: Option<&ClientId> = request.extensions().get();
     let key = rest
@@ -40,7 +40,7 @@ pub(super) async fn answer<B>(edge: &Edge, mut request: Request<B>, rest: &str) 
         .first()
         .and_then(|lane| too_fast(edge, lane, request.headers(), client))
     {
-        return Problem::RateLimited(wait).response(&edge.policy);
+        return Problem::RateLimited(wait).unkeyed_response(&edge.policy);
     }
     for lane in lanes {
         let asked = look(
@@ -86,11 +86,12 @@ async fn look(
     let secret = edge.engine.secret();
     let id = secret.record_id(identity.scope.as_str(), key);
     let mine = |reply: &Reply<Option<Record>>| {
-        let record = reply.value.as_ref().filter(|record| record.key == *key)?;
+        let found = reply.value.as_ref();
+        let record = found.filter(|record| record.is_of(&identity.scope, key))?;
         // The caller is told apart by the headers of the route that the key was used on.
         let owner = edge.lane(&record.route).unwrap_or(lane);
         let asks = Who::new(&owner.route).identity(headers, client)?;
-        let mine = record.scope == identity.scope && record.caller == asks.mark(secret);
+        let mine = record.scope == identity.scope && asks.is_caller_of(record, secret);
         (mine && !is_gone(record, reply.now)).then(|| record.clone())
     };
     // Whose key it is comes before any waiting: how long an answer takes would tell a stranger.
@@ -98,7 +99,7 @@ async fn look(
     loop {
         let reply = match edge.engine.find(id, deadline).await {
             Ok(reply) => reply,
-            Err(_) => return Some(Problem::StoreUnavailable.response(&edge.policy)),
+            Err(_) => return Some(Problem::StoreUnavailable.unkeyed_response(&edge.policy)),
         };
         let record = mine(&reply)?;
         if deadline >= until || is_settled(&record) {
@@ -135,17 +136,7 @@ fn read_key(segment: &str) -> Option<Key> {
         return None;
     }
     let text = percent_decode_str(segment).decode_utf8().ok()?;
-    // Whatever was once accepted may be asked for: the rules were applied when it was used.
-    let rules = KeyRules {
-        max_length: usize::MAX,
-        min_length: 1,
-        reject_sensitive: false,
-    };
-    Key::parse(text.as_bytes(), &rules).ok().or_else(|| {
-        text.bytes()
-            .all(|b| (0x20..0x7f).contains(&b))
-            .then(|| Key::from_stored(&text))
-    })
+    Key::asked_for(&text).ok()
 }
 
 struct Query<'a> {
@@ -208,5 +199,5 @@ fn is_gone(record: &Record, now: Timestamp) -> bool {
 }
 
 fn not_found(edge: &Edge) -> Response<Body> {
-    Problem::KeyNotFound.response(&edge.policy)
+    Problem::KeyNotFound.unkeyed_response(&edge.policy)
 }

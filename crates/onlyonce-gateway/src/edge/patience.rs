@@ -6,6 +6,7 @@
 use std::{
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -16,6 +17,8 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::{Sleep, sleep},
 };
+
+use super::Activity;
 
 /// A time that begins when something is first waited for.
 struct Patience {
@@ -40,18 +43,52 @@ impl Patience {
 }
 
 pin_project_lite::pin_project! {
-    /// A body that is an error unless it ends in time.
+    /// A body that is read to its end before anything happens, and is an error unless it ends in time.
     pub(crate) struct Timely<B> {
         #[pin]
         body: B,
         patience: Patience,
+        silence: Silence,
     }
 }
 
 impl<B> Timely<B> {
-    pub(crate) fn new(body: B, body_timeout: Duration) -> Self {
-        let patience = Patience::new(body_timeout);
-        Self { body, patience }
+    /// While it is waited for, its connection does not work.
+    pub(crate) fn new(body: B, body_timeout: Duration, activity: Option<Arc<Activity>>) -> Self {
+        Self {
+            body,
+            patience: Patience::new(body_timeout),
+            silence: Silence {
+                activity,
+                is_silent: false,
+            },
+        }
+    }
+}
+
+/// Whether the client is waited for.
+struct Silence {
+    activity: Option<Arc<Activity>>,
+    is_silent: bool,
+}
+
+impl Silence {
+    fn set(&mut self, is_silent: bool) {
+        if let Some(activity) = &self.activity
+            && is_silent != self.is_silent
+        {
+            self.is_silent = is_silent;
+            match is_silent {
+                true => activity.pause(),
+                false => activity.resume(),
+            }
+        }
+    }
+}
+
+impl Drop for Silence {
+    fn drop(&mut self) {
+        self.set(false);
     }
 }
 
@@ -69,8 +106,10 @@ where
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let this = self.project();
         if let Poll::Ready(frame) = this.body.poll_frame(cx) {
+            this.silence.set(false);
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
+        this.silence.set(true);
         ready!(this.patience.poll(cx));
         Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())))
     }

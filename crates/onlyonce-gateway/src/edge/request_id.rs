@@ -9,6 +9,7 @@ use std::sync::{
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use onlyonce_core::Key;
 
 /// The header that carries it.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -30,12 +31,22 @@ impl RequestId {
         })
     }
 
-    /// As it may stand in a log: not where it holds the key as well.
-    pub(super) fn shown(&self, key: Option<&HeaderValue>) -> &str {
-        if key == Some(&self.0) {
-            return "(the key)";
+    /// As it may stand in a log: not where it holds the key as well, however that is spelled.
+    pub(super) fn shown<'k>(&self, keys: impl IntoIterator<Item = &'k HeaderValue>) -> &str {
+        let id = self.0.to_str().unwrap_or_default();
+        let lower = id.to_ascii_lowercase();
+        let holds = |text: &str| !text.is_empty() && lower.contains(&text.to_ascii_lowercase());
+        for value in keys {
+            let Ok(value) = value.to_str() else { continue };
+            let value = value.trim();
+            let key = Key::asked_for(value);
+            let names = key.as_ref().map(|key| key.names(None)).unwrap_or_default();
+            let bare = value.trim_matches('"');
+            if holds(bare) || names.iter().any(|name| holds(name.trim_matches('"'))) {
+                return "(the key)";
+            }
         }
-        self.0.to_str().unwrap_or_default()
+        id
     }
 }
 
@@ -63,6 +74,28 @@ fn fresh() -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_that_holds_the_key_is_not_shown() {
+        let shown = |id: &'static str, key: &'static str| {
+            let id = RequestId(HeaderValue::from_static(id));
+            id.shown([&HeaderValue::from_static(key)]).to_owned()
+        };
+        for (id, key) in [
+            ("abc", "abc"),
+            ("abc", "\"abc\""),
+            ("ABC", "\"abc\";v=2"),
+            ("req-abc-1", "abc"),
+            ("\"abc\"", "abc"),
+            ("a\"b", "\"a\\\"b\""),
+            ("a\\\"b", "a\"b"),
+            ("x-abc", "\"abc"),
+        ] {
+            assert_eq!(shown(id, key), "(the key)", "{id} {key}");
+        }
+        assert_eq!(shown("req-1", "abc"), "req-1");
+        assert_eq!(shown("req-1", ""), "req-1");
+    }
 
     #[test]
     fn a_good_one_is_kept_and_a_bad_one_replaced() {

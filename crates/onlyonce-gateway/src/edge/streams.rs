@@ -62,10 +62,15 @@ impl Streams {
         }
     }
 
+    /// Whether the connection has had a stream.
+    pub(super) fn are_used(&self) -> bool {
+        self.running.ever.load(Ordering::Acquire) > 0
+    }
+
     /// Resolves when the connection has had no stream within `patience` of its beginning.
     pub(super) async fn none_yet(&self, patience: Duration) {
         tokio::time::sleep(patience).await;
-        if self.running.ever.load(Ordering::Acquire) > 0 {
+        if self.are_used() {
             std::future::pending().await
         }
     }

@@ -1,14 +1,29 @@
-//! Which requests ask for another protocol on their connection, a WebSocket for instance.
+//! Which requests get another protocol on their connection, a WebSocket for instance.
 
-use http::{HeaderValue, Request};
-use onlyonce::layer::wanted_upgrade;
+use http::{HeaderValue, Method, Request};
+use onlyonce::{Policy, layer::wanted_upgrade};
 
 /// What a request asks for, as a request extension.
 #[derive(Clone, Debug)]
 pub(crate) struct Upgrade(pub(crate) HeaderValue);
 
+/// What `request` asks for, where it may have it. Without that the wish is removed on the way, and the
+/// request is what it is without it.
+///
+/// On a protected route only GET upgrades, and only where it is not protected itself: any other request
+/// could be executed by a server that ignores the wish.
+pub(super) fn granted<B>(
+    request: &Request<B>,
+    policy: &Policy,
+    is_protected: bool,
+) -> Option<Upgrade> {
+    let is_open = !policy.enabled || policy.shadow;
+    let may = is_open || (request.method() == Method::GET && !is_protected);
+    wanted(request).filter(|_| may)
+}
+
 /// The protocols that `request` asks for, where a gateway may let them through.
-pub(super) fn wanted<B>(request: &Request<B>) -> Option<Upgrade> {
+fn wanted<B>(request: &Request<B>) -> Option<Upgrade> {
     wanted_upgrade(request.version(), request.headers()).map(|value| Upgrade(value.clone()))
 }
 
@@ -22,6 +37,31 @@ mod tests {
             request = request.header("upgrade", *value);
         }
         wanted(&request.body(()).unwrap()).is_some()
+    }
+
+    #[test]
+    fn only_get_upgrades_where_keys_are_honoured() {
+        let asks = |method: &str| {
+            let request = Request::builder().method(method);
+            let request = request.header("connection", "upgrade");
+            request.header("upgrade", "websocket").body(()).unwrap()
+        };
+        let protects = Policy::default();
+        let off = Policy {
+            enabled: false,
+            ..Policy::default()
+        };
+        let observes = Policy {
+            shadow: true,
+            ..Policy::default()
+        };
+        for method in ["GET", "get", "HEAD", "POST", "post", "DELETE", "OPTIONS"] {
+            let is_get = method == "GET";
+            assert_eq!(granted(&asks(method), &protects, false).is_some(), is_get);
+            assert!(granted(&asks(method), &protects, true).is_none());
+            assert!(granted(&asks(method), &off, false).is_some());
+            assert!(granted(&asks(method), &observes, true).is_some());
+        }
     }
 
     #[test]

@@ -5,11 +5,16 @@
 
 use std::pin::pin;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, header};
 use http_body_util::BodyExt;
-use onlyonce::{Body, BoxError, Problem, engine::Taken, reconcile::Told};
-use onlyonce_core::{Key, RecordId, Scope, State, policy::KeyScope};
+use onlyonce::{
+    Body, BoxError, ConnectionId, Problem,
+    engine::Taken,
+    limits::{Held, Holder, NoRoom},
+    reconcile::Told,
+};
+use onlyonce_core::{Key, Record, RecordId, Scope, State, policy::KeyScope, record::Evidence};
 use onlyonce_store::{Filter, StoreError};
 
 use super::{Edge, Lane, patience::Timely};
@@ -27,16 +32,22 @@ where
     let found = edge.lane(id).filter(|_| request.method() == Method::POST);
     let Some((lane, webhook)) = found.and_then(|lane| Some((lane, lane.provider.webhook()?)))
     else {
-        return Problem::NoRoute.response(&edge.policy);
+        return Problem::NoRoute.unkeyed_response(&edge.policy);
     };
     let (head, body) = request.into_parts();
     // Before any of the body is waited for: anybody may send one.
     if !webhook.is_signed(&head.headers) {
-        return Problem::Unauthenticated.response(&edge.policy);
+        return Problem::Unauthenticated.unkeyed_response(&edge.policy);
     }
-    let body = match gathered(Timely::new(body, edge.config.body_timeout)).await {
+    // Nobody is known yet, so what is held is held for the connection.
+    let connection = head.extensions.get::<ConnectionId>().copied();
+    let held = edge.engine.body_budget();
+    let held = held.account(Holder::of(None, connection));
+    let activity = head.extensions.get().cloned();
+    let body = Timely::new(body, edge.config.body_timeout, activity);
+    let body = match gathered(body, held).await {
         Ok(body) => body,
-        Err(problem) => return problem.response(&edge.policy),
+        Err(problem) => return problem.unkeyed_response(&edge.policy),
     };
     let taken = match webhook.hear(&head.headers, &body) {
         Err(BadSignature) => {
@@ -44,7 +55,7 @@ where
                 route = id,
                 "a webhook with a bad or stale signature was refused"
             );
-            return Problem::Unauthenticated.response(&edge.policy);
+            return Problem::Unauthenticated.unkeyed_response(&edge.policy);
         }
         Ok(Heard::NothingForUs) => Ok(Taken::Nothing),
         Ok(Heard::About { key, client, told }) => {
@@ -63,19 +74,19 @@ where
         }
         Err(error) => {
             tracing::warn!(route = id, %error, "a webhook could not be taken");
-            Problem::StoreUnavailable.response(&edge.policy)
+            Problem::StoreUnavailable.unkeyed_response(&edge.policy)
         }
     }
 }
 
 /// The whole event. Pieces are copied together as they come, so that many small ones take no more memory
-/// than their bytes.
-async fn gathered<B>(body: B) -> Result<Bytes, Problem>
+/// than their bytes, which are counted as `held`.
+async fn gathered<B>(body: B, mut held: Held) -> Result<Bytes, Problem>
 where
     B: http_body::Body<Data = Bytes, Error = BoxError> + Send + 'static,
 {
     let mut body = pin!(body);
-    let mut event = BytesMut::new();
+    let mut event = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Problem::RequestIncomplete)?;
         if let Ok(data) = frame.into_data() {
@@ -83,25 +94,34 @@ where
                 return Err(Problem::RequestTooLarge(MAX_EVENT as u64));
             }
             event.extend_from_slice(&data);
+            let counted = held.grow(event.capacity());
+            counted.map_err(|NoRoom| Problem::Overloaded)?;
         }
     }
-    Ok(event.freeze())
+    Ok(held.keep(Bytes::from(event)))
 }
 
+/// Tells the key that `name` means. A name that starts with a quote may be the key itself or its header
+/// value; where both keys exist, nobody can say which is meant, and a person has to.
 async fn take(
     edge: &Edge,
     lane: &Lane,
-    (key, client): (&str, Option<&str>),
+    (name, client): (&str, Option<&str>),
     told: &Told,
 ) -> Result<Taken, StoreError> {
-    let key = Key::from_stored(key);
+    let keys = Key::meant_by(name);
     let policy = &lane.route.policy;
     let per_client = policy.key_scope == Some(KeyScope::PerClient);
-    let id = match (per_client, client) {
-        (true, None) => match only_live(edge, lane, &key).await? {
-            Some(id) => id,
-            None => return Ok(Taken::Nothing),
-        },
+    let found = match (per_client, client) {
+        (true, None) => {
+            let live = live(edge, lane, &keys).await?;
+            // Several clients' are nobody's, since clients are said to have keys that differ.
+            let of_one_key = |key: &Key| live.iter().filter(|one| one.key == *key).count() > 1;
+            if live.is_empty() || keys.iter().any(of_one_key) {
+                return Ok(Taken::Nothing);
+            }
+            live.iter().map(|record| record.id).collect()
+        }
         (_, client) => {
             let client = client.filter(|_| per_client);
             let scope = match (policy.key_per_route, client) {
@@ -109,30 +129,69 @@ async fn take(
                 (false, Some(client)) => Scope::client(client),
                 (false, None) => Scope::global(),
             };
-            edge.engine.secret().record_id(scope.as_str(), &key)
+            there(edge, lane, &scope, &keys).await?
         }
     };
-    edge.engine.told(id, told).await
+    if let [only] = found.as_slice() {
+        return edge.engine.told(*only, told).await;
+    }
+    let route = &lane.route.id;
+    tracing::warn!(route, "a webhook names two keys: neither is settled by it");
+    let unclear = Told {
+        evidence: Evidence::Contradictory,
+        ..told.clone()
+    };
+    let mut taken = Taken::Nothing;
+    for id in found {
+        if edge.engine.told(id, &unclear).await? == Taken::Changed {
+            taken = Taken::Changed;
+        }
+    }
+    Ok(taken)
 }
 
-/// The one live record of this route that has `key`, where clients are told to have keys that differ.
-async fn only_live(edge: &Edge, lane: &Lane, key: &Key) -> Result<Option<RecordId>, StoreError> {
-    let mut found = Vec::new();
-    for state in [State::Unknown, State::InProgress] {
-        let filter = Filter {
-            state: Some(state),
-            route: Some(lane.route.id.clone()),
-            key: Some(key.clone()),
-            ..Filter::default()
-        };
-        let page = edge.engine.store().list(&filter, None, 2).await?;
-        found.extend(page.items.into_iter().map(|listed| listed.record.id));
+/// The ids of those of `keys` that the route has a record of; of the first, where it has none.
+async fn there(
+    edge: &Edge,
+    lane: &Lane,
+    scope: &Scope,
+    keys: &[Key],
+) -> Result<Vec<RecordId>, StoreError> {
+    let secret = edge.engine.secret();
+    let ids = keys.iter().map(|key| secret.record_id(scope.as_str(), key));
+    let ids: Vec<RecordId> = ids.collect();
+    if let [_] = ids.as_slice() {
+        return Ok(ids);
     }
-    // Several are none: which of them is meant, nobody can say.
-    Ok(match found.as_slice() {
-        [one] => Some(*one),
-        _ => None,
-    })
+    let mut found = Vec::new();
+    for id in &ids {
+        let record = edge.engine.store().lookup(*id).await?.value;
+        if record.is_some_and(|record| *record.route == *lane.route.id) {
+            found.push(*id);
+        }
+    }
+    if found.is_empty() {
+        found.extend(ids.first());
+    }
+    Ok(found)
+}
+
+/// The live records of this route that have one of `keys`, whichever client's.
+async fn live(edge: &Edge, lane: &Lane, keys: &[Key]) -> Result<Vec<Record>, StoreError> {
+    let mut found = Vec::new();
+    for key in keys {
+        for state in [State::Unknown, State::InProgress] {
+            let filter = Filter {
+                state: Some(state),
+                route: Some(lane.route.id.clone()),
+                key: Some(key.clone()),
+                ..Filter::default()
+            };
+            let page = edge.engine.store().list(&filter, None, 2).await?;
+            found.extend(page.items.into_iter().map(|listed| listed.record));
+        }
+    }
+    Ok(found)
 }
 
 fn received() -> Response<Body> {

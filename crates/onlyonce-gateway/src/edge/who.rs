@@ -1,7 +1,7 @@
 //! Whose request it is, once it is authenticated: the scope of its key, and what tells callers apart
 //! where they share one.
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, header::COOKIE};
 use onlyonce::Identity;
 use onlyonce_core::{Scope, policy::KeyScope};
 
@@ -13,6 +13,7 @@ pub(super) struct Who {
     per_client: bool,
     per_route: bool,
     credential_headers: Vec<HeaderName>,
+    credential_cookies: Vec<String>,
     /// The header of the key, where a request without it need not say who it is.
     needless_without: Option<HeaderName>,
 }
@@ -24,6 +25,7 @@ impl Who {
             per_client: route.policy.key_scope == Some(KeyScope::PerClient),
             per_route: route.policy.key_per_route,
             credential_headers: route.policy.credential_headers.clone(),
+            credential_cookies: route.policy.credential_cookies.clone(),
             needless_without: route
                 .auth_optional
                 .then(|| route.policy.header_name.clone()),
@@ -52,11 +54,14 @@ impl Who {
             true => Scope::route(&self.route, None),
             false => Scope::global(),
         };
-        let caller = match client {
-            Some(client) => vec![b"client".to_vec(), client.as_str().as_bytes().to_vec()],
-            None => self.credentials(headers),
+        let (caller, cookies) = match client {
+            Some(client) => {
+                let id = client.as_str().as_bytes().to_vec();
+                (vec![b"client".to_vec(), id], Vec::new())
+            }
+            None => (self.credentials(headers), self.cookies(headers)),
         };
-        Some(Identity::shared(scope, caller))
+        Some(Identity::shared(scope, caller).with_cookies(cookies))
     }
 
     /// Without authentication, whoever sends the same credentials is the same caller.
@@ -69,5 +74,77 @@ impl Who {
             }
         }
         caller
+    }
+
+    /// The cookies that carry a session, and nothing of the others beside them: those change from one
+    /// request to the next.
+    fn cookies(&self, headers: &HeaderMap) -> Vec<Vec<u8>> {
+        if self.credential_cookies.is_empty() || !headers.contains_key(COOKIE) {
+            return Vec::new();
+        }
+        let pairs = || {
+            let lines = headers.get_all(COOKIE).iter();
+            let pieces = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+            pieces.filter_map(|piece| {
+                let piece = piece.trim_ascii();
+                let at = piece.iter().position(|byte| *byte == b'=')?;
+                Some((
+                    piece[..at].trim_ascii_end(),
+                    piece[at + 1..].trim_ascii_start(),
+                ))
+            })
+        };
+        let mut found = Vec::new();
+        // In the order of the list, whatever the order of the header.
+        for name in &self.credential_cookies {
+            for (_, value) in pairs().filter(|(sent, _)| *sent == name.as_bytes()) {
+                found.push(name.as_bytes().to_vec());
+                found.push(value.to_vec());
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn only_the_sessions_own_value_counts() {
+        let who = Who {
+            route: "r".to_owned(),
+            per_client: false,
+            per_route: false,
+            credential_headers: Vec::new(),
+            credential_cookies: vec!["JSESSIONID".to_owned(), "session".to_owned()],
+            needless_without: None,
+        };
+        let read = |lines: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(COOKIE, HeaderValue::from_static(line));
+            }
+            let found = who.cookies(&headers);
+            let found: Vec<String> = found
+                .into_iter()
+                .map(|part| String::from_utf8(part).unwrap())
+                .collect();
+            found.join(" ")
+        };
+        for lines in [
+            &["session=a"][..],
+            &["_ga=1; session=a; theme=dark"],
+            &["_ga=2;session=a", "other=x"],
+            &[" session = a "],
+        ] {
+            assert_eq!(read(lines), "session a", "{lines:?}");
+        }
+        assert_eq!(read(&["session=b; JSESSIONID=a"]), "JSESSIONID a session b");
+        assert_eq!(read(&["session=a=b"]), "session a=b");
+        assert_eq!(read(&["Session=a; xsession=a; session"]), "");
+        assert_eq!(read(&["session=a; session=b"]), "session a session b");
     }
 }

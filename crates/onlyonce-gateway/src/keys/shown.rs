@@ -9,7 +9,10 @@ use crate::{clock, table::table};
 /// What an answer of the admin API says.
 pub(super) fn text(answer: &Value) -> String {
     if answer["forgotten"].is_u64() {
-        return super::erase::text(answer);
+        return super::of_client::forgotten(answer);
+    }
+    if answer["erased"].is_u64() {
+        return super::of_client::erased(answer);
     }
     if let Some(letters) = answer["dead_letters"].as_array() {
         return dead_letters(letters, answer["next"].as_str());

@@ -12,12 +12,11 @@ use onlyonce::{Engine, EngineOptions, reconcile::Nobody};
 use onlyonce_store::{
     Store,
     at_rest::{self, Compression},
-    clock::StoreClock,
     memory::MemoryStore,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
     redis::{RedisOptions, RedisStore},
-    sqlite::{OpenError, SqliteStore},
+    sqlite::{OpenError, SqliteOptions, SqliteStore},
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -72,8 +71,8 @@ pub(crate) enum Wish {
     Look,
     /// Unknown ones are settled.
     Resolve,
-    /// What is remembered of them goes.
-    Forget,
+    /// What is remembered of them goes, or what is personal of it.
+    Remove,
 }
 
 /// A way to the keys.
@@ -177,9 +176,9 @@ async fn open_store(text: &str, key_env: &str, wish: Wish) -> anyhow::Result<Res
         return Ok(Err(why.to_owned()));
     }
     let (store, kept) = opened(&url).await?;
-    if wish == Wish::Forget && store.block(CACHED).await?.is_some() {
+    if wish == Wish::Remove && store.block(CACHED).await?.is_some() {
         anyhow::bail!(
-            "gateways on this store have a cache, which could go on giving a forgotten answer: only \
+            "gateways on this store have a cache, which could go on giving an answer that was removed: only \
              they can tell it, --admin URL; nothing was changed"
         );
     }
@@ -206,7 +205,11 @@ async fn opened(url: &StoreUrl) -> anyhow::Result<(Arc<dyn Store>, HashMap<Strin
     Ok(match url {
         StoreUrl::Sqlite(file) => {
             anyhow::ensure!(file.exists(), "{url}: there is no such file");
-            match SqliteStore::open_with(file, StoreClock::system(), false) {
+            let options = SqliteOptions {
+                migrate: false,
+                ..SqliteOptions::default()
+            };
+            match SqliteStore::open_with(file, &options) {
                 Err(error @ OpenError::InUse(_)) => {
                     let advice = "ask the gateway that has it: --admin URL";
                     return Err(anyhow::Error::new(error).context(advice));

@@ -65,6 +65,9 @@ struct RetryArgs {
     /// Why; goes to the audit
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
+    /// Send them although they may have arrived and their receiver would not know their keys again
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Args)]
@@ -91,12 +94,15 @@ pub(crate) async fn run(args: OutboxArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::List(list) => listed(&way, &list, json).await,
         Command::Retry(retry) => {
-            let reason = retry.reason.as_deref();
-            decided(&way, "retry", &retry.ids, reason, json).await
+            let mut body = json!({ "reason": retry.reason });
+            if retry.force {
+                body["force"] = true.into();
+            }
+            decided(&way, "retry", &retry.ids, &body, json).await
         }
         Command::Discard(discard) => {
-            let reason = Some(discard.reason.as_str());
-            decided(&way, "discard", &discard.ids, reason, json).await
+            let body = json!({ "reason": discard.reason });
+            decided(&way, "discard", &discard.ids, &body, json).await
         }
     }
 }
@@ -123,14 +129,13 @@ async fn decided(
     way: &Way,
     verb: &str,
     ids: &[String],
-    reason: Option<&str>,
+    body: &Value,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
     let (mut done, mut refused, mut worst) = (Vec::new(), Vec::new(), None);
     for id in ids {
         let path = format!("/outbox/{}/{verb}", keys::encoded(id));
-        let body = json!({ "reason": reason });
-        match way.ask(Method::POST, &path, Some(body)).await? {
+        match way.ask(Method::POST, &path, Some(body.clone())).await? {
             Ok(message) => {
                 if !json {
                     outln!("{id}: {}", field(&message, "state"));

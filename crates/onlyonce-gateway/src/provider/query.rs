@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, header};
-use onlyonce::reconcile::{Answer, Judged, Rule, judge};
+use onlyonce::reconcile::{Judged, Rule, judge};
 use onlyonce_core::Record;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -65,14 +65,16 @@ impl Query {
         })
     }
 
-    pub(super) async fn ask(&self, record: &Record) -> Answer {
-        let judged = match self.endpoint(record) {
+    /// Everything that makes the question what it is.
+    pub(super) fn question(&self) -> &str {
+        &self.question
+    }
+
+    /// What became of the key of `record`, which the provider may know as `name`.
+    pub(super) async fn ask(&self, record: &Record, name: &str) -> Judged {
+        match self.endpoint(record, name) {
             Ok(endpoint) => self.hear(endpoint).await,
             Err(why) => Judged::Inconclusive(why.to_owned()),
-        };
-        Answer {
-            judged,
-            question: Some(self.question.clone()),
         }
     }
 
@@ -94,24 +96,24 @@ impl Query {
         }
     }
 
-    /// The URL for `record`, or why there is none.
-    fn endpoint(&self, record: &Record) -> Result<Endpoint, &'static str> {
+    /// The URL for `record` under `name`, or why there is none.
+    fn endpoint(&self, record: &Record, name: &str) -> Result<Endpoint, &'static str> {
         let client = match self.url.contains("{client}") {
             true => record.scope.client_id().ok_or(NO_CLIENT)?,
             false => "",
         };
         let (path, _) = self.url.split_once('?').unwrap_or((&self.url, ""));
         let mut url = self.url.clone();
-        for (name, value) in [
+        for (place, value) in [
             ("{client}", client),
             ("{route}", &record.route),
-            ("{key}", record.key.as_str()),
+            ("{key}", name),
         ] {
-            if path.contains(name) && leads_elsewhere(value) {
+            if path.contains(place) && leads_elsewhere(value) {
                 return Err(ELSEWHERE);
             }
             // What is filled in holds no brace, so no placeholder can come of it.
-            url = url.replace(name, &utf8_percent_encode(value, RESERVED).to_string());
+            url = url.replace(place, &utf8_percent_encode(value, RESERVED).to_string());
         }
         Endpoint::parse(&url).map_err(|_| UNUSABLE)
     }

@@ -38,6 +38,8 @@ impl Row {
 /// What is compared of a record of ours.
 pub(super) struct Ours {
     pub(super) key: String,
+    /// The names under which the provider may have it, the key among them.
+    pub(super) names: Vec<String>,
     pub(super) client: String,
     pub(super) state: String,
     /// The hundred of the stored answer's status.
@@ -213,20 +215,19 @@ impl Comparison {
             ));
         }
         self.walked += u64::from(ours.in_time);
-        let clients = self.clients_of(ours);
+        let names = self.rows_of(ours);
         let mut found = false;
-        for client in &clients {
-            found |= self.meet_row(&(ours.key.clone(), client.clone()), ours);
+        for name in &names {
+            found |= self.meet_row(name, ours);
         }
         if !found && ours.executed() && ours.in_time {
             let detail = "completed here, and the provider does not have it".to_owned();
             self.note(What::MissingThere, &ours.key, &ours.client, None, detail);
         }
-        // All clients share this key, so that each row is one of its executions.
-        let row = |client: &String| self.rows.get(&(ours.key.clone(), client.clone()));
-        let mut executions: Vec<(u64, bool)> = clients
+        // Whoever it names, and whatever it calls the key: each row is one of its executions.
+        let mut executions: Vec<(u64, bool)> = names
             .iter()
-            .filter_map(row)
+            .filter_map(|name| self.rows.get(name))
             .filter(|row| row.executed())
             .map(|row| (row.line, row.in_time))
             .collect();
@@ -241,14 +242,20 @@ impl Comparison {
         Ok(())
     }
 
-    /// The clients under which the ledger may have a record. Where all clients share their keys, that is
-    /// whichever it names.
-    fn clients_of(&self, ours: &Ours) -> Vec<String> {
-        match &self.clients {
+    /// The names and clients under which the ledger may have a record. Where all clients share their
+    /// keys, those are whichever it names.
+    fn rows_of(&self, ours: &Ours) -> Vec<(String, String)> {
+        let clients_of = |name: &String| match &self.clients {
             None => vec![String::new()],
             Some(_) if !ours.client.is_empty() => vec![ours.client.clone()],
-            Some(clients) => clients.get(&ours.key).cloned().unwrap_or_default(),
+            Some(clients) => clients.get(name).cloned().unwrap_or_default(),
+        };
+        let mut rows = Vec::new();
+        for name in &ours.names {
+            let clients = clients_of(name).into_iter();
+            rows.extend(clients.map(|client| (name.clone(), client)));
         }
+        rows
     }
 
     /// Holds a row against a record, if there is that row.
@@ -308,7 +315,7 @@ impl Comparison {
                 continue;
             }
             match ours::one(way, route, &key, &client).await? {
-                Some(ours) if self.clients_of(&ours).contains(&client) => self.meet(&ours)?,
+                Some(ours) if self.rows_of(&ours).contains(&name) => self.meet(&ours)?,
                 _ => {
                     let line = self.rows.get(&name).map(|row| row.line);
                     let detail = "the provider has it, and there is no record here".to_owned();

@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use anyhow::bail;
 use http::Method;
+use onlyonce_core::{Key, Spelling};
 use serde_json::Value;
 
 use super::compare::{Comparison, Ours};
@@ -49,27 +50,38 @@ pub(super) async fn walk(
     }
 }
 
-/// The record of one key, if there is one: that of this client, or one that all clients share.
+/// The record of the key that the provider calls `name`, if there is one: that of this client, or one
+/// that all clients share.
 pub(super) async fn one(
     way: &Way,
     route: &str,
-    key: &str,
+    name: &str,
     client: &str,
 ) -> anyhow::Result<Option<Ours>> {
     // Nobody sends an empty key, and asking for one would find any record.
-    if key.is_empty() {
+    if name.is_empty() {
         return Ok(None);
     }
     let named = Some(client).filter(|client| !client.is_empty());
-    let found = some(way, route, key, named).await?;
-    if found.is_some() || named.is_none() {
-        return Ok(found);
+    for key in Key::meant_by(name) {
+        let key = key.header_value();
+        let found = match some(way, route, &key, named).await? {
+            None if named.is_some() => some(way, route, &key, None)
+                .await?
+                .filter(|record| record.client.is_empty()),
+            found => found,
+        };
+        if found
+            .as_ref()
+            .is_some_and(|ours| ours.names.iter().any(|one| one == name))
+        {
+            return Ok(found);
+        }
     }
-    let shared = some(way, route, key, None).await?;
-    Ok(shared.filter(|record| record.client.is_empty()))
+    Ok(None)
 }
 
-/// The newest record of a key, of this client or of any.
+/// The newest record of a key, written as a header value, of this client or of any.
 async fn some(
     way: &Way,
     route: &str,
@@ -105,7 +117,12 @@ fn ours(record: &Value, in_time: bool) -> Ours {
     let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
     let scope = onlyonce_core::Scope::from_stored(&text("scope"));
     let status = record["response"]["status"].as_u64();
+    let key = Key::from_stored(&text("key"));
+    let spelling = record["spelling"].as_str();
+    let spelling = spelling.and_then(|value| Spelling::of(&key, value.as_bytes()).ok());
+    let names = key.names(spelling.as_ref());
     Ours {
+        names: names.into_iter().map(Into::into).collect(),
         key: text("key"),
         client: scope.client_id().unwrap_or_default().to_owned(),
         state: text("state"),

@@ -158,7 +158,7 @@ impl Link {
     }
 
     fn failed<T>(self, mut failure: TrySendError<Request<Body>>) -> Attempt<T> {
-        let is_http2 = matches!(self.sender, Sender::Http2(_));
+        let is_http2 = self.is_http2();
         let verdict = self.wire.verdict();
         let message = failure.take_message();
         let error = failure.into_error();
@@ -175,6 +175,11 @@ impl Link {
             }
             (Verdict::Sent, _) => Attempt::Lost(error),
         }
+    }
+
+    /// Whether several requests can be told apart on it.
+    pub(super) fn is_http2(&self) -> bool {
+        matches!(self.sender, Sender::Http2(_))
     }
 
     /// Whether the connection waits for its next request.

@@ -140,6 +140,8 @@ pub(super) struct WireIo {
     frames: Option<Frames>,
     /// Whether the peer was found present since the current request was armed.
     probed: bool,
+    /// Whether a request has gone over it before the current one.
+    used: bool,
 }
 
 impl WireIo {
@@ -149,6 +151,7 @@ impl WireIo {
             frames: (wire.stage.load(Ordering::Acquire) == OPEN).then(Frames::new),
             wire,
             probed: false,
+            used: false,
         }
     }
 
@@ -158,8 +161,13 @@ impl WireIo {
     /// tokio reads only after its event loop has seen the socket become readable, which lags behind
     /// under load. Without this question a connection whose end has long arrived would be
     /// written to, and each such write is an outcome that nobody can know.
+    ///
+    /// After an HTTP/1.1 answer nothing may come: bytes that wait are a second answer, or the beginning of a
+    /// farewell. A fresh secured connection may still have something to say about itself.
     fn probe(&mut self) -> Poll<io::Result<()>> {
-        match self.socket.inner().peer(self.frames.is_some())? {
+        let transport = self.socket.inner();
+        let may_speak = self.frames.is_some() || (transport.is_secured() && !self.used);
+        match transport.peer(may_speak)? {
             Peer::Gone => Poll::Ready(Ok(())),
             Peer::Silent => {
                 self.probed = true;
@@ -219,6 +227,7 @@ impl WireIo {
         failpoint!("upstream.first_byte.after");
         self.wire.wrote(&result, self.socket.inner().is_secured());
         self.probed = false;
+        self.used |= self.wire.stage.load(Ordering::Acquire) == OPEN;
         result
     }
 }
@@ -234,6 +243,10 @@ impl Read for WireIo {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         match Pin::new(&mut this.socket).poll_read(cx, buffer) {
+            Poll::Ready(Ok(())) if this.frames.is_none() => {
+                this.socket.inner().acknowledge();
+                Poll::Ready(Ok(()))
+            }
             Poll::Pending if !this.probed && this.wire.stage.load(Ordering::Acquire) == ARMED => {
                 this.probe()
             }

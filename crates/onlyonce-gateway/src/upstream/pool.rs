@@ -32,11 +32,11 @@ impl Pool {
         }
     }
 
-    /// Takes out the newest connection that can be used.
+    /// Takes out the newest connection that can be used and that `suits`.
     ///
     /// A connection may arrive here a moment before hyper has finished with its last response; it
     /// is passed over until then.
-    pub(super) fn checkout(&self) -> Option<Link> {
+    pub(super) fn checkout(&self, suits: impl Fn(&Link) -> bool) -> Option<Link> {
         let mut idle = self.idle.lock();
         self.prune(&mut idle, Instant::now());
         let mut at = idle.len();
@@ -44,7 +44,7 @@ impl Pool {
             at -= 1;
             if idle[at].link.is_closed() {
                 idle.remove(at);
-            } else if idle[at].link.is_ready() {
+            } else if suits(&idle[at].link) && idle[at].link.is_ready() {
                 return idle.remove(at).map(|idle| idle.link);
             }
         }

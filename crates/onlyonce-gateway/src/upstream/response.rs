@@ -10,24 +10,29 @@ use std::{
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, Response, StatusCode, Version,
+    HeaderMap, Method, Response, StatusCode, Version,
     header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING},
+    response::Parts,
 };
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::{connect::Link, pool::Pool};
-use onlyonce::BoxError;
-use onlyonce::layer::strip_hop_by_hop;
+use onlyonce::{
+    BoxError, EndedByClose,
+    body::{Framing, Whole},
+    layer::strip_hop_by_hop,
+};
 
 /// The body of an answer.
 ///
-/// It fails if the upstream stopped short of what it announced: before the end of Content-Length,
-/// or before the last chunk. An answer that announced neither ends where the connection ends.
+/// It fails if the upstream stopped short of what it announced: before the end of Content-Length, before
+/// the last chunk, or before END_STREAM. An answer that announced none of these ends where the connection
+/// ends, and says so by [`EndedByClose`].
 ///
 /// Read to its end, it returns its connection to the pool; dropped before, it closes it.
 pub(crate) struct UpstreamBody {
-    incoming: Incoming,
+    incoming: Whole<Incoming>,
     /// Held even if it is to be closed, because it must live until the body has been read.
     link: Option<Link>,
     /// Where the link goes, if it may be used again.
@@ -37,10 +42,15 @@ pub(crate) struct UpstreamBody {
 /// Turns what hyper received into what may be passed on.
 pub(super) fn receive(
     response: Response<Incoming>,
+    method: &Method,
     link: Link,
-    pool: &Arc<Pool>,
+    pool: Option<&Arc<Pool>>,
 ) -> Response<UpstreamBody> {
     let (mut head, incoming) = response.into_parts();
+    let framing = Framing::of_answer(&head, method);
+    if is_ended_by_close(&head, &incoming) {
+        head.extensions.insert(EndedByClose);
+    }
     // An HTTP/1.0 peer is not asked twice: hyper would speak HTTP/1.0 to it from now on.
     let reusable = head.version != Version::HTTP_10
         && head.status != StatusCode::SWITCHING_PROTOCOLS
@@ -53,9 +63,9 @@ pub(super) fn receive(
     strip_hop_by_hop(&mut head.headers);
     head.version = Version::HTTP_11;
 
-    let home = reusable.then(|| Arc::clone(pool));
+    let home = pool.filter(|_| reusable).map(Arc::clone);
     let mut body = UpstreamBody {
-        incoming,
+        incoming: Whole::new(framing, incoming),
         link: Some(link),
         home,
     };
@@ -63,6 +73,21 @@ pub(super) fn receive(
         body.release();
     }
     Response::from_parts(head, body)
+}
+
+/// Whether nothing but the end of the connection will tell where the body ends.
+fn is_ended_by_close(head: &Parts, incoming: &Incoming) -> bool {
+    head.version != Version::HTTP_2
+        && !incoming.is_end_stream()
+        && incoming.size_hint().exact().is_none()
+        && !is_chunked(&head.headers)
+}
+
+/// Whether `chunked` is the last transfer coding, as hyper reads it.
+fn is_chunked(headers: &HeaderMap) -> bool {
+    let last = headers.get_all(TRANSFER_ENCODING).iter().next_back();
+    let last = last.and_then(|value| value.as_bytes().rsplit(|byte| *byte == b',').next());
+    last.is_some_and(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"chunked"))
 }
 
 fn announces_close(headers: &HeaderMap) -> bool {
@@ -100,7 +125,7 @@ impl Body for UpstreamBody {
             }
             Some(Err(error)) => {
                 self.link = None;
-                Poll::Ready(Some(Err(error.into())))
+                Poll::Ready(Some(Err(error)))
             }
             None => {
                 self.release();

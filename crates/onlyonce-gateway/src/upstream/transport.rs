@@ -9,7 +9,7 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    net::{RecvFlags, recv},
+    net::{RecvFlags, recv, sockopt},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -47,18 +47,22 @@ impl Transport {
     /// Asks the kernel, without waiting. `may_speak` is a peer whose protocol lets it say something
     /// between requests.
     ///
-    /// Bytes that wait there, or on a secured connection, may mean nothing or be a farewell, and only
-    /// their reader can tell which; but a peer that says farewell also closes its side, and that the
-    /// kernel knows.
+    /// Bytes that wait there may mean nothing or be a farewell, and only their reader can tell which; but
+    /// a peer that says farewell also closes its side, and that the kernel knows.
     pub(super) fn peer(&self, may_speak: bool) -> io::Result<Peer> {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let may_speak = may_speak || self.is_secured();
         match recv(self.socket(), &mut [0_u8; 1], flags) {
             Ok((_, 1..)) if may_speak && !self.has_closed()? => Ok(Peer::Silent),
             Ok(_) => Ok(Peer::Gone),
             Err(Errno::AGAIN | Errno::INTR) => Ok(Peer::Silent),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Acknowledges what has come without waiting for something to send it with, so that a peer which has
+    /// more to say says it now. Best effort.
+    pub(super) fn acknowledge(&self) {
+        let _ = sockopt::set_tcp_quickack(self.socket(), true);
     }
 
     /// Whether the peer has closed its side, whatever is still to be read.

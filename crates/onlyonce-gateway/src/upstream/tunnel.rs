@@ -22,7 +22,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::edge::{Seat, Upgrade};
+use crate::edge::{KeptSeat, Upgrade};
 
 /// What is taken from one side before it goes to the other, in bytes.
 const BUFFER_BYTES: usize = 16 << 10;
@@ -31,7 +31,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 pub(super) struct Tunnel {
     protocol: HeaderValue,
     client: OnUpgrade,
-    seat: Option<Seat>,
+    seat: Option<KeptSeat>,
 }
 
 impl Tunnel {

@@ -14,6 +14,7 @@ pub(crate) enum Check {
     Concurrent,
     InFlight,
     HangUp,
+    PartOfABody,
     Mismatch,
     MismatchKeeps,
     MismatchInFlight,
@@ -24,6 +25,9 @@ pub(crate) enum Check {
     QuotedKey,
     BadKeys,
     OtherCaller,
+    OtherHost,
+    MethodCase,
+    Upgrade,
     #[value(name = "4xx")]
     ClientError,
     #[value(name = "5xx")]
@@ -42,7 +46,7 @@ const SDKS: &str = "SDKs that retry by themselves (stripe-node, stripe-python, A
 const CHECKLIST: &str = "the usual review checklist for idempotent endpoints";
 
 impl Check {
-    pub(super) const ALL: [Self; 24] = [
+    pub(super) const ALL: [Self; 28] = [
         Self::Replay,
         Self::Bytes,
         Self::Marker,
@@ -50,6 +54,7 @@ impl Check {
         Self::Concurrent,
         Self::InFlight,
         Self::HangUp,
+        Self::PartOfABody,
         Self::Mismatch,
         Self::MismatchKeeps,
         Self::MismatchInFlight,
@@ -60,6 +65,9 @@ impl Check {
         Self::QuotedKey,
         Self::BadKeys,
         Self::OtherCaller,
+        Self::OtherHost,
+        Self::MethodCase,
+        Self::Upgrade,
         Self::ClientError,
         Self::ServerError,
         Self::Binary,
@@ -79,6 +87,7 @@ impl Check {
             Self::Concurrent => "concurrent",
             Self::InFlight => "in-flight",
             Self::HangUp => "hang-up",
+            Self::PartOfABody => "part-of-a-body",
             Self::Mismatch => "mismatch",
             Self::MismatchKeeps => "mismatch-keeps",
             Self::MismatchInFlight => "mismatch-in-flight",
@@ -89,6 +98,9 @@ impl Check {
             Self::QuotedKey => "quoted-key",
             Self::BadKeys => "bad-keys",
             Self::OtherCaller => "other-caller",
+            Self::OtherHost => "other-host",
+            Self::MethodCase => "method-case",
+            Self::Upgrade => "upgrade",
             Self::ClientError => "4xx",
             Self::ServerError => "5xx",
             Self::Binary => "binary",
@@ -111,6 +123,9 @@ impl Check {
                 "A duplicate of a running request waits, or is told when to come back"
             }
             Self::HangUp => "A client that hung up gets its answer on the retry",
+            Self::PartOfABody => {
+                "A body that broke off is not executed, and its key is not used up"
+            }
             Self::Mismatch => "A key that is used for another request is refused",
             Self::MismatchKeeps => "The first request still has its answer after that",
             Self::MismatchInFlight => "A reused key is refused while the first request still runs",
@@ -121,6 +136,9 @@ impl Check {
             Self::QuotedKey => "\"abc\" and abc never make two executions",
             Self::BadKeys => "A key that cannot be used is refused, never ignored",
             Self::OtherCaller => "Nobody gets another caller's answer",
+            Self::OtherHost => "Nobody gets the answer of another host",
+            Self::MethodCase => "A method in lower case is no way around the key",
+            Self::Upgrade => "A wish for another protocol is no way around the key",
             Self::ClientError => "A refusal is remembered like any answer",
             Self::ServerError => "A server error and its retry do the work once at most",
             Self::Binary => "A binary answer is replayed byte for byte",
@@ -146,6 +164,7 @@ impl Check {
                 CHECKLIST,
             ],
             Self::HangUp => &[DRAFT, SDKS],
+            Self::PartOfABody => &["RFC 9112, section 8 (incomplete messages)", CHECKLIST],
             Self::Mismatch | Self::MismatchKeeps | Self::MismatchInFlight => &[
                 "draft-ietf-httpapi-idempotency-key-header-07, Error Scenarios (422)",
                 STRIPE,
@@ -172,6 +191,15 @@ impl Check {
             ],
             Self::OtherCaller => &[
                 "draft-ietf-httpapi-idempotency-key-header-07, Security Considerations",
+                CHECKLIST,
+            ],
+            Self::OtherHost => &[
+                "RFC 9110, section 7.2: the host is part of what is asked for",
+                "draft-ietf-httpapi-idempotency-key-header-07, Security Considerations",
+            ],
+            Self::MethodCase => &["servers that take `post` for POST (PHP, WSGI)", CHECKLIST],
+            Self::Upgrade => &[
+                "RFC 9110, section 7.8: a server may ignore Upgrade",
                 CHECKLIST,
             ],
             Self::ClientError => &[
@@ -205,6 +233,10 @@ impl Check {
             Self::HangUp => {
                 "A phone that loses its signal in the middle of a payment pays again when it is back."
             }
+            Self::PartOfABody => {
+                "An order that was cut short on its way is carried out as it arrived: a part of the \
+                 goods, or another amount; and its complete retry is a second order."
+            }
             Self::Mismatch | Self::MismatchInFlight => {
                 "A second order under an old key is taken for the first: the customer is told that it \
                  worked although nothing was done, or the key protects nothing."
@@ -232,6 +264,13 @@ impl Check {
             }
             Self::OtherCaller => {
                 "One customer sees what another one bought. That is a data breach, to be reported."
+            }
+            Self::OtherHost => {
+                "One tenant sees what another one bought. That is a data breach, to be reported."
+            }
+            Self::MethodCase | Self::Upgrade => {
+                "Whoever spells a request differently goes around the key, and each retry is another \
+                 payment."
             }
             Self::ClientError => {
                 "A customer who was told that the payment was declined is charged after all."
@@ -271,6 +310,10 @@ impl Check {
                 "A client cannot know how long it may retry, and one that believes the date retries \
                  too late: as a new payment."
             }
+            Self::PartOfABody => {
+                "An order that was cut short on its way uses up its key: the complete one is refused, \
+                 and nobody executes it."
+            }
             Self::InFlight => {
                 "Clients do not know whether and when to come back: they give up on a payment that is \
                  about to work, or hammer the API."
@@ -294,6 +337,12 @@ impl Check {
             }
             Self::OtherCaller => {
                 "Customers get in each other's way: a key that somebody else used cannot be used."
+            }
+            Self::OtherHost => {
+                "Where hosts are tenants or environments, a test's answer is shown as the real one's."
+            }
+            Self::MethodCase | Self::Upgrade => {
+                "A request in another spelling gets an answer that does not say so."
             }
             Self::ClientError => {
                 "The retry of a refused request gets another answer than the first."

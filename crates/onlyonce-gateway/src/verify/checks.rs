@@ -1,6 +1,7 @@
 //! The checks, in groups that share their requests.
 
 mod answers;
+mod around;
 mod callers;
 mod errors;
 mod keys;
@@ -26,6 +27,7 @@ pub(super) enum Name {
     Concurrent,
     InFlight,
     HangUp,
+    PartOfABody,
     Mismatch,
     MismatchInFlight,
     ReorderedJson,
@@ -34,6 +36,9 @@ pub(super) enum Name {
     QuotedKey,
     BadKeys,
     OtherCaller,
+    OtherHost,
+    MethodCase,
+    Upgrade,
     Errors,
     Answers,
     TwoNodes,
@@ -60,6 +65,11 @@ pub(super) const GROUPS: &[Group] = &[
         name: Name::HangUp,
         checks: &[Check::HangUp],
         requests: |_| 1 + retry::MOST_RETRIES,
+    },
+    Group {
+        name: Name::PartOfABody,
+        checks: &[Check::PartOfABody],
+        requests: |_| 2,
     },
     Group {
         name: Name::Mismatch,
@@ -102,6 +112,21 @@ pub(super) const GROUPS: &[Group] = &[
         requests: |_| 3,
     },
     Group {
+        name: Name::OtherHost,
+        checks: &[Check::OtherHost],
+        requests: |_| 2,
+    },
+    Group {
+        name: Name::MethodCase,
+        checks: &[Check::MethodCase],
+        requests: |_| 2,
+    },
+    Group {
+        name: Name::Upgrade,
+        checks: &[Check::Upgrade],
+        requests: |_| 2,
+    },
+    Group {
         name: Name::Errors,
         checks: &[Check::ClientError, Check::ServerError],
         requests: |_| 4,
@@ -128,6 +153,7 @@ pub(super) async fn run(name: Name, lab: &Lab) -> anyhow::Result<Vec<Finding>> {
         Name::Concurrent => vec![race::concurrent(lab).await?],
         Name::InFlight => vec![race::in_flight(lab).await?],
         Name::HangUp => vec![retry::hang_up(lab).await?],
+        Name::PartOfABody => vec![retry::part_of_a_body(lab).await?],
         Name::Mismatch => mismatch::other_body(lab).await?,
         Name::MismatchInFlight => vec![race::mismatch_in_flight(lab).await?],
         Name::ReorderedJson => vec![mismatch::reordered_json(lab).await?],
@@ -136,6 +162,9 @@ pub(super) async fn run(name: Name, lab: &Lab) -> anyhow::Result<Vec<Finding>> {
         Name::QuotedKey => vec![keys::quoted(lab).await?],
         Name::BadKeys => vec![keys::bad(lab).await?],
         Name::OtherCaller => vec![callers::other_caller(lab).await?],
+        Name::OtherHost => vec![around::other_host(lab).await?],
+        Name::MethodCase => vec![around::method_case(lab).await?],
+        Name::Upgrade => vec![around::upgrade(lab).await?],
         Name::Errors => errors::both(lab).await?,
         Name::Answers => answers::kinds(lab).await?,
         Name::TwoNodes => vec![nodes::two(lab).await?],

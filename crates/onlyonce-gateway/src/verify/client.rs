@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Body as _, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     sync::Barrier,
     task::JoinSet,
@@ -27,6 +27,8 @@ use super::exchange::{Answer, Exchange, Outgoing};
 
 /// The largest answer that is read, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
+/// How long the other side may take to end a request that broke off.
+const BROKEN_OFF_FOR: Duration = Duration::from_secs(2);
 
 /// A connection, plain or secured.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -129,6 +131,36 @@ impl Client {
         Ok(Box::new(secured))
     }
 
+    /// Sends `request` with a length that is one byte more than its body, and ends there. Returns when the
+    /// other side has ended too, or has had time to.
+    pub(super) async fn break_off(&self, label: &'static str, request: Outgoing) -> Exchange {
+        let sent = self.started.elapsed();
+        let outcome = async {
+            let mut stream = self.connect(&request).await?;
+            let bytes = wire_form(&request, request.body.len() + 1);
+            let broken = |error: std::io::Error| error.to_string();
+            stream.write_all(&bytes).await.map_err(broken)?;
+            stream.shutdown().await.map_err(broken)?;
+            let mut ignored = Vec::new();
+            let ended = stream.read_to_end(&mut ignored);
+            // How it ends, and whether, says nothing.
+            let _ = timeout(BROKEN_OFF_FOR, ended).await;
+            Ok::<_, String>(())
+        };
+        let why = match timeout(self.timeout, outcome).await {
+            Ok(Ok(())) => "we sent a part".to_owned(),
+            Ok(Err(error)) => error,
+            Err(_) => "no connection in time".to_owned(),
+        };
+        Exchange {
+            label,
+            request,
+            sent,
+            ended: self.started.elapsed(),
+            answer: Err(why),
+        }
+    }
+
     /// Sends `request`, waits for `after`, and hangs up without reading.
     pub(super) async fn hang_up(
         &self,
@@ -139,7 +171,9 @@ impl Client {
         let sent = self.started.elapsed();
         let outcome = async {
             let mut stream = self.connect(&request).await?;
-            let written = stream.write_all(&wire_form(&request)).await;
+            let written = stream
+                .write_all(&wire_form(&request, request.body.len()))
+                .await;
             written.map_err(|error| error.to_string())?;
             stream.flush().await.map_err(|error| error.to_string())?;
             // An answer that comes before the time is over is left unread, as by a client that died.
@@ -217,14 +251,14 @@ fn to_request(outgoing: &Outgoing) -> http::Result<Request<Full<Bytes>>> {
     builder.body(Full::new(outgoing.body.clone()))
 }
 
-/// The request as bytes, for a client that writes and does not stay.
-fn wire_form(outgoing: &Outgoing) -> Vec<u8> {
+/// The request as bytes, with this length of its body, for a client that writes and does not stay.
+fn wire_form(outgoing: &Outgoing, declared: usize) -> Vec<u8> {
     let mut bytes = format!(
         "{} {} HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n",
         outgoing.method,
         outgoing.endpoint.target(),
         outgoing.endpoint.authority,
-        outgoing.body.len()
+        declared
     )
     .into_bytes();
     let keys = outgoing.keys.iter().map(|key| (&outgoing.key_header, key));

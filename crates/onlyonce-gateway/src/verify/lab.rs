@@ -170,6 +170,12 @@ impl Lab {
         self.client.hang_up("we hang up", request, after).await
     }
 
+    /// Sends `request` with a declared length that it does not reach.
+    pub(super) async fn break_off(&self, request: Outgoing) -> Exchange {
+        self.pace(1).await;
+        self.client.break_off("we break off", request).await
+    }
+
     /// Looks at the count before something is sent.
     pub(super) async fn watch(&self) -> anyhow::Result<Watch> {
         Ok(Watch(match &self.target.count {

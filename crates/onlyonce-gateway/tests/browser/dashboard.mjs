@@ -42,6 +42,13 @@ await page.getByRole("heading", { name: "Overview" }).waitFor();
 const [cookie] = await context.cookies();
 check("the cookie is out of reach", cookie.httpOnly && cookie.sameSite === "Strict" && !JSON.stringify(cookie).includes(token), cookie);
 
+// --- By the address that `serve --upstream` prints.
+const guest = await open({ allowed: [admin] });
+await guest.page.goto(`${base}#token=${token}`);
+await guest.page.getByRole("heading", { name: "Overview" }).waitFor();
+check("the token leaves the address", !guest.page.url().includes("token"), guest.page.url());
+await guest.context.close();
+
 // --- A replay arrives live.
 const tile = page.locator(".tile", { hasText: "Duplicates answered" }).locator(".tile-value");
 const before = Number(await tile.textContent());
@@ -105,9 +112,12 @@ await accessible(page, "the list of unknown outcomes");
 await picture(page, "dashboard-unknown");
 const refused = await pay("lost");
 check("before that a retry is refused", refused.status === 409, refused.status);
+check("nothing is preselected", (await page.locator("form.resolve input:checked").count()) === 0);
+check("so nothing can be sent", await page.locator("form.resolve button[type=submit]").isDisabled());
+await page.getByLabel(/an answer that I enter/).check();
 await page.getByLabel("Body").fill('{"id":"from-the-operator"}');
 await page.getByLabel("Reason, for the audit").fill("found at the provider");
-await page.getByRole("button", { name: "Resolve", exact: true }).click();
+await page.getByRole("button", { name: "Complete this key" }).click();
 await until("the key leaves the list", async () => (await look.count()) === 0);
 const replay = await pay("lost");
 check("the next retry replays it", replay.status === 201 && replay.headers.get("x-idempotent-replayed") === "true"
@@ -119,13 +129,14 @@ await picture(page, "dashboard-key");
 
 // --- What is being typed stays, while the page goes on by itself.
 await page.goto(`${base}#/keys/${(await record("guarded")).id}`);
+await page.getByLabel(/an answer that I enter/).check();
 await page.getByLabel("Status").fill("202");
 const created = page.locator("dd time").first();
 const was = await created.textContent();
 await until("the page goes on", async () => (await created.textContent()) !== was);
 check("what was typed is still there", (await page.getByLabel("Status").inputValue()) === "202");
 
-// --- Several at once.
+// --- Several at once: the provider is asked about each, and does not say.
 await page.goto(`${base}#/unknown`);
 await page.getByLabel("Select bulk-1").check();
 await page.getByLabel("Select bulk-2").check();
@@ -135,9 +146,29 @@ await until("the preview names what will change", async () => (await dialog.loca
 await accessible(page, "the preview");
 await dialog.getByLabel(/It did not happen/).check();
 await dialog.getByLabel("Reason, for the audit").fill("the provider was down");
-await dialog.getByRole("button", { name: "Resolve 2" }).click();
+check("several get no answer that was typed in", (await dialog.getByLabel(/an answer that I enter/).count()) === 0);
+const releaseBoth = dialog.getByRole("button", { name: "Release 2 keys" });
+await releaseBoth.click();
+check("a release of several needs their number", (await dialog.getByText("The provider does not say").count()) === 0);
+await dialog.getByLabel(/Type 2 to release/).fill("2");
+await picture(page, "dashboard-release");
+await releaseBoth.click();
+await until("both are refused, with the provider's word", async () => (await dialog.getByText(/The provider does not say what became of/).count()) === 2);
 await dialog.getByRole("button", { name: "Done" }).click();
-await until("both are retryable", async () => (await record("bulk-1")).state === "failed_retryable" && (await record("bulk-2")).state === "failed_retryable");
+check("both are still unknown", (await record("bulk-1")).state === "unknown" && (await record("bulk-2")).state === "unknown");
+
+// --- One at a time, an operator may insist.
+await page.getByRole("button", { name: "Look at bulk-1" }).click();
+await page.getByLabel(/It did not happen/).check();
+await page.getByLabel("Reason, for the audit").fill("their support says that it never arrived");
+await page.getByRole("button", { name: "Release this key" }).click();
+await page.getByText(/The provider does not say what became of/).waitFor();
+await accessible(page, "a refused release");
+await page.getByLabel(/Release it all the same/).check();
+await page.getByRole("button", { name: "Release this key" }).click();
+await until("it is retryable", async () => (await record("bulk-1")).state === "failed_retryable");
+const forced = (await asOperator("audit")).audit.find((line) => line.event === "resolved" && line.to === "failed_retryable");
+check("the audit says that it was forced", forced?.detail === "forced: their support says that it never arrived", forced);
 
 // --- A message that could not be delivered, sent again; another one, let be.
 await page.getByRole("link", { name: /Outbox/ }).click();

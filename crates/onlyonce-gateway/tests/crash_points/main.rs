@@ -15,6 +15,7 @@ mod black_box {
 }
 
 mod cases;
+mod late;
 mod place;
 mod run;
 mod scenario;

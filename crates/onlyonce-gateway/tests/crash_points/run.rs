@@ -23,7 +23,7 @@ const SLACK: std::time::Duration = ms(5_000);
 /// How long a gateway may take to the point.
 const REACHED_WITHIN: std::time::Duration = ms(10_000);
 /// How many gateways may miss the point, one after the other, but for the last.
-const GATEWAYS_A_CASE: usize = 3;
+const GATEWAYS_A_CASE: usize = 10;
 /// The environment of a gateway that nothing is to happen to.
 const UNARMED: (&str, &str) = (STORE_TIMEOUT, "2s");
 

@@ -4,7 +4,9 @@ use serde_json::json;
 
 use crate::{
     cases::Scenario,
-    harness::{Gateway, Request, Response, Script, Setup, Upstream, ms, upstream::ClosedPort},
+    harness::{
+        Gateway, Request, Response, Script, Setup, Upstream, client, ms, upstream::ClosedPort,
+    },
     place::Place,
 };
 
@@ -14,6 +16,9 @@ pub(crate) const KEY: &str = "k";
 const LARGE: usize = 5 << 20;
 /// The variable that the config takes the store's timeout from.
 pub(crate) const STORE_TIMEOUT: &str = "STORE_TIMEOUT";
+
+/// The environment of a gateway whose leases lapse while their executions are alive.
+pub(crate) const WITHOUT_HEARTBEATS: (&str, &str) = ("ONLYONCE_WITHOUT_HEARTBEATS", "1");
 
 /// The upstream, or the port where it will be.
 pub(crate) enum Back {
@@ -71,8 +76,7 @@ impl Scenario {
         let setup = setup.store_options(&format!("timeout: \"${{{STORE_TIMEOUT}}}\""));
         match self {
             Self::TimedOut => setup.route("timeout: 500ms"),
-            // Long enough for a reservation on a busy machine.
-            Self::Overtaken => setup.route("timeout: 600ms"),
+            Self::Overtaken => setup.env(WITHOUT_HEARTBEATS.0, WITHOUT_HEARTBEATS.1),
             _ => setup,
         }
     }
@@ -186,25 +190,29 @@ impl Scenario {
                 }
             }
             Self::Overtaken => {
-                let late = gateway.send(&request).await;
-                late.refused(504, "idempotency_outcome_unknown");
+                let upstream = back.upstream().expect("an open upstream");
+                // The gateway may die before it answers this one.
+                let (addr, late) = (gateway.data(), request.clone());
+                tokio::spawn(async move { client::send(addr, &late).await.ok() });
+                upstream.begun(1).await;
+                gateway.until_state(KEY, "unknown").await;
                 release(gateway).await;
                 seen.push(gateway.send(&request).await.expect(201));
-                back.upstream().expect("an open upstream").release();
+                upstream.release();
             }
         }
         seen
     }
 }
 
-async fn forget(gateway: &Gateway) {
+pub(crate) async fn forget(gateway: &Gateway) {
     let path = format!("/idempotency/keys/{}?force=true", gateway.id(KEY).await);
     let forgotten = gateway.admin(Request::new("DELETE", &path)).await;
     assert!(forgotten.status < 300, "{forgotten}");
 }
 
-async fn release(gateway: &Gateway) {
+pub(crate) async fn release(gateway: &Gateway) {
     let path = format!("/idempotency/keys/{}/resolve", gateway.id(KEY).await);
-    let word = json!({"outcome": "failed_retryable", "reason": "not in the ledger"});
+    let word = json!({"outcome": "failed_retryable", "reason": "not in the ledger", "force": true});
     gateway.admin_post(&path, &word).await.expect(200);
 }

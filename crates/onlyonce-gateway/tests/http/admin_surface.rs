@@ -181,7 +181,8 @@ async fn the_configuration_without_its_secrets() {
     let hash = "d7a8fbb307d7809469ca9abcb0082e4f8d5651e46d3cdb762d02d0bf37c9e592";
     let auth = format!(
         "auth: {{ api_keys: [{{ client_id: acme, sha256: {hash} }}], external: \
-         {{ url: \"http://127.0.0.1:1/who?secret=canary-query\", client_id_header: X-Id }} }}"
+         {{ url: \"http://127.0.0.1:1/who?secret=canary-query\", client_id_header: X-Id }}, \
+         shared_client_ids: true }}"
     );
     let setup = Setup::with("ttl: 36h, fingerprint: { ignore: [/sent_at] }").top(&auth);
     let gateway = setup.start(&upstream).await;

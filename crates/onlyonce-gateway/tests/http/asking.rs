@@ -104,7 +104,7 @@ async fn wait_holds_while_unknown() {
     gateway.send(&ask("k", "")).await.expect(200);
     assert!(!long.is_finished());
     let path = format!("/idempotency/keys/{}/resolve", gateway.id("k").await);
-    let word = json!({ "outcome": "failed_retryable", "reason": "seen to" });
+    let word = json!({ "outcome": "failed_retryable", "reason": "seen to", "force": true });
     gateway.admin_post(&path, &word).await.expect(200);
     let long = within("the long question", long).await.unwrap();
     assert_eq!(long.expect(200).json()["state"], "failed_retryable");

@@ -122,8 +122,8 @@ async fn turns() {
 ///
 /// Method: `first_byte_timeout` of half a second before a backend that is held; then one that begins at
 /// once and takes longer than that to end; then both without a key.
-/// Evidence: 504 and `unknown`, then the late answer is replayed; the slow body is 201; one execution
-/// each.
+/// Evidence: 504 and `in_progress`, then the late answer is replayed; the slow body is 201; one
+/// execution each.
 #[tokio::test]
 async fn the_first_byte() {
     let upstream = Upstream::start();
@@ -132,9 +132,9 @@ async fn the_first_byte() {
     upstream.next(Script::created().held());
     let began = Instant::now();
     let answer = gateway.send(&Request::pay("held")).await;
-    answer.refused(504, "idempotency_outcome_unknown");
+    answer.refused(504, "idempotency_key_in_progress");
     assert!(began.elapsed() < ms(8_000), "{:?}", began.elapsed());
-    assert_eq!(gateway.state("held").await, "unknown");
+    assert_eq!(gateway.state("held").await, "in_progress");
     upstream.release();
     eventually("the late answer", async || {
         (gateway.state("held").await == "completed").then_some(())

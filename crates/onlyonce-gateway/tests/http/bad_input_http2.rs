@@ -9,37 +9,17 @@ use tokio::{
 };
 
 use crate::bad_input::Siege;
-use crate::harness::{Gateway, Request, Script, Setup, Upstream, eventually, ms, within};
+use crate::harness::{
+    Gateway, Request, Script, Setup, Upstream, eventually,
+    frames::{
+        DATA, END_HEADERS, END_STREAM, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, frame, literal,
+    },
+    ms, within,
+};
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
 const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
 /// The error code CANCEL.
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let mut bytes = length[1..].to_vec();
-    bytes.extend([kind, flags]);
-    bytes.extend(stream.to_be_bytes());
-    bytes.extend(payload);
-    bytes
-}
-
-/// HPACK: a literal that is not indexed, neither part of it compressed.
-fn literal(name: &str, value: &str) -> Vec<u8> {
-    let mut bytes = vec![0, u8::try_from(name.len()).unwrap()];
-    bytes.extend(name.bytes());
-    bytes.push(u8::try_from(value.len()).unwrap());
-    bytes.extend(value.bytes());
-    bytes
-}
 
 fn payment(key: &str, length: usize) -> Vec<u8> {
     [

@@ -55,7 +55,13 @@ async fn everything_shown(gateway: &mut Gateway, errors: Vec<Response>, secrets:
         assert!(!listed.text().contains(canary), "{canary} in {listed}");
     }
     for error in errors {
-        is_clean(&error.everything(), "an error", secrets);
+        // Where a caller can ask about its own key, which names the key.
+        let told = error.everything();
+        let lines = told.lines();
+        let told: Vec<_> = lines
+            .filter(|line| !line.starts_with("location: /.onlyonce/keys/"))
+            .collect();
+        is_clean(&told.join("\n"), "an error", secrets);
     }
     gateway.sigterm();
     gateway.exited().await;
@@ -89,7 +95,7 @@ async fn nothing_secret_with_clients_and_limits() {
         Setup::with("on_in_flight: reject, max_body_size: 1KiB, max_request_body: 8KiB")
             .top(&format!(
                 "auth: {{ api_keys: [{{ client_id: acme, sha256: {hash} }}], \
-             jwt: {{ secret_env: OO_SIGNING }} }}\n\
+             jwt: {{ secret_env: OO_SIGNING }}, shared_client_ids: true }}\n\
              limits: {{ new_keys_per_second: 1, burst: 8, live_keys: 50, lookups_per_second: 3 }}\n\
              drain_timeout: 1s"
             ))
@@ -161,7 +167,7 @@ async fn nothing_secret_with_clients_and_limits() {
         }
     }
     let id = gateway.id("CANARYKEY-c").await;
-    let word = json!({"outcome": "failed_retryable", "reason": "looked it up"});
+    let word = json!({"outcome": "failed_retryable", "reason": "looked it up", "force": true});
     gateway
         .admin_post(&format!("/idempotency/keys/{id}/resolve"), &word)
         .await

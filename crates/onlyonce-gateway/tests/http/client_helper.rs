@@ -84,6 +84,9 @@ async fn pass(mut client: TcpStream, gateway: SocketAddr, fault: Option<Fault>) 
     let _ = to_server.shutdown().await;
 }
 
+/// The wire has another port than the gateway, and to a request that is another host.
+const ANY_PORT: &str = "fingerprint: { host: false }";
+
 fn call() -> Call {
     Call::post("/payments").json(r#"{"amount":1000}"#)
 }
@@ -114,7 +117,7 @@ async fn pay(client: &Client, journal: &FileJournal) -> Result<Answer, Error> {
 #[tokio::test]
 async fn connections_that_are_cut() {
     let upstream = Upstream::start();
-    let gateway = Gateway::start(&upstream, "").await;
+    let gateway = Gateway::start(&upstream, ANY_PORT).await;
     let wire = Wire::to(gateway.data(), 3, Fault::Cut).await;
     let folder = TempDir::new().unwrap();
     let journal = FileJournal::open(folder.path()).unwrap();
@@ -158,7 +161,7 @@ async fn child() {
 #[tokio::test]
 async fn a_client_that_dies() {
     let upstream = Upstream::start();
-    let gateway = Gateway::start(&upstream, "").await;
+    let gateway = Gateway::start(&upstream, ANY_PORT).await;
     let wire = Wire::to(gateway.data(), usize::MAX, Fault::Hold).await;
     let folder = TempDir::new().unwrap();
     let told = format!("{} {}", wire.addr, folder.path().display());

@@ -95,7 +95,7 @@ async fn use_it(gateway: &Gateway, upstream: &Upstream) {
     assert_eq!(record["scope"], "client:canary-client");
     let id = record["id"].as_str().unwrap();
     let path = format!("/idempotency/keys/{id}/resolve");
-    let word = serde_json::json!({"outcome": "failed_retryable", "reason": "canary-reason"});
+    let word = serde_json::json!({"outcome": "failed_retryable", "reason": "canary-reason", "force": true});
     gateway.admin_post(&path, &word).await.expect(200);
     let shown = gateway.full_record("canary-broken").await;
     assert!(shown.to_string().contains("canary-reason"), "{shown}");

@@ -197,7 +197,9 @@ async fn stripe() {
 async fn payments() {
     let upstream = Upstream::start();
     upstream.next(Script::reply(500));
-    let gateway = Gateway::start(&upstream, "profile: payments, reconcile: operator").await;
+    let options = "profile: payments, reconcile: operator, credential_headers: [Authorization]";
+    let setup = Setup::with(options).store_options("create: true, single_node: true");
+    let gateway = setup.start(&upstream).await;
     gateway
         .send(&unkeyed("POST"))
         .await

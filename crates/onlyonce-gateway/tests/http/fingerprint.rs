@@ -223,3 +223,171 @@ async fn pointers() {
     let fields = "fingerprint: { fields: [/amount] }";
     compare(fields, stamped(1, 1), &[stamped(1, 2)], &[stamped(2, 1)]).await;
 }
+
+/// Goal: another host is another request, however the host travels, and the same host is the same.
+///
+/// Method: `Host` in other spellings, the absolute form, HTTP/2; then another host in each of these ways.
+/// Evidence: replays and 422; one execution.
+#[tokio::test]
+async fn another_host_is_another_request() {
+    let pay = Request::pay("k");
+    let at = |url: &str| {
+        let request = Request::post(url).key("k");
+        request.json(r#"{"amount":1000,"currency":"EUR"}"#)
+    };
+    let same = [
+        pay.clone().host("API.test"),
+        pay.clone().host("api.test."),
+        pay.clone().host("api.test:80"),
+        at("http://api.test/payments"),
+        at("http://Api.Test:80/payments").host("other.test"),
+    ];
+    let different = [
+        pay.clone().host("other.test"),
+        pay.clone().host("api.test:8080"),
+        at("http://other.test/payments"),
+    ];
+    compare("", pay.clone(), &same, &different).await;
+
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    let mut http2 = Http2::open(gateway.data()).await;
+    http2.send(&pay).await.expect(201);
+    let again = gateway.send(&pay).await.expect(201);
+    assert_eq!(again.header(REPLAYED), Some("true"));
+    let other = pay.clone().host("other.test");
+    let refused = http2.send(&other).await;
+    refused.refused(422, "idempotency_key_reused");
+    let refused = gateway.send(&other).await;
+    refused.refused(422, "idempotency_key_reused");
+    assert_eq!(upstream.executions(), 1);
+
+    let other = std::slice::from_ref(&other);
+    compare("fingerprint: { host: false }", pay.clone(), other, &[]).await;
+    let aliases = "host_aliases: [api.test, Other.test]";
+    let third = [pay.clone().host("third.test")];
+    compare(aliases, pay.clone(), other, &third).await;
+    let aliases = "fingerprint: { host_aliases: [api.test, other.test] }";
+    compare(aliases, pay, other, &third).await;
+}
+
+/// Goal: whatever else an upstream can route on belongs to the request.
+///
+/// Method: override headers, and headers that name a tenant, an account, a merchant, on whose behalf, or a
+/// version, each alone; parameters of the query that are left out.
+/// Evidence: 422, or a replay; one execution.
+#[tokio::test]
+async fn overrides_and_tenants_count() {
+    let pay = Request::pay("k");
+    let different: Vec<Request> = [
+        "X-HTTP-Method-Override",
+        "X-HTTP-Method",
+        "X-Method-Override",
+        "X-Original-URL",
+        "X-Rewrite-URL",
+        "X-Tenant-Id",
+        "X_Tenant_Id",
+        "X-Tenant",
+        "X-Account-Id",
+        "X-Merchant-Id",
+        "X-Organization-Id",
+        "X-On-Behalf-Of",
+        "On-Behalf-Of",
+        "X-Api-Version",
+        "Api-Version",
+    ]
+    .iter()
+    .map(|name| pay.clone().header(name, "2"))
+    .collect();
+    compare(
+        "",
+        pay.clone(),
+        &[pay.clone().header("X-Trace", "2")],
+        &different,
+    )
+    .await;
+    let at = |target: &str| Request::post(target).key("k").json("{}");
+    compare(
+        "fingerprint: { ignore_query: [utm_source] }",
+        at("/p?a=1"),
+        &[at("/p?a=1&utm_source=mail"), at("/p?utm%5Fsource=x&a=1")],
+        &[at("/p?a=2"), at("/p?a=1&UTM_SOURCE=x"), at("/p")],
+    )
+    .await;
+}
+
+/// Goal: another compression is the same request, and another content under it is not.
+///
+/// Method: a JSON body as it is, under gzip at two levels and under deflate; others; a body that is not what
+/// its Content-Encoding says.
+/// Evidence: replays and 422; one execution.
+#[tokio::test]
+async fn compression_does_not_matter() {
+    use flate2::{Compression, write};
+    use std::io::Write as _;
+    let gzip = |level, text: &str| {
+        let mut out = write::GzEncoder::new(Vec::new(), Compression::new(level));
+        out.write_all(text.as_bytes()).unwrap();
+        let zipped = out.finish().unwrap();
+        let request = Request::post("/payments").key("k");
+        request
+            .body("application/json", zipped)
+            .header("Content-Encoding", "gzip")
+    };
+    let deflate = |text: &str| {
+        let mut out = write::ZlibEncoder::new(Vec::new(), Compression::best());
+        out.write_all(text.as_bytes()).unwrap();
+        let zipped = out.finish().unwrap();
+        let request = Request::post("/payments").key("k");
+        request
+            .body("application/json", zipped)
+            .header("Content-Encoding", "deflate")
+    };
+    // Long enough to be hashed beside the event loop.
+    let text = format!(r#"{{"amount":10,"note":"{}"}}"#, "a word ".repeat(20_000));
+    let reordered = format!(r#"{{"note":"{}","amount":1e1}}"#, "a word ".repeat(20_000));
+    for text in [r#"{"amount":10,"to":"x"}"#, &text] {
+        let other = text.replace("10", "11");
+        let same = [gzip(1, text), gzip(9, text), deflate(text), json(text)];
+        let broken = json(text).header("Content-Encoding", "gzip");
+        let coded = json(text).header("Content-Encoding", "br");
+        let different = [
+            gzip(9, &other),
+            deflate(&other),
+            json(&other),
+            broken,
+            coded,
+        ];
+        for first in [gzip(6, text), json(text)] {
+            compare("", first, &same, &different).await;
+        }
+    }
+    compare(
+        "",
+        gzip(6, &text),
+        &[json(&reordered), gzip(1, &reordered)],
+        &[],
+    )
+    .await;
+}
+
+/// Goal: a request is what is forwarded of it.
+///
+/// Method: a tenant that `Connection` names, which is not forwarded; then the same request without it, and with
+/// it.
+/// Evidence: the one without is the same request, the one with is another; one execution.
+#[tokio::test]
+async fn what_connection_names_is_not_a_part_of_a_request() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    let pay = || Request::pay("k");
+    let named = pay()
+        .header("X-Tenant-Id", "t1")
+        .header("Connection", "X-Tenant-Id");
+    gateway.send(&named).await.expect(201);
+    let same = gateway.send(&pay()).await.expect(201);
+    assert_eq!(same.header(REPLAYED), Some("true"));
+    let other = gateway.send(&pay().header("X-Tenant-Id", "t1")).await;
+    other.refused(422, "idempotency_key_reused");
+    assert_eq!(upstream.executions(), 1);
+}

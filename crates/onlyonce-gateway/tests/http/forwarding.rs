@@ -79,6 +79,53 @@ async fn forged_headers_are_removed_on_every_path() {
     }
 }
 
+/// Goal: a header whose name has underscores and reads like one of ours does not reach the upstream, which
+/// may not tell the two apart.
+///
+/// Method: our own names, the override headers and the header of a trusted proxy with underscores, keyed and
+/// not; and a header that reads like none of them.
+/// Evidence: what the upstream recorded.
+#[tokio::test]
+async fn underscores_do_not_forge_headers() {
+    let upstream = Upstream::start();
+    let trusted = "auth: { trusted_header: { name: X-Client-Id, from: [\"127.0.0.0/8\"] } }";
+    let gateway = Setup::with("").top(trusted).start(&upstream).await;
+    let names = [
+        "Idempotency_Attempt",
+        "Idempotency-Outcome_",
+        "Idempotency_Outcome",
+        "IDEMPOTENCY_KEY",
+        "Idempotency_Status",
+        "X_Idempotent-Replayed",
+        "X_HTTP_Method_Override",
+        "X-HTTP_Method",
+        "X_Original_URL",
+        "X_Client_Id",
+        "x_client-id",
+    ];
+    let forge = |request: Request| {
+        let request = request.header("X-Client-Id", "acme").header("X_Own", "1");
+        names
+            .iter()
+            .fold(request, |request, name| request.header(name, "POST"))
+    };
+    gateway.send(&forge(Request::pay("k"))).await.expect(201);
+    gateway.send(&forge(Request::get("/x"))).await.expect(201);
+    assert_eq!(upstream.executions(), 2);
+    for seen in upstream.requests() {
+        let mut left: Vec<_> = seen
+            .headers
+            .0
+            .iter()
+            .map(|(name, _)| name.to_lowercase())
+            .collect();
+        left.retain(|name| name.contains('_'));
+        left.sort_unstable();
+        assert_eq!(left, ["idempotency-outcome_", "x_own"]);
+        assert_eq!(seen.headers.one("x-client-id"), Some("acme"));
+    }
+}
+
 /// Goal: method, path and query are forwarded exactly, hop-by-hop headers are not.
 ///
 /// Method: an encoded path with a query; `Connection: X-Hop`, `TE`, `Keep-Alive`.

@@ -5,6 +5,7 @@
 pub(crate) mod admin;
 pub(crate) mod client;
 pub(crate) mod clients;
+pub(crate) mod frames;
 pub(crate) mod gateway;
 pub(crate) mod mount;
 pub(crate) mod process;

@@ -21,7 +21,7 @@ async fn keys(args: &[&str]) -> Output {
 }
 
 /// Runs it against a gateway; says its exit code, and what it printed.
-async fn ask(gateway: &Gateway, args: &[&str]) -> (i32, String, String) {
+pub(crate) async fn ask(gateway: &Gateway, args: &[&str]) -> (i32, String, String) {
     let admin = format!("http://{}", gateway.admin_addr());
     let args: Vec<&str> = args.iter().copied().chain(["--admin", &admin]).collect();
     said(keys(&args).await)

@@ -1,7 +1,10 @@
 //! Start, end, and the disk that says no.
 
+use std::{net::SocketAddr, time::Duration};
+
 use crate::harness::{
-    Connection, Gateway, REPLAYED, Request, Script, Setup, Upstream, eventually, within,
+    Connection, Gateway, REPLAYED, Request, Script, Setup, Upstream, client::Http2, eventually, ms,
+    within,
 };
 
 /// Goal: SIGTERM lets what runs run to its end.
@@ -162,7 +165,9 @@ async fn a_bad_config_does_not_start() {
 async fn payments_refuse_a_volatile_store() {
     let upstream = Upstream::start();
     let folder = std::sync::Arc::new(tempfile::TempDir::new().unwrap());
-    let setup = Setup::with("profile: payments, reconcile: operator").store("memory:");
+    let setup =
+        Setup::with("profile: payments, reconcile: operator, credential_headers: [Authorization]")
+            .store("memory:");
     match setup.start_in(folder, &upstream.url()).await {
         Ok(_) => panic!("a gateway runs profile payments on a volatile store"),
         Err(exit) => {
@@ -223,4 +228,84 @@ async fn a_full_disk_at_completion() {
         (replay.text(), upstream.executions()),
         (r#"{"execution":1}"#.into(), 1)
     );
+}
+
+/// How a client of a rolling restart fared.
+#[derive(Default)]
+struct Fared {
+    answered: usize,
+    /// Written whole, and never answered.
+    lost: usize,
+}
+
+/// Pays over one connection, with a pause after each answer, until the gateway says that it closes it.
+async fn pay_until_told(addr: SocketAddr, client: usize, pause: Duration) -> Fared {
+    let mut fared = Fared::default();
+    let mut connection = Connection::open(addr).await.expect("a connection");
+    loop {
+        let key = format!("rolling-{client}-{}", fared.answered);
+        let answer = connection.send(&Request::pay(&key)).await;
+        let Ok(answer) = answer else {
+            fared.lost += 1;
+            return fared;
+        };
+        assert_eq!(answer.status, 201, "{answer}");
+        fared.answered += 1;
+        if answer.header("connection") == Some("close") {
+            return fared;
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Goal: a gateway that is told to stop closes no connection over which a request is on its way.
+///
+/// Method: clients that keep their connections, busy ones and ones that pause, and one over HTTP/2 with requests
+/// under way; SIGTERM in the middle; several gateways one after the other.
+/// Evidence: every request that was written has an answer, and each gateway ends with 0.
+#[tokio::test]
+async fn sigterm_under_load_answers_everybody() {
+    const GATEWAYS: usize = 3;
+    const CLIENTS: usize = 24;
+    const BEFORE: usize = 200;
+    let upstream = Upstream::start();
+    let (mut answered, mut lost) = (0, 0);
+    for _ in 0..GATEWAYS {
+        let mut gateway = Gateway::start(&upstream, "").await;
+        let (addr, began) = (gateway.data(), upstream.executions());
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let pause = ms(if client % 2 == 0 {
+                    0
+                } else {
+                    5 * client as u64
+                });
+                tokio::spawn(pay_until_told(addr, client, pause))
+            })
+            .collect();
+        let http2 = Http2::open(addr).await;
+        let in_flight: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let (mut http2, key) = (http2.clone(), format!("http2-{client}"));
+                upstream.next(Script::created().delayed(ms(20 * client as u64)));
+                tokio::spawn(async move { http2.send(&Request::pay(&key)).await })
+            })
+            .collect();
+        eventually("some answers", async || {
+            (upstream.executions() > began + BEFORE).then_some(())
+        })
+        .await;
+        gateway.sigterm();
+        for client in clients {
+            let fared = within("a client", client).await.unwrap();
+            answered += fared.answered;
+            lost += fared.lost;
+        }
+        for request in in_flight {
+            let answer = within("an answer over HTTP/2", request).await.unwrap();
+            assert_eq!(answer.status, 201);
+        }
+        assert!(gateway.exited().await.success());
+    }
+    assert_eq!(lost, 0, "of {answered} that were answered");
 }

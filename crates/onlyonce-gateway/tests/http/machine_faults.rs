@@ -273,7 +273,8 @@ async fn files_that_are_no_store() {
     let newer = {
         let mut gateway = Gateway::start(&upstream, "").await;
         gateway.send(&Request::pay("k")).await.expect(201);
-        gateway.kill9().await;
+        gateway.sigterm();
+        assert!(gateway.exited().await.success());
         database(&gateway.folder().path().join("onlyonce.db"), "", 99)
     };
     for (what, bytes, says) in [

@@ -1,7 +1,7 @@
 //! The schema of the MySQL store: made, printed, refused, and newer than the program; the level that
 //! the server's settings come to; and the command line on such a store.
 
-use onlyonce_store::private::MariaDb;
+use onlyonce_store::{mysql::VERSION, private::MariaDb};
 
 use crate::{
     harness::{Request, Setup, Upstream},
@@ -20,11 +20,12 @@ async fn made_by_the_program_or_by_hand() {
     let url = database();
     let made = onlyonce(&["migrate", "--store", &url]);
     assert!(made.status.success(), "{}", text(&made.stderr));
-    assert!(text(&made.stdout).contains("created the schema at version 2"));
+    let version = format!("version {VERSION}");
+    assert!(text(&made.stdout).contains(&format!("created the schema at {version}")));
     // The other name for it.
     let other_name = url.replace("mysql://", "mariadb://");
     let again = onlyonce(&["migrate", "--store", &other_name]);
-    assert!(text(&again.stdout).contains("the schema is at version 2"));
+    assert!(text(&again.stdout).contains(&format!("the schema is at {version}")));
 
     let printed = onlyonce(&["migrate", "--store", &url, "--print"]);
     let server = MariaDb::start();
@@ -57,10 +58,11 @@ async fn a_newer_schema_and_a_newer_row() {
     let setup = Setup::with("").store(&server.url());
     let old = setup.clone().start(&upstream).await;
     old.send(&Request::pay("before")).await.expect(201);
-    server.sql(
+    let newer = VERSION + 1;
+    server.sql(&format!(
         "ALTER TABLE onlyonce_keys ADD COLUMN later BLOB; \
-         UPDATE onlyonce_meta SET value = '3' WHERE name = 'schema_version'",
-    );
+         UPDATE onlyonce_meta SET value = '{newer}' WHERE name = 'schema_version'"
+    ));
     old.send(&Request::pay("after")).await.expect(201);
     let beside = setup.clone().start(&upstream).await;
     for key in ["before", "after"] {
@@ -69,7 +71,9 @@ async fn a_newer_schema_and_a_newer_row() {
         }
     }
     assert_eq!(upstream.executions(), 2);
-    server.sql("UPDATE onlyonce_meta SET value = '3' WHERE name = 'oldest_program'");
+    server.sql(&format!(
+        "UPDATE onlyonce_meta SET value = '{newer}' WHERE name = 'oldest_program'"
+    ));
     let logs = refused(&upstream, setup).await;
     assert!(logs.contains("run a newer program"), "{logs}");
 
@@ -103,7 +107,10 @@ async fn levels() {
         if level == "sync" {
             continue;
         }
-        let strict = Setup::with("profile: payments, reconcile: operator").store(&server.url());
+        let strict = Setup::with(
+            "profile: payments, reconcile: operator, credential_headers: [Authorization]",
+        )
+        .store(&server.url());
         let logs = refused(&upstream, strict).await;
         assert!(logs.contains("demands a store of level sync"), "{logs}");
     }

@@ -257,6 +257,39 @@ async fn pruned_keys_are_counted() {
     assert_eq!(upstream.executions(), 1);
 }
 
+/// Goal: a request id brings no key into a log, however the key is spelled.
+///
+/// Method: ids that are the key, or hold it, with the key opaque, quoted, quoted with parameters and on a
+/// method without keys; the noisiest logs; one id that has nothing to do with its key.
+/// Evidence: no canary in anything the gateway printed; the harmless id is there; the upstream got each.
+#[tokio::test]
+async fn a_request_id_that_holds_the_key_is_not_logged() {
+    let upstream = Upstream::start();
+    let mut gateway = Setup::with("").trace().start(&upstream).await;
+    for (number, key) in ["CANARY", "\"CANARY\"", "\"CANARY\";v=2"]
+        .iter()
+        .enumerate()
+    {
+        for id in ["CANARY", "\"CANARY\"", "req-canary-1", "CANARY;v=2"] {
+            for method in ["POST", "DELETE"] {
+                let request = Request::new(method, &format!("/payments/{number}"))
+                    .key(key)
+                    .header("X-Request-Id", id)
+                    .json("{}");
+                gateway.send(&request).await;
+                assert!(!upstream.last().headers.all("x-request-id").is_empty());
+            }
+        }
+    }
+    let plain = Request::pay("CANARY-2").header("X-Request-Id", "harmless");
+    gateway.send(&plain).await.expect(201);
+    gateway.sigterm();
+    gateway.exited().await;
+    let logs = gateway.logs();
+    assert!(logs.contains("harmless"), "{logs}");
+    assert!(!logs.to_ascii_uppercase().contains("CANARY"), "{logs}");
+}
+
 /// Goal: keys, bodies and credentials never appear in logs, metrics or errors, at any level.
 ///
 /// Method: canaries in each, through every path: new, replay, mismatch, in flight, failed,

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, REPLAYED, Request, Response, Script, Upstream, within};
+use crate::harness::{
+    Gateway, REPLAYED, Request, Response, Script, Setup, Upstream, eventually, within,
+};
 
 /// A gateway with one unknown key.
 async fn unknown(upstream: &Upstream, key: &str) -> Gateway {
@@ -31,6 +33,24 @@ async fn audit(gateway: &Gateway) -> String {
         .await
         .expect(200)
         .text()
+}
+
+/// Goal: how long keys stay unknown can be seen.
+///
+/// Method: an unknown key that an operator completes. Evidence: the histogram, at zero before and with one
+/// time after, in a bucket of its own.
+#[tokio::test]
+async fn the_time_to_settle_is_measured() {
+    let upstream = Upstream::start();
+    let gateway = unknown(&upstream, "k").await;
+    let count = "onlyonce_unknown_settled_seconds_count";
+    assert_eq!(gateway.metric(count).await, Some(0.0));
+    let outcome = json!({ "outcome": "completed", "response": { "status": 201 }, "reason": "r" });
+    resolve(&gateway, "k", outcome).await.expect(200);
+    assert_eq!(gateway.metric(count).await, Some(1.0));
+    let all = gateway.admin(Request::get("/metrics")).await.text();
+    let week = "onlyonce_unknown_settled_seconds_bucket{route=\"r\",le=\"604800\"} 1";
+    assert!(all.contains(week), "{all}");
 }
 
 /// Goal: an operator who knows the outcome gives the clients their answer.
@@ -101,11 +121,11 @@ async fn resolved_without_what_is_never_stored() {
         "X-Hop",
         "Idempotency-Generation",
         "Idempotency-Outcome",
-        "Idempotency-Status",
     ];
     let mut headers = json!({
         "Date": "given", "Location": "/p/1", "Connection": "X-Hop",
         "Idempotency-Key": "given", REPLAYED: "given", "Idempotency-Key-Expires": "given",
+        "Idempotency-Status": "given",
     });
     for name in never {
         headers[name] = "given".into();
@@ -150,7 +170,7 @@ async fn resolved_with_bytes() {
 async fn resolved_as_retryable() {
     let upstream = Upstream::start();
     let gateway = unknown(&upstream, "k").await;
-    let body = json!({"outcome": "failed_retryable", "reason": "not in the ledger"});
+    let body = json!({"outcome": "failed_retryable", "reason": "not in the ledger", "force": true});
     let record = resolve(&gateway, "k", body).await.expect(200).json();
     assert_eq!(record["state"], "failed_retryable");
     let second = gateway.send(&Request::pay("k")).await.expect(201);
@@ -307,31 +327,153 @@ async fn forgetting_what_is_open_is_refused() {
     assert_eq!(upstream.executions(), 6);
 }
 
-/// Goal: a late answer cannot match a forgotten key.
+/// What a provider is told to say about a key, and what a release of the key then gets.
+struct Word {
+    key: &'static str,
+    status: u16,
+    gentle: Option<&'static str>,
+    forced: Option<&'static str>,
+}
+
+/// Goal: releasing a key is not the shortest way to a double charge.
 ///
-/// Method: a timed-out execution is resolved as retryable and forgotten; then it answers.
-/// Evidence: the record stays expired; the next request is the second execution, its answer kept.
+/// Method: unknown keys of a route with a query, each of which the provider says something else about; each is
+/// released without force and with it, early and once nothing can be under way any more; then retried.
+/// Evidence: codes, states, the audit, and the upstream's count of executions.
 #[tokio::test]
-async fn a_late_answer_to_a_forgotten_key() {
-    let upstream = Upstream::start();
-    upstream.next(Script::created().held());
-    let setup = crate::harness::Setup::with("").route("timeout: 300ms");
-    let gateway = setup.start(&upstream).await;
-    gateway
-        .send(&Request::pay("k"))
-        .await
-        .refused(504, "idempotency_outcome_unknown");
-    let body = json!({"outcome": "failed_retryable", "reason": "given up"});
-    resolve(&gateway, "k", body).await.expect(200);
-    forget(&gateway, "k", "").await;
-    let second = gateway.send(&Request::pay("k")).await.expect(201);
-    assert_eq!(second.text(), r#"{"execution":2}"#);
-    upstream.release();
-    upstream.ended(2).await;
-    // The late answer is on its way through the gateway; asking meanwhile must never show it.
-    for _ in 0..20 {
-        let replay = gateway.send(&Request::pay("k")).await.expect(201);
-        assert_eq!(replay.text(), r#"{"execution":2}"#);
+async fn a_release_asks_the_provider_first() {
+    let words = [
+        Word {
+            key: "executed",
+            status: 200,
+            gentle: Some("already_executed"),
+            forced: Some("already_executed"),
+        },
+        Word {
+            key: "silent",
+            status: 500,
+            gentle: Some("inconclusive"),
+            forced: None,
+        },
+        Word {
+            key: "unproven",
+            status: 404,
+            gentle: Some("inconclusive"),
+            forced: None,
+        },
+        Word {
+            key: "denied",
+            status: 404,
+            gentle: Some("too_early"),
+            forced: None,
+        },
+    ];
+    for Word {
+        key,
+        status,
+        gentle,
+        forced,
+    } in words
+    {
+        for (force, code) in [(false, gentle), (true, forced)] {
+            let (upstream, provider) = (Upstream::start(), Upstream::start());
+            let gateway = asking(&provider, "upstream_max_execution: 10m")
+                .start(&upstream)
+                .await;
+            if key != "unproven" {
+                prove(&gateway, &provider).await;
+            }
+            provider.always(Script::reply(status));
+            upstream.next(Script::hang_up());
+            gateway.send(&Request::pay(key)).await.expect(502);
+            let body = json!({"outcome": "failed_retryable", "reason": "x", "force": force});
+            let told = resolve(&gateway, key, body).await;
+            let state = match code {
+                None => {
+                    assert_eq!(told.clone().expect(200).json()["state"], "failed_retryable");
+                    "failed_retryable"
+                }
+                Some(code) => {
+                    let problem = told.expect(409).json();
+                    assert_eq!(problem["code"], code, "{problem}");
+                    match code {
+                        "too_early" => assert!(problem["not_before"].is_string(), "{problem}"),
+                        _ => assert!(problem["provider"]["detail"].is_string(), "{problem}"),
+                    }
+                    if code == "already_executed" {
+                        "completed"
+                    } else {
+                        "unknown"
+                    }
+                }
+            };
+            assert_eq!(gateway.state(key).await, state, "{key} {force}");
+            let retry = gateway.send(&Request::pay(key)).await;
+            assert_eq!(retry.status == 409, state == "unknown", "{retry}");
+            let runs = if state == "failed_retryable" { 2 } else { 1 };
+            assert_eq!(upstream.executions_of(key), runs, "{key} {force}");
+            assert_eq!(
+                audit(&gateway).await.contains("forced: x"),
+                force && code.is_none()
+            );
+        }
     }
-    assert_eq!(upstream.executions(), 2);
+}
+
+/// Goal: once nothing can be under way any more, a provider's "not found" or, where there is no query, the
+/// operator's word is enough; and before that the answer says when.
+///
+/// Method: short times, with a query and without one; a release early, and again at the time that was told.
+/// Evidence: codes, and the executions.
+#[tokio::test]
+async fn a_release_in_time_needs_no_force() {
+    let (upstream, provider) = (Upstream::start(), Upstream::start());
+    let with = asking(&provider, "upstream_max_execution: 1s");
+    let without =
+        Setup::with("lease: 1s, max_execution: 2s, reconcile: operator").route("timeout: 1s");
+    for setup in [with, without] {
+        let gateway = setup.start(&upstream).await;
+        prove(&gateway, &provider).await;
+        provider.always(Script::reply(404));
+        upstream.next(Script::hang_up());
+        gateway.send(&Request::pay("k")).await.expect(502);
+        let body = json!({"outcome": "failed_retryable", "reason": "not in the ledger"});
+        let early = resolve(&gateway, "k", body.clone())
+            .await
+            .expect(409)
+            .json();
+        assert_eq!(early["code"], "too_early", "{early}");
+        let record = gateway.record("k").await.expect("a record");
+        assert_eq!(
+            record["release_not_before"], early["not_before"],
+            "{record}"
+        );
+        eventually("the time that was told", async || {
+            let told = resolve(&gateway, "k", body.clone()).await;
+            (told.status == 200).then_some(())
+        })
+        .await;
+        assert!(!audit(&gateway).await.contains("forced"));
+        let before = upstream.executions_of("k");
+        gateway.send(&Request::pay("k")).await.expect(201);
+        assert_eq!(upstream.executions_of("k"), before + 1);
+    }
+}
+
+/// Lets the route's query find a key, so that its denials count from then on.
+async fn prove(gateway: &Gateway, provider: &Upstream) {
+    provider.always(Script::reply(200));
+    gateway.send(&Request::pay("proof")).await.expect(201);
+    let path = format!("/idempotency/keys/{}/probe", gateway.id("proof").await);
+    gateway.admin(Request::new("POST", &path)).await.expect(200);
+}
+
+/// A gateway whose route asks `provider`, which finds with 200 and knows nothing with 404.
+fn asking(provider: &Upstream, more: &str) -> Setup {
+    Setup::with(&format!(
+        "lease: 1s, reconcile: {{ query: {{ url: \"{}/q?key={{key}}\" }}, after: 1h, {more}, \
+         outcomes: [{{ when: {{ status: [200] }}, complete: {{ status: 201 }} }}, \
+         {{ when: {{ status: [404] }}, not_executed: true }}] }}",
+        provider.url()
+    ))
 }

@@ -272,7 +272,15 @@ async fn a_worker_that_dies_in_the_middle() {
         code == 0 && out.contains(&unknown) && out.contains("does not know"),
         "{out}{err}"
     );
-    let (code, _, err) = outbox(&["retry", &unknown, "--store", &place.url]).await;
+    let retry = ["retry", &unknown, "--store", &place.url, "--force"];
+    let (code, _, err) = outbox(&retry[..4]).await;
+    assert!(
+        code == 1 && err.contains("may have arrived"),
+        "{code} {err}"
+    );
+    assert_eq!(place.state("never-again"), "unknown");
+    assert_eq!(forgets.executions_of("never-again"), 1);
+    let (code, _, err) = outbox(&retry).await;
     assert_eq!(code, 0, "{err}");
     place.until_state("never-again", "delivered").await;
     assert_eq!(forgets.executions_of("never-again"), 2);

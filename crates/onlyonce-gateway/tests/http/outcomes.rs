@@ -9,7 +9,19 @@ use crate::harness::{
 #[track_caller]
 fn says_unknown(answer: Response) {
     let answer = answer.refused(409, "idempotency_outcome_unknown");
-    assert!(answer.retry_after().is_some(), "{answer}");
+    assert_eq!(
+        answer.retry_after(),
+        None,
+        "automatic retries would stall: {answer}"
+    );
+    assert_eq!(answer.header("idempotency-status"), Some("unknown"));
+    let place = answer.header("location").unwrap_or_default();
+    assert!(place.starts_with("/.onlyonce/keys/"), "{answer}");
+    assert!(
+        answer.json()["ask_again_after_seconds"].is_u64(),
+        "{answer}"
+    );
+    assert_eq!(answer.json()["error"]["type"], "idempotency_error");
     let detail = answer.json()["detail"]
         .as_str()
         .unwrap_or_default()
@@ -55,7 +67,7 @@ async fn answers_up_to_499_are_replayed() {
 async fn release_statuses_are_executed_again() {
     let upstream = Upstream::start();
     let gateway = Gateway::start(&upstream, "").await;
-    for status in [401, 407, 408, 421, 425, 429] {
+    for status in [401, 407, 421, 425, 429] {
         let before = upstream.executions();
         upstream.next(Script::reply(status));
         let key = format!("released-{status}");
@@ -97,7 +109,7 @@ async fn server_errors_are_executed_again() {
     }
 }
 
-/// Goal: 502 and 504 of the upstream say that nobody knows.
+/// Goal: 408, 499, 502, 504 and everything above 511 say that nobody knows.
 ///
 /// Method: each once, then two retries.
 /// Evidence: the first client has the upstream's own body; then 409; one execution per key.
@@ -105,7 +117,10 @@ async fn server_errors_are_executed_again() {
 async fn gateway_errors_of_the_upstream_are_unknown() {
     let upstream = Upstream::start();
     let gateway = Gateway::start(&upstream, "").await;
-    for (count, status) in [502, 504].into_iter().enumerate() {
+    for (count, status) in [408, 499, 502, 504, 512, 520, 522, 524, 530, 599, 999]
+        .into_iter()
+        .enumerate()
+    {
         upstream.next(Script::reply(status).body("from behind"));
         let key = format!("unknown-{status}");
         let first = gateway.send(&Request::pay(&key)).await.expect(status);
@@ -225,6 +240,125 @@ async fn a_conflict_on_a_second_attempt_is_unknown() {
     }
 }
 
+/// Goal: a conflict speaks of this request where no earlier one can have reached the handler.
+///
+/// Method: 401 and 407, then 409, 423 and 425 on the second attempt; and a first attempt that was refused.
+/// Evidence: 409 and 423 are the answer for good, 425 releases; the upstream counts to match.
+#[tokio::test]
+async fn a_conflict_after_an_attempt_that_reached_nobody_is_an_answer() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    for turned_away in [401, 407] {
+        for status in [409, 423, 425] {
+            let before = upstream.executions();
+            let key = format!("turned-away-{turned_away}-{status}");
+            upstream.next(Script::reply(turned_away));
+            upstream.next(Script::reply(status).body("taken"));
+            gateway.send(&Request::pay(&key)).await.expect(turned_away);
+            gateway.send(&Request::pay(&key)).await.expect(status);
+            let expected = match status {
+                425 => ("failed_retryable", 201),
+                _ => ("completed", status),
+            };
+            assert_eq!(gateway.state(&key).await, expected.0, "{key}");
+            gateway.send(&Request::pay(&key)).await.expect(expected.1);
+            let more = 2 + usize::from(status == 425);
+            assert_eq!(upstream.executions(), before + more, "{key}");
+        }
+    }
+    let port = ClosedPort::reserve();
+    let gateway = Setup::with("").start_before(&port.url()).await;
+    let unsent = gateway.send(&Request::pay("k")).await;
+    unsent.refused(503, "upstream_not_reached");
+    let upstream = port.open();
+    upstream.next(Script::reply(409));
+    gateway.send(&Request::pay("k")).await.expect(409);
+    let again = gateway.send(&Request::pay("k")).await.expect(409);
+    assert_eq!(again.header(REPLAYED), Some("true"));
+    assert_eq!(upstream.executions(), 1);
+}
+
+/// Goal: a client that follows a redirect sends the same key with another path, and is served.
+///
+/// Method: 307 and 308 to the slashed path; the client repeats its request there, then once more.
+/// Evidence: the redirected request executes and is replayed; another body under that key is refused.
+#[tokio::test]
+async fn a_redirect_that_repeats_the_request_releases_the_key() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    for status in [307, 308] {
+        let before = upstream.executions();
+        let key = format!("moved-{status}");
+        upstream.next(Script::reply(status).header("Location", "/payments/"));
+        let moved = gateway.send(&Request::pay(&key)).await.expect(status);
+        assert_eq!(moved.header("location"), Some("/payments/"));
+        assert_eq!(gateway.state(&key).await, "failed_retryable");
+        let there = || {
+            let body = r#"{"amount":1000,"currency":"EUR"}"#;
+            Request::post("/payments/").key(&key).json(body)
+        };
+        let first = gateway.send(&there()).await.expect(201);
+        let second = gateway.send(&there()).await.expect(201);
+        assert_eq!(second.body, first.body);
+        assert_eq!(second.header(REPLAYED), Some("true"));
+        let other = gateway.send(&Request::pay(&key)).await;
+        other.refused(422, "idempotency_key_reused");
+        assert_eq!(upstream.executions(), before + 2, "{status}");
+    }
+}
+
+/// Goal: a proxy that lost the request after sending it does not get it executed again.
+///
+/// Method: 503 with each of the ways in which proxies say so, and the same ways about a request that was not sent.
+/// Evidence: unknown and one execution; of the others a second execution, as `on_5xx: retry` says.
+#[tokio::test]
+async fn a_503_of_a_proxy_that_lost_the_request_is_unknown() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    let text = "upstream connect error or disconnect/reset before headers. reset reason: ";
+    let page = "<iframe src=\"//www.herokucdn.com/error-pages/application-error.html\"></iframe>";
+    let says = |name, value| Script::reply(503).header(name, value);
+    let details = "x-envoy-response-code-details";
+    let lost = [
+        says("Proxy-Status", "cdn; error=connection_terminated"),
+        says(
+            "Proxy-Status",
+            "\"a, b\"; details=\"x;y\"; error=http_response_timeout",
+        ),
+        says("X-Envoy-Response-Flags", "UC"),
+        says("X-Envoy-Response-Flags", "UF,URX"),
+        says(
+            details,
+            "upstream_reset_before_response_started{connection_termination}",
+        ),
+        Script::reply(503).body(format!("{text}connection termination")),
+        says("Content-Type", "text/html; charset=utf-8").body(page),
+    ];
+    for (number, script) in lost.into_iter().enumerate() {
+        let before = upstream.executions();
+        upstream.next(script);
+        let key = format!("lost-{number}");
+        gateway.send(&Request::pay(&key)).await.expect(503);
+        assert_eq!(gateway.state(&key).await, "unknown", "{key}");
+        says_unknown(gateway.send(&Request::pay(&key)).await);
+        assert_eq!(upstream.executions(), before + 1, "{key}");
+    }
+    let unsent = [
+        says("Proxy-Status", "cdn; error=connection_refused"),
+        says("X-Envoy-Response-Flags", "UF"),
+        Script::reply(503).body(format!("{text}connection failure")),
+        Script::reply(503).body("no healthy upstream"),
+    ];
+    for (number, script) in unsent.into_iter().enumerate() {
+        let before = upstream.executions();
+        upstream.next(script);
+        let key = format!("unsent-{number}");
+        gateway.send(&Request::pay(&key)).await.expect(503);
+        gateway.send(&Request::pay(&key)).await.expect(201);
+        assert_eq!(upstream.executions(), before + 2, "{key}");
+    }
+}
+
 /// Goal: `on_5xx` and `release_statuses` say otherwise where they are set.
 ///
 /// Method: `store`, `unknown`, and a list that replaces the default one.
@@ -295,4 +429,40 @@ async fn the_upstream_may_declare_the_outcome() {
     assert_eq!(first.header("idempotency-outcome"), None);
     says_unknown(gateway.send(&Request::pay("unknown")).await);
     assert_eq!(upstream.executions(), 4);
+}
+
+/// Goal: an answer is judged by all that is said about it, behind it and several times over too.
+///
+/// Method: a part that a proxy owns up to in a trailer; two outcomes that contradict each other, and two that
+/// agree; Heroku's error with its description.
+/// Evidence: the state of the key; a retry of what is unknown or completed does not reach the upstream.
+#[tokio::test]
+async fn what_is_said_behind_an_answer_or_twice() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    let said = |words: [&str; 2]| {
+        let once = Script::created().header("Idempotency-Outcome", words[0]);
+        once.header("Idempotency-Outcome", words[1])
+    };
+    let cut = Script::reply(200).chunks([r#"{"id":"c"#]);
+    let cut = cut.trailer("Proxy-Status", "edge; error=http_response_incomplete");
+    let heroku = r#"code=H12 desc="Request timeout""#;
+    for (key, script, state) in [
+        ("behind", cut, "unknown"),
+        ("torn", said(["not-executed", "final"]), "unknown"),
+        ("turn", said(["final", "not-executed"]), "unknown"),
+        ("odd", said(["not-executed", "perhaps"]), "unknown"),
+        ("agreed", said(["final", "final"]), "completed"),
+        (
+            "router",
+            Script::reply(503).header("X-Heroku-Error", heroku),
+            "unknown",
+        ),
+    ] {
+        upstream.next(script);
+        gateway.send(&Request::pay(key)).await;
+        assert_eq!(gateway.state(key).await, state, "{key}");
+        gateway.send(&Request::pay(key)).await;
+        assert_eq!(upstream.executions_of(key), 1, "{key}");
+    }
 }

@@ -2,7 +2,8 @@
 
 use crate::bodies::noise;
 use crate::harness::{
-    Connection, Gateway, Request, Response, Script, Setup, Upstream, script::Step, within,
+    Connection, Gateway, Request, Response, Script, Setup, Upstream, eventually, script::Step,
+    within,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -157,8 +158,68 @@ async fn a_truncation_beyond_the_limit_aborts() {
         "no complete answer"
     );
     assert_eq!(gateway.state("k").await, "completed");
-    says_not_stored(gateway.send(&Request::pay("k")).await, 201);
+    says_broken(&gateway, "k", 201).await;
     assert_eq!(upstream.executions(), 1);
+}
+
+/// The retry of a key whose answer broke off is told so, and so is an operator.
+async fn says_broken(gateway: &Gateway, key: &str, status: u16) {
+    let retry = says_not_stored(gateway.send(&Request::pay(key)).await, status);
+    assert_eq!(retry.json()["stream_complete"], false, "{retry}");
+    let record = gateway.record(key).await.unwrap();
+    assert_eq!(record["last_error"], "stream_broken", "{record}");
+    assert_eq!(record["state"], "completed", "{record}");
+}
+
+/// Goal: an event stream that is cut is told from one that came to its end, also after a restart.
+///
+/// Method: events without a last chunk, ended by FIN and by a reset, with a client that stays and one that
+/// has gone; then one that ends.
+/// Evidence: the client's answer is broken; `stream_complete: false` for each that was cut, nothing of the
+/// kind for the whole one; one execution each.
+#[tokio::test]
+async fn a_broken_event_stream_is_told() {
+    let upstream = Upstream::start();
+    let mut gateway = Gateway::start(&upstream, "").await;
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked";
+    let events = format!("{head}\r\n\r\nb\r\ndata: one\n\n\r\n");
+    for (number, end) in [Step::Close, Step::Reset].into_iter().enumerate() {
+        let steps = || vec![Step::Write(events.clone().into()), Step::Hold, end.clone()];
+        let stays = format!("stays-{number}");
+        upstream.next(Script::steps(steps()));
+        let mut connection = Connection::open(gateway.data()).await.unwrap();
+        let request = Request::pay(&stays);
+        connection.write(&request.bytes()).await.unwrap();
+        connection.until("data: one").await.unwrap();
+        upstream.release();
+        assert!(connection.response().await.is_err(), "no whole answer");
+        says_broken(&gateway, &stays, 200).await;
+
+        let leaves = format!("leaves-{number}");
+        upstream.next(Script::steps(steps()));
+        let mut connection = Connection::open(gateway.data()).await.unwrap();
+        let request = Request::pay(&leaves);
+        connection.write(&request.bytes()).await.unwrap();
+        connection.until("data: one").await.unwrap();
+        connection.reset();
+        upstream.release();
+        eventually("the break to be noted", async || {
+            let record = gateway.record(&leaves).await?;
+            (record["last_error"] == "stream_broken").then_some(())
+        })
+        .await;
+        says_broken(&gateway, &leaves, 200).await;
+    }
+    let whole = format!("{events}0\r\n\r\n");
+    upstream.next(Script::steps(vec![Step::Write(whole.into())]));
+    gateway.send(&Request::pay("whole")).await.expect(200);
+    gateway.sigterm();
+    gateway.exited().await;
+    gateway.restart().await;
+    says_broken(&gateway, "stays-0", 200).await;
+    let retry = says_not_stored(gateway.send(&Request::pay("whole")).await, 200);
+    assert!(retry.json().get("stream_complete").is_none(), "{retry}");
+    assert_eq!(upstream.executions(), 5);
 }
 
 /// Goal: what came of an answer before it broke off reaches its client.

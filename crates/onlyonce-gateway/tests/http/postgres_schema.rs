@@ -130,7 +130,10 @@ async fn levels() {
         if level == "sync" {
             continue;
         }
-        let strict = Setup::with("profile: payments, reconcile: operator").store(&server.url());
+        let strict = Setup::with(
+            "profile: payments, reconcile: operator, credential_headers: [Authorization]",
+        )
+        .store(&server.url());
         let logs = refused(&upstream, strict).await;
         assert!(logs.contains("demands a store of level sync"), "{logs}");
     }

@@ -106,7 +106,7 @@ async fn every_refusal_has_its_shape_and_hint() {
     let code = "idempotency_outcome_unknown";
     expect(Request::pay("lost"), 502, code, Some("false")).await;
     let answer = expect(Request::pay("lost"), 409, code, Some("false")).await;
-    assert!(answer.retry_after().is_some(), "{answer}");
+    assert_eq!(answer.retry_after(), None, "{answer}");
 
     upstream.next(Script::created().held());
     let held = gateway.send_later(&Request::pay("held"));
@@ -169,6 +169,147 @@ async fn no_hints_elsewhere() {
         None,
     );
     assert_eq!(upstream.executions(), 3);
+}
+
+/// Goal: every answer to a request with a key says what the key is now, and no other answer does.
+///
+/// Method: each end of an execution, each refusal, a replay; requests without a key; an upstream that says the word itself.
+/// Evidence: the word beside the state that the admin API shows.
+#[tokio::test]
+async fn every_keyed_answer_says_what_the_key_is_now() {
+    let upstream = Upstream::start();
+    let options = "on_in_flight: reject, max_body_size: 1KiB, max_request_body: 4KiB";
+    let gateway = Gateway::start(&upstream, options).await;
+    let says = |answer: &Response, word: &str| {
+        assert_eq!(answer.headers.all("idempotency-status"), [word], "{answer}");
+    };
+    for (script, word) in [
+        (Script::created(), "completed"),
+        (Script::reply(402), "completed"),
+        (Script::reply(500), "failed_retryable"),
+        (Script::reply(401), "failed_retryable"),
+        (Script::reply(307), "failed_retryable"),
+        (Script::reply(502), "unknown"),
+        (Script::hang_up(), "unknown"),
+        (Script::created().body(vec![b'x'; 2_000]), "completed"),
+    ] {
+        let key = format!("first-{}", upstream.executions());
+        let lie = script
+            .header("Idempotency-Status", "bypassed")
+            .header("Idempotency-Generation", "7")
+            .header("X-Idempotent-Replayed", "true");
+        upstream.next(lie);
+        let answer = gateway.send(&Request::pay(&key)).await;
+        says(&answer, word);
+        assert_eq!(answer.header("idempotency-generation"), None, "{answer}");
+        assert_eq!(answer.header("x-idempotent-replayed"), None, "{answer}");
+        assert_eq!(gateway.state(&key).await, word);
+        if word != "failed_retryable" {
+            says(&gateway.send(&Request::pay(&key)).await, word);
+            let other = Request::post("/payments").key(&key).json("{}");
+            says(&gateway.send(&other).await.expect(422), word);
+        }
+    }
+    upstream.next(Script::created().held());
+    let next = upstream.executions() + 1;
+    let held = gateway.send_later(&Request::pay("held"));
+    upstream.begun(next).await;
+    let running = gateway.send(&Request::pay("held")).await;
+    says(
+        &running.refused(409, "idempotency_key_in_progress"),
+        "in_progress",
+    );
+    upstream.release();
+    within("the held answer", held).await.unwrap().expect(201);
+
+    let unkeyed = Request::post("/payments").json("{}");
+    says(
+        &gateway.send(&unkeyed.clone().key("a b")).await.expect(400),
+        "not-looked-up",
+    );
+    let large = Request::post("/p")
+        .key("large")
+        .body("text/plain", vec![b'x'; 5_000]);
+    says(&gateway.send(&large).await.expect(413), "not-looked-up");
+
+    let lie = || Script::created().header("Idempotency-Status", "completed");
+    for request in [unkeyed, Request::get("/payments").key("ignored")] {
+        upstream.next(
+            lie()
+                .header("Idempotency-Outcome", "final")
+                .header("Idempotency-Generation", "2"),
+        );
+        let answer = gateway.send(&request).await.expect(201);
+        for name in [
+            "idempotency-status",
+            "idempotency-generation",
+            "idempotency-outcome",
+        ] {
+            assert_eq!(answer.header(name), None, "{answer}");
+        }
+    }
+    let port = ClosedPort::reserve();
+    let gateway = Setup::with("").start_before(&port.url()).await;
+    says(
+        &gateway.send(&Request::pay("k")).await.expect(503),
+        "failed_retryable",
+    );
+}
+
+/// Goal: what an upstream hinted with an error is not said again with its replays.
+///
+/// Method: a stored 402 and a stored 503 with `Retry-After` and both hints, each replayed.
+/// Evidence: the first client gets them as they came, the second none of them but our own.
+#[tokio::test]
+async fn hints_of_a_stored_error_are_not_replayed() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "on_5xx: store").await;
+    for (status, replayed) in [(402, None), (503, Some("false"))] {
+        let key = format!("stored-{status}");
+        let hinted = Script::reply(status)
+            .header("Retry-After", "9")
+            .header("Stripe-Should-Retry", "true")
+            .header("X-Should-Retry", "true");
+        upstream.next(hinted);
+        let first = gateway.send(&Request::pay(&key)).await.expect(status);
+        hints(&first, Some("true"));
+        let second = gateway.send(&Request::pay(&key)).await.expect(status);
+        hints(&second, replayed);
+        assert_eq!(second.retry_after(), None, "{second}");
+        assert_eq!(second.headers.all("cache-control"), ["no-store"]);
+    }
+    assert_eq!(upstream.executions(), 2);
+}
+
+/// Goal: a call of gRPC with a key is refused in its own form and not executed.
+///
+/// Method: each content type of gRPC with a key; without one; and without one where a key is demanded.
+/// Evidence: 200 with `grpc-status: 12` and no body; the upstream counts the call without a key alone.
+#[tokio::test]
+async fn a_keyed_call_of_grpc_is_not_implemented() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    let call = |kind: &str| Request::post("/shop.Payments/Pay").body(kind, b"\0\0\0\0\0");
+    let unimplemented = |answer: Response| {
+        let answer = answer.expect(200);
+        assert_eq!(answer.header("grpc-status"), Some("12"), "{answer}");
+        assert_eq!(answer.header("content-type"), Some("application/grpc"));
+        assert!(answer.header("grpc-message").is_some(), "{answer}");
+        assert!(answer.body.is_empty(), "{answer}");
+    };
+    for kind in [
+        "application/grpc",
+        "application/grpc+proto",
+        "Application/gRPC-Web",
+    ] {
+        unimplemented(gateway.send(&call(kind).key("k")).await);
+    }
+    assert_eq!(upstream.executions(), 0);
+    gateway.send(&call("application/grpc")).await.expect(201);
+    assert_eq!(upstream.executions(), 1);
+    let enforced = Gateway::start(&upstream, "enforce: true").await;
+    unimplemented(enforced.send(&call("application/grpc")).await);
+    assert_eq!(upstream.executions(), 1);
 }
 
 /// Goal: `error_format` leaves out what is not wanted.

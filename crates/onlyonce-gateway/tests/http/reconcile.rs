@@ -38,7 +38,7 @@ pub(crate) fn setup(provider: &Provider, path: &str, more: &str) -> Setup {
 }
 
 const QUERY: &str = "/payments?key={key}";
-const FAST: &str = ", upstream_max_execution: 200ms";
+const FAST: &str = ", upstream_max_execution: 200ms, negative_gap: 600ms";
 
 impl Gateway {
     /// The dead letters, as the admin API lists them.
@@ -185,7 +185,8 @@ async fn a_lost_answer_is_found_at_the_provider() {
 /// Method: the provider does nothing and hangs up; first its query has never found a key, then it is
 /// proven by a probe.
 /// Evidence: without the proof a dead letter and no second execution; with it, the release comes no
-/// earlier than lease + timeout + upstream_max_execution, after two answers, and the retry executes.
+/// earlier than lease + upstream_max_execution, after two answers that are `negative_gap` apart, and the
+/// retry executes.
 #[tokio::test]
 async fn a_negative_answer_counts_under_its_conditions() {
     let mut seen = 0;
@@ -235,7 +236,13 @@ async fn a_negative_answer_counts_under_its_conditions() {
     let waited = at("reconciled")
         .duration_since(at("became_unknown"))
         .unwrap();
-    assert!(waited >= ms(1_000 + 1_000 + 200), "{waited:?}");
+    assert!(waited >= ms(1_000 + 200 + 600), "{waited:?}");
+    let first = record["history"].as_array().unwrap().iter();
+    let mut first = first.filter(|line| line["detail"] == "not found; to be asked once more");
+    let first = first.next().unwrap()["at"].as_str().unwrap();
+    let first = humantime::parse_rfc3339(first).unwrap();
+    let apart = at("reconciled").duration_since(first).unwrap();
+    assert!(apart >= ms(600), "{apart:?}");
     let details: Vec<&str> = record["history"]
         .as_array()
         .unwrap()
@@ -281,9 +288,13 @@ async fn a_query_in_the_wrong_place_releases_nothing() {
     let many = serde_json::json!({
         "filter": { "route": "r", "reason": "never found" },
         "outcome": "completed",
-        "response": { "status": 201, "body": "by hand" },
+        "response": "provider",
         "reason": "seen in the ledger",
     });
+    let mut alike = many.clone();
+    alike["response"] = serde_json::json!({ "status": 201, "body": "by hand" });
+    let alike = gateway.admin_post("/dead-letters/resolve", &alike).await;
+    assert_eq!(alike.status, 400, "many keys do not get one answer");
     let shown = gateway
         .admin_post("/dead-letters/resolve", &many)
         .await
@@ -298,6 +309,7 @@ async fn a_query_in_the_wrong_place_releases_nothing() {
     );
     let mut real = many.clone();
     real["dry_run"] = false.into();
+    provider.always_says(Some((200, r#"{"status":"succeeded"}"#)));
     let done = gateway
         .admin_post("/dead-letters/resolve", &real)
         .await
@@ -305,10 +317,8 @@ async fn a_query_in_the_wrong_place_releases_nothing() {
         .json();
     assert_eq!(done["resolved"].as_array().unwrap().len(), 5, "{done}");
     assert!(gateway.dead_letters().await.is_empty());
-    assert_eq!(
-        gateway.send(&Request::pay("k3")).await.expect(201).text(),
-        "by hand"
-    );
+    let replay = gateway.send(&Request::pay("k3")).await.expect(201);
+    assert_eq!(replay.json()["status"], "succeeded");
     assert_eq!(provider.received(), 5);
 }
 
@@ -365,6 +375,85 @@ async fn what_is_still_processing_is_inconclusive() {
             ..Entry::default()
         }
     );
+}
+
+/// Goal: what a search of the provider finds: nothing, one that is under way, one, several.
+///
+/// Method: rules with `empty`, `absent` and `pending`; the provider's answers are given by hand.
+/// Evidence: pending counts as no look, far beyond `attempts`; an empty list is a negative answer; one
+/// that is found completes the key; of several none is picked, and a person is told.
+#[tokio::test]
+async fn what_a_search_finds() {
+    let provider = Provider::start(|key| match key {
+        "fine" => Part::Pay,
+        _ => Part::PayAndHangUp,
+    })
+    .await;
+    let rules = "outcomes: [ \
+         { when: { status: [200], empty: /data }, not_executed: true }, \
+         { when: { status: [200], absent: /data }, not_executed: true }, \
+         { when: { status: [200], pointer: /data/0/status, in: [open] }, pending: true }, \
+         { when: { status: [200], pointer: /data/0/status, in: [paid] }, complete: { status: 201, \
+         body: /data/0 } } ]";
+    let setup = setup(&provider, QUERY, &format!("{FAST}, attempts: 2"));
+    let gateway = setup.start_before(&provider.url()).await;
+    gateway.reconfigure(&gateway.config().replace(OUTCOMES, rules));
+    eventually("the reload", async || {
+        let shown = gateway.admin(Request::get("/config")).await.expect(200);
+        shown.text().contains(r#""pending":true"#).then_some(())
+    })
+    .await;
+    provider.always_says(Some((200, r#"{"data":[{"status":"paid","id":7}]}"#)));
+    gateway.send(&Request::pay("fine")).await.expect(201);
+    let (code, said) = gateway.reconcile(&["--probe", "fine"]).await;
+    assert_eq!(code, 0, "{said}");
+
+    provider.always_says(Some((200, r#"{"data":[{"status":"open"}]}"#)));
+    gateway.send(&Request::pay("slow")).await.expect(502);
+    let before = provider.asked().len();
+    eventually("more looks than there are attempts", async || {
+        (provider.asked().len() >= before + 4).then_some(())
+    })
+    .await;
+    assert!(gateway.dead_letters().await.is_empty());
+    provider.always_says(Some((200, r#"{"data":[{"status":"paid","id":8}]}"#)));
+    gateway.until_state("slow", "completed").await;
+    let replay = gateway.send(&Request::pay("slow")).await.expect(201);
+    assert_eq!(replay.text(), r#"{"status":"paid","id":8}"#);
+
+    let two = r#"{"data":[{"status":"paid"},{"status":"paid"}]}"#;
+    provider.always_says(Some((200, two)));
+    gateway.send(&Request::pay("twice")).await.expect(502);
+    let letter = gateway.until_dead_letter("twice").await;
+    let reason = letter["reason"].as_str().unwrap();
+    assert!(reason.contains("several operations"), "{reason}");
+
+    // Neither a page of an error nor half an answer says that there is nothing.
+    provider.always_says(Some((200, "<html>busy</html>")));
+    gateway.send(&Request::pay("page")).await.expect(502);
+    let letter = gateway.until_dead_letter("page").await;
+    assert!(letter.to_string().contains("no rule matches"), "{letter}");
+
+    provider.always_says(Some((200, r#"{"data":[]}"#)));
+    gateway.send(&Request::pay("none")).await.expect(502);
+    gateway.until_state("none", "failed_retryable").await;
+    assert_eq!(gateway.state("twice").await, "unknown");
+}
+
+/// Goal: where nobody is asked, somebody is told, at once.
+///
+/// Method: a lost answer on a route without `reconcile`.
+/// Evidence: a dead letter that says so as soon as the client has its answer.
+#[tokio::test]
+async fn without_anybody_to_ask_a_person_is_told_at_once() {
+    let provider = Provider::start(|_| Part::HangUp).await;
+    let gateway = Setup::with("").start_before(&provider.url()).await;
+    gateway.send(&Request::pay("k")).await.expect(502);
+    let letters = gateway.dead_letters().await;
+    assert_eq!(letters.len(), 1, "{letters:?}");
+    let reason = letters[0]["reason"].as_str().unwrap();
+    assert!(reason.contains("nobody asks"), "{reason}");
+    gateway.says("dead_letters: a person has to say").await;
 }
 
 /// Goal: the question goes to the configured host and nowhere else.
@@ -499,15 +588,22 @@ async fn dead_letters_at_a_terminal() {
     assert_eq!(code, 0, "{said}");
     let replay = gateway.send(&Request::pay("one")).await.expect(201);
     assert_eq!(replay.json()["status"], "succeeded");
+    provider.always_says(Some((404, "")));
     let stale: Vec<&str> = ["resolve", "--key", "two", "--outcome", "failed_retryable"]
         .into_iter()
-        .chain(["--reason", "checked", "--revision", "1"])
+        .chain(["--reason", "checked", "--revision", "1", "--force"])
         .collect();
     let (code, said) = gateway.command("keys", &stale).await;
     assert_eq!(code, 1, "{said}");
     assert!(said.contains("has changed since"), "{said}");
+    provider.always_says(Some((500, "")));
     let real: Vec<&str> = dry.iter().copied().chain(["--yes"]).collect();
     let (code, said) = gateway.command("keys", &real).await;
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("0 of 1 resolved"), "{said}");
+    assert!(said.contains("The provider does not say"), "{said}");
+    let forced: Vec<&str> = real.into_iter().chain(["--force"]).collect();
+    let (code, said) = gateway.command("keys", &forced).await;
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("1 of 1 resolved"), "{said}");
     assert_eq!(gateway.state("two").await, "failed_retryable");

@@ -24,7 +24,7 @@ use crate::{
 
 /// How long a provider of this test goes on after its connection is gone.
 const SLOW_COMMIT: Duration = Duration::from_millis(800);
-/// No key may be unknown for longer without being a dead letter: lease, timeout and
+/// No key may be unknown for longer without being a dead letter: lease and
 /// `upstream_max_execution`, and the looks that follow, on a machine with other things to do.
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -52,12 +52,15 @@ fn part(chance: usize) -> Part {
 }
 
 async fn node(provider: &Provider, database: &str) -> Gateway {
-    Setup::with("profile: payments, min_key_length: 1, lease: 1s, timeout: 1s, max_execution: 3s")
+    let options = "profile: payments, min_key_length: 1, lease: 1s, timeout: 1s, max_execution: 3s, \
+                   credential_headers: [Authorization]";
+    Setup::with(options)
         .store(database)
+        .store_options("create: true")
         .workers("sweep_every: 200ms, reap_every: 60s, reconcile_every: 100ms")
         .route(&format!(
             "idempotency: {{ reconcile: {{ query: {{ url: \"{}/payments?key={{key}}\" }}, {OUTCOMES}, \
-             upstream_max_execution: 1s, after: 200ms }} }}",
+             upstream_max_execution: 1s, negative_gap: 500ms, after: 200ms }} }}",
             provider.url()
         ))
         .start_before(&provider.url())

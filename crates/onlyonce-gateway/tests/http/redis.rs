@@ -8,7 +8,7 @@ use std::sync::{
 use onlyonce_store::private::Redis;
 
 use crate::{
-    harness::{REPLAYED, Request, Setup, Upstream, eventually, ms},
+    harness::{Gateway, REPLAYED, Request, Setup, Upstream, eventually, ms},
     postgres_schema::{onlyonce, refused, text},
     shared_store,
 };
@@ -62,7 +62,8 @@ async fn everything_goes_in_the_end() {
     // What is left is what every store has once, and a mark and a count for each bucket.
     let left = server.cli(&["keys", "*"]);
     let strange = left.lines().find(|key| {
-        !(key.ends_with(":s") || key.ends_with(":c") || *key == "oo:meta" || *key == "oo:recipes")
+        let once = ["oo:meta", "oo:recipes", "oo:blocks"].contains(key);
+        !(key.ends_with(":s") || key.ends_with(":c") || once)
     });
     assert_eq!(strange, None, "{left}");
 }
@@ -83,7 +84,10 @@ async fn levels() {
         gateway.says(&said).await;
         let ready = gateway.admin_open("/readyz").await;
         assert!(ready.text().contains(level), "{ready}");
-        let strict = Setup::with("profile: payments, reconcile: operator").store(&server.url());
+        let strict = Setup::with(
+            "profile: payments, reconcile: operator, credential_headers: [Authorization]",
+        )
+        .store(&server.url());
         if level == "sync" {
             drop(gateway);
             strict.start(&upstream).await;
@@ -144,33 +148,79 @@ async fn a_full_memory() {
     assert_eq!(upstream.executions_of("k"), 1);
 }
 
-/// Goal: a database that was emptied under a running gateway, or belongs to another store, is no
-/// place where a key is let in twice.
+/// Goal: a database that was emptied under a running gateway is no place where a key is let in twice.
 ///
-/// Method: FLUSHALL; then a second gateway.
-/// Evidence: both agree on the key that came after.
+/// Method: FLUSHALL; then `onlyonce migrate`, and a second gateway beside the first.
+/// Evidence: the upstream's count. The first gateway refuses what it executed before, and `/readyz` says
+/// what was lost and what to do; after `migrate` the second one executes, and the first stays out.
 #[tokio::test]
-async fn an_emptied_database_keeps_its_secret() {
+async fn an_emptied_database_takes_no_keys() {
     let server = Redis::start();
     let upstream = Upstream::start();
     let setup = Setup::with("").store(&server.url());
     let first = setup.clone().start(&upstream).await;
+    first.send(&Request::pay("before")).await.expect(201);
     server.cli(&["flushall"]);
-    first.send(&Request::pay("after")).await.expect(201);
-    first.admin_open("/readyz").await.expect(200);
-    let second = setup.start(&upstream).await;
-    let replay = second.send(&Request::pay("after")).await.expect(201);
-    assert_eq!(replay.header(REPLAYED), Some("true"));
+    for key in ["before", "after"] {
+        let answer = first.send(&Request::pay(key)).await;
+        answer.refused(503, "idempotency_store_unavailable");
+    }
+    let not_ready = async |gateway: &Gateway, why: &str| {
+        eventually("what is wrong to be said", async || {
+            let ready = gateway.admin_open("/readyz").await;
+            (ready.status == 503 && ready.text().contains(why)).then_some(())
+        })
+        .await;
+    };
+    not_ready(&first, "the store has lost its records").await;
+    not_ready(&first, "onlyonce migrate --store URL").await;
     assert_eq!(upstream.executions(), 1);
-    // One with another secret is kept out: the same key would have another place there.
-    server.cli(&[
-        "hset",
-        "oo:meta",
-        "secret",
-        "0123456789abcdef0123456789abcdef",
-    ]);
-    let logs = refused(&upstream, Setup::with("").store(&server.url())).await;
-    assert!(logs.contains("another secret"), "{logs}");
+
+    let made = onlyonce(&["migrate", "--store", &server.url()]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let second = setup.start(&upstream).await;
+    second.send(&Request::pay("after")).await.expect(201);
+    let answer = first.send(&Request::pay("after")).await;
+    answer.refused(503, "idempotency_store_unavailable");
+    not_ready(&first, "another secret").await;
+    assert_eq!(upstream.executions(), 2);
+}
+
+/// Goal: a server that is set to throw records away under a running gateway is refused until it is set
+/// right, as it is at the start; and one that is away keeps its level.
+///
+/// Method: `CONFIG SET maxmemory-policy` there and back; then the server is stopped.
+/// Evidence: 503 without a count upstream, for known keys too, and `/readyz` names the policy; the same
+/// gateway replays afterwards. While the server is away `/readyz` says so, and the level as before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_that_changes_and_a_server_that_is_away() {
+    let mut server = Redis::start_with(&["appendonly yes", "appendfsync always"]);
+    let upstream = Upstream::start();
+    let gateway = Setup::with("").store(&server.url()).start(&upstream).await;
+    gateway.send(&Request::pay("known")).await.expect(201);
+    let ready = async |status: u16, why: &str| {
+        eventually("the gateway to say so", async || {
+            let ready = gateway.admin_open("/readyz").await;
+            let said = ready.status == status && ready.text().contains(why);
+            said.then(|| ready.json())
+        })
+        .await
+    };
+    server.cli(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
+    ready(503, "maxmemory-policy is allkeys-lru").await;
+    for key in ["known", "new"] {
+        let answer = gateway.send(&Request::pay(key)).await;
+        answer.refused(503, "idempotency_store_unavailable");
+    }
+    assert_eq!(upstream.executions(), 1);
+    server.cli(&["config", "set", "maxmemory-policy", "noeviction"]);
+    ready(200, "ready").await;
+    let known = gateway.send(&Request::pay("known")).await.expect(201);
+    assert_eq!(known.header(REPLAYED), Some("true"));
+
+    server.stop();
+    let body = ready(503, "the store cannot be reached").await;
+    assert_eq!(body["store"]["level"], "sync", "{body}");
 }
 
 /// Goal: the forms of older gateways run: `redis.address` and `mode: distributed`.

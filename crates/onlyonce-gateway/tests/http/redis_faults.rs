@@ -1,10 +1,13 @@
 //! A Redis server that stops, freezes, dies or is cut off: a right answer or an honest one.
 
+use std::sync::Arc;
+
 use onlyonce_store::private::{Redis, RedisSentinels};
+use tokio::time::Instant;
 
 use crate::{
-    harness::{REPLAYED, Request, Upstream},
-    shared_faults::{self, recovered, setup},
+    harness::{REPLAYED, Request, Upstream, ms},
+    shared_faults::{self, Load, recovered, setup},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -66,5 +69,43 @@ async fn sentinels_name_another_master() {
         let replay = gateway.send(&Request::pay(&key)).await.expect(201);
         assert_eq!(replay.header(REPLAYED), Some("true"), "{key}");
         assert_eq!(upstream.executions_of(&key), 1, "{key}");
+    }
+}
+
+/// Goal: a master that is frozen is left as soon as another one is chosen, and not believed when it wakes.
+///
+/// Method: under load the master is frozen; the Sentinels choose the replica; the old one wakes and
+/// believes itself master until the Sentinels make it a replica. Then every key that was acknowledged is
+/// sent once more.
+/// Evidence: new keys are taken within two seconds of the Sentinels' choice; the upstream counts one
+/// execution of each acknowledged key, before and after.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_master_is_left() {
+    let servers = tokio::task::block_in_place(RedisSentinels::start);
+    let upstream = Arc::new(Upstream::start());
+    let gateway = setup(&servers.url()).start(&upstream).await;
+    let load = Load::start(&gateway, &upstream);
+    load.more(100).await;
+    servers.master.freeze();
+    tokio::task::block_in_place(|| servers.until_failed_over());
+    let chosen = Instant::now();
+    recovered(&gateway).await;
+    let took = chosen.elapsed();
+    servers.master.thaw();
+    tokio::task::block_in_place(|| servers.master.until_follows());
+    load.more(100).await;
+    let seen = load.end().await;
+    println!(
+        "master frozen: followed after {took:?}; {} acknowledged, {} refused",
+        seen.acknowledged.len(),
+        seen.refused.len()
+    );
+    assert!(took <= ms(2_000), "{took:?}");
+    assert!(!seen.refused.is_empty(), "the fault was felt");
+    for (key, body) in &seen.acknowledged {
+        let again = gateway.send(&Request::pay(key)).await.expect(201);
+        assert_eq!(again.header(REPLAYED), Some("true"), "{key}");
+        assert!(again.body == *body, "{key}");
+        assert_eq!(upstream.executions_of(key), 1, "{key}");
     }
 }

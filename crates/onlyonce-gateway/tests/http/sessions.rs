@@ -59,7 +59,8 @@ async fn changes_come_from_our_own_page() {
     upstream.next(Script::hang_up());
     gateway.send(&Request::pay("lost")).await.expect(502);
     let path = format!("/idempotency/keys/{}/resolve", gateway.id("lost").await);
-    let body = json!({ "outcome": "failed_retryable", "reason": "looked it up" }).to_string();
+    let body = json!({ "outcome": "failed_retryable", "reason": "looked it up", "force": true })
+        .to_string();
     let resolve = || Request::post(&path).json(&body);
     let cookie = sign_in(&gateway, TOKEN).await;
     let looks = Request::get("/idempotency").header("Cookie", &cookie);

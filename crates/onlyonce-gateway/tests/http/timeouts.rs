@@ -2,36 +2,75 @@
 
 use tokio::time::Instant;
 
-use crate::harness::{Gateway, REPLAYED, Request, Script, Setup, Upstream, ms, within};
+use crate::harness::{Gateway, REPLAYED, Request, Script, Setup, Upstream, eventually, ms, within};
 
 const LEASE_AND_SWEEP: std::time::Duration = ms(1_000 + 200 + 1_000);
 
-/// Goal: a client is not kept beyond `timeout`, and the answer that comes later is not lost.
+/// Goal: `timeout` ends the client's wait and nothing else.
 ///
-/// Method: `timeout: 500ms`, the upstream holds for longer, then answers; look without asking.
-/// Evidence: 504 and unknown; after the release the key completes by itself; one execution.
+/// Method: `timeout: 500ms`, `lease: 1s`, `sweep_every: 200ms`; the upstream holds for longer than the
+/// lease, then answers. Retries meanwhile, one that asks not to wait and one that waits.
+/// Evidence: 504 with a time to come back; in progress all along; both retries are told so, and the one
+/// that waits gets the answer; one execution.
 #[tokio::test]
-async fn an_answer_after_the_timeout_completes_the_key() {
+async fn a_timeout_decides_nothing() {
     let upstream = Upstream::start();
     upstream.next(Script::created().held());
-    let gateway = Setup::with("")
+    let gateway = Setup::with("lease: 1s")
         .route("timeout: 500ms")
         .start(&upstream)
         .await;
     let late = gateway.send(&Request::pay("k")).await;
-    let late = late.refused(504, "idempotency_outcome_unknown");
-    assert_eq!(late.header("stripe-should-retry"), Some("false"));
-    assert_eq!(gateway.state("k").await, "unknown");
+    let late = late.refused(504, "idempotency_key_in_progress");
+    assert_eq!(late.header("stripe-should-retry"), Some("true"));
+    let seconds: u64 = late.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&seconds), "{late}");
+    let began = Instant::now();
+    while began.elapsed() < ms(2_000) {
+        assert_eq!(gateway.state("k").await, "in_progress");
+        gateway
+            .send(&Request::pay("k").header("Prefer", "wait=0"))
+            .await
+            .refused(409, "idempotency_key_in_progress");
+        tokio::time::sleep(ms(100)).await;
+    }
+    let waiter = gateway.send_later(&Request::pay("k"));
+    let waits = "onlyonce_waiters";
+    eventually("the retry to wait", async || {
+        (gateway.metric(waits).await == Some(1.0)).then_some(())
+    })
+    .await;
+    upstream.release();
+    let replay = within("the answer", waiter).await.unwrap().expect(201);
+    assert_eq!(replay.text(), r#"{"execution":1}"#);
+    assert_eq!(replay.header(REPLAYED), Some("true"));
+    assert_eq!(gateway.state("k").await, "completed");
+    assert_eq!(upstream.executions(), 1);
+}
+
+/// Goal: an exchange that never ends is unknown, at `max_execution` and not before.
+///
+/// Method: `timeout: 300ms`, `max_execution: 1500ms`, an upstream that holds for ever.
+/// Evidence: 504 in progress; unknown by itself, not before `max_execution`; then 409; one execution.
+#[tokio::test]
+async fn max_execution_is_the_end() {
+    let upstream = Upstream::start();
+    upstream.next(Script::created().held());
+    let gateway = Setup::with("lease: 1s, max_execution: 1500ms")
+        .route("timeout: 300ms")
+        .start(&upstream)
+        .await;
+    let began = Instant::now();
+    gateway
+        .send(&Request::pay("k"))
+        .await
+        .refused(504, "idempotency_key_in_progress");
+    gateway.until_state("k", "unknown").await;
+    assert!(began.elapsed() >= ms(1_500), "{:?}", began.elapsed());
     gateway
         .send(&Request::pay("k"))
         .await
         .refused(409, "idempotency_outcome_unknown");
-
-    upstream.release();
-    gateway.until_state("k", "completed").await;
-    let replay = gateway.send(&Request::pay("k")).await.expect(201);
-    assert_eq!(replay.text(), r#"{"execution":1}"#);
-    assert_eq!(replay.header(REPLAYED), Some("true"));
     assert_eq!(upstream.executions(), 1);
 }
 
@@ -55,7 +94,7 @@ async fn a_body_that_does_not_end_in_time() {
     gateway
         .send(&Request::pay("k"))
         .await
-        .refused(504, "idempotency_outcome_unknown");
+        .refused(504, "idempotency_key_in_progress");
     upstream.release();
     gateway.until_state("k", "completed").await;
     assert_eq!(
@@ -65,10 +104,10 @@ async fn a_body_that_does_not_end_in_time() {
     assert_eq!(upstream.executions(), 1);
 }
 
-/// Goal: waiters share the fate of a timeout, one execution all the same.
+/// Goal: the end of one client's wait is not the end of the others'.
 ///
-/// Method: five duplicates on an execution that runs into its timeout.
-/// Evidence: 504 for one, 409 unknown for the others; one execution.
+/// Method: five duplicates on an execution whose first client runs into its timeout; then it answers.
+/// Evidence: 504 for one, the answer for the others; one execution.
 #[tokio::test]
 async fn waiters_on_a_timeout() {
     let upstream = Upstream::start();
@@ -77,14 +116,18 @@ async fn waiters_on_a_timeout() {
         .route("timeout: 800ms")
         .start(&upstream)
         .await;
-    let mut statuses = Vec::new();
-    for request in gateway.send_many(6, &Request::pay("k")) {
-        let answer = within("an answer", request).await.unwrap();
-        assert_eq!(answer.code(), "idempotency_outcome_unknown", "{answer}");
-        statuses.push(answer.status);
+    let first = gateway.send_later(&Request::pay("k"));
+    upstream.begun(1).await;
+    let waiters = gateway.send_many(5, &Request::pay("k"));
+    within("an answer", first)
+        .await
+        .unwrap()
+        .refused(504, "idempotency_key_in_progress");
+    upstream.release();
+    for waiter in waiters {
+        let replay = within("an answer", waiter).await.unwrap().expect(201);
+        assert_eq!(replay.text(), r#"{"execution":1}"#);
     }
-    statuses.sort_unstable();
-    assert_eq!(statuses, [409, 409, 409, 409, 409, 504]);
     assert_eq!(upstream.executions(), 1);
 }
 

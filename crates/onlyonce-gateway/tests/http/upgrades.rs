@@ -226,20 +226,42 @@ async fn what_is_not_upgraded() {
     assert_eq!(backend.heads.lock().unwrap().len(), before, "no tunnel");
 }
 
-/// Goal: a request for another protocol is none of the gateway's business, whatever its method and key.
+/// Goal: on a protected route only GET gets another protocol; any other request is what it is without the
+/// wish.
 ///
-/// Method: a POST for a WebSocket with a key that is none, on a route where a key is demanded.
-/// Evidence: the backend agrees, and bytes go both ways.
+/// Method: POST for a WebSocket on a route where a key is demanded, without a key and with one that is none;
+/// DELETE, on which keys are ignored; the same POST on a route without keys.
+/// Evidence: refused before the backend sees anything; a plain answer; the backend agrees, and bytes go both
+/// ways.
 #[tokio::test]
-async fn a_key_on_an_upgrade_is_not_looked_at() {
+async fn only_get_is_upgraded_where_keys_are_honoured() {
     let backend = Echo::start().await;
     let backend_url = format!("http://{}", backend.addr);
     let gateway = Setup::with("enforce: true")
         .start_before(&backend_url)
         .await;
+    let upgraded = |method: &str| {
+        Request::new(method, "/socket")
+            .header("Connection", "Upgrade")
+            .header("Upgrade", "websocket")
+    };
+    let refused = gateway.send(&upgraded("POST")).await;
+    refused.refused(400, "idempotency_key_missing");
+    let invalid = gateway.send(&upgraded("POST").key("a b")).await;
+    invalid.refused(400, "idempotency_key_invalid");
+    assert!(backend.heads.lock().unwrap().is_empty());
+    gateway.send(&upgraded("DELETE")).await.expect(200);
+    assert!(!backend.last().contains("upgrade"), "{}", backend.last());
+    let mut stream = TcpStream::connect(gateway.data()).await.unwrap();
+    converse(&mut stream).await;
+
+    let open = Setup::with("")
+        .route("idempotency: { enabled: false }")
+        .start_before(&backend_url)
+        .await;
     let asks = ASKS.replace("GET ", "POST ");
     let asks = asks.replace("Host:", "Idempotency-Key: a b\r\nHost:");
-    let mut stream = TcpStream::connect(gateway.data()).await.unwrap();
+    let mut stream = TcpStream::connect(open.data()).await.unwrap();
     converse_after(&mut stream, &asks).await;
 }
 

@@ -6,12 +6,13 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Gateway, Request, Response, Script, Setup, Upstream, eventually, process::Exit, script::Step,
+    Gateway, Request, Response, Script, Setup, Upstream, eventually, ms, process::Exit,
+    script::Step,
 };
 
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 
-fn setup(scheme: &str) -> Setup {
+pub(crate) fn setup(scheme: &str) -> Setup {
     setup_with(scheme, "upstream_max_execution: 5m, ")
 }
 
@@ -33,11 +34,11 @@ fn setup_with(scheme: &str, bound: &str) -> Setup {
         ))
 }
 
-fn now() -> i64 {
+pub(crate) fn now() -> i64 {
     onlyonce_store::clock::StoreClock::system().now().0 / 1_000
 }
 
-fn event(kind: &str, key: &str, at: i64) -> String {
+pub(crate) fn event(kind: &str, key: &str, at: i64) -> String {
     json!({ "id": format!("evt-{kind}-{key}"), "type": kind, "timestamp": at,
         "data": { "key": key, "client": "acme", "amount": 1000 } })
     .to_string()
@@ -58,12 +59,12 @@ fn pay(key: &str) -> Request {
     Request::pay(key).of_client("acme")
 }
 
-async fn tell(gateway: &Gateway, id: &str, body: &str) -> Response {
+pub(crate) async fn tell(gateway: &Gateway, id: &str, body: &str) -> Response {
     gateway.send(&signed(id, body, now(), SECRET)).await
 }
 
 /// A key whose answer was lost.
-async fn lost(gateway: &Gateway, upstream: &Upstream, key: &str) {
+pub(crate) async fn lost(gateway: &Gateway, upstream: &Upstream, key: &str) {
     upstream.next(Script::hang_up());
     gateway.send(&pay(key)).await.expect(502);
 }
@@ -190,7 +191,7 @@ async fn stripes_signature() {
     let upstream = Upstream::start();
     let gateway = setup("stripe").start(&upstream).await;
     lost(&gateway, &upstream, "k").await;
-    let body = event("payment.rejected", "k", now());
+    let body = event("payment.succeeded", "k", now());
     let at = now();
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"whsec_stripe");
     let tag = hmac::sign(&key, format!("{at}.{body}").as_bytes());
@@ -205,10 +206,58 @@ async fn stripes_signature() {
     for _ in 0..3 {
         gateway.send(&request).await.expect(200);
     }
-    assert_eq!(gateway.state("k").await, "failed_retryable");
+    assert_eq!(gateway.state("k").await, "completed");
     assert_eq!(rows(&gateway, "k", "webhook_taken").await, 1);
     gateway.send(&pay("k")).await.expect(201);
+    assert_eq!(upstream.executions_of("k"), 1);
+}
+
+/// Goal: a denial by webhook is one look, no more.
+///
+/// Method: a lost answer; the same denial three times, then further ones until the key is released.
+/// Evidence: the history's own times: not before lease + `upstream_max_execution` + `negative_gap`, and
+/// two looks that count, `negative_gap` apart; retries before that execute nothing.
+#[tokio::test]
+async fn a_denial_is_one_look() {
+    let upstream = Upstream::start();
+    let bounds = "upstream_max_execution: 300ms, negative_gap: 700ms, ";
+    let gateway = setup_with("standard", bounds).start(&upstream).await;
+    lost(&gateway, &upstream, "k").await;
+    let denial = event("payment.rejected", "k", now());
+    for _ in 0..3 {
+        tell(&gateway, "same", &denial).await.expect(200);
+    }
+    assert_eq!(rows(&gateway, "k", "webhook_taken").await, 1);
+    let mut number = 0;
+    eventually("the release", async || {
+        number += 1;
+        let retry = pay("k").header("Prefer", "wait=0");
+        let is_released = gateway.state("k").await == "failed_retryable";
+        if !is_released {
+            let before = upstream.executions_of("k");
+            assert_eq!(before, 1);
+            let denial = event("payment.rejected", "k", now());
+            tell(&gateway, &format!("e{number}"), &denial)
+                .await
+                .expect(200);
+        } else {
+            gateway.send(&retry).await.expect(201);
+        }
+        is_released.then_some(())
+    })
+    .await;
     assert_eq!(upstream.executions_of("k"), 2);
+    let record = gateway.full_record("k").await;
+    let history = record["history"].as_array().unwrap();
+    let at = |wanted: &dyn Fn(&Value) -> bool| {
+        let line = history.iter().find(|line| wanted(line)).unwrap();
+        humantime::parse_rfc3339(line["at"].as_str().unwrap()).unwrap()
+    };
+    let unknown = at(&|line| line["event"] == "became_unknown");
+    let counted = at(&|line| line["detail"] == "not found; to be asked once more");
+    let released = at(&|line| line["event"] == "reconciled");
+    assert!(counted.duration_since(unknown).unwrap() >= ms(1_300));
+    assert!(released.duration_since(counted).unwrap() >= ms(700));
 }
 
 /// Goal: what comes before the response is kept, and used only if nobody sees the response.
@@ -303,7 +352,8 @@ async fn an_operators_word_stands() {
     lost(&gateway, &upstream, "k").await;
     let id = gateway.id("k").await;
     let path = format!("/idempotency/keys/{id}/resolve");
-    let wish = json!({ "outcome": "failed_retryable", "reason": "not in their books" });
+    let wish =
+        json!({ "outcome": "failed_retryable", "reason": "not in their books", "force": true });
     gateway.admin_post(&path, &wish).await.expect(200);
     let body = event("payment.succeeded", "k", now());
     for _ in 0..3 {

@@ -39,7 +39,7 @@ impl AtRest {
 
     async fn existing(&self, wanted: &Record, found: Record) -> Result<Inserted, StoreError> {
         let record = self.whole(found).await?;
-        if wanted.scope != record.scope || wanted.key != record.key {
+        if !record.is_of(&wanted.scope, &wanted.key) {
             return Err(StoreError::Collision);
         }
         Ok(Inserted::Existing(record))
@@ -251,6 +251,18 @@ impl Store for AtRest {
         self.inner.block(name).await
     }
 
+    async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
+        self.inner.note_clock(mark).await
+    }
+
+    async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.noted_clock().await
+    }
+
+    fn encrypts(&self) -> bool {
+        self.keys.is_some()
+    }
+
     fn conceal(&self, id: RecordId, bytes: Vec<u8>) -> Vec<u8> {
         let Some(keys) = &self.keys else {
             return bytes;
@@ -268,6 +280,10 @@ impl Store for AtRest {
             Ok(_) => Err(self.alarm(id, OpenError::Damaged)),
             Err(error) => Err(self.alarm(id, error)),
         }
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
     }
 
     async fn probe(&self) -> Result<(), StoreError> {

@@ -16,7 +16,7 @@ use onlyonce_core::{
 use super::{policy, reserve, response, settled};
 use crate::{
     Outbox, Store, Swapped, TransactionalStore,
-    outbox::{Claim, Claimed, Ending, MessageFilter},
+    outbox::{CLAIM_BYTES, Claim, Claimed, Decision, Ending, MessageFilter},
     transactional::{Isolation, Message, Settles},
 };
 
@@ -24,6 +24,8 @@ use crate::{
 const LONG: Duration = Duration::from_secs(60);
 /// One that has run out at once.
 const NONE: Duration = Duration::ZERO;
+/// A retry that nothing is too late for.
+const RETRY: Decision = Decision::Retry(Duration::MAX);
 
 /// Writes a test for every case, in a module of that name.
 #[macro_export]
@@ -41,6 +43,8 @@ macro_rules! outbox_conformance {
                 endings_are_written,
                 one_at_a_time_in_order,
                 people_decide,
+                what_may_have_arrived_stays_so,
+                large_payloads_are_read_one_by_one,
                 a_key_is_settled_with_its_message,
                 what_is_old_is_deleted,
                 lists_have_pages,
@@ -110,7 +114,10 @@ fn delivered() -> Next {
 
 fn dead() -> Next {
     let reason = "no".to_owned();
-    Next::Dead { reason }
+    Next::Dead {
+        unclear: false,
+        reason,
+    }
 }
 
 fn words(event: JournalEvent) -> JournalEntry {
@@ -351,15 +358,11 @@ pub async fn one_at_a_time_in_order<T: TransactionalStore>(store: &Arc<dyn Store
         "a dead one holds them up"
     );
     let retried = words(JournalEvent::MessageRetried);
-    let state = MessageState::Pending;
-    assert!(outbox.decide(ids[1], state, retried).await.unwrap());
+    assert!(outbox.decide(ids[1], RETRY, retried).await.unwrap());
     let found = claim(&*outbox, LONG, 5).await;
     assert_eq!(found[0].id, ids[1], "first itself");
     outbox.end(&[ending(&found[0], dead())]).await.unwrap();
-    let (state, discarded) = (
-        MessageState::Discarded,
-        words(JournalEvent::MessageDiscarded),
-    );
+    let (state, discarded) = (Decision::Discard, words(JournalEvent::MessageDiscarded));
     assert!(outbox.decide(ids[1], state, discarded).await.unwrap());
     assert_eq!(claim(&*outbox, LONG, 6).await[0].id, ids[2]);
 }
@@ -369,7 +372,7 @@ pub async fn people_decide<T: TransactionalStore>(store: &Arc<dyn Store>, all: &
     let outbox = outbox(store);
     let id = leave(all, &message(1)).await;
     let retried = || words(JournalEvent::MessageRetried);
-    let pending = MessageState::Pending;
+    let pending = RETRY;
     assert!(!outbox.decide(id, pending, retried()).await.unwrap());
     let found = claim(&*outbox, NONE, 1).await;
     outbox.end(&[ending(&found[0], dead())]).await.unwrap();
@@ -388,6 +391,85 @@ pub async fn people_decide<T: TransactionalStore>(store: &Arc<dyn Store>, all: &
     assert_eq!(again[0].tried.unclear_since, None);
     let same = found[0].message.downstream_key.clone();
     assert_eq!(again[0].message.downstream_key, same);
+}
+
+/// A retry keeps since when a message may have arrived, and is refused once that is too long ago, by the
+/// store's clock; only force forgets it.
+pub async fn what_may_have_arrived_stays_so<T: TransactionalStore>(
+    store: &Arc<dyn Store>,
+    all: &T,
+) {
+    let outbox = outbox(store);
+    let id = leave(all, &message(1)).await;
+    let retried = || words(JournalEvent::MessageRetried);
+    let found = claim(&*outbox, NONE, 1).await;
+    let unclear = || Next::Dead {
+        unclear: true,
+        reason: "no answer".to_owned(),
+    };
+    outbox.end(&[ending(&found[0], unclear())]).await.unwrap();
+    let since = outbox.message(id).await.unwrap().unwrap().unclear_since;
+    assert!(since.is_some(), "the last attempt may have arrived");
+    for round in 2..4 {
+        assert!(outbox.decide(id, RETRY, retried()).await.unwrap());
+        let again = claim(&*outbox, NONE, round).await;
+        assert_eq!(again[0].tried.attempts, 1, "with all its attempts");
+        assert_eq!(again[0].tried.unclear_since, since, "and the same clock");
+        outbox.end(&[ending(&again[0], unclear())]).await.unwrap();
+    }
+    let before = store.audit(None, 100).await.unwrap().items.len();
+    let too_late = Decision::Retry(Duration::ZERO);
+    assert!(!outbox.decide(id, too_late, retried()).await.unwrap());
+    assert_eq!(store.audit(None, 100).await.unwrap().items.len(), before);
+    let dead = outbox.message(id).await.unwrap().unwrap();
+    assert_eq!(
+        (dead.state, dead.unclear_since),
+        (MessageState::Dead, since)
+    );
+    let force = Decision::RetryByForce;
+    assert!(outbox.decide(id, force, retried()).await.unwrap());
+    let again = claim(&*outbox, NONE, 9).await;
+    assert_eq!(again[0].tried.unclear_since, None);
+}
+
+/// A claim reads so many bytes, and takes one message beyond them, whose payload is read on its own.
+pub async fn large_payloads_are_read_one_by_one<T: TransactionalStore>(
+    store: &Arc<dyn Store>,
+    all: &T,
+) {
+    let outbox = outbox(store);
+    let half = usize::try_from(CLAIM_BYTES).unwrap() / 2;
+    let mut ids = Vec::new();
+    for bytes in [1, half, half - 1, 1, 3 * half, 1, 1] {
+        ids.push(leave(all, &Message::new("target", vec![b'x'; bytes])).await);
+    }
+    let first = claim(&*outbox, LONG, 1).await;
+    let read: Vec<_> = first.iter().map(|one| (one.id, one.unread)).collect();
+    let all_read = [(ids[0], false), (ids[1], false), (ids[2], false)];
+    assert_eq!(read[..3], all_read);
+    assert_eq!(read[3..], [(ids[3], true)], "the one beyond is the last");
+    let payload = outbox.payload(first[3].number, AttemptId(1)).await.unwrap();
+    assert_eq!(payload, Some(vec![b'x']));
+    let stranger = outbox.payload(first[3].number, AttemptId(7)).await;
+    assert_eq!(stranger.unwrap(), None);
+    let second = claim(&*outbox, LONG, 2).await;
+    let read: Vec<_> = second.iter().map(|one| (one.id, one.unread)).collect();
+    assert_eq!(
+        read,
+        [(ids[4], true)],
+        "one that is too large for any claim"
+    );
+    let payload = outbox
+        .payload(second[0].number, AttemptId(2))
+        .await
+        .unwrap();
+    assert_eq!(payload.map(|bytes| bytes.len()), Some(3 * half));
+    let third = claim(&*outbox, LONG, 3).await;
+    let read: Vec<_> = third.iter().map(|one| (one.id, one.unread)).collect();
+    assert_eq!(read, [(ids[5], false), (ids[6], false)]);
+    outbox.end(&[ending(&first[3], delivered())]).await.unwrap();
+    let done = outbox.payload(first[3].number, AttemptId(1)).await;
+    assert_eq!(done.unwrap(), None);
 }
 
 /// The message and the key that it settles change together or not at all.
@@ -436,10 +518,7 @@ pub async fn what_is_old_is_deleted<T: TransactionalStore>(store: &Arc<dyn Store
     endings.push(ending(&found[3], dead()));
     endings.push(ending(&found[4], dead()));
     outbox.end(&endings).await.unwrap();
-    let (state, discarded) = (
-        MessageState::Discarded,
-        words(JournalEvent::MessageDiscarded),
-    );
+    let (state, discarded) = (Decision::Discard, words(JournalEvent::MessageDiscarded));
     assert!(outbox.decide(found[3].id, state, discarded).await.unwrap());
     assert_eq!(outbox.tidy(LONG, 100).await.unwrap(), 0);
     tokio::time::sleep(Duration::from_millis(5)).await;

@@ -15,14 +15,16 @@ use sqlx::{
 };
 
 use super::{
-    OpenError, schema,
+    OpenError,
+    failure::judge,
+    schema,
     server::{self, Results},
     text::Script,
 };
 use crate::{
     Level,
     sql::{
-        failure::no_answer,
+        failure::{Failure, no_answer},
         hosts::{self, Hosts},
         line::Dial,
     },
@@ -30,6 +32,8 @@ use crate::{
 
 /// How long a statement waits for a row that somebody holds locked. MySQL knows no less.
 const LOCK_WAIT_SECONDS: u64 = 1;
+/// Statements of the greeting before the questions.
+const GREETINGS: usize = 2;
 /// How long the server keeps a connection that nobody uses: the most that it can be told.
 const IDLE_SECONDS: u64 = 31_536_000;
 
@@ -69,7 +73,7 @@ impl Target {
         self.0.hosts.timeout()
     }
 
-    /// What an acknowledged write survives, as the last connection found it.
+    /// What an acknowledged write survives, as it was last seen.
     pub(super) fn level(&self) -> Level {
         self.0.hosts.level()
     }
@@ -91,9 +95,37 @@ impl Target {
         let mut connection = options.connect().await?;
         let results = server::run(&mut connection, &self.greeting()).await;
         let results = results.map_err(|(_, error)| error)?;
-        let (level, longest) = read_greeting(&results)?;
+        let (level, longest) = read_questions(&results, GREETINGS)?;
         self.0.longest.store(longest, Ordering::Relaxed);
         Ok((connection, level))
+    }
+
+    /// Reads again what an acknowledged write survives, and says whether that is more than is known.
+    pub(super) async fn look(&self, connection: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
+        let mut script = Script::default();
+        ask(&mut script);
+        let results = server::run(connection, &script).await;
+        let results = results.map_err(|(_, error)| error)?;
+        let (level, _) = read_questions(&results, 0)?;
+        Ok(self.0.hosts.saw_again(level))
+    }
+
+    /// Commits something of no account, which is on disk when this returns. A commit can be read before it
+    /// is flushed, so one whose end nobody told may be less than that.
+    pub(super) async fn confirm(&self, connection: &mut MySqlConnection) -> Result<(), Failure> {
+        let mut script = Script::default();
+        // A row that stays as it is would be no write.
+        let value = "CONCAT(CONNECTION_ID(), '/', UTC_TIMESTAMP(6))";
+        script.add(format_args!(
+            "INSERT INTO onlyonce_meta (name, value) VALUES ('confirmed_at', {value}) \
+             ON DUPLICATE KEY UPDATE value = {value}"
+        ));
+        ask(&mut script);
+        let results = server::run(connection, &script).await;
+        let results = results.map_err(|(_, error)| judge(error))?;
+        let (level, _) = read_questions(&results, 1).map_err(Failure::Refused)?;
+        self.0.hosts.saw_again(level);
+        Ok(())
     }
 
     /// What every session says of its statements, and what it asks. Bad data is an error, never a
@@ -109,16 +141,22 @@ impl Target {
             seconds.ceil()
         ));
         script.add("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
-        script.add(
-            "SELECT @@read_only, @@max_allowed_packet, @@innodb_flush_log_at_trx_commit, \
-             @@log_bin, @@sync_binlog, @@innodb_flush_method",
-        );
-        script.add(
-            "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_connected', \
-             'Rpl_semi_sync_master_status', 'Rpl_semi_sync_source_status')",
-        );
+        ask(&mut script);
         script
     }
+}
+
+/// What a server is asked about itself.
+fn ask(script: &mut Script) {
+    script.add(
+        "SELECT @@read_only, @@max_allowed_packet, @@innodb_flush_log_at_trx_commit, \
+         @@log_bin, @@sync_binlog, @@innodb_flush_method",
+    );
+    script.add("SHOW GLOBAL STATUS WHERE Variable_name = 'Slaves_connected'");
+    script.add(
+        "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
+         ('rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')",
+    );
 }
 
 /// A column of whatever type, as the server wrote it.
@@ -129,9 +167,9 @@ fn word(row: &MySqlRow, column: usize) -> Result<String, sqlx::Error> {
 
 /// What an acknowledged write survives on this server, and the longest message; and that it takes
 /// writes at all.
-fn read_greeting(results: &Results) -> Result<(Level, usize), sqlx::Error> {
+fn read_questions(results: &Results, first: usize) -> Result<(Level, usize), sqlx::Error> {
     let missing = || sqlx::Error::RowNotFound;
-    let row = results.get(2).and_then(|rows| rows.first());
+    let row = results.get(first).and_then(|rows| rows.first());
     let row = row.ok_or_else(missing)?;
     if !matches!(word(row, 0)?.as_str(), "0" | "OFF") {
         return Err(sqlx::Error::Io(std::io::Error::other(
@@ -145,12 +183,11 @@ fn read_greeting(results: &Results) -> Result<(Level, usize), sqlx::Error> {
         flush_method: word(row, 5)?,
         ..Settings::default()
     };
-    for row in results.get(3).into_iter().flatten() {
-        let value = word(row, 1)?;
-        match word(row, 0)?.to_ascii_lowercase().as_str() {
-            "slaves_connected" => settings.replicas = value.parse().unwrap_or(0),
-            _ => settings.waits_for_replicas |= value == "ON",
-        }
+    for row in results.get(first + 1).into_iter().flatten() {
+        settings.replicas = word(row, 1)?.parse().unwrap_or(0);
+    }
+    for row in results.get(first + 2).into_iter().flatten() {
+        settings.semi_sync |= matches!(word(row, 1)?.as_str(), "1" | "ON");
     }
     Ok((settings.judge(), word(row, 1)?.parse().unwrap_or(0)))
 }
@@ -162,22 +199,24 @@ struct Settings {
     binlog: bool,
     sync_binlog: String,
     replicas: u64,
-    waits_for_replicas: bool,
+    semi_sync: bool,
 }
 
 impl Settings {
     /// - Without a flush to disk a crash of the machine loses anything.
     /// - With one flush a second, or none at a commit, the newest writes.
     /// - With a binary log that is not flushed, too: after a crash it decides what was committed.
-    /// - With replicas that no write waits for, a failover does.
+    /// - With replicas, a failover does. Semi-synchronous replication does not change that: a wait that ends
+    ///   by its timeout or by KILL QUERY is reported as success, without a warning; a replica need not have
+    ///   flushed what it has acknowledged; and others can read a commit before it is acknowledged.
     fn judge(&self) -> Level {
         if matches!(self.flush_method.as_str(), "nosync" | "littlesync") {
             return Level::Volatile;
         }
         let flushed = matches!(self.flush.as_str(), "1" | "3");
         let logged = !self.binlog || self.sync_binlog == "1";
-        let copied = self.replicas == 0 || self.waits_for_replicas;
-        match flushed && logged && copied {
+        let alone = self.replicas == 0 && !self.semi_sync;
+        match flushed && logged && alone {
             true => Level::Sync,
             false => Level::Async,
         }
@@ -207,6 +246,10 @@ impl Dial for Dialler {
         )))
     }
 
+    async fn confirm(&self, connection: &mut MySqlConnection) -> Result<(), Failure> {
+        self.target.confirm(connection).await
+    }
+
     fn timeout(&self) -> Duration {
         self.target.timeout()
     }
@@ -225,10 +268,11 @@ mod tests {
 
     #[test]
     fn levels() {
-        for (flush, method, binlog, sync_binlog, replicas, waits, level) in [
+        for (flush, method, binlog, sync_binlog, replicas, semi_sync, level) in [
             ("1", "O_DIRECT", false, "0", 0, false, Level::Sync),
             ("1", "fsync", true, "1", 0, false, Level::Sync),
-            ("1", "fsync", true, "1", 1, true, Level::Sync),
+            ("1", "fsync", true, "1", 1, true, Level::Async),
+            ("1", "fsync", true, "1", 0, true, Level::Async),
             ("1", "fsync", true, "1", 1, false, Level::Async),
             ("1", "fsync", true, "0", 0, false, Level::Async),
             ("2", "fsync", false, "0", 0, false, Level::Async),
@@ -241,12 +285,12 @@ mod tests {
                 binlog,
                 sync_binlog: sync_binlog.into(),
                 replicas,
-                waits_for_replicas: waits,
+                semi_sync,
             };
             assert_eq!(
                 settings.judge(),
                 level,
-                "{flush} {method} {binlog} {sync_binlog} {replicas} {waits}"
+                "{flush} {method} {binlog} {sync_binlog} {replicas} {semi_sync}"
             );
         }
     }

@@ -26,7 +26,8 @@ use super::{
 use crate::{
     Page, Reply, StoreError, Swapped, failpoint,
     outbox::{
-        Claim, Claimed, Depth, Ending, ListedMessage, MAX_COUNTED, MessageFilter, Outbox, millis,
+        Claim, Claimed, Decision, Depth, Ending, ListedMessage, MAX_COUNTED, MessageFilter, Outbox,
+        millis, within_bytes,
     },
     sql::{
         failure::Failure,
@@ -58,14 +59,14 @@ impl MySqlOutbox {
 
 /// What is read of a message that is claimed, as [`claimed`] takes it.
 const CLAIMED: &str = "o.id, o.attempts, o.unclear_since, o.created_at, o.target, o.type, \
-     o.aggregatetype, o.aggregateid, o.ordering_key, o.downstream_key, o.headers, o.payload, \
+     o.aggregatetype, o.aggregateid, o.ordering_key, o.downstream_key, o.headers, \
      o.key_id, o.settles, o.n";
 
 /// What lists show, as [`listed`] takes it.
 const LISTED: &str = "o.id, o.state, o.target, o.type, o.aggregatetype, o.aggregateid, \
      o.ordering_key, o.downstream_key, o.key_id, o.settles IS NOT NULL, o.attempts, o.provider_id, \
      o.last_error, o.created_at, o.due_at, o.delivered_at, \
-     CAST(LENGTH(o.payload) AS SIGNED), o.n";
+     CAST(LENGTH(o.payload) AS SIGNED), o.n, o.unclear_since";
 
 /// An attempt whose message this is has not said yet how it ended.
 const UNDER_WAY: &str = "state = 'pending' AND claimed_at IS NOT NULL";
@@ -79,7 +80,8 @@ fn due(claim: &Claim) -> String {
     let (target, limit) = (literal(&claim.target), claim.limit);
     // By the index, in its order: no row is touched beyond those that are wanted.
     format!(
-        "SELECT o.n FROM onlyonce_outbox o FORCE INDEX (outbox_due) \
+        "SELECT o.n, CAST(LENGTH(o.payload) AS SIGNED) \
+         FROM onlyonce_outbox o FORCE INDEX (outbox_due) \
          WHERE o.target = {target} AND o.state = 'pending' AND o.due_at <= @oo_now \
          AND (o.ordering_key IS NULL OR o.n = ( \
            SELECT e.n FROM onlyonce_outbox e FORCE INDEX (outbox_in_order) \
@@ -95,17 +97,18 @@ async fn take(session: &mut Session<'_>, claim: &Claim) -> Result<Reply<Vec<Clai
     script.add("SELECT @oo_now");
     let results = session.send(&script).await?;
     let (now, numbers) = understood((|| {
-        let numbers = results.get(2).into_iter().flatten();
-        let numbers = numbers.map(|row| row::number(row, 0));
-        let numbers = numbers.collect::<Result<Vec<i64>, RowError>>()?;
-        Ok((time(&results, 3)?, numbers))
+        let due = results.get(2).into_iter().flatten();
+        let due = due.map(|row| Ok((row::number(row, 0)?, row::number(row, 1)?)));
+        let due = due.collect::<Result<Vec<(i64, u64)>, RowError>>()?;
+        Ok((time(&results, 3)?, within_bytes(due)))
     })())?;
     if numbers.is_empty() {
         session.roll_back().await?;
         let value = Vec::new();
         return Ok(Reply { now, value });
     }
-    let numbers = text::numbers(numbers);
+    let unread = numbers.iter().find(|(_, read)| !read).map(|(n, _)| *n);
+    let numbers = text::numbers(numbers.into_iter().map(|(n, _)| n));
     let mut script = Script::default();
     // From left to right: what was claimed before and not ended is unclear since then.
     script.add(format_args!(
@@ -116,7 +119,10 @@ async fn take(session: &mut Session<'_>, claim: &Claim) -> Result<Reply<Vec<Clai
         literal(claim.attempt.0.to_be_bytes())
     ));
     script.add(format_args!(
-        "SELECT {CLAIMED} FROM onlyonce_outbox o WHERE o.n IN {numbers} ORDER BY o.n"
+        "SELECT {CLAIMED}, IF(o.n = {}, NULL, o.payload) \
+         FROM onlyonce_outbox o WHERE o.n IN {numbers} ORDER BY o.n",
+        // Numbers begin with one.
+        unread.unwrap_or(0)
     ));
     script.commit();
     let results = session.send(&script).await?;
@@ -269,16 +275,26 @@ async fn end_with_key(
     Ok(Some(Reply { now, value }))
 }
 
-type Decision = (MessageId, MessageState, JournalEntry);
+type Decided = (MessageId, Decision, JournalEntry);
 
-async fn decide(session: &mut Session<'_>, decision: &Decision) -> Result<bool, Failure> {
-    let (id, state, journal) = decision;
+async fn decide(session: &mut Session<'_>, decided: &Decided) -> Result<bool, Failure> {
+    let (id, decision, journal) = decided;
     let id = literal(id.0);
+    let safe = match decision.safe_for() {
+        Some(safe_for) => {
+            format!(" AND (unclear_since IS NULL OR unclear_since > @oo_now - {safe_for})")
+        }
+        None => String::new(),
+    };
+    let forgets = match decision {
+        Decision::RetryByForce => ", unclear_since = NULL",
+        Decision::Retry(_) | Decision::Discard => "",
+    };
     let mut script = Script::timed();
     script.add("START TRANSACTION");
     script.add(format_args!(
         "SELECT n FROM onlyonce_outbox FORCE INDEX (outbox_by_id) \
-         WHERE id = {id} AND state IN ('dead', 'unknown') FOR UPDATE"
+         WHERE id = {id} AND state IN ('dead', 'unknown'){safe} FOR UPDATE"
     ));
     let results = session.send(&script).await?;
     if results.get(2).is_none_or(Vec::is_empty) {
@@ -288,9 +304,9 @@ async fn decide(session: &mut Session<'_>, decision: &Decision) -> Result<bool, 
     let mut script = Script::default();
     script.add(format_args!(
         "UPDATE onlyonce_outbox SET state = {}, due_at = @oo_now, attempts = 0, \
-         claimed_at = NULL, unclear_since = NULL, in_order = {} WHERE id = {id}",
-        literal(state.as_str()),
-        if *state == MessageState::Discarded {
+         claimed_at = NULL{forgets}, in_order = {} WHERE id = {id}",
+        literal(decision.state().as_str()),
+        if *decision == Decision::Discard {
             "NULL"
         } else {
             "ordering_key"
@@ -323,9 +339,11 @@ fn moment(row: &MySqlRow, column: usize) -> Result<Option<Timestamp>, RowError> 
 }
 
 fn claimed(row: &MySqlRow, attempt: AttemptId) -> Result<Claimed, RowError> {
+    let payload = row.bytes(14)?;
     Ok(Claimed {
+        unread: payload.is_none(),
         id: MessageId(there(array(row, 0)?)?),
-        number: row::number(row, 14)?,
+        number: row::number(row, 13)?,
         attempt,
         tried: Tried {
             attempts: row::number(row, 1)?,
@@ -339,9 +357,9 @@ fn claimed(row: &MySqlRow, attempt: AttemptId) -> Result<Claimed, RowError> {
             ordering_key: word(row, 8)?,
             downstream_key: word(row, 9)?,
             headers: there(word(row, 10)?)?,
-            payload: there(row.bytes(11)?)?.to_vec(),
-            key: array(row, 12)?.map(RecordId),
-            settles: row.text(13)?.and_then(Settles::decode),
+            payload: payload.unwrap_or_default().to_vec(),
+            key: array(row, 11)?.map(RecordId),
+            settles: row.text(12)?.and_then(Settles::decode),
         },
     })
 }
@@ -366,6 +384,7 @@ fn listed(row: &MySqlRow) -> Result<(u64, ListedMessage), RowError> {
         due_at: there(moment(row, 14)?)?,
         delivered_at: moment(row, 15)?,
         bytes: row::number(row, 16)?,
+        unclear_since: moment(row, 18)?,
     };
     Ok((row::number(row, 17)?, message))
 }
@@ -380,6 +399,21 @@ impl Outbox for MySqlOutbox {
         let taken = taken.await.map_err(|failure| failure.of_a_write())?;
         failpoint!("mysql.outbox.claim.after");
         Ok(taken)
+    }
+
+    async fn payload(
+        &self,
+        number: u64,
+        attempt: AttemptId,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let attempt = literal(attempt.0.to_be_bytes());
+        let rows = self.scanners.read(format!(
+            "SELECT payload FROM onlyonce_outbox \
+             WHERE n = {number} AND attempt_id = {attempt} AND {UNDER_WAY}"
+        ));
+        let rows = rows.await?;
+        let found = rows.first().map(|row| there(row.bytes(0)?));
+        Ok(found.transpose()?.map(<[u8]>::to_vec))
     }
 
     async fn give_back(&self, target: &str, attempt: AttemptId) -> Result<(), StoreError> {
@@ -474,10 +508,10 @@ impl Outbox for MySqlOutbox {
     async fn decide(
         &self,
         id: MessageId,
-        state: MessageState,
+        decision: Decision,
         journal: JournalEntry,
     ) -> Result<bool, StoreError> {
-        let decision = (id, state, journal);
+        let decision = (id, decision, journal);
         let decided = self.scanners.transact(&decision, |session, decision| {
             Box::pin(decide(session, decision))
         });

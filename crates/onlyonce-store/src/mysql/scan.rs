@@ -16,7 +16,7 @@ use crate::{
     Counts, Filter, JournalRow, Listed, Page, Reply, StoreError, Walk,
     sql::{
         failure::Failure,
-        line::Pool,
+        line::{Access, Pool},
         row::{self, COLUMNS, Columns as _, JOURNAL_COLUMNS, RowError},
     },
 };
@@ -46,7 +46,7 @@ impl Scanners {
         Self { shared, pool }
     }
 
-    async fn run(&self, script: &Script) -> Result<Results, Failure> {
+    async fn run(&self, access: Access, script: &Script) -> Result<Results, Failure> {
         let line = &self.shared.line;
         let (_room, mut slot) = self.pool.take(line.dial.target.timeout()).await?;
         let connection = line.ready(&mut slot).await?;
@@ -55,7 +55,7 @@ impl Scanners {
             let results = server::run(connection, script).await;
             results.map_err(|(_, error)| judge(error))
         };
-        let outcome = line.in_time(work).await;
+        let outcome = line.in_time(access, work).await;
         self.pool.give(slot, &outcome);
         outcome
     }
@@ -76,7 +76,7 @@ impl Scanners {
                 connection: line.ready(&mut slot).await?,
                 longest: line.dial.target.longest(),
             };
-            let outcome = line.in_time(work(&mut session, asked)).await;
+            let outcome = line.in_time(Access::Write, work(&mut session, asked)).await;
             self.pool.give(slot, &outcome);
             tries += 1;
             match outcome {
@@ -90,7 +90,10 @@ impl Scanners {
     pub(super) async fn read(&self, statement: String) -> Result<Vec<MySqlRow>, StoreError> {
         let mut script = Script::default();
         script.add(statement);
-        let results = self.run(&script).await.map_err(|fault| fault.of_a_read())?;
+        let results = self
+            .run(Access::Read, &script)
+            .await
+            .map_err(|fault| fault.of_a_read())?;
         Ok(results.into_iter().next().unwrap_or_default())
     }
 
@@ -102,7 +105,10 @@ impl Scanners {
         let mut script = Script::timed();
         script.add(statement);
         script.add("SELECT @oo_now");
-        let mut results = self.run(&script).await.map_err(|fault| fault.of_a_read())?;
+        let mut results = self
+            .run(Access::Read, &script)
+            .await
+            .map_err(|fault| fault.of_a_read())?;
         let now = results.pop().and_then(|rows| rows.into_iter().next());
         let now: Timestamp = row::now(&now.ok_or_else(nothing)?, 0)?;
         let value = results.pop().unwrap_or_default();
@@ -111,7 +117,7 @@ impl Scanners {
 
     /// Carries out statements of which the last one writes.
     pub(super) async fn write(&self, script: &Script) -> Result<(), StoreError> {
-        let outcome = self.run(script).await;
+        let outcome = self.run(Access::Write, script).await;
         outcome.map(|_| ()).map_err(|fault| fault.of_a_write())
     }
 
@@ -133,7 +139,7 @@ impl Scanners {
         })
     }
 
-    /// How many live records one client has. The live ones are walked, which the limit of each
+    /// How many keys of one client are in progress. The live ones are walked, which the limit of each
     /// client keeps few.
     pub(super) async fn live_of(
         &self,
@@ -148,7 +154,7 @@ impl Scanners {
                 "SELECT COUNT(*) FROM ( \
                    SELECT 1 FROM onlyonce_keys k FORCE INDEX (keys_that_live) \
                    WHERE k.is_live = 1 AND k.scope = {} AND k.caller <=> {mark} \
-                   AND (k.lease_until IS NOT NULL OR k.unknown_since IS NOT NULL) LIMIT {limit} \
+                   AND k.lease_until IS NOT NULL LIMIT {limit} \
                  ) AS counted",
                 literal(scope.as_str())
             ))
@@ -194,7 +200,10 @@ impl Scanners {
              AND (k.expires_at <= @oo_now OR k.delete_at <= @oo_now)"
         ));
         script.add("SELECT @oo_now, @oo_seen, @oo_last");
-        let mut results = self.run(&script).await.map_err(|fault| fault.of_a_read())?;
+        let mut results = self
+            .run(Access::Read, &script)
+            .await
+            .map_err(|fault| fault.of_a_read())?;
         let told = results.pop().and_then(|rows| rows.into_iter().next());
         let told = told.ok_or_else(nothing)?;
         let seen: usize = row::number(&told, 1)?;

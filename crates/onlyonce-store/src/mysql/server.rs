@@ -27,7 +27,7 @@ use super::{
 use crate::sql::{
     failure::{Failure, is_silence},
     lane::{Answer, Found, How, Server},
-    line::{Held, Line},
+    line::{Access, Held, Line},
     queue::Swap,
     row::{self, COLUMNS, Columns as _, RowError},
 };
@@ -287,7 +287,7 @@ impl MySqlServer {
         let mut tries = 0;
         loop {
             let (line, mut session) = self.session().await?;
-            let outcome = line.in_time(session.carry_out(work)).await;
+            let outcome = line.in_time(Access::Write, session.carry_out(work)).await;
             self.shared.line.judge(&mut self.slot, &outcome);
             tries += 1;
             match outcome {
@@ -301,8 +301,10 @@ impl MySqlServer {
     /// restart of the server, is no reason to give up: it is asked once more on a new one. A server
     /// that does not answer is.
     async fn read(&mut self, script: &Script) -> Result<Results, Failure> {
-        let outcome = match self.ask(script).await {
-            Err(Failure::Lost(error)) if !is_silence(&error) => self.ask(script).await,
+        let outcome = match self.ask(Access::Read, script).await {
+            Err(Failure::Lost(error)) if !is_silence(&error) => {
+                self.ask(Access::Read, script).await
+            }
             outcome => outcome,
         };
         // Nothing was written, whatever became of the question.
@@ -313,9 +315,9 @@ impl MySqlServer {
     }
 
     /// What the statements of a script return.
-    async fn ask(&mut self, script: &Script) -> Result<Results, Failure> {
+    async fn ask(&mut self, access: Access, script: &Script) -> Result<Results, Failure> {
         let (line, mut session) = self.session().await?;
-        let outcome = line.in_time(session.send(script)).await;
+        let outcome = line.in_time(access, session.send(script)).await;
         self.shared.line.judge(&mut self.slot, &outcome);
         outcome
     }
@@ -474,8 +476,30 @@ impl Server for MySqlServer {
         script.add("START TRANSACTION");
         script.write(|sql| write::journal(sql, journal.iter()));
         script.commit();
-        let outcome = self.ask(&script).await;
+        let outcome = self.ask(Access::Write, &script).await;
         outcome.map(|_| ())
+    }
+
+    async fn confirm(&mut self) -> Result<(), Failure> {
+        self.shared.line.confirm(&mut self.slot).await
+    }
+
+    async fn look(&mut self) {
+        let line = &self.shared.line;
+        let Ok(connection) = line.connected(&mut self.slot).await else {
+            return;
+        };
+        let look = async {
+            let looked = line.dial.target.look(connection).await;
+            looked.map_err(Failure::Lost)
+        };
+        let outcome = line.in_time(Access::Read, look).await;
+        line.judge(&mut self.slot, &outcome);
+        if matches!(outcome, Ok(true)) {
+            line.renew();
+            // A new connection is looked at before it is used.
+            let _ = line.connected(&mut self.slot).await;
+        }
     }
 
     fn settled(&self, id: RecordId) {

@@ -244,13 +244,18 @@ impl TransactionalStore for MySqlTransactions {
         script.add(RELEASE);
         script.commit();
         script.add(AS_FOUND);
+        let unanswered = self.shared.line.doubt.unless_answered();
         let outcome = server::run(&mut open, &script).await;
-        outcome.map_err(|(done, error)| match done {
+        let outcome = outcome.map_err(|(done, error)| match done {
             0 => error.into(),
             // Which a cluster finds that late. Anything else says nothing of what was written.
             _ if was_deadlock(&error) => TransactionError::Conflict(Box::new(error)),
             _ => TransactionError::Database(Box::new(error)),
-        })?;
+        });
+        if !matches!(outcome, Err(TransactionError::Database(_))) {
+            unanswered.answered();
+        }
+        outcome?;
         if let Some(transaction) = open.0.take() {
             // The driver is told that it is over. What fails here ends the connection, and no more.
             let _ = transaction.commit().await;
@@ -259,6 +264,12 @@ impl TransactionalStore for MySqlTransactions {
             self.shared.messages.send_modify(|count| *count += 1);
         }
         Ok(())
+    }
+
+    async fn confirm(&self) -> Result<(), TransactionError> {
+        let mut connection = self.pool.acquire().await?;
+        let target = &self.shared.line.dial.target;
+        Ok(target.confirm(&mut connection).await?)
     }
 
     async fn rollback(&self, mut open: MySqlOpen) {

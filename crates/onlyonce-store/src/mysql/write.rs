@@ -19,7 +19,7 @@ use crate::{
 /// The columns of a new row, in the order of [`insert_row`].
 pub(super) const INSERT_COLUMNS: &str = "id, is_live, row_version, revision, attempt_id, fence, \
      generation, tombstone_ttl, fingerprint, recipe, caller, state, scope, `key`, route, method, \
-     path, created_at, last_run_at, lease_until";
+     path, created_at, last_run_at, lease_until, notes";
 
 /// A row as a parenthesis of values.
 pub(super) fn insert_row(sql: &mut String, draft: &Draft) {
@@ -47,6 +47,7 @@ pub(super) fn insert_row(sql: &mut String, draft: &Draft) {
         row.comma();
         stamp(row.sql, time);
     }
+    row.bytes(codec::encode_notes(&record.notes).as_deref());
     row.sql.push(')');
 }
 
@@ -169,6 +170,10 @@ pub(super) fn update(sql: &mut String, expected: Revision, change: &Change) {
     set.bytes("route", Some(record.route.as_bytes()));
     set.bytes("method", Some(record.method.as_bytes()));
     set.bytes("path", Some(record.path.as_bytes()));
+    if record.notes.erased {
+        // The only change that the key itself knows.
+        set.bytes("`key`", Some(record.key.as_str().as_bytes()));
+    }
     let last_error = record.last_error.map(LastError::as_str);
     set.bytes("last_error", last_error.map(str::as_bytes));
     let evidence = record.evidence.as_ref().map(codec::encode_evidence);
@@ -177,6 +182,7 @@ pub(super) fn update(sql: &mut String, expected: Revision, change: &Change) {
     set.number("negatives", count(record.negatives.into()));
     set.number("inconclusive", count(record.inconclusive.into()));
     set.number("dead_letter", Some(record.dead_letter));
+    set.bytes("notes", codec::encode_notes(&record.notes).as_deref());
     set.stamp("created_at", stamps.created_at);
     set.stamp("last_run_at", stamps.last_run_at);
     set.stamp("completed_at", stamps.completed_at);

@@ -5,4 +5,4 @@ k.row_version, k.scope, coalesce(k.key, k.key_uuid::text), k.route, k.method, k.
     k.lease_until, k.unknown_since, k.reconcile_after, k.delete_at, k.response_status,
     k.response_bytes, k.response_head, k.evidence, coalesce(k.negatives, 0::smallint) AS negatives,
     coalesce(k.inconclusive, 0::smallint) AS inconclusive,
-    coalesce(k.dead_letter, false) AS dead_letter
+    coalesce(k.dead_letter, false) AS dead_letter, k.notes

@@ -16,13 +16,14 @@ left_live AS (
         k.n, k.id, k.revision, k.created_at, k.last_run_at, k.fence, k.generation, k.attempt_id,
         k.fingerprint, k.recipe, k.caller, k.scope, k.key, k.key_uuid, k.route, k.method, k.path,
         l.tombstone_ttl, l.response_status, l.response_bytes, l.response_head, l.response_body,
-        l.completed_at, l.expires_at
+        l.completed_at, l.expires_at, k.notes
 ),
 settled AS (
     INSERT INTO onlyonce.keys (
         n, id, revision, created_at, last_run_at, fence, generation, attempt_id, fingerprint,
         recipe, caller, scope, key, key_uuid, route, method, path, tombstone_ttl, response_status,
-        response_bytes, response_head, response_body, completed_at, expires_at, state, row_version
+        response_bytes, response_head, response_body, completed_at, expires_at, state, row_version,
+        notes
     )
     SELECT
         l.n, l.id, l.revision + 1, l.created_at, l.last_run_at, l.fence, l.generation,
@@ -31,7 +32,7 @@ settled AS (
         l.response_body,
         CASE WHEN l.completed_at < 0 THEN c.now - l.completed_at - 1 ELSE l.completed_at END,
         CASE WHEN l.expires_at < 0 THEN c.now - l.expires_at - 1 ELSE l.expires_at END,
-        'completed', 1
+        'completed', 1, l.notes
     FROM left_live l, clock c
 )
 SELECT w.id, c.now FROM clock c LEFT JOIN left_live w ON true

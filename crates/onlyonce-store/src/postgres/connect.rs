@@ -7,22 +7,40 @@ use sqlx::{
     postgres::PgConnectOptions,
 };
 
-use super::{OpenError, schema};
+use super::{
+    OpenError,
+    notice::{can_be_heard, unwarned},
+    schema,
+};
 use crate::{
     Level,
-    sql::hosts::{self, Hosts},
+    sql::{
+        failure::Failure,
+        hosts::{self, Hosts},
+    },
 };
 
 /// What every session says of its statements: they look keys up by their index, whatever the
-/// planner believes about a table that was empty a moment ago, and their plan does not change.
-const SETTINGS: [(&str, &str); 6] = [
+/// planner believes about a table that was empty a moment ago, and their plan does not change. And they
+/// hear warnings, even where a role is set not to.
+const SETTINGS: [(&str, &str); 7] = [
     ("enable_seqscan", "off"),
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
     ("jit", "off"),
     ("plan_cache_mode", "force_generic_plan"),
+    ("client_min_messages", "warning"),
     ("default_transaction_isolation", "read committed"),
 ];
+
+/// A commit that has to wait and leaves nothing behind. It shares its lock with others of its kind. Where
+/// nobody is there to wait for, it returns no row instead of waiting for ever in a session that nobody
+/// could end.
+pub(super) const CONFIRM: &str = "SELECT 1 FROM onlyonce.meta WHERE name = 'secret' \
+     AND (current_setting('synchronous_standby_names') = '' \
+          OR EXISTS (SELECT FROM pg_stat_replication)) FOR KEY SHARE";
+/// What it means that [`CONFIRM`] returned nothing.
+pub(super) const NO_STANDBY: &str = "no standby is there that a commit could wait for";
 
 /// How long a statement waits for a row that somebody holds locked.
 const LOCK_TIMEOUT_MILLIS: u128 = 50;
@@ -82,7 +100,7 @@ impl Target {
         self.0.hosts.timeout()
     }
 
-    /// What an acknowledged write survives, as the last connection found it.
+    /// What an acknowledged write survives, as it was last seen.
     pub(super) fn level(&self) -> Level {
         self.0.hosts.level()
     }
@@ -102,6 +120,28 @@ impl Target {
         });
         let level = level.await?;
         Ok((connection, level))
+    }
+
+    /// Reads again what an acknowledged write survives, and says whether that is more than is known.
+    pub(super) async fn look(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        let level = self.begin(connection, async |connection| level_of(connection).await);
+        Ok(self.0.hosts.saw_again(level.await?))
+    }
+
+    /// Commits something of no account, and returns once that commit has waited. Also reads again what an
+    /// acknowledged write survives: where commits have ceased to wait, this one proves nothing.
+    pub(super) async fn confirm(&self, connection: &mut PgConnection) -> Result<(), Failure> {
+        let commit = self.begin(connection, async |connection| {
+            let statement = sqlx::query(CONFIRM).persistent(false);
+            // To the end: the driver returns a single row before the commit that follows it.
+            statement.fetch_all(connection).await
+        });
+        if unwarned(commit).await?.is_empty() {
+            let nobody = std::io::Error::other(NO_STANDBY);
+            return Err(Failure::Cancelled(sqlx::Error::Io(nobody)));
+        }
+        let looked = self.look(connection).await;
+        looked.map(|_| ()).map_err(Failure::Refused)
     }
 
     /// Runs `work`: as it is, or, behind a pooler, in a transaction that holds one server
@@ -202,7 +242,12 @@ async fn level_of(connection: &mut PgConnection) -> Result<Level, sqlx::Error> {
     }
     let (fsync, commit): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
     let (names, standbys): (&str, i64) = (row.try_get(2)?, row.try_get(4)?);
-    Ok(judge(fsync, commit, names, standbys))
+    let level = judge(fsync, commit, names, standbys);
+    if !names.is_empty() && !can_be_heard() {
+        // Whether a commit has waited is said in a warning.
+        return Ok(level.min(Level::Async));
+    }
+    Ok(level)
 }
 
 /// - Without `fsync` a crash of the machine loses anything.

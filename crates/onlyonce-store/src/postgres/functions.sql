@@ -8,8 +8,26 @@ CREATE OR REPLACE FUNCTION onlyonce.now_ms() RETURNS bigint LANGUAGE sql VOLATIL
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
 $$;
 
+-- Whether a row's notes say that a person's data was erased: a flag in their second byte.
+CREATE OR REPLACE FUNCTION onlyonce.is_erased(notes bytea) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN length(notes) > 1 THEN get_byte(notes, 1) & 16 <> 0 ELSE false END
+$$;
+
 CREATE OR REPLACE FUNCTION onlyonce.ms(duration interval) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
     SELECT floor(extract(epoch FROM duration) * 1000)::bigint
+$$;
+
+-- The milliseconds of a duration that must be longer than nothing. One that is not would end a memory, a
+-- lease or a tombstone before it began, and let a key be executed again. NULL stays NULL.
+CREATE OR REPLACE FUNCTION onlyonce.positive_ms(name text, duration interval) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF onlyonce.ms(duration) < 1 THEN
+        RAISE EXCEPTION 'onlyonce: % must be a positive duration, not %; nothing was done', name, duration
+            USING ERRCODE = '22023';
+    END IF;
+    RETURN onlyonce.ms(duration);
+END
 $$;
 
 -- 128 bits that nobody can guess.
@@ -59,6 +77,16 @@ RETURNS bytea LANGUAGE sql STABLE AS $$
         || int8send(0) || '\x00'::bytea || onlyonce.framed(request))
 $$;
 
+-- Notes without the time of a denial that counted: a flag, and eight bytes after the flags.
+CREATE OR REPLACE FUNCTION onlyonce.without_denial(notes bytea) RETURNS bytea
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE
+        WHEN get_byte(notes, 1) & 32 = 0 THEN notes
+        WHEN get_byte(notes, 1) = 32 THEN NULL
+        ELSE set_byte(substr(notes, 1, 2), 1, get_byte(notes, 1) & ~32) || substr(notes, 11)
+    END
+$$;
+
 -- The row without an answer, and without what an attempt that was running or unclear left.
 CREATE OR REPLACE FUNCTION onlyonce.without_answer(u onlyonce.row) RETURNS onlyonce.row
 LANGUAGE plpgsql IMMUTABLE AS $$
@@ -73,6 +101,7 @@ BEGIN
     u.negatives := 0;
     u.inconclusive := 0;
     u.dead_letter := false;
+    u.notes := onlyonce.without_denial(u.notes);
     RETURN u;
 END
 $$;
@@ -83,10 +112,11 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT NOT (
         name IN ('set-cookie', 'age', 'date', 'www-authenticate', 'traceparent', 'tracestate',
             'x-request-id', 'x-correlation-id', 'x-amzn-trace-id', 'server-timing', 'via', 'alt-svc',
-            'content-length', 'idempotency-outcome', 'connection', 'keep-alive', 'te', 'trailer',
+            'content-length', 'idempotency-outcome', 'idempotency-attempt', 'idempotency-generation',
+            'idempotency-status', 'x-idempotent-replayed', 'connection', 'keep-alive', 'te', 'trailer',
             'transfer-encoding', 'upgrade')
         OR starts_with(name, 'proxy-') OR starts_with(name, 'ratelimit')
-        OR starts_with(name, 'x-ratelimit-') OR (status >= 400 AND name = 'retry-after'))
+        OR starts_with(name, 'x-ratelimit-') OR (status >= 400 AND name IN ('retry-after', 'stripe-should-retry', 'x-should-retry')))
 $$;
 
 -- A number as bytes, the low one first.
@@ -112,6 +142,12 @@ BEGIN
     IF status IS NULL OR status NOT BETWEEN 200 AND 999 THEN
         RAISE EXCEPTION 'onlyonce: % is not the status of an answer', status USING ERRCODE = '22023';
     END IF;
+    IF jsonb_typeof(headers) NOT IN ('object', 'array', 'null') OR jsonb_typeof(headers) = 'array' AND EXISTS (
+        SELECT FROM jsonb_array_elements(headers) AS p (pair)
+        WHERE CASE jsonb_typeof(p.pair) WHEN 'array' THEN jsonb_array_length(p.pair) ELSE 0 END <> 2) THEN
+        RAISE EXCEPTION 'onlyonce: headers are an object of name to string or list of strings, or a list of [name, value]'
+            USING ERRCODE = '22023';
+    END IF;
     FOR one IN
         SELECT lower(p.pair ->> 0) AS name, p.pair -> 1 AS value
         FROM jsonb_array_elements(
@@ -134,11 +170,25 @@ BEGIN
             block := block || onlyonce.le(length(one.name), 2) || convert_to(one.name, 'UTF8')
                 || onlyonce.le(length(value), 4) || value;
             count := count + 1;
+            -- Beyond these no server would send them, and no program could read them back.
+            IF count > 1000 OR length(one.name) > 256 OR length(block) > 1048576 THEN
+                RAISE EXCEPTION 'onlyonce: an answer has at most 1000 headers, with names of 256 characters, of 1 MiB together'
+                    USING ERRCODE = '54000';
+            END IF;
         END IF;
     END LOOP;
     RETURN '\x01'::bytea || onlyonce.le(status, 2)
         || CASE WHEN stored THEN '\x01'::bytea ELSE '\x00'::bytea END
         || onlyonce.le(count, 2) || block;
+END
+$$;
+
+-- A value of a header as text: UTF-8, or else byte by byte.
+CREATE OR REPLACE FUNCTION onlyonce.header_text(value bytea) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN convert_from(value, 'UTF8');
+EXCEPTION WHEN character_not_in_repertoire OR untranslatable_character THEN
+    RETURN convert_from(value, 'LATIN1');
 END
 $$;
 
@@ -160,11 +210,51 @@ BEGIN
         at := at + 2 + size;
         size := get_byte(head, at) + 256 * get_byte(head, at + 1) + 65536 * get_byte(head, at + 2);
         list := list || jsonb_build_array(jsonb_build_array(
-            name, convert_from(substr(head, at + 5, size), 'LATIN1')));
+            name, onlyonce.header_text(substr(head, at + 5, size))));
         at := at + 4 + size;
     END LOOP;
     RETURN list;
 END
+$$;
+
+-- Notes that say, or do not say, that no attempt before the current one reached the handler.
+CREATE OR REPLACE FUNCTION onlyonce.noted_unreached(notes bytea, unreached boolean) RETURNS bytea
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE
+        WHEN unreached AND notes IS NULL THEN '\x0108'::bytea
+        WHEN unreached THEN set_byte(notes, 1, get_byte(notes, 1) | 8)
+        WHEN notes IS NULL OR get_byte(notes, 1) & ~8 = 0 THEN NULL
+        ELSE set_byte(notes, 1, get_byte(notes, 1) & ~8)
+    END
+$$;
+
+-- The flags in a record's notes, as the stores write them: 1 and 2 say how the key was spelled, 32 that a
+-- time follows, and 64 (`attested`) that somebody else's word completed the key and its attempt has
+-- committed no effect of its own since.
+CREATE OR REPLACE FUNCTION onlyonce.note_flags(notes bytea) RETURNS integer LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF notes IS NULL THEN
+        RETURN 0;
+    END IF;
+    IF get_byte(notes, 0) <> 1 THEN
+        RAISE EXCEPTION 'onlyonce: a record has notes of a form that these functions do not know'
+            USING ERRCODE = 'OO003';
+    END IF;
+    RETURN get_byte(notes, 1);
+END
+$$;
+
+-- The notes of an attested key whose attempt commits its effect now.
+CREATE OR REPLACE FUNCTION onlyonce.not_attested(notes bytea) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN onlyonce.note_flags(notes) & 191 <> 0
+        THEN set_byte(notes, 1, onlyonce.note_flags(notes) & 191) END
+$$;
+
+-- What the next attempt keeps of the notes: how the key was spelled.
+CREATE OR REPLACE FUNCTION onlyonce.only_spelling(notes bytea) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN onlyonce.note_flags(notes) & 3 <> 0
+        THEN set_byte('\x0100'::bytea, 1, onlyonce.note_flags(notes) & 3)
+            || substr(notes, CASE WHEN onlyonce.note_flags(notes) & 32 <> 0 THEN 11 ELSE 3 END) END
 $$;
 
 -- The next life or the next attempt of a key that is there. `how` says which.
@@ -181,15 +271,25 @@ BEGIN
     u.fence := k.fence + 1;
     u.generation := CASE how WHEN 'again' THEN k.generation
         WHEN 'after_expiry' THEN k.generation + 1 ELSE 1 END;
-    -- The fingerprint of the first request stays, with the recipe that later ones are compared under.
-    IF how = 'anew' OR k.fingerprint IS NULL THEN
+    -- The fingerprint of the first request stays, with the recipe that later ones are compared under. A
+    -- redirect brings another.
+    IF how = 'anew' OR k.fingerprint IS NULL OR coalesce(k.last_error, '') = 'redirected' THEN
         u.fingerprint := begin_again.fingerprint;
         u.recipe := begin_again.recipe;
+    END IF;
+    u.notes := CASE WHEN how <> 'anew' AND k.fingerprint IS NOT NULL THEN onlyonce.only_spelling(k.notes) END;
+    u.notes := onlyonce.noted_unreached(u.notes, how = 'again'
+        AND (k.fence = 1 OR coalesce(get_byte(k.notes, 1) & 8 <> 0, false))
+        AND coalesce(k.last_error, '') IN ('not_sent', 'guard_failed', 'credential_refused'));
+    IF onlyonce.is_erased(k.notes) THEN
+        -- For as long as the row lives.
+        u.notes := set_byte(coalesce(u.notes, '\x0100'::bytea), 1,
+            get_byte(coalesce(u.notes, '\x0100'::bytea), 1) | 16);
     END IF;
     u.caller := begin_again.caller;
     u.route := begin_again.route;
     u.method := begin_again.method;
-    u.path := begin_again.path;
+    u.path := CASE WHEN onlyonce.is_erased(k.notes) THEN '' ELSE begin_again.path END;
     u.tombstone_ttl := begin_again.tombstone_ttl;
     u.created_at := CASE how WHEN 'again' THEN k.created_at ELSE now END;
     u.last_run_at := now;
@@ -212,8 +312,17 @@ CREATE OR REPLACE FUNCTION onlyonce.make_unknown(k onlyonce.row, now bigint, err
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     u onlyonce.row := k;
-    -- The provider has spoken about this attempt, and proven nothing.
-    contradictory boolean := k.evidence IS NOT NULL AND get_byte(k.evidence, 1) = 3;
+    says integer := CASE WHEN k.evidence IS NOT NULL THEN get_byte(k.evidence, 1) END;
+    letter text := CASE
+        -- The provider has spoken about this attempt, and proven nothing.
+        WHEN says = 3 THEN 'the provider contradicts itself'
+        WHEN says = 1 THEN NULL
+        -- Nobody can ask, or nobody will, so a person is told at once.
+        WHEN onlyonce.is_erased(k.notes) THEN 'its key was erased: no provider can be asked about it'
+        WHEN EXISTS (SELECT FROM onlyonce.routes r
+            WHERE r.route = k.route AND r.reconcile_after IS NULL)
+        THEN 'nobody asks the provider: see `reconcile`'
+    END;
 BEGIN
     u.revision := k.revision + 1;
     u.state := 'unknown';
@@ -221,20 +330,19 @@ BEGIN
     u.lease_until := NULL;
     u.unknown_since := now;
     u.reconcile_after := CASE
-        WHEN contradictory THEN NULL
-        WHEN k.evidence IS NOT NULL THEN now
-        -- Where nobody will ask, the attempt itself may still answer until then.
-        ELSE (SELECT now + coalesce(r.reconcile_after, r.max_execution)
-            FROM onlyonce.routes r WHERE r.route = k.route)
+        WHEN letter IS NOT NULL THEN NULL
+        WHEN says = 1 THEN now
+        -- Whoever knows the route decides.
+        ELSE now + coalesce((SELECT r.reconcile_after FROM onlyonce.routes r
+            WHERE r.route = k.route), 0)
     END;
-    IF contradictory THEN u.dead_letter := true; END IF;
+    IF letter IS NOT NULL THEN u.dead_letter := true; END IF;
     PERFORM onlyonce.put(u);
     PERFORM onlyonce.note(now, k,
         CASE error WHEN 'lease_lapsed' THEN 'lease_lapsed' ELSE 'became_unknown' END,
         'unknown', k.fence, by, error);
-    IF contradictory THEN
-        PERFORM onlyonce.note(now, k, 'dead_lettered', 'unknown', k.fence, 'reconciler',
-            'the provider contradicts itself');
+    IF letter IS NOT NULL THEN
+        PERFORM onlyonce.note(now, k, 'dead_lettered', 'unknown', k.fence, 'reconciler', letter);
     END IF;
 END
 $$;
@@ -282,7 +390,7 @@ BEGIN
             how := 'new';
             EXIT;
         END IF;
-        IF k.scope <> admit.scope OR k.key <> admit.key THEN
+        IF k.scope <> admit.scope OR k.key <> admit.key AND NOT onlyonce.is_erased(k.notes) THEN
             RAISE EXCEPTION 'onlyonce: a stored record belongs to another key' USING ERRCODE = 'OO003';
         END IF;
         generation := k.generation;
@@ -290,8 +398,13 @@ BEGIN
             WHEN k.state IN ('completed', 'failed_retryable') AND k.expires_at + k.tombstone_ttl <= now
                 OR k.state = 'expired' AND k.delete_at <= now THEN 'anew'
             WHEN k.fingerprint IS NULL AND k.state <> 'expired' THEN 'reused'
+            -- A redirect sends the client elsewhere under the same key, and often without its credential.
             WHEN k.fingerprint IS NOT NULL AND (k.fingerprint <> admit.fingerprint
-                OR k.caller IS DISTINCT FROM admit.caller) THEN 'reused'
+                    AND NOT coalesce(k.last_error = 'redirected' AND k.state IN ('failed_retryable', 'expired'), false)
+                -- A released key may go over to another caller.
+                OR k.caller IS DISTINCT FROM admit.caller
+                    AND (k.state <> 'failed_retryable'
+                        OR k.expires_at <= now AND k.last_error IS DISTINCT FROM 'redirected')) THEN 'reused'
             WHEN k.state = 'in_progress' AND k.lease_until > now THEN 'in_progress'
             WHEN k.state = 'in_progress' THEN 'lapsed'
             WHEN k.state = 'unknown' THEN 'unknown'
@@ -358,7 +471,9 @@ BEGIN
 END
 $$;
 
--- The end of an attempt meets its key. Says `written`, `kept` or `lost`.
+-- The end of an attempt meets its key. Says `written`, `kept` or `lost`; and `already` where an attempt that
+-- has completed its key would do so again. Whoever is told `written` or `kept` of a completion may commit
+-- its effect: both have written to the row, so that of any number of transactions one can.
 CREATE OR REPLACE FUNCTION onlyonce.end_attempt(
     token text, ending text, error text, status integer, headers jsonb, body bytea, ttl bigint
 ) RETURNS text LANGUAGE plpgsql AS $$
@@ -382,10 +497,29 @@ BEGIN
         PERFORM onlyonce.note(now, k, 'duplicate_execution_suspected', k.state, k.fence, 'executor', NULL);
         RETURN 'lost';
     END IF;
+    IF k.state = 'completed' AND ending = 'complete' THEN
+        IF onlyonce.note_flags(k.notes) & 64 = 0 THEN
+            RETURN 'already';
+        END IF;
+        u := k;
+        u.revision := k.revision + 1;
+        u.notes := onlyonce.not_attested(k.notes);
+        PERFORM onlyonce.put(u);
+        PERFORM onlyonce.note(now, k, 'late_result', 'completed', k.fence, 'executor', NULL);
+        RETURN 'kept';
+    END IF;
     IF k.state = 'completed'
         OR (ending = 'unknown' AND k.state <> 'in_progress')
         OR (ending = 'release' AND k.state = 'failed_retryable') THEN
         RETURN 'kept';
+    END IF;
+    -- Whoever says that nothing was left behind may be contradicted by what the provider has said.
+    IF ending = 'release' AND k.evidence IS NOT NULL AND get_byte(k.evidence, 1) IN (1, 3) THEN
+        IF k.state = 'unknown' THEN
+            RETURN 'kept';
+        END IF;
+        PERFORM onlyonce.make_unknown(k, now, error, 'executor');
+        RETURN 'written';
     END IF;
     IF ending = 'unknown' THEN
         PERFORM onlyonce.make_unknown(k, now, error, 'executor');
@@ -393,7 +527,8 @@ BEGIN
     END IF;
     SELECT r.ttl, r.max_body_size INTO keep, most FROM onlyonce.routes r WHERE r.route = k.route;
     keep := coalesce(end_attempt.ttl, keep, 86400000);
-    whole := body IS NOT NULL AND length(body) <= coalesce(most, length(body));
+    whole := body IS NOT NULL AND length(body) <= coalesce(most, length(body))
+        AND NOT onlyonce.is_erased(k.notes);
     u := onlyonce.without_answer(k);
     u.revision := k.revision + 1;
     u.expires_at := now + keep;
@@ -404,7 +539,8 @@ BEGIN
         u.completed_at := now;
         u.response_status := end_attempt.status;
         u.response_bytes := CASE WHEN whole THEN length(body) ELSE 0 END;
-        u.response_head := onlyonce.head(end_attempt.status, end_attempt.headers, whole);
+        u.response_head := onlyonce.head(end_attempt.status,
+            CASE WHEN onlyonce.is_erased(k.notes) THEN '{}' ELSE end_attempt.headers END, whole);
         u.response_body := CASE WHEN whole THEN body END;
     ELSE
         u.state := 'failed_retryable';
@@ -445,6 +581,12 @@ BEGIN
         RAISE EXCEPTION 'onlyonce: this attempt does not own its key; nothing was settled'
             USING ERRCODE = 'OO001', HINT = 'Roll back. Another attempt may be executing.';
     END IF;
+    IF ended = 'already' THEN
+        -- Its effect was committed with the completion; this transaction holds a second one.
+        RAISE EXCEPTION 'onlyonce: this attempt has completed its key already; nothing was settled'
+            USING ERRCODE = 'OO004',
+            HINT = 'Roll back, and answer with what is stored. The first effect is committed.';
+    END IF;
     RETURN CASE ended WHEN 'written' THEN 'completed' ELSE ended END;
 END
 $$;
@@ -473,6 +615,13 @@ BEGIN
     IF num_nulls(operation, request, lease, reserve.tombstone_ttl, after_expiry, reserve.route) > 0 THEN
         RAISE EXCEPTION 'onlyonce: operation, request, lease, tombstone_ttl, after_expiry and route of a reservation may not be NULL' USING ERRCODE = '22004';
     END IF;
+    -- A gateway's keys are made by the gateway: whoever could make one first would keep its client out.
+    IF (reserve.scope = 'global' OR reserve.scope ~ '^(client|route):') AND NOT (
+        SELECT pg_has_role(session_user, n.nspowner, 'MEMBER') FROM pg_namespace n WHERE n.nspname = 'onlyonce'
+    ) THEN
+        RAISE EXCEPTION 'onlyonce: scopes named global, client:... and route:... are those of gateways; nothing was reserved'
+            USING ERRCODE = '42501', HINT = 'Take a scope of your own, such as app:orders; or be a member of the role that owns the schema onlyonce.';
+    END IF;
     IF lease < interval '1 second' OR after_expiry NOT IN ('new', 'reject') THEN
         RAISE EXCEPTION 'onlyonce: a lease is at least one second, after_expiry is new or reject'
             USING ERRCODE = '22023';
@@ -482,17 +631,18 @@ BEGIN
     FROM onlyonce.admit(
         onlyonce.record_id(reserve.scope, reserve.key), reserve.scope, reserve.key,
         onlyonce.fingerprint(reserve.scope, operation, request), onlyonce.raw_recipe(), NULL,
-        onlyonce.ms(lease), onlyonce.ms(reserve.tombstone_ttl), after_expiry, reserve.route, 'SQL', operation
+        onlyonce.ms(lease), onlyonce.positive_ms('tombstone_ttl', reserve.tombstone_ttl), after_expiry, reserve.route, 'SQL', operation
     ) a;
 END
 $$;
 
--- Completes the key in the caller's transaction. A body of NULL is remembered as not stored.
+-- Completes the key in the caller's transaction, once: `completed`, or `kept` where an operator or the
+-- provider had said so before. Everybody else raises. A body of NULL is remembered as not stored.
 CREATE OR REPLACE FUNCTION onlyonce.complete(
     attempt_token text, status integer, headers jsonb DEFAULT '{}', body bytea DEFAULT '',
     ttl interval DEFAULT NULL
 ) RETURNS text LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT onlyonce.completed(attempt_token, status, headers, body, onlyonce.ms(ttl))
+    SELECT onlyonce.completed(attempt_token, status, headers, body, onlyonce.positive_ms('ttl', ttl))
 $$;
 
 -- The same for the gateway's own record, by the token in `Idempotency-Attempt`.
@@ -518,7 +668,10 @@ BEGIN
         ELSE onlyonce.end_attempt(
             attempt_token, 'release', 'declared_not_executed', NULL, NULL, NULL, NULL)
     END;
-    RETURN CASE ended WHEN 'written' THEN outcome ELSE ended END;
+    -- A release that the provider contradicts is unknown.
+    RETURN CASE ended
+        WHEN 'written' THEN (onlyonce.found(decode(left(attempt_token, 32), 'hex'))).state
+        ELSE ended END;
 END
 $$;
 
@@ -528,6 +681,8 @@ CREATE OR REPLACE FUNCTION onlyonce.renew(
 ) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now bigint;
+    lasts bigint := onlyonce.positive_ms('lease', lease);
+    longest bigint := onlyonce.positive_ms('max_execution', max_execution);
     k onlyonce.row;
 BEGIN
     IF num_nulls(lease, max_execution) > 0 THEN
@@ -539,17 +694,18 @@ BEGIN
     k := onlyonce.found_locked(decode(left(attempt_token, 32), 'hex'));
     now := onlyonce.now_ms();
     IF k.id IS NULL OR k.attempt_id <> decode(right(attempt_token, 32), 'hex')
-        OR k.state <> 'in_progress' OR k.last_run_at + onlyonce.ms(max_execution) <= now THEN
+        OR k.state <> 'in_progress' OR k.last_run_at + longest <= now THEN
         RETURN false;
     END IF;
     k.revision := k.revision + 1;
-    k.lease_until := now + onlyonce.ms(lease);
+    k.lease_until := now + lasts;
     PERFORM onlyonce.put(k);
     RETURN true;
 END
 $$;
 
--- Leaves a message in the caller's transaction. Every delivery of it carries the same key downstream.
+-- Leaves a message in the caller's transaction. Every delivery of it carries the same key downstream. A
+-- transaction that is to be prepared must say `notify => false`: PostgreSQL prepares none that notifies.
 CREATE OR REPLACE FUNCTION onlyonce.enqueue(
     target text, payload bytea, ordering_key text DEFAULT NULL, headers jsonb DEFAULT '{}',
     type text DEFAULT '', downstream_key text DEFAULT NULL, attempt_token text DEFAULT NULL,
@@ -559,9 +715,24 @@ CREATE OR REPLACE FUNCTION onlyonce.enqueue(
 DECLARE
     message uuid := gen_random_uuid();
     now bigint := onlyonce.now_ms();
+    most bigint := pg_size_bytes(coalesce(
+        nullif(current_setting('onlyonce.max_message_bytes', true), ''), '1 MB'));
 BEGIN
     IF num_nulls(enqueue.target, enqueue.payload, enqueue.headers, enqueue.type, due_in, enqueue.notify) > 0 THEN
         RAISE EXCEPTION 'onlyonce: target, payload, headers, type, due_in and notify of a message may not be NULL' USING ERRCODE = '22004';
+    END IF;
+    IF due_in < interval '0' THEN
+        RAISE EXCEPTION 'onlyonce: due_in may not be negative; nothing was done' USING ERRCODE = '22023';
+    END IF;
+    IF jsonb_typeof(enqueue.headers) <> 'object' OR EXISTS (
+        SELECT FROM jsonb_each(enqueue.headers) AS h (name, value) WHERE jsonb_typeof(h.value) <> 'string') THEN
+        RAISE EXCEPTION 'onlyonce: the headers of a message are an object of name to string'
+            USING ERRCODE = '22023';
+    END IF;
+    IF octet_length(payload) + octet_length(enqueue.headers::text) > most THEN
+        RAISE EXCEPTION 'onlyonce: a message of % bytes is larger than onlyonce.max_message_bytes, which is %; it was not left',
+            octet_length(payload) + octet_length(enqueue.headers::text), most
+            USING ERRCODE = '54000', HINT = 'Leave a reference to what is large, or raise the setting.';
     END IF;
     INSERT INTO onlyonce.outbox (
         id, created_at, due_at, key_id, settles, target, aggregatetype, aggregateid, type,
@@ -587,12 +758,13 @@ CREATE OR REPLACE FUNCTION onlyonce.process_once(
 ) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now bigint := onlyonce.now_ms();
+    lasts bigint := onlyonce.positive_ms('retention', retention);
 BEGIN
     IF num_nulls(process_once.consumer, process_once.message_id, retention) > 0 THEN
         RAISE EXCEPTION 'onlyonce: consumer, message_id and retention may not be NULL' USING ERRCODE = '22004';
     END IF;
     INSERT INTO onlyonce.inbox (consumer, message_id, at, keep_until)
-    VALUES (process_once.consumer, process_once.message_id, now, now + onlyonce.ms(retention))
+    VALUES (process_once.consumer, process_once.message_id, now, now + lasts)
     ON CONFLICT ON CONSTRAINT inbox_pkey DO NOTHING;
     RETURN FOUND;
 END

@@ -98,11 +98,12 @@ fn of_the_machine(record: Option<&Record>, event: Event, setting: Setting<'_>) -
                 answer = stored.map(|stored| (stored.status.as_u16(), None));
                 "not_stored"
             }
-            Effect::Reused => "reused",
+            Effect::Reused | Effect::CallerDiffers => "reused",
             Effect::OutcomeUnknown => "unknown",
             Effect::KeyExpired => "expired",
             Effect::Written => "written",
             Effect::Kept => "kept",
+            Effect::Already => "already",
             Effect::Suspected(entry) => {
                 // Without a record there is nothing that a function could note it under.
                 journal.extend(record.map(|_| *entry));
@@ -123,10 +124,14 @@ fn of_the_machine(record: Option<&Record>, event: Event, setting: Setting<'_>) -
 
 /// The events that a function stands for.
 fn has_a_function(event: Event) -> bool {
-    matches!(
-        event,
-        Event::Request(_) | Event::Settle(..) | Event::Renew(_) | Event::Sweep | Event::Reap
-    )
+    match event {
+        // A function completes a key only in one transaction with the effect.
+        Event::Settle(_, end) => matches!(end, End::Release | End::Redirect | End::Unknown),
+        Event::Request(_) | Event::Commit(..) | Event::Renew(_) | Event::Sweep | Event::Reap => {
+            true
+        }
+        _ => false,
+    }
 }
 
 struct Place {
@@ -227,15 +232,16 @@ impl Place {
                 .bind(millis(policy.tombstone_ttl))
                 .bind(if reject { "reject" } else { "new" })
             }
-            Event::Settle(whose, end) => {
+            Event::Settle(whose, _) | Event::Commit(whose, _) => {
                 let attempt = attempt(whose);
-                let (ending, error) = match end {
-                    End::Complete | End::CompleteUnstored => ("complete", None),
-                    End::Release => ("release", Some("not_sent")),
-                    End::Unknown => ("unknown", Some("connection_lost")),
+                let (ending, error) = match event {
+                    Event::Settle(_, End::Release) => ("release", Some("not_sent")),
+                    Event::Settle(_, End::Redirect) => ("release", Some("redirected")),
+                    Event::Settle(_, End::Unknown) => ("unknown", Some("connection_lost")),
+                    _ => ("complete", None),
                 };
-                let answer = match end {
-                    End::CompleteUnstored => unstored(),
+                let answer = match event {
+                    Event::Commit(_, false) => unstored(),
                     _ => answer(attempt),
                 };
                 sqlx::query("SELECT onlyonce.end_attempt($1, $2, $3, $4, '{}', $5, $6)")
@@ -431,17 +437,20 @@ async fn ids_and_fingerprints_are_the_librarys() {
     let mut connection = PgConnection::connect(&server.url()).await.unwrap();
     let secret = super::schema::secret(&mut connection).await.unwrap();
     let secret = Secret::from_bytes(secret.unwrap().try_into().unwrap());
-    let recipe = Recipe::new(BodyMode::Raw, vec![], vec![], vec![]);
+    let recipe = Recipe::version_1(BodyMode::Raw, vec![], vec![], vec![]);
     let kept = sqlx::query("SELECT recipe FROM onlyonce.recipes WHERE id = $1").bind(recipe.id().0);
     let kept = kept.fetch_one(&mut connection).await.unwrap();
     assert_eq!(kept.get::<Vec<u8>, _>(0), recipe.encode());
     for (scope, key, body) in [
         ("global", "k", ""),
+        ("global", "\"k\"", ""),
+        ("global", "\"k\\\";v=2", ""),
         ("client:\u{fc}", "a key", "{\"a\": 1}"),
     ] {
         let headers = http::HeaderMap::new();
         let view = RequestView {
             method: "SQL",
+            authority: None,
             target: "POST /x",
             headers: &headers,
             body: body.as_bytes(),

@@ -5,7 +5,8 @@ WITH clock AS MATERIALIZED (
 ),
 inserted AS MATERIALIZED (
     SELECT unnest(onlyonce.put_new(
-        c.now, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19
+        c.now, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
+        $20
     )) AS id FROM clock c
 ),
 each AS MATERIALIZED (

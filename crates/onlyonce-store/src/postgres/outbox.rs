@@ -18,7 +18,7 @@ use sqlx::{
 use tokio::sync::watch;
 
 use super::{
-    failure::judge,
+    notice::unwarned,
     row::Journal,
     scan::{NOW, before, limit_of, nothing},
     server::{Dialler, Shared},
@@ -29,10 +29,13 @@ use super::{
 use crate::{
     BoxError, Page, Reply, StoreError, Swapped, failpoint,
     outbox::{
-        Claim, Claimed, Depth, Ending, ListedMessage, MAX_COUNTED, MessageFilter, Outbox, millis,
-        unreadable,
+        CLAIM_BYTES, Claim, Claimed, Decision, Depth, Ending, ListedMessage, MAX_COUNTED,
+        MessageFilter, Outbox, millis, unreadable,
     },
-    sql::{failure::Failure, line::Pool},
+    sql::{
+        failure::Failure,
+        line::{Access, Pool},
+    },
     transactional::{Message, Settles, TransactionError},
 };
 
@@ -58,6 +61,7 @@ impl PgOutbox {
 
     async fn rows(
         &self,
+        access: Access,
         statement: Query<'_, Postgres, PgArguments>,
     ) -> Result<Vec<PgRow>, Failure> {
         let (line, target) = (&self.shared.line, self.shared.target());
@@ -67,7 +71,7 @@ impl PgOutbox {
         let work = target.begin(connection, async |connection| {
             statement.fetch_all(connection).await
         });
-        let outcome = line.in_time(async { work.await.map_err(judge) }).await;
+        let outcome = line.in_time(access, unwarned(work)).await;
         self.pool.give(slot, &outcome);
         outcome
     }
@@ -76,7 +80,7 @@ impl PgOutbox {
         &self,
         statement: Query<'_, Postgres, PgArguments>,
     ) -> Result<Vec<PgRow>, StoreError> {
-        let outcome = self.rows(statement).await;
+        let outcome = self.rows(Access::Read, statement).await;
         outcome.map_err(|failure| failure.of_a_read())
     }
 
@@ -90,7 +94,7 @@ impl PgOutbox {
             let (_room, mut slot) = self.pool.take(target.timeout()).await?;
             let connection = line.ready(&mut slot).await?;
             let work = target.whole(connection, work);
-            let outcome = line.in_time(async { work.await.map_err(judge) }).await;
+            let outcome = line.in_time(Access::Write, unwarned(work)).await;
             self.pool.give(slot, &outcome);
             outcome
         };
@@ -103,7 +107,7 @@ WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 ),
 due AS MATERIALIZED (
-    SELECT o.n FROM onlyonce.outbox o
+    SELECT o.n, o.due_at, octet_length(o.payload) AS bytes FROM onlyonce.outbox o
     WHERE o.state = 'pending' AND o.target = $1 AND o.due_at <= (SELECT now FROM clock)
     AND (o.claimed_until IS NULL OR o.claimed_until <= (SELECT now FROM clock))
     AND (o.ordering_key IS NULL OR NOT EXISTS (
@@ -112,14 +116,21 @@ due AS MATERIALIZED (
         AND e.ordering_key IS NOT NULL AND e.state IN ('pending', 'dead', 'unknown')
     ))
     ORDER BY o.due_at, o.n LIMIT $2 FOR UPDATE SKIP LOCKED
+),
+sized AS MATERIALIZED (
+    SELECT d.n, d.bytes, sum(d.bytes) OVER (ORDER BY d.due_at, d.n) AS so_far FROM due d
 )
 UPDATE onlyonce.outbox o SET
     claimed_at = c.now, claimed_until = c.now + $3, attempts = o.attempts + 1, attempt_id = $4,
     unclear_since = coalesce(o.unclear_since, o.claimed_at)
-FROM due d CROSS JOIN clock c WHERE o.n = d.n
+FROM sized s CROSS JOIN clock c WHERE o.n = s.n AND s.so_far - s.bytes <= $5
 RETURNING o.id, o.attempts, o.unclear_since, o.created_at, o.target, o.type, o.aggregatetype,
-    o.aggregateid, o.ordering_key, o.downstream_key, o.headers::text, o.payload, o.key_id, o.settles,
+    o.aggregateid, o.ordering_key, o.downstream_key, o.headers::text, CASE WHEN s.so_far <= $5 THEN o.payload END, o.key_id, o.settles,
     o.claimed_at, o.n";
+
+const PAYLOAD: &str = "\
+SELECT payload FROM onlyonce.outbox
+WHERE n = $1 AND attempt_id = $2 AND state = 'pending' AND claimed_at IS NOT NULL";
 
 /// The claim has kept in `unclear_since` what was unclear before it, and `due_at` as it was.
 const GIVE_BACK: &str = "\
@@ -146,7 +157,8 @@ RETURNING o.n";
 /// What lists show, as [`listed`] reads it.
 const LISTED: &str = "o.id, o.state, o.target, o.type, o.aggregatetype, o.aggregateid, \
      o.ordering_key, o.downstream_key, o.key_id, o.settles IS NOT NULL, o.attempts, o.provider_id, \
-     o.last_error, o.created_at, coalesce(o.claimed_until, o.due_at), o.delivered_at, octet_length(o.payload)::bigint, o.n";
+     o.last_error, o.created_at, coalesce(o.claimed_until, o.due_at), o.delivered_at, octet_length(o.payload)::bigint, o.n, \
+     o.unclear_since";
 
 fn end(endings: &[Ending]) -> Query<'_, Postgres, PgArguments> {
     let numbers: Vec<_> = endings.iter().map(|one| one.number.cast_signed()).collect();
@@ -180,7 +192,9 @@ fn claimed(row: &PgRow, attempt: AttemptId) -> Result<Claimed, BoxError> {
     let (kind, which): (Option<String>, Option<String>) = (row.try_get(6)?, row.try_get(7)?);
     let key: Option<Uuid> = row.try_get(12)?;
     let number: i64 = row.try_get(15)?;
+    let payload: Option<Vec<u8>> = row.try_get(11)?;
     Ok(Claimed {
+        unread: payload.is_none(),
         id: MessageId(id),
         number: number.unsigned_abs(),
         attempt,
@@ -196,7 +210,7 @@ fn claimed(row: &PgRow, attempt: AttemptId) -> Result<Claimed, BoxError> {
             ordering_key: row.try_get(8)?,
             downstream_key: Some(row.try_get(9)?),
             headers: row.try_get(10)?,
-            payload: row.try_get(11)?,
+            payload: payload.unwrap_or_default(),
             key: key.map(|Uuid(id)| RecordId(id)),
             settles: settles.and_then(Settles::decode),
         },
@@ -212,6 +226,7 @@ fn listed(row: &PgRow) -> Result<(u64, ListedMessage), BoxError> {
     let attempts: i32 = row.try_get(10)?;
     let delivered_at: Option<i64> = row.try_get(15)?;
     let (bytes, n): (i64, i64) = (row.try_get(16)?, row.try_get(17)?);
+    let unclear_since: Option<i64> = row.try_get(18)?;
     let message = ListedMessage {
         id: MessageId(id),
         state,
@@ -229,6 +244,7 @@ fn listed(row: &PgRow) -> Result<(u64, ListedMessage), BoxError> {
         due_at: Timestamp(row.try_get(14)?),
         delivered_at: delivered_at.map(Timestamp),
         bytes: bytes.unsigned_abs(),
+        unclear_since: unclear_since.map(Timestamp),
     };
     Ok((n.unsigned_abs(), message))
 }
@@ -253,9 +269,10 @@ impl Outbox for PgOutbox {
             .bind(&claim.target)
             .bind(limit_of(claim.limit))
             .bind(millis(claim.lease))
-            .bind(Uuid(claim.attempt.0.to_be_bytes()));
+            .bind(Uuid(claim.attempt.0.to_be_bytes()))
+            .bind(CLAIM_BYTES.cast_signed());
         failpoint!("postgres.outbox.claim.before");
-        let rows = self.rows(statement).await;
+        let rows = self.rows(Access::Write, statement).await;
         let rows = rows.map_err(|failure| failure.of_a_write())?;
         failpoint!("postgres.outbox.claim.after");
         let now = match rows.first() {
@@ -270,18 +287,31 @@ impl Outbox for PgOutbox {
         Ok(Reply { now, value })
     }
 
+    async fn payload(
+        &self,
+        number: u64,
+        attempt: AttemptId,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let statement = sqlx::query(PAYLOAD)
+            .bind(number.cast_signed())
+            .bind(Uuid(attempt.0.to_be_bytes()));
+        let rows = self.read(statement).await?;
+        let found = rows.first().map(|row| row.try_get(0)).transpose();
+        found.map_err(unreadable)
+    }
+
     async fn give_back(&self, target: &str, attempt: AttemptId) -> Result<(), StoreError> {
         let statement = sqlx::query(GIVE_BACK)
             .bind(target)
             .bind(Uuid(attempt.0.to_be_bytes()));
-        let rows = self.rows(statement).await;
+        let rows = self.rows(Access::Write, statement).await;
         rows.map_err(|failure| failure.of_a_write())?;
         Ok(())
     }
 
     async fn end(&self, endings: &[Ending]) -> Result<Vec<bool>, StoreError> {
         failpoint!("postgres.outbox.end.before");
-        let rows = self.rows(end(endings)).await;
+        let rows = self.rows(Access::Write, end(endings)).await;
         let rows = rows.map_err(|failure| failure.of_a_write())?;
         failpoint!("postgres.outbox.end.after");
         let ended: Result<HashSet<i64>, _> = rows.iter().map(|row| row.try_get(0)).collect();
@@ -366,20 +396,25 @@ impl Outbox for PgOutbox {
     async fn decide(
         &self,
         id: MessageId,
-        state: MessageState,
+        decision: Decision,
         journal: JournalEntry,
     ) -> Result<bool, StoreError> {
         let sql = format!(
             "UPDATE onlyonce.outbox SET state = $2, due_at = {NOW}, attempts = 0, \
-             claimed_at = NULL, claimed_until = NULL, unclear_since = NULL \
-             WHERE id = $1 AND state IN ('dead', 'unknown') RETURNING id"
+             claimed_at = NULL, claimed_until = NULL, \
+             unclear_since = CASE WHEN $4 THEN NULL ELSE unclear_since END \
+             WHERE id = $1 AND state IN ('dead', 'unknown') \
+             AND ($3::bigint IS NULL OR unclear_since IS NULL OR unclear_since > {NOW} - $3) \
+             RETURNING id"
         );
         let mut row = Journal::default();
         row.push(&journal);
         let decided = self.whole(async |connection| {
             let change = sqlx::query(AssertSqlSafe(sql))
                 .bind(Uuid(id.0))
-                .bind(state.as_str());
+                .bind(decision.state().as_str())
+                .bind(decision.safe_for())
+                .bind(decision == Decision::RetryByForce);
             let changed = change.fetch_optional(&mut *connection).await?.is_some();
             if changed {
                 statement::append(row).execute(connection).await?;
@@ -434,7 +469,7 @@ impl Outbox for PgOutbox {
             .bind(from)
             .bind(limit_of(limit))
             .bind(millis(keep));
-        let rows = self.rows(statement).await;
+        let rows = self.rows(Access::Write, statement).await;
         let rows = rows.map_err(|failure| failure.of_a_write())?;
         let row = rows.first().ok_or_else(nothing)?;
         let read = || -> Result<(i64, i64, Option<i64>), sqlx::Error> {

@@ -82,6 +82,7 @@ pub(super) struct Common<'a> {
     pub(super) created_at: Column<Option<i64>>,
     pub(super) last_run_at: Column<Option<i64>>,
     pub(super) lease_until: Column<Option<i64>>,
+    pub(super) notes: Blobs,
 }
 
 impl<'a> Common<'a> {
@@ -109,6 +110,7 @@ impl<'a> Common<'a> {
         let differs = last_run_at.filter(|at| *at != draft.stamps.created_at);
         self.last_run_at.push(differs.and_then(stamp));
         self.lease_until.push(stamp(draft.stamps.lease_until));
+        self.notes.push(codec::encode_notes(&record.notes));
     }
 }
 

@@ -23,7 +23,7 @@ BEGIN
         k.caller, k.scope, k.key, k.route, k.method, k.path, k.tombstone_ttl, k.last_error,
         k.created_at, k.last_run_at, k.completed_at, k.expires_at, k.lease_until, k.unknown_since,
         k.reconcile_after, k.delete_at, k.response_status, k.response_bytes, k.response_head,
-        k.response_body, k.evidence, k.negatives, k.inconclusive, k.dead_letter
+        k.response_body, k.evidence, k.negatives, k.inconclusive, k.dead_letter, k.notes
     )::onlyonce.row;
 END
 $$;
@@ -89,7 +89,7 @@ BEGIN
         ARRAY[u.generation], ARRAY[onlyonce.as_uuid(u.attempt_id)], ARRAY[u.fingerprint],
         ARRAY[u.recipe], ARRAY[u.caller], ARRAY[u.state], ARRAY[u.scope],
         ARRAY[CASE WHEN named IS NULL THEN u.key END], ARRAY[named], ARRAY[u.route], ARRAY[u.method],
-        ARRAY[u.path], ARRAY[u.created_at], ARRAY[u.last_run_at], ARRAY[u.lease_until]
+        ARRAY[u.path], ARRAY[u.created_at], ARRAY[u.last_run_at], ARRAY[u.lease_until], ARRAY[u.notes]
     )), 0) = 1;
 END
 $$;
@@ -117,7 +117,7 @@ BEGIN
             last_error = u.last_error, created_at = u.created_at, last_run_at = u.last_run_at,
             lease_until = u.lease_until, unknown_since = u.unknown_since,
             reconcile_after = u.reconcile_after, evidence = u.evidence, negatives = u.negatives,
-            inconclusive = u.inconclusive, dead_letter = u.dead_letter
+            inconclusive = u.inconclusive, dead_letter = u.dead_letter, notes = u.notes
         WHERE l.id = uid;
         IF FOUND THEN
             RETURN;
@@ -126,13 +126,13 @@ BEGIN
         INSERT INTO onlyonce.live (
             n, id, revision, state, attempt_id, fence, generation, fingerprint, recipe, caller, scope,
             key, key_uuid, route, method, path, tombstone_ttl, last_error, created_at, last_run_at,
-            lease_until, unknown_since, reconcile_after, row_version
+            lease_until, unknown_since, reconcile_after, row_version, notes
         ) VALUES (
             number, uid, u.revision, u.state::onlyonce.state, onlyonce.as_uuid(u.attempt_id), u.fence,
             u.generation, u.fingerprint, u.recipe, u.caller, u.scope,
             CASE WHEN named IS NULL THEN u.key END, named, u.route, u.method, u.path, u.tombstone_ttl,
             u.last_error, u.created_at, nullif(u.last_run_at, u.created_at), u.lease_until,
-            u.unknown_since, u.reconcile_after, 1
+            u.unknown_since, u.reconcile_after, 1, u.notes
         );
         RETURN;
     END IF;
@@ -143,13 +143,14 @@ BEGIN
     INSERT INTO onlyonce.keys (
         n, id, revision, state, attempt_id, fence, generation, fingerprint, recipe, caller, scope, key,
         key_uuid, route, method, path, tombstone_ttl, last_error, created_at, last_run_at, completed_at,
-        expires_at, delete_at, response_status, response_bytes, response_head, response_body, row_version
+        expires_at, delete_at, response_status, response_bytes, response_head, response_body, row_version,
+        notes
     ) VALUES (
         number, uid, u.revision, u.state::onlyonce.state, onlyonce.as_uuid(u.attempt_id), u.fence,
         u.generation, u.fingerprint, u.recipe, u.caller, u.scope, CASE WHEN named IS NULL THEN u.key END,
         named, u.route, u.method, u.path, u.tombstone_ttl, u.last_error, u.created_at,
         nullif(u.last_run_at, u.created_at), u.completed_at, u.expires_at, u.delete_at,
-        u.response_status, u.response_bytes, u.response_head, u.response_body, 1
+        u.response_status, u.response_bytes, u.response_head, u.response_body, 1, u.notes
     );
 END
 $$;
@@ -173,7 +174,8 @@ BEGIN
     INSERT INTO onlyonce.keys (
         n, id, revision, created_at, last_run_at, fence, generation, attempt_id, fingerprint,
         recipe, caller, scope, key, key_uuid, route, method, path, tombstone_ttl, response_status,
-        response_bytes, response_head, response_body, completed_at, expires_at, state, row_version
+        response_bytes, response_head, response_body, completed_at, expires_at, state, row_version,
+        notes
     ) VALUES (
         k.n, k.id, k.revision + 1, k.created_at, k.last_run_at, k.fence, k.generation, k.attempt_id,
         k.fingerprint, k.recipe, k.caller, k.scope, k.key, k.key_uuid, k.route, k.method, k.path,
@@ -183,7 +185,7 @@ BEGIN
             ELSE complete_one.completed_at END,
         CASE WHEN complete_one.expires_at < 0 THEN complete_one.now - complete_one.expires_at - 1
             ELSE complete_one.expires_at END,
-        'completed', 1
+        'completed', 1, k.notes
     );
 END
 $$;

@@ -10,7 +10,7 @@ use sqlx::{
 };
 
 use super::{
-    failure::judge,
+    notice::unwarned,
     row::COLUMNS,
     server::{Dialler, Shared},
     uuid::Uuid,
@@ -19,7 +19,7 @@ use crate::{
     Counts, Filter, JournalRow, Listed, Page, Reply, StoreError, Walk,
     sql::{
         failure::Failure,
-        line::Pool,
+        line::{Access, Pool},
         row::{self, JOURNAL_COLUMNS, RowError},
     },
 };
@@ -50,6 +50,7 @@ impl Scanners {
     /// Runs one statement.
     async fn rows(
         &self,
+        access: Access,
         statement: Query<'_, Postgres, PgArguments>,
     ) -> Result<Vec<PgRow>, Failure> {
         let (line, target) = (&self.shared.line, self.shared.target());
@@ -59,7 +60,7 @@ impl Scanners {
         let work = target.begin(connection, async |connection| {
             statement.fetch_all(connection).await
         });
-        let outcome = line.in_time(async { work.await.map_err(judge) }).await;
+        let outcome = line.in_time(access, unwarned(work)).await;
         self.pool.give(slot, &outcome);
         outcome
     }
@@ -68,7 +69,7 @@ impl Scanners {
         &self,
         statement: Query<'_, Postgres, PgArguments>,
     ) -> Result<Vec<PgRow>, StoreError> {
-        self.rows(statement)
+        self.rows(Access::Read, statement)
             .await
             .map_err(|failure| failure.of_a_read())
     }
@@ -77,7 +78,7 @@ impl Scanners {
         &self,
         statement: Query<'_, Postgres, PgArguments>,
     ) -> Result<(), StoreError> {
-        let outcome = self.rows(statement).await;
+        let outcome = self.rows(Access::Write, statement).await;
         outcome.map(|_| ()).map_err(|failure| failure.of_a_write())
     }
 
@@ -105,12 +106,12 @@ impl Scanners {
         let rows = self
             .read(sqlx::query(AssertSqlSafe(sql)).bind(limit_of(limit)))
             .await?;
-        let now = now_of(rows.first(), 32)?;
+        let now = now_of(rows.first(), 33)?;
         let value = collect(&rows, row::read);
         Ok(Reply { now, value })
     }
 
-    /// How many live records one client has. The small table is walked, which the limit of each
+    /// How many keys of one client are in progress. The small table is walked, which the limit of each
     /// client keeps small.
     pub(super) async fn live_of(
         &self,
@@ -121,7 +122,7 @@ impl Scanners {
         let sql = "SELECT count(*) FROM ( \
                      SELECT 1 FROM onlyonce.live k \
                      WHERE k.scope = $1 AND k.caller IS NOT DISTINCT FROM $2 \
-                     AND (k.lease_until IS NOT NULL OR k.unknown_since IS NOT NULL) LIMIT $3 \
+                     AND k.lease_until IS NOT NULL LIMIT $3 \
                    ) AS counted";
         let caller = caller.map(|mark| mark.0.to_vec());
         let statement = sqlx::query(sql)
@@ -159,10 +160,10 @@ impl Scanners {
                     .bind(limit_of(limit)),
             )
             .await?;
-        let now = now_of(rows.first(), 32)?;
+        let now = now_of(rows.first(), 33)?;
         let first = rows.first().ok_or_else(nothing)?;
-        let seen: i64 = first.try_get(33).map_err(RowError::from)?;
-        let last: Option<i64> = first.try_get(34).map_err(RowError::from)?;
+        let seen: i64 = first.try_get(34).map_err(RowError::from)?;
+        let last: Option<i64> = first.try_get(35).map_err(RowError::from)?;
         let wrapped = seen < limit_of(limit);
         let position = if wrapped { 0 } else { last.unwrap_or(0) };
         let candidates = collect(&rows, row::read);

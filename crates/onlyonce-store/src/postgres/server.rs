@@ -17,7 +17,7 @@ use sqlx::{PgConnection, Row as _, postgres::PgRow};
 
 use super::{
     connect::{Target, abandon, same_secret},
-    failure::judge,
+    notice::unwarned,
     row::{Inserts, Journal, Swaps},
     statement::{self, Statement},
     uuid::Uuid,
@@ -27,7 +27,7 @@ use crate::{
     sql::{
         failure::{Failure, no_answer},
         lane::{Answer, Found, How, Server},
-        line::{Dial, Held, Line},
+        line::{Access, Dial, Held, Line},
         queue::Swap,
         row,
     },
@@ -67,6 +67,10 @@ impl Dial for Dialler {
         }
     }
 
+    async fn confirm(&self, connection: &mut PgConnection) -> Result<(), Failure> {
+        self.target.confirm(connection).await
+    }
+
     fn timeout(&self) -> Duration {
         self.target.timeout()
     }
@@ -88,15 +92,18 @@ impl PgServer {
     }
 
     /// The rows that `statement` returns.
-    async fn ask(&mut self, statement: Statement<'_>) -> Result<Vec<PgRow>, Failure> {
+    async fn ask(
+        &mut self,
+        access: Access,
+        statement: Statement<'_>,
+    ) -> Result<Vec<PgRow>, Failure> {
         let shared = &self.shared;
         let connection = shared.line.ready(&mut self.slot).await?;
         let statement = statement.persistent(shared.target().pooler() == super::Pooler::None);
         let rows = shared.target().begin(connection, async |connection| {
             statement.fetch_all(connection).await
         });
-        let rows = async { rows.await.map_err(judge) };
-        let outcome = shared.line.in_time(rows).await;
+        let outcome = shared.line.in_time(access, unwarned(rows)).await;
         shared.line.judge(&mut self.slot, &outcome);
         outcome
     }
@@ -107,7 +114,7 @@ impl Server for PgServer {
         let mut rows = Inserts::default();
         drafts.iter().for_each(|draft| rows.push(draft));
         failpoint!("postgres.insert.before");
-        let outcome = self.ask(statement::insert(rows)).await;
+        let outcome = self.ask(Access::Write, statement::insert(rows)).await;
         failpoint!("postgres.insert.after");
         read(&outcome?)
     }
@@ -122,7 +129,7 @@ impl Server for PgServer {
             .iter()
             .for_each(|swap| rows.push(swap.expected, &swap.change));
         failpoint!("postgres.swap.before");
-        let outcome = self.ask(statement::swap(rows, how)).await;
+        let outcome = self.ask(Access::Write, statement::swap(rows, how)).await;
         failpoint!("postgres.swap.after");
         let written = written_ids(&outcome?).map_err(Failure::Lost)?;
         let count = written.1.len() as u64;
@@ -131,12 +138,12 @@ impl Server for PgServer {
     }
 
     async fn lookup(&mut self, ids: &[RecordId]) -> Result<Answer, Failure> {
-        let rows = self.ask(statement::lookup(ids)).await?;
+        let rows = self.ask(Access::Read, statement::lookup(ids)).await?;
         read(&rows)
     }
 
     async fn delete(&mut self, rows: &[(RecordId, Revision)]) -> Result<Vec<RecordId>, Failure> {
-        let answer = self.ask(statement::delete(rows)).await?;
+        let answer = self.ask(Access::Write, statement::delete(rows)).await?;
         deleted_ids(&answer).map_err(Failure::Lost)
     }
 
@@ -144,9 +151,31 @@ impl Server for PgServer {
         let mut rows = Journal::default();
         journal.iter().for_each(|entry| rows.push(entry));
         failpoint!("postgres.append.before");
-        let outcome = self.ask(statement::append(rows)).await;
+        let outcome = self.ask(Access::Write, statement::append(rows)).await;
         failpoint!("postgres.append.after");
         outcome.map(|_| ())
+    }
+
+    async fn confirm(&mut self) -> Result<(), Failure> {
+        self.shared.line.confirm(&mut self.slot).await
+    }
+
+    async fn look(&mut self) {
+        let line = &self.shared.line;
+        let Ok(connection) = line.connected(&mut self.slot).await else {
+            return;
+        };
+        let look = async {
+            let looked = line.dial.target.look(connection).await;
+            looked.map_err(Failure::Lost)
+        };
+        let outcome = line.in_time(Access::Read, look).await;
+        line.judge(&mut self.slot, &outcome);
+        if matches!(outcome, Ok(true)) {
+            line.renew();
+            // A new connection is looked at before it is used.
+            let _ = line.connected(&mut self.slot).await;
+        }
     }
 
     fn settled(&self, id: RecordId) {

@@ -107,6 +107,7 @@ pub(super) fn insert(rows: Inserts<'_>) -> Statement<'_> {
         .bind(common.created_at)
         .bind(common.last_run_at)
         .bind(common.lease_until)
+        .bind(common.notes)
 }
 
 pub(super) fn swap(rows: Swaps<'_>, how: How) -> Statement<'_> {
@@ -159,7 +160,8 @@ pub(super) fn swap(rows: Swaps<'_>, how: How) -> Statement<'_> {
         .bind(common.lease_until)
         .bind(rows.unknown_since)
         .bind(rows.reconcile_after)
-        .bind(rows.delete_at);
+        .bind(rows.delete_at)
+        .bind(common.notes);
     bind_journal(query, journal)
 }
 

@@ -12,20 +12,22 @@ sent AS MATERIALIZED (
         $13::text[], $14::text[], $15::text[], $16::text[], $17::smallint[], $18::integer[],
         $19::bytea[], $20::bytea[], $21::bytea[], $22::smallint[], $23::smallint[],
         $24::boolean[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[],
-        $29::bigint[], $30::bigint[], $31::bigint[], $32::bigint[]
+        $29::bigint[], $30::bigint[], $31::bigint[], $32::bigint[], $33::bytea[]
     ) AS t (
         id, expected, revision, is_live, tombstone_ttl, fence, generation, attempt_id,
         fingerprint, recipe, caller, state, route, method, path, last_error, response_status,
         response_bytes, response_head, response_body, evidence, negatives, inconclusive,
         dead_letter, created_at, last_run_at, completed_at, expires_at, lease_until,
-        unknown_since, reconcile_after, delete_at
+        unknown_since, reconcile_after, delete_at, notes
     )
 ),
 input AS MATERIALIZED (
     SELECT s.id, s.expected, s.revision, s.is_live, s.tombstone_ttl, s.fence, s.generation,
         s.attempt_id, s.fingerprint, s.recipe, s.caller, s.state::onlyonce.state AS state, s.route,
         s.method, s.path, s.last_error, s.response_status, s.response_bytes, s.response_head,
-        s.response_body, s.evidence, s.negatives, s.inconclusive, s.dead_letter,
+        s.response_body, s.evidence, s.negatives, s.inconclusive, s.dead_letter, s.notes,
+        -- A flag of the notes: of an erased record the key goes too, which no other change touches.
+        CASE WHEN length(s.notes) > 1 THEN get_byte(s.notes, 1) & 16 <> 0 ELSE false END AS erased,
         CASE WHEN s.created_at < 0 THEN c.now - s.created_at - 1 ELSE s.created_at END AS created_at,
         CASE WHEN s.last_run_at < 0 THEN c.now - s.last_run_at - 1 ELSE s.last_run_at END AS last_run_at,
         CASE WHEN s.completed_at < 0 THEN c.now - s.completed_at - 1 ELSE s.completed_at END AS completed_at,

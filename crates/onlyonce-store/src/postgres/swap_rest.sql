@@ -6,8 +6,8 @@ noted AS (
     INSERT INTO onlyonce.journal (at, id, event, from_state, to_state, attempt, actor, detail)
     SELECT c.now, j.id, j.event, j.from_state, j.to_state, j.attempt, j.actor, j.detail
     FROM clock c, unnest(
-        $33::uuid[], $34::text[], $35::text[], $36::text[], $37::integer[], $38::text[],
-        $39::text[]
+        $34::uuid[], $35::text[], $36::text[], $37::text[], $38::integer[], $39::text[],
+        $40::text[]
     ) WITH ORDINALITY AS j (id, event, from_state, to_state, attempt, actor, detail, place)
     WHERE j.id IN (SELECT w.id FROM written w)
     ORDER BY j.place

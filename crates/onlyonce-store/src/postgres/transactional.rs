@@ -15,6 +15,8 @@ use onlyonce_core::{
 use sqlx::{PgConnection, PgPool, Postgres, Row as _, Transaction, postgres::PgRow};
 
 use super::{
+    connect::{CONFIRM, NO_STANDBY},
+    notice::unwarned,
     row::Swaps,
     server::{Shared, read, written_ids},
     statement,
@@ -26,7 +28,10 @@ use crate::{
         lane::{Answer, Found, How},
         queue::Swap,
     },
-    transactional::{Isolation, Message, Progress, Settles, TransactionError, TransactionalStore},
+    transactional::{
+        Isolation, MAX_MESSAGE_BYTES, Message, Progress, Settles, TransactionError,
+        TransactionalStore,
+    },
 };
 
 /// Holds the row of a key that is in progress or unknown. Readers go on reading it.
@@ -130,17 +135,41 @@ impl TransactionalStore for PgTransactions {
     type Open = Transaction<'static, Postgres>;
 
     async fn begin(&self, isolation: Isolation) -> Result<Self::Open, TransactionError> {
-        // Said even where it is the usual one: a role or a database may have another.
+        // Said even where it is the usual one: a role or a database may have another. And warnings are
+        // heard, for the sake of the commit.
+        macro_rules! begin {
+            ($isolation:literal) => {
+                concat!(
+                    "BEGIN ISOLATION LEVEL ",
+                    $isolation,
+                    "; SET LOCAL client_min_messages = warning"
+                )
+            };
+        }
         let begin = match isolation {
-            Isolation::ReadCommitted => "BEGIN ISOLATION LEVEL READ COMMITTED",
-            Isolation::RepeatableRead => "BEGIN ISOLATION LEVEL REPEATABLE READ",
-            Isolation::Serializable => "BEGIN ISOLATION LEVEL SERIALIZABLE",
+            Isolation::ReadCommitted => begin!("READ COMMITTED"),
+            Isolation::RepeatableRead => begin!("REPEATABLE READ"),
+            Isolation::Serializable => begin!("SERIALIZABLE"),
         };
         Ok(self.pool.begin_with(begin).await?)
     }
 
     async fn commit(&self, open: Self::Open) -> Result<(), TransactionError> {
-        Ok(open.commit().await?)
+        let unanswered = self.shared.line.doubt.unless_answered();
+        let outcome = unwarned(open.commit()).await;
+        if !matches!(&outcome, Err(failure) if failure.leaves_doubt()) {
+            unanswered.answered();
+        }
+        Ok(outcome?)
+    }
+
+    async fn confirm(&self) -> Result<(), TransactionError> {
+        let mut open = self.begin(Isolation::ReadCommitted).await?;
+        let locked = sqlx::query(CONFIRM).fetch_optional(&mut *open).await?;
+        if locked.is_none() {
+            return Err(TransactionError::Database(NO_STANDBY.into()));
+        }
+        self.commit(open).await
     }
 
     async fn rollback(&self, open: Self::Open) {
@@ -185,6 +214,17 @@ impl TransactionalStore for PgTransactions {
             Some((kind, which)) => (Some(kind), Some(which)),
             None => (None, None),
         };
+        if message.bytes() > MAX_MESSAGE_BYTES {
+            // Whoever calls has a limit of its own, and the function must not know better.
+            sqlx::query("SELECT set_config('onlyonce.max_message_bytes', $1::text, true)")
+                .bind(
+                    i64::try_from(message.bytes())
+                        .unwrap_or(i64::MAX)
+                        .saturating_mul(2),
+                )
+                .execute(&mut *connection)
+                .await?;
+        }
         // Whoever delivers is told after the commit: within it every commit would take a lock that all
         // databases of the server share.
         let row = sqlx::query(

@@ -63,6 +63,37 @@ impl MariaDb {
         server
     }
 
+    /// A replica of this server, which needs a binary log for it, from where that is now. It is reached
+    /// through `port`, which may be that of a proxy, and acknowledges what it gets if it is asked to.
+    pub fn replica_through(&self, port: u16) -> Self {
+        let replica = Self::start_with(&[
+            "server-id=2",
+            "read-only=ON",
+            "rpl-semi-sync-slave-enabled=ON",
+        ]);
+        let from = self.sql("SELECT @@gtid_binlog_pos");
+        replica.as_root(&format!(
+            "SET GLOBAL gtid_slave_pos = '{from}'; CHANGE MASTER TO MASTER_HOST = '127.0.0.1', \
+             MASTER_PORT = {port}, MASTER_USER = 'onlyonce', MASTER_USE_GTID = slave_pos; START SLAVE"
+        ));
+        until("the replica to be attached", || {
+            self.sql("SHOW GLOBAL STATUS LIKE 'Slaves_connected'")
+                .ends_with('1')
+        });
+        replica
+    }
+
+    /// Makes a replica take writes, with all that it has received.
+    pub fn promote(&self) {
+        self.as_root("STOP SLAVE IO_THREAD");
+        until("the replica to catch up", || {
+            let waits = "SELECT COUNT(*) FROM information_schema.PROCESSLIST \
+                         WHERE STATE LIKE '%has read all relay log%'";
+            self.sql(waits) != "0"
+        });
+        self.as_root("STOP SLAVE; SET GLOBAL read_only = OFF");
+    }
+
     /// Starts it, after it was stopped or killed. The port stays the same.
     pub fn boot(&mut self) {
         let path = |name: &str| self.folder.join(name).display().to_string();
@@ -142,6 +173,12 @@ impl MariaDb {
             String::from_utf8_lossy(&output.stderr)
         );
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Whether the server takes this.
+    pub fn try_sql(&self, sql: &str) -> bool {
+        let output = self.client("onlyonce", "onlyonce", sql).output().unwrap();
+        output.status.success()
     }
 
     /// Runs SQL on the database `onlyonce`.

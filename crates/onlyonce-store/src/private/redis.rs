@@ -170,6 +170,16 @@ impl Redis {
         self.let_go();
     }
 
+    /// Returns when it follows a master, and has all that the master has.
+    pub fn until_follows(&self) {
+        until("a server to follow a master", || {
+            let info = self.try_cli(&["info", "replication"]);
+            info.is_some_and(|info| {
+                info.contains("role:slave") && info.contains("master_link_status:up")
+            })
+        });
+    }
+
     /// Whether it runs.
     pub fn is_up(&self) -> bool {
         self.kept.is_some()
@@ -335,6 +345,26 @@ impl RedisCluster {
         &mut self.masters
     }
 
+    /// Returns when the replica of a master has taken its place, and every other node knows. The old one
+    /// may be frozen or dead.
+    pub fn until_all_know(&self, master: usize) {
+        let replica = &self.replicas[master];
+        until("a replica to take over", || {
+            let info = replica.cli(&["info", "replication"]);
+            info.contains("role:master")
+        });
+        let id = replica.cli(&["cluster", "myid"]);
+        let old = self.masters[master].port();
+        let all = self.masters.iter().chain(&self.replicas);
+        for node in all.filter(|node| node.is_up() && node.port() != old) {
+            until("a node to know the new master", || {
+                let told = node.cli(&["cluster", "nodes"]);
+                let mut lines = told.lines().filter(|line| line.starts_with(&id));
+                lines.any(|line| line.contains("master") && line.contains('-'))
+            });
+        }
+    }
+
     /// Those that began as replicas, in the order of their masters.
     pub fn replicas(&self) -> &[Redis] {
         &self.replicas
@@ -403,9 +433,13 @@ impl RedisSentinels {
 
     /// The URL with all Sentinels.
     pub fn url(&self) -> String {
-        let hosts: Vec<String> = self
-            .sentinels
-            .iter()
+        self.url_of(self.sentinels.len())
+    }
+
+    /// The URL with so many of the Sentinels.
+    pub fn url_of(&self, count: usize) -> String {
+        let sentinels = self.sentinels.iter().take(count);
+        let hosts: Vec<String> = sentinels
             .map(|(port, _, _)| format!("127.0.0.1:{port}"))
             .collect();
         format!("redis+sentinel://{}/mymaster", hosts.join(","))
@@ -413,11 +447,26 @@ impl RedisSentinels {
 
     /// Returns when the Sentinels name the replica.
     pub fn until_failed_over(&self) {
-        until("the Sentinels to name the replica", || {
-            let arguments = ["sentinel", "get-master-addr-by-name", "mymaster"];
-            let port = self.replica.port().to_string();
-            self.ask(self.sentinels[0].0, &arguments).contains(&port)
-        });
+        self.until_named(self.replica.port());
+    }
+
+    /// Lets the Sentinels choose another master although this one is well, and does not tell it.
+    pub fn replace(&self) {
+        let told = self.ask(self.sentinels[0].0, &["sentinel", "failover", "mymaster"]);
+        assert_eq!(told, "OK");
+    }
+
+    /// Returns when every Sentinel names the server at this port.
+    pub fn until_named(&self, port: u16) {
+        let (arguments, port) = (
+            ["sentinel", "get-master-addr-by-name", "mymaster"],
+            port.to_string(),
+        );
+        for (sentinel, _, _) in &self.sentinels {
+            until("a Sentinel to name the new master", || {
+                self.ask(*sentinel, &arguments).contains(&port)
+            });
+        }
     }
 }
 

@@ -18,13 +18,19 @@ use super::{
     address::Address,
     failure::Failure,
     layout,
-    net::{Does, Net},
+    net::{Does, Net, Use},
     scan::bytes,
     script::{Call, PUT},
 };
 
 /// How long one call may take before it counts as unanswered.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
+/// What a cache throws away, or loses with a master, is asked for again.
+const OF_A_CACHE: Use = Use {
+    timeout: PATIENCE,
+    allow_eviction: true,
+    is_fenced: false,
+};
 /// How long a server that failed is not asked.
 const LEFT_ALONE_FOR: Duration = Duration::from_secs(1);
 
@@ -50,8 +56,7 @@ impl Cache {
         let address = Address::parse(url).map_err(OpenError::Url)?;
         Ok(Self {
             prefix: address.prefix.clone(),
-            // What a cache throws away is asked for again.
-            net: Arc::new(Net::new(address, PATIENCE, true)),
+            net: Arc::new(Net::new(address, OF_A_CACHE)),
             left_alone_until: Mutex::new(None),
         })
     }

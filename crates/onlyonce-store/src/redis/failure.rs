@@ -2,7 +2,7 @@
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use crate::{BoxError, StoreError};
+use crate::{BoxError, StoreError, Unfit};
 
 /// What servers say when they refuse before anything is done. A script that has written goes on, so
 /// none of these comes from the middle of one.
@@ -32,6 +32,11 @@ pub(super) enum Failure {
 impl Failure {
     pub(super) fn refused(why: impl Into<BoxError>) -> Self {
         Self::Refused(why.into())
+    }
+
+    /// Whether the server was reached and must not be used: waiting for another one is no help.
+    pub(super) fn is_unfit(&self) -> bool {
+        matches!(self, Self::Refused(error) if error.is::<Unfit>())
     }
 
     /// What a writer is told.

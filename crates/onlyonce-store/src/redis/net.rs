@@ -5,42 +5,46 @@
 //! sends a command again when its connection broke, and then nobody can tell whether a write happened
 //! once, twice or not at all.
 
+mod deciders;
+mod fence;
 mod map;
+mod view;
 
 use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _,
     RedisConnectionInfo, TlsCertificates, Value, aio::MultiplexedConnection,
 };
 use tokio::{
-    sync::Notify,
+    sync::{Notify, watch},
     time::{Instant, timeout_at},
 };
 
-use self::map::Map;
+use self::{deciders::Decider, fence::Heard, map::Map, view::View};
 use super::{
     address::{Address, Host, Kind},
     failure::{Failure, Then, then},
     script::Call,
     server::Server,
 };
-use crate::{BoxError, Level};
+use crate::{BoxError, Level, Unfit};
 
 /// How much sooner than the engine a call gives up, so that its error says what is known.
 const MARGIN: Duration = Duration::from_millis(50);
 /// The pause before a server is asked again that said "not now".
 const PAUSE: Duration = Duration::from_millis(25);
-/// How often the map of slots is asked for at most.
-const REFRESH_EVERY: Duration = Duration::from_millis(50);
+/// The part of the time for a call that a new connection may take where other servers may help.
+const DIAL_SHARE: u32 = 4;
 /// How often a call is sent on at most.
 const MAX_HOPS: usize = 64;
 
@@ -51,6 +55,19 @@ pub(super) enum Does {
     Read,
     /// It writes.
     Write,
+    /// It tells others something that nobody relies on.
+    Tell,
+}
+
+/// What a net is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Use {
+    /// How long one call may take.
+    pub(super) timeout: Duration,
+    /// Whether a server is used that throws keys away when its memory is full.
+    pub(super) allow_eviction: bool,
+    /// Whether an answer counts only from a master that others vouch for.
+    pub(super) is_fenced: bool,
 }
 
 /// The servers behind one URL.
@@ -58,10 +75,18 @@ pub(super) struct Net {
     address: Address,
     timeout: Duration,
     allow_eviction: bool,
-    is_cluster: std::sync::atomic::AtomicBool,
+    is_fenced: bool,
+    is_cluster: AtomicBool,
+    can_fail_over: AtomicBool,
     nodes: Mutex<HashMap<Host, Arc<Node>>>,
-    map: RwLock<Arc<Map>>,
+    deciders: Mutex<HashMap<Host, Arc<Decider>>>,
+    view: RwLock<Arc<View>>,
+    /// When the map was last asked for.
     refreshing: tokio::sync::Mutex<Option<Instant>>,
+    /// The last level seen.
+    level: Mutex<Option<Level>>,
+    /// Told when a connection was lost: another master may be there.
+    doubt: Notify,
     /// Told on every new connection: what lies on the server may have changed.
     pub(super) connected: Notify,
 }
@@ -73,6 +98,8 @@ struct Node {
     link: Mutex<Option<Link>>,
     dialing: tokio::sync::Mutex<()>,
     links: AtomicU64,
+    /// Whether it has no slots any more.
+    gone: watch::Sender<bool>,
 }
 
 #[derive(Clone)]
@@ -80,16 +107,13 @@ struct Link {
     number: u64,
     connection: MultiplexedConnection,
     server: Arc<Server>,
+    heard: Arc<Heard>,
 }
 
 impl Net {
     /// Finds the servers, and connects to those that have slots.
-    pub(super) async fn open(
-        address: Address,
-        timeout: Duration,
-        allow_eviction: bool,
-    ) -> Result<Arc<Self>, Failure> {
-        let net = Arc::new(Self::new(address, timeout, allow_eviction));
+    pub(super) async fn open(address: Address, r#use: Use) -> Result<Arc<Self>, Failure> {
+        let net = Arc::new(Self::new(address, r#use));
         let deadline = net.deadline();
         net.refresh(deadline).await?;
         for host in net.owners() {
@@ -99,14 +123,19 @@ impl Net {
     }
 
     /// The servers behind a URL. None is connected to before the first call.
-    pub(super) fn new(address: Address, timeout: Duration, allow_eviction: bool) -> Self {
+    pub(super) fn new(address: Address, r#use: Use) -> Self {
         Self {
             is_cluster: (address.kind == Kind::Cluster).into(),
+            can_fail_over: matches!(address.kind, Kind::Sentinel(_)).into(),
             address,
-            timeout,
-            allow_eviction,
+            timeout: r#use.timeout,
+            allow_eviction: r#use.allow_eviction,
+            is_fenced: r#use.is_fenced,
             nodes: Mutex::default(),
-            map: RwLock::default(),
+            deciders: Mutex::default(),
+            view: RwLock::default(),
+            level: Mutex::default(),
+            doubt: Notify::new(),
             refreshing: tokio::sync::Mutex::default(),
             connected: Notify::new(),
         }
@@ -124,15 +153,21 @@ impl Net {
         self.address.database
     }
 
+    /// Who has a slot.
+    pub(super) fn owner(&self, slot: u16) -> Option<Host> {
+        self.view.read().map.owner(slot).cloned()
+    }
+
     fn owners(&self) -> Vec<Host> {
-        let map = self.map.read().clone();
-        let mut hosts: Vec<Host> = map.0.iter().map(|(_, _, host)| host.clone()).collect();
+        let view = self.view.read().clone();
+        let mut hosts: Vec<Host> = view.map.0.iter().map(|(_, _, host)| host.clone()).collect();
         hosts.sort();
         hosts.dedup();
         hosts
     }
 
-    /// The least that any server with slots promises.
+    /// The least that any server with slots promises. Where a replica may take over it is never `sync`:
+    /// not even while no replica is attached, for then the newest writes are where nobody will look.
     pub(super) fn level(&self) -> Level {
         let owners = self.owners();
         let nodes = self.nodes.lock();
@@ -140,24 +175,42 @@ impl Net {
             let link = nodes.get(host).map(|node| node.link.lock().clone());
             link.flatten().map(|link| link.server.level)
         });
-        // Servers that are not connected to now do not count; the others speak for all.
-        levels.flatten().min().unwrap_or(Level::Volatile)
+        // Servers that are not connected to now do not count; the others speak for all. Where there is
+        // none, what was last seen holds: a server that is away has not changed its settings.
+        let mut seen = self.level.lock();
+        if let Some(least) = levels.flatten().min() {
+            *seen = Some(match self.can_fail_over() {
+                true => least.min(Level::Async),
+                false => least,
+            });
+        }
+        seen.unwrap_or(Level::Volatile)
     }
 
-    /// Reads from every connected server again what its acknowledged writes survive.
+    /// Reads from every connected server again what its acknowledged writes survive, and whether it may
+    /// be used at all.
     pub(super) async fn read_levels(&self) {
         let nodes: Vec<Arc<Node>> = self.nodes.lock().values().cloned().collect();
-        for node in nodes {
-            let Some(mut link) = node.link.lock().clone() else {
-                continue;
-            };
-            let read = timeout_at(self.deadline(), Server::read(&mut link.connection)).await;
-            if let Ok(Ok(server)) = read
-                && let Some(open) = &mut *node.link.lock()
-                && open.number == link.number
-            {
-                open.server = Arc::new(server);
-            }
+        let deadline = self.deadline();
+        join_all(nodes.iter().map(|node| node.read_again(self, deadline))).await;
+    }
+
+    /// Why a server must not be used, if so.
+    fn unfit(&self, server: &Server) -> Option<Unfit> {
+        if !server.evicts() || self.allow_eviction {
+            return None;
+        }
+        let policy = server.policy.as_deref().unwrap_or_default();
+        Some(Unfit::new(format!(
+            "the server's maxmemory-policy is {policy}: when its memory is full it throws away records, \
+             and their retries would execute again. Set it to noeviction, or say store.allow_eviction: true"
+        )))
+    }
+
+    fn fit(&self, link: Link) -> Result<Link, Failure> {
+        match self.unfit(&link.server) {
+            Some(why) => Err(Failure::refused(why)),
+            None => Ok(link),
         }
     }
 
@@ -176,6 +229,7 @@ impl Net {
             link: Mutex::default(),
             dialing: tokio::sync::Mutex::default(),
             links: AtomicU64::new(0),
+            gone: watch::Sender::new(false),
         });
         Ok(self
             .nodes
@@ -240,7 +294,7 @@ impl Net {
             let ask = asked.take();
             let owner = match &ask {
                 Some(host) => Some(host.clone()),
-                None => self.map.read().owner(slot).cloned(),
+                None => self.owner(slot),
             };
             let Some(host) = owner else {
                 if self.is_unread() {
@@ -252,16 +306,25 @@ impl Net {
                 continue;
             };
             let node = self.node(&host)?;
-            let link = match node.link(self, deadline).await {
+            let link = match node.link(self, self.dial_until(deadline)).await {
                 Ok(link) => link,
-                Err(failure) if self.is_alone() => return Err(failure),
+                Err(failure) if self.is_alone() || failure.is_unfit() => return Err(failure),
                 Err(Failure::Refused(error) | Failure::Lost(error)) => {
                     self.wait(deadline, error).await?;
                     last = "a server cannot be reached".into();
                     continue;
                 }
             };
-            match node.send(link, call, ask.is_some(), deadline).await {
+            let sent = node.send(link.clone(), call, ask.is_some(), deadline).await;
+            let of = (&host, ask.is_none().then_some(slot));
+            let outcome = match sent {
+                Ok(value) => match self.confirm(of, link, does, deadline).await {
+                    Ok(()) => Ok(value),
+                    Err(error) => Err((Then::Lost, error)),
+                },
+                failed => failed,
+            };
+            match outcome {
                 Ok(value) => return Ok(value),
                 Err((Then::Moved(to), error)) => {
                     self.learn(slot, &to, &host);
@@ -278,8 +341,15 @@ impl Net {
                 Err((Then::Lost, error)) if does == Does::Read && !lost_once => {
                     lost_once = true;
                     last = error;
+                    if !self.is_alone() {
+                        // An old map is better than none.
+                        let _ = self.refresh(deadline).await;
+                    }
                 }
-                Err((Then::Lost, error)) => return Err(Failure::Lost(error)),
+                Err((Then::Lost, error)) => {
+                    self.doubt.notify_one();
+                    return Err(Failure::Lost(error));
+                }
                 Err((Then::Refused | Then::SendSource, error)) => {
                     return Err(Failure::Refused(error));
                 }
@@ -290,7 +360,7 @@ impl Net {
 
     /// Whether nobody has asked yet who has which slots.
     fn is_unread(&self) -> bool {
-        self.map.read().0.is_empty()
+        self.view.read().map.0.is_empty()
     }
 
     /// Whether all slots are on one server.
@@ -299,8 +369,17 @@ impl Net {
     }
 
     /// Whether there is one server, which nobody will replace while a call waits.
-    fn is_alone(&self) -> bool {
+    pub(super) fn is_alone(&self) -> bool {
         self.address.kind == Kind::Server && !self.is_cluster.load(Ordering::Relaxed)
+    }
+
+    /// How long a connection may take to be made: one server that is frozen must leave time to ask who
+    /// has taken its place.
+    fn dial_until(&self, deadline: Instant) -> Instant {
+        match self.is_alone() {
+            true => deadline,
+            false => deadline.min(Instant::now() + self.timeout / DIAL_SHARE),
+        }
     }
 
     /// Pauses and asks for the map again; refuses once there is no time for that.
@@ -331,13 +410,15 @@ impl Net {
         let Some(host) = self.host(to, from) else {
             return;
         };
-        let mut map = self.map.write();
-        let others = map
-            .0
-            .iter()
-            .filter(|range| (range.0, range.1) != (slot, slot));
+        let mut view = self.view.write();
+        let others = view.map.0.iter();
+        let others = others.filter(|range| (range.0, range.1) != (slot, slot));
         let ranges = std::iter::once((slot, slot, host)).chain(others.cloned());
-        *map = Arc::new(Map(ranges.collect()));
+        *view = Arc::new(View {
+            map: Map(ranges.collect()),
+            masters: view.masters.clone(),
+            asked_at: view.asked_at,
+        });
     }
 }
 
@@ -352,14 +433,14 @@ impl Node {
     /// The open connection, or a new one. Nothing has been sent if this fails.
     async fn link(&self, net: &Net, deadline: Instant) -> Result<Link, Failure> {
         if let Some(link) = self.link.lock().clone() {
-            return Ok(link);
+            return net.fit(link);
         }
         let late = |_| Failure::refused(format!("{} did not answer in time", self.host));
         let _dialing = timeout_at(deadline, self.dialing.lock())
             .await
             .map_err(late)?;
         if let Some(link) = self.link.lock().clone() {
-            return Ok(link);
+            return net.fit(link);
         }
         let dial = async {
             let mut connection = self
@@ -377,19 +458,48 @@ impl Node {
             let why = "this is a Sentinel: use redis+sentinel://HOST/MASTER";
             return Err(Failure::refused(why));
         }
-        if server.evicts() && !net.allow_eviction {
-            return Err(Failure::Refused(Box::new(Evicts(
-                server.policy.unwrap_or_default(),
-            ))));
-        }
-        let link = Link {
+        let link = net.fit(Link {
             number: self.links.fetch_add(1, Ordering::Relaxed),
             connection,
             server: Arc::new(server),
-        };
+            heard: Arc::default(),
+        })?;
         *self.link.lock() = Some(link.clone());
         net.connected.notify_one();
         Ok(link)
+    }
+
+    /// Reads again what the server says of itself, if it is connected to.
+    async fn read_again(&self, net: &Net, deadline: Instant) {
+        let Some(mut link) = self.link.lock().clone() else {
+            return;
+        };
+        let read = timeout_at(deadline, Server::read(&mut link.connection));
+        let Some(Ok(Ok(server))) = self.unless_gone(read).await else {
+            return;
+        };
+        let (was_fit, server) = (net.unfit(&link.server).is_none(), Arc::new(server));
+        match net.unfit(&server) {
+            Some(why) if was_fit => {
+                tracing::error!(host = %self.host, %why, "the store refuses to work");
+            }
+            None if !was_fit => tracing::warn!(host = %self.host, "the store works again"),
+            _ => {}
+        }
+        if let Some(open) = &mut *self.link.lock()
+            && open.number == link.number
+        {
+            open.server = server;
+        }
+    }
+
+    /// What comes of `work`, or `None` as soon as the server has no slots any more.
+    async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut gone = self.gone.subscribe();
+        tokio::select! {
+            done = work => Some(done),
+            _ = gone.wait_for(|gone| *gone) => None,
+        }
     }
 
     fn drop_link(&self, number: u64) {
@@ -415,9 +525,13 @@ impl Node {
                 (first, _) => first,
             }
         };
-        let outcome = match timeout_at(deadline, exchange).await {
-            Ok(outcome) => outcome.map_err(|error| (then(&error), BoxError::from(error))),
-            Err(_) => {
+        let outcome = match self.unless_gone(timeout_at(deadline, exchange)).await {
+            Some(Ok(outcome)) => outcome.map_err(|error| (then(&error), BoxError::from(error))),
+            None => {
+                let deposed = format!("{} was replaced before it answered", self.host);
+                Err((Then::Lost, deposed.into()))
+            }
+            Some(Err(_)) => {
                 let late = format!("{} did not answer in time", self.host);
                 Err((Then::Lost, late.into()))
             }
@@ -447,11 +561,3 @@ async fn send_one(
     let value = values.into_iter().next().unwrap_or(Value::Nil);
     value.extract_error()
 }
-
-/// A server that throws records away when its memory is full.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the server's maxmemory-policy is {0}: when its memory is full it throws away records, and their \
-     retries would execute again. Set it to noeviction, or say store.allow_eviction: true"
-)]
-pub(super) struct Evicts(String);

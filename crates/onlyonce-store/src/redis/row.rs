@@ -7,8 +7,8 @@ use http::StatusCode;
 use onlyonce_core::{
     AttemptId, Fence, Fingerprint, Key, RecipeId, Record, RecordId, Scope, State, Timestamp,
     record::{
-        Actor, Draft, JournalEntry, JournalEvent, LastError, Revision, StoredBody, StoredResponse,
-        Times,
+        Actor, Draft, JournalEntry, JournalEvent, LastError, Notes, Revision, StoredBody,
+        StoredResponse, Times,
     },
     secret::CallerMark,
     time::Stamp,
@@ -20,7 +20,9 @@ use crate::{
 };
 
 /// The version of a block. A block of another version is not read as if it were this one.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The version before notes.
+const WITHOUT_NOTES: u8 = 1;
 /// The version of a journal row.
 const JOURNAL_VERSION: u8 = 1;
 /// The longest time that a script can add without losing a millisecond.
@@ -118,6 +120,7 @@ pub(super) fn block(record: &Record) -> Vec<u8> {
     out.extend_from_slice(&status.to_le_bytes());
     out.extend_from_slice(&size.to_le_bytes());
     put_optional(response.map(codec::encode_head).as_deref(), &mut out);
+    put_optional(codec::encode_notes(&record.notes).as_deref(), &mut out);
     out
 }
 
@@ -237,10 +240,11 @@ fn parts(id: RecordId, stored: &[u8]) -> Result<(Row, Option<&[u8]>), Unreadable
     let state = State::from_word(field(&mut rest)?).ok_or("a stored row has an unknown state")?;
     let times = times(field(&mut rest)?)?;
     let mut reader = Reader::new(rest);
-    match reader.byte()? {
-        VERSION => {}
+    let has_notes = match reader.byte()? {
+        VERSION => true,
+        WITHOUT_NOTES => false,
         version => return Err(CodecError::Version(version).into()),
-    }
+    };
     let scope = Scope::from_stored(text(&mut reader)?);
     let key = Key::from_stored(text(&mut reader)?);
     let route = Arc::from(text(&mut reader)?);
@@ -267,6 +271,7 @@ fn parts(id: RecordId, stored: &[u8]) -> Result<(Row, Option<&[u8]>), Unreadable
         negatives: reader.u16()?,
         inconclusive: reader.u16()?,
         dead_letter: reader.byte()? != 0,
+        notes: Notes::default(),
         fingerprint: None,
         caller: None,
         evidence: None,
@@ -281,6 +286,9 @@ fn parts(id: RecordId, stored: &[u8]) -> Result<(Row, Option<&[u8]>), Unreadable
     let status = StatusCode::from_u16(reader.u16()?).ok();
     let size = u64::from_le_bytes(reader.array()?);
     let head = optional(&mut reader)?;
+    if has_notes {
+        record.notes = codec::decode_notes(optional(&mut reader)?)?;
+    }
     reader.end()?;
     let response = status.map(|status| (status, size));
     let listed = Listed { record, response };

@@ -495,19 +495,15 @@ impl Inner {
         Ok(counts)
     }
 
-    /// How many live records one client has. The small sets are walked, which the limit of each client
-    /// keeps small.
+    /// How many keys of one client are in progress. The small sets are walked, which the limit of each
+    /// client keeps small.
     pub(super) async fn live(
         &self,
         scope: &Scope,
         caller: Option<CallerMark>,
         limit: u64,
     ) -> Result<u64, StoreError> {
-        let mut ids = self.ids(Part::Leases).await?;
-        ids.extend(self.ids(Part::Unknown).await?);
-        ids.sort_unstable();
-        ids.dedup();
-        let rows = self.rows(ids).await?;
+        let rows = self.rows(self.ids(Part::Leases).await?).await?;
         let of_this = rows.iter().filter(|row| {
             let record = &row.listed.record;
             record.scope == *scope && record.caller == caller

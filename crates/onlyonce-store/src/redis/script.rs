@@ -29,6 +29,7 @@ scripts! {
     PASSED = "passed.lua";
     PRUNE = "prune.lua";
     META = "meta.lua";
+    PROBE = "probe.lua";
     PUT = "put.lua";
 }
 

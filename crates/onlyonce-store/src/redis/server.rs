@@ -4,6 +4,9 @@ use redis::aio::MultiplexedConnection;
 
 use crate::Level;
 
+/// After how many seconds of silence a replica, which speaks every second, is not waited for.
+const MAX_LAG_SECONDS: u64 = 2;
+
 /// What was read when a connection was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
@@ -15,6 +18,8 @@ pub(super) struct Server {
     pub(super) is_master: bool,
     /// What an acknowledged write survives.
     pub(super) level: Level,
+    /// The replicas that are attached and have said something lately.
+    pub(super) replicas: usize,
     /// What it does when its memory is full; `None` if it does not say.
     pub(super) policy: Option<String>,
 }
@@ -52,6 +57,7 @@ impl Server {
             is_sentinel: mode == Some("sentinel"),
             is_master: said("role") != Some("slave"),
             level: level(said("aof_enabled"), fsync, said("connected_slaves")),
+            replicas: replicas(info),
             policy: said("maxmemory_policy").map(str::to_owned),
         }
     }
@@ -61,6 +67,22 @@ impl Server {
         let policy = self.policy.as_deref();
         policy.is_some_and(|policy| policy.starts_with("allkeys-"))
     }
+}
+
+/// How many replicas the server writes to that speak up. One that is frozen stays attached for a minute.
+fn replicas(info: &str) -> usize {
+    let lag = |line: &str| -> Option<u64> {
+        let (name, fields) = line.trim().strip_prefix("slave")?.split_once(':')?;
+        name.parse::<usize>().ok()?;
+        let said = |name: &str| {
+            let mut fields = fields.split(',');
+            fields.find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
+        };
+        let online = said("state") == Some("online");
+        said("lag").filter(|_| online)?.parse().ok()
+    };
+    let lags = info.lines().filter_map(lag);
+    lags.filter(|lag| *lag <= MAX_LAG_SECONDS).count()
 }
 
 /// - Without the append-only file a crash loses what came after the last snapshot.
@@ -105,6 +127,13 @@ mod tests {
         let server = Server::judge(info, Some("always"));
         assert!(server.is_cluster && server.is_master && server.evicts());
         assert_eq!(server.level, Level::Sync);
+        assert_eq!(server.replicas, 0);
+        let info = "role:master\r\nconnected_slaves:3\r\n\
+                    slave0:ip=127.0.0.1,port=1,state=online,offset=5,lag=1\r\n\
+                    slave1:ip=127.0.0.1,port=2,state=online,offset=5,lag=30\r\n\
+                    slave2:ip=127.0.0.1,port=3,state=wait_bgsave,offset=0,lag=0\r\n\
+                    slave_read_only:1\r\n";
+        assert_eq!(Server::judge(info, Some("always")).replicas, 1);
         let other = Server::judge("role:slave\r\nmaxmemory_policy:volatile-lru\r\n", None);
         assert!(!other.is_master && !other.evicts() && !other.is_cluster);
         assert_eq!(other.level, Level::Volatile);

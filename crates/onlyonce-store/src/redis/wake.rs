@@ -16,7 +16,7 @@ pub(super) async fn speak(inner: Arc<Inner>, mut words: mpsc::Receiver<Word>) {
         let notice = notice(gathered.drain(..));
         let call = Call::plain("PUBLISH").arg(&channel).arg(notice);
         // Whoever is not told polls.
-        let _ = inner.net.call(inner.meta_slot, &call, Does::Write).await;
+        let _ = inner.net.call(inner.meta_slot, &call, Does::Tell).await;
     }
 }
 

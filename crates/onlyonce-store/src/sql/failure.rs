@@ -13,6 +13,8 @@ pub(crate) enum Failure {
     Cancelled(sqlx::Error),
     /// The server took it back, for a reason that is the same for everybody.
     Refused(sqlx::Error),
+    /// The server carried it out, and says that it did not wait for everybody whom a commit waits for.
+    Unconfirmed(sqlx::Error),
     /// Nobody said how it ended.
     Lost(sqlx::Error),
 }
@@ -27,16 +29,35 @@ impl Failure {
     pub(crate) fn ends_the_connection(&self) -> bool {
         match self {
             // A server that was only too slow is not helped by connections made anew.
-            Self::Content(_) | Self::Locked(_) | Self::Cancelled(_) => false,
+            Self::Content(_) | Self::Locked(_) | Self::Cancelled(_) | Self::Unconfirmed(_) => false,
             // Such as a server that has become a standby: another connection may find the new one.
             Self::Refused(_) | Self::Lost(_) => true,
         }
     }
 
+    /// What the driver said.
+    pub(crate) fn into_error(self) -> sqlx::Error {
+        match self {
+            Self::Content(error)
+            | Self::Locked(error)
+            | Self::Cancelled(error)
+            | Self::Refused(error)
+            | Self::Unconfirmed(error)
+            | Self::Lost(error) => error,
+        }
+    }
+
+    /// Whether a write may stand that is less safe than one that was acknowledged.
+    pub(crate) fn leaves_doubt(&self) -> bool {
+        matches!(self, Self::Unconfirmed(_) | Self::Lost(_))
+    }
+
     /// What a writer is told.
     pub(crate) fn of_a_write(&self) -> StoreError {
         match self {
-            Self::Lost(error) => StoreError::Ambiguous(text(error).into()),
+            Self::Unconfirmed(error) | Self::Lost(error) => {
+                StoreError::Ambiguous(text(error).into())
+            }
             other => other.of_a_read(),
         }
     }
@@ -48,6 +69,7 @@ impl Failure {
             | Self::Locked(error)
             | Self::Cancelled(error)
             | Self::Refused(error)
+            | Self::Unconfirmed(error)
             | Self::Lost(error) => StoreError::Unavailable(text(error).into()),
         }
     }

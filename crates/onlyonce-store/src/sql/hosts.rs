@@ -31,12 +31,28 @@ impl<O> Hosts<O> {
         self.timeout
     }
 
-    /// What an acknowledged write survives, as the last connection found it.
+    /// What an acknowledged write survives, as it was last seen.
     pub(crate) fn level(&self) -> Level {
-        match self.level.load(Ordering::Relaxed) {
-            2 => Level::Sync,
-            1 => Level::Async,
-            _ => Level::Volatile,
+        level(self.level.load(Ordering::SeqCst))
+    }
+
+    /// Notes what an acknowledged write survives on a connection that has been in use. Says whether that is
+    /// more than is known: then other connections may be older, with settings of their own, and it counts
+    /// once they are made anew.
+    pub(crate) fn saw_again(&self, now: Level) -> bool {
+        if now > self.level() {
+            return true;
+        }
+        self.saw(now);
+        false
+    }
+
+    /// Notes what an acknowledged write survives.
+    pub(crate) fn saw(&self, now: Level) {
+        let before = level(self.level.swap(code(now), Ordering::SeqCst));
+        // The first look, which finds what nobody has looked at, is told of by whoever opens the store.
+        if now < before {
+            tracing::error!(%before, %now, "what an acknowledged write survives is less than before");
         }
     }
 
@@ -61,7 +77,7 @@ impl<O> Hosts<O> {
             match tokio::time::timeout(self.timeout, connect(&self.all[index])).await {
                 Ok(Ok((connection, level))) => {
                     self.last.store(index, Ordering::Relaxed);
-                    self.level.store(code(level), Ordering::Relaxed);
+                    self.saw(level);
                     return Ok(connection);
                 }
                 Ok(Err(error)) => failure = Some(error),
@@ -69,6 +85,14 @@ impl<O> Hosts<O> {
             }
         }
         Err(failure.unwrap_or_else(|| no_answer("no host")))
+    }
+}
+
+fn level(code: u8) -> Level {
+    match code {
+        2 => Level::Sync,
+        1 => Level::Async,
+        _ => Level::Volatile,
     }
 }
 

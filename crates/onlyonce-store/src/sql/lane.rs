@@ -6,6 +6,7 @@ use onlyonce_core::{
     Record, RecordId, Timestamp,
     record::{Draft, JournalEntry, Revision},
 };
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     failure::Failure,
@@ -14,7 +15,7 @@ use super::{
         Swap,
     },
 };
-use crate::{Inserted, Reply, StoreError, Swapped};
+use crate::{Inserted, LEVEL_EVERY, Reply, StoreError, Swapped};
 
 /// How soon a row that somebody holds locked is tried again; a key that somebody else is making, after
 /// twice as long each time.
@@ -81,6 +82,13 @@ pub(crate) trait Server: Send + 'static {
         journal: &[JournalEntry],
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
+    /// Returns once what has been read is as safe as what the server acknowledges.
+    fn confirm(&mut self) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Reads again, on the connection in use, what an acknowledged write survives. A connection that
+    /// cannot tell is given up.
+    fn look(&mut self) -> impl Future<Output = ()> + Send;
+
     /// This node has changed the record.
     fn settled(&self, id: RecordId);
 
@@ -98,10 +106,18 @@ impl<S: Server> Lane<S> {
         Self { queue, server }
     }
 
-    /// Serves the queue for ever.
+    /// Serves the queue for ever, and looks at the server's settings now and then: they may change under
+    /// a connection that stays.
     pub(crate) async fn run(mut self) {
+        let mut look_at = Instant::now() + LEVEL_EVERY;
         loop {
-            let batch = self.queue.next().await;
+            if look_at <= Instant::now() {
+                self.server.look().await;
+                look_at = Instant::now() + LEVEL_EVERY;
+            }
+            let Ok(batch) = timeout_at(look_at, self.queue.next()).await else {
+                continue;
+            };
             self.queue.pass_on();
             match batch {
                 Batch::Inserts(group) => self.inserts(group).await,
@@ -134,7 +150,11 @@ impl<S: Server> Lane<S> {
         }
         let drafts: Vec<&Draft> = leaders.iter().map(|queued| &*queued.work.draft).collect();
         match self.server.insert(&drafts).await {
-            Ok(answer) => self.inserted(leaders, followers, answer),
+            Ok(answer) => {
+                let own = leaders.iter().filter_map(|one| own_insert(one, &answer.1));
+                let doubt = self.doubt_of(own.collect()).await;
+                self.inserted(leaders, followers, answer, doubt.as_ref());
+            }
             Err(failure) => {
                 leaders.extend(followers.into_values().flatten());
                 if matches!(failure, Failure::Locked(_)) {
@@ -171,12 +191,14 @@ impl<S: Server> Lane<S> {
                 return;
             }
         };
+        let own = group.iter().filter_map(|one| own_insert(one, &found));
+        let doubt = self.doubt_of(own.collect()).await;
         let mut absent = Vec::with_capacity(group.len());
         for queued in group {
             match found.get(&queued.work.id()) {
                 Some(Found::There(record)) => {
                     self.server.met(record);
-                    let reply = existing(&queued.work.draft.record, record, now);
+                    let reply = existing(&queued.work.draft.record, record, now, doubt.as_ref());
                     let _ = queued.answer.send(reply);
                 }
                 Some(Found::Unreadable(text)) => {
@@ -218,6 +240,7 @@ impl<S: Server> Lane<S> {
         leaders: Vec<QueuedInsert>,
         mut followers: HashMap<RecordId, Vec<QueuedInsert>>,
         (now, mut found): Answer,
+        doubt: Option<&Failure>,
     ) {
         for leader in leaders {
             let id = leader.work.id();
@@ -226,13 +249,14 @@ impl<S: Server> Lane<S> {
                 Some(Found::New) => {
                     let record = leader.work.draft.stamp(now);
                     let value = Inserted::New(record.clone());
-                    let _ = leader.answer.send(Ok(Reply { now, value }));
+                    if leader.answer.send(Ok(Reply { now, value })).is_err() {
+                        self.queue.acknowledged_too_late(&record);
+                    }
                     record
                 }
                 Some(Found::There(record)) => {
-                    let _ = leader
-                        .answer
-                        .send(existing(&leader.work.draft.record, &record, now));
+                    let reply = existing(&leader.work.draft.record, &record, now, doubt);
+                    let _ = leader.answer.send(reply);
                     self.server.met(&record);
                     *record
                 }
@@ -257,7 +281,7 @@ impl<S: Server> Lane<S> {
                 }
             };
             for follower in followers {
-                let reply = existing(&follower.work.draft.record, &record, now);
+                let reply = existing(&follower.work.draft.record, &record, now, doubt);
                 let _ = follower.answer.send(reply);
             }
         }
@@ -306,7 +330,14 @@ impl<S: Server> Lane<S> {
             let record = queued.work.change.draft.stamp(now);
             self.server.settled(record.id);
             let value = Swapped::Done(record);
-            let _ = queued.answer.send(Ok(Reply { now, value }));
+            let told = queued.answer.send(Ok(Reply { now, value }));
+            if let Err(Ok(Reply {
+                value: Swapped::Done(record),
+                ..
+            })) = told
+            {
+                self.queue.acknowledged_too_late(&record);
+            }
         }
         if !others.is_empty() {
             self.not_swapped(others).await;
@@ -324,7 +355,15 @@ impl<S: Server> Lane<S> {
                 return;
             }
         };
+        let own = others.iter().filter_map(|one| own_swap(one, &found));
+        let doubt = self.doubt_of(own.collect()).await;
         for queued in others {
+            if own_swap(&queued, &found).is_some()
+                && let Some(doubt) = &doubt
+            {
+                let _ = queued.answer.send(Err(still_ambiguous(doubt)));
+                continue;
+            }
             let value = match found.remove(&id_of(&queued)) {
                 // Its revision is right, so somebody holds it locked: it is alive.
                 Some(Found::There(record)) if record.revision == queued.work.expected => {
@@ -401,6 +440,16 @@ impl<S: Server> Lane<S> {
         let _ = one.answer.send(reply);
     }
 
+    /// Why what was read is not known to be as safe as what the server acknowledges, where that matters:
+    /// whoever finds a write of its `own` takes it for done. The commit comes after the look, so that it
+    /// covers all that was seen. What was acknowledged to somebody who had gone needs none.
+    async fn doubt_of(&mut self, own: Vec<&Record>) -> Option<Failure> {
+        match own.iter().all(|record| self.queue.was_acknowledged(record)) {
+            true => None,
+            false => self.server.confirm().await.err(),
+        }
+    }
+
     /// Puts something back into the queue after `pause`, when a lock may have gone.
     fn later(&self, pause: Duration, put: impl FnOnce(&Queue) + Send + 'static) {
         let queue = self.queue.clone();
@@ -415,15 +464,52 @@ fn id_of(queued: &QueuedSwap) -> RecordId {
     queued.work.change.draft.record.id
 }
 
+/// What an insert finds that it has written itself, without having been told.
+fn own_insert<'f>(
+    queued: &QueuedInsert,
+    found: &'f HashMap<RecordId, Found>,
+) -> Option<&'f Record> {
+    let attempt = queued.work.draft.record.attempt_id;
+    there(queued.work.id(), found).filter(|record| record.attempt_id == attempt)
+}
+
+/// What a change finds that it has written itself, without having been told.
+fn own_swap<'f>(queued: &QueuedSwap, found: &'f HashMap<RecordId, Found>) -> Option<&'f Record> {
+    let wanted = &queued.work.change.draft.record;
+    let wanted = (wanted.revision, wanted.attempt_id);
+    there(id_of(queued), found).filter(|record| (record.revision, record.attempt_id) == wanted)
+}
+
+fn there(id: RecordId, found: &HashMap<RecordId, Found>) -> Option<&Record> {
+    match found.get(&id) {
+        Some(Found::There(record)) => Some(record),
+        _ => None,
+    }
+}
+
+/// What `doubt` says of a write that was found and not acknowledged.
+fn still_ambiguous(doubt: &Failure) -> StoreError {
+    match doubt.of_a_write() {
+        StoreError::Unavailable(why) => StoreError::Ambiguous(why),
+        other => other,
+    }
+}
+
 /// What is told to an insert that found `record`. Scope and key are compared, whatever the index is
-/// built on.
+/// built on. What it wrote itself counts only without `doubt`.
 fn existing(
     wanted: &Record,
     record: &Record,
     now: Timestamp,
+    doubt: Option<&Failure>,
 ) -> Result<Reply<Inserted>, StoreError> {
-    if wanted.scope != record.scope || wanted.key != record.key {
+    if !record.is_of(&wanted.scope, &wanted.key) {
         return Err(StoreError::Collision);
+    }
+    if record.attempt_id == wanted.attempt_id
+        && let Some(doubt) = doubt
+    {
+        return Err(still_ambiguous(doubt));
     }
     let value = Inserted::Existing(record.clone());
     Ok(Reply { now, value })

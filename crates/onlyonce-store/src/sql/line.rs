@@ -8,7 +8,10 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::failure::{Failure, no_answer};
+use super::{
+    doubt::Doubt,
+    failure::{Failure, no_answer},
+};
 
 /// How much longer than the server's own limit a statement is waited for: within it the server can
 /// say that it took the statement back, which is better than not knowing.
@@ -22,6 +25,13 @@ pub(crate) trait Dial: Send + Sync + 'static {
     /// A new connection that has been checked to lead to the database that the store was opened on.
     fn dial(&self) -> impl Future<Output = Result<Self::Connection, sqlx::Error>> + Send;
 
+    /// Commits something of no account, and returns once that commit has waited for everybody whom commits
+    /// wait for: what was committed before it is then as safe.
+    fn confirm(
+        &self,
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+
     /// How long a call may take.
     fn timeout(&self) -> Duration;
 
@@ -29,11 +39,21 @@ pub(crate) trait Dial: Send + Sync + 'static {
     fn abandon(connection: Self::Connection);
 }
 
+/// What statements do to records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Nothing: however they end, they leave no doubt behind.
+    Read,
+    /// They may change some.
+    Write,
+}
+
 /// Connections of one store.
 pub(crate) struct Line<D> {
     pub(crate) dial: D,
     /// Rises when a connection is lost: the others are then not trusted either.
     epoch: AtomicU64,
+    pub(crate) doubt: Doubt,
 }
 
 /// A connection, and the epoch it is from.
@@ -41,8 +61,11 @@ pub(crate) type Held<D> = (<D as Dial>::Connection, u64);
 
 impl<D: Dial> Line<D> {
     pub(crate) fn new(dial: D) -> Self {
-        let epoch = AtomicU64::new(0);
-        Self { dial, epoch }
+        Self {
+            dial,
+            epoch: AtomicU64::new(0),
+            doubt: Doubt::default(),
+        }
     }
 
     /// A connection that was made before there was a line.
@@ -55,9 +78,39 @@ impl<D: Dial> Line<D> {
         Ok((self.dial.dial().await?, epoch))
     }
 
-    /// The connection in `slot`, or a new one where there is none that can be trusted. When this
-    /// fails, nothing has been sent.
+    /// The connection in `slot`, or a new one where there is none that can be trusted, once there is no
+    /// doubt about what it shows. When this fails, nothing has been sent.
     pub(crate) async fn ready<'s>(
+        &self,
+        slot: &'s mut Option<Held<D>>,
+    ) -> Result<&'s mut D::Connection, Failure> {
+        self.connected(slot).await?;
+        if self.doubt.pending().is_some() {
+            self.confirm(slot).await?;
+        }
+        self.connected(slot).await
+    }
+
+    /// Returns once what has been read from the server is as safe as what it acknowledges. When this
+    /// fails, it is not known to be.
+    pub(crate) async fn confirm(&self, slot: &mut Option<Held<D>>) -> Result<(), Failure> {
+        let pending = self.doubt.pending();
+        let connection = self.connected(slot).await?;
+        let outcome = self
+            .in_time(Access::Read, self.dial.confirm(connection))
+            .await;
+        self.judge(slot, &outcome);
+        if outcome.is_ok()
+            && let Some(pending) = pending
+        {
+            self.doubt.settle(pending);
+        }
+        // Whoever asked has written nothing yet.
+        outcome.map_err(|failure| Failure::Refused(failure.into_error()))
+    }
+
+    /// The connection in `slot`, or a new one where there is none that can be trusted.
+    pub(crate) async fn connected<'s>(
         &self,
         slot: &'s mut Option<Held<D>>,
     ) -> Result<&'s mut D::Connection, Failure> {
@@ -72,18 +125,31 @@ impl<D: Dial> Line<D> {
         Ok(&mut slot.insert(held).0)
     }
 
+    /// Lets every connection be made anew before it is used again.
+    pub(crate) fn renew(&self) {
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// What `work` on a connection comes to, within the time that a call may take.
     pub(crate) async fn in_time<T>(
         &self,
+        access: Access,
         work: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let limit = self.dial.timeout() + LAST_WORD;
-        match tokio::time::timeout(limit, work).await {
+        let unanswered = (access == Access::Write).then(|| self.doubt.unless_answered());
+        let outcome = match tokio::time::timeout(limit, work).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Failure::Lost(no_answer(
                 "the server did not answer in time",
             ))),
+        };
+        if let Some(unanswered) = unanswered
+            && !matches!(&outcome, Err(failure) if failure.leaves_doubt())
+        {
+            unanswered.answered();
         }
+        outcome
     }
 
     /// Gives up the connection in `slot` where `outcome` says that it is of no more use, and with it

@@ -15,6 +15,11 @@ pub enum OpenError {
     /// A statement failed.
     #[error("the database refused to be prepared; nothing was started")]
     Sql(#[source] sqlx::Error),
+    /// There is no store, and none may be made.
+    #[error(
+        "there is no store in this database: `onlyonce migrate --store URL` makes one, or `store.create: true` lets `serve` do it; a new store knows no key, and retries of earlier requests execute; nothing was changed"
+    )]
+    Absent,
     /// The schema is missing or older, and may not be changed.
     #[error(
         "the schema is at version {found} (0: there is none), and this program needs a newer one: run `onlyonce migrate`, or start with store.migrate on"

@@ -7,7 +7,7 @@ use std::{
 };
 
 use onlyonce_core::{
-    Record, RecordId, State, StoredResponse,
+    AttemptId, Record, RecordId, State, StoredResponse,
     record::{Change, Draft, JournalEntry, Revision},
     time::Stamp,
 };
@@ -30,6 +30,8 @@ const MAX_QUEUE: usize = 16_384;
 const HELD_MEMORY: Duration = Duration::from_secs(1);
 /// Keys of which that is remembered.
 const MAX_HELD: usize = 1_024;
+/// Acknowledged writes that are remembered for those who have stopped waiting for them.
+const MAX_UNTOLD: usize = 1_024;
 
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -208,11 +210,20 @@ impl Lines {
     }
 }
 
+/// A record as it was written.
+type Written = (RecordId, Revision, AttemptId);
+
+fn written(record: &Record) -> Written {
+    (record.id, record.revision, record.attempt_id)
+}
+
 /// The queue in front of the connections.
 #[derive(Default)]
 pub(crate) struct Queue {
     lines: Mutex<Lines>,
     arrived: Notify,
+    /// Writes that the server has acknowledged after whoever asked had gone.
+    untold: Mutex<VecDeque<Written>>,
 }
 
 macro_rules! pushes {
@@ -245,6 +256,20 @@ impl Queue {
         lookup, lookups: QueuedLookup;
         delete, deletes: QueuedDelete;
         append, appends: QueuedAppend;
+    }
+
+    /// The server has acknowledged this write, and whoever asked has gone. It may come back and find it.
+    pub(crate) fn acknowledged_too_late(&self, record: &Record) {
+        let mut untold = self.untold.lock();
+        if untold.len() >= MAX_UNTOLD {
+            untold.pop_front();
+        }
+        untold.push_back(written(record));
+    }
+
+    /// Whether the server has acknowledged this write.
+    pub(crate) fn was_acknowledged(&self, record: &Record) -> bool {
+        self.untold.lock().contains(&written(record))
     }
 
     pub(crate) fn insert(&self, item: QueuedInsert) {

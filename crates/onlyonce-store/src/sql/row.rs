@@ -25,14 +25,15 @@ pub(crate) const COLUMNS: &str = "k.id, k.row_version, k.scope, k.key, k.route, 
      k.revision, k.state, k.attempt_id, k.fence, k.generation, k.fingerprint, k.recipe, k.caller, \
      k.tombstone_ttl, k.last_error, k.created_at, k.last_run_at, k.completed_at, k.expires_at, \
      k.lease_until, k.unknown_since, k.reconcile_after, k.delete_at, k.response_status, \
-     k.response_bytes, k.response_head, k.evidence, k.negatives, k.inconclusive, k.dead_letter";
+     k.response_bytes, k.response_head, k.evidence, k.negatives, k.inconclusive, k.dead_letter, \
+     k.notes";
 
 /// Where the statements that return whole records have the rest.
-pub(crate) const BODY: usize = 32;
+pub(crate) const BODY: usize = 33;
 /// Where the statements that return records without their responses have the rest.
-pub(crate) const COUNT: usize = 32;
-pub(crate) const IS_NEW: usize = 33;
-pub(crate) const NOW: usize = 34;
+pub(crate) const COUNT: usize = 33;
+pub(crate) const IS_NEW: usize = 34;
+pub(crate) const NOW: usize = 35;
 
 /// Why a row could not be read.
 #[derive(Debug)]
@@ -153,6 +154,7 @@ pub(crate) fn read(row: &impl Columns) -> Result<Record, RowError> {
         negatives: number(row, 29)?,
         inconclusive: number(row, 30)?,
         dead_letter: row.flag(31)?,
+        notes: codec::decode_notes(row.bytes(32)?)?,
         times: Times {
             created_at: time(17)?,
             last_run_at: time(18)?,

@@ -21,12 +21,6 @@ impl From<sqlx::Error> for TransactionError {
 
 impl From<Failure> for TransactionError {
     fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Content(error)
-            | Failure::Locked(error)
-            | Failure::Cancelled(error)
-            | Failure::Refused(error)
-            | Failure::Lost(error) => error.into(),
-        }
+        failure.into_error().into()
     }
 }

@@ -11,10 +11,15 @@ use onlyonce_core::{
     RecipeId, RecordId, Timestamp,
     record::{Change, Draft, JournalEntry, Revision},
 };
+use parking_lot::{Mutex, RwLock};
 use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
 
-use super::write::{self, Tally};
+use super::{
+    lock::Places,
+    stopped,
+    write::{self, Tally},
+};
 use crate::{Inserted, StoreError, Swapped, clock::StoreClock, failpoint};
 
 /// Operations in one transaction.
@@ -30,6 +35,7 @@ pub(super) enum Operation {
     Append(Vec<JournalEntry>),
     KeepRecipe(RecipeId, Vec<u8>),
     KeepBlock(String, Vec<u8>),
+    NoteClock(Vec<u8>),
     WalkedTo(i64),
     Probe,
     PruneAudit(std::time::Duration),
@@ -69,12 +75,16 @@ struct Queued {
     reply: oneshot::Sender<Result<(Timestamp, Done), StoreError>>,
 }
 
-/// The way to the writing thread. It ends when this is dropped.
-pub(super) struct Writer(mpsc::SyncSender<Queued>);
+/// The way to the writing thread, which ends when the sender is dropped.
+pub(super) struct Writer {
+    queue: RwLock<Option<mpsc::SyncSender<Queued>>>,
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
+}
 
 impl Writer {
     pub(super) fn start(
         connection: Connection,
+        places: Places,
         clock: StoreClock,
         tally: Arc<Tally>,
         wakeups: broadcast::Sender<RecordId>,
@@ -82,14 +92,27 @@ impl Writer {
         let (sender, queue) = mpsc::sync_channel(MAX_QUEUE);
         let mut group = Group {
             connection,
+            places,
             clock,
             tally,
             wakeups,
         };
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("onlyonce-sqlite-writer".into())
             .spawn(move || group.run(&queue))?;
-        Ok(Self(sender))
+        Ok(Self {
+            queue: RwLock::new(Some(sender)),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Takes no more, and waits until what is queued is durable and the file is whole.
+    pub(super) fn end(&self) {
+        *self.queue.write() = None;
+        if let Some(thread) = self.thread.lock().take() {
+            // Whoever waits for a thread that panicked is told that it may not have happened.
+            let _ = thread.join();
+        }
     }
 
     /// Queues `operation` and waits until it is durable.
@@ -98,14 +121,18 @@ impl Writer {
         operation: Operation,
     ) -> Result<(Timestamp, Done), StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.0
-            .try_send(Queued { operation, reply })
-            .map_err(|error| {
-                StoreError::Unavailable(match error {
-                    mpsc::TrySendError::Full(_) => "too many writes are waiting".into(),
-                    mpsc::TrySendError::Disconnected(_) => "the writer has ended".into(),
-                })
-            })?;
+        let queued = Queued { operation, reply };
+        let refused = match &*self.queue.read() {
+            None => Some("the store is closed"),
+            Some(queue) => match queue.try_send(queued) {
+                Ok(()) => None,
+                Err(mpsc::TrySendError::Full(_)) => Some("too many writes are waiting"),
+                Err(mpsc::TrySendError::Disconnected(_)) => Some("the writer has ended"),
+            },
+        };
+        if let Some(why) = refused {
+            return Err(StoreError::Unavailable(why.into()));
+        }
         // A writer that died may have committed before it could say so.
         answer
             .await
@@ -115,6 +142,7 @@ impl Writer {
 
 struct Group {
     connection: Connection,
+    places: Places,
     clock: StoreClock,
     tally: Arc<Tally>,
     wakeups: broadcast::Sender<RecordId>,
@@ -131,6 +159,7 @@ impl Group {
             }
             self.commit(group);
         }
+        stopped::end(&self.connection);
     }
 
     /// Commits the group, or, if one of it cannot be written, each of it alone: a bad neighbour
@@ -172,6 +201,8 @@ impl Group {
     }
 
     fn transact(&mut self, group: &[&Operation]) -> Result<(Timestamp, Vec<Done>), Failed> {
+        let moved = |unfit| Failed::Whole(StoreError::Unavailable(Box::new(unfit)));
+        self.places.check().map_err(moved)?;
         let now = self.clock.now();
         failpoint!(holds(group, Operation::is_insert).then_some("sqlite.insert.begin"));
         failpoint!(holds(group, Operation::is_swap).then_some("sqlite.swap.begin"));
@@ -231,6 +262,9 @@ impl Failed {
 
 /// One failure told to many.
 fn duplicate(error: &StoreError) -> StoreError {
+    if let Some(unfit) = error.unfit() {
+        return StoreError::Unavailable(Box::new(unfit.clone()));
+    }
     let text =
         std::error::Error::source(error).map_or_else(|| error.to_string(), |s| s.to_string());
     match error {

@@ -1,15 +1,11 @@
 //! A thread that moves the write-ahead log into the database, so that no commit waits for it.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::mpsc,
-    thread,
-    time::Duration,
-};
+use std::{path::Path, sync::mpsc, thread, time::Duration};
 
+use parking_lot::Mutex;
 use rusqlite::Connection;
 
-use super::schema;
+use super::{schema, stopped::log_of};
 
 /// How often the log is looked at.
 const EVERY: Duration = Duration::from_millis(500);
@@ -18,17 +14,13 @@ const WORTH_MOVING: u64 = 4 << 20;
 /// Beyond this many bytes writers wait until it is moved and cut: disk is finite.
 const TOO_LONG: u64 = 256 << 20;
 
-/// The thread's life: it ends when this is dropped.
-pub(super) struct Checkpointer(
-    #[allow(dead_code, reason = "dropping it ends the thread")] mpsc::Sender<()>,
-);
+/// The thread, and its life: it ends when the sender is dropped.
+pub(super) struct Checkpointer(Mutex<Option<(mpsc::Sender<()>, thread::JoinHandle<()>)>>);
 
 impl Checkpointer {
     pub(super) fn start(path: &Path) -> rusqlite::Result<Self> {
         let connection = schema::connect(path)?;
-        let mut log = path.as_os_str().to_owned();
-        log.push("-wal");
-        let log = PathBuf::from(log);
+        let log = log_of(path);
         let (life, ended) = mpsc::channel();
         let spawned = thread::Builder::new()
             .name("onlyonce-sqlite-checkpoint".into())
@@ -37,10 +29,23 @@ impl Checkpointer {
                     move_log(&connection, &log);
                 }
             });
-        if let Err(error) = spawned {
-            tracing::warn!(%error, "no checkpoint thread: the log grows until the store is closed");
+        let thread = match spawned {
+            Ok(thread) => Some((life, thread)),
+            Err(error) => {
+                tracing::warn!(%error, "no checkpoint thread: the log grows until the store is closed");
+                None
+            }
+        };
+        Ok(Self(Mutex::new(thread)))
+    }
+
+    /// Ends the thread, and waits for it.
+    pub(super) fn end(&self) {
+        if let Some((life, thread)) = self.0.lock().take() {
+            drop(life);
+            // A thread that panicked has closed its connection too.
+            let _ = thread.join();
         }
-        Ok(Self(life))
     }
 }
 

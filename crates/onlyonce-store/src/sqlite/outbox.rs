@@ -16,6 +16,7 @@ use tokio::sync::{broadcast, watch};
 
 use super::{
     ReadError, schema,
+    slot::Slot,
     write::{self, Tally},
 };
 use crate::{
@@ -23,7 +24,8 @@ use crate::{
     clock::StoreClock,
     failpoint,
     outbox::{
-        Claim, Claimed, Depth, Ending, ListedMessage, MAX_COUNTED, MessageFilter, Outbox, millis,
+        Claim, Claimed, Decision, Depth, Ending, ListedMessage, MAX_COUNTED, MessageFilter, Outbox,
+        millis, within_bytes,
     },
     transactional::{Message, Settles},
 };
@@ -33,7 +35,7 @@ use crate::{
 pub(super) struct SqliteOutbox(Arc<Inner>);
 
 struct Inner {
-    connection: Mutex<Connection>,
+    connection: Slot,
     clock: StoreClock,
     tally: Arc<Tally>,
     wakeups: broadcast::Sender<RecordId>,
@@ -51,13 +53,18 @@ impl SqliteOutbox {
         messages: watch::Sender<u64>,
     ) -> rusqlite::Result<Self> {
         Ok(Self(Arc::new(Inner {
-            connection: Mutex::new(schema::connect(path)?),
+            connection: Slot::new(schema::connect(path)?),
             clock,
             tally,
             wakeups,
             messages,
             tidied: Mutex::new(0),
         })))
+    }
+
+    /// Closes the connection once nobody writes on it.
+    pub(super) fn close(&self) {
+        self.0.connection.close();
     }
 
     /// Runs `work` in a transaction, in a thread that may wait. It is committed if it says so.
@@ -67,7 +74,7 @@ impl SqliteOutbox {
     ) -> Result<T, StoreError> {
         let inner = self.0.clone();
         let done = tokio::task::spawn_blocking(move || {
-            let mut connection = inner.connection.lock();
+            let mut connection = inner.connection.lock()?;
             let behavior = TransactionBehavior::Immediate;
             let open = connection.transaction_with_behavior(behavior)?;
             let (commit, value) = work(&open, inner.clock.now())?;
@@ -89,22 +96,28 @@ impl SqliteOutbox {
     }
 }
 
+const DUE: &str = "\
+SELECT o.n, octet_length(o.payload) FROM outbox o
+WHERE o.state = 'pending' AND o.target = :target AND o.due_at <= :now
+AND (o.ordering_key IS NULL OR NOT EXISTS (
+    SELECT 1 FROM outbox e
+    WHERE e.target = o.target AND e.ordering_key = o.ordering_key AND e.n < o.n
+    AND e.ordering_key IS NOT NULL AND e.state IN ('pending', 'dead', 'unknown')
+))
+ORDER BY o.due_at, o.n LIMIT :limit";
+
 const CLAIM: &str = "\
 UPDATE outbox SET
     claimed_at = :now, due_at = :now + :lease, attempts = attempts + 1, attempt_id = :attempt,
     unclear_since = coalesce(unclear_since, claimed_at)
-WHERE n IN (
-    SELECT o.n FROM outbox o
-    WHERE o.state = 'pending' AND o.target = :target AND o.due_at <= :now
-    AND (o.ordering_key IS NULL OR NOT EXISTS (
-        SELECT 1 FROM outbox e
-        WHERE e.target = o.target AND e.ordering_key = o.ordering_key AND e.n < o.n
-        AND e.ordering_key IS NOT NULL AND e.state IN ('pending', 'dead', 'unknown')
-    ))
-    ORDER BY o.due_at, o.n LIMIT :limit
-)
+WHERE n = :n
 RETURNING n, id, attempts, unclear_since, created_at, target, type, aggregatetype, aggregateid,
-    ordering_key, downstream_key, headers, CAST(payload AS BLOB), key_id, settles";
+    ordering_key, downstream_key, headers, CASE WHEN :read THEN CAST(payload AS BLOB) END, key_id,
+    settles";
+
+const PAYLOAD: &str = "\
+SELECT CAST(payload AS BLOB) FROM outbox
+WHERE n = ?1 AND attempt_id = ?2 AND state = 'pending' AND claimed_at IS NOT NULL";
 
 /// The claim has kept in `unclear_since` what was unclear before it.
 const GIVE_BACK: &str = "\
@@ -124,7 +137,7 @@ WHERE n = :n AND attempt_id = :attempt AND state = 'pending' AND claimed_at IS N
 /// What lists show, as [`listed`] reads it.
 const LISTED: &str = "n, id, state, target, type, aggregatetype, aggregateid, ordering_key, \
      downstream_key, key_id, settles IS NOT NULL, attempts, provider_id, last_error, created_at, \
-     due_at, delivered_at, length(payload)";
+     due_at, delivered_at, octet_length(payload), unclear_since";
 
 fn claimed(row: &Row<'_>, attempt: AttemptId) -> rusqlite::Result<Claimed> {
     let number: i64 = row.get(0)?;
@@ -132,7 +145,9 @@ fn claimed(row: &Row<'_>, attempt: AttemptId) -> rusqlite::Result<Claimed> {
     let (kind, which): (Option<String>, Option<String>) = (row.get(7)?, row.get(8)?);
     let key: Option<[u8; 16]> = row.get(13)?;
     let settles: Option<String> = row.get(14)?;
+    let payload: Option<Vec<u8>> = row.get(12)?;
     Ok(Claimed {
+        unread: payload.is_none(),
         id: MessageId(row.get(1)?),
         number: number.unsigned_abs(),
         attempt,
@@ -148,7 +163,7 @@ fn claimed(row: &Row<'_>, attempt: AttemptId) -> rusqlite::Result<Claimed> {
             ordering_key: row.get(9)?,
             downstream_key: Some(row.get(10)?),
             headers: row.get(11)?,
-            payload: row.get(12)?,
+            payload: payload.unwrap_or_default(),
             key: key.map(RecordId),
             settles: settles.as_deref().and_then(Settles::decode),
         },
@@ -165,6 +180,7 @@ fn listed(row: &Row<'_>) -> Result<(u64, ListedMessage), ReadError> {
     let key: Option<[u8; 16]> = row.get(9)?;
     let delivered_at: Option<i64> = row.get(16)?;
     let bytes: i64 = row.get(17)?;
+    let unclear_since: Option<i64> = row.get(18)?;
     let message = ListedMessage {
         id: MessageId(row.get(1)?),
         state,
@@ -182,6 +198,7 @@ fn listed(row: &Row<'_>) -> Result<(u64, ListedMessage), ReadError> {
         due_at: Timestamp(row.get(15)?),
         delivered_at: delivered_at.map(Timestamp),
         bytes: bytes.unsigned_abs(),
+        unclear_since: unclear_since.map(Timestamp),
     };
     Ok((n.unsigned_abs(), message))
 }
@@ -206,24 +223,49 @@ impl Outbox for SqliteOutbox {
         let claim = claim.clone();
         failpoint!("sqlite.outbox.claim.before");
         let reply = self.whole(move |open, now| {
-            let mut statement = open.prepare_cached(CLAIM)?;
-            let rows = statement.query_map(
+            let mut statement = open.prepare_cached(DUE)?;
+            let due = statement.query_map(
                 named_params! {
                     ":now": now.0,
-                    ":lease": millis(claim.lease),
-                    ":attempt": claim.attempt.0.to_be_bytes(),
                     ":target": claim.target,
                     ":limit": i64::try_from(claim.limit).unwrap_or(i64::MAX),
                 },
-                |row| claimed(row, claim.attempt),
+                |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs())),
             )?;
-            let mut value = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+            let due = due.collect::<rusqlite::Result<Vec<(i64, u64)>>>()?;
+            let mut statement = open.prepare_cached(CLAIM)?;
+            let mut value = Vec::with_capacity(due.len());
+            for (n, read) in within_bytes(due) {
+                value.push(statement.query_row(
+                    named_params! {
+                        ":now": now.0,
+                        ":lease": millis(claim.lease),
+                        ":attempt": claim.attempt.0.to_be_bytes(),
+                        ":n": n,
+                        ":read": read,
+                    },
+                    |row| claimed(row, claim.attempt),
+                )?);
+            }
             value.sort_unstable_by_key(|one| one.number);
             Ok((!value.is_empty(), Reply { now, value }))
         });
         let reply = reply.await?;
         failpoint!("sqlite.outbox.claim.after");
         Ok(reply)
+    }
+
+    async fn payload(
+        &self,
+        number: u64,
+        attempt: AttemptId,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        self.read(move |connection| {
+            let of = params![number.cast_signed(), attempt.0.to_be_bytes()];
+            let found = connection.query_row(PAYLOAD, of, |row| row.get(0));
+            Ok(found.optional()?)
+        })
+        .await
     }
 
     async fn give_back(&self, target: &str, attempt: AttemptId) -> Result<(), StoreError> {
@@ -332,14 +374,22 @@ impl Outbox for SqliteOutbox {
     async fn decide(
         &self,
         id: MessageId,
-        state: MessageState,
+        decision: Decision,
         journal: JournalEntry,
     ) -> Result<bool, StoreError> {
         let decided = self.whole(move |open, now| {
             let changed = open.execute(
                 "UPDATE outbox SET state = ?2, due_at = ?3, attempts = 0, claimed_at = NULL, \
-                 unclear_since = NULL WHERE id = ?1 AND state IN ('dead', 'unknown')",
-                params![id.0, state.as_str(), now.0],
+                 unclear_since = CASE WHEN ?5 THEN NULL ELSE unclear_since END \
+                 WHERE id = ?1 AND state IN ('dead', 'unknown') \
+                 AND (?4 IS NULL OR unclear_since IS NULL OR unclear_since > ?3 - ?4)",
+                params![
+                    id.0,
+                    decision.state().as_str(),
+                    now.0,
+                    decision.safe_for(),
+                    decision == Decision::RetryByForce
+                ],
             )?;
             if changed > 0 {
                 write::note(open, now, std::slice::from_ref(&journal))?;

@@ -10,13 +10,13 @@ use std::{
 
 use http::StatusCode;
 use onlyonce_core::{CallerMark, Recipe, RecipeId, Record, RecordId, Scope, State, Timestamp};
-use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types::Value};
 
 use super::{
     ReadError,
     row::{self, COLUMNS, JOURNAL_COLUMNS},
     schema,
+    slot::Slot,
 };
 use crate::{Filter, JournalRow, Listed, Page, Walk, memory::is_due};
 
@@ -28,19 +28,24 @@ const READERS: usize = 4;
 pub(super) struct Readers(Arc<Pool>);
 
 struct Pool {
-    connections: Vec<Mutex<Connection>>,
+    connections: Vec<Slot>,
     next: AtomicUsize,
 }
 
 impl Readers {
     pub(super) fn open(path: &Path) -> rusqlite::Result<Self> {
         let connections = (0..READERS)
-            .map(|_| schema::connect_to_read(path).map(Mutex::new))
+            .map(|_| schema::connect_to_read(path).map(Slot::new))
             .collect::<rusqlite::Result<_>>()?;
         Ok(Self(Arc::new(Pool {
             connections,
             next: AtomicUsize::new(0),
         })))
+    }
+
+    /// Closes them, each once it is free.
+    pub(super) fn close(&self) {
+        self.0.connections.iter().for_each(Slot::close);
     }
 
     /// Runs `read` on a connection that is free, or says at once that none is.
@@ -51,7 +56,7 @@ impl Readers {
         let start = self.0.next.fetch_add(1, Ordering::Relaxed);
         (0..READERS)
             .find_map(|offset| self.0.connections[(start + offset) % READERS].try_lock())
-            .map(|connection| read(&connection))
+            .map(|connection| read(&*connection?))
     }
 
     /// Runs `read` on a connection that is free, or on the next one once it is.
@@ -63,7 +68,7 @@ impl Readers {
             Some(outcome) => outcome,
             None => {
                 let next = self.0.next.fetch_add(1, Ordering::Relaxed);
-                read(&self.0.connections[next % READERS].lock())
+                read(&*self.0.connections[next % READERS].lock()?)
             }
         }
     }
@@ -126,8 +131,8 @@ pub(super) fn due(
     live(connection, "reconcile_after", now, limit)
 }
 
-/// How many live records one client has. The small table is walked, which the limit of each client
-/// keeps small.
+/// How many keys of one client are in progress. The small table is walked, which the limit of each
+/// client keeps small.
 pub(super) fn live_of(
     connection: &Connection,
     scope: &Scope,
@@ -138,7 +143,7 @@ pub(super) fn live_of(
         .prepare_cached(
             "SELECT count(*) FROM (SELECT 1 FROM live JOIN keys ON keys.n = live.n \
              WHERE keys.scope = ?1 AND keys.caller IS ?2 \
-             AND (keys.lease_until IS NOT NULL OR keys.unknown_since IS NOT NULL) LIMIT ?3)",
+             AND keys.lease_until IS NOT NULL LIMIT ?3)",
         )?
         .query_row(
             params![
@@ -162,7 +167,7 @@ pub(super) fn walk(
     let walked = std::cell::Cell::new((0, from));
     let read = |row: &Row<'_>| {
         // Counted before it is read, so that a row that cannot be read is walked past.
-        walked.set((walked.get().0 + 1, row.get(32)?));
+        walked.set((walked.get().0 + 1, row.get(33)?));
         row::read(row)
     };
     let rows = collect(connection, &sql, params![from, limit_of(limit)], read)?;
@@ -230,7 +235,7 @@ pub(super) fn list(
         let bytes: Option<i64> = row.get(26)?;
         let response = status.and_then(|status| StatusCode::from_u16(status).ok());
         let response = response.map(|status| (status, bytes.unwrap_or(0).unsigned_abs()));
-        let number = row.get::<_, i64>(32)?.unsigned_abs();
+        let number = row.get::<_, i64>(33)?.unsigned_abs();
         Ok((
             number,
             Listed {

@@ -21,7 +21,7 @@ pub(super) const COLUMNS: &str = "id, row_version, scope, key, route, method, pa
      state, attempt_id, fence, generation, fingerprint, recipe, caller, tombstone_ttl, last_error, \
      created_at, last_run_at, completed_at, expires_at, lease_until, unknown_since, \
      reconcile_after, delete_at, response_status, response_bytes, response_head, evidence, \
-     negatives, inconclusive, dead_letter";
+     negatives, inconclusive, dead_letter, notes";
 
 fn unreadable(what: &'static str) -> ReadError {
     ReadError::Unreadable(what.into())
@@ -71,6 +71,10 @@ pub(super) fn read(row: &Row<'_>) -> Result<Record, ReadError> {
         Ok(block) => block.map(codec::decode_evidence).transpose()?,
         Err(_) => return Err(unreadable("stored evidence is not bytes")),
     };
+    let notes = match row.get_ref(32)?.as_blob_or_null() {
+        Ok(block) => codec::decode_notes(block)?,
+        Err(_) => return Err(unreadable("stored notes are not bytes")),
+    };
     let time = |column: usize| {
         row.get::<_, Option<i64>>(column)
             .map(|at| at.map(Timestamp))
@@ -98,6 +102,7 @@ pub(super) fn read(row: &Row<'_>) -> Result<Record, ReadError> {
         negatives: row.get(29)?,
         inconclusive: row.get(30)?,
         dead_letter: row.get(31)?,
+        notes,
         times: Times {
             created_at: time(17)?,
             last_run_at: time(18)?,
@@ -118,7 +123,7 @@ pub(super) fn read_response(row: &Row<'_>) -> Result<Option<Arc<StoredResponse>>
         .as_blob_or_null()
         .map_err(|_| unreadable("a head is not bytes"))?;
     let body = row
-        .get_ref(32)?
+        .get_ref(33)?
         .as_blob_or_null()
         .map_err(|_| unreadable("a body is not bytes"))?;
     let Some(head) = head else { return Ok(None) };
@@ -162,7 +167,7 @@ mod tests {
 
     /// A row as this version writes it, with the body in the column after [`COLUMNS`].
     fn ours() -> Vec<Value> {
-        let mut row = vec![Value::Null; 33];
+        let mut row = vec![Value::Null; 34];
         for (columns, value) in [
             (&[0, 9][..], Value::Blob(vec![7; 16])),
             (&[12, 14], Value::Blob(vec![7; 32])),
@@ -175,7 +180,7 @@ mod tests {
             (&[13], Value::Blob(vec![7; size_of::<RecipeId>()])),
             (&[14], Value::Blob(vec![7; size_of::<CallerMark>()])),
             (&[27], Value::Blob(vec![1, 201, 0, 1, 0, 0])),
-            (&[32], Value::Blob(b"{}".to_vec())),
+            (&[33], Value::Blob(b"{}".to_vec())),
         ] {
             for column in columns {
                 row[*column] = value.clone();
@@ -219,7 +224,7 @@ mod tests {
         /// A damaged row is an error, so that the engine fails closed: no panic, no default.
         #[test]
         fn damaged_rows_are_errors_not_panics(
-            damage in proptest::collection::vec((0usize..33, any_value()), 1..4),
+            damage in proptest::collection::vec((0usize..34, any_value()), 1..4),
         ) {
             let mut row = ours();
             for (column, value) in damage {
@@ -232,7 +237,7 @@ mod tests {
         }
 
         #[test]
-        fn random_rows_are_errors_not_panics(row in proptest::collection::vec(any_value(), 33)) {
+        fn random_rows_are_errors_not_panics(row in proptest::collection::vec(any_value(), 34)) {
             prop_assert!(reads(row).is_err());
         }
     }

@@ -6,11 +6,11 @@ use std::{path::Path, time::Duration};
 use onlyonce_core::Secret;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
-use super::OpenError;
+use super::{OpenError, SqliteOptions};
 use crate::random_secret;
 
 /// The newest schema this program knows.
-pub(super) const VERSION: i64 = 2;
+pub(super) const VERSION: i64 = 3;
 /// The length of the secret.
 const SECRET_BYTES: usize = 32;
 /// How long a statement waits for a lock that a checkpoint holds.
@@ -130,6 +130,9 @@ CREATE TABLE phases (
 CREATE INDEX phases_unfinished ON phases (operation, updated_at) WHERE NOT finished;
 ";
 
+/// Version 3: what a record notes beside its columns.
+const VERSION_3: &str = "ALTER TABLE keys ADD COLUMN notes BLOB;\n";
+
 /// The SQL that makes a store of an empty file.
 pub fn script() -> String {
     format!(
@@ -139,6 +142,7 @@ pub fn script() -> String {
          -- Nobody else knows this secret, and without it nothing that is stored can be found.\n\
          INSERT INTO meta (name, value) VALUES ('secret', randomblob({SECRET_BYTES}));\n\
          {VERSION_2}\
+         {VERSION_3}\
          PRAGMA user_version = {VERSION};\n\
          COMMIT;\n"
     )
@@ -195,7 +199,7 @@ pub(super) fn check_settings(connection: &Connection, path: &Path) -> Result<(),
 pub(super) fn prepare(
     connection: &mut Connection,
     path: &Path,
-    migrate: bool,
+    options: &SqliteOptions,
 ) -> Result<(), OpenError> {
     let sqlite = |source| OpenError::Sqlite {
         path: path.to_owned(),
@@ -214,7 +218,10 @@ pub(super) fn prepare(
     if found == VERSION {
         return Ok(());
     }
-    if !migrate {
+    if found == 0 && !options.create {
+        return Err(OpenError::Absent(path.to_owned()));
+    }
+    if !options.migrate {
         return Err(OpenError::Older {
             path: path.to_owned(),
             found,
@@ -236,7 +243,10 @@ fn upgrade(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
         let ours = "SELECT value FROM meta WHERE name = 'secret'";
         transaction.query_row(ours, [], |_| Ok(()))?;
     }
-    transaction.execute_batch(VERSION_2)?;
+    if found < 2 {
+        transaction.execute_batch(VERSION_2)?;
+    }
+    transaction.execute_batch(VERSION_3)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()
 }

@@ -7,7 +7,10 @@
 use std::{
     ops::{Deref, DerefMut},
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -48,6 +51,24 @@ pub struct SqliteConnection {
     steps: Vec<Step>,
     /// Whether it leaves a message.
     left_a_message: bool,
+    /// Whether what is written may be committed now. Everything else that would be is rolled back: a
+    /// statement after the end of its transaction, which SQLite would commit by itself, and a COMMIT of the
+    /// application's own.
+    may_commit: Arc<AtomicBool>,
+}
+
+impl SqliteConnection {
+    /// Fails unless the transaction is still open. A statement may have ended it: a constraint with
+    /// `ON CONFLICT ROLLBACK`, a disk that is full, or a ROLLBACK of the application's own.
+    fn in_transaction(&mut self) -> Result<&mut Self, TransactionError> {
+        match self.connection.is_autocommit() {
+            false => Ok(self),
+            true => {
+                let ended = "the transaction was rolled back under the work; nothing of it is kept";
+                Err(TransactionError::Database(ended.into()))
+            }
+        }
+    }
 }
 
 impl Deref for SqliteConnection {
@@ -94,11 +115,16 @@ impl SqliteTransactions {
         wakeups: broadcast::Sender<RecordId>,
         messages: watch::Sender<u64>,
     ) -> rusqlite::Result<Self> {
+        let connection = schema::connect(path)?;
+        let may_commit = Arc::new(AtomicBool::new(false));
+        let may = may_commit.clone();
+        connection.commit_hook(Some(move || !may.load(Ordering::SeqCst)))?;
         Ok(Self {
             connection: Arc::new(Mutex::new(SqliteConnection {
-                connection: schema::connect(path)?,
+                connection,
                 steps: Vec::new(),
                 left_a_message: false,
+                may_commit,
             })),
             clock,
             tally,
@@ -109,7 +135,7 @@ impl SqliteTransactions {
 }
 
 /// Runs what may wait for a lock or a disk where that holds up nobody else, if there is such a place.
-fn waiting<T>(work: impl FnOnce() -> T) -> T {
+pub(super) fn waiting<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|handle| handle.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
         _ => work(),
@@ -132,6 +158,7 @@ impl From<ReadError> for TransactionError {
         match error {
             ReadError::Sqlite(error) => error.into(),
             ReadError::Unreadable(error) => Self::Unreadable(error),
+            ReadError::Closed => Self::Database("the store is closed".into()),
         }
     }
 }
@@ -157,7 +184,11 @@ impl TransactionalStore for SqliteTransactions {
     }
 
     async fn commit(&self, mut open: SqliteOpen) -> Result<(), TransactionError> {
-        waiting(|| open.execute_batch("COMMIT"))?;
+        let open_still = open.in_transaction()?;
+        open_still.may_commit.store(true, Ordering::SeqCst);
+        let committed = waiting(|| open.execute_batch("COMMIT"));
+        open.may_commit.store(false, Ordering::SeqCst);
+        committed?;
         let steps = std::mem::take(&mut open.steps);
         self.tally.take(&steps);
         if open.left_a_message {
@@ -177,7 +208,7 @@ impl TransactionalStore for SqliteTransactions {
     ) -> Result<Option<Reply<Record>>, TransactionError> {
         // The whole file is held by the transaction.
         let now = self.clock.now();
-        let found = read::record(connection, id)?;
+        let found = read::record(connection.in_transaction()?, id)?;
         Ok(found.map(|value| Reply { now, value }))
     }
 
@@ -190,7 +221,7 @@ impl TransactionalStore for SqliteTransactions {
         let now = self.clock.now();
         let SqliteConnection {
             connection, steps, ..
-        } = connection;
+        } = connection.in_transaction()?;
         let value = write::swap(connection, expected, change, now, steps)?;
         Ok(Reply { now, value })
     }
@@ -211,6 +242,7 @@ impl TransactionalStore for SqliteTransactions {
             None => (None, None),
         };
         let id = connection
+            .in_transaction()?
             .prepare_cached(
                 "INSERT INTO outbox (id, created_at, due_at, key_id, settles, target, \
                  aggregatetype, aggregateid, type, ordering_key, downstream_key, headers, payload) \
@@ -247,6 +279,7 @@ impl TransactionalStore for SqliteTransactions {
         let now = self.clock.now();
         // Nobody else forgets what is past its time: the file has one application.
         connection
+            .in_transaction()?
             .prepare_cached("DELETE FROM inbox WHERE keep_until <= ?1")?
             .execute(params![now.0])?;
         let first = connection
@@ -273,6 +306,7 @@ impl TransactionalStore for SqliteTransactions {
         id: RecordId,
     ) -> Result<Option<Progress>, TransactionError> {
         let found = connection
+            .in_transaction()?
             .prepare_cached(
                 "SELECT operation, point, intent, provider_id, parameters, data, attempt_id, \
                  generation, finished, updated_at FROM phases WHERE id = ?1",
@@ -302,6 +336,7 @@ impl TransactionalStore for SqliteTransactions {
         progress: &Progress,
     ) -> Result<(), TransactionError> {
         connection
+            .in_transaction()?
             .prepare_cached(
                 "INSERT OR REPLACE INTO phases (id, operation, point, intent, provider_id, \
                  parameters, data, attempt_id, generation, finished, updated_at) \

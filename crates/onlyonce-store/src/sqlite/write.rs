@@ -99,6 +99,14 @@ pub(super) fn apply(
             )
             .map(|_| Done::Written)
             .map_err(ReadError::from),
+        Operation::NoteClock(mark) => transaction
+            .execute(
+                "INSERT INTO meta (name, value) VALUES ('block/' || ?1, ?2) \
+                 ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                params![crate::CLOCK_MARK, mark],
+            )
+            .map(|_| Done::Written)
+            .map_err(ReadError::from),
         Operation::Probe => transaction
             .execute(
                 "INSERT INTO meta (name, value) VALUES ('probed_at', ?1) \
@@ -137,7 +145,7 @@ fn insert(
     steps: &mut Vec<Step>,
 ) -> Result<Done, StoreError> {
     if let Some(existing) = read::record(transaction, draft.record.id)? {
-        if existing.scope != draft.record.scope || existing.key != draft.record.key {
+        if !existing.is_of(&draft.record.scope, &draft.record.key) {
             return Err(StoreError::Collision);
         }
         return Ok(Done::Inserted(Box::new(Inserted::Existing(existing))));
@@ -230,7 +238,7 @@ fn position(
 /// Writes the row `n`, or a new one, with its body and its place among the live ones.
 fn put(transaction: &Connection, n: Option<i64>, record: &Record) -> rusqlite::Result<()> {
     static INSERT: LazyLock<String> = LazyLock::new(|| {
-        let places: Vec<String> = (1..=33).map(|place| format!("?{place}")).collect();
+        let places: Vec<String> = (1..=34).map(|place| format!("?{place}")).collect();
         format!(
             "INSERT INTO keys ({COLUMNS}, n) VALUES ({})",
             places.join(", ")
@@ -243,7 +251,7 @@ fn put(transaction: &Connection, n: Option<i64>, record: &Record) -> rusqlite::R
             .map(|(index, column)| format!("{column} = ?{}", index + 1))
             .collect();
         format!(
-            "UPDATE keys SET {} WHERE n = ?33 AND id = ?1",
+            "UPDATE keys SET {} WHERE n = ?34 AND id = ?1",
             pairs.join(", ")
         )
     });
@@ -284,6 +292,7 @@ fn put(transaction: &Connection, n: Option<i64>, record: &Record) -> rusqlite::R
         record.negatives,
         record.inconclusive,
         record.dead_letter,
+        codec::encode_notes(&record.notes),
         n,
     ])?;
     let inserted = n.is_none();

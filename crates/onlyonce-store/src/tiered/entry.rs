@@ -96,6 +96,8 @@ mod tests {
             route: "r".into(),
             method: "POST".into(),
             path: "/".into(),
+            other_mark: None,
+            notes: onlyonce_core::record::Notes::default(),
         };
         let record = machine::first(&request, &Policy::default()).stamp(Timestamp(1_000));
         let answer = StoredResponse::plain(StatusCode::CREATED, "paid");

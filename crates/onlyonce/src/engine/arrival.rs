@@ -3,14 +3,26 @@
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, header};
 use onlyonce_core::{
     AttemptId, CallerMark, Fingerprint, Key, Recipe, RecipeId, Record, RecordId, RequestView,
-    Scope, ScopeHasher, machine::Request,
+    Scope, ScopeHasher, Spelling,
+    machine::Request,
+    record::{MarkedBy, Notes},
 };
+use tokio::sync::Semaphore;
 
 use super::Engine;
-use crate::limits::Client;
+use crate::limits::{Client, Holder};
+
+/// Bodies up to this size, in bytes, are hashed where they are.
+const MAX_HASHED_HERE_BYTES: usize = 64 << 10;
+
+/// How many large bodies are hashed at a time.
+static LARGE_AT_A_TIME: LazyLock<Semaphore> = LazyLock::new(|| {
+    let cores = std::thread::available_parallelism();
+    Semaphore::new(cores.map_or(1, |cores| cores.get().saturating_sub(1).max(1)))
+});
 
 /// The names of the usual methods, shared by all records.
 static USUAL: LazyLock<[(Method, Arc<str>); 3]> = LazyLock::new(|| {
@@ -25,6 +37,17 @@ fn name_of(method: &Method) -> Arc<str> {
     usual.map_or_else(|| Arc::from(method.as_str()), |(_, name)| name.clone())
 }
 
+/// How a caller is marked, where callers share a scope.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Marks {
+    /// The mark for a new record.
+    pub mark: Option<CallerMark>,
+    /// How that was made.
+    pub marked_by: MarkedBy,
+    /// The mark made the other way, for records whose mark was.
+    pub other: Option<CallerMark>,
+}
+
 /// A request with a key.
 #[derive(Clone)]
 pub struct Arrival {
@@ -32,13 +55,17 @@ pub struct Arrival {
     hasher: ScopeHasher,
     scope: Scope,
     key: Key,
-    caller: Option<CallerMark>,
+    spelling: Spelling,
+    marks: Marks,
     route: Arc<str>,
     method: Arc<str>,
+    /// Host and port of the target, where it has them.
+    authority: Option<Arc<str>>,
     target: Arc<str>,
     headers: HeaderMap,
     body: Bytes,
     client: Client,
+    holder: Option<Holder>,
     too_old: bool,
     /// Fingerprints already made: nearly always one.
     fingerprints: Vec<(RecipeId, Fingerprint)>,
@@ -72,14 +99,20 @@ impl Arrival {
     ) -> Self {
         Self {
             client: Client::Marked(caller),
+            marks: Marks {
+                mark: caller,
+                ..Marks::default()
+            },
+            holder: None,
             too_old: false,
             id: engine.secret().record_id(scope.as_str(), &key),
             hasher: engine.derived(&scope).hasher,
             scope,
             key,
-            caller,
+            spelling: Spelling::Literal,
             route,
             method: name_of(method),
+            authority: None,
             target: Arc::from(target),
             headers,
             body,
@@ -87,10 +120,40 @@ impl Arrival {
         }
     }
 
+    /// The same request, from a caller that is marked so.
+    #[must_use]
+    pub fn by(self, marks: Marks) -> Self {
+        let client = Client::Marked(marks.mark);
+        Self {
+            client,
+            marks,
+            ..self
+        }
+    }
+
+    /// The same request, whose key a header spells so.
+    #[must_use]
+    pub fn spelled(self, spelling: Spelling) -> Self {
+        Self { spelling, ..self }
+    }
+
+    /// The same request, whose target names its host: `:authority`, or the absolute form.
+    #[must_use]
+    pub fn addressed_to(self, authority: Option<&str>) -> Self {
+        let authority = authority.map(Arc::from);
+        Self { authority, ..self }
+    }
+
     /// The same request, from a client that has a name.
     #[must_use]
     pub fn from_client(self, client: Client) -> Self {
         Self { client, ..self }
+    }
+
+    /// The same request, whose body and execution are held for `holder`.
+    #[must_use]
+    pub fn held_for(self, holder: Option<Holder>) -> Self {
+        Self { holder, ..self }
     }
 
     /// The same request, which may be too old to bring a new key.
@@ -104,13 +167,18 @@ impl Arrival {
         &self.client
     }
 
+    /// For whom its body and its execution are held.
+    pub(crate) fn holder(&self) -> Option<&Holder> {
+        self.holder.as_ref()
+    }
+
     pub(super) fn is_too_old(&self) -> bool {
         self.too_old
     }
 
     /// Among whose keys it is.
     pub(super) fn whose(&self) -> (&Scope, Option<CallerMark>) {
-        (&self.scope, self.caller)
+        (&self.scope, self.marks.mark)
     }
 
     /// The hash of scope and key.
@@ -130,7 +198,7 @@ impl Arrival {
 
     /// Whether `record`, found under this request's id, really is of its scope and key.
     pub(crate) fn is_about(&self, record: &Record) -> bool {
-        record.scope == self.scope && record.key == self.key
+        record.is_of(&self.scope, &self.key)
     }
 
     /// The machine's view of this request under `recipe`.
@@ -141,12 +209,35 @@ impl Arrival {
             key: self.key.clone(),
             fingerprint: self.fingerprint(recipe),
             recipe: recipe.id(),
-            caller: self.caller,
+            caller: self.marks.mark,
+            other_mark: self.marks.other,
             attempt_id,
             route: self.route.clone(),
             method: self.method.clone(),
             path: self.target.clone(),
+            notes: Notes {
+                spelling: Some(self.spelling.clone()),
+                marked_by: self.marks.marked_by,
+                ..Notes::default()
+            },
         }
+    }
+
+    /// The same request with its fingerprint under `recipe` made already, off the event loop, where that
+    /// takes long enough for others to notice.
+    pub(crate) async fn fingerprinted(mut self, recipe: &Recipe) -> Self {
+        // Nobody knows how large an encoded body is before it is decoded.
+        let is_encoded = self.headers.contains_key(header::CONTENT_ENCODING);
+        if !is_encoded && self.body.len() <= MAX_HASHED_HERE_BYTES {
+            return self;
+        }
+        // As many at a time as leave a core to everybody else.
+        let _turn = LARGE_AT_A_TIME.acquire().await;
+        let (mut hashed, recipe) = (self.clone(), recipe.clone());
+        let made = tokio::task::spawn_blocking(move || (recipe.id(), hashed.fingerprint(&recipe)));
+        // Without it the fingerprint is made where it is asked for.
+        self.fingerprints.extend(made.await);
+        self
     }
 
     fn fingerprint(&mut self, recipe: &Recipe) -> Fingerprint {
@@ -156,6 +247,7 @@ impl Arrival {
         }
         let view = RequestView {
             method: &self.method,
+            authority: self.authority.as_deref(),
             target: &self.target,
             headers: &self.headers,
             body: &self.body,

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use http::HeaderValue;
 use onlyonce_core::{
     AttemptId, Fence, Policy, Record, RecordId,
     machine::{self, Renewed, Settled, Settlement, Wake},
@@ -133,11 +134,21 @@ impl Attempt {
         self.settled.store(true, Ordering::SeqCst);
     }
 
+    /// Whether a transaction of this attempt is known to have completed the key.
+    pub(crate) fn is_settled_in_transaction(&self) -> bool {
+        self.settled.load(Ordering::SeqCst)
+    }
+
     /// Gives the key back in the background, unless it turns out to be completed.
     pub(crate) fn release_later(&self) {
         let id = self.record.lock().id;
         self.engine
             .release_later(id, self.attempt_id, self.policy.clone());
+    }
+
+    /// Whether the store encrypts what it is given.
+    pub(crate) fn store_encrypts(&self) -> bool {
+        self.engine.store().encrypts()
     }
 
     /// How many times the key was dispatched, this attempt included.
@@ -148,6 +159,14 @@ impl Attempt {
     /// The key's record as last seen in this attempt's hands.
     pub fn record(&self) -> Arc<Record> {
         self.record.lock().clone()
+    }
+
+    /// The key's header value for the upstream, where the record notes how the first attempt spelled it.
+    pub(crate) fn spelling(&self) -> Option<HeaderValue> {
+        let record = self.record.lock();
+        let spelling = record.notes.spelling.as_ref()?;
+        // What a client could send can be sent on.
+        HeaderValue::from_bytes(spelling.value(&record.key)).ok()
     }
 
     /// The token that goes upstream in `Idempotency-Attempt`: opaque, and enough for the upstream
@@ -170,8 +189,8 @@ impl Attempt {
         })
     }
 
-    /// From now on no first byte may be sent: the key is about to be told, or somebody else has
-    /// told it, that nobody knows. What was sent before may still bring a result.
+    /// From now on no first byte may be sent: somebody else has settled the key. What was sent before may
+    /// still bring a result.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
@@ -184,6 +203,9 @@ impl Attempt {
         let ran_for = now.since_boot().saturating_sub(self.began.since_boot());
         if ran_for >= self.policy.max_execution {
             return false;
+        }
+        if failpoint::without_heartbeats() {
+            return true;
         }
         let mut record = self.record();
         // One conflict may come from somebody who kept evidence; more than a few are a sign.
@@ -199,7 +221,7 @@ impl Attempt {
                 Renewed::Lost => return false,
             };
             failpoint!("engine.renew.before");
-            match self.engine.swap(record.revision, change).await {
+            match self.engine.swap(&record, change).await {
                 Ok(reply) => match reply.value {
                     Swapped::Done(renewed) => {
                         failpoint!("engine.renew.after");
@@ -220,6 +242,13 @@ impl Attempt {
             }
         }
         true
+    }
+
+    /// What the key says now, where the store can say so and the key still belongs to this attempt.
+    pub(crate) async fn current(&self) -> Option<Record> {
+        let looked = self.engine.0.store.lookup(self.record().id);
+        let found = self.engine.bounded_read(looked).await.ok()?.value?;
+        (found.attempt_id == self.attempt_id).then_some(found)
     }
 
     /// Makes the end of the attempt durable. Tries until the store takes it: the caller bounds it.
@@ -260,7 +289,7 @@ impl Attempt {
                 Settlement::Release(_) => "engine.settle.release.before",
                 Settlement::Unknown(_) => "engine.settle.unknown.before",
             });
-            match self.engine.swap(record.revision, change).await {
+            match self.engine.swap(&record, change).await {
                 Ok(reply) => match reply.value {
                     Swapped::Done(settled) => {
                         failpoint!(match settlement {

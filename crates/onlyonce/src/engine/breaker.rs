@@ -15,7 +15,8 @@ use std::{
 };
 
 use metrics::{counter, gauge};
-use onlyonce_store::StoreError;
+use onlyonce_core::Policy;
+use onlyonce_store::{Level, StoreError};
 
 use super::{Engine, Inner, Unavailable};
 
@@ -53,6 +54,20 @@ impl Engine {
         if self.breaker_is_open() {
             let open = "the store has failed and is being probed";
             return Err(Unavailable(StoreError::Unavailable(open.into())));
+        }
+        Ok(())
+    }
+
+    /// An error at once, while the store is seen to promise less than `policy` demands. Whatever would
+    /// be reserved now might be forgotten, and executed again.
+    pub(super) fn unless_below(&self, policy: &Policy) -> Result<(), Unavailable> {
+        if !policy.demands_sync() {
+            return Ok(());
+        }
+        let level = self.0.store.level();
+        if level < Level::Sync {
+            let below = format!("the store is at level {level}, and the route demands sync");
+            return Err(Unavailable(StoreError::Unavailable(below.into())));
         }
         Ok(())
     }

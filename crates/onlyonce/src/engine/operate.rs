@@ -5,16 +5,20 @@ use std::{sync::OnceLock, time::Duration};
 use futures_util::future::join_all;
 
 use onlyonce_core::{
-    AttemptId, Record, RecordId, State,
-    machine::{self, Extended, Forgotten, Reaped, Resolution, Resolved, Swept},
+    AttemptId, Record, RecordId, State, Timestamp,
+    machine::{self, Erased, Extended, Forgotten, Reaped, Resolution, Resolved, Swept},
     record::{Change, Revision},
 };
-use onlyonce_store::{StoreError, Swapped, failpoint};
+use onlyonce_store::{Filter, Listed, StoreError, Swapped, failpoint};
 
 use super::{Engine, MAX_ROUNDS};
 
 /// Writes of the reaper that go to the store at once.
 const REAP_GROUP: usize = 25;
+/// Live keys that are looked at in one go after a clock was set back.
+const STRANDED_AT_ONCE: usize = 1_000;
+/// The lease of a route that this process has not heard of.
+const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 
 /// Why an operator's wish was not granted.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +41,15 @@ pub enum OperateError {
         "the operation took effect, and forgetting it would let a retry execute it again; nothing was changed"
     )]
     TookEffect,
+    /// The provider says that the operation took effect, so a retry must not execute it.
+    #[error("the provider says that the operation took effect; nothing was released")]
+    AlreadyExecuted,
+    /// The provider does not say what became of the operation, so a release needs force.
+    #[error("the provider does not say what became of the operation; nothing was changed")]
+    Inconclusive,
+    /// Until then the operation may still take effect, so a release needs force.
+    #[error("the operation may still take effect; nothing was changed")]
+    TooEarly(Timestamp),
     /// The store could not be asked.
     #[error("the store could not answer")]
     Store(#[from] StoreError),
@@ -55,6 +68,8 @@ pub enum Seen {
 
 enum Wish {
     Write(Change),
+    /// It is so already.
+    Nothing(Box<Record>),
     No(OperateError),
 }
 
@@ -77,7 +92,7 @@ impl Engine {
             Seen::AsItIs | Seen::Revision(_) => OnceLock::new(),
         };
         let record = self
-            .operate(id, |record, _| {
+            .operate(id, |record, now| {
                 if *about.get_or_init(|| record.attempt_id) != record.attempt_id {
                     return Wish::No(OperateError::MovedOn);
                 }
@@ -87,9 +102,12 @@ impl Engine {
                     return Wish::No(OperateError::Changed);
                 }
                 let policy = self.policy(&record.route);
-                match machine::resolve(record, resolution, reason, &policy) {
+                match machine::resolve(record, resolution, reason, now, &policy) {
                     Resolved::Write(change) => Wish::Write(change),
                     Resolved::NotUnknown(state) => Wish::No(OperateError::State(state)),
+                    Resolved::TookEffect => Wish::No(OperateError::AlreadyExecuted),
+                    Resolved::Inconclusive => Wish::No(OperateError::Inconclusive),
+                    Resolved::TooEarly(until) => Wish::No(OperateError::TooEarly(until)),
                 }
             })
             .await?;
@@ -118,6 +136,27 @@ impl Engine {
         .await
     }
 
+    /// Removes a person's data from a key, in any state, and leaves what keeps it from executing again.
+    /// Doing it twice is doing it once.
+    ///
+    /// # Errors
+    /// [`OperateError`] says why nothing was changed.
+    pub async fn erase(
+        &self,
+        id: RecordId,
+        reason: Option<String>,
+    ) -> Result<Record, OperateError> {
+        let erased = self.operate(id, |record, _| {
+            match machine::erase(record, reason.clone()) {
+                Erased::Write(change) => Wish::Write(change),
+                Erased::Already => Wish::Nothing(Box::new(record.clone())),
+            }
+        });
+        let record = erased.await?;
+        self.0.waiters.wake_all(id);
+        Ok(record)
+    }
+
     /// Moves the expiry of a key to `ttl` from now.
     ///
     /// # Errors
@@ -133,7 +172,7 @@ impl Engine {
     async fn operate(
         &self,
         id: RecordId,
-        wish: impl Fn(&Record, onlyonce_core::Timestamp) -> Wish,
+        wish: impl Fn(&Record, Timestamp) -> Wish,
     ) -> Result<Record, OperateError> {
         let reply = self.bounded_read(self.0.store.lookup(id)).await?;
         let mut now = reply.now;
@@ -141,9 +180,10 @@ impl Engine {
         for _ in 0..MAX_ROUNDS {
             let change = match wish(&record, now) {
                 Wish::Write(change) => change,
+                Wish::Nothing(record) => return Ok(*record),
                 Wish::No(error) => return Err(error),
             };
-            let reply = self.swap(record.revision, change).await?;
+            let reply = self.swap(&record, change).await?;
             now = reply.now;
             match reply.value {
                 Swapped::Done(done) => return Ok(done),
@@ -164,13 +204,15 @@ impl Engine {
         let found = reply.value.len();
         // All at once, so that a store that commits in groups commits them in one.
         let swept = join_all(reply.value.iter().map(|record| async {
-            let policy = self.policy(&record.route);
-            let Swept::Lapsed(change) = machine::sweep(record, reply.now, Some(&policy)) else {
+            let policy = self.known_policy(&record.route);
+            let lease = policy.as_ref().map_or(DEFAULT_LEASE, |policy| policy.lease);
+            let now = self.store_clock().lease_time(lease, reply.now);
+            let Swept::Lapsed(change) = machine::sweep(record, now, policy.as_deref()) else {
                 return Ok(false);
             };
             failpoint!("engine.sweep.before");
             // A conflict means that somebody else was faster, which is just as well.
-            let done = match self.swap(record.revision, change).await {
+            let done = match self.swap(record, change).await {
                 Ok(reply) => matches!(reply.value, Swapped::Done(_)),
                 // An open transaction may hold its row; the others are not to wait for that.
                 Err(error) if error.is_ambiguous() => false,
@@ -188,14 +230,52 @@ impl Engine {
         Ok((count(swept)?, found))
     }
 
-    /// What the store's clock says.
+    /// Looks after keys whose times a clock that has been set back since has put far ahead: a lease that
+    /// nobody renews, and a look that would not come. Says how many it found.
+    ///
+    /// # Errors
+    /// A [`StoreError`] if the store cannot be asked; what was done until then stands.
+    pub(crate) async fn sweep_stranded(&self) -> Result<usize, StoreError> {
+        let policies: Vec<_> = self.0.policies.read().values().cloned().collect();
+        let longest = policies.iter().map(|policy| policy.lease).max();
+        // By then whoever is alive has renewed its lease by the clock as it is.
+        let longest = longest.unwrap_or(DEFAULT_LEASE);
+        let was_set_back = || self.store_clock().was_set_back(longest);
+        if !was_set_back() {
+            return Ok(0);
+        }
+        let mut found = 0;
+        for state in [State::InProgress, State::Unknown] {
+            let of_this = Filter {
+                state: Some(state),
+                ..Filter::default()
+            };
+            let listed = self.0.store.list(&of_this, None, STRANDED_AT_ONCE);
+            let listed = self.bounded_read(listed).await?.items;
+            // Asked after the records were read, so that a clock which has been set again is noticed.
+            let now = self.store_now().await?;
+            if !was_set_back() {
+                break;
+            }
+            let now = self.store_clock().lease_time(longest, now);
+            for Listed { record, .. } in listed {
+                let policy = self.policy(&record.route);
+                if let Some(change) = machine::stranded(&record, now, &policy) {
+                    let swapped = self.swap(&record, change).await?;
+                    found += usize::from(matches!(swapped.value, Swapped::Done(_)));
+                    self.0.waiters.wake_all(record.id);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// What the store's clock says, as far as it is believed.
     ///
     /// # Errors
     /// A [`StoreError`] if the store cannot be asked.
-    pub async fn store_now(&self) -> Result<onlyonce_core::Timestamp, StoreError> {
-        let now = self.bounded_read(self.0.store.lapsed(1)).await?.now;
-        self.believed(now);
-        Ok(now)
+    pub async fn store_now(&self) -> Result<Timestamp, StoreError> {
+        Ok(self.bounded_read(self.0.store.lapsed(1)).await?.now)
     }
 
     /// Deletes what operators did longer than `keep` ago to keys that are gone.
@@ -217,12 +297,12 @@ impl Engine {
         for record in reply.value.candidates {
             match machine::expire(&record, reply.now) {
                 Reaped::Keep => {}
-                Reaped::Expire(change) => expiring.push((record.revision, change)),
+                Reaped::Expire(change) => expiring.push((record, change)),
                 Reaped::Delete => deleting.push((record.id, record.revision)),
             }
         }
-        let expired = in_groups(expiring.into_iter().map(|(revision, change)| async move {
-            let swapped = self.swap(revision, change).await?.value;
+        let expired = in_groups(expiring.into_iter().map(|(record, change)| async move {
+            let swapped = self.swap(&record, change).await?.value;
             Ok(matches!(swapped, Swapped::Done(_)))
         }));
         let expired = expired.await;

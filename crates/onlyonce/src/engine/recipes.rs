@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use onlyonce_core::{Policy, Recipe, RecipeId};
+use onlyonce_core::{Policy, Recipe, RecipeId, outbox::TargetRules};
 use onlyonce_store::StoreError;
 
 use super::{Engine, Unavailable};
@@ -11,13 +11,28 @@ use super::{Engine, Unavailable};
 impl Engine {
     /// Tells the engine which policy `route` has, for the background loops and for operators.
     pub fn set_policy(&self, route: Arc<str>, policy: Arc<Policy>) {
+        self.store_clock().learn(&policy);
         self.0.policies.write().insert(route, policy);
     }
 
     /// The policy of `route`; the default one for a route that is gone.
     pub fn policy(&self, route: &str) -> Arc<Policy> {
-        let found = self.0.policies.read().get(route).cloned();
-        found.unwrap_or_default()
+        self.known_policy(route).unwrap_or_default()
+    }
+
+    /// The policy of `route`, where this process has heard of it.
+    pub(super) fn known_policy(&self, route: &str) -> Option<Arc<Policy>> {
+        self.0.policies.read().get(route).cloned()
+    }
+
+    /// From now on messages to `target` are judged by `rules`.
+    pub(crate) fn set_target(&self, target: Arc<str>, rules: TargetRules) {
+        self.0.targets.write().insert(target, rules);
+    }
+
+    /// What is agreed with `target`, if this process delivers to it.
+    pub(crate) fn target_rules(&self, target: &str) -> Option<TargetRules> {
+        self.0.targets.read().get(target).copied()
     }
 
     /// Keeps `recipe`, so that a retry of one of its keys can be compared after the configuration
@@ -34,8 +49,12 @@ impl Engine {
     /// Notes in the store what `policy` says of the keys of `route`, for programs that settle them there.
     ///
     /// # Errors
-    /// [`Unavailable`] if the store cannot note it.
+    /// [`Unavailable`] if the store cannot note it, or if a duration that must be positive is not.
     pub async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), Unavailable> {
+        if let Some(name) = policy.not_positive() {
+            let why = format!("{name} of the policy of {route} must be a positive duration");
+            return Err(Unavailable(StoreError::Unavailable(why.into())));
+        }
         self.bounded_read(self.0.store.keep_policy(route, policy))
             .await
             .map_err(Unavailable)

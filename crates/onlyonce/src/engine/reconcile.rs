@@ -20,6 +20,12 @@ use crate::{
 const CENSUS_PAGES: usize = 20;
 const CENSUS_PAGE: usize = 500;
 
+/// What the journal says of an operation that the provider has not finished.
+const PENDING: &str = "the provider says that it is still under way";
+
+/// And of a denial by a time that nobody can tell.
+const UNSTEADY: &str = "not found; a clock has jumped, so it does not count";
+
 /// What is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
@@ -61,7 +67,10 @@ impl Engine {
         provider: &dyn Ask,
     ) -> Result<Option<bool>, StoreError> {
         let policy = self.policy(&record.route);
-        if let Some(kept) = record.evidence.clone() {
+        // A denial from before the exchange ended counts for nothing: the provider is asked.
+        if let Some(kept) = record.evidence.clone()
+            && kept != Evidence::NotExecuted
+        {
             let kept =
                 |record: &Record| machine::reconcile(record, &kept, Source::Kept, now, &policy);
             return self.write_looked(record, kept).await;
@@ -70,14 +79,43 @@ impl Engine {
             let nobody = |record: &Record| machine::look(record, "", &policy);
             return self.write_looked(record, nobody).await;
         }
-        let Answer { judged, question } = provider.ask(&record).await;
+        let answer = provider.ask(&record).await;
+        self.heard(record, now, answer).await
+    }
+
+    /// Takes a provider's answer about the key of `record`, which was read when the store said `now`:
+    /// see [`Engine::look_into`].
+    ///
+    /// # Errors
+    /// A [`StoreError`] if the store cannot be asked.
+    pub async fn heard(
+        &self,
+        record: Record,
+        now: Timestamp,
+        answer: Answer,
+    ) -> Result<Option<bool>, StoreError> {
+        let policy = self.policy(&record.route);
+        let Answer { judged, question } = answer;
         let tag = self.secret().key_tag(&record.key);
         tracing::debug!(key = %tag, route = %record.route, heard = word(&judged), "a provider was asked");
         match judged {
+            Judged::Says(Evidence::NotExecuted) if !self.store_clock().is_steady() => {
+                let say = |record: &Record| machine::no_look(record, UNSTEADY, now, &policy);
+                self.write_looked(record, say).await
+            }
             Judged::Says(evidence) => {
                 let source = self.worth(&record, &evidence, question.as_deref()).await?;
                 let say =
                     |record: &Record| machine::reconcile(record, &evidence, source, now, &policy);
+                self.write_looked(record, say).await
+            }
+            Judged::Pending => {
+                let say = |record: &Record| machine::no_look(record, PENDING, now, &policy);
+                self.write_looked(record, say).await
+            }
+            Judged::Several(list) => {
+                let why = format!("the provider knows several operations under this key: {list}");
+                let say = |record: &Record| machine::ambiguous(record, &why, &policy);
                 self.write_looked(record, say).await
             }
             Judged::Inconclusive(why) => {
@@ -174,7 +212,7 @@ impl Engine {
             };
             self.jitter(&mut change);
             let completes = change.draft.record.response.is_some();
-            match self.swap(record.revision, change).await?.value {
+            match self.swap(&record, change).await?.value {
                 Swapped::Done(done) => {
                     self.0.waiters.wake_all(done.id);
                     return Ok(Some(done.times.unknown_since.is_none()));
@@ -227,7 +265,13 @@ impl Engine {
                 from: Timestamp(told.at.0.saturating_sub(coarse)),
                 until: told.at,
             });
-            let looked = machine::reconcile(&record, &told.evidence, source, reply.now, &policy);
+            let is_denial = told.evidence == Evidence::NotExecuted;
+            let looked = match is_denial && !machine::is_running(&record) {
+                true if !self.store_clock().is_steady() => {
+                    machine::no_look(&record, UNSTEADY, reply.now, &policy)
+                }
+                _ => machine::reconcile(&record, &told.evidence, source, reply.now, &policy),
+            };
             let Looked::Write(mut change) = looked else {
                 return self.nothing(Taken::Nothing).await;
             };
@@ -240,7 +284,7 @@ impl Engine {
                 actor: Actor::Reconciler,
                 detail: Some(tag.clone()),
             });
-            match self.swap(record.revision, change).await?.value {
+            match self.swap(&record, change).await?.value {
                 Swapped::Done(_) => {
                     self.0.waiters.wake_all(id);
                     return Ok(Taken::Changed);
@@ -313,6 +357,14 @@ impl Engine {
         self.secret().record_id(&scope, &event).to_string()
     }
 
+    /// Notes how long a key was unknown that no longer is, whoever found out what became of it.
+    pub(super) fn time_unknown(&self, before: &Record, after: &Record, now: Timestamp) {
+        if let (Some(since), None) = (before.times.unknown_since, after.times.unknown_since) {
+            metrics::histogram!(crate::stats::UNKNOWN_SETTLED, "route" => after.route.to_string())
+                .record(now.since(since));
+        }
+    }
+
     /// Counts what a write says about the way out of unknown, and raises the alarms.
     pub(super) fn observe(&self, record: &Record, events: &[(JournalEvent, Actor)]) {
         for (event, actor) in events {
@@ -349,6 +401,8 @@ fn word(judged: &Judged) -> &'static str {
         Judged::Says(Evidence::Completed(_)) => "completed",
         Judged::Says(Evidence::NotExecuted) => "not executed",
         Judged::Says(Evidence::Contradictory) => "contradictory",
+        Judged::Pending => "pending",
+        Judged::Several(_) => "several",
         Judged::Inconclusive(_) => "inconclusive",
     }
 }

@@ -52,7 +52,7 @@ impl Engine {
                     return Ok(None);
                 }
             };
-            let swapped = self.swap_twice(record.revision, change).await;
+            let swapped = self.swap_twice(&record, change).await;
             if let Swapped::Absent = swapped.map_err(Unavailable)?.value {
                 return Ok(None);
             }
@@ -71,9 +71,11 @@ fn again(record: &Record, attempt_id: AttemptId) -> Option<Request> {
         fingerprint: record.fingerprint?,
         recipe: record.recipe,
         caller: record.caller,
+        other_mark: None,
         attempt_id,
         route: record.route.clone(),
         method: record.method.clone(),
         path: record.path.clone(),
+        notes: record.notes.clone(),
     })
 }

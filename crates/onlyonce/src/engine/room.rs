@@ -51,17 +51,21 @@ pub(super) enum Made {
 }
 
 impl Engine {
-    /// Makes the record of a key that nobody has used, where its client may. Where it may not, only
-    /// looks: a key that is known goes on as usual, and one that is not leaves no trace.
+    /// Makes the record of a key that nobody has used, where its client may and the store promises what
+    /// the route demands. Otherwise only looks: a key that is known goes on as usual, and one that is not leaves no trace.
     pub(super) async fn make(
         &self,
         attempt_id: AttemptId,
         arrival: &mut Arrival,
         policy: &Policy,
     ) -> Result<Made, Unavailable> {
-        let room = match self.room_for_new_key(arrival, policy).await? {
+        let room = match self.unless_below(policy) {
+            Ok(()) => self.room_for_new_key(arrival, policy).await?.map_err(Ok),
+            Err(below) => Err(Err(below)),
+        };
+        let room = match room {
             Ok(room) => room,
-            Err(limited) => {
+            Err(why_not) => {
                 let looked = self.bounded_read(self.0.store.lookup(arrival.id())).await;
                 let reply = self.only_looked(looked)?;
                 return match reply.value {
@@ -70,17 +74,14 @@ impl Engine {
                         value: record,
                     }))),
                     Some(_) => Err(Unavailable(StoreError::Collision)),
-                    None => Ok(Made::Limited(limited)),
+                    None => why_not.map(Made::Limited),
                 };
             }
         };
         let request = arrival.request(attempt_id, &policy.recipe);
         failpoint!("engine.reserve.insert.before");
         let reply = match self.watched(self.insert(&request, policy).await) {
-            Ok(reply) => {
-                self.believed(reply.now);
-                reply
-            }
+            Ok(reply) => reply,
             Err(StoreError::Held) => return Ok(Made::Held),
             Err(error) => {
                 if error.is_ambiguous() {
@@ -112,6 +113,12 @@ impl Engine {
         if arrival.is_too_old() {
             return Ok(Err(Limited::TooOld));
         }
+        if self.detached_is_full(arrival, policy) {
+            return Ok(Err(Limited::Detached));
+        }
+        if self.body_budget().is_exceeded() {
+            return Ok(Err(Limited::Bytes));
+        }
         let mut room = Room::default();
         if let Some(rate) = policy.new_keys {
             let now = self.now();
@@ -130,6 +137,12 @@ impl Engine {
             }
         }
         Ok(Ok(room))
+    }
+
+    /// Whether as many executions of this request's holder as may be are running without their client.
+    fn detached_is_full(&self, arrival: &Arrival, policy: &Policy) -> bool {
+        let holder = arrival.holder();
+        holder.is_some_and(|holder| self.0.detached.of(holder) >= policy.detached)
     }
 
     /// What a look at the store brought. One that failed has written nothing, however it failed.

@@ -2,11 +2,21 @@
 
 use std::pin::{Pin, pin};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, header, response::Parts};
 use http_body_util::BodyExt;
+use onlyonce_core::{Policy, policy::Profile};
+use serde::de::IgnoredAny;
 
-use crate::{body::Body, engine::Room};
+use crate::{
+    body::Body,
+    limits::{Held, NoRoom},
+    seam::EndedByClose,
+};
+
+/// The largest piece that is copied rather than kept as it came, in bytes. A small piece can be a part of
+/// a read buffer of that size, which would stay for as long as the piece.
+const COPIED_BYTES: usize = 64 << 10;
 
 /// What became of a body.
 pub(super) enum Captured {
@@ -16,9 +26,11 @@ pub(super) enum Captured {
         trailers: Option<HeaderMap>,
     },
     /// More than can be kept: this much has been read, and the rest is on its way.
-    TooLong { read: Vec<Bytes>, rest: Body },
+    TooLong { read: Bytes, rest: Body },
     /// It ended before its end.
     Truncated,
+    /// There is no room for more than this of it.
+    NoRoom { read: Bytes, rest: Body },
 }
 
 /// Whether it is plain from the head that the body is not to be kept.
@@ -37,18 +49,48 @@ pub(super) fn is_unkeepable(parts: &Parts, limit: u64) -> bool {
     endless || declared.is_some_and(|length| length > limit)
 }
 
-/// Reads an answer's `body` up to `limit` bytes.
-pub(super) async fn capture(mut body: Body, limit: u64) -> Captured {
-    let read = read(pin!(&mut body), limit, None).await;
+/// Whether an answer that ended with its connection may be a part: money is at stake, or its JSON does
+/// not come to an end.
+pub(super) fn is_doubtful(parts: &Parts, bytes: &[u8], policy: &Policy) -> bool {
+    if parts.extensions.get::<EndedByClose>().is_none() {
+        return false;
+    }
+    // Encoded JSON cannot be followed to its end, so nothing speaks for it.
+    let is_encoded = parts.headers.contains_key(header::CONTENT_ENCODING);
+    has_no_end(parts, policy)
+        || (is_json(&parts.headers)
+            && (is_encoded || serde_json::from_slice::<IgnoredAny>(bytes).is_err()))
+}
+
+/// Whether nothing but the end of its connection can tell that an answer is whole, where that is not
+/// enough.
+pub(super) fn has_no_end(parts: &Parts, policy: &Policy) -> bool {
+    let ended_by_close = parts.extensions.get::<EndedByClose>().is_some();
+    ended_by_close && policy.profile == Profile::Payments
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    let kind = kind.and_then(|value| value.to_str().ok());
+    let kind = kind.and_then(|value| value.split(';').next());
+    kind.is_some_and(|kind| {
+        let kind = kind.trim().to_ascii_lowercase();
+        kind == "application/json" || kind.ends_with("+json")
+    })
+}
+
+/// Reads an answer's `body` up to `limit` bytes. It is counted in `held` whether there is room or not.
+pub(super) async fn capture(held: &mut Held, mut body: Body, limit: u64) -> Captured {
+    let read = read(pin!(&mut body), limit, Room::Anyway(held)).await;
     captured(read, body)
 }
 
-/// Reads a request's `body` up to `limit` bytes, and takes `room` for what it keeps.
-pub(super) async fn capture_into(mut room: Room<'_>, mut body: Body, limit: u64) -> Captured {
-    let read = read(pin!(&mut body), limit, Some(&mut room)).await;
+/// Reads a request's `body` up to `limit` bytes, where there is room.
+pub(super) async fn capture_into(mut held: Held, mut body: Body, limit: u64) -> Captured {
+    let read = read(pin!(&mut body), limit, Room::IfThereIs(&mut held)).await;
     match captured(read, body) {
         Captured::Whole { bytes, trailers } => Captured::Whole {
-            bytes: room.keep(bytes),
+            bytes: held.keep(bytes),
             trailers,
         },
         other => other,
@@ -60,6 +102,27 @@ fn captured(read: Read, rest: Body) -> Captured {
         Read::Whole { bytes, trailers } => Captured::Whole { bytes, trailers },
         Read::TooLong(read) => Captured::TooLong { read, rest },
         Read::Truncated => Captured::Truncated,
+        Read::NoRoom(read) => Captured::NoRoom { read, rest },
+    }
+}
+
+/// How the bytes of a body are counted as they arrive.
+pub(super) enum Room<'h> {
+    /// Those of a request: there must be room.
+    IfThereIs(&'h mut Held),
+    /// Those of an answer to what has been executed.
+    Anyway(&'h mut Held),
+}
+
+impl Room<'_> {
+    fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        match self {
+            Self::IfThereIs(held) => held.grow(bytes),
+            Self::Anyway(held) => {
+                held.grow_anyway(bytes);
+                Ok(())
+            }
+        }
     }
 }
 
@@ -71,17 +134,15 @@ pub(super) enum Read {
         trailers: Option<HeaderMap>,
     },
     /// This, and there is more than can be kept.
-    TooLong(Vec<Bytes>),
+    TooLong(Bytes),
     /// It ended before its end.
     Truncated,
+    /// This, and there is no room for more.
+    NoRoom(Bytes),
 }
 
 /// Reads `body` up to `limit` bytes, and takes `room` for them as they arrive.
-pub(super) async fn read<B>(
-    mut body: Pin<&mut B>,
-    limit: u64,
-    mut room: Option<&mut Room<'_>>,
-) -> Read
+pub(super) async fn read<B>(mut body: Pin<&mut B>, limit: u64, mut room: Room<'_>) -> Read
 where
     B: http_body::Body<Data = Bytes>,
 {
@@ -101,10 +162,10 @@ where
             Ok(data) => {
                 read.push(data);
                 if read.len() as u64 > limit {
-                    return Read::TooLong(vec![read.whole()]);
+                    return Read::TooLong(read.whole());
                 }
-                if let Some(room) = &mut room {
-                    room.grow(read.len()).await;
+                if room.grow(read.capacity()).is_err() {
+                    return Read::NoRoom(read.whole());
                 }
             }
             Err(frame) => trailers = frame.into_trailers().ok(),
@@ -116,12 +177,12 @@ where
     }
 }
 
-/// What has been read so far. One piece is shared as it is; several are copied together as they come,
-/// so that many small ones take no more memory than their bytes.
+/// What has been read so far. A large piece is shared as it is; others are copied together as they come,
+/// so that they take no more memory than their bytes.
 #[derive(Default)]
 struct Pieces {
     only: Bytes,
-    together: BytesMut,
+    together: Vec<u8>,
 }
 
 impl Pieces {
@@ -129,23 +190,115 @@ impl Pieces {
         self.only.len() + self.together.len()
     }
 
+    /// The memory that they take, in bytes.
+    fn capacity(&self) -> usize {
+        self.only.len() + self.together.capacity()
+    }
+
     fn push(&mut self, piece: Bytes) {
-        if self.len() == 0 {
+        if self.len() == 0 && piece.len() > COPIED_BYTES {
             self.only = piece;
             return;
         }
-        if self.together.is_empty() {
-            self.together.reserve(self.only.len() + piece.len());
+        if !self.only.is_empty() {
             let first = std::mem::take(&mut self.only);
+            self.together.reserve_exact(first.len() + piece.len());
             self.together.extend_from_slice(&first);
+        } else if self.together.is_empty() {
+            self.together.reserve_exact(piece.len());
         }
         self.together.extend_from_slice(&piece);
     }
 
-    fn whole(self) -> Bytes {
-        match self.together.is_empty() {
-            true => self.only,
-            false => self.together.freeze(),
+    fn whole(mut self) -> Bytes {
+        if !self.only.is_empty() {
+            return self.only;
+        }
+        self.together.shrink_to_fit();
+        Bytes::from(self.together)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http_body_util::StreamBody;
+
+    use super::*;
+    use crate::limits::BodyBudget;
+
+    fn body(pieces: Vec<Bytes>) -> impl http_body::Body<Data = Bytes> {
+        let frames = pieces
+            .into_iter()
+            .map(|piece| Ok::<_, Infallible>(http_body::Frame::data(piece)));
+        StreamBody::new(futures_util::stream::iter(frames))
+    }
+
+    #[tokio::test]
+    async fn what_counts_is_the_memory() {
+        // Of a MiB, three quarters are for large bodies. Half a MiB in five pieces takes more while it
+        // grows.
+        let budget = BodyBudget::new(1 << 20);
+        let mut other = budget.account(None);
+        other.grow(5 << 10).expect("room beside it");
+        let mut held = budget.account(None);
+        let pieces = vec![Bytes::from(vec![b'x'; 100 << 10]); 5];
+        let read = read(pin!(body(pieces)), 1 << 20, Room::IfThereIs(&mut held)).await;
+        assert!(matches!(read, Read::NoRoom(_)));
+    }
+
+    #[tokio::test]
+    async fn a_small_piece_keeps_no_large_buffer() {
+        let mut held = BodyBudget::new(1 << 20).account(None);
+        let buffer = Bytes::from(vec![b'x'; 64 << 10]);
+        let piece = body(vec![buffer.slice(..1)]);
+        let read = read(pin!(piece), 1 << 20, Room::IfThereIs(&mut held)).await;
+        let Read::Whole { bytes, .. } = read else {
+            panic!("it is whole");
+        };
+        assert_eq!(&bytes[..], b"x");
+        assert!(buffer.is_unique(), "nothing else holds the buffer");
+    }
+
+    fn parts(kind: &str, ended_by_close: bool) -> Parts {
+        let response = http::Response::builder().header(header::CONTENT_TYPE, kind);
+        let mut parts = response.body(()).unwrap().into_parts().0;
+        if ended_by_close {
+            parts.extensions.insert(EndedByClose);
+        }
+        parts
+    }
+
+    /// Every prefix of a JSON answer that only its connection's end delimits.
+    #[test]
+    fn an_answer_without_an_end_of_its_own() {
+        const JSON: &[u8] = br#"{"a":[1,{"b":"}"}]}"#;
+        let safe = Policy::default();
+        for kind in [
+            "application/json",
+            "Application/JSON; charset=utf-8",
+            "application/problem+json",
+        ] {
+            for length in 0..=JSON.len() {
+                let read = &JSON[..length];
+                let doubtful = is_doubtful(&parts(kind, true), read, &safe);
+                assert_eq!(doubtful, length < JSON.len(), "{kind}, {length} bytes");
+                assert!(!is_doubtful(&parts(kind, false), read, &safe), "{length}");
+            }
+        }
+        assert!(!is_doubtful(&parts("text/plain", true), b"{", &safe));
+        let mut encoded = parts("application/json", true);
+        let gzip = http::HeaderValue::from_static("gzip");
+        encoded.headers.insert(header::CONTENT_ENCODING, gzip);
+        assert!(is_doubtful(&encoded, JSON, &safe), "nobody can follow it");
+        let payments = Policy {
+            profile: Profile::Payments,
+            ..Policy::default()
+        };
+        for kind in ["application/json", "text/plain"] {
+            assert!(is_doubtful(&parts(kind, true), JSON, &payments), "{kind}");
+            assert!(!is_doubtful(&parts(kind, false), JSON, &payments), "{kind}");
         }
     }
 }

@@ -13,9 +13,10 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response, response::Parts};
 use onlyonce_core::{
-    Record, StoredResponse,
-    machine::Settlement,
-    policy::{Declared, Remember, Verdict},
+    Policy, Record, StoredResponse,
+    key::holds_card_number,
+    machine::{self, Settlement},
+    policy::{Answered, Remember, Verdict, lost_by_proxy},
     record::{LastError, StoredBody},
 };
 use onlyonce_store::failpoint;
@@ -25,19 +26,20 @@ use tower_service::Service;
 
 use super::{
     Shared,
-    capture::{Captured, capture, is_unkeepable},
-    headers::{OUTCOME, compact, head_only, stored},
-    pipe::{pipe, pump},
+    capture::{Captured, capture, has_no_end, is_doubtful, is_unkeepable},
+    headers::{compact, head_only, stored, take_outcome},
+    pipe::{cut_off, pipe, pump},
     reply,
-    service::Told,
+    service::{Told, whole_or_error},
     strip_hop_by_hop,
 };
 use crate::{
     at_once::{after, at_once, in_time},
     body::{Body, BoxError},
     engine::{Attempt, Ended, Kept, Replay},
+    limits::{Attendance, Held, Holder, NoRoom},
     problem::Problem,
-    seam::{FirstByteWithin, GuardFailed, Outcome, Reservation, find_not_sent},
+    seam::{FirstByteWithin, GuardFailed, Reservation, find_not_sent},
     stats::{Event, Stage},
     trace::Followed,
 };
@@ -51,11 +53,13 @@ enum Finished {
         parts: Parts,
         bytes: Bytes,
         trailers: Option<HeaderMap>,
+        held: Held,
     },
     TooLong {
         parts: Parts,
-        read: Vec<Bytes>,
+        read: Bytes,
         rest: Body,
+        held: Held,
     },
     Truncated,
     NotSent(LastError),
@@ -66,13 +70,27 @@ enum Finished {
 }
 
 /// The client's end of the task: there until it has been told something.
-struct Client {
-    tell: Option<oneshot::Sender<Told>>,
-    key: HeaderValue,
-    followed: Followed,
+pub(super) struct Client {
+    pub(super) tell: Option<oneshot::Sender<Told>>,
+    pub(super) key: HeaderValue,
+    pub(super) followed: Followed,
+    /// For whom its answer is held.
+    pub(super) holder: Option<Holder>,
+    /// Whether anybody waits for it.
+    pub(super) attended: Arc<Attendance>,
 }
 
 impl Client {
+    /// An answer that somebody else stored, instead of its own.
+    fn replayed(&self, replay: &Replay, shared: &Shared) -> Response<Body> {
+        let held = (shared.engine.body_budget(), self.holder.clone());
+        reply::replayed(replay, &self.key, &shared.policy, held).unwrap_or_else(|NoRoom| {
+            let mut response = Response::new(cut_off());
+            *response.status_mut() = replay.response.status;
+            response
+        })
+    }
+
     fn tell(&mut self, response: Response<Body>) {
         if let Some(tell) = self.tell.take() {
             failpoint!("layer.tell.before");
@@ -89,8 +107,7 @@ pub(super) async fn execute<S, R>(
     attempt: Attempt,
     inner: S,
     mut request: Request<Body>,
-    (key, followed): (HeaderValue, Followed),
-    tell: oneshot::Sender<Told>,
+    mut client: Client,
 ) where
     S: Service<Request<Body>, Response = Response<R>> + Send + 'static,
     S::Error: Into<BoxError> + Send,
@@ -98,12 +115,7 @@ pub(super) async fn execute<S, R>(
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    followed.executes(&attempt);
-    let mut client = Client {
-        tell: Some(tell),
-        key,
-        followed,
-    };
+    client.followed.executes(&attempt);
     let started = Instant::now();
     let guard = attempt.guard();
     let attempt = Arc::new(attempt);
@@ -118,7 +130,9 @@ pub(super) async fn execute<S, R>(
     } else {
         let timed = client.followed.timed(Stage::Upstream);
         timed.tell_upstream(request.headers_mut());
-        let work = AssertUnwindSafe(run(inner, request, shared.policy.max_body_size, &progress));
+        let held = shared.engine.body_budget().account(client.holder.clone());
+        let limit = shared.policy.max_body_size;
+        let work = AssertUnwindSafe(run(inner, request, (limit, held), &progress));
         tokio::select! {
             biased;
             finished = work.catch_unwind() => finished.unwrap_or(Finished::Panicked),
@@ -155,7 +169,7 @@ impl Progress {
 async fn run<S, R>(
     mut inner: S,
     request: Request<Body>,
-    limit: u64,
+    (limit, mut held): (u64, Held),
     progress: &Progress,
 ) -> Finished
 where
@@ -169,28 +183,36 @@ where
         // It was not called.
         Err(_) => return Finished::NotSent(LastError::NotSent),
     };
+    let method = request.method().clone();
     let response = match ready.call(request).await {
         Ok(response) => response,
         Err(error) => return failed(&*error.into()),
     };
     progress.has_begun.store(true, Ordering::Relaxed);
-    let (parts, body) = response.into_parts();
-    let body = Body::stream(body);
+    let (parts, body) = whole_or_error(response, &method).into_parts();
     if is_unkeepable(&parts, limit) {
         return Finished::TooLong {
             parts,
-            read: Vec::new(),
+            read: Bytes::new(),
             rest: body,
+            held,
         };
     }
-    match capture(body, limit).await {
+    match capture(&mut held, body, limit).await {
         Captured::Whole { bytes, trailers } => Finished::Whole {
             parts,
             bytes,
             trailers,
+            held,
         },
-        Captured::TooLong { read, rest } => Finished::TooLong { parts, read, rest },
-        Captured::Truncated => Finished::Truncated,
+        Captured::TooLong { read, rest } => Finished::TooLong {
+            parts,
+            read,
+            rest,
+            held,
+        },
+        // An answer is counted whether there is room or not.
+        Captured::Truncated | Captured::NoRoom { .. } => Finished::Truncated,
     }
 }
 
@@ -204,8 +226,8 @@ fn failed(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Finished {
     }
 }
 
-/// Shows signs of life, tells the client when it takes too long, and ends when it takes far too
-/// long.
+/// Shows signs of life, ends the client's wait at `timeout`, and ends when an execution may take no
+/// longer. The first two do not wait for each other.
 async fn watch(
     shared: &Shared,
     attempt: &Attempt,
@@ -213,55 +235,50 @@ async fn watch(
     started: Instant,
     progress: &Progress,
 ) {
-    let policy = &shared.policy;
-    let beat = policy.lease / BEATS_PER_LEASE;
-    let end = after(started, policy.max_execution);
-    // Later, once the answer has begun.
-    let timeout = || after(started, progress.timeout(policy.timeout));
-    let mut next_beat = after(started, beat);
+    let beats = keep_alive(attempt, shared.policy.lease / BEATS_PER_LEASE);
+    let wait = end_wait(shared, attempt, client, started, progress);
+    let end = after(started, shared.policy.max_execution);
+    let _ = tokio::time::timeout_at(end, async { tokio::join!(beats, wait) }).await;
+    tokio::time::sleep_until(end).await;
+}
+
+/// Renews the lease until somebody else has settled the key. The result is worth having even then.
+async fn keep_alive(attempt: &Attempt, beat: Duration) {
     loop {
-        tokio::time::sleep_until(next_beat.min(timeout()).min(end)).await;
-        let now = Instant::now();
-        if now >= end {
-            return;
-        }
-        if now >= timeout() {
-            break;
-        }
-        if now < next_beat {
-            continue;
-        }
+        tokio::time::sleep(beat).await;
         if !attempt.renew().await {
             attempt.close();
-            // Somebody else has settled the key. The result is still worth having.
-            break;
+            return;
         }
-        next_beat = after(Instant::now(), beat);
     }
-    while Instant::now() < timeout().min(end) {
-        tokio::time::sleep_until(timeout().min(end)).await;
+}
+
+/// Tells the client at `timeout` that the execution goes on. Nothing changes for the key.
+async fn end_wait(
+    shared: &Shared,
+    attempt: &Attempt,
+    client: &mut Client,
+    started: Instant,
+    progress: &Progress,
+) {
+    let policy = &shared.policy;
+    // Later, once the answer has begun.
+    let timeout = || after(started, progress.timeout(policy.timeout));
+    while Instant::now() < timeout() {
+        tokio::time::sleep_until(timeout()).await;
     }
-    if Instant::now() >= timeout() {
-        // An inner service that has not sent anything by now must not do so under a key that others
-        // may settle.
-        attempt.close();
-        let unknown = Settlement::Unknown(LastError::Timeout);
-        failpoint!("layer.timeout.before");
-        // Telling the client does not wait for ever; the lease tells everybody else.
-        let settled = attempt.settle(&unknown);
-        let ended = tokio::time::timeout(policy.completion_grace, settled).await;
-        failpoint!("layer.timeout.after");
-        if let Ok(Ended::Settled(_)) = ended {
-            shared.stats.count(Event::BecameUnknown);
-        }
-        // Somebody may have completed the key in the meantime.
-        let stored = ended.ok().and_then(|ended| other_answer(&ended, &unknown));
-        client.tell(match stored {
-            Some(replay) => reply::replayed(&replay, &client.key, policy),
+    failpoint!("layer.timeout.before");
+    // Somebody may have completed the key in the meantime, or lapsed its lease.
+    let response = match attempt.current().await {
+        Some(record) => match replay_of(&record) {
+            Some(replay) => client.replayed(&replay, shared),
+            None if machine::is_running(&record) => Problem::StillRunning.response(policy),
             None => Problem::TimedOut.response(policy),
-        });
-    }
-    tokio::time::sleep_until(end).await;
+        },
+        None => Problem::StillRunning.response(policy),
+    };
+    client.tell(response);
+    failpoint!("layer.timeout.after");
 }
 
 /// Makes the end durable, and only then tells the client.
@@ -287,15 +304,27 @@ async fn finish(
             Problem::ConnectionLost,
         ),
         Finished::Never => (Settlement::Unknown(LastError::Timeout), Problem::TimedOut),
+        Finished::Whole { parts, bytes, .. } if is_doubtful(&parts, &bytes, &shared.policy) => (
+            Settlement::Unknown(LastError::Truncated),
+            Problem::ConnectionLost,
+        ),
         Finished::Whole {
             parts,
             bytes,
             trailers,
+            held,
         } => {
-            return whole(shared, attempt, client, parts, bytes, trailers, started).await;
+            let body = (bytes, trailers, held);
+            return whole(shared, attempt, client, parts, body, started).await;
         }
-        Finished::TooLong { parts, read, rest } => {
-            return too_long(shared, attempt, client, parts, read, rest, started).await;
+        Finished::TooLong {
+            parts,
+            read,
+            rest,
+            held,
+        } => {
+            let body = (read, rest, held);
+            return too_long(shared, attempt, client, parts, body, started).await;
         }
     };
     if problem == Problem::UpstreamNotReached {
@@ -310,8 +339,7 @@ async fn whole(
     attempt: &Attempt,
     client: &mut Client,
     mut parts: Parts,
-    bytes: Bytes,
-    trailers: Option<HeaderMap>,
+    (bytes, trailers, mut held): (Bytes, Option<HeaderMap>, Held),
     started: Instant,
 ) {
     let policy = &shared.policy;
@@ -323,14 +351,19 @@ async fn whole(
         bytes: bytes.clone(),
         trailers: kept,
     };
-    let settlement = judge(shared, attempt, &mut parts, body);
+    let settlement = judge(shared, attempt, &mut parts, (body, trailers.as_ref()));
     let Some(ended) = settle(shared, attempt, client, &settlement, started).await else {
         return;
     };
     let response = match instead(&ended, &settlement, client, shared) {
         Some(response) => response,
         None => {
-            let body = Body::full(bytes, trailers.clone());
+            let body = match held.may_stay().await {
+                true => Body::full(held.keep(bytes), trailers.clone()),
+                // Its client has more answers than it may have and takes none of them. This one is stored;
+                // the retry gets it.
+                false => cut_off(),
+            };
             let record = record_of(&ended);
             reply::first(parts, body, trailers.as_ref(), record, &client.key, policy)
         }
@@ -344,12 +377,14 @@ async fn too_long(
     attempt: &Attempt,
     client: &mut Client,
     mut parts: Parts,
-    read: Vec<Bytes>,
-    rest: Body,
+    (read, rest, mut held): (Bytes, Body, Held),
     started: Instant,
 ) {
     let policy = &shared.policy;
-    let settlement = judge(shared, attempt, &mut parts, StoredBody::NotStored);
+    let settlement = match has_no_end(&parts, policy) {
+        true => Settlement::Unknown(LastError::Truncated),
+        false => judge(shared, attempt, &mut parts, (StoredBody::NotStored, None)),
+    };
     let Some(ended) = settle(shared, attempt, client, &settlement, started).await else {
         return;
     };
@@ -357,7 +392,16 @@ async fn too_long(
         client.tell(response);
         return;
     }
-    let (body, pipe) = pipe();
+    // What was executed is read to its end, whether its client has room for the answer or not.
+    let (body, mut pipe) = match held.may_stay().await {
+        true => {
+            client.attended.streams();
+            let (body, pipe) = pipe();
+            (body, Some(pipe))
+        }
+        false => (cut_off(), None),
+    };
+    let read = held.keep(read);
     client.tell(reply::first(
         parts,
         body,
@@ -368,7 +412,19 @@ async fn too_long(
     ));
     // A slow client may take its time, but not for ever.
     let end = after(started, policy.max_execution);
-    let _ = tokio::time::timeout_at(end, pump(pipe, read, rest)).await;
+    let pumped = tokio::time::timeout_at(end, pump(&mut pipe, read, rest, &client.attended)).await;
+    let error = match pumped {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error,
+        Err(late) => late.into(),
+    };
+    // Noted before the client hears of it, so that its retry is told.
+    let broke_off = Settlement::Unknown(LastError::StreamBroken);
+    let noted = attempt.settle(&broke_off);
+    let _ = tokio::time::timeout(policy.completion_grace, noted).await;
+    if let Some(pipe) = pipe {
+        let _ = pipe.send(Some(Err(error))).await;
+    }
 }
 
 /// What the client gets instead of the attempt's own answer, where the key says something else.
@@ -379,7 +435,7 @@ fn instead(
     shared: &Shared,
 ) -> Option<Response<Body>> {
     if let Some(replay) = other_answer(ended, settlement) {
-        return Some(reply::replayed(&replay, &client.key, &shared.policy));
+        return Some(client.replayed(&replay, shared));
     }
     matches!(ended, Ended::Kept(Kept::Lost)).then(|| Problem::NotDurable.response(&shared.policy))
 }
@@ -396,37 +452,74 @@ fn other_answer(ended: &Ended, settlement: &Settlement) -> Option<Replay> {
     let Ended::Kept(Kept::Own(record)) = ended else {
         return None;
     };
-    let response = record.response.as_ref()?;
+    let replay = replay_of(record)?;
     if let Settlement::Complete(ours) = settlement
-        && ours == response
+        && *ours == replay.response
     {
         return None;
     }
+    Some(replay)
+}
+
+/// The answer that `record` holds.
+fn replay_of(record: &Record) -> Option<Replay> {
     Some(Replay {
-        response: response.clone(),
+        response: record.response.clone()?,
         expires_at: record.times.expires_at,
         generation: record.generation,
         attempt: record.fence.0,
     })
 }
 
+/// Whether a card number would lie in the store as it is.
+fn must_not_lie_open(
+    attempt: &Attempt,
+    policy: &Policy,
+    headers: &HeaderMap,
+    body: &StoredBody,
+) -> bool {
+    if !policy.hides_card_numbers() || attempt.store_encrypts() {
+        return false;
+    }
+    let (bytes, trailers) = match body {
+        StoredBody::Full { bytes, trailers } => (&bytes[..], trailers.as_ref()),
+        StoredBody::NotStored | StoredBody::Packed { .. } => (&[][..], None),
+    };
+    let mut fields = headers
+        .values()
+        .chain(trailers.into_iter().flat_map(HeaderMap::values));
+    holds_card_number(bytes) || fields.any(|value| holds_card_number(value.as_bytes()))
+}
+
 /// What an answer means for the key.
-fn judge(shared: &Shared, attempt: &Attempt, parts: &mut Parts, body: StoredBody) -> Settlement {
+fn judge(
+    shared: &Shared,
+    attempt: &Attempt,
+    parts: &mut Parts,
+    (body, trailers): (StoredBody, Option<&HeaderMap>),
+) -> Settlement {
     let policy = &shared.policy;
-    let declared = parts
-        .extensions
-        .remove::<Outcome>()
-        .map(|outcome| outcome.0)
-        .or_else(|| {
-            let word = parts.headers.get(&OUTCOME)?.to_str().ok()?;
-            Declared::from_word(word.trim())
-        });
+    let declared = take_outcome(&mut parts.headers, &mut parts.extensions, policy);
+    let read = match &body {
+        StoredBody::Full { bytes, .. } => &bytes[..],
+        StoredBody::NotStored | StoredBody::Packed { .. } => &[],
+    };
+    let answered = Answered {
+        status: parts.status,
+        declared,
+        reached_before: attempt.record().reached_before(),
+        // A proxy that loses an answer in its middle says so behind it.
+        lost_by_proxy: lost_by_proxy(parts.status, &parts.headers, read)
+            || trailers.is_some_and(|trailers| lost_by_proxy(parts.status, trailers, &[])),
+    };
     strip_hop_by_hop(&mut parts.headers);
-    match policy.judge(parts.status, attempt.fence(), declared) {
+    match policy.judge(&answered) {
         Verdict::Complete => {
             let mut headers = stored(&parts.headers, parts.status, policy);
             let mut body = body;
-            if policy.remember == Remember::Head {
+            if policy.remember == Remember::Head
+                || must_not_lie_open(attempt, policy, &headers, &body)
+            {
                 headers = head_only(&headers);
                 body = StoredBody::NotStored;
             }
@@ -464,7 +557,7 @@ async fn end_without(
         biased;
         ended = &mut settle => {
             let response = match ended.as_ref().and_then(|ended| other_answer(ended, &settlement)) {
-                Some(replay) => reply::replayed(&replay, &client.key, &shared.policy),
+                Some(replay) => client.replayed(&replay, shared),
                 None => told,
             };
             client.tell(response);

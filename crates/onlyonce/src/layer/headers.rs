@@ -2,10 +2,17 @@
 
 use bytes::{Bytes, BytesMut};
 use http::{
-    HeaderMap, HeaderName, HeaderValue, StatusCode,
+    Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode,
     header::{self, Entry},
 };
-use onlyonce_core::{Key, Policy};
+use onlyonce_core::{
+    Key, Policy, Spelling,
+    key::holds_card_number,
+    policy::Declared,
+    readings::{METHOD_OVERRIDES, URL_OVERRIDES},
+};
+
+use crate::{key_status::STATUS, seam::Outcome};
 
 use super::hop::{named_in_connection, strip_hop_by_hop};
 
@@ -17,14 +24,12 @@ pub(super) const OUTCOME: HeaderName = HeaderName::from_static("idempotency-outc
 pub(super) const EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
 /// Which life of the key an answer is from, where it is not the first.
 pub(super) const GENERATION: HeaderName = HeaderName::from_static("idempotency-generation");
-/// Says that a request went through unprotected.
-pub(super) const STATUS: HeaderName = HeaderName::from_static("idempotency-status");
 
 /// How long a client is willing to wait (RFC 7240).
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const REPLAYED: HeaderName = HeaderName::from_static("x-idempotent-replayed");
 
-const NEVER_STORED: [&str; 14] = [
+const NEVER_STORED: [&str; 18] = [
     "set-cookie",
     "age",
     "date",
@@ -39,7 +44,19 @@ const NEVER_STORED: [&str; 14] = [
     "alt-svc",
     // Made anew from the stored bytes.
     "content-length",
+    // Said anew with each answer, or never.
     "idempotency-outcome",
+    "idempotency-attempt",
+    "idempotency-generation",
+    "idempotency-status",
+    "x-idempotent-replayed",
+];
+
+/// Never stored of an error: they speak of the moment in which it happened.
+pub(super) const NEVER_STORED_OF_ERRORS: [HeaderName; 3] = [
+    header::RETRY_AFTER,
+    HeaderName::from_static("stripe-should-retry"),
+    HeaderName::from_static("x-should-retry"),
 ];
 
 const NEVER_STORED_PREFIXES: [&str; 3] = ["proxy-", "ratelimit", "x-ratelimit-"];
@@ -53,14 +70,81 @@ pub(super) fn strip_claims(headers: &mut HeaderMap, policy: &Policy) {
             headers.remove(claim);
         }
     }
+    let own = [&policy.header_name, &EXPIRES, &GENERATION, &STATUS];
+    let readings = METHOD_OVERRIDES.iter().chain(&URL_OVERRIDES);
+    strip_lookalikes(headers, claims.into_iter().chain(own).chain(readings));
+}
+
+/// Removes headers whose names have underscores and read like one of `names`: to many servers, those behind
+/// CGI or WSGI for instance, the two are one, and nobody has looked at this one.
+pub fn strip_lookalikes<'a>(
+    headers: &mut HeaderMap,
+    names: impl Iterator<Item = &'a HeaderName> + Clone,
+) {
+    let dashed = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    let is_lookalike = |name: &&HeaderName| {
+        let text = name.as_str();
+        text.contains('_')
+            && names.clone().any(|own| {
+                let own_text = own.as_str().bytes().map(dashed);
+                own != *name && text.bytes().map(dashed).eq(own_text)
+            })
+    };
+    let found: Vec<HeaderName> = headers.keys().filter(is_lookalike).cloned().collect();
+    for name in found {
+        headers.remove(name);
+    }
+}
+
+/// Takes from an upstream's answer what it says about the operation, and removes what only we may say to a
+/// client.
+pub(super) fn take_outcome(
+    headers: &mut HeaderMap,
+    extensions: &mut Extensions,
+    policy: &Policy,
+) -> Option<Declared> {
+    let declared = extensions.remove::<Outcome>().map(|outcome| outcome.0);
+    let declared = declared.or_else(|| {
+        let mut words = headers.get_all(&OUTCOME).iter().map(|value| {
+            let word = value.to_str().ok()?;
+            Declared::from_word(word.trim())
+        });
+        let first = words.next()?;
+        // Whoever says two things has not said what happened.
+        match words.all(|word| word == first) {
+            true => first,
+            false => Some(Declared::Unknown),
+        }
+    });
+    let claims = [&OUTCOME, &ATTEMPT, &REPLAYED, &policy.replayed_header];
+    let ours = [&GENERATION, &STATUS];
+    let all = claims.into_iter().chain(ours);
+    // Nearly always there is none.
+    if headers
+        .keys()
+        .any(|name| all.clone().any(|one| one == name))
+    {
+        for name in all {
+            headers.remove(name);
+        }
+    }
+    declared
 }
 
 /// The key in a request's headers.
 pub(super) enum KeyHeader {
     Absent,
-    /// The key, and the header's value as it came.
-    Present(Key, HeaderValue),
+    Present(Sent),
     Invalid(String),
+}
+
+/// A key as a client sent it.
+pub(super) struct Sent {
+    pub(super) key: Key,
+    /// What goes upstream, unless the record has an earlier one.
+    pub(super) spelling: Spelling,
+    /// The header's value as it came, which the client gets back.
+    pub(super) value: HeaderValue,
 }
 
 pub(super) fn read_key(headers: &HeaderMap, policy: &Policy) -> KeyHeader {
@@ -74,8 +158,14 @@ pub(super) fn read_key(headers: &HeaderMap, policy: &Policy) -> KeyHeader {
     if named_in_connection(headers).contains(&policy.header_name) {
         return KeyHeader::Invalid("the header Connection names it".to_owned());
     }
-    match Key::parse(value.as_bytes(), &policy.key_rules) {
-        Ok(key) => KeyHeader::Present(key, value.clone()),
+    let read = Key::parse(value.as_bytes(), &policy.key_rules)
+        .and_then(|key| Ok((Spelling::of(&key, value.as_bytes())?, key)));
+    match read {
+        Ok((spelling, key)) => KeyHeader::Present(Sent {
+            key,
+            spelling,
+            value: value.clone(),
+        }),
         Err(error) => KeyHeader::Invalid(error.to_string()),
     }
 }
@@ -128,7 +218,9 @@ pub(super) fn head_only(headers: &HeaderMap) -> HeaderMap {
     let mut kept = HeaderMap::new();
     for name in &HEAD_ONLY {
         for value in headers.get_all(name) {
-            kept.append(name, value.clone());
+            if !holds_card_number(value.as_bytes()) {
+                kept.append(name, value.clone());
+            }
         }
     }
     kept
@@ -160,7 +252,7 @@ fn may_be_stored(name: &HeaderName, status: StatusCode) -> bool {
         || NEVER_STORED_PREFIXES
             .iter()
             .any(|prefix| text.starts_with(prefix))
-        || (is_error && *name == header::RETRY_AFTER))
+        || (is_error && NEVER_STORED_OF_ERRORS.contains(name)))
 }
 
 /// Names in `Trailer` what will follow the body, since a server sends nothing else there.
@@ -198,6 +290,8 @@ mod tests {
             ("ratelimit", "1"),
             ("proxy-status", "x"),
             ("retry-after", "3"),
+            ("stripe-should-retry", "true"),
+            ("x-should-retry", "true"),
             ("location", "/p/1"),
         ]);
         let policy = Policy::default();
@@ -213,7 +307,10 @@ mod tests {
             .split_once("FUNCTION onlyonce.may_be_stored")
             .unwrap();
         let list = rest.split_once("$$;").unwrap().0;
-        for name in NEVER_STORED.iter().chain(&NEVER_STORED_PREFIXES) {
+        let names = NEVER_STORED.iter().chain(&NEVER_STORED_PREFIXES);
+        let names = names.map(|name| (*name).to_owned());
+        let of_errors = NEVER_STORED_OF_ERRORS.map(|name| name.to_string());
+        for name in names.chain(of_errors) {
             assert!(list.contains(&format!("'{name}'")), "{name}");
         }
     }

@@ -6,8 +6,8 @@
 use http::{
     HeaderMap, HeaderName, HeaderValue, Version,
     header::{
-        CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING,
-        UPGRADE,
+        AUTHORIZATION, CONNECTION, COOKIE, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+        TRANSFER_ENCODING, UPGRADE,
     },
 };
 
@@ -22,6 +22,9 @@ const HOP_BY_HOP: [HeaderName; 7] = [
     TRANSFER_ENCODING,
     UPGRADE,
 ];
+
+/// Headers that say who asks wherever they are sent.
+const CREDENTIALS: [HeaderName; 3] = [AUTHORIZATION, COOKIE, HeaderName::from_static("x-api-key")];
 
 /// Whether [`strip_hop_by_hop`] has anything to do with a header of this name. One look at each name
 /// costs less than asking the map for each of the list, and nearly always there is none.
@@ -55,8 +58,31 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The protocols that a request asks for on its connection, a WebSocket for instance. Such a request is
-/// none of the layer's business.
+/// Takes from `Connection` the names of headers that say who asks, `more` among them. Whoever checked one
+/// has checked it for the upstream too: a client could otherwise be let in by a credential that the
+/// upstream never sees.
+pub fn keep_credentials(headers: &mut HeaderMap, more: &[HeaderName]) {
+    let is_credential = |name: &HeaderName| CREDENTIALS.contains(name) || more.contains(name);
+    if !headers.contains_key(CONNECTION) || !named_in_connection(headers).iter().any(is_credential)
+    {
+        return;
+    }
+    let lines: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
+    headers.remove(CONNECTION);
+    for line in lines {
+        let options = line.as_bytes().split(|byte| *byte == b',');
+        let kept: Vec<&[u8]> = options
+            .map(<[u8]>::trim_ascii)
+            .filter(|option| !HeaderName::from_bytes(option).is_ok_and(|name| is_credential(&name)))
+            .collect();
+        if let Ok(line) = HeaderValue::from_bytes(&kept.join(&b", "[..])) {
+            headers.append(CONNECTION, line);
+        }
+    }
+}
+
+/// The protocols that a request asks for on its connection, a WebSocket for instance. Whether it may have
+/// them is another question: what the layer protects never changes its protocol.
 ///
 /// Another HTTP is not among them: some clients ask for `h2c` with every request, and those would all be
 /// unprotected. Neither is TLS, which is a listener's own affair.
@@ -114,7 +140,7 @@ fn accepts_trailers(value: &HeaderValue) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::header::{AUTHORIZATION, CONTENT_TYPE};
+    use http::header::CONTENT_TYPE;
 
     use super::*;
 
@@ -148,6 +174,33 @@ mod tests {
             left,
             [AUTHORIZATION.as_str(), CONTENT_TYPE.as_str(), "x-three"]
         );
+    }
+
+    #[test]
+    fn a_credential_is_no_matter_of_one_hop() {
+        for (connection, left) in [
+            ("Authorization", ""),
+            ("close, authorization ,X-One", "close, X-One"),
+            ("X-Tenant, x-api-key,Cookie", ""),
+        ] {
+            let mut headers = map(&[
+                ("x-one", "1"),
+                ("authorization", "Bearer t"),
+                ("x-api-key", "k"),
+                ("cookie", "session=a"),
+                ("x-tenant", "t"),
+            ]);
+            headers.insert(CONNECTION, HeaderValue::from_static(connection));
+            keep_credentials(&mut headers, &[HeaderName::from_static("x-tenant")]);
+            assert_eq!(headers[CONNECTION], left, "{connection}");
+            strip_hop_by_hop(&mut headers);
+            let names = ["authorization", "x-api-key", "cookie", "x-tenant"];
+            assert!(
+                names.iter().all(|name| headers.contains_key(*name)),
+                "{connection}"
+            );
+            assert_eq!(headers.contains_key("x-one"), !connection.contains("X-One"));
+        }
     }
 
     #[test]

@@ -7,7 +7,10 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 
-use crate::body::{Body, BoxError};
+use crate::{
+    body::{Body, BoxError},
+    limits::Attendance,
+};
 
 /// Pieces of a long answer that wait for a slow client.
 const STREAM_BACKLOG: usize = 8;
@@ -28,31 +31,41 @@ pub(super) fn pipe() -> (Body, Pipe) {
     )
 }
 
-/// Moves a long answer to the client. A client that goes away does not stop it being read: the
-/// upstream may not be finished.
-pub(super) async fn pump(pipe: Pipe, read: Vec<Bytes>, mut rest: Body) {
-    let mut pipe = Some(pipe);
+/// A body that breaks off before its first byte.
+pub(super) fn cut_off() -> Body {
+    pipe().0
+}
+
+/// Moves a long answer to the client. A client that goes away, which leaves no pipe, does not stop it being
+/// read: the upstream may not be finished.
+///
+/// # Errors
+/// How the answer broke off. The client has not been told yet.
+pub(super) async fn pump(
+    pipe: &mut Option<Pipe>,
+    read: Bytes,
+    mut rest: Body,
+    attended: &Attendance,
+) -> Result<(), BoxError> {
     let send = async |pipe: &mut Option<Pipe>, frame: Result<Frame<Bytes>, BoxError>| {
         if let Some(open) = pipe
             && open.send(Some(frame)).await.is_err()
         {
             *pipe = None;
+            attended.detach();
         }
     };
-    for piece in read {
-        send(&mut pipe, Ok(Frame::data(piece))).await;
+    if !read.is_empty() {
+        send(pipe, Ok(Frame::data(read))).await;
     }
     while let Some(frame) = rest.frame().await {
-        let ended = frame.is_err();
-        send(&mut pipe, frame).await;
-        if ended {
-            return;
-        }
+        send(pipe, Ok(frame?)).await;
     }
     if let Some(pipe) = pipe {
         // A client that has gone needs no end.
         let _ = pipe.send(None).await;
     }
+    Ok(())
 }
 
 /// The other end of a pipe.

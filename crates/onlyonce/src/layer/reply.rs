@@ -7,24 +7,26 @@ use std::{
 
 use http::{HeaderMap, HeaderValue, Response, header, response::Parts};
 use onlyonce_core::{
-    Policy, Record, Timestamp,
+    Key, Policy, Record, Timestamp,
     machine::Refusal,
     policy::OnInFlight,
-    record::{StoredBody, StoredResponse},
+    record::{State, StoredBody, StoredResponse},
 };
 
 use super::{
-    headers::{EXPIRES, GENERATION, OUTCOME, announce_trailers},
+    headers::{EXPIRES, GENERATION, NEVER_STORED_OF_ERRORS, announce_trailers},
     strip_hop_by_hop,
 };
 use crate::{
     body::Body,
     engine::Replay,
+    key_status::KeyStatus,
+    limits::{BodyBudget, Holder, NoRoom},
     problem::{Problem, set_should_retry},
 };
 
 /// As many headers as a stored answer can get on top.
-const ADDED_HEADERS: usize = 6;
+const ADDED_HEADERS: usize = 7;
 /// The last moment that an HTTP date can tell.
 const END_OF_YEAR_9999_MILLIS: u64 = 253_402_300_799_000;
 
@@ -40,9 +42,9 @@ pub(super) fn first(
     let mut response = Response::from_parts(parts, body);
     let headers = response.headers_mut();
     strip_hop_by_hop(headers);
-    headers.remove(&OUTCOME);
     announce_trailers(headers, trailers);
     headers.insert(policy.header_name.clone(), key.clone());
+    KeyStatus::Is(record.map_or(State::Unknown, |record| record.state)).say(headers);
     if let Some(record) = record {
         tell(
             headers,
@@ -56,8 +58,16 @@ pub(super) fn first(
     response
 }
 
-/// A stored answer.
-pub(super) fn replayed(replay: &Replay, key: &HeaderValue, policy: &Policy) -> Response<Body> {
+/// A stored answer, whose bytes are held for `holder` until they are taken.
+///
+/// # Errors
+/// [`NoRoom`] where there is none for them.
+pub(super) fn replayed(
+    replay: &Replay,
+    key: &HeaderValue,
+    policy: &Policy,
+    (budget, holder): (&BodyBudget, Option<Holder>),
+) -> Result<Response<Body>, NoRoom> {
     let StoredResponse {
         status,
         headers,
@@ -65,13 +75,13 @@ pub(super) fn replayed(replay: &Replay, key: &HeaderValue, policy: &Policy) -> R
     } = &*replay.response;
     let (body, trailers) = match body {
         StoredBody::Full { bytes, trailers } => (
-            Body::full(bytes.clone(), trailers.clone()),
+            Body::full(budget.hold(holder, bytes.clone())?, trailers.clone()),
             trailers.as_ref(),
         ),
         // The machine refuses these; were one to come here, an empty body would be a lie.
-        StoredBody::NotStored => return not_stored(&replay.response).response(policy),
+        StoredBody::NotStored => return Ok(not_stored(&replay.response, false).response(policy)),
         // The store's wrapper opens these. Without it nobody can, and a block is no answer.
-        StoredBody::Packed { .. } => return Problem::StoreUnavailable.response(policy),
+        StoredBody::Packed { .. } => return Ok(Problem::StoreUnavailable.response(policy)),
     };
     let mut response = Response::new(body);
     *response.status_mut() = *status;
@@ -86,10 +96,17 @@ pub(super) fn replayed(replay: &Replay, key: &HeaderValue, policy: &Policy) -> R
     );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     tell(headers, replay.expires_at, replay.generation);
+    KeyStatus::Is(State::Completed).say(headers);
+    if status.is_client_error() || status.is_server_error() {
+        // Of answers that were stored before these were left out.
+        for name in &NEVER_STORED_OF_ERRORS {
+            headers.remove(name);
+        }
+    }
     if status.is_server_error() {
         set_should_retry(headers, false);
     }
-    response
+    Ok(response)
 }
 
 /// A copy with room for what a replay adds. A plain clone has none, and would grow header by header.
@@ -133,35 +150,43 @@ fn date(at: Timestamp) -> Option<HeaderValue> {
     })
 }
 
-/// The problem behind a refusal.
-pub(super) fn refused(refusal: &Refusal) -> Problem {
+/// The problem behind a refusal of `key`.
+pub(super) fn refused(refusal: &Refusal, key: &Key, route: Option<&str>) -> Problem {
     match refusal {
-        Refusal::Reused => Problem::KeyReused,
-        Refusal::OutcomeUnknown { .. } => Problem::OutcomeUnknown,
-        Refusal::ResponseNotStored(response) => not_stored(response),
+        Refusal::Reused(state) => Problem::KeyReused(*state),
+        Refusal::CallerDiffers(state) => Problem::CallerDiffers(*state),
+        Refusal::OutcomeUnknown { .. } => Problem::OutcomeUnknown(where_to_ask(key, route)),
+        Refusal::ResponseNotStored {
+            response,
+            broke_off,
+        } => not_stored(response, *broke_off),
         Refusal::Expired => Problem::KeyExpired,
     }
 }
 
-fn not_stored(response: &StoredResponse) -> Problem {
+fn not_stored(response: &StoredResponse, broke_off: bool) -> Problem {
     Problem::NotStored {
         original_status: response.status,
         location: response.headers.get(header::LOCATION).cloned(),
+        broke_off,
     }
 }
 
 /// What a request is told that does not, or no longer, wait for a running one.
-pub(super) fn in_flight(how: OnInFlight, key: &str, route: Option<&str>) -> Problem {
+pub(super) fn in_flight(how: OnInFlight, key: &Key, route: Option<&str>) -> Problem {
     match how {
         OnInFlight::Wait | OnInFlight::Reject => Problem::InProgress,
-        OnInFlight::Accept => {
-            // Where each route has keys of its own, the look-up must be told which.
-            let route = route
-                .map(|route| format!("?route={route}"))
-                .unwrap_or_default();
-            Problem::InProgressAt(format!("/.onlyonce/keys/{}{route}", segment(key)))
-        }
+        OnInFlight::Accept => Problem::InProgressAt(where_to_ask(key, route)),
     }
+}
+
+/// Where a client asks about `key`. Where each route has keys of its own, the look-up must be told which.
+fn where_to_ask(key: &Key, route: Option<&str>) -> String {
+    let route = route
+        .map(|route| format!("?route={route}"))
+        .unwrap_or_default();
+    let key = segment(&key.header_value());
+    format!("/.onlyonce/keys/{key}{route}")
 }
 
 /// `text` as one percent-encoded path segment.

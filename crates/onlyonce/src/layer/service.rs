@@ -8,10 +8,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, header, request::Parts};
+use http::{
+    HeaderMap, HeaderValue, Method, Request, Response, header, request::Parts, uri::Authority,
+};
 use onlyonce_core::{
-    Key,
+    Policy,
+    machine::Refusal,
     policy::{OnInFlight, OnStoreError},
+    readings::Methods,
     record::State,
 };
 use onlyonce_store::StoreError;
@@ -21,19 +25,20 @@ use tower_service::Service;
 
 use super::{
     Identity, Shared,
-    capture::{Read, read},
-    execute::execute,
-    headers::{self, ATTEMPT, KeyHeader, STATUS, preferred_wait, read_key, strip_claims},
-    reply,
+    capture::{Read, Room, read},
+    execute::{Client, execute},
+    headers::{ATTEMPT, KeyHeader, Sent, preferred_wait, read_key, strip_claims, take_outcome},
+    keep_credentials, reply,
     seen_through::SeenThrough,
-    shadow, strip_hop_by_hop, wanted_upgrade,
+    shadow, strip_hop_by_hop,
 };
 use crate::{
     at_once::{after, in_time},
     audit::Probe,
-    body::{Body, BoxError},
+    body::{Body, BoxError, Framing, Whole},
     engine::{Admitted, Arrival, Attempt, Unavailable, Woken},
-    limits,
+    key_status::{KeyStatus, tell_only_keyed},
+    limits::{self, Attendance, ConnectionId, Holder},
     problem::Problem,
     stats::{Event, Stage},
     trace::{Followed, Timed, Trace},
@@ -94,10 +99,18 @@ where
         Box::pin(async move {
             let arrived = Instant::now();
             let (mut parts, body) = request.into_parts();
+            // From here on a part of a body is an error for whoever reads it.
+            let body = Whole::new(Framing::of_request(&parts), body);
             strip_claims(&mut parts.headers, &shared.policy);
+            keep_credentials(&mut parts.headers, &shared.policy.credential_headers);
             let stats = shared.stats.clone();
             let trace = Trace::begin(&shared.route, &parts.method, &parts.headers);
-            let answered = meet(shared, inner, parts, body, &trace, arrived).await;
+            // What shadow mode observes it does not touch.
+            let is_keyed = shared.observations.is_none() && brings_key(&shared.policy, &parts);
+            let mut answered = meet(shared, inner, parts, body, &trace, arrived).await;
+            if let Ok(response) = &mut answered {
+                tell_only_keyed(response.headers_mut(), is_keyed);
+            }
             stats.took(Stage::Request, arrived);
             if let Ok(response) = &answered {
                 trace.answered(response.status());
@@ -128,15 +141,15 @@ where
     if let Some(observations) = &shared.observations {
         return Box::pin(shadow::observe(&shared, observations, inner, parts, body)).await;
     }
-    let (key, value, identity) = match wanted_key(&shared, &parts) {
-        Wanted::Key(key, value, identity) => (key, value, identity),
+    let (sent, identity) = match wanted_key(&shared, &parts) {
+        Wanted::Key(sent, identity) => (sent, identity),
         Wanted::Nothing => {
             let _upstream = trace.passed_on(&mut parts.headers);
-            return pass(inner, parts, Body::stream(body)).await;
+            return pass(inner, parts, Body::stream(body), &shared.policy).await;
         }
         Wanted::Refuse(problem) => return Ok(problem.response(&shared.policy)),
     };
-    let pending = match gather(&shared, parts, body, (key, value, identity), trace).await {
+    let pending = match gather(&shared, parts, body, (sent, identity), trace).await {
         Ok(pending) => pending,
         Err(problem) => return Ok(problem.response(&shared.policy)),
     };
@@ -147,34 +160,61 @@ pub(super) async fn pass<S, R>(
     inner: S,
     parts: Parts,
     body: Body,
+    policy: &Policy,
 ) -> Result<Response<Body>, S::Error>
 where
     S: Service<Request<Body>, Response = Response<R>>,
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let mut response = inner.oneshot(Request::from_parts(parts, body)).await?;
-    response.headers_mut().remove(&headers::OUTCOME);
-    Ok(response.map(Body::stream))
+    let method = parts.method.clone();
+    let response = inner.oneshot(Request::from_parts(parts, body)).await?;
+    let (mut parts, body) = whole_or_error(response, &method).into_parts();
+    take_outcome(&mut parts.headers, &mut parts.extensions, policy);
+    Ok(Response::from_parts(parts, body))
+}
+
+/// The answer to a request with `method`, with a body that fails unless it ends whole.
+pub(super) fn whole_or_error<R>(response: Response<R>, method: &Method) -> Response<Body>
+where
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let (parts, body) = response.into_parts();
+    let body = Whole::new(Framing::of_answer(&parts, method), body);
+    Response::from_parts(parts, Body::stream(body))
 }
 
 enum Wanted {
     /// The request is none of our business.
     Nothing,
-    Key(Key, HeaderValue, Identity),
+    Key(Sent, Identity),
     Refuse(Problem),
+}
+
+/// Whether it is a request with a key.
+fn brings_key(policy: &Policy, parts: &Parts) -> bool {
+    let methods = Methods::of(&parts.method, &parts.headers);
+    policy.honours(methods) && parts.headers.contains_key(&policy.header_name)
+}
+
+/// Whether it is a call of gRPC, whose answer does not say by its status how the call ended.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    const PREFIX: &[u8] = b"application/grpc";
+    headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|kind| kind.as_bytes().get(..PREFIX.len()))
+        .is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
 }
 
 fn wanted_key(shared: &Shared, parts: &Parts) -> Wanted {
     let policy = &shared.policy;
-    let never = parts.method == Method::OPTIONS
-        || parts.method == Method::CONNECT
-        || wanted_upgrade(parts.version, &parts.headers).is_some();
-    if never || !policy.honours(&parts.method) {
+    let methods = Methods::of(&parts.method, &parts.headers);
+    if !policy.honours(methods) {
         return Wanted::Nothing;
     }
     let found = read_key(&parts.headers, policy);
-    let demanded = policy.demands_key(&parts.method);
+    let demanded = policy.demands_key(methods);
     if matches!(found, KeyHeader::Absent) && !demanded {
         return Wanted::Nothing;
     }
@@ -183,8 +223,12 @@ fn wanted_key(shared: &Shared, parts: &Parts) -> Wanted {
         shared.stats.count(Event::Unauthenticated);
         return Wanted::Refuse(Problem::Unauthenticated);
     };
+    if is_grpc(&parts.headers) {
+        shared.stats.count(Event::GrpcUnsupported);
+        return Wanted::Refuse(Problem::GrpcUnsupported);
+    }
     match found {
-        KeyHeader::Present(key, value) => Wanted::Key(key, value, identity),
+        KeyHeader::Present(sent) => Wanted::Key(sent, identity),
         KeyHeader::Absent => {
             shared.stats.count(Event::Enforced);
             Wanted::Refuse(Problem::KeyMissing)
@@ -212,7 +256,7 @@ async fn gather<B>(
     shared: &Shared,
     mut parts: Parts,
     body: B,
-    (key, value, identity): (Key, HeaderValue, Identity),
+    (sent, identity): (Sent, Identity),
     trace: &Trace,
 ) -> Result<Box<Pending>, Problem>
 where
@@ -228,13 +272,15 @@ where
     if body.size_hint().lower() > limit {
         return Err(too_large());
     }
-    let most = body.size_hint().upper().unwrap_or(limit);
+    let connection = parts.extensions.get::<ConnectionId>().copied();
+    let holder = Holder::of(identity.client_id().as_ref(), connection);
     let gathered = async {
-        let mut room = shared.engine.room_to_gather(most.min(limit));
-        match read(std::pin::pin!(body), limit, Some(&mut room)).await {
-            Read::Whole { bytes, .. } => Ok(room.keep(bytes)),
+        let mut held = shared.engine.body_budget().account(holder.clone());
+        match read(std::pin::pin!(body), limit, Room::IfThereIs(&mut held)).await {
+            Read::Whole { bytes, .. } => Ok(held.keep(bytes)),
             Read::TooLong(_) => Err(too_large()),
             Read::Truncated => Err(Problem::RequestIncomplete),
+            Read::NoRoom(_) => Err(Problem::Overloaded),
         }
     };
     // A body has as long to arrive as its answer has.
@@ -245,6 +291,9 @@ where
         Err(Problem::RequestTimeout | Problem::RequestIncomplete)
     ) {
         shared.stats.count(Event::Incomplete);
+    }
+    if gathered == Err(Problem::Overloaded) {
+        shared.stats.tally(identity.name()).count(Event::Overloaded);
     }
     let body = gathered?;
     let target = parts
@@ -257,21 +306,31 @@ where
         let now = shared.engine.wall_clock();
         limits::is_too_old(&parts.headers, &policy.request_time_header, longest, now)
     });
+    // Before they are compared, so that a request is what is forwarded of it; and before ours are added,
+    // which a client could otherwise name in `Connection`.
+    strip_hop_by_hop(&mut parts.headers);
     let arrival = Arrival::new(
         &shared.engine,
         identity.scope.clone(),
-        key,
-        identity.mark_in(&shared.engine),
+        sent.key,
+        None,
         shared.route.clone(),
         &parts.method,
         target,
         std::mem::take(&mut parts.headers),
         body.clone(),
     );
-    let mut arrival = arrival.made_too_long_ago(too_old);
+    let authority = parts.uri.authority().map(Authority::as_str);
+    let mut arrival = arrival
+        .by(identity.marks(&shared.engine))
+        .spelled(sent.spelling)
+        .addressed_to(authority)
+        .made_too_long_ago(too_old)
+        .held_for(holder);
     if let Some(client) = identity.client_id() {
         arrival = arrival.from_client(client);
     }
+    let arrival = arrival.fingerprinted(&policy.recipe).await;
     trace.about(&shared.engine, arrival.key(), arrival.id());
     let tally = shared.stats.tally(identity.name());
     let followed = Followed::new(tally, trace.clone(), arrival.id());
@@ -279,7 +338,7 @@ where
         parts,
         arrival,
         body,
-        key: value,
+        key: sent.value,
         prefers,
         followed,
         reserving: None,
@@ -291,11 +350,10 @@ impl Pending {
     fn into_request(
         mut self: Box<Self>,
         attempt: Option<&Attempt>,
+        policy: &Policy,
     ) -> (Request<Body>, HeaderValue) {
         self.parts.headers = self.arrival.take_headers();
         let headers = &mut self.parts.headers;
-        // Before ours are added: a client could otherwise name them in `Connection`.
-        strip_hop_by_hop(headers);
         headers.insert(
             header::ACCEPT_ENCODING,
             HeaderValue::from_static("identity"),
@@ -304,6 +362,10 @@ impl Pending {
             && let Ok(token) = HeaderValue::try_from(attempt.token())
         {
             headers.insert(ATTEMPT, token);
+            // An upstream that knows the key knows it as the first attempt spelled it.
+            if let Some(spelling) = attempt.spelling() {
+                headers.insert(policy.header_name.clone(), spelling);
+            }
         }
         (
             Request::from_parts(self.parts, Body::from(self.body)),
@@ -354,8 +416,17 @@ where
             Some(admitted) => admitted,
             None => {
                 let (tell, mut told) = oneshot::channel();
+                let holder = pending.arrival.holder().cloned();
+                let attended = shared.engine.detached_executions().execution(holder);
+                let asked = ask(
+                    shared.clone(),
+                    inner.clone(),
+                    pending,
+                    tell,
+                    attended.clone(),
+                );
                 // From here on the client's going away changes nothing.
-                let mut work = SeenThrough::new(ask(shared.clone(), inner.clone(), pending, tell));
+                let mut work = SeenThrough::new(asked, attended);
                 let heard = tokio::select! {
                     biased;
                     () = &mut work => told.await,
@@ -387,7 +458,7 @@ where
         if how != OnInFlight::Wait || Instant::now() >= deadline {
             pending.followed.found_running();
             let route = policy.key_per_route.then_some(&*shared.route);
-            let problem = reply::in_flight(how, pending.arrival.key().as_str(), route);
+            let problem = reply::in_flight(how, pending.arrival.key(), route);
             return Ok(problem.response(policy));
         }
         if !waited {
@@ -416,15 +487,23 @@ fn settled_answer(
     admitted: Admitted,
     pending: &Pending,
 ) -> Result<Response<Body>, OnInFlight> {
-    use onlyonce_core::machine::Refusal;
     let (policy, followed) = (&shared.policy, &pending.followed);
     match admitted {
         Admitted::Replay(replay) => {
+            let holder = pending.arrival.holder().cloned();
+            let budget = shared.engine.body_budget();
+            let Ok(response) = reply::replayed(&replay, &pending.key, policy, (budget, holder))
+            else {
+                followed.count(Event::Overloaded);
+                return Ok(Problem::AnswerOverloaded.response(policy));
+            };
             followed.count(Event::Replayed);
             followed.replayed(&replay);
-            Ok(reply::replayed(&replay, &pending.key, policy))
+            Ok(response)
         }
-        Admitted::Refused(Refusal::Reused) => Ok(misused(shared, pending).response(policy)),
+        Admitted::Refused(refusal @ (Refusal::Reused(_) | Refusal::CallerDiffers(_))) => {
+            Ok(misused(shared, pending, &refusal).response(policy))
+        }
         Admitted::Limited(limited) => {
             let (event, problem) = limit_reached(limited);
             followed.count(event);
@@ -432,14 +511,16 @@ fn settled_answer(
         }
         Admitted::Refused(refusal) => {
             let (event, state) = match &refusal {
-                Refusal::Reused => (Event::Misused, None),
+                Refusal::Reused(state) => (Event::Misused, Some(*state)),
+                Refusal::CallerDiffers(state) => (Event::CallerDiffers, Some(*state)),
                 Refusal::OutcomeUnknown { .. } => (Event::Unknown, Some(State::Unknown)),
-                Refusal::ResponseNotStored(_) => (Event::NotStored, Some(State::Completed)),
+                Refusal::ResponseNotStored { .. } => (Event::NotStored, Some(State::Completed)),
                 Refusal::Expired => (Event::Expired, Some(State::Expired)),
             };
             followed.count(event);
             followed.found(state);
-            Ok(reply::refused(&refusal).response(policy))
+            let route = policy.key_per_route.then_some(&*shared.route);
+            Ok(reply::refused(&refusal, pending.arrival.key(), route).response(policy))
         }
         Admitted::InFlight(how) => Err(how),
         // Only what is seen through is told to execute.
@@ -453,6 +534,8 @@ fn limit_reached(limited: limits::Limited) -> (Event, Problem) {
     match limited {
         Limited::TooOld => (Event::TooOld, Problem::RequestTooOld),
         Limited::Rate(wait) => (Event::RateLimited, Problem::RateLimited(seconds(wait))),
+        Limited::Detached => (Event::Overloaded, Problem::TooManyDetached),
+        Limited::Bytes => (Event::Overloaded, Problem::Overloaded),
         Limited::Quota => (
             Event::KeyQuota,
             Problem::KeyQuota(QUOTA_RETRY_AFTER_SECONDS),
@@ -460,15 +543,18 @@ fn limit_reached(limited: limits::Limited) -> (Event, Problem) {
     }
 }
 
-/// What somebody is told who uses a key for another request: that, and when it happens too often, to
-/// come back later. Guessing keys would otherwise be free.
-fn misused(shared: &Shared, pending: &Pending) -> Problem {
+/// What somebody is told who uses a key for another request, or another's key: that, and when it happens
+/// too often, to come back later. Guessing keys would otherwise be free.
+fn misused(shared: &Shared, pending: &Pending, refusal: &Refusal) -> Problem {
     let client = pending.arrival.client();
     match shared.engine.room_to_look(client, &shared.policy) {
         Ok(()) => {
-            pending.followed.count(Event::Misused);
+            pending.followed.count(match refusal {
+                Refusal::CallerDiffers(_) => Event::CallerDiffers,
+                _ => Event::Misused,
+            });
             pending.followed.found(None);
-            Problem::KeyReused
+            reply::refused(refusal, pending.arrival.key(), None)
         }
         Err(wait) => {
             pending.followed.count(Event::RateLimited);
@@ -488,6 +574,7 @@ async fn ask<S, R>(
     inner: S,
     mut pending: Box<Pending>,
     tell: oneshot::Sender<Told>,
+    attended: Arc<Attendance>,
 ) where
     S: Service<Request<Body>, Response = Response<R>> + Send + 'static,
     S::Error: Into<BoxError> + Send,
@@ -519,9 +606,16 @@ async fn ask<S, R>(
     // A client that has gone needs none of these answers, so a failed send is no failure.
     match admitted {
         Ok(Admitted::Execute(attempt)) => {
-            let followed = pending.followed.clone();
-            let (request, key) = pending.into_request(Some(&attempt));
-            execute(shared, *attempt, inner, request, (key, followed), tell).await;
+            let (followed, holder) = (pending.followed.clone(), pending.arrival.holder().cloned());
+            let (request, key) = pending.into_request(Some(&attempt), &shared.policy);
+            let client = Client {
+                tell: Some(tell),
+                key,
+                followed,
+                holder,
+                attended,
+            };
+            execute(shared, *attempt, inner, request, client).await;
         }
         Ok(admitted) => drop(tell.send(Told::Admitted(admitted, pending))),
         Err(error) => drop(tell.send(Told::Unavailable(error, pending))),
@@ -554,14 +648,13 @@ where
         return Ok(Problem::StoreUnavailable.response(policy));
     }
     pending.followed.count(Event::Bypassed);
-    let (request, _) = pending.into_request(None);
+    let (request, _) = pending.into_request(None, policy);
     let (parts, body) = request.into_parts();
-    let Ok(answered) = tokio::time::timeout(policy.timeout, pass(inner, parts, body)).await else {
+    let Ok(answered) = tokio::time::timeout(policy.timeout, pass(inner, parts, body, policy)).await
+    else {
         return Ok(Problem::UpstreamTimeout.response(policy));
     };
     let mut response = answered?;
-    response
-        .headers_mut()
-        .insert(STATUS, HeaderValue::from_static("bypassed"));
+    KeyStatus::Bypassed.say(response.headers_mut());
     Ok(response)
 }

@@ -1,30 +1,33 @@
 //! One request through the layer in shadow mode: looked at, never held up.
 
 use std::{
-    collections::VecDeque,
     pin::Pin,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{Method, Request, Response, request::Parts};
+use http::{Request, Response, request::Parts, uri::Authority};
 use http_body::{Frame, SizeHint};
-use onlyonce_core::{Key, policy::Declared};
+use onlyonce_core::{
+    Key,
+    policy::{Answered, lost_by_proxy},
+    readings::Methods,
+};
 use tower::ServiceExt;
 use tower_service::Service;
 
 use super::{
     Identity, Shared,
     capture::{Captured, capture_into, is_unkeepable},
-    headers::{KeyHeader, OUTCOME, read_key},
-    service::pass,
+    headers::{KeyHeader, read_key, take_outcome},
+    service::{pass, whole_or_error},
 };
 use crate::{
     body::{Body, BoxError},
     engine::{Arrival, Attempt},
-    limits,
+    limits::{self, ConnectionId, Holder},
     problem::Problem,
-    seam::{Outcome, find_not_sent},
+    seam::find_not_sent,
     shadow::{self, Observations, Would},
     stats::Event,
 };
@@ -49,23 +52,22 @@ where
     let body = Body::stream(body);
     let (key, identity) = match looked_at(shared, &parts) {
         Ok(Some(found)) => found,
-        Ok(None) => return pass(inner, parts, body).await,
+        Ok(None) => return pass(inner, parts, body, policy).await,
         Err(would) => {
             observations.note(&shared.engine, would, None);
-            return timely(shared, pass(inner, parts, body)).await;
+            return timely(shared, pass(inner, parts, body, policy)).await;
         }
     };
     let too_large = http_body::Body::size_hint(&body).lower() > policy.max_request_body;
-    let most = http_body::Body::size_hint(&body)
-        .upper()
-        .unwrap_or(policy.max_request_body);
+    let connection = parts.extensions.get::<ConnectionId>().copied();
+    let holder = Holder::of(identity.client_id().as_ref(), connection);
     let reading = async {
         if too_large {
-            let read = Vec::new();
+            let read = Bytes::new();
             return Captured::TooLong { read, rest: body };
         }
-        let room = shared.engine.room_to_gather(most);
-        capture_into(room, body, policy.max_request_body).await
+        let held = shared.engine.body_budget().account(holder);
+        capture_into(held, body, policy.max_request_body).await
     };
     // A body has as long to arrive as its answer has, as without observation.
     let read = tokio::time::timeout(policy.timeout, reading).await;
@@ -77,11 +79,14 @@ where
         Captured::Whole { bytes, trailers } => (bytes, trailers),
         Captured::TooLong { read, rest } => {
             observations.note(&shared.engine, Would::TooLarge, Some(&key));
-            let body = Body::stream(Resumed {
-                read: read.into(),
-                rest,
-            });
-            return timely(shared, pass(inner, parts, body)).await;
+            let body = Body::stream(Resumed { read, rest });
+            return timely(shared, pass(inner, parts, body, policy)).await;
+        }
+        // Observing costs nobody a request.
+        Captured::NoRoom { read, rest } => {
+            observations.note(&shared.engine, Would::Unobserved, Some(&key));
+            let body = Body::stream(Resumed { read, rest });
+            return timely(shared, pass(inner, parts, body, policy)).await;
         }
         Captured::Truncated => return Ok(Problem::RequestIncomplete.response(policy)),
     };
@@ -94,7 +99,7 @@ where
             let request = Request::from_parts(parts, body);
             Ok(executed(shared, &attempt, inner, request).await)
         }
-        None => timely(shared, pass(inner, parts, body)).await,
+        None => timely(shared, pass(inner, parts, body, policy)).await,
     }
 }
 
@@ -102,12 +107,12 @@ where
 /// would have been refused.
 fn looked_at(shared: &Shared, parts: &Parts) -> Result<Option<(Key, Identity)>, Would> {
     let policy = &shared.policy;
-    let never = parts.method == Method::OPTIONS || parts.method == Method::CONNECT;
-    if never || !policy.honours(&parts.method) {
+    let methods = Methods::of(&parts.method, &parts.headers);
+    if !policy.honours(methods) {
         return Ok(None);
     }
     let found = read_key(&parts.headers, policy);
-    if matches!(found, KeyHeader::Absent) && !policy.demands_key(&parts.method) {
+    if matches!(found, KeyHeader::Absent) && !policy.demands_key(methods) {
         return Ok(None);
     }
     shared.stats.count(Event::Request);
@@ -116,7 +121,7 @@ fn looked_at(shared: &Shared, parts: &Parts) -> Result<Option<(Key, Identity)>, 
         .identify(parts)
         .ok_or(Would::Unauthenticated)?;
     match found {
-        KeyHeader::Present(key, _) => Ok(Some((key, identity))),
+        KeyHeader::Present(sent) => Ok(Some((sent.key, identity))),
         KeyHeader::Absent => Err(Would::Missing),
         KeyHeader::Invalid(_) => Err(Would::Invalid),
     }
@@ -133,14 +138,18 @@ fn arrival(shared: &Shared, parts: &Parts, key: Key, identity: &Identity, body: 
         engine,
         identity.scope.clone(),
         key,
-        identity.mark(engine.secret()),
+        None,
         shared.route.clone(),
         &parts.method,
         target.map_or("/", |target| target.as_str()),
         parts.headers.clone(),
         body,
     );
-    let arrival = arrival.made_too_long_ago(too_old);
+    let authority = parts.uri.authority().map(Authority::as_str);
+    let arrival = arrival
+        .by(identity.marks(engine))
+        .addressed_to(authority)
+        .made_too_long_ago(too_old);
     match identity.client_id() {
         Some(client) => arrival.from_client(client),
         None => arrival,
@@ -161,12 +170,13 @@ where
     R::Error: Into<BoxError>,
 {
     let policy = &shared.policy;
+    let method = request.method().clone();
     let answer = tokio::time::timeout(policy.timeout, inner.oneshot(request)).await;
     let Ok(answer) = answer else {
         attempt.settle(&shadow::without_answer(true)).await;
         return Problem::UpstreamTimeout.response(policy);
     };
-    let mut response = match answer {
+    let response = match answer {
         Ok(response) => response,
         Err(error) => {
             let was_sent = find_not_sent(&*error.into()).is_none();
@@ -177,22 +187,19 @@ where
             };
         }
     };
-    let declared = response
-        .extensions_mut()
-        .remove::<Outcome>()
-        .map(|outcome| outcome.0)
-        .or_else(|| {
-            let word = response.headers().get(&OUTCOME)?.to_str().ok()?;
-            Declared::from_word(word.trim())
-        });
-    response.headers_mut().remove(&OUTCOME);
-    let (parts, body) = response.into_parts();
-    let verdict = policy.judge(parts.status, attempt.fence(), declared);
+    let (mut parts, body) = whole_or_error(response, &method).into_parts();
+    let declared = take_outcome(&mut parts.headers, &mut parts.extensions, policy);
+    let verdict = policy.judge(&Answered {
+        status: parts.status,
+        declared,
+        reached_before: attempt.record().reached_before(),
+        lost_by_proxy: lost_by_proxy(parts.status, &parts.headers, &[]),
+    });
     let is_kept = !is_unkeepable(&parts, policy.max_body_size);
     attempt
         .settle(&shadow::settlement(verdict, parts.status, is_kept))
         .await;
-    Response::from_parts(parts, Body::stream(body))
+    Response::from_parts(parts, body)
 }
 
 async fn timely<E>(
@@ -207,7 +214,7 @@ async fn timely<E>(
 
 /// A body of which the beginning has been read already.
 struct Resumed {
-    read: VecDeque<Bytes>,
+    read: Bytes,
     rest: Body,
 }
 
@@ -219,9 +226,9 @@ impl http_body::Body for Resumed {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match self.read.pop_front() {
-            Some(piece) => Poll::Ready(Some(Ok(Frame::data(piece)))),
-            None => Pin::new(&mut self.rest).poll_frame(cx),
+        match std::mem::take(&mut self.read) {
+            read if !read.is_empty() => Poll::Ready(Some(Ok(Frame::data(read)))),
+            _ => Pin::new(&mut self.rest).poll_frame(cx),
         }
     }
 
@@ -230,7 +237,7 @@ impl http_body::Body for Resumed {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let read: u64 = self.read.iter().map(|piece| piece.len() as u64).sum();
+        let read = self.read.len() as u64;
         let rest = self.rest.size_hint();
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower() + read);

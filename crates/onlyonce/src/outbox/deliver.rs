@@ -85,6 +85,7 @@ impl Deliveries {
     /// The same with one more receiver.
     #[must_use]
     pub fn target(mut self, target: Target) -> Self {
+        self.engine.set_target(target.name.clone(), target.rules);
         self.targets.push(target);
         self
     }
@@ -235,6 +236,8 @@ impl Lane {
                 }
             };
             let count = found.len();
+            // What is left unread ends a claim before its time.
+            let cut_short = found.iter().any(|taken| taken.claimed.unread);
             for taken in found {
                 let Some(place) = free.split(1) else { break };
                 let (lane, endings) = (self.clone(), endings.clone());
@@ -253,7 +256,7 @@ impl Lane {
             }
             drop(free);
             // A full claim says that there is more.
-            if count < most {
+            if count < most && !cut_short {
                 tokio::select! {
                     _ = arrivals.changed() => {}
                     _ = tokio::time::sleep(every) => {}
@@ -348,6 +351,18 @@ impl Lane {
             let reason = "its headers are not an object of name to string".to_owned();
             return (Sent::Refused(reason), None);
         };
+        let payload = match claimed.unread {
+            false => Bytes::from(message.payload.clone()),
+            // The attempt is counted: one that can never be read in time is given up like any other.
+            true => match self.outbox.payload(claimed.number, claimed.attempt).await {
+                Ok(Some(payload)) => Bytes::from(payload),
+                Ok(None) => return (Sent::NotSent("the claim was lost".to_owned()), None),
+                Err(error) => {
+                    let reason = format!("its payload could not be read: {error}");
+                    return (Sent::NotSent(reason), None);
+                }
+            },
+        };
         let parcel = Parcel {
             id: claimed.id,
             target: self.target.name.clone(),
@@ -356,7 +371,7 @@ impl Lane {
             ordering_key: message.ordering_key.clone(),
             key: message.downstream_key.clone().unwrap_or_default(),
             headers,
-            payload: Bytes::from(message.payload.clone()),
+            payload,
             attempt: claimed.tried.attempts,
             created_at: claimed.created_at,
         };
@@ -389,7 +404,7 @@ impl Lane {
                 Background::NotDelivered.count(1);
                 tracing::info!(%id, target, attempts, reason, "a message was not delivered; it is sent again");
             }
-            Next::Dead { reason } => {
+            Next::Dead { reason, .. } => {
                 Background::NotDelivered.count(1);
                 tracing::error!(%id, target, attempts, reason, "a message was given up: a person has to decide");
             }

@@ -6,12 +6,12 @@ use std::{sync::Arc, time::Duration};
 use onlyonce_core::{
     AttemptId, MessageId, MessageState, Policy,
     machine::{self, Settlement},
-    outbox::Next,
+    outbox::{Next, retry_is_safe_for},
     record::{Actor, JournalEntry, JournalEvent, LastError},
 };
 use onlyonce_store::{
     Outbox, StoreError, Swapped,
-    outbox::{Claimed, Ending},
+    outbox::{Claimed, Decision, Ending},
     transactional::Settles,
 };
 
@@ -21,6 +21,17 @@ use crate::{engine::Engine, transaction::Answer};
 const MAX_ROUNDS: usize = 20;
 /// The pause between two of them after the store failed.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// What came of an operator's wish to have a message sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retried {
+    /// It is sent again.
+    Done,
+    /// There is no such message that is dead or unknown.
+    NotThere,
+    /// It may have arrived, and its receiver would not know the key again: only by force.
+    MayHaveArrived,
+}
 
 /// How an ending is written.
 pub(super) enum Settled {
@@ -37,12 +48,36 @@ impl Engine {
     }
 
     /// An operator has a message sent again that is dead or unknown, under the same key and with all its
-    /// attempts. Says whether there was such a message.
+    /// attempts. One that may have arrived is sent again only as long as its receiver knows the key again,
+    /// counted from the first attempt that may have, or with `force`.
     ///
     /// # Errors
     /// A [`StoreError`] if it could not be written.
-    pub async fn retry_message(&self, id: MessageId, reason: &str) -> Result<bool, StoreError> {
-        self.decide(id, MessageState::Pending, reason).await
+    pub async fn retry_message(
+        &self,
+        id: MessageId,
+        reason: &str,
+        force: bool,
+    ) -> Result<Retried, StoreError> {
+        let Some(outbox) = self.outbox() else {
+            return Ok(Retried::NotThere);
+        };
+        let Some(message) = outbox.message(id).await? else {
+            return Ok(Retried::NotThere);
+        };
+        let rules = self.target_rules(&message.target);
+        let decision = match force {
+            true => Decision::RetryByForce,
+            false => Decision::Retry(retry_is_safe_for(message.state, rules.as_ref())),
+        };
+        if self.decide(id, decision, reason).await? {
+            return Ok(Retried::Done);
+        }
+        let waits = matches!(message.state, MessageState::Dead | MessageState::Unknown);
+        Ok(match waits && message.unclear_since.is_some() && !force {
+            true => Retried::MayHaveArrived,
+            false => Retried::NotThere,
+        })
     }
 
     /// An operator says that a message that is dead or unknown is not to be sent. Says whether there was
@@ -51,13 +86,13 @@ impl Engine {
     /// # Errors
     /// A [`StoreError`] if it could not be written.
     pub async fn discard_message(&self, id: MessageId, reason: &str) -> Result<bool, StoreError> {
-        self.decide(id, MessageState::Discarded, reason).await
+        self.decide(id, Decision::Discard, reason).await
     }
 
     async fn decide(
         &self,
         id: MessageId,
-        state: MessageState,
+        decision: Decision,
         reason: &str,
     ) -> Result<bool, StoreError> {
         let Some(outbox) = self.outbox() else {
@@ -66,9 +101,13 @@ impl Engine {
         let Some(message) = outbox.message(id).await? else {
             return Ok(false);
         };
-        let event = match state {
-            MessageState::Discarded => JournalEvent::MessageDiscarded,
-            _ => JournalEvent::MessageRetried,
+        let event = match decision {
+            Decision::Discard => JournalEvent::MessageDiscarded,
+            Decision::Retry(_) | Decision::RetryByForce => JournalEvent::MessageRetried,
+        };
+        let forced = match decision {
+            Decision::RetryByForce => " by force",
+            Decision::Retry(_) | Decision::Discard => "",
         };
         let reason = Some(reason.trim()).filter(|reason| !reason.is_empty());
         let entry = JournalEntry {
@@ -79,12 +118,12 @@ impl Engine {
             attempt: message.attempts,
             actor: Actor::Operator,
             detail: Some(match reason {
-                Some(reason) => format!("{id} to {}: {reason}", message.target),
-                None => format!("{id} to {}", message.target),
+                Some(reason) => format!("{id} to {}{forced}: {reason}", message.target),
+                None => format!("{id} to {}{forced}", message.target),
             }),
         };
         let entry = self.store().sealed_note(entry);
-        outbox.decide(id, state, entry).await
+        outbox.decide(id, decision, entry).await
     }
 
     /// Writes `ending` together with the key that the message settles, if there is one and it is time.

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use onlyonce_core::{Record, machine::Settlement};
+use onlyonce_core::Record;
 use onlyonce_store::{
     TransactionalStore, failpoint,
     transactional::{Isolation, Progress, TransactionError},
@@ -12,7 +12,7 @@ use onlyonce_store::{
 use super::{CallFailed, ForeignCall, Kind, Phase, Phases, STARTED, Situation};
 use crate::{
     engine::Attempt,
-    transaction::{Answer, RunError},
+    transaction::{Answer, Completion, RunError},
 };
 
 /// How often a phase is run again after a conflict with another transaction.
@@ -187,6 +187,10 @@ impl<T: TransactionalStore> Phases<T> {
                     failpoint!("phases.intent.after");
                 }
                 let record = attempt.record();
+                if record.notes.erased {
+                    // The provider knows the phase by a key that cannot be made any more.
+                    return Ok(Some(Ended::Unknown));
+                }
                 let secret = self.operation.transactions().engine().secret();
                 let key = secret.downstream_key(record.scope.as_str(), &record.key, phase.name);
                 let called = call(ForeignCall { key }, situation.clone()).await;
@@ -311,9 +315,12 @@ impl<T: TransactionalStore> Phases<T> {
             let Some(answer) = point.answer else {
                 return Ok(Some(None));
             };
-            let settlement = Settlement::Complete(Arc::new(transactions.stored(answer)));
-            let settled = transactions.completed(&mut open, attempt, record, &settlement);
-            Ok(settled.await?.map(Some))
+            let stored = Arc::new(transactions.stored(answer));
+            let completion = transactions.completed(&mut open, attempt, record, &stored);
+            Ok(match completion.await? {
+                Completion::Done(settled) => Some(Some(*settled)),
+                Completion::Already | Completion::Lost => None,
+            })
         };
         let Some(settled) = write.await.map_err(RunError::RolledBack)? else {
             store.rollback(open).await;

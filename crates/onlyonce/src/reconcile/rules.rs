@@ -3,7 +3,7 @@
 //! A body that becomes somebody's stored answer is cut out of the provider's bytes as it stands, so
 //! that no number is rounded and no member reordered on the way.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -24,7 +24,7 @@ pub struct Rule {
 }
 
 /// A condition on an answer or an event. Every part that is there must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct When {
     /// The status is one of these; empty is any.
     pub status: Vec<StatusCode>,
@@ -32,6 +32,10 @@ pub struct When {
     pub pointer: Option<Pointer>,
     /// And that value is one of these; empty is any but null.
     pub one_of: Vec<String>,
+    /// The body is JSON and has an empty list, object or text here.
+    pub empty: Option<Pointer>,
+    /// The body is JSON and has nothing here, or null.
+    pub absent: Option<Pointer>,
 }
 
 /// What a matching rule says became of the operation.
@@ -46,6 +50,8 @@ pub enum Then {
     },
     /// It left nothing behind.
     NotExecuted,
+    /// It is still under way, which counts as no look.
+    Pending,
 }
 
 /// What an answer means.
@@ -53,6 +59,10 @@ pub enum Then {
 pub enum Judged {
     /// It says what became of the operation.
     Says(Evidence),
+    /// It says that the operation is still under way.
+    Pending,
+    /// It speaks of several operations, and where.
+    Several(String),
     /// It says nothing, and why.
     Inconclusive(String),
 }
@@ -71,7 +81,14 @@ pub fn judge(
             None => "no rule matches the event".to_owned(),
         });
     };
+    // Of several operations under one key no rule can tell which one is meant. An event is about one.
+    if status.is_some()
+        && let Some(list) = text.and_then(|text| rule.list_of_several(text))
+    {
+        return Judged::Several(list);
+    }
     match &rule.then {
+        Then::Pending => Judged::Pending,
         Then::NotExecuted => Judged::Says(Evidence::NotExecuted),
         Then::Complete { status, body: None } => Judged::Says(Evidence::Completed(
             StoredResponse::plain(*status, Bytes::new()).into(),
@@ -103,6 +120,54 @@ pub fn judge(
     }
 }
 
+impl Rule {
+    /// The list of more than one element out of which the rule reads one, as a pointer.
+    fn list_of_several(&self, document: &str) -> Option<String> {
+        let body = match &self.then {
+            Then::Complete { body, .. } => body.as_ref(),
+            Then::NotExecuted | Then::Pending => None,
+        };
+        let read = [self.when.pointer.as_ref(), body];
+        read.into_iter()
+            .flatten()
+            .find_map(|pointer| several_at(document, pointer))
+    }
+}
+
+/// The first list of more than one element on the way to what `pointer` names.
+fn several_at(document: &str, pointer: &Pointer) -> Option<String> {
+    let mut current: &RawValue = serde_json::from_str(document).ok()?;
+    let mut way = String::new();
+    for token in pointer.tokens() {
+        if current.get().starts_with('[') {
+            let items: Vec<&RawValue> = serde_json::from_str(current.get()).ok()?;
+            if items.len() > 1 {
+                return Some(format!("{} at {way:?}", items.len()));
+            }
+        }
+        current = step(current, token)?;
+        way.push('/');
+        way.push_str(token);
+    }
+    None
+}
+
+/// Part of what a query is proven by, so what came later shows only where it is used.
+impl fmt::Debug for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("When");
+        shown.field("status", &self.status);
+        shown.field("pointer", &self.pointer);
+        shown.field("one_of", &self.one_of);
+        for (name, pointer) in [("empty", &self.empty), ("absent", &self.absent)] {
+            if let Some(pointer) = pointer {
+                shown.field(name, pointer);
+            }
+        }
+        shown.finish()
+    }
+}
+
 impl When {
     fn holds(&self, status: Option<StatusCode>, body: Option<&str>) -> bool {
         let right_status =
@@ -113,7 +178,33 @@ impl When {
                 .and_then(|body| text_at(body, pointer))
                 .is_some_and(|text| self.one_of.is_empty() || self.one_of.contains(&text)),
         };
-        right_status && right_value
+        let value_at = |pointer: &Pointer| {
+            let body = body.filter(|body| is_json(body))?;
+            Some(raw_at(body, pointer).unwrap_or("null"))
+        };
+        let holds = |pointer: &Option<Pointer>, wanted: fn(&str) -> bool| {
+            pointer
+                .as_ref()
+                .is_none_or(|pointer| value_at(pointer).is_some_and(wanted))
+        };
+        right_status
+            && right_value
+            && holds(&self.empty, is_empty)
+            && holds(&self.absent, |value| value == "null")
+    }
+}
+
+/// Whether `text` is JSON to its end: a page of an error says nothing of what is absent.
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<&RawValue>(text).is_ok()
+}
+
+fn is_empty(value: &str) -> bool {
+    match serde_json::from_str(value) {
+        Ok(Value::Array(items)) => items.is_empty(),
+        Ok(Value::Object(members)) => members.is_empty(),
+        Ok(Value::String(text)) => text.is_empty(),
+        _ => false,
     }
 }
 
@@ -142,22 +233,27 @@ pub fn text_at(document: &str, pointer: &Pointer) -> Option<String> {
 fn raw_at<'a>(document: &'a str, pointer: &Pointer) -> Option<&'a str> {
     let mut current: &'a RawValue = serde_json::from_str(document).ok()?;
     for token in pointer.tokens() {
-        let text = current.get();
-        current = match text.as_bytes().first()? {
-            b'{' => {
-                let members: HashMap<String, &'a RawValue> = serde_json::from_str(text).ok()?;
-                *members.get(token)?
-            }
-            b'[' => {
-                let plain = token == "0" || !token.starts_with('0');
-                let index: usize = token.parse().ok().filter(|_| plain)?;
-                let items: Vec<&'a RawValue> = serde_json::from_str(text).ok()?;
-                *items.get(index)?
-            }
-            _ => return None,
-        };
+        current = step(current, token)?;
     }
     Some(current.get())
+}
+
+/// The member or element of `current` that `token` names.
+fn step<'a>(current: &'a RawValue, token: &str) -> Option<&'a RawValue> {
+    let text = current.get();
+    match text.as_bytes().first()? {
+        b'{' => {
+            let members: HashMap<String, &'a RawValue> = serde_json::from_str(text).ok()?;
+            members.get(token).copied()
+        }
+        b'[' => {
+            let plain = token == "0" || !token.starts_with('0');
+            let index: usize = token.parse().ok().filter(|_| plain)?;
+            let items: Vec<&'a RawValue> = serde_json::from_str(text).ok()?;
+            items.get(index).copied()
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -177,6 +273,7 @@ mod tests {
                     .collect(),
                 pointer: (!at.is_empty()).then(|| pointer(at)),
                 one_of: one_of.iter().map(|text| (*text).to_owned()).collect(),
+                ..When::default()
             },
             then,
         }
@@ -244,6 +341,86 @@ mod tests {
                 "{body}"
             );
         }
+    }
+
+    /// What `when` says of `body`, under status 200.
+    fn holds(when: When, body: &str) -> bool {
+        when.holds(Some(StatusCode::OK), Some(body))
+    }
+
+    #[test]
+    fn nothing_is_told_apart_from_no_answer() {
+        let empty = |body| {
+            let empty = Some(pointer("/data"));
+            holds(
+                When {
+                    empty,
+                    ..When::default()
+                },
+                body,
+            )
+        };
+        let absent = |body| {
+            let absent = Some(pointer("/data"));
+            holds(
+                When {
+                    absent,
+                    ..When::default()
+                },
+                body,
+            )
+        };
+        for (body, is_empty, is_absent) in [
+            (r#"{"data":[]}"#, true, false),
+            (r#"{"data":{}}"#, true, false),
+            (r#"{"data":""}"#, true, false),
+            (r#"{"data":[ ]}"#, true, false),
+            (r#"{"data":[null]}"#, false, false),
+            (r#"{"data":0}"#, false, false),
+            (r#"{"data":false}"#, false, false),
+            (r#"{"data":null}"#, false, true),
+            (r#"{}"#, false, true),
+            (r#"[]"#, false, true),
+            // No answer at all, or the half of one.
+            ("", false, false),
+            ("<html>busy</html>", false, false),
+            (r#"{"other":1"#, false, false),
+            (r#"{"other":1} trailing"#, false, false),
+        ] {
+            assert_eq!((empty(body), absent(body)), (is_empty, is_absent), "{body}");
+        }
+    }
+
+    #[test]
+    fn one_of_several_is_not_picked() {
+        let rules = [
+            Rule {
+                when: When {
+                    empty: Some(pointer("/data")),
+                    ..When::default()
+                },
+                then: Then::NotExecuted,
+            },
+            rule(&[], "/data/0/status", &["open"], Then::Pending),
+            rule(&[], "/data/0/status", &["paid"], complete(201, "/data/0")),
+        ];
+        let heard = |status, body: &'static str| {
+            judge(&rules, status, None, &Bytes::from_static(body.as_bytes()))
+        };
+        let ok = Some(StatusCode::OK);
+        let says = |judged| matches!(judged, Judged::Says(Evidence::Completed(_)));
+        assert_eq!(
+            heard(ok, r#"{"data":[]}"#),
+            Judged::Says(Evidence::NotExecuted)
+        );
+        assert!(says(heard(ok, r#"{"data":[{"status":"paid"}]}"#)));
+        assert_eq!(
+            heard(ok, r#"{"data":[{"status":"open"}]}"#),
+            Judged::Pending
+        );
+        let two = r#"{"data":[{"status":"paid"},{"status":"refunded"}]}"#;
+        assert!(matches!(heard(ok, two), Judged::Several(_)));
+        assert!(says(heard(None, two)), "an event is about one operation");
     }
 
     #[test]

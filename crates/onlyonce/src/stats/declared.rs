@@ -96,7 +96,7 @@ pub const DECLARED: &[Declared] = &[
         "api_idempotency_reserve_key_misuse_total",
         Kind::Counter,
         BY_CLIENT,
-        "Keys that came with another request or from another caller",
+        "Keys that came with another request",
     ),
     metric(
         "api_idempotency_reserve_failed_retry_total",
@@ -189,10 +189,22 @@ pub const DECLARED: &[Declared] = &[
         "Requests refused since their client was too fast",
     ),
     metric(
+        "onlyonce_caller_differs_total",
+        Kind::Counter,
+        BY_CLIENT,
+        "Keys that came with the same request from another caller",
+    ),
+    metric(
         "onlyonce_key_quota_total",
         Kind::Counter,
         BY_CLIENT,
         "New keys refused since their client has too many live ones",
+    ),
+    metric(
+        "onlyonce_overloaded_total",
+        Kind::Counter,
+        BY_CLIENT,
+        "Requests refused since there was no room for their client's bytes or detached executions",
     ),
     metric(
         "onlyonce_request_too_old_total",
@@ -260,12 +272,30 @@ pub const DECLARED: &[Declared] = &[
         "route",
         "Time from the head of a request to the head of its answer",
     ),
+    metric(
+        "onlyonce_unknown_settled_seconds",
+        Kind::Histogram,
+        "route",
+        "Time from a key's becoming unknown to its being settled, by whatever way",
+    ),
     metric("onlyonce_keys", Kind::Gauge, "state", "Records in a state"),
     metric(
         "onlyonce_waiters",
         Kind::Gauge,
         "",
         "Requests of this process that wait for another one",
+    ),
+    metric(
+        "onlyonce_held_bytes",
+        Kind::Gauge,
+        "",
+        "Bytes of this process that are held for clients",
+    ),
+    metric(
+        "onlyonce_detached_executions",
+        Kind::Gauge,
+        "",
+        "Executions of this process that nobody waits for",
     ),
     metric(
         "onlyonce_outbox_depth",

@@ -5,8 +5,8 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use onlyonce_core::{
     Record,
-    machine::{self, Settled, Settlement},
-    record::LastError,
+    machine::{self, Committed, Settlement},
+    record::{LastError, StoredResponse},
 };
 use onlyonce_store::{
     Swapped, TransactionalStore, failpoint,
@@ -65,8 +65,20 @@ enum Failed {
     /// Rolled back.
     RolledBack(TransactionError),
     Lost,
+    /// Rolled back: the attempt has committed its effect before.
+    Already,
     /// The commit was sent, and its answer did not come.
-    Unanswered(TransactionError, Box<Answer>),
+    Unanswered(TransactionError),
+}
+
+/// What became of a key in a transaction that is still open.
+pub(crate) enum Completion {
+    /// It is completed, as this record says, once the transaction commits.
+    Done(Box<Record>),
+    /// The attempt has completed it before, and committed its effect with it.
+    Already,
+    /// The attempt does not own it any more.
+    Lost,
 }
 
 impl From<TransactionError> for Failed {
@@ -80,12 +92,18 @@ impl<T: TransactionalStore> Transactions<T> {
     /// life meanwhile. For handlers behind the layer, which has reserved the key; see
     /// [`Operation::run`](super::Operation::run) for everybody else.
     ///
+    /// An attempt commits one effect, however often it is executed: where it has completed its key, as after
+    /// [`RunError::Unclear`] it may have, the transaction is rolled back and the stored answer returned.
+    ///
     /// # Errors
     /// [`RunError`] says why it was not done, or that nobody can tell yet.
     pub async fn execute<W>(&self, attempt: &Attempt, mut work: W) -> Result<Answer, RunError>
     where
         W: for<'c> FnMut(&'c mut T::Connection) -> Work<'c> + Send,
     {
+        if attempt.is_settled_in_transaction() {
+            return self.answered_before(attempt).await;
+        }
         let abandoned = Abandoned::unless_seen_through(attempt);
         let outcome = tokio::select! {
             biased;
@@ -117,9 +135,8 @@ impl<T: TransactionalStore> Transactions<T> {
                     return Err(RunError::RolledBack(error));
                 }
                 Failed::Lost => return Err(RunError::Lost),
-                Failed::Unanswered(error, answer) => {
-                    return self.asked(attempt, error, *answer).await;
-                }
+                Failed::Already => return self.answered_before(attempt).await,
+                Failed::Unanswered(error) => return self.asked(attempt, error).await,
             }
         }
     }
@@ -147,26 +164,31 @@ impl<T: TransactionalStore> Transactions<T> {
             }
         };
         let stored = Arc::new(self.stored(&answer));
-        let settlement = Settlement::Complete(stored);
         if answer.undone {
             self.store.rollback(open).await;
-            return match attempt.settle(&settlement).await {
-                Ended::Settled(_) | Ended::Kept(Kept::Own(_)) => Ok(answer),
+            return match attempt.settle(&Settlement::Complete(stored)).await {
+                Ended::Settled(_) => Ok(answer),
+                Ended::Kept(Kept::Own(_)) => Err(Failed::Already),
                 Ended::Kept(Kept::Lost) => Err(Failed::Lost),
             };
         }
-        let Some(settled) = self
-            .completed(&mut open, attempt, record, &settlement)
-            .await?
-        else {
-            self.store.rollback(open).await;
-            return Err(Failed::Lost);
+        let completion = self.completed(&mut open, attempt, record, &stored);
+        let settled = match completion.await? {
+            Completion::Done(settled) => *settled,
+            Completion::Already => {
+                self.store.rollback(open).await;
+                return Err(Failed::Already);
+            }
+            Completion::Lost => {
+                self.store.rollback(open).await;
+                return Err(Failed::Lost);
+            }
         };
         failpoint!("transaction.commit.before");
         if let Err(error) = self.store.commit(open).await {
             return Err(match error.is_conflict() {
                 true => Failed::RolledBack(error),
-                false => Failed::Unanswered(error, Box::new(answer)),
+                false => Failed::Unanswered(error),
             });
         }
         failpoint!("transaction.commit.after");
@@ -175,47 +197,64 @@ impl<T: TransactionalStore> Transactions<T> {
         Ok(answer)
     }
 
-    /// Completes the key in the open transaction. `None`: the attempt does not own it any more.
+    /// Completes the key in the open transaction, which commits only where this is [`Completion::Done`]. Then
+    /// the row has been written to, so that of several transactions of one attempt one commits.
     pub(crate) async fn completed(
         &self,
         connection: &mut T::Connection,
         attempt: &Attempt,
         record: Arc<Record>,
-        settlement: &Settlement,
-    ) -> Result<Option<Record>, TransactionError> {
+        answer: &Arc<StoredResponse>,
+    ) -> Result<Completion, TransactionError> {
         let mut record = (*record).clone();
         for _ in 0..MAX_ROUNDS {
             let policy = attempt.policy();
-            let change = match machine::settle(&record, attempt.id(), settlement, policy) {
-                Settled::Write(change) => change,
-                // An operator has already said that this attempt took effect.
-                Settled::Keep => return Ok(Some(record)),
-                Settled::NotOurs(_) => return Ok(None),
+            let change = match machine::commit(&record, attempt.id(), answer, policy) {
+                // Or an operator has already said that this attempt took effect.
+                Committed::Write(change) | Committed::Kept(change) => change,
+                Committed::Already => return Ok(Completion::Already),
+                Committed::NotOurs(_) => return Ok(Completion::Lost),
             };
             let swapped = self.store.swap(connection, record.revision, &change);
             match swapped.await?.value {
-                Swapped::Done(settled) => return Ok(Some(settled)),
+                Swapped::Done(settled) => return Ok(Completion::Done(Box::new(settled))),
                 Swapped::Conflict(current) => record = current,
-                Swapped::Absent => return Ok(None),
+                Swapped::Absent => return Ok(Completion::Lost),
             }
         }
         let busy = "the key changes faster than it can be read";
         Err(TransactionError::Conflict(busy.into()))
     }
 
+    /// The answer of a key that this attempt has completed, or that somebody else's word has.
+    async fn answered_before(&self, attempt: &Attempt) -> Result<Answer, RunError> {
+        let id = attempt.record().id;
+        let found = self.engine.store().lookup(id).await;
+        let found = found.map_err(RunError::Store)?.value;
+        match found.filter(|record| record.attempt_id == attempt.id()) {
+            Some(record) => match &record.response {
+                Some(response) => {
+                    let answer = self.replayed(response)?;
+                    attempt.settled_in_transaction(record);
+                    Ok(answer)
+                }
+                None => Err(RunError::Lost),
+            },
+            None => Err(RunError::Lost),
+        }
+    }
+
     /// Asks the key itself whether a commit happened whose answer was lost: as long as the transaction
     /// is open the row is held and cannot be given back.
-    async fn asked(
-        &self,
-        attempt: &Attempt,
-        error: TransactionError,
-        answer: Answer,
-    ) -> Result<Answer, RunError> {
+    async fn asked(&self, attempt: &Attempt, error: TransactionError) -> Result<Answer, RunError> {
         match given_back(attempt).await {
+            // On somebody else's word alone: the commit would have noted its own effect.
+            Some(Ended::Kept(Kept::Own(record))) if record.notes.attested => {
+                Err(RunError::RolledBack(error))
+            }
             Some(Ended::Kept(Kept::Own(record))) if record.response.is_some() => {
                 self.store.committed(record.id);
-                attempt.settled_in_transaction((*record).clone());
-                Ok(answer)
+                self.answered_before(attempt).await
             }
             Some(Ended::Settled(_) | Ended::Kept(Kept::Own(_))) => Err(RunError::RolledBack(error)),
             Some(Ended::Kept(Kept::Lost)) => Err(RunError::Lost),

@@ -3,6 +3,8 @@
 //! the key with what the receiver answered, in one transaction with the message. Retries wait for that, or
 //! are told where to ask.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use onlyonce_core::{
@@ -10,8 +12,8 @@ use onlyonce_core::{
     machine::{self, Refusal, Renewed},
 };
 use onlyonce_store::{
-    StoreError, Swapped, TransactionalStore, failpoint,
-    transactional::{Message, Progress, TransactionError},
+    Swapped, TransactionalStore, failpoint,
+    transactional::{Isolation, Message, Progress, TransactionError},
 };
 
 use super::{Abandoned, Operation, Ran, RunError, beat, give_back};
@@ -133,7 +135,7 @@ impl<T: TransactionalStore> Operation<T> {
                 give_back(attempt).await;
                 Err(RunError::RolledBack(error))
             }
-            Err(error) => self.asked(attempt, &record, error).await,
+            Err(error) => self.asked(attempt, error).await,
         }
     }
 
@@ -155,6 +157,11 @@ impl<T: TransactionalStore> Operation<T> {
             return Ok((open, None));
         };
         let mut record = held.value;
+        if attempt.record().notes.erased {
+            // The provider would know the message by a key that cannot be made any more.
+            let erased = "the key was erased; nothing was executed";
+            return Err(TransactionError::GivenUp(erased.into()));
+        }
         let mut message = work(&mut open).await?;
         let secret = self.transactions.engine.secret();
         // By the names that the engine knows: those in the row may be hidden.
@@ -164,7 +171,7 @@ impl<T: TransactionalStore> Operation<T> {
         message.key = Some(record.id);
         let version = self.transactions.version;
         message.settles = Some(outbox::settles(attempt.id(), attempt.policy(), version));
-        store.enqueue(&mut open, &message).await?;
+        self.transactions.enqueue(&mut open, &message).await?;
         // Proof, for whoever finds the key without a sign of life, that it was left to a message.
         let progress = Progress {
             id: record.id,
@@ -196,25 +203,43 @@ impl<T: TransactionalStore> Operation<T> {
         Err(TransactionError::Conflict(busy.into()))
     }
 
-    /// Asks the key itself whether a commit happened whose answer was lost: if it did, the key has gone on
-    /// from where this attempt last saw it.
-    async fn asked(
-        &self,
-        attempt: &Attempt,
-        handed_over: &Record,
-        error: TransactionError,
-    ) -> Result<(), RunError> {
-        let store = self.transactions.engine.store();
-        let unclear: StoreError = match store.lookup(handed_over.id).await {
-            Ok(reply) => match reply.value {
-                Some(record) if record.attempt_id != attempt.id() => return Err(RunError::Lost),
-                Some(record) if record.revision >= handed_over.revision => return Ok(()),
-                // The row may still be held by the transaction whose end is not known.
-                _ => return Err(RunError::Unclear(error)),
-            },
-            Err(unclear) => unclear,
+    /// Finds out whether a commit happened whose answer was lost: it left a recovery point with the id of
+    /// this attempt. The row is waited for, which the transaction holds until it has ended. A revision
+    /// would not tell: a late sign of life may have raised it.
+    async fn asked(&self, attempt: &Attempt, error: TransactionError) -> Result<(), RunError> {
+        let store = &self.transactions.store;
+        let id = attempt.record().id;
+        let look = async {
+            let mut open = store.begin(Isolation::ReadCommitted).await?;
+            let held = store.lock(&mut open, id).await?;
+            let progress = store.progress(&mut open, id).await?;
+            store.rollback(open).await;
+            // What was seen counts once it is as safe as what a commit acknowledges.
+            store.confirm().await?;
+            Ok::<_, TransactionError>((held, progress))
         };
-        tracing::warn!(error = %unclear, "nobody can tell yet whether a transaction was committed");
-        Err(RunError::Unclear(error))
+        let (held, progress) = match in_time(attempt.policy().completion_grace, look).await {
+            Some(Ok(found)) => found,
+            Some(Err(unclear)) => {
+                tracing::warn!(error = %unclear, "nobody can tell yet whether a transaction was committed");
+                return Err(RunError::Unclear(error));
+            }
+            None => return Err(RunError::Unclear(error)),
+        };
+        if progress.is_some_and(|progress| progress.attempt == attempt.id()) {
+            store.committed(id);
+            return Ok(());
+        }
+        match held {
+            Some(held) if held.value.attempt_id == attempt.id() => {
+                give_back(attempt).await;
+                Err(RunError::RolledBack(error))
+            }
+            _ => Err(RunError::Lost),
+        }
     }
+}
+
+async fn in_time<F: Future>(limit: Duration, work: F) -> Option<F::Output> {
+    tokio::time::timeout(limit, work).await.ok()
 }

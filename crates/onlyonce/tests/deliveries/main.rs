@@ -15,15 +15,19 @@ use futures_util::future::BoxFuture;
 use http::StatusCode;
 use onlyonce::{
     Answer, Engine, EngineOptions, Operation, Policy, Ran, RunError, Transactions,
-    outbox::{Deliveries, Delivery, Message, Parcel, Publish, Target, TargetRules},
+    outbox::{
+        Deliveries, Delivery, MAX_MESSAGE_BYTES, Message, MessageTooLarge, Parcel, Publish,
+        Retried, Target, TargetRules,
+    },
     policy::OnInFlight,
 };
 use onlyonce_core::{Key, MessageState, Scope};
 use onlyonce_store::{
     Store, TransactionalStore as _,
     at_rest::{AtRest, AtRestOptions, Compression, Keyring},
+    outbox::MessageFilter,
     sqlite::{SqliteStore, SqliteTransactions},
-    transactional::Isolation,
+    transactional::{Isolation, TransactionError},
 };
 
 /// How long anything may take; it ends what hangs.
@@ -313,4 +317,104 @@ async fn a_deferred_answer_has_a_version() {
     assert!(matches!(run(fifth).await, Err(RunError::UnknownVersion(3))));
     running.stop().await;
     assert_eq!(receiver.got().len(), 1);
+}
+
+/// Goal: what may have arrived is sent again only while its receiver knows the key again, or by force; and a
+/// retry does not restart that clock.
+///
+/// Method: a message whose every attempt ends without an answer; to a receiver that knows no key again, to one
+/// that has forgotten it by now, and to one that knows it.
+/// Evidence: what the receiver got, and what the retry says.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_of_what_may_have_arrived() {
+    let rules = |dedups, key_ttl| TargetRules {
+        dedups,
+        key_ttl,
+        ..target(&Receiver::default()).rules
+    };
+    for (rules, known_again) in [
+        (rules(false, DEADLINE), false),
+        (rules(true, Duration::from_nanos(1)), false),
+        (rules(true, DEADLINE), true),
+    ] {
+        let place = Place::new(false).await;
+        let receiver = Receiver::default();
+        let deliveries = Deliveries::new(&place.engine).unwrap();
+        let deliveries = deliveries.target(Target {
+            rules,
+            ..target(&receiver)
+        });
+        let outbox = place.engine.outbox().unwrap();
+        let found = async || {
+            let page = outbox.list(&MessageFilter::default(), None, 1).await;
+            page.unwrap().items.remove(0)
+        };
+        let sent_until_given_up = async || {
+            while found().await.state == MessageState::Pending {
+                deliveries.run_once().await.unwrap();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            receiver.got().len()
+        };
+        place.leave(&Message::new("target", "fails")).await;
+        let sent = sent_until_given_up().await;
+        let first = found().await;
+        assert!(first.unclear_since.is_some());
+        let retry = async |force| {
+            let retried = place.engine.retry_message(first.id, "why", force).await;
+            retried.unwrap()
+        };
+        if known_again {
+            assert_eq!(retry(false).await, Retried::Done);
+            assert_eq!(sent_until_given_up().await, 2 * sent);
+            assert_eq!(found().await.unclear_since, first.unclear_since);
+            continue;
+        }
+        assert_eq!(retry(false).await, Retried::MayHaveArrived);
+        assert_eq!(found().await, first, "nothing was changed");
+        assert_eq!(retry(true).await, Retried::Done);
+        assert!(sent_until_given_up().await > sent);
+    }
+}
+
+/// Goal: a large message holds up nobody, and is not left by mistake.
+///
+/// Evidence: one beyond the limit is refused, and one at it is not; small messages behind one of three times
+/// what a claim reads are delivered with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_message() {
+    let place = Place::new(false).await;
+    let all = place.transactions();
+    let bytes = |count: usize| Message::new("elsewhere", vec![b'x'; count]);
+    let (headers, store) = ("{}".len(), &place.inside);
+    for (all, count, fits) in [
+        (all.clone(), MAX_MESSAGE_BYTES - headers, true),
+        (all.clone(), MAX_MESSAGE_BYTES - headers + 1, false),
+        (all.clone().max_message_bytes(10 + headers), 10, true),
+        (all.max_message_bytes(10 + headers), 11, false),
+    ] {
+        let mut open = store.begin(Isolation::default()).await.unwrap();
+        match all.enqueue(&mut open, &bytes(count)).await {
+            Ok(_) => assert!(fits, "{count}"),
+            Err(TransactionError::GivenUp(why)) => {
+                assert!(!fits && why.is::<MessageTooLarge>(), "{count}: {why}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    place
+        .leave(&Message::new("target", vec![b'x'; 3 << 20]))
+        .await;
+    for number in 0..20 {
+        place
+            .leave(&Message::new("target", number.to_string()))
+            .await;
+    }
+    let receiver = Receiver::default();
+    let deliveries = Deliveries::new(&place.engine).unwrap();
+    let running = deliveries.target(target(&receiver)).start(NEVER);
+    place.until(MessageState::Pending, 0).await;
+    running.stop().await;
+    assert_eq!(receiver.got().len(), 21);
+    assert!(receiver.got().iter().any(|(_, text)| text.len() == 3 << 20));
 }

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use onlyonce::{Policy, engine::Seen};
-use onlyonce_core::{Record, RecordId, State, machine::Resolution};
+use onlyonce_core::{
+    Record, RecordId, State,
+    machine::{Grounds, Resolution},
+};
 use onlyonce_store::{Store, faulty::FaultPlan};
 use parking_lot::Mutex;
 use tokio::{
@@ -370,7 +373,7 @@ async fn operate(world: Arc<World>) {
                 };
                 Resolution::Completed(word)
             } else if record.last_error == Some(onlyonce_core::record::LastError::LeaseLapsed) {
-                Resolution::FailedRetryable
+                Resolution::FailedRetryable(Grounds::FORCED)
             } else {
                 continue;
             };

@@ -209,7 +209,7 @@ impl History {
         let record = record.as_ref();
         let state = record.map(|record| record.state);
         match code {
-            "idempotency_key_reused" => {
+            "idempotency_key_reused" | "idempotency_caller_differs" => {
                 if !ever {
                     self.violated(format!("15: call {number} was taken for another request"));
                 }

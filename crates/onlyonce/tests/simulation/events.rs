@@ -200,7 +200,8 @@ impl World {
     fn jump_wall(&mut self) {
         let (index, ahead) = (
             self.rng.index(NODES),
-            self.rng.pick(&[-9_000, -500, 700, 20_000]),
+            self.rng
+                .pick(&[-1_200_000, -9_000, -500, 700, 20_000, 1_200_000]),
         );
         let Some(node) = &mut self.nodes[index] else {
             return;
@@ -212,8 +213,14 @@ impl World {
     }
 
     fn jump_store(&mut self) {
-        let ahead = self.rng.pick(&[-4_000, 900, 2_500, 9_000, 25_000]);
+        let ahead = self.rng.pick(&[
+            -1_200_000, -30_000, -4_000, 900, 2_500, 9_000, 25_000, 1_200_000, 90_000_000,
+        ]);
+        if !self.shared.history.lock().setup.clocks_jump {
+            return;
+        }
         self.store_ahead += ahead;
+        self.shared.history.lock().jumped_at = self.now;
         self.say(&format!("store clock jumps by {ahead}"));
         self.shared.jumped_at.store(self.now, Ordering::SeqCst);
         for node in self.nodes.iter_mut().flatten() {

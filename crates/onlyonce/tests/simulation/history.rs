@@ -14,7 +14,7 @@ use crate::{
     calls::Call,
     edges::{Edge, Hits},
     rng::Rng,
-    rules::{self, Begin},
+    rules::{self, Begin, is_contradicted},
     setup::{Ask, Setup},
 };
 
@@ -54,9 +54,13 @@ pub struct Trial {
     pub warned: bool,
     /// It was settled as never sent.
     pub unsent: bool,
+    /// The provider has spoken for an effect before its end was seen.
+    pub contradicted: bool,
     /// What its record said first when it no longer said `in_progress`, and what it said last.
     pub first: Option<State>,
     pub settled: Option<State>,
+    /// When its key became unknown, by the time that went by.
+    pub unknown_at: Option<u64>,
 }
 
 /// Everything that happened in one run.
@@ -84,7 +88,14 @@ pub struct History {
     pub answered: Vec<u128>,
     epochs: BTreeMap<RecordId, u32>,
     pub durable: BTreeMap<Life, StoredResponse>,
+    /// When each answer may expire, by the time that went by.
+    due: BTreeMap<RecordId, u64>,
+    /// When the store's clock last jumped.
+    pub jumped_at: u64,
 }
+
+/// What a clock may be ahead and still be believed, for each minute of a run and for its beginning.
+const TOLERANCE: u64 = 5_000;
 
 impl History {
     pub fn new(setup: Setup, rng: Rng) -> Self {
@@ -107,6 +118,41 @@ impl History {
             answered: Vec::new(),
             epochs: BTreeMap::new(),
             durable: BTreeMap::new(),
+            due: BTreeMap::new(),
+            jumped_at: 0,
+        }
+    }
+
+    /// How much too early something may happen by a clock that is believed.
+    fn tolerance(&self) -> u64 {
+        TOLERANCE * (2 + self.now / 60_000)
+    }
+
+    /// 12: whatever the store's clock says, nothing expires before the time for it went by.
+    fn expires(&mut self, before: &Record, edge: Edge) {
+        let expires = matches!(
+            edge,
+            Edge::ExpiredC | Edge::ExpiredF | Edge::AfterExpiryFromC | Edge::AfterExpiryFromF
+        );
+        let due = self.due.get(&before.id).copied().unwrap_or_default();
+        if expires && self.now + self.tolerance() < due {
+            self.violated(format!(
+                "12: {} expired {} too early",
+                before.id,
+                due - self.now
+            ));
+        }
+    }
+
+    /// Keeps when the answer of `after` may expire.
+    fn keep_due(&mut self, before: Option<&Record>, after: &Record) {
+        let was = before.and_then(|before| before.times.expires_at);
+        if let Some(at) = after.times.expires_at
+            && was != Some(at)
+            && self.store_now.0 > 0
+        {
+            let left = u64::try_from(at.0 - self.store_now.0).unwrap_or_default();
+            self.due.insert(after.id, self.now + left);
         }
     }
 
@@ -159,10 +205,24 @@ impl History {
             subject
         );
         self.say(&line);
-        let step = match rules::judge(before, after, journal, self.latest) {
+        let clocks = rules::Clocks {
+            // In a run on a real store only the latest is known, and no clock is set.
+            now: match self.store_now.0 {
+                0 => self.latest,
+                _ => self.store_now,
+            },
+            latest: self.latest,
+        };
+        let step = match rules::judge(before, after, journal, clocks) {
             Ok(step) => step,
             Err(what) => return self.violated(what),
         };
+        if let Some(before) = before {
+            self.expires(before, step.edge);
+        }
+        if let Some(after) = after {
+            self.keep_due(before, after);
+        }
         match (before, after) {
             (_, Some(after)) => drop(self.records.insert(after.id, after.clone())),
             (Some(before), None) => drop(self.records.remove(&before.id)),
@@ -225,8 +285,10 @@ impl History {
             declared_undone: false,
             warned: false,
             unsent: false,
+            contradicted: false,
             first: None,
             settled: None,
+            unknown_at: None,
         };
         // A request that could not tell whether it had reserved asks again with the same attempt
         // id; what it reserved then may be gone by now. It has sent nothing for it.
@@ -237,6 +299,7 @@ impl History {
     }
 
     fn settled(&mut self, after: &Record, journal: &[JournalEntry]) {
+        let tolerance = self.tolerance();
         let life = self.life_of(after);
         if let Some(response) = after.response.as_deref() {
             let known = self.durable.entry(life).or_insert_with(|| response.clone());
@@ -248,6 +311,10 @@ impl History {
             // A forgotten key has an attempt id that nobody executes under.
             return;
         };
+        if after.state == State::Unknown {
+            trial.contradicted |= is_contradicted(after);
+            trial.unknown_at = trial.unknown_at.or(Some(self.now));
+        }
         if after.state != State::InProgress {
             trial.first = trial.first.or(Some(after.state));
             trial.settled = Some(after.state);
@@ -262,10 +329,23 @@ impl History {
             }
             (State::FailedRetryable, Some(LastError::Operator)) => {
                 // A careless one takes it upon himself; a careful one has looked.
-                let careless = |entry: &JournalEntry| entry.detail.as_deref() == Some("careless");
+                let careless =
+                    |entry: &JournalEntry| entry.detail.as_deref() == Some("forced: careless");
                 trial.declared_undone |= journal.iter().any(careless);
             }
-            (State::FailedRetryable, Some(LastError::ProviderNegative)) => {}
+            (State::FailedRetryable, Some(LastError::ProviderNegative)) => {
+                let waited = self.now - trial.unknown_at.unwrap_or(self.now);
+                let policy = &self.setup.policy;
+                let bound = policy
+                    .reconcile
+                    .as_ref()
+                    .and_then(|how| how.upstream_max_execution);
+                let waits = Setup::millis(policy.lease + bound.unwrap_or_default());
+                // Whatever the store's clock says.
+                if waited + tolerance < waits {
+                    wrong = Some("1: a denial counted too early");
+                }
+            }
             (State::FailedRetryable, _) if !trial.declared_undone => {
                 wrong = Some("1: released without a word of the upstream");
             }

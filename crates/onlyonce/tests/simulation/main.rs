@@ -103,7 +103,11 @@ fn many_seeds() {
         .filter(|(_, count)| *count == 0)
         .map(|(edge, _)| edge)
         .collect();
-    assert!(missed.is_empty(), "edges that no seed took: {missed:#?}");
+    // Some edges are too rare for fewer seeds, which are run to find planted bugs.
+    assert!(
+        missed.is_empty() || seeds < SEEDS,
+        "edges that no seed took: {missed:#?}"
+    );
 }
 
 /// What failed once does not fail again.

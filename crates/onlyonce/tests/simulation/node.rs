@@ -59,8 +59,10 @@ pub struct Node {
     pub disturbed_at: u64,
 }
 
+/// How long a clock that jumped must be steady: longer than any denial waits.
+const STEADY_FOR: Duration = Duration::from_secs(20);
 /// Where wall clocks begin, so that they can be set back.
-const WALL: u64 = 1_000_000;
+const WALL: u64 = 10_000_000;
 
 impl Node {
     pub fn start(shared: &Shared, process: Process, now: u64, seed: u64) -> Self {
@@ -83,6 +85,7 @@ impl Node {
             store_timeout: Duration::from_millis(STORE_TIMEOUT),
             clock: Clock::by_hands(boot.clone(), wall.clone()),
             attempt_ids: AttemptIds::seeded(seed),
+            steady_for: STEADY_FOR,
             ..EngineOptions::default()
         };
         let policy = shared.history.lock().setup.policy.clone();

@@ -13,7 +13,11 @@ use onlyonce::{
     reconcile::{Answer, Ask, Judged, Told},
     worker,
 };
-use onlyonce_core::{Record, State, Timestamp, machine::Resolution, record::Evidence};
+use onlyonce_core::{
+    Record, State, Timestamp,
+    machine::{Grounds, Resolution},
+    record::Evidence,
+};
 use onlyonce_store::Store;
 
 use crate::{
@@ -21,6 +25,10 @@ use crate::{
     node::{Node, Shared},
     upstream::certain_after,
 };
+
+/// For so long, in milliseconds, after its exchange ended the provider may not know of an operation:
+/// less than its bound by what a believed clock may be ahead in a run.
+const KNOWS_AFTER: u64 = 1_500;
 
 /// What somebody who asks the upstream finds out about the current attempt of `record`.
 enum Found {
@@ -67,12 +75,12 @@ pub fn resolve(shared: &Shared, node: &Node) {
     let mut history = shared.history.lock();
     let careless = history.rng.percent(35);
     let (resolution, reason) = match found(&history, &record) {
-        _ if careless => (Resolution::FailedRetryable, "careless"),
+        _ if careless => (Resolution::FailedRetryable(Grounds::FORCED), "careless"),
         Found::TookEffect => match history.setup.word(&record, "operator") {
             Some(response) => (Resolution::Completed(response), "careful"),
             None => return,
         },
-        Found::NeverBegun => (Resolution::FailedRetryable, "careful"),
+        Found::NeverBegun => (Resolution::FailedRetryable(Grounds::FORCED), "careful"),
         Found::CannotTell => return,
     };
     history.say(&format!("operator resolves {} {reason}", record.id));
@@ -163,7 +171,12 @@ impl Ask for Truthful {
         let mut history = self.0.history.lock();
         let luck = history.rng.percent(60);
         let response = history.setup.word(record, "provider");
+        let trial = history.trials.get(&record.attempt_id.0);
+        let unknown_at = trial.and_then(|trial| trial.unknown_at);
+        // What was begun may be known to the provider only after a while, within its bound.
+        let knows_late = unknown_at.is_some_and(|at| history.now < at + KNOWS_AFTER);
         let judged = match (found(&history, record), response) {
+            (Found::TookEffect, _) if knows_late && !luck => Judged::Says(Evidence::NotExecuted),
             (Found::TookEffect, Some(response)) if luck => {
                 Judged::Says(Evidence::Completed(response))
             }

@@ -162,6 +162,18 @@ impl Store for Recorder {
         self.store.live(scope, caller, limit).await
     }
 
+    async fn close(&self) {
+        self.store.close().await;
+    }
+
+    async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
+        self.store.note_clock(mark).await
+    }
+
+    async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.store.noted_clock().await
+    }
+
     async fn probe(&self) -> Result<(), StoreError> {
         self.store.probe().await
     }

@@ -27,21 +27,28 @@ fn step(edge: Edge) -> Result<Step, String> {
     Ok(Step { edge, begin: None })
 }
 
-/// The row of the table that leads from `before` to `after`. `latest` is the latest that the
-/// store's clock has ever said: whoever decided cannot have been told a later time.
+/// What the store's clock says, and the latest that it has ever said: whoever decided cannot have been
+/// told a later time.
+#[derive(Clone, Copy)]
+pub struct Clocks {
+    pub now: Timestamp,
+    pub latest: Timestamp,
+}
+
+/// The row of the table that leads from `before` to `after`.
 pub fn judge(
     before: Option<&Record>,
     after: Option<&Record>,
     journal: &[JournalEntry],
-    latest: Timestamp,
+    clocks: Clocks,
 ) -> Result<Step, String> {
     match (before, after) {
         (None, None) => Err("8: a write of nothing".into()),
         (None, Some(after)) => inserted(after),
-        (Some(before), None) => deleted(before, latest),
+        (Some(before), None) => deleted(before, clocks.latest),
         (Some(before), Some(after)) => {
             sound(before, after)?;
-            let found = swapped(before, after, journal, latest)?;
+            let found = swapped(before, after, journal, clocks)?;
             told(&found, journal)?;
             Ok(found)
         }
@@ -105,8 +112,9 @@ fn swapped(
     before: &Record,
     after: &Record,
     journal: &[JournalEntry],
-    latest: Timestamp,
+    clocks: Clocks,
 ) -> Result<Step, String> {
+    let latest = clocks.latest;
     use State::{
         Completed as C, Expired as E, FailedRetryable as F, InProgress as I, Unknown as U,
     };
@@ -138,13 +146,16 @@ fn swapped(
         (F, C | F) if says(JournalEvent::ReleaseWasWrong) => step(Edge::ReleaseWasWrong),
         (F, U) if says(JournalEvent::DeadLettered) => step(Edge::DeadLettered),
         (I | U, F) => released(before.state, after.last_error),
-        (I, U) => unknown(before, after, latest),
+        (I, U) => unknown(before, after, clocks),
         (U, U) if says(JournalEvent::DeadLettered) => step(Edge::DeadLettered),
         (U, U) if says(JournalEvent::Inconclusive) => step(Edge::Inconclusive),
         (U, U) if after.negatives != before.negatives => step(Edge::Inconclusive),
         (U, U) => step(Edge::Nudged),
         (C, C) | (F, F) if says(JournalEvent::Extended) && after.response == before.response => {
             step(Edge::Extended)
+        }
+        (C, C) if says(JournalEvent::StreamBroken) && after.response == before.response => {
+            step(Edge::BrokeOff)
         }
         (C | F, E) if before.times.expires_at.is_none_or(|at| at > latest) => {
             Err(format!("12: {:?} expired before its time", before.state))
@@ -169,7 +180,7 @@ fn begun(before: &Record, after: &Record, latest: Timestamp) -> Result<Step, Str
             .is_some_and(|at| at.plus(before.tombstone_ttl) <= latest),
         State::Expired => before.times.delete_at.is_some_and(|at| at <= latest),
     };
-    let same_request = after.fingerprint == before.fingerprint && after.caller == before.caller;
+    let same_content = after.fingerprint == before.fingerprint;
     let same_life = after.times.created_at == before.times.created_at;
     let next = after.generation == before.generation + 1;
     let begin = |edge, begin| {
@@ -185,10 +196,12 @@ fn begun(before: &Record, after: &Record, latest: Timestamp) -> Result<Step, Str
         State::Expired if next && before.fingerprint.is_none() => {
             begin(Edge::AfterForget, Begin::NextGeneration)
         }
-        _ if !same_request => Err("10: a mismatching request began an attempt".into()),
+        _ if !same_content => Err("10: a mismatching request began an attempt".into()),
+        // A released key may go over to another caller, and no other key may.
         State::FailedRetryable if after.generation == before.generation && same_life => {
             begin(Edge::Again, Begin::SameGeneration)
         }
+        _ if after.caller != before.caller => Err("10: another caller began an attempt".into()),
         State::Expired if next => begin(Edge::AfterExpiryFromE, Begin::NextGeneration),
         State::Completed if next && past_expiry => {
             begin(Edge::AfterExpiryFromC, Begin::NextGeneration)
@@ -256,10 +269,16 @@ fn released(from: State, error: Option<LastError>) -> Result<Step, String> {
     }
 }
 
-fn unknown(before: &Record, after: &Record, latest: Timestamp) -> Result<Step, String> {
+/// No lease is as long as this, in milliseconds: one that is was written by a clock that has been set
+/// back.
+const NO_LEASE: i64 = 8_000;
+
+fn unknown(before: &Record, after: &Record, clocks: Clocks) -> Result<Step, String> {
     match after.last_error {
         Some(LastError::LeaseLapsed) => {
-            if before.times.lease_until.is_some_and(|until| until > latest) {
+            let live =
+                |until: Timestamp| until > clocks.latest && until.0 <= clocks.now.0 + NO_LEASE;
+            if before.times.lease_until.is_some_and(live) {
                 return Err("8: a live lease was swept".into());
             }
             step(Edge::Swept)
@@ -271,8 +290,23 @@ fn unknown(before: &Record, after: &Record, latest: Timestamp) -> Result<Step, S
         Some(LastError::Panicked) => step(Edge::UnknownByPanic),
         Some(LastError::ConflictOnRetry) => step(Edge::UnknownByConflict),
         Some(LastError::DeclaredUnknown) => step(Edge::UnknownByWord),
+        // It would have given the key back, and the provider says otherwise.
+        Some(
+            LastError::NotSent
+            | LastError::GuardFailed
+            | LastError::ReleasedStatus
+            | LastError::DeclaredNotExecuted,
+        ) if is_contradicted(before) => step(Edge::ReleaseContradicted),
         other => Err(format!("8: unknown for {other:?}")),
     }
+}
+
+/// Whether the provider has said of its own accord that an attempt took effect.
+pub fn is_contradicted(record: &Record) -> bool {
+    matches!(
+        record.evidence,
+        Some(Evidence::Completed(_) | Evidence::Contradictory)
+    )
 }
 
 /// Everything unusual leaves a journal row in the same write.

@@ -46,6 +46,8 @@ struct Who(Ask);
 pub struct Setup {
     pub policy: Policy,
     pub secret: Secret,
+    /// Whether the store's clock jumps. Where it does, little expires.
+    pub clocks_jump: bool,
     known: Vec<(RecordId, Ask, Fingerprint, Option<CallerMark>)>,
 }
 
@@ -53,7 +55,11 @@ impl Setup {
     pub fn new(rng: &mut Rng) -> Self {
         let mut bytes = [0; 32];
         bytes.fill_with(|| rng.number().to_be_bytes()[0]);
-        Self::of(policy(rng), Secret::from_bytes(bytes))
+        let clocks_jump = rng.percent(50);
+        Self {
+            clocks_jump,
+            ..Self::of(policy(rng), Secret::from_bytes(bytes))
+        }
     }
 
     /// With a given policy, and the secret of a given store.
@@ -61,6 +67,7 @@ impl Setup {
         let mut setup = Self {
             policy,
             secret,
+            clocks_jump: false,
             known: Vec::new(),
         };
         for key in 0..KEYS {
@@ -108,6 +115,7 @@ impl Setup {
         let body = body(ask);
         let view = RequestView {
             method: "POST",
+            authority: None,
             target: PATH,
             headers: &headers,
             body: body.as_bytes(),
@@ -215,12 +223,17 @@ fn body(ask: Ask) -> String {
     }
 }
 
+/// How long the provider may take to know of what was begun; longer than a clock is believed ahead.
+pub const UPSTREAM_MAX: Duration = Duration::from_secs(9);
+
 fn policy(rng: &mut Rng) -> Policy {
     let millis = Duration::from_millis;
     let reconcile = ReconcilePolicy {
         after: millis(1_500),
         attempts: 3,
-        upstream_max_execution: Some(millis(1_000)),
+        upstream_max_execution: Some(UPSTREAM_MAX),
+        negative_gap: millis(rng.pick(&[0, 400])),
+        asks: true,
     };
     Policy {
         on_in_flight: rng.pick(&[

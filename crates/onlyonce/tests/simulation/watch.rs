@@ -65,11 +65,24 @@ impl Watch {
                 continue;
             }
             let since = *self.lapsed.entry(*id).or_insert(now);
-            if now > since + SWEEP_EVERY + SLACK && able(since) {
+            // After a jump of the store's clock, whoever is alive has the time to renew its lease.
+            let renewed = history.jumped_at + Setup::millis(policy.lease) + SWEEP_EVERY;
+            let since = since.max(renewed);
+            // And a node that was started since counts that time from its own start.
+            let notices = match history.jumped_at {
+                0 => 0,
+                _ => Setup::millis(policy.lease) + SWEEP_EVERY,
+            };
+            let able = able(since.saturating_sub(notices));
+            if now > since + SWEEP_EVERY + SLACK && able {
                 wrong.push(format!("4: {id} is in progress long after its lease"));
             }
             let trial = history.trials.get(&record.attempt_id.0);
-            if trial.is_some_and(|trial| now > trial.begun_at + longest) {
+            // A jump near the end of an execution grants its lease once more, to a node that was
+            // started since as well.
+            let granted = history.jumped_at + 2 * notices + SWEEP_EVERY + TROUBLE;
+            let is_over = |begun: u64| now > (begun + longest).max(granted);
+            if trial.is_some_and(|trial| is_over(trial.begun_at)) {
                 wrong.push(format!(
                     "4: {id} is in progress beyond the longest execution"
                 ));
@@ -125,7 +138,7 @@ impl Watch {
 /// 13: what the upstream answered in time, to a node in health, is what the key says, whether or not
 /// anybody waited for it.
 fn settling(now: u64, nodes: &[Option<Node>], history: &mut History) {
-    let timeout = Setup::millis(history.setup.policy.timeout);
+    let longest = Setup::millis(history.setup.policy.max_execution);
     let (mut wrong, mut later) = (Vec::new(), Vec::new());
     for id in std::mem::take(&mut history.answered) {
         let Some(trial) = history.trials.get(&id) else {
@@ -140,10 +153,13 @@ fn settling(now: u64, nodes: &[Option<Node>], history: &mut History) {
         let Some(node) = nodes[trial.process.node].as_ref().filter(same) else {
             continue;
         };
-        let in_time = given.at + SLACK <= trial.begun_at + timeout;
+        let in_time = given.at + SLACK <= trial.begun_at + longest;
         let clean = node.is_clean_since(trial.begun_at)
             && history.readable_since(trial.life.0, trial.begun_at);
-        if in_time && clean && trial.first != Some(given.means) {
+        // A release that the provider contradicts is none.
+        let contradicted = trial.contradicted
+            && (given.means, trial.first) == (State::FailedRetryable, Some(State::Unknown));
+        if in_time && clean && trial.first != Some(given.means) && !contradicted {
             let what = (given.means, trial.first);
             wrong.push(format!("13: {id:032x} means and was settled as {what:?}"));
         }

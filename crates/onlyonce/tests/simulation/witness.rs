@@ -103,10 +103,21 @@ impl History {
     /// The upstream has answered `attempt`.
     pub fn given(&mut self, id: u128, status: StatusCode, declared: Option<Declared>, body: Bytes) {
         let (now, on_5xx) = (self.now, self.setup.policy.on_5xx);
+        let Some(trial) = self.trials.get(&id) else {
+            return;
+        };
+        // An attempt that was never sent, or was begun without anybody to send it, reached nobody.
+        let (life, fence) = (trial.life, trial.fence);
+        let of_life = self.trials.values().filter(|other| other.life == life);
+        // And a later life of a key has one before it that may have.
+        let first = of_life.clone().map(|other| other.fence).min();
+        let mut earlier = of_life.filter(|other| other.fence < fence);
+        let may_be_about_another =
+            first.is_some_and(|first| first > 1) || earlier.any(|other| !other.unsent);
+        let means = meaning(status.as_u16(), may_be_about_another, declared, on_5xx);
         let Some(trial) = self.trials.get_mut(&id) else {
             return;
         };
-        let means = meaning(status.as_u16(), trial.fence, declared, on_5xx);
         trial.declared_undone |= means == State::FailedRetryable;
         self.answered.push(id);
         trial.given = Some(Given {
@@ -120,12 +131,17 @@ impl History {
 }
 
 /// What an answer means, once more.
-fn meaning(status: u16, fence: u32, declared: Option<Declared>, on_5xx: On5xx) -> State {
+fn meaning(
+    status: u16,
+    may_be_about_another: bool,
+    declared: Option<Declared>,
+    on_5xx: On5xx,
+) -> State {
     match (declared, status) {
         (Some(Declared::NotExecuted), _) => State::FailedRetryable,
         (Some(Declared::Final), _) => State::Completed,
         (Some(Declared::Unknown), _) => State::Unknown,
-        (None, 409 | 423 | 425) if fence > 1 => State::Unknown,
+        (None, 409 | 423 | 425) if may_be_about_another => State::Unknown,
         (None, 401 | 407 | 408 | 421 | 425 | 429) => State::FailedRetryable,
         (None, 200..=499) => State::Completed,
         (None, 502 | 504) => State::Unknown,

@@ -205,6 +205,7 @@ impl World {
                 let engine = node.engine.clone();
                 node.runtime.spawn(SWEEPING.scope((), async move {
                     // The next run tries again.
+                    let _ = engine.note_time().await;
                     let _ = sweep::run_once(&engine).await;
                 }));
             }

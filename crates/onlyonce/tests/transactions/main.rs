@@ -1,6 +1,7 @@
 //! Work in the caller's own transaction, on PostgreSQL, MariaDB and SQLite.
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod attempts;
 mod layer;
 mod mariadb;
 mod place;
@@ -15,10 +16,14 @@ use std::{
     time::Duration,
 };
 
+use attempts::{attempts, unclear};
 use futures_util::future::join_all;
 use http::StatusCode;
 use onlyonce::{Answer, Policy, Ran, RunError, engine::Seen, policy::OnInFlight};
-use onlyonce_core::{Key, Scope, machine::Resolution};
+use onlyonce_core::{
+    Key, Scope,
+    machine::{Grounds, Resolution},
+};
 use onlyonce_store::{
     fault_proxy::FaultProxy,
     transactional::{Isolation, TransactionError},
@@ -53,6 +58,8 @@ on_every_server! {
     conflicts as conflicts_are_run_again_or_reported,
     lost as an_attempt_that_lost_its_key_commits_nothing,
     unanswered as a_commit_whose_answer_was_lost,
+    attempts as an_attempt_commits_one_effect,
+    unclear as a_handler_that_runs_again,
     versions as answers_have_a_version,
     one_effect as a_message_has_one_effect,
     natural_key as a_natural_key_is_held_by_one,
@@ -347,7 +354,7 @@ async fn lost<K: Kind>() {
     let engine = place.transactions.engine();
     onlyonce::worker::sweep::run_once(engine).await.unwrap();
     let id = engine.secret().record_id("global", &key("k"));
-    let resolution = Resolution::FailedRetryable;
+    let resolution = Resolution::FailedRetryable(Grounds::FORCED);
     engine
         .resolve(id, Seen::AsItIs, &resolution, "seen to")
         .await

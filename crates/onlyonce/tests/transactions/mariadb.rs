@@ -159,8 +159,8 @@ async fn reaped_under_a_foreign_key() {
          REFERENCES onlyonce_keys (id) ON DELETE SET NULL",
     );
     let policy = Policy {
-        ttl: Duration::ZERO,
-        tombstone_ttl: Duration::ZERO,
+        ttl: Duration::from_millis(1),
+        tombstone_ttl: Duration::from_millis(1),
         ..Policy::default()
     };
     let operation = place.operation(policy).await;

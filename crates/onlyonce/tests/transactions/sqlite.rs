@@ -134,3 +134,66 @@ async fn messages_on_sqlite() {
     drop(held);
     assert!(store.begin(Isolation::default()).await.is_ok());
 }
+
+/// One attempt, one effect; see [`attempts`](crate::attempts).
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_commits_one_effect_on_sqlite() {
+    let place = place();
+    let effect: crate::attempts::Effect<SqliteTransactions> = |_, tx| {
+        Box::pin(async move {
+            tx.execute("INSERT INTO payments (amount) VALUES (1)", [])?;
+            let id = tx.last_insert_rowid();
+            Ok(Answer::new(StatusCode::CREATED, id.to_string()))
+        })
+    };
+    let count = || place.number("SELECT count(*) FROM payments");
+    crate::attempts::executed_often(&place.transactions, effect, count).await;
+}
+
+/// Goal: work whose transaction ended under it is not done, and half of it is not committed.
+///
+/// Method: a constraint that rolls back (`ON CONFLICT ROLLBACK`), a ROLLBACK and a COMMIT of the work's own, each
+/// passed over by the work, which then writes on and says that it is done.
+/// Evidence: the run says that it was rolled back; the tables are empty; the key is free, and a retry executes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_ended_under_the_work() {
+    let ways: [fn(&rusqlite::Connection) -> rusqlite::Result<()>; 3] = [
+        |tx| {
+            let taken = "INSERT INTO taken VALUES (1)";
+            tx.execute(taken, [])?;
+            tx.execute(taken, []).map(|_| ())
+        },
+        |tx| tx.execute_batch("ROLLBACK"),
+        |tx| tx.execute_batch("COMMIT"),
+    ];
+    let place = place();
+    let file = place.folder.path().join("application.db");
+    rusqlite::Connection::open(&file)
+        .unwrap()
+        .execute_batch("CREATE TABLE taken (n INTEGER UNIQUE ON CONFLICT ROLLBACK)")
+        .unwrap();
+    let operation = place.transactions.operation("pay", Policy::default());
+    let operation = operation.await.unwrap();
+    for (number, way) in ways.into_iter().enumerate() {
+        let key = || Key::from_stored(&format!("k{number}"));
+        let failed = operation.run(Scope::global(), key(), "1", move |tx| {
+            Box::pin(async move {
+                tx.execute("INSERT INTO payments (amount) VALUES (1)", [])?;
+                let _ = way(tx);
+                // By now there is no transaction, and SQLite would commit this by itself.
+                let _ = tx.execute("INSERT INTO payments (amount) VALUES (2)", []);
+                Ok(Answer::new(StatusCode::CREATED, "half"))
+            })
+        });
+        let failed = failed.await;
+        assert!(matches!(failed, Err(RunError::RolledBack(_))), "{failed:?}");
+        assert_eq!(place.number("SELECT count(*) FROM payments"), 0, "{number}");
+        assert_eq!(place.number("SELECT count(*) FROM taken"), 0, "{number}");
+        let counts = place.transactions.engine().store().counts().await.unwrap();
+        assert_eq!(counts[&State::FailedRetryable], 1);
+        let again = operation.run(Scope::global(), key(), "1", |_| {
+            Box::pin(async { Ok(Answer::new(StatusCode::CREATED, "whole")) })
+        });
+        assert!(matches!(again.await.unwrap(), Ran::Executed(_)));
+    }
+}

@@ -1,5 +1,7 @@
 //! A request meets each state of the design, at each edge of the clock.
 
+use std::time::Duration;
+
 use super::world::{
     FRESH, LEASE, LOOK_AFTER, OWN, START, TOMBSTONE, TTL, again, answer, around, completed,
     dead_letter, expired, failed, forgotten, in_progress, not_stored, policy, rejecting, request,
@@ -8,7 +10,7 @@ use super::world::{
 use crate::{
     machine::{Admission, Refusal, Request, admit, first},
     policy::{OnInFlight, Policy},
-    record::{AttemptId, Evidence, JournalEvent, LastError, Record, State},
+    record::{AttemptId, Evidence, JournalEvent, LastError, MarkedBy, Record, State},
     time::Timestamp,
 };
 
@@ -67,15 +69,17 @@ fn a_live_attempt_is_waited_for_rejected_or_accepted_and_a_lapsed_one_becomes_un
 }
 
 #[test]
-fn evidence_of_a_lapsed_attempt_is_due_at_once() {
-    for evidence in [Evidence::NotExecuted, Evidence::Completed(answer(OWN))] {
+fn evidence_of_a_lapsed_attempt_is_due_at_once_and_a_denial_is_none() {
+    let denial = (Evidence::NotExecuted, LOOK_AFTER);
+    let effect = (Evidence::Completed(answer(OWN)), Duration::ZERO);
+    for (evidence, due) in [denial, effect] {
         let now = START.plus(LEASE);
         let Admission::Lapse(change) = ask(&with_evidence(&evidence), now) else {
             panic!("not lapsed")
         };
         let record = written(change, now);
         assert_eq!(record.evidence, Some(evidence));
-        assert_eq!(record.times.reconcile_after, Some(now));
+        assert_eq!(record.times.reconcile_after, Some(now.plus(due)));
     }
 }
 
@@ -100,7 +104,10 @@ fn a_completed_key_is_replayed_until_it_expires_and_then_begins_generation_2() {
 #[test]
 fn a_response_that_was_not_stored_is_never_executed_again() {
     let [before, at, _] = around(START.plus(TTL));
-    let refused = Admission::Refuse(Refusal::ResponseNotStored(unstored()));
+    let refused = Admission::Refuse(Refusal::ResponseNotStored {
+        response: unstored(),
+        broke_off: false,
+    });
     assert_eq!(ask(&not_stored(), START), refused);
     assert_eq!(ask(&not_stored(), before), refused);
     assert_eq!(executed(ask(&not_stored(), at), at).0.generation, 2);
@@ -237,7 +244,8 @@ fn the_end_of_the_tombstone_does_not_wait_for_the_reaper() {
     ] {
         let meet = |request: &Request, now| admit(&record, request, now, &rejecting());
         assert_eq!(meet(&again(), before), Admission::Refuse(Refusal::Expired));
-        assert_eq!(meet(&other, before), Admission::Refuse(Refusal::Reused));
+        let reused = Admission::Refuse(Refusal::Reused(State::Expired));
+        assert_eq!(meet(&other, before), reused);
         for now in [at, after] {
             for request in [&again(), &other] {
                 let (next, journal) = executed(meet(request, now), now);
@@ -291,13 +299,89 @@ fn callers_of_a_shared_scope_are_told_apart_and_a_missing_one_is_another() {
         let met = admit(&record, &request(1, asking, FRESH), START, &policy());
         assert_eq!(
             met,
-            Admission::Refuse(Refusal::Reused),
+            Admission::Refuse(Refusal::CallerDiffers(State::InProgress)),
             "{remembered:?} {asking:?}"
         );
     }
     let record = first(&request(1, None, OWN), &policy()).stamp(START);
     let met = admit(&record, &request(1, None, FRESH), START, &policy());
     assert_eq!(met, Admission::InFlight(OnInFlight::Wait));
+}
+
+/// A record is compared by a mark made in its own way, and keeps that mark for as long as its caller
+/// goes on; whoever takes over a released key is marked in the way of its own request.
+#[test]
+fn a_mark_is_compared_in_the_way_it_was_made() {
+    use MarkedBy::{Cookies, Credentials};
+    let mark = |of: u8| Some(crate::secret::CallerMark([of; 16]));
+    let marked = |by: MarkedBy, own: u8, other: Option<u8>| {
+        let mut request = request(1, Some(own), FRESH);
+        request.other_mark = other.and_then(mark);
+        request.notes.marked_by = by;
+        request
+    };
+    for (remembered, asking, same) in [
+        (
+            marked(Credentials, 1, None),
+            marked(Cookies, 2, Some(1)),
+            true,
+        ),
+        (
+            marked(Cookies, 1, None),
+            marked(Credentials, 2, Some(1)),
+            true,
+        ),
+        (
+            marked(Cookies, 1, None),
+            marked(Credentials, 1, Some(2)),
+            false,
+        ),
+        (
+            marked(Cookies, 1, None),
+            marked(Credentials, 1, None),
+            false,
+        ),
+        (
+            marked(Credentials, 1, None),
+            marked(Cookies, 1, Some(2)),
+            false,
+        ),
+        (marked(Cookies, 1, None), marked(Cookies, 2, Some(1)), false),
+    ] {
+        let record = first(&remembered, &policy()).stamp(START);
+        let met = admit(&record, &asking, START, &policy());
+        let expected = match same {
+            true => Admission::InFlight(OnInFlight::Wait),
+            false => Admission::Refuse(Refusal::CallerDiffers(State::InProgress)),
+        };
+        assert_eq!(met, expected, "{remembered:?} {asking:?}");
+        let released = crate::machine::Settlement::Release(LastError::NotSent);
+        let released = super::world::settled(&record, &released);
+        let (next, _) = executed(admit(&released, &asking, START, &policy()), START);
+        let kept = match same {
+            true => (remembered.caller, remembered.notes.marked_by),
+            false => (asking.caller, asking.notes.marked_by),
+        };
+        assert_eq!((next.caller, next.notes.marked_by), kept);
+        assert_eq!(next.fence.0, 2);
+    }
+}
+
+/// Waiters and newcomers alike are compared with whoever owns the key now.
+#[test]
+fn who_waited_is_compared_with_the_new_caller() {
+    let (alice, bob) = (request(1, Some(1), FRESH), request(1, Some(2), FRESH));
+    let (taken, _) = executed(admit(&failed(), &bob, START, &policy()), START);
+    let meet = |request: &Request| admit(&taken, request, START, &policy());
+    assert_eq!(
+        meet(&alice),
+        Admission::Refuse(Refusal::CallerDiffers(State::InProgress))
+    );
+    assert_eq!(meet(&bob), Admission::InFlight(OnInFlight::Wait));
+    let other = request(2, Some(3), FRESH);
+    let met = admit(&failed(), &other, START, &policy());
+    let reused = Admission::Refuse(Refusal::Reused(State::FailedRetryable));
+    assert_eq!(met, reused, "content comes first");
 }
 
 #[test]

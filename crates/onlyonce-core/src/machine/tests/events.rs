@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::world::{TTL, answer, request, unstored};
 use crate::{
     machine::{
-        About, Admission, Extended, Forgotten, Looked, Negative, Reaped, Refusal, Renewed,
-        Resolution, Resolved, Settled, Settlement, Source, Swept, absent, admit, expire, extend,
-        first, forget, look, reconcile, renew, resolve, settle, sweep,
+        About, Admission, Committed, Erased, Extended, Forgotten, Grounds, Heard, Looked, Negative,
+        Reaped, Refusal, Renewed, Resolution, Resolved, Settled, Settlement, Source, Swept, absent,
+        admit, ambiguous, commit, erase, expire, extend, first, forget, look, no_look, reconcile,
+        renew, resolve, settle, sweep,
     },
     policy::{OnInFlight, Policy},
     record::{AttemptId, Change, Draft, Evidence, JournalEntry, LastError, Record, StoredResponse},
@@ -36,7 +37,9 @@ pub(super) enum End {
     Complete,
     CompleteUnstored,
     Release,
+    Redirect,
     Unknown,
+    BrokeOff,
 }
 
 /// What somebody says became of an attempt.
@@ -55,23 +58,45 @@ pub(super) enum Voice {
     Unproven,
 }
 
+/// What the provider says before a release; see [`Heard`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Word {
+    Nobody,
+    Denial,
+    Nothing,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
     Request(Who),
     Settle(Whose, End),
+    /// A completion in one transaction with the effect; stored, or not.
+    Commit(Whose, bool),
     Renew(Whose),
     Sweep,
     Reap,
     Evidence(Says, Voice),
     Inconclusive,
-    Resolve(Says),
-    Forget { force: bool },
+    Pending,
+    Several,
+    /// An operator says that it took effect.
+    Attest,
+    /// An operator says that it did not, after what the provider said.
+    Release {
+        heard: Word,
+        force: bool,
+    },
+    Forget {
+        force: bool,
+    },
     Extend,
+    /// An operator erases a person's data.
+    Erase,
 }
 
 impl Event {
     pub(super) fn all() -> Vec<Self> {
-        use End::{Complete, CompleteUnstored, Release, Unknown};
+        use End::{BrokeOff, Complete, CompleteUnstored, Redirect, Release, Unknown};
         use Says::{NotExecuted, TookEffect};
         use Whose::{Other, Own};
         let mut all = vec![
@@ -80,9 +105,17 @@ impl Event {
             Self::Request(Who::OtherCaller),
         ];
         for whose in [Own, Other] {
-            for end in [Complete, CompleteUnstored, Release, Unknown] {
+            for end in [
+                Complete,
+                CompleteUnstored,
+                Release,
+                Redirect,
+                Unknown,
+                BrokeOff,
+            ] {
                 all.push(Self::Settle(whose, end));
             }
+            all.extend([Self::Commit(whose, true), Self::Commit(whose, false)]);
             all.push(Self::Renew(whose));
         }
         all.extend([Self::Sweep, Self::Reap]);
@@ -94,9 +127,18 @@ impl Event {
             {
                 all.push(Self::Evidence(says, voice));
             }
-            all.push(Self::Resolve(says));
         }
-        all.extend([Self::Inconclusive, Self::Extend]);
+        all.push(Self::Attest);
+        for heard in [Word::Nobody, Word::Denial, Word::Nothing] {
+            all.extend([false, true].map(|force| Self::Release { heard, force }));
+        }
+        all.extend([
+            Self::Inconclusive,
+            Self::Pending,
+            Self::Several,
+            Self::Extend,
+            Self::Erase,
+        ]);
         all.extend([Self::Forget { force: false }, Self::Forget { force: true }]);
         all
     }
@@ -110,11 +152,13 @@ pub(super) enum Effect {
     InFlight(OnInFlight),
     Replay(Arc<StoredResponse>),
     Reused,
+    CallerDiffers,
     OutcomeUnknown,
     NotStored,
     KeyExpired,
     Written,
     Kept,
+    Already,
     Suspected(Box<JournalEntry>),
     Lost,
     Ignored,
@@ -165,6 +209,16 @@ pub(super) fn apply(record: Option<&Record>, event: Event, setting: Setting<'_>)
                 Settled::NotOurs(entry) => Step::Stay(Effect::Suspected(entry)),
             }
         }
+        Event::Commit(whose, stored) => {
+            let attempt = attempt(whose);
+            let answer = if stored { answer(attempt) } else { unstored() };
+            match commit(record, attempt, &answer, policy) {
+                Committed::Write(change) => Step::Write(change, Effect::Written),
+                Committed::Kept(change) => Step::Write(change, Effect::Kept),
+                Committed::Already => Step::Stay(Effect::Already),
+                Committed::NotOurs(entry) => Step::Stay(Effect::Suspected(entry)),
+            }
+        }
         Event::Renew(whose) => match renew(record, attempt(whose), now, policy) {
             Renewed::Write(change) => Step::Write(change, Effect::Written),
             Renewed::Lost => Step::Stay(Effect::Lost),
@@ -194,18 +248,24 @@ pub(super) fn apply(record: Option<&Record>, event: Event, setting: Setting<'_>)
             ))
         }
         Event::Inconclusive => on_looked(look(record, "nothing", policy)),
-        Event::Resolve(says) => {
-            let resolution = match says {
-                Says::TookEffect => Resolution::Completed(answer(record.attempt_id)),
-                Says::NotExecuted => Resolution::FailedRetryable,
+        Event::Pending => on_looked(no_look(record, "pending", now, policy)),
+        Event::Several => on_looked(ambiguous(record, "two", policy)),
+        Event::Attest => {
+            let response = answer(record.attempt_id);
+            on_resolved(record, &Resolution::Completed(response), setting)
+        }
+        Event::Release { heard, force } => {
+            let heard = match heard {
+                Word::Nobody => Heard::Nobody,
+                Word::Denial => Heard::Denial,
+                Word::Nothing => Heard::Nothing,
             };
-            match resolve(record, &resolution, "a reason", policy) {
-                Resolved::Write(change) => Step::Write(change, Effect::Written),
-                Resolved::NotUnknown(state) => {
-                    assert_eq!(state, record.state);
-                    Step::Stay(Effect::Refused)
-                }
-            }
+            let grounds = Grounds {
+                heard,
+                asked_at: None,
+                force,
+            };
+            on_resolved(record, &Resolution::FailedRetryable(grounds), setting)
         }
         Event::Forget { force } => match forget(record, force, fresh, None) {
             Forgotten::Write(change) => Step::Write(change, Effect::Written),
@@ -215,6 +275,23 @@ pub(super) fn apply(record: Option<&Record>, event: Event, setting: Setting<'_>)
             Extended::Write(change) => Step::Write(change, Effect::Written),
             Extended::NoExpiry(_) => Step::Stay(Effect::Refused),
         },
+        Event::Erase => match erase(record, None) {
+            Erased::Write(change) => Step::Write(change, Effect::Written),
+            Erased::Already => Step::Stay(Effect::Ignored),
+        },
+    }
+}
+
+fn on_resolved(record: &Record, resolution: &Resolution, setting: Setting<'_>) -> Step {
+    match resolve(record, resolution, "a reason", setting.now, setting.policy) {
+        Resolved::Write(change) => Step::Write(change, Effect::Written),
+        Resolved::NotUnknown(state) => {
+            assert_eq!(state, record.state);
+            Step::Stay(Effect::Refused)
+        }
+        Resolved::TookEffect | Resolved::Inconclusive | Resolved::TooEarly(_) => {
+            Step::Stay(Effect::Refused)
+        }
     }
 }
 
@@ -226,7 +303,7 @@ fn on_absent(event: Event, setting: Setting<'_>) -> Step {
             let request = request(content, Some(caller), setting.fresh);
             Step::Insert(Box::new(first(&request, setting.policy)), Effect::Execute)
         }
-        Event::Settle(..) => {
+        Event::Settle(..) | Event::Commit(..) => {
             let request = request(1, Some(1), setting.stranger);
             let gone = first(&request, setting.policy).stamp(setting.now);
             Step::Stay(Effect::Suspected(Box::new(absent(&gone))))
@@ -237,9 +314,13 @@ fn on_absent(event: Event, setting: Setting<'_>) -> Step {
         | Event::Reap
         | Event::Evidence(..)
         | Event::Inconclusive
-        | Event::Resolve(_)
+        | Event::Pending
+        | Event::Several
+        | Event::Attest
+        | Event::Release { .. }
         | Event::Forget { .. }
-        | Event::Extend => Step::Stay(Effect::Ignored),
+        | Event::Extend
+        | Event::Erase => Step::Stay(Effect::Ignored),
     }
 }
 
@@ -264,12 +345,28 @@ fn on_request(record: &Record, who: Who, setting: Setting<'_>) -> Step {
         Admission::InFlight(how) => Step::Stay(Effect::InFlight(how)),
         Admission::Replay(response) => Step::Stay(Effect::Replay(response)),
         Admission::Refuse(refusal) => match refusal {
-            Refusal::Reused => Step::Stay(Effect::Reused),
+            Refusal::Reused(now) | Refusal::CallerDiffers(now) => {
+                // What the client hears is what a sweeper and a reaper would have left by now.
+                let late = match (
+                    sweep(record, setting.now, None),
+                    expire(record, setting.now),
+                ) {
+                    (Swept::Lapsed(change), _) | (_, Reaped::Expire(change)) => {
+                        change.draft.record.state
+                    }
+                    _ => record.state,
+                };
+                assert_eq!(now, late);
+                Step::Stay(match refusal {
+                    Refusal::CallerDiffers(_) => Effect::CallerDiffers,
+                    _ => Effect::Reused,
+                })
+            }
             Refusal::OutcomeUnknown {
                 nudge: Some(change),
             } => Step::Write(change, Effect::OutcomeUnknown),
             Refusal::OutcomeUnknown { nudge: None } => Step::Stay(Effect::OutcomeUnknown),
-            Refusal::ResponseNotStored(_) => Step::Stay(Effect::NotStored),
+            Refusal::ResponseNotStored { .. } => Step::Stay(Effect::NotStored),
             Refusal::Expired => Step::Stay(Effect::KeyExpired),
         },
     }
@@ -287,7 +384,9 @@ fn settlement(attempt: AttemptId, end: End) -> Settlement {
         End::Complete => Settlement::Complete(answer(attempt)),
         End::CompleteUnstored => Settlement::Complete(unstored()),
         End::Release => Settlement::Release(LastError::NotSent),
+        End::Redirect => Settlement::Release(LastError::Redirected),
         End::Unknown => Settlement::Unknown(LastError::ConnectionLost),
+        End::BrokeOff => Settlement::Unknown(LastError::StreamBroken),
     }
 }
 

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use super::world::{
-    FRESH, LEASE, LOOK_AFTER, OTHER, OWN, START, TOMBSTONE, TTL, UPSTREAM_MAX, answer, around,
-    completed, dead_letter, declined, expired, failed, in_progress, lapsed, looked, not_stored,
-    once_negative, policy, records, resolved, settled_down, unknown, with_evidence, written,
+    FORCED, FRESH, GAP, LEASE, LOOK_AFTER, MAX_EXECUTION, OTHER, OWN, START, TOMBSTONE, TTL,
+    UPSTREAM_MAX, answer, around, completed, dead_letter, declined, denied, expired, failed,
+    in_progress, lapsed, looked, not_stored, once_negative, policy, records, resolved,
+    settled_down, unknown, with_evidence, written,
 };
 use crate::{
     machine::{
-        About, Extended, Forgotten, Looked, Negative, Resolution, Resolved, Source, extend, forget,
-        look, reconcile, resolve,
+        About, Extended, Forgotten, Grounds, Heard, Looked, Negative, Resolution, Resolved,
+        Settled, Settlement, Source, Swept, ambiguous, extend, forget, look, no_look, reconcile,
+        resolve, settle, stranded, sweep,
     },
     policy::{Policy, ReconcilePolicy},
     record::{Actor, Change, Evidence, JournalEvent, LastError, Record, State},
@@ -64,19 +66,36 @@ fn any_source_that_saw_the_effect_completes_an_unknown_key() {
 }
 
 #[test]
-fn a_provider_that_says_of_its_own_accord_that_it_did_not_happen_releases_the_key() {
-    for source in [Source::Webhook(About::Attempt(OWN)), Source::Kept] {
-        let change = change(reconcile(&unknown(), &NO, source, START, &policy()));
+fn a_denial_by_webhook_is_one_look() {
+    let told = Source::Webhook(About::Attempt(OWN));
+    let early = looked(reconcile(&unknown(), &NO, told, START, &policy()), START);
+    assert_eq!((early.state, early.negatives), (State::Unknown, 0));
+    let now = settled_down(&unknown());
+    let once = looked(reconcile(&unknown(), &NO, told, now, &policy()), now);
+    assert_eq!((once.state, once.negatives), (State::Unknown, 1));
+    // The other look may be of either kind.
+    for (record, source) in [(once, PROVEN), (once_negative(), told)] {
+        let [before, at, _] = around(now.plus(GAP));
+        let soon = looked(reconcile(&record, &NO, source, before, &policy()), before);
+        assert_eq!(soon.state, State::Unknown);
+        let change = change(reconcile(&record, &NO, source, at, &policy()));
         assert_eq!(event(&change), Some(JournalEvent::Reconciled));
-        let record = written(change, START);
+        let record = written(change, at);
         assert_eq!(record.state, State::FailedRetryable);
         assert_eq!(record.last_error, Some(LastError::ProviderNegative));
-        assert_eq!(record.times.expires_at, Some(START.plus(TTL)));
+        assert_eq!(record.times.expires_at, Some(at.plus(TTL)));
+        assert_eq!(record.negatives, 0);
     }
+    // One that came while the attempt was running counts for nothing.
+    let kept = lapsed(&with_evidence(&NO));
+    assert!(kept.times.reconcile_after.is_some_and(|at| at > START));
+    let late = Timestamp(i64::MAX);
+    let used = looked(reconcile(&kept, &NO, Source::Kept, late, &policy()), late);
+    assert_eq!((used.state, used.negatives), (State::Unknown, 0));
 }
 
 #[test]
-fn not_found_releases_only_twice_in_a_row_and_late_enough() {
+fn not_found_releases_only_twice_in_a_row_far_enough_apart_and_late_enough() {
     let [before, at, after] = around(settled_down(&unknown()));
     let negative =
         |record: &Record, now| looked(reconcile(record, &NO, PROVEN, now, &policy()), now);
@@ -89,9 +108,20 @@ fn not_found_releases_only_twice_in_a_row_and_late_enough() {
     for now in [at, after] {
         let once = negative(&early, now);
         assert_eq!((once.state, once.negatives), (State::Unknown, 1));
-        assert!(once.times.reconcile_after.is_some_and(|due| due > now));
-        let twice = negative(&once, now);
-        assert_eq!(twice.state, State::FailedRetryable);
+        let [too_soon, apart, later] = around(now.plus(GAP));
+        assert!(
+            once.times.reconcile_after.is_some_and(|due| due >= apart),
+            "not before it counts"
+        );
+        for now in [now, too_soon] {
+            let soon = negative(&once, now);
+            assert_eq!((soon.state, soon.negatives), (State::Unknown, 1));
+            assert_eq!(soon.notes.negative_at, once.notes.negative_at);
+            assert_eq!(negative(&soon, apart).state, State::FailedRetryable);
+        }
+        for now in [apart, later] {
+            assert_eq!(negative(&once, now).state, State::FailedRetryable);
+        }
         let back = negative(&once, before);
         assert_eq!(
             (back.state, back.negatives),
@@ -99,6 +129,84 @@ fn not_found_releases_only_twice_in_a_row_and_late_enough() {
             "the clock went back"
         );
     }
+    let mut older = once_negative();
+    older.notes.negative_at = None;
+    let again = negative(&older, Timestamp(i64::MAX));
+    assert_eq!(again.state, State::Unknown, "a row without a time of it");
+}
+
+#[test]
+fn what_is_still_under_way_is_no_look() {
+    let now = settled_down(&unknown());
+    let mut record = once_negative();
+    for _ in 0..50 {
+        record = looked(no_look(&record, "pending", now, &policy()), now);
+        assert_eq!((record.negatives, record.inconclusive), (0, 0));
+        assert!(!record.dead_letter);
+    }
+    let age = Duration::from_secs(1_000);
+    let old = START.plus(age);
+    let record = looked(no_look(&record, "pending", old, &policy()), old);
+    assert_eq!(record.times.reconcile_after, Some(old.plus(age / 4)));
+}
+
+#[test]
+fn nobody_to_ask_is_a_dead_letter_at_once() {
+    let alone = Policy {
+        reconcile: None,
+        ..policy()
+    };
+    let end = Settlement::Unknown(LastError::ConnectionLost);
+    let Settled::Write(change) = settle(&in_progress(), OWN, &end, &alone) else {
+        panic!("not written")
+    };
+    assert_eq!(change.journal[1].event, JournalEvent::DeadLettered);
+    let record = written(change, START);
+    assert!(record.dead_letter && record.times.reconcile_after.is_none());
+    let Swept::Lapsed(change) = sweep(&in_progress(), Timestamp(i64::MAX), Some(&alone)) else {
+        panic!("alive")
+    };
+    assert!(written(change, START).dead_letter);
+    let Swept::Lapsed(change) = sweep(&in_progress(), Timestamp(i64::MAX), None) else {
+        panic!("alive")
+    };
+    let record = written(change, START);
+    assert!(!record.dead_letter, "whoever knows the route decides");
+    assert_eq!(record.times.reconcile_after, Some(START));
+}
+
+#[test]
+fn a_dead_letter_is_asked_about_every_hour_and_a_person_told_once() {
+    let hour = Duration::from_secs(3_600);
+    let letter = dead_letter();
+    assert_eq!(letter.times.reconcile_after, Some(START.plus(hour)));
+    let again = change(look(&letter, "nothing", &policy()));
+    assert_eq!(event(&again), Some(JournalEvent::Inconclusive));
+    let again = written(again, START);
+    assert!(again.dead_letter);
+    assert_eq!(again.times.reconcile_after, Some(START.plus(hour)));
+    let several = change(ambiguous(&unknown(), "two", &policy()));
+    assert_eq!(event(&several), Some(JournalEvent::DeadLettered));
+    // What is found settles it, and so do two negative answers.
+    let now = settled_down(&letter);
+    let once = looked(reconcile(&letter, &NO, PROVEN, now, &policy()), now);
+    assert_eq!((once.state, once.dead_letter), (State::Unknown, true));
+    let now = now.plus(GAP);
+    let twice = looked(reconcile(&once, &NO, PROVEN, now, &policy()), now);
+    assert_eq!(twice.state, State::FailedRetryable);
+    let webhook_only = Policy {
+        reconcile: policy()
+            .reconcile
+            .map(|how| ReconcilePolicy { asks: false, ..how }),
+        ..policy()
+    };
+    let letter = looked(look(&letter, "nothing", &webhook_only), START);
+    assert_eq!(letter.times.reconcile_after, None);
+    let once = looked(look(&once_negative(), "nobody", &webhook_only), START);
+    assert_eq!(
+        once.negatives, 1,
+        "nobody was asked, so the row is not broken"
+    );
 }
 
 #[test]
@@ -117,6 +225,8 @@ fn not_found_is_a_dead_letter_where_it_can_prove_nothing() {
         after: LOOK_AFTER,
         attempts: 3,
         upstream_max_execution: None,
+        negative_gap: GAP,
+        asks: false,
     };
     let without = Policy {
         reconcile: Some(unbounded),
@@ -132,8 +242,7 @@ fn not_found_is_a_dead_letter_where_it_can_prove_nothing() {
         (PROVEN, without.clone()),
         (UNPROVEN, without.clone()),
         (PROVEN, alone),
-        (told, without.clone()),
-        (Source::Kept, without),
+        (told, without),
     ];
     for (source, policy) in cases {
         for record in [unknown(), once_negative()] {
@@ -141,7 +250,6 @@ fn not_found_is_a_dead_letter_where_it_can_prove_nothing() {
             assert_eq!(event(&change), Some(JournalEvent::DeadLettered));
             let record = written(change, now);
             assert_eq!((record.state, record.dead_letter), (State::Unknown, true));
-            assert_eq!(record.times.reconcile_after, None);
         }
     }
 }
@@ -164,7 +272,6 @@ fn after_so_many_inconclusive_looks_a_person_has_to_look() {
     assert_eq!(event(&third), Some(JournalEvent::DeadLettered));
     let third = written(third, START);
     assert_eq!((third.state, third.dead_letter), (State::Unknown, true));
-    assert_eq!(third.times.reconcile_after, None);
 }
 
 #[test]
@@ -173,6 +280,8 @@ fn the_pause_between_looks_has_an_upper_bound() {
         after: LOOK_AFTER,
         attempts: u16::MAX,
         upstream_max_execution: Some(UPSTREAM_MAX),
+        negative_gap: GAP,
+        asks: true,
     };
     let policy = Policy {
         reconcile: Some(patient),
@@ -278,12 +387,8 @@ fn a_word_about_an_earlier_attempt_settles_nothing() {
         }
     }
     let at = Source::Webhook(moment(START.0, START.0));
-    let settled = looked(reconcile(&unknown(), &NO, at, START, &policy()), START);
-    assert_eq!(
-        settled.state,
-        State::FailedRetryable,
-        "the very moment is its own"
-    );
+    let taken = looked(reconcile(&unknown(), &NO, at, START, &policy()), START);
+    assert!(!taken.dead_letter, "the very moment is its own");
 }
 
 fn moment(from: i64, until: i64) -> About {
@@ -301,7 +406,7 @@ fn a_denial_of_the_second_in_which_an_attempt_began_releases_only_a_first_attemp
     };
     let first = unknown();
     assert_eq!(first.fence.0, 1);
-    assert_eq!(told(&first, &NO).state, State::FailedRetryable);
+    assert!(!told(&first, &NO).dead_letter);
     let mut later = unknown();
     later.fence.0 = 2;
     let letter = told(&later, &NO);
@@ -315,12 +420,11 @@ fn what_was_released_and_took_effect_raises_an_alarm() {
     let told = change(tell(&failed(), &yes));
     assert_eq!(event(&told), Some(JournalEvent::ReleaseWasWrong));
     assert_eq!(written(told, START).state, State::Completed);
-    let provider = looked(tell(&unknown(), &NO), START);
-    let torn = change(tell(&provider, &yes));
+    let torn = change(tell(&denied(), &yes));
     assert_eq!(torn.journal[1].event, JournalEvent::DeadLettered);
     let torn = written(torn, START);
     assert_eq!((torn.state, torn.dead_letter), (State::Unknown, true));
-    let operator = resolved(&Resolution::FailedRetryable);
+    let operator = resolved(&FORCED);
     let told = written(change(tell(&operator, &yes)), START);
     assert_eq!(told.state, State::FailedRetryable, "a person's word stands");
     assert_eq!(tell(&operator, &NO), Looked::Ignore);
@@ -367,11 +471,17 @@ fn evidence_for_a_settled_key_is_ignored() {
 fn an_operator_resolves_what_is_unknown_and_nothing_else() {
     let resolutions = [
         (Resolution::Completed(answer(OTHER)), State::Completed),
-        (Resolution::FailedRetryable, State::FailedRetryable),
+        (FORCED, State::FailedRetryable),
     ];
     for (name, record) in records() {
         for (resolution, to) in &resolutions {
-            match resolve(&record, resolution, "seen", &policy()) {
+            match resolve(&record, resolution, "seen", START, &policy()) {
+                Resolved::Inconclusive | Resolved::TooEarly(_) => panic!("{name}: it was forced"),
+                // Not even by force: the provider has said so.
+                Resolved::TookEffect => {
+                    assert_eq!(*resolution, FORCED, "{name}");
+                    assert!(matches!(record.evidence, Some(Evidence::Completed(_))));
+                }
                 Resolved::NotUnknown(state) => {
                     assert_eq!(state, record.state, "{name}");
                     assert_ne!(state, State::Unknown, "{name}");
@@ -383,11 +493,127 @@ fn an_operator_resolves_what_is_unknown_and_nothing_else() {
                         (entry.event, &entry.actor),
                         (JournalEvent::Resolved, &Actor::Operator)
                     );
-                    assert_eq!(entry.detail.as_deref(), Some("seen"));
+                    let detail = match resolution {
+                        Resolution::Completed(_) => "seen",
+                        Resolution::FailedRetryable(_) => "forced: seen",
+                    };
+                    assert_eq!(entry.detail.as_deref(), Some(detail));
                     assert_eq!(written(change, START).state, *to, "{name}");
                 }
             }
         }
+    }
+}
+
+/// At every millisecond around the moment from which on nothing can be under way any more, with and
+/// without `upstream_max_execution`, for every word of the provider.
+#[test]
+fn a_release_waits_for_the_provider_and_for_time_unless_it_is_forced() {
+    let mut without = policy();
+    without.reconcile = None;
+    for (policy, upstream_max) in [(policy(), UPSTREAM_MAX), (without, MAX_EXECUTION)] {
+        let record = unknown();
+        let settles_at = START.plus(LEASE + upstream_max);
+        for (now, is_early) in [
+            (START, true),
+            (Timestamp(settles_at.0 - 1), true),
+            (settles_at, false),
+            (settles_at.plus(TTL), false),
+        ] {
+            for heard in [Heard::Nobody, Heard::Denial, Heard::Nothing] {
+                let release = |force| {
+                    // What was asked before is about the time at which it was asked.
+                    let by = |asked_at, now| {
+                        let grounds = Grounds {
+                            heard,
+                            asked_at,
+                            force,
+                        };
+                        let resolution = Resolution::FailedRetryable(grounds);
+                        resolve(&record, &resolution, "seen", now, &policy)
+                    };
+                    let later = now.plus(MAX_EXECUTION);
+                    assert_eq!(by(Some(now), later), by(None, now));
+                    assert_eq!(by(Some(later), now), by(None, now));
+                    by(None, now)
+                };
+                let (gentle, forced) = (release(false), release(true));
+                match (heard, is_early) {
+                    (Heard::Nothing, _) => assert_eq!(gentle, Resolved::Inconclusive),
+                    (_, true) => assert_eq!(gentle, Resolved::TooEarly(settles_at)),
+                    (_, false) => {
+                        // Force that was not needed leaves no trace.
+                        assert!(matches!(gentle, Resolved::Write(_)));
+                        assert_eq!(gentle, forced);
+                    }
+                }
+                let Resolved::Write(change) = forced else {
+                    panic!("{forced:?}");
+                };
+                assert_eq!(change.draft.record.state, State::FailedRetryable);
+            }
+        }
+    }
+}
+
+/// Two denials that a provider tells late count by when they happened: at every millisecond around the
+/// moment from which on nothing is under way, and around the gap between the two.
+#[test]
+fn a_denial_that_is_told_late_counts_by_when_it_happened() {
+    let late = START.plus(LEASE + UPSTREAM_MAX + GAP + GAP + TTL);
+    let settles_at = START.plus(LEASE + UPSTREAM_MAX);
+    let told = |record: &Record, at: Timestamp, now| {
+        let source = Source::Webhook(moment(at.0, at.0));
+        looked(reconcile(record, &NO, source, now, &policy()), now)
+    };
+    for (first, second, releases) in [
+        (Timestamp(settles_at.0 - 1), settles_at.plus(GAP), false),
+        (settles_at, Timestamp(settles_at.plus(GAP).0 - 1), false),
+        (settles_at, settles_at, false),
+        (settles_at, settles_at.plus(GAP), true),
+    ] {
+        let once = told(&unknown(), first, late);
+        assert_eq!(once.state, State::Unknown, "{first:?} {second:?}");
+        let twice = told(&once, second, late.plus(GAP));
+        let expected = match releases {
+            true => State::FailedRetryable,
+            false => State::Unknown,
+        };
+        assert_eq!(twice.state, expected, "{first:?} {second:?}");
+    }
+}
+
+/// What the provider has said of its own accord while the attempt ran outweighs an end that would give
+/// the key back, whatever that end is.
+#[test]
+fn a_release_that_the_provider_contradicts_is_unknown() {
+    for error in [
+        LastError::NotSent,
+        LastError::GuardFailed,
+        LastError::Redirected,
+    ] {
+        let release = Settlement::Release(error);
+        for evidence in [took_effect(), Evidence::Contradictory] {
+            let running = with_evidence(&evidence);
+            let settled = match settle(&running, OWN, &release, &policy()) {
+                Settled::Write(change) => written(change, START),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(settled.state, State::Unknown);
+            assert_eq!(settle(&settled, OWN, &release, &policy()), Settled::Keep);
+            let kept = reconcile(&settled, &evidence, Source::Kept, START, &policy());
+            match evidence {
+                Evidence::Completed(_) => {
+                    assert_eq!(settled.times.reconcile_after, Some(START));
+                    assert_eq!(looked(kept, START).state, State::Completed);
+                }
+                _ => assert!(settled.dead_letter),
+            }
+        }
+        let denied = with_evidence(&NO);
+        let settled = settle(&denied, OWN, &release, &policy());
+        assert!(matches!(settled, Settled::Write(change)
+            if change.draft.record.state == State::FailedRetryable));
     }
 }
 
@@ -457,4 +683,28 @@ fn only_an_expiry_that_is_still_to_come_can_be_moved() {
             Extended::NoExpiry(State::Completed)
         );
     }
+}
+
+#[test]
+fn a_time_that_a_clock_set_back_has_put_far_ahead_strands_nobody() {
+    let long_ago = Timestamp(START.0 - 86_400_000);
+    for record in [in_progress(), unknown()] {
+        assert_eq!(stranded(&record, START, &policy()), None, "as it should be");
+        let change = stranded(&record, long_ago, &policy()).expect("nobody would come by");
+        let after = written(change, long_ago);
+        assert_eq!(after.state, State::Unknown, "never released for it");
+        assert_eq!(after.times.unknown_since, Some(long_ago));
+        let soon = after.times.reconcile_after.expect("somebody looks");
+        assert!(soon <= long_ago.plus(LOOK_AFTER));
+    }
+    for record in [completed(), failed(), expired(&completed())] {
+        assert_eq!(stranded(&record, long_ago, &policy()), None);
+    }
+    // And a denial then counts from when the clock was set back.
+    let early = looked(
+        reconcile(&unknown(), &NO, PROVEN, long_ago, &policy()),
+        long_ago,
+    );
+    assert_eq!((early.state, early.negatives), (State::Unknown, 0));
+    assert_eq!(early.times.unknown_since, Some(long_ago));
 }

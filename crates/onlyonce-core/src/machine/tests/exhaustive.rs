@@ -8,7 +8,10 @@ use super::{
     invariants::{check, check_shape, edges},
     world::{FRESH, OTHER, START, moments, policies, records},
 };
-use crate::record::{AttemptId, Record, State};
+use crate::{
+    policy::AfterExpiry,
+    record::{AttemptId, Record, State},
+};
 
 #[test]
 fn every_step_keeps_the_invariants_and_every_edge_is_reached() {
@@ -89,9 +92,26 @@ fn a_mismatch_changes_nothing_in_any_state_until_the_tombstone_is_over() {
                         .times
                         .expires_at
                         .map(|at| at.plus(record.tombstone_ttl));
-                    let bound = record.fingerprint.is_some() && end.is_none_or(|end| now < end);
+                    let any = match (record.is_redirected(), record.state) {
+                        // A redirect brings other content, and of a released key another caller too.
+                        (true, State::FailedRetryable) => true,
+                        (true, _) => who == Who::OtherContent,
+                        (false, _) => record.fingerprint.is_none(),
+                    };
+                    if any && policy.after_expiry == AfterExpiry::Reject && record.is_redirected() {
+                        continue;
+                    }
+                    let mut bound = !any && end.is_none_or(|end| now < end);
+                    let released =
+                        record.state == State::FailedRetryable && !record.is_past_expiry(now);
+                    bound &= who == Who::OtherContent || !released;
                     match step {
-                        Step::Stay(Effect::Reused) => assert!(bound, "{name} at {now:?}"),
+                        Step::Stay(Effect::Reused) => {
+                            assert!(bound && who == Who::OtherContent, "{name} at {now:?}");
+                        }
+                        Step::Stay(Effect::CallerDiffers) => {
+                            assert!(bound && who == Who::OtherCaller, "{name} at {now:?}");
+                        }
                         Step::Write(_, Effect::Execute) => assert!(!bound, "{name} at {now:?}"),
                         other => panic!("{name} at {now:?}: {other:?}"),
                     }

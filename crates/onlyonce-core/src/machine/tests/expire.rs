@@ -1,8 +1,8 @@
 //! Time passes.
 
 use super::world::{
-    LEASE, LOOK_AFTER, OWN, START, TOMBSTONE, TTL, around, completed, expired, failed, forgotten,
-    in_progress, policy, records, with_evidence, written,
+    LEASE, LOOK_AFTER, OWN, START, TOMBSTONE, TTL, answer, around, completed, expired, failed,
+    forgotten, in_progress, policy, records, with_evidence, written,
 };
 use crate::{
     machine::{Reaped, Swept, expire, sweep},
@@ -42,15 +42,19 @@ fn without_a_reconciler_nobody_is_asked_but_a_person_unless_the_provider_has_spo
         reconcile: None,
         ..policy()
     };
-    for policy in [None, Some(&alone)] {
-        let due = |record: &Record| match sweep(record, now, policy) {
-            Swept::Lapsed(change) => written(change, now).times.reconcile_after,
+    for (policy, told, due) in [(None, false, Some(now)), (Some(&alone), true, None)] {
+        let after = |record: &Record| match sweep(record, now, policy) {
+            Swept::Lapsed(change) => written(change, now),
             Swept::Alive => panic!("alive"),
         };
-        // Once the attempt itself cannot answer any more, its key becomes a dead letter.
-        let expected = policy.map(|policy| now.plus(policy.max_execution));
-        assert_eq!(due(&in_progress()), expected);
-        assert_eq!(due(&with_evidence(&Evidence::NotExecuted)), Some(now));
+        for record in [in_progress(), with_evidence(&Evidence::NotExecuted)] {
+            let lapsed = after(&record);
+            assert_eq!(lapsed.dead_letter, told);
+            assert_eq!(lapsed.times.reconcile_after, due);
+        }
+        let spoken = after(&with_evidence(&Evidence::Completed(answer(OWN))));
+        assert!(!spoken.dead_letter);
+        assert_eq!(spoken.times.reconcile_after, Some(now));
     }
 }
 

@@ -1,8 +1,8 @@
 //! What holds of every step, whatever led to it: the invariants of the architecture, and the shape of a
 //! record in each state.
 
-use super::events::{Effect, End, Event, Says, Setting, Step, Voice, Who, Whose};
-use crate::record::{JournalEvent, Record, State};
+use super::events::{Effect, End, Event, Says, Setting, Step, Voice, Who, Whose, Word};
+use crate::record::{Evidence, JournalEvent, LastError, Record, State, StoredBody, StoredResponse};
 
 /// An edge of the machine; `None` is an absent key.
 pub(super) type Edge = (Option<State>, Option<State>);
@@ -19,16 +19,24 @@ pub(super) fn edges(event: Event) -> &'static [Edge] {
     match event {
         // (I, U) is a lapsed lease, (U, U) a nudge.
         Event::Request(Who::Same) => &[(ABSENT, I), (I, U), (C, I), (F, I), (U, U), (E, I)],
-        // A tombstone that is over, and one without a fingerprint, bind nobody.
+        // A tombstone that is over, and one without a fingerprint, bind nobody; a released key is
+        // another caller's to take over, and nobody's with other content.
         Event::Request(Who::OtherContent | Who::OtherCaller) => {
             &[(ABSENT, I), (C, I), (F, I), (E, I)]
         }
         Event::Settle(Whose::Own, End::Complete | End::CompleteUnstored) => {
             &[(I, C), (F, C), (U, C)]
         }
-        Event::Settle(Whose::Own, End::Release) => &[(I, F), (U, F)],
+        // (I, U) is a release that the provider contradicts.
+        Event::Settle(Whose::Own, End::Release | End::Redirect) => &[(I, F), (U, F), (I, U)],
         Event::Settle(Whose::Own, End::Unknown) => &[(I, U)],
-        Event::Settle(Whose::Other, _) | Event::Renew(Whose::Other) => &[],
+        // (C, C) notes it.
+        Event::Settle(Whose::Own, End::BrokeOff) => &[(I, U), (C, C)],
+        // (C, C) is a key that was completed on somebody else's word.
+        Event::Commit(Whose::Own, _) => &[(I, C), (F, C), (U, C), (C, C)],
+        Event::Commit(Whose::Other, _)
+        | Event::Settle(Whose::Other, _)
+        | Event::Renew(Whose::Other) => &[],
         Event::Renew(Whose::Own) => &[(I, I)],
         Event::Sweep => &[(I, U)],
         Event::Reap => &[(C, E), (F, E), (E, ABSENT)],
@@ -43,14 +51,19 @@ pub(super) fn edges(event: Event) -> &'static [Edge] {
         Event::Evidence(Says::TookEffect, Voice::Kept | Voice::Proven | Voice::Unproven) => {
             &[(U, C), (U, U)]
         }
-        Event::Evidence(Says::NotExecuted, Voice::Kept) => &[(U, F), (U, U)],
+        Event::Evidence(Says::NotExecuted, Voice::Kept) => &[(U, U)],
         Event::Evidence(Says::NotExecuted, Voice::Proven) => &[(U, F), (U, U)],
         Event::Evidence(Says::NotExecuted, Voice::Unproven) => &[(U, U)],
-        Event::Inconclusive => &[(U, U)],
-        Event::Resolve(Says::TookEffect) => &[(U, C)],
-        Event::Resolve(Says::NotExecuted) => &[(U, F)],
+        Event::Inconclusive | Event::Pending | Event::Several => &[(U, U)],
+        Event::Attest => &[(U, C)],
+        Event::Release {
+            heard: Word::Nothing,
+            force: false,
+        } => &[],
+        Event::Release { .. } => &[(U, F)],
         Event::Forget { .. } => &[(C, E), (F, E), (E, E)],
         Event::Extend => &[(C, C), (F, F)],
+        Event::Erase => &[(I, I), (C, C), (F, F), (U, U), (E, E)],
     }
 }
 
@@ -77,7 +90,7 @@ pub(super) fn check(
         }
         (Some(before), Step::Write(change, effect)) => {
             let after = change.draft.clone().stamp(setting.now);
-            check_counts(before, &after, setting);
+            check_counts(before, &after, event, setting);
             check_owner(before, &after, event, &effect, setting);
             check_shape(&after);
             check_journal(before, &after, event, &change.journal);
@@ -98,7 +111,7 @@ pub(super) fn check(
 
 /// Revisions go up by one, fences by one exactly where an attempt begins, generations by one or,
 /// once the tombstone is over, back to the first.
-fn check_counts(before: &Record, after: &Record, setting: Setting<'_>) {
+fn check_counts(before: &Record, after: &Record, event: Event, setting: Setting<'_>) {
     assert_eq!(
         after.revision.0,
         before.revision.0 + 1,
@@ -110,9 +123,15 @@ fn check_counts(before: &Record, after: &Record, setting: Setting<'_>) {
         before.fence.0 + u32::from(begins),
         "a fence per attempt"
     );
-    assert_eq!(
-        (after.id, &after.scope, &after.key),
-        (before.id, &before.scope, &before.key)
+    assert_eq!((after.id, &after.scope), (before.id, &before.scope));
+    assert!(after.is_of(&before.scope, &before.key));
+    match after.notes.erased {
+        true => check_erased(after),
+        false => assert_eq!(after.key, before.key),
+    }
+    assert!(
+        after.notes.erased || !before.notes.erased,
+        "erased for good"
     );
     if !begins {
         assert_eq!(after.generation, before.generation);
@@ -132,12 +151,16 @@ fn check_counts(before: &Record, after: &Record, setting: Setting<'_>) {
         (false, false) => before.generation + 1,
     };
     assert_eq!(after.generation, generation);
-    if !over && let Some(fingerprint) = before.fingerprint {
+    let bound = before.fingerprint.filter(|_| !before.is_redirected());
+    if !over && let Some(fingerprint) = bound {
         assert_eq!(
             (after.fingerprint, after.recipe),
             (Some(fingerprint), before.recipe)
         );
-        assert_eq!(after.caller, before.caller);
+        // Only a released key goes over to another caller.
+        let taken_over = event == Event::Request(Who::OtherCaller);
+        assert!(!taken_over || same_life);
+        assert_eq!(after.caller != before.caller, taken_over);
     }
 }
 
@@ -167,13 +190,30 @@ fn check_owner(
         assert_eq!(after.fingerprint, before.fingerprint);
         assert_eq!(after.caller, before.caller);
     }
-    if before.state == State::Completed && after.state == State::Completed {
+    if event != Event::Erase && before.state == State::Completed && after.state == State::Completed
+    {
         assert_eq!(after.response, before.response, "an answer never changes");
     }
     if let Event::Reap = event {
         assert!(before.is_past_expiry(setting.now));
         assert!(!matches!(before.state, State::InProgress | State::Unknown));
     }
+}
+
+/// Of an erased record nothing is left that names a person.
+fn check_erased(record: &Record) {
+    let bare = |response: &StoredResponse| {
+        response.headers.is_empty() && response.body == StoredBody::NotStored
+    };
+    assert_eq!((record.key.as_str(), &*record.path), ("", ""));
+    assert_eq!(record.notes.spelling, None);
+    assert!(record.response.as_deref().is_none_or(bare));
+    if let Some(Evidence::Completed(response)) = &record.evidence {
+        assert!(bare(response));
+    }
+    // Nobody can be asked about it, so a person is told.
+    let has_an_answer = matches!(record.evidence, Some(Evidence::Completed(_)));
+    assert!(record.state != State::Unknown || record.dead_letter || has_an_answer);
 }
 
 /// What a record of each state carries, and what it does not.
@@ -213,8 +253,18 @@ pub(super) fn check_shape(record: &Record) {
         "{state}: dead_letter"
     );
     assert!(
-        !record.dead_letter || times.reconcile_after.is_none(),
-        "a dead letter is not looked at"
+        record.negatives == 0 || record.notes.negative_at.is_some(),
+        "{state}: a negative answer that counts has a time"
+    );
+    let torn = record.evidence == Some(Evidence::Contradictory) && state == State::Unknown;
+    assert!(
+        !torn || (record.dead_letter && times.reconcile_after.is_none()),
+        "a contradiction is a person's to settle"
+    );
+    // Who waits for nobody is never told.
+    assert!(
+        state != State::Unknown || record.dead_letter || times.reconcile_after.is_some(),
+        "unknown, and nobody looks"
     );
     assert!(
         record.fingerprint.is_some() || state == State::Expired,
@@ -225,8 +275,16 @@ pub(super) fn check_shape(record: &Record) {
         record.last_error.is_some() || !explained,
         "{state}: last_error"
     );
+    assert!(!record.notes.attested || matches!(state, State::Completed | State::Expired));
     if state == State::Completed {
-        assert!(times.completed_at.is_some() && record.last_error.is_none());
+        assert!(times.completed_at.is_some());
+        // Nothing went wrong but, perhaps, with the end of an answer that was not stored.
+        let not_stored = record
+            .response
+            .as_ref()
+            .is_some_and(|response| response.body == StoredBody::NotStored);
+        let broke_off = not_stored && record.last_error == Some(LastError::StreamBroken);
+        assert!(record.last_error.is_none() || broke_off);
     }
 }
 
@@ -251,7 +309,9 @@ fn check_journal(
         // The ordinary way, heartbeats, nudges, counted looks and the passing of time.
         (State::InProgress, State::Completed) => true,
         (State::InProgress, State::InProgress) => matches!(event, Event::Renew(_)),
-        (State::Unknown, State::Unknown) => !matches!(event, Event::Inconclusive),
+        (State::Unknown, State::Unknown) => {
+            !matches!(event, Event::Inconclusive | Event::Pending | Event::Several)
+        }
         (State::Expired, State::Expired) => false,
         (_, State::Expired) => matches!(event, Event::Reap),
         (_, State::InProgress) => over,
@@ -276,14 +336,16 @@ fn check_stay(before: Option<&Record>, event: Event, effect: &Effect) {
         }
         Effect::Suspected(entry) => {
             assert_eq!(entry.event, JournalEvent::DuplicateExecutionSuspected);
-            assert!(matches!(event, Event::Settle(..)));
+            assert!(matches!(event, Event::Settle(..) | Event::Commit(..)));
         }
         Effect::InFlight(_)
         | Effect::Reused
+        | Effect::CallerDiffers
         | Effect::OutcomeUnknown
         | Effect::NotStored
         | Effect::KeyExpired
         | Effect::Kept
+        | Effect::Already
         | Effect::Lost
         | Effect::Ignored
         | Effect::Refused => {}

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{
     events::{Effect, Event, Setting, Step, Who, apply},
     invariants::{check, check_shape},
-    world::{LEASE, MAX_EXECUTION, MILLI, START, TIMEOUT, TOMBSTONE, TTL, UPSTREAM_MAX, policies},
+    world::{GAP, LEASE, MAX_EXECUTION, MILLI, START, TOMBSTONE, TTL, UPSTREAM_MAX, policies},
 };
 use crate::{
     policy::Policy,
@@ -18,8 +18,9 @@ use crate::{
 /// Steps of the clock that land on, just before and just after what the policy says.
 fn pauses() -> Vec<Duration> {
     let edges = [
+        GAP,
         LEASE,
-        LEASE + TIMEOUT + UPSTREAM_MAX,
+        LEASE + UPSTREAM_MAX,
         MAX_EXECUTION,
         TTL,
         TOMBSTONE,
@@ -106,6 +107,11 @@ impl<'a> History<'a> {
         assert!(after.fence.0 >= self.fence, "fences only rise");
         self.fence = after.fence.0;
         match (after.state, &self.answer) {
+            (State::Completed, Some(answer)) if after.notes.erased => {
+                let bare = Arc::new(StoredResponse::bare(answer.status));
+                assert_eq!(after.response.as_ref(), Some(&bare));
+                self.answer = Some(bare);
+            }
             (State::Completed, Some(answer)) => assert_eq!(after.response.as_ref(), Some(answer)),
             (State::Completed, None) => self.answer = after.response.clone(),
             (_, _) => self.answer = None,

@@ -1,12 +1,15 @@
 //! The end of an attempt, early, late or too late, and its signs of life.
 
 use super::world::{
-    LEASE, LOOK_AFTER, MAX_EXECUTION, OTHER, OWN, START, TTL, answer, around, completed, declined,
-    expired, failed, forgotten, in_progress, lapsed, policy, records, unknown, with_evidence,
-    written,
+    LEASE, LOOK_AFTER, MAX_EXECUTION, OTHER, OWN, START, TTL, again, answer, around, completed,
+    declined, expired, failed, forgotten, in_progress, lapsed, not_stored, policy, records,
+    redirected, request, settled, unknown, with_evidence, written,
 };
 use crate::{
-    machine::{Renewed, Settled, Settlement, Wake, absent, is_running, renew, settle, wake},
+    machine::{
+        Admission, Refusal, Renewed, Settled, Settlement, Wake, absent, admit, is_running, renew,
+        settle, wake,
+    },
     policy::Policy,
     record::{Evidence, JournalEvent, LastError, Record, State},
     time::Timestamp,
@@ -78,7 +81,7 @@ fn what_nobody_saw_is_unknown_and_looked_into_if_somebody_can() {
     assert_eq!(record.times.reconcile_after, Some(NOW.plus(LOOK_AFTER)));
     assert_eq!(journal, [JournalEvent::BecameUnknown]);
 
-    let (record, _) = after(&with_evidence(&Evidence::NotExecuted), &end);
+    let (record, _) = after(&with_evidence(&Evidence::Completed(answer(OWN))), &end);
     assert_eq!(
         record.times.reconcile_after,
         Some(NOW),
@@ -92,11 +95,9 @@ fn what_nobody_saw_is_unknown_and_looked_into_if_somebody_can() {
     let Settled::Write(change) = settle(&in_progress(), OWN, &end, &alone) else {
         panic!("not written")
     };
-    assert_eq!(
-        written(change, NOW).times.reconcile_after,
-        Some(NOW.plus(alone.max_execution)),
-        "a person is told once the attempt cannot answer any more"
-    );
+    let record = written(change, NOW);
+    assert!(record.dead_letter, "a person is told at once");
+    assert_eq!(record.times.reconcile_after, None);
 }
 
 #[test]
@@ -243,4 +244,87 @@ fn a_release_wakes_one_waiter_and_everything_else_wakes_all() {
             "{name}"
         );
     }
+}
+
+#[test]
+fn an_earlier_attempt_counts_as_unreached_only_where_each_one_was() {
+    use LastError::{CredentialRefused, GuardFailed, NotSent, ReleasedStatus, UpstreamError};
+    let unreached = [NotSent, GuardFailed, CredentialRefused];
+    let next = |record: &Record, error| {
+        let released = settled(record, &Settlement::Release(error));
+        match admit(&released, &again(), START, &policy()) {
+            Admission::Execute(change) => written(change, START),
+            other => panic!("not executed: {other:?}"),
+        }
+    };
+    assert!(!in_progress().reached_before(), "there is no earlier one");
+    for error in LastError::ALL {
+        let second = next(&in_progress(), error);
+        assert_eq!(
+            second.reached_before(),
+            !unreached.contains(&error),
+            "{error:?}"
+        );
+        for later in [NotSent, CredentialRefused] {
+            let third = next(&second, later);
+            assert_eq!(third.reached_before(), second.reached_before(), "{error:?}");
+        }
+        for later in [ReleasedStatus, UpstreamError] {
+            assert!(next(&second, later).reached_before(), "{error:?}");
+        }
+    }
+}
+
+#[test]
+fn a_redirected_key_takes_another_request_and_remembers_that_one() {
+    let redirected = redirected();
+    let mut other = request(2, Some(2), OTHER);
+    let Admission::Execute(change) = admit(&redirected, &other, START, &policy()) else {
+        panic!("the client repeats its request elsewhere, under the same key")
+    };
+    let running = written(change, START);
+    assert_eq!(running.fingerprint, Some(other.fingerprint));
+    assert_eq!(
+        (running.recipe, running.caller),
+        (other.recipe, other.caller)
+    );
+    assert_eq!(running.generation, redirected.generation);
+    other.fingerprint.0[0] ^= 1;
+    let refused = admit(&running, &other, START, &policy());
+    assert_eq!(
+        refused,
+        Admission::Refuse(Refusal::Reused(State::InProgress)),
+        "bound again"
+    );
+    // A result that comes late is still that of the first request.
+    let late = settled(&redirected, &Settlement::Complete(answer(OWN)));
+    let refused = admit(&late, &other, START, &policy());
+    assert_eq!(
+        refused,
+        Admission::Refuse(Refusal::Reused(State::Completed))
+    );
+}
+
+/// A key whose answer was not stored stays completed when the answer breaks off, and says so; one whose
+/// answer is stored, and another attempt's, say nothing.
+#[test]
+fn a_broken_stream_is_noted() {
+    let broke_off = Settlement::Unknown(LastError::StreamBroken);
+    let (record, journal) = after(&not_stored(), &broke_off);
+    assert_eq!(record.state, State::Completed);
+    assert_eq!(record.last_error, Some(LastError::StreamBroken));
+    assert_eq!(record.response, not_stored().response);
+    assert_eq!(record.times, not_stored().times);
+    assert_eq!(journal, [JournalEvent::StreamBroken]);
+    for (record, attempt) in [(completed(), OWN), (failed(), OWN), (unknown(), OWN)] {
+        let kept = settle(&record, attempt, &broke_off, &policy());
+        assert_eq!(kept, Settled::Keep, "{:?}", record.state);
+    }
+    let kept = settle(&not_stored(), OTHER, &broke_off, &policy());
+    assert!(matches!(kept, Settled::NotOurs(_)));
+    let retry = admit(&record, &again(), NOW, &policy());
+    let Admission::Refuse(Refusal::ResponseNotStored { broke_off, .. }) = retry else {
+        panic!("{retry:?}");
+    };
+    assert!(broke_off);
 }

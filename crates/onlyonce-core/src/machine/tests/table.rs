@@ -4,14 +4,16 @@
 use std::{fmt::Write as _, path::Path, time::Duration};
 
 use super::{
-    events::{Effect, End, Event, Says, Setting, Step, Voice, Who, Whose, apply},
+    events::{Effect, End, Event, Says, Setting, Step, Voice, Who, Whose, Word, apply},
     invariants::check,
     world::{
-        FRESH, LEASE, MAX_EXECUTION, OTHER, START, TOMBSTONE, TTL, completed, expired, failed,
-        in_progress, lapsed, not_stored, policy, rejecting, settled_down, unknown,
+        FRESH, GAP, LEASE, MAX_EXECUTION, OTHER, OWN, START, TOMBSTONE, TTL, answer, completed,
+        expired, failed, in_progress, not_stored, once_negative, policy, rejecting, resolved,
+        settled_down, unknown,
     },
 };
 use crate::{
+    machine::Resolution,
     record::{JournalEntry, JournalEvent, Record, State},
     time::Timestamp,
 };
@@ -58,8 +60,10 @@ const LEGEND: &str = "
 | 409 not stored | It was executed, but its answer was too large to keep. |
 | 409 unknown | Do not retry with a new key. The reconciler, if there is one, looks sooner. |
 | 409 expired | `after_expiry: reject` forbids a second life. |
-| 422 | The key was used for another request, or by another caller (400 in dialect `stripe`). |
+| 422 | The key was used for another request (400 in dialect `stripe`). |
+| 422 caller differs | The key was used for the same request by another caller (400 in dialect `stripe`). |
 | kept | The record already says so, or says something better. |
+| already | The attempt has committed its effect: its transaction must roll back. |
 | audited | Refused, and `duplicate_execution_suspected` is written to the audit. |
 | lost | The executor is told that the key is no longer its own. |
 | refused | The operator is told why (409). |
@@ -82,6 +86,8 @@ enum When {
     Overdue,
     /// Once an upstream cannot be executing any more.
     SettledDown,
+    /// `negative_gap` later.
+    Apart,
 }
 
 /// What is special about the record.
@@ -89,6 +95,7 @@ enum When {
 enum Twist {
     None,
     NotStored,
+    Attested,
     OnceNegative,
     LastTry,
 }
@@ -137,12 +144,10 @@ const GROUPS: &[(&str, &[Row])] = &[
                 when: When::Over,
                 ..row("same request, past `expires_at` + `tombstone_ttl`", ASK)
             },
+            row("other content", &[Event::Request(Who::OtherContent)]),
             row(
-                "other content, or another caller",
-                &[
-                    Event::Request(Who::OtherContent),
-                    Event::Request(Who::OtherCaller),
-                ],
+                "same content, another caller",
+                &[Event::Request(Who::OtherCaller)],
             ),
         ],
     ),
@@ -157,8 +162,26 @@ const GROUPS: &[(&str, &[Row])] = &[
                 ],
             ),
             row(
+                "its answer, in one transaction with its effect",
+                &[
+                    Event::Commit(Whose::Own, true),
+                    Event::Commit(Whose::Own, false),
+                ],
+            ),
+            Row {
+                twist: Twist::Attested,
+                ..row(
+                    "the same, completed on somebody else's word",
+                    &[Event::Commit(Whose::Own, true)],
+                )
+            },
+            row(
                 "nothing was sent, or a status that releases",
                 &[Event::Settle(Whose::Own, End::Release)],
+            ),
+            row(
+                "307 or 308: its request was sent elsewhere",
+                &[Event::Settle(Whose::Own, End::Redirect)],
             ),
             row(
                 "its end was not seen",
@@ -168,7 +191,9 @@ const GROUPS: &[(&str, &[Row])] = &[
                 "any end of another attempt",
                 &[
                     Event::Settle(Whose::Other, End::Complete),
+                    Event::Commit(Whose::Other, true),
                     Event::Settle(Whose::Other, End::Release),
+                    Event::Settle(Whose::Other, End::Redirect),
                     Event::Settle(Whose::Other, End::Unknown),
                 ],
             ),
@@ -223,7 +248,7 @@ const GROUPS: &[(&str, &[Row])] = &[
                 )],
             ),
             row(
-                "webhook: not executed",
+                "webhook: not executed, for the first time",
                 &[Event::Evidence(
                     Says::NotExecuted,
                     Voice::Webhook(Whose::Own),
@@ -263,8 +288,27 @@ const GROUPS: &[(&str, &[Row])] = &[
                 when: When::SettledDown,
                 twist: Twist::OnceNegative,
                 ..row(
-                    "query: not found, twice in a row and late enough",
+                    "query: not found, the second time too soon after the first",
                     NOT_FOUND,
+                )
+            },
+            Row {
+                when: When::Apart,
+                twist: Twist::OnceNegative,
+                ..row(
+                    "query: not found, twice in a row, far enough apart and late enough",
+                    NOT_FOUND,
+                )
+            },
+            Row {
+                when: When::Apart,
+                twist: Twist::OnceNegative,
+                ..row(
+                    "webhook: not executed, the second such look",
+                    &[Event::Evidence(
+                        Says::NotExecuted,
+                        Voice::Webhook(Whose::Own),
+                    )],
                 )
             },
             row(
@@ -272,6 +316,8 @@ const GROUPS: &[(&str, &[Row])] = &[
                 &[Event::Evidence(Says::NotExecuted, Voice::Unproven)],
             ),
             row("query: inconclusive", &[Event::Inconclusive]),
+            row("query: still under way", &[Event::Pending]),
+            row("query: several operations under the key", &[Event::Several]),
             Row {
                 twist: Twist::LastTry,
                 ..row(
@@ -284,14 +330,61 @@ const GROUPS: &[(&str, &[Row])] = &[
     (
         "an operator acts",
         &[
-            row("resolve as completed", &[Event::Resolve(Says::TookEffect)]),
+            row("resolve as completed", &[Event::Attest]),
             row(
-                "resolve as failed_retryable",
-                &[Event::Resolve(Says::NotExecuted)],
+                "resolve as failed_retryable, too early or where the provider does not say",
+                &[
+                    Event::Release {
+                        heard: Word::Nobody,
+                        force: false,
+                    },
+                    Event::Release {
+                        heard: Word::Denial,
+                        force: false,
+                    },
+                    Event::Release {
+                        heard: Word::Nothing,
+                        force: false,
+                    },
+                ],
+            ),
+            Row {
+                when: When::SettledDown,
+                ..row(
+                    "the same where there is nobody to ask or the provider does not know it, once it cannot be under way any more",
+                    &[
+                        Event::Release {
+                            heard: Word::Nobody,
+                            force: false,
+                        },
+                        Event::Release {
+                            heard: Word::Denial,
+                            force: false,
+                        },
+                    ],
+                )
+            },
+            row(
+                "the same with force",
+                &[
+                    Event::Release {
+                        heard: Word::Nobody,
+                        force: true,
+                    },
+                    Event::Release {
+                        heard: Word::Denial,
+                        force: true,
+                    },
+                    Event::Release {
+                        heard: Word::Nothing,
+                        force: true,
+                    },
+                ],
             ),
             row("forget", &[Event::Forget { force: false }]),
             row("forget with force", &[Event::Forget { force: true }]),
             row("extend", &[Event::Extend]),
+            row("erase", &[Event::Erase]),
         ],
     ),
 ];
@@ -333,7 +426,7 @@ fn render() -> String {
 }
 
 fn cell(row: &Row, state: Option<State>) -> String {
-    if matches!(row.twist, Twist::NotStored) && state != Some(State::Completed) {
+    if matches!(row.twist, Twist::NotStored | Twist::Attested) && state != Some(State::Completed) {
         return String::new();
     }
     let record = state.map(|state| twisted(row.twist, state));
@@ -358,10 +451,8 @@ fn twisted(twist: Twist, state: State) -> Record {
     };
     match (twist, state) {
         (Twist::NotStored, State::Completed) => not_stored(),
-        (Twist::OnceNegative, State::Unknown) => Record {
-            negatives: 1,
-            ..record
-        },
+        (Twist::Attested, State::Completed) => resolved(&Resolution::Completed(answer(OWN))),
+        (Twist::OnceNegative, State::Unknown) => once_negative(),
         (Twist::LastTry, State::Unknown) => Record {
             inconclusive: 2,
             ..record
@@ -391,7 +482,8 @@ fn moment(when: When) -> Timestamp {
         When::Late => after(TTL.max(LEASE)),
         When::Over => after(TTL + TOMBSTONE),
         When::Overdue => after(MAX_EXECUTION),
-        When::SettledDown => settled_down(&lapsed(&in_progress())),
+        When::SettledDown => settled_down(&unknown()),
+        When::Apart => settled_down(&unknown()).plus(GAP),
     }
 }
 
@@ -439,10 +531,12 @@ fn word(
         Effect::InFlight(_) => "in flight",
         Effect::Replay(_) => "replay",
         Effect::Reused => "422",
+        Effect::CallerDiffers => "422 caller differs",
         Effect::OutcomeUnknown => "409 unknown",
         Effect::NotStored => "409 not stored",
         Effect::KeyExpired => "409 expired",
         Effect::Kept => "kept",
+        Effect::Already => "already",
         Effect::Suspected(_) => "audited",
         Effect::Lost => "lost",
         Effect::Refused => "refused",

@@ -9,9 +9,9 @@ use crate::{
     fingerprint::{Fingerprint, RecipeId},
     key::Key,
     machine::{
-        About, Forgotten, Looked, Negative, Reaped, Request, Resolution, Resolved, Settled,
-        Settlement, Source, Swept, admit, expire, first, forget, look, reconcile, resolve, settle,
-        sweep,
+        About, Forgotten, Grounds, Looked, Negative, Reaped, Request, Resolution, Resolved,
+        Settled, Settlement, Source, Swept, admit, expire, first, forget, look, reconcile, resolve,
+        settle, sweep,
     },
     policy::{AfterExpiry, OnInFlight, Policy, ReconcilePolicy},
     record::{AttemptId, Change, Evidence, LastError, Record, State, StoredBody, StoredResponse},
@@ -22,9 +22,9 @@ use crate::{
 
 pub(super) const START: Timestamp = Timestamp(1_000_000);
 pub(super) const LEASE: Duration = Duration::from_secs(10);
-pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) const MAX_EXECUTION: Duration = Duration::from_secs(60);
 pub(super) const UPSTREAM_MAX: Duration = Duration::from_secs(7);
+pub(super) const GAP: Duration = Duration::from_secs(3);
 pub(super) const TTL: Duration = Duration::from_secs(100);
 pub(super) const TOMBSTONE: Duration = Duration::from_secs(1_000);
 pub(super) const LOOK_AFTER: Duration = Duration::from_secs(5);
@@ -42,7 +42,6 @@ pub(super) fn around(at: Timestamp) -> [Timestamp; 3] {
 pub(super) fn policy() -> Policy {
     Policy {
         lease: LEASE,
-        timeout: TIMEOUT,
         max_execution: MAX_EXECUTION,
         ttl: TTL,
         tombstone_ttl: TOMBSTONE,
@@ -50,6 +49,8 @@ pub(super) fn policy() -> Policy {
             after: LOOK_AFTER,
             attempts: 3,
             upstream_max_execution: Some(UPSTREAM_MAX),
+            negative_gap: GAP,
+            asks: true,
         }),
         ..Policy::default()
     }
@@ -68,6 +69,8 @@ pub(super) fn policies() -> Vec<Policy> {
         after: LOOK_AFTER,
         attempts: 3,
         upstream_max_execution: None,
+        negative_gap: GAP,
+        asks: false,
     };
     let reconciles = [None, policy().reconcile, Some(bare)];
     let mut all = Vec::new();
@@ -94,10 +97,12 @@ pub(super) fn request(content: u8, caller: Option<u8>, attempt_id: AttemptId) ->
         fingerprint: Fingerprint([content; 32]),
         recipe: RecipeId([content; 8]),
         caller: caller.map(|caller| CallerMark([caller; 16])),
+        other_mark: None,
         attempt_id,
         route: "payments".into(),
         method: "POST".into(),
         path: "/payments".into(),
+        notes: crate::record::Notes::default(),
     }
 }
 
@@ -154,6 +159,10 @@ pub(super) fn failed() -> Record {
     settled(&in_progress(), &Settlement::Release(LastError::NotSent))
 }
 
+pub(super) fn redirected() -> Record {
+    settled(&in_progress(), &Settlement::Release(LastError::Redirected))
+}
+
 pub(super) fn unknown() -> Record {
     settled(&in_progress(), &Settlement::Unknown(LastError::Timeout))
 }
@@ -184,7 +193,7 @@ pub(super) fn lapsed(record: &Record) -> Record {
 /// From when on a negative answer counts.
 pub(super) fn settled_down(record: &Record) -> Timestamp {
     let since = record.times.unknown_since.expect("unknown");
-    since.plus(LEASE + TIMEOUT + UPSTREAM_MAX)
+    since.plus(LEASE + UPSTREAM_MAX)
 }
 
 pub(super) fn once_negative() -> Record {
@@ -197,6 +206,17 @@ pub(super) fn once_negative() -> Record {
     )
 }
 
+/// Released by the second negative answer.
+pub(super) fn denied() -> Record {
+    let now = settled_down(&unknown()).plus(GAP);
+    let source = Source::Webhook(About::Attempt(OWN));
+    let no = Evidence::NotExecuted;
+    looked(
+        reconcile(&once_negative(), &no, source, now, &policy()),
+        now,
+    )
+}
+
 pub(super) fn dead_letter() -> Record {
     let policy = policy();
     (0..3).fold(unknown(), |record, _| {
@@ -204,10 +224,14 @@ pub(super) fn dead_letter() -> Record {
     })
 }
 
+/// An operator's release, whatever speaks against it.
+pub(super) const FORCED: Resolution = Resolution::FailedRetryable(Grounds::FORCED);
+
 pub(super) fn resolved(resolution: &Resolution) -> Record {
-    match resolve(&unknown(), resolution, "seen in the ledger", &policy()) {
+    let unknown = unknown();
+    match resolve(&unknown, resolution, "seen in the ledger", START, &policy()) {
         Resolved::Write(change) => written(change, START),
-        Resolved::NotUnknown(state) => panic!("{state}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -264,23 +288,9 @@ pub(super) fn records() -> Vec<(&'static str, Record)> {
             resolved(&Resolution::Completed(answer(OWN))),
         ),
         ("released", failed()),
-        (
-            "released by the provider's word",
-            looked(
-                reconcile(
-                    &unknown(),
-                    &Evidence::NotExecuted,
-                    Source::Webhook(About::Attempt(OWN)),
-                    START,
-                    &policy(),
-                ),
-                START,
-            ),
-        ),
-        (
-            "released by an operator",
-            resolved(&Resolution::FailedRetryable),
-        ),
+        ("released by a redirect", redirected()),
+        ("released by the provider's word", denied()),
+        ("released by an operator", resolved(&FORCED)),
         ("unknown", unknown()),
         ("unknown, lapsed", lapsed(&in_progress())),
         (
@@ -301,6 +311,7 @@ pub(super) fn records() -> Vec<(&'static str, Record)> {
         ("unknown, dead letter", dead_letter()),
         ("expired, was completed", expired(&completed())),
         ("expired, was released", expired(&failed())),
+        ("expired, was redirected", expired(&redirected())),
         ("forgotten", forgotten()),
     ];
     for state in State::ALL {
@@ -317,9 +328,8 @@ pub(super) fn moments(record: &Record) -> Vec<Timestamp> {
     let times = record.times;
     let tombstone_end = times.expires_at.map(|at| at.plus(record.tombstone_ttl));
     let overdue = times.last_run_at.map(|at| at.plus(MAX_EXECUTION));
-    let counted = times
-        .unknown_since
-        .map(|at| at.plus(LEASE + TIMEOUT + UPSTREAM_MAX));
+    let counted = times.unknown_since.map(|at| at.plus(LEASE + UPSTREAM_MAX));
+    let apart = record.notes.negative_at.map(|at| at.plus(GAP));
     let edges = [
         Some(START),
         times.lease_until,
@@ -329,6 +339,7 @@ pub(super) fn moments(record: &Record) -> Vec<Timestamp> {
         tombstone_end,
         overdue,
         counted,
+        apart,
     ];
     let mut moments: Vec<_> = edges.into_iter().flatten().flat_map(around).collect();
     moments.push(Timestamp(0));

@@ -32,7 +32,12 @@ pub(super) fn one() -> Value {
 /// `POST /outbox/{message}/retry`.
 pub(super) fn retry() -> Value {
     let summary = "Send a message again that is dead or unknown, under the same key";
-    decide("retry_message", summary, false)
+    let mut retry = decide("retry_message", summary, false);
+    let force =
+        "Send it although it may have arrived and its receiver would not know its key again.";
+    retry["requestBody"]["content"]["application/json"]["schema"]["properties"]["force"] =
+        json!({ "type": "boolean", "description": force });
+    retry
 }
 
 /// `POST /outbox/{message}/discard`.
@@ -99,5 +104,6 @@ pub(super) fn members() -> Vec<(&'static str, Value)> {
         ("due_at", time()),
         ("delivered_at", time()),
         ("bytes", number()),
+        ("unclear_since", time()),
     ]
 }

@@ -35,9 +35,11 @@ impl Decided {
         let sent_away = sum(&[Event::InProgress]).saturating_sub(waited);
         let refused = sum(&[
             Event::Misused,
+            Event::CallerDiffers,
             Event::Enforced,
             Event::InvalidKey,
             Event::TooLarge,
+            Event::GrpcUnsupported,
             Event::Unauthenticated,
             Event::Expired,
             Event::NotStored,

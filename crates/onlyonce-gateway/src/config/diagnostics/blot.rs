@@ -1,10 +1,21 @@
 //! What must not be printed of a configuration file: a star stands for each character, so that columns
 //! stay where they are. Rather too much is blotted than too little.
 
-use crate::config::interpolate::is_name;
+use crate::config::{interpolate::is_name, tree::Span};
 
 /// The field whose members are headers.
 const HEADERS: &str = "headers";
+/// How fields end that people write a secret into. There are none of these names, so that a file with one
+/// of them is refused, and its line printed.
+const SECRET_FIELDS: [&str; 7] = [
+    "password:",
+    "passwd:",
+    "secret:",
+    "token:",
+    "credential:",
+    "credentials:",
+    "api_key:",
+];
 /// How parameters of URLs end that hold credentials.
 const CREDENTIALS: [&str; 4] = ["password=", "secret=", "token=", "key="];
 
@@ -162,6 +173,17 @@ fn skip_blanks(characters: &[char], from: usize) -> usize {
     from + rest.iter().take_while(|c| c.is_whitespace()).count()
 }
 
+/// `line` with stars for what stands at `at`.
+pub(super) fn without(line: &str, at: Span) -> String {
+    let first = (at.col as usize).saturating_sub(1);
+    let hidden = first..first.saturating_add(at.width as usize);
+    let star = |(index, character): (usize, char)| match hidden.contains(&index) {
+        true => '*',
+        false => character,
+    };
+    line.chars().enumerate().map(star).collect()
+}
+
 /// `line` with a star for every character of a password in a URL, of a bearer token, of a key's hash and
 /// of what stands in the place of a variable's name, so that columns stay where they are.
 pub(super) fn blotted(line: &str) -> String {
@@ -212,7 +234,7 @@ pub(super) fn blotted(line: &str) -> String {
             characters[start..end].fill('*');
         }
     }
-    for field in ["sha256:", "_env:"] {
+    for field in ["sha256:", "_env:"].into_iter().chain(SECRET_FIELDS) {
         for start in starts_of(field) {
             let spaces = plain[start..].iter().take_while(|c| **c == ' ').count();
             let (start, end) = match plain.get(start + spaces) {

@@ -29,6 +29,12 @@ pub(in crate::config) const AUTH: Schema = Schema {
             "",
             "[a service](#external) that is asked about each request",
         ),
+        field(
+            "shared_client_ids",
+            Boolean,
+            "`false`",
+            "whether the same id from two of these ways is the same client; two ways without it are refused",
+        ),
     ],
 };
 

@@ -26,6 +26,12 @@ pub(in crate::config) const RECONCILE: Schema = Schema {
              `not_executed` never releases a key but makes a dead letter",
         ),
         field(
+            "negative_gap",
+            Duration,
+            "`1m`",
+            "how far apart the two negative answers must be that release a key",
+        ),
+        field(
             "after",
             Duration,
             "`5s`",
@@ -100,6 +106,12 @@ pub(in crate::config) const OUTCOME: Schema = Schema {
             "",
             "it left nothing behind, and a retry may execute",
         ),
+        field(
+            "pending",
+            Words(&["true"]),
+            "",
+            "it is still under way: the answer counts as no look",
+        ),
     ],
 };
 
@@ -123,6 +135,24 @@ pub(in crate::config) const WHEN: Schema = Schema {
             List(Item::Texts),
             "any",
             "and that value is one of these",
+        ),
+        field(
+            "empty",
+            Text,
+            "",
+            "a JSON pointer into a body of JSON: there is an empty list, object or text",
+        ),
+        field(
+            "absent",
+            Text,
+            "",
+            "a JSON pointer into a body of JSON: there is nothing, or null",
+        ),
+        field(
+            "pending",
+            Words(&["true"]),
+            "",
+            "the same as `pending` beside `when`",
         ),
     ],
 };

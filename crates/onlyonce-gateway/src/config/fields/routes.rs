@@ -37,6 +37,12 @@ pub(in crate::config) const ROUTE: Schema = Schema {
             "the same as `idempotency.max_execution`; say it in one place",
         ),
         field("upstream_idle", Duration, "as the top level", ""),
+        field(
+            "upstream_reuse",
+            Boolean,
+            "as the top level; profile `payments`: `false`",
+            "",
+        ),
         field("connect_timeout", Duration, "as the top level", ""),
         field("first_byte_timeout", Duration, "as the top level", ""),
         field(
@@ -57,6 +63,12 @@ pub(in crate::config) const ROUTE: Schema = Schema {
             Boolean,
             "as the top level",
             "the same as `idempotency.shadow`; say it in one place",
+        ),
+        field(
+            "path_readings",
+            Words(&["common", "exact"]),
+            "as the top level",
+            "the same as `idempotency.path_readings`; say it in one place",
         ),
         field(
             "idempotency",
@@ -152,6 +164,14 @@ pub(in crate::config) const IDEMPOTENCY: Schema = Schema {
              every listed method must",
         ),
         field(
+            "path_readings",
+            Words(&["common", "exact"]),
+            "`common`",
+            "`common`: a request whose path leads to a stricter route by any [common \
+             reading](#which-rules-hold) is under that route's `idempotency`. `exact`, on either of the \
+             two routes: it is not",
+        ),
+        field(
             "key_scope",
             Words(&["per_client", "global"]),
             "`per_client` with `auth`, else `global`",
@@ -169,6 +189,14 @@ pub(in crate::config) const IDEMPOTENCY: Schema = Schema {
             "`[Authorization, X-Api-Key]`",
             "what tells callers apart in the scope `global` without `auth`; with `auth` it is \
              the client's id. Another caller with the same key gets 422",
+        ),
+        field(
+            "credential_cookies",
+            WordsOrList(&["auto"], Item::Cookies),
+            "`auto`",
+            "the cookies that tell callers apart where none of `credential_headers` is sent, by \
+             their own values; `auto` is JSESSIONID, PHPSESSID, ASP.NET_SessionId, connect.sid, \
+             sessionid, session and laravel_session, `[]` is none",
         ),
         field(
             "max_key_length",
@@ -238,12 +266,12 @@ pub(in crate::config) const IDEMPOTENCY: Schema = Schema {
             "on_5xx",
             Words(&["retry", "store", "unknown"]),
             "`retry`",
-            "what 500, 501, 503 and 505 and above mean; see below",
+            "what 500, 501, 503 and 505 to 511 mean; see below",
         ),
         field(
             "release_statuses",
             List(Item::Statuses),
-            "`[401, 407, 408, 421, 425, 429]`",
+            "`[401, 407, 421, 425, 429]`",
             "statuses that leave nothing behind; 400 to 599",
         ),
         field(
@@ -265,15 +293,15 @@ pub(in crate::config) const IDEMPOTENCY: Schema = Schema {
             "timeout",
             Duration,
             "`30s`",
-            "from dispatch to the end of the answer, for the client; then 504, and the key is \
-             unknown",
+            "from dispatch to the end of the answer, for the client; then 504, and the key stays in \
+             progress",
         ),
         field(
             "max_execution",
             Duration,
             "`15m`",
-            "until then a late answer is still read and completes the key; not shorter than \
-             `timeout`",
+            "until then the answer is read and completes the key; then the key is unknown; not \
+             shorter than `timeout`",
         ),
         field(
             "completion_grace",
@@ -292,6 +320,12 @@ pub(in crate::config) const IDEMPOTENCY: Schema = Schema {
             Section(&FINGERPRINT),
             "",
             "[how requests are compared](#fingerprint)",
+        ),
+        field(
+            "host_aliases",
+            List(Item::Texts),
+            "none",
+            "the same as `fingerprint.host_aliases`",
         ),
         field("limits", Section(&LIMITS), "", "[limits](#limits)"),
         field(
@@ -349,8 +383,27 @@ pub(in crate::config) const FINGERPRINT: Schema = Schema {
         field(
             "headers",
             List(Item::Headers),
-            "`[Content-Type, Content-Encoding, If-Match, If-None-Match]`",
+            "see below",
             "the headers that count; Content-Type without its parameters",
+        ),
+        field(
+            "host",
+            Boolean,
+            "`true`",
+            "whether the host counts: that of `Host`, `:authority` or an absolute target, in lower case, \
+             without a trailing dot and a default port",
+        ),
+        field(
+            "host_aliases",
+            List(Item::Texts),
+            "none",
+            "names of one host, which count as equal; may stand beside `fingerprint`, too",
+        ),
+        field(
+            "ignore_query",
+            List(Item::Texts),
+            "none",
+            "parameters of the query that do not count, by their names",
         ),
     ],
 };
@@ -361,20 +414,20 @@ pub(in crate::config) const LIMITS: Schema = Schema {
         field(
             "new_keys_per_second",
             Number,
-            "none; `payments` 1000",
+            "none; `payments` 1000; `safe` with `auth` 10000",
             "new keys a second; further ones get 429 `idempotency_rate_limited`",
         ),
         field(
             "burst",
             Number,
-            "as `new_keys_per_second`; `payments` 2000",
+            "as `new_keys_per_second`; `payments` 2000; `safe` with `auth` 20000",
             "new keys at once",
         ),
         field(
             "live_keys",
             Number,
-            "none; `payments` 10000",
-            "keys that are in progress or unknown; a new one beyond it gets 429 \
+            "none; `payments` 10000; `safe` with `auth` 100000",
+            "keys that are in progress; a new one beyond it gets 429 \
              `idempotency_key_quota`",
         ),
         field(
@@ -395,6 +448,20 @@ pub(in crate::config) const LIMITS: Schema = Schema {
             Number,
             "`10000`",
             "requests of one client that wait for any key; further ones get 409",
+        ),
+        field(
+            "detached",
+            Number,
+            "`250`",
+            "executions that run on after their client has gone or has been answered; beyond it \
+             new keys get 429 `overloaded`. Counted for each connection without `auth`",
+        ),
+        field(
+            "held_bytes",
+            Size,
+            "`256MiB`",
+            "at the top level only: bytes that are held for all clients together, request bodies \
+             and answers; beyond it requests get 503 `overloaded`",
         ),
     ],
 };

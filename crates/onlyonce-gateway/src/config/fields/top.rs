@@ -51,6 +51,12 @@ pub(in crate::config) const TOP: Schema = Schema {
             "[limits](#limits) for all routes, unless a route says otherwise",
         ),
         field(
+            "path_readings",
+            Words(&["common", "exact"]),
+            "`common`",
+            "the same as `idempotency.path_readings`; say it in one place",
+        ),
+        field(
             "workers",
             Section(&WORKERS),
             "",
@@ -75,6 +81,12 @@ pub(in crate::config) const TOP: Schema = Schema {
             "a pooled upstream connection that was idle for longer is not used again",
         ),
         field(
+            "upstream_reuse",
+            Boolean,
+            "`true`",
+            "whether requests with a key share HTTP/1.1 connections to backends; `false` gives each one of its own",
+        ),
+        field(
             "connect_timeout",
             Duration,
             "`2s`",
@@ -84,8 +96,8 @@ pub(in crate::config) const TOP: Schema = Schema {
             "first_byte_timeout",
             Duration,
             "as `timeout`",
-            "how long the first byte of an answer may take; a key whose answer has not begun \
-             by then is `unknown`, and its backend is read on as after `timeout`",
+            "how long the first byte of an answer may take; then the client gets 504, and the \
+             backend is read on as after `timeout`",
         ),
         field(
             "drain_timeout",
@@ -123,8 +135,8 @@ pub(in crate::config) const TOP: Schema = Schema {
             "max_connections",
             Number,
             "`10000`",
-            "connections of clients at once, upgraded ones included; further ones wait to be \
-             accepted",
+            "connections of clients at once, upgraded ones included; for one more the one that has \
+             been silent for the longest is closed",
         ),
         field(
             "max_header_size",
@@ -221,6 +233,21 @@ pub(in crate::config) const STORE: Schema = Schema {
             "`true`",
             "create or upgrade the schema at the start; with `false`, a file with an old or \
              no schema is refused",
+        ),
+        field(
+            "create",
+            Boolean,
+            "`false`",
+            "with profile `payments`: let `serve` make a store where there is none. A new store knows no \
+             key, so retries of earlier requests execute; without this, `onlyonce migrate` makes it. Other \
+             profiles need no leave",
+        ),
+        field(
+            "single_node",
+            Boolean,
+            "`false`",
+            "with profile `payments` on an embedded store: your word that this is the only gateway. A second \
+             one with a file of its own would execute every key again",
         ),
         field(
             "cache",

@@ -228,6 +228,14 @@ const OPTIONS: &[(&str, &str)] = &[
         "1:33: `max_request_age` is at least 1s, not `500ms`",
     ),
     (
+        "limits: { held_bytes: 64MiB }",
+        "1:38: `held_bytes` is for all routes together",
+    ),
+    (
+        "limits: { detached: 0 }",
+        "1:36: `detached` is at least 1, not `0`",
+    ),
+    (
         "limits: { waiters: -1 }",
         "1:35: `waiters` is a whole number, not `-1`",
     ),
@@ -246,14 +254,6 @@ const OPTIONS: &[(&str, &str)] = &[
     (
         "enabled: true, on_in_flight: accept, dialect: stripe",
         "1:45: `on_in_flight: accept` is not possible in dialect `stripe`",
-    ),
-    (
-        "enabled: true, profile: payments",
-        "1:40: profile `payments` demands `reconcile`",
-    ),
-    (
-        "enabled: true, profile: payments, on_in_flight: accept, reconcile: operator",
-        "1:64: `on_in_flight: accept` is not possible in profile `payments`",
     ),
 ];
 
@@ -369,8 +369,28 @@ const ROUTES: &[(&str, &[&str])] = &[
         &["1:16: no request can reach a route for CONNECT alone"],
     ),
     (
-        "store: { url: 'memory:' }\nroutes: [{ id: a, path: /, backends: [{ url: http://u }], idempotency: { enabled: true, profile: payments, reconcile: operator } }]",
+        "store: { url: 'memory:' }\nroutes: [{ id: a, path: /, backends: [{ url: http://u }], idempotency: { enabled: true, profile: payments, reconcile: operator, credential_headers: [a] } }]",
         &["1:15: profile `payments` demands a store that survives a crash"],
+    ),
+    (
+        "store: { url: 'postgres://h/d' }\nroutes: [{ id: a, path: /, backends: [{ url: http://u }], idempotency: { enabled: true, profile: payments, credential_headers: [a] } }]",
+        &["2:98: profile `payments` demands `reconcile`"],
+    ),
+    (
+        "store: { url: 'postgres://h/d' }\nroutes: [{ id: a, path: /, backends: [{ url: http://u }], idempotency: { enabled: true, profile: payments, on_in_flight: accept, reconcile: operator, credential_headers: [a] } }]",
+        &["2:122: `on_in_flight: accept` is not possible in profile `payments`"],
+    ),
+    (
+        "store: { url: 'sqlite:a.db' }\nroutes: [{ id: a, path: /, backends: [{ url: http://u }], idempotency: { enabled: true, profile: payments, reconcile: operator, credential_headers: [a] } }]",
+        &["1:15: profile `payments` on an embedded store, which one gateway alone can use"],
+    ),
+    (
+        "store: { url: 'postgres://h/d' }\nroutes: [{ id: a, path: /, backends: [{ url: http://u }], idempotency: { enabled: true, profile: payments, reconcile: operator } }]",
+        &["2:98: profile `payments` demands that callers are told apart"],
+    ),
+    (
+        "store: { url: 'postgres://h/d' }\nroutes: [{ id: a, path: /, backends: [{ url: http://u }], idempotency: { enabled: true, profile: payments, reconcile: operator, credential_headers: [] } }]",
+        &["2:149: profile `payments` demands that callers are told apart"],
     ),
     (
         "routes: [{ id: a, path: /, backends: [{ url: http://u }] }]\n---\na: b\n",
@@ -509,7 +529,7 @@ fn check_speaks_on_the_right_streams() {
     let path = folder.path().join("oo.yaml");
     let run = |path: &Path| {
         let (mut verdict, mut findings) = (Vec::new(), Vec::new());
-        let usable = check::run(path, false, &mut verdict, &mut findings).unwrap();
+        let usable = check::run(path, &Overrides::default(), &mut verdict, &mut findings).unwrap();
         (
             usable,
             String::from_utf8(verdict).unwrap(),
@@ -538,4 +558,63 @@ fn check_speaks_on_the_right_streams() {
         !usable && findings.contains("absent.yaml: error: cannot be read"),
         "{findings}"
     );
+}
+
+/// What `serve` would refuse, or leave nobody able to use, `check` refuses too, with its place.
+#[test]
+fn variables_that_are_named_and_unset() {
+    let event =
+        "key: /k, outcomes: [{ when: { pointer: /t, in: [x] }, complete: { status: 201 } }]";
+    for name in ["ONLYONCE_TEST_NOT_SET", "EMPTY"] {
+        let webhook = format!(
+            "idempotency: {{ reconcile: {{ webhook: {{ scheme: stripe, secret_env: {name}, {event} }} }} }}"
+        );
+        for (section, at) in [
+            (
+                format!("admin: {{ readonly_token_env: {name} }}"),
+                "1:30: `readonly_token_env`",
+            ),
+            (
+                format!("admin: {{ token_env: {name} }}"),
+                "1:21: `token_env`",
+            ),
+            (
+                format!(
+                    "store: {{ url: 'postgres://h/d' }}\noutbox: {{ targets: [{{ name: a, url: http://u, secret_env: {name} }}] }}"
+                ),
+                "2:59: `secret_env`",
+            ),
+            (webhook, "1:68: `secret_env`"),
+        ] {
+            let text = format!("{section}\n{ROUTE}");
+            let expected = format!("{at}: the environment variable {name} is not set or empty");
+            assert!(
+                errors(&text).contains(&expected),
+                "{text}\n{:#?}",
+                errors(&text)
+            );
+            let overrides = Overrides {
+                no_env: true,
+                ..Overrides::default()
+            };
+            let skipped = parse("oo.yaml", &text, &env, &overrides);
+            let found = skipped
+                .err()
+                .map(|found| found.to_string())
+                .unwrap_or_default();
+            assert!(!found.contains(name), "{found}");
+        }
+    }
+    for keys in [
+        "store: { encryption_key_env: ONLYONCE_TEST_NOT_SET }",
+        "auth: { jwt: { secret_env: ONLYONCE_TEST_NOT_SET } }",
+    ] {
+        let overrides = Overrides {
+            no_env: true,
+            ..Overrides::default()
+        };
+        let text = format!("{keys}\n{ROUTE}");
+        parse("oo.yaml", &text, &env, &overrides).unwrap();
+        assert_eq!(errors(&text).len(), 1, "{text}");
+    }
 }

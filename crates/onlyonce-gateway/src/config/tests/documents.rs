@@ -37,9 +37,14 @@ fn every_example_is_good() {
         "API" => Some("http://127.0.0.1:1".to_owned()),
         _ => None,
     };
+    // Their secrets are nobody's business here.
+    let overrides = Overrides {
+        no_env: true,
+        ..Overrides::default()
+    };
     for path in examples {
         let text = fs::read_to_string(&path).unwrap();
-        if let Err(found) = parse("example.yaml", &text, &env, &Overrides::default()) {
+        if let Err(found) = parse("example.yaml", &text, &env, &overrides) {
             panic!("{}\n{found}", path.display());
         }
     }

@@ -20,7 +20,7 @@ fn a_route_is_enough() {
         StoreUrl::Sqlite(PathBuf::from("onlyonce.db"))
     );
     assert_eq!(config.store.timeout, Duration::from_secs(2));
-    assert!(config.store.migrate);
+    assert!(config.store.migrate && !config.store.create && !config.store.single_node);
     assert_eq!(config.workers, Workers::default());
     assert_eq!(config.drain_timeout, Duration::from_secs(30));
     assert_eq!(config.header_timeout, Duration::from_secs(10));
@@ -32,6 +32,7 @@ fn a_route_is_enough() {
     assert_eq!((route.id.as_str(), route.path.as_str()), ("a", "/"));
     assert_eq!(route.timeout, Duration::from_secs(30));
     assert_eq!(route.upstream_idle, Duration::from_secs(1));
+    assert!(route.upstream_reuse);
     assert_eq!(route.connect_timeout, Duration::from_secs(2));
     assert_eq!(route.mode_name, "local");
     assert!(!route.policy.enabled);
@@ -44,6 +45,7 @@ fn every_supported_field_is_read() {
     assert_eq!(config.admin.readonly_token_env.as_deref(), Some("OO_LOOK"));
     assert!(config.admin.public_metrics && config.admin.mask_keys);
     assert!(!config.store.migrate && config.allow_scope_change);
+    assert!(config.store.create && config.store.single_node);
     assert_eq!(config.workers.deliver_every, Duration::from_millis(100));
     let client = [
         config.header_timeout,
@@ -57,6 +59,7 @@ fn every_supported_field_is_read() {
     assert_eq!(route.backends[1].authority(), "[::1]:3001");
     assert_eq!(route.timeout, Duration::from_secs(5));
     assert_eq!(route.upstream_idle, Duration::from_millis(700));
+    assert!(!route.upstream_reuse);
     assert_eq!(route.connect_timeout, Duration::from_millis(300));
     let policy = &route.policy;
     assert!(policy.enabled && policy.key_per_route && !policy.key_rules.reject_sensitive);
@@ -95,6 +98,7 @@ fn every_supported_field_is_read() {
         [HeaderName::from_static("x-tenant")]
     );
     assert_eq!((policy.waiters_per_key, policy.waiters), (5, 50));
+    assert_eq!((policy.detached, config.held_bytes), (9, 64 << 20));
     assert_eq!(
         (policy.new_keys, policy.live_keys),
         (Some((7, 70)), Some(700))
@@ -109,11 +113,25 @@ fn every_supported_field_is_read() {
 }
 
 #[test]
+fn authenticated_clients_have_limits_without_a_word() {
+    let auth = "auth: { trusted_header: { name: X-Client-Id, from: ['10.0.0.0/8'] } }\n";
+    let limits = |text: &str| {
+        let config = good(&format!("{text}idempotency: {{ enabled: true }}\n{ROUTE}"));
+        let shown = shown::shown(&config)["routes"][0]["idempotency"]["limits"].clone();
+        ["new_keys_per_second", "burst", "live_keys"].map(|name| shown[name].as_u64())
+    };
+    assert_eq!(limits(""), [None; 3]);
+    assert_eq!(limits(auth), [10_000, 20_000, 100_000].map(Some));
+    let said = format!("{auth}limits: {{ new_keys_per_second: 90000, live_keys: 7 }}\n");
+    assert_eq!(limits(&said), [90_000, 90_000, 7].map(Some));
+}
+
+#[test]
 fn a_route_overrides_the_gateway() {
     let config = good(
-        "store: { url: 'sqlite:a.db' }\n\
+        "store: { url: 'sqlite:a.db', single_node: true }\n\
          limits: { waiters: 7 }\n\
-         idempotency: { enabled: true, ttl: 2h, reconcile: operator }\n\
+         idempotency: { enabled: true, ttl: 2h, reconcile: operator, credential_headers: [a] }\n\
          routes:\n\
          - { id: a, path: /a, backends: [{ url: http://up }] }\n\
          - { id: b, path: /b, backends: [{ url: http://up }], idempotency: { enabled: false } }\n\
@@ -131,6 +149,10 @@ fn a_route_overrides_the_gateway() {
         })
         .collect();
     assert_eq!(facts, [(true, 2, 7), (false, 2, 7), (true, 72, 7)]);
+    // Where money is at stake, no key shares a connection unless its route says so.
+    let reuse = config.routes.iter().map(|route| route.upstream_reuse);
+    let shares: Vec<_> = reuse.collect();
+    assert_eq!(shares, [true, true, false]);
     assert_eq!(config.protected().count(), 2);
 }
 
@@ -178,7 +200,9 @@ fn variables_are_put_in() {
 fn the_command_line_overrides_the_file() {
     let overrides = Overrides {
         listen: Some(loopback(1)),
+        admin: Some(loopback(3)),
         store: Some("memory:".to_owned()),
+        no_env: false,
         worker: false,
     };
     let text = format!("listen: 127.0.0.1:2\nstore: {{ timeout: 1s }}\n{ROUTE}");
@@ -187,6 +211,7 @@ fn the_command_line_overrides_the_file() {
         (config.listen.port(), config.store.url),
         (1, StoreUrl::Memory)
     );
+    assert_eq!(config.admin.listen.port(), 3);
     assert_eq!(config.store.timeout, Duration::from_secs(1));
 }
 

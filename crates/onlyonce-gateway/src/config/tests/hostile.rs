@@ -150,3 +150,47 @@ fn size_is_bounded() {
     let text = format!("a: [{}]", "x,".repeat(60_000));
     assert!(errors(&text)[0].ends_with("more than 50000 values"));
 }
+
+/// A secret in a field that there is not is still a secret.
+#[test]
+fn values_of_unknown_fields_are_never_printed() {
+    for section in [
+        "redis: { address: 'h:1', password: hunter2x }",
+        "redis:\n  password: hunter2x",
+        "redis: hunter2x",
+        "admin: { token: \"hunter2x\", listen: nowhere }",
+        "auth: { jwt: { secret: 'hunter2x hunter2x' } }",
+        "auth: { api_keys: [{ client_id: a, key: hunter2x }] }",
+        "auth: { api_keys: [{ client: a, key: hunter2x, sha256: 1 }] }",
+        "store: { paswd: { a: [hunter2x, hunter2x] } }",
+        "store: { passwd: [hunter2x, 'hunter2x'], password: hunter2x, url: 'oracle:' }",
+        "stor: hunter2x",
+        "admin: { token: hunter2x ]",
+        "admin: { listen: [, password: hunter2x }",
+    ] {
+        let refused = parsed(&format!("{section}\n{ROUTE}")).unwrap_err();
+        let printed = format!("{refused}\n{}", refused.summary());
+        assert!(!printed.contains("hunter2x"), "{printed}");
+        assert!(printed.contains("***"), "{printed}");
+    }
+}
+
+/// The field that is meant stands in the same section, though another section has one of that name.
+#[test]
+fn hints_name_the_field_that_is_meant() {
+    for (section, meant) in [
+        ("auth: { api_keys: [{ client: a }] }", "client_id"),
+        ("admin: { token: a }", "token_env"),
+        ("auth: { jwt: { secret: a } }", "secret_env"),
+        ("idempotency: { max_body: 1 }", "max_body_size"),
+        ("idempotency: { tombstone-ttl: 1h }", "tombstone_ttl"),
+        ("idempotency: { enforced: true }", "enforce"),
+        ("lisen: 127.0.0.1:1", "listen"),
+    ] {
+        let refused = parsed(&format!("{section}\n{ROUTE}"))
+            .unwrap_err()
+            .to_string();
+        let hint = format!("did you mean `{meant}`?");
+        assert!(refused.contains(&hint), "{refused}");
+    }
+}

@@ -13,7 +13,7 @@ fn with_auth(inside: &str) -> String {
 #[test]
 fn every_way_is_read() {
     let config = good(&with_auth(&format!(
-        "api_keys: [{{ client_id: acme, sha256: {HASH} }}], \
+        "shared_client_ids: true, api_keys: [{{ client_id: acme, sha256: {HASH} }}], \
          jwt: {{ jwks_url: \"http://id:81/keys/?v=1\", issuer: us, audience: [a, b], \
          client_id_claim: tenant, leeway: 1s, refresh: 2m }}, \
          trusted_header: {{ name: X-Client-Id, from: [\"10.0.0.0/8\", \"::1\"] }}, \
@@ -46,6 +46,56 @@ fn every_way_is_read() {
     );
     assert_eq!(config.routes[0].policy.key_scope, Some(KeyScope::PerClient));
     assert!(!config.routes[0].auth_optional);
+}
+
+#[test]
+fn two_sources_of_ids_must_be_said_to_agree() {
+    let keys = format!("api_keys: [{{ client_id: a, sha256: {HASH} }}]");
+    let header = "trusted_header: { name: X-Client-Id, from: [\"10.0.0.0/8\"] }";
+    let service = "external: { url: \"http://auth\", client_id_header: X-Who }";
+    let ways = [keys.as_str(), header, service];
+    for (one, other) in [(0, 1), (0, 2), (1, 2)] {
+        let both = format!("{}, {}", ways[one], ways[other]);
+        let said = errors(&with_auth(&both));
+        let [only] = said.as_slice() else {
+            panic!("{said:?}")
+        };
+        assert!(only.starts_with("1:7: "), "{only}");
+        assert!(only.contains("would share keys and answers"), "{only}");
+        let agreed = good(&with_auth(&format!("shared_client_ids: true, {both}")));
+        assert!(agreed.auth.unwrap().shared_client_ids);
+    }
+    for way in ways {
+        assert!(!good(&with_auth(way)).auth.unwrap().shared_client_ids);
+    }
+}
+
+#[test]
+fn cookies_are_the_usual_ones_unless_said() {
+    let cookies = |options: &str| {
+        let text = format!("idempotency: {{ enabled: true{options} }}\n{ROUTE}");
+        good(&text).routes[0].policy.credential_cookies.clone()
+    };
+    let usual = onlyonce_core::policy::usual_session_cookies();
+    assert_eq!(usual.len(), 7);
+    assert_eq!(cookies(""), usual);
+    assert_eq!(cookies(", credential_cookies: auto"), usual);
+    assert_eq!(
+        cookies(", credential_cookies: [sid, __Host-s]"),
+        ["sid", "__Host-s"]
+    );
+    assert!(cookies(", credential_cookies: []").is_empty());
+    for (options, message) in [
+        ("credential_cookies: some", "credential_cookies"),
+        (
+            "credential_cookies: [\"a b\"]",
+            "cannot be the name of a cookie",
+        ),
+    ] {
+        let text = format!("idempotency: {{ enabled: true, {options} }}\n{ROUTE}");
+        let said = errors(&text).join("\n");
+        assert!(said.contains(message), "{said}");
+    }
 }
 
 #[test]

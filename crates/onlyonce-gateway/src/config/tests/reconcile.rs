@@ -122,7 +122,7 @@ fn what_is_wrong() {
         (&format!("query: {{ }}, {rules}"), "`query` without `url`"),
         (
             "query: { url: \"http://p/{key}\" }, outcomes: [{ when: { status: [200] } }]",
-            "an outcome says either `complete` or `not_executed`",
+            "an outcome says one of `complete`, `not_executed` and `pending`",
         ),
         (
             "query: { url: \"http://p/{key}\" }, outcomes: [{ when: { }, not_executed: true }]",

@@ -30,7 +30,7 @@ fn reason(error: &UpstreamError) -> &(dyn Error + 'static) {
     assert!(proves_not_sent(error), "{error:?}");
     match error {
         UpstreamError::NotSent(NotSent { source }) => source.as_ref(),
-        UpstreamError::Lost(error) => panic!("{error:?}"),
+        error => panic!("{error:?}"),
     }
 }
 

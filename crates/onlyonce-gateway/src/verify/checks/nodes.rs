@@ -3,7 +3,8 @@
 use super::race::judge_race;
 use crate::verify::{catalogue::Check, exchange::Exchange, finding::Finding, lab::Lab};
 
-/// A retry at another node, and a race between both.
+/// A retry at another node, and a race between both. Both are asked by the name of the first: nodes of one
+/// API stand behind one host, and another host is another request.
 pub(super) async fn two(lab: &Lab) -> anyhow::Result<Finding> {
     let check = Check::TwoNodes;
     let Some(second_node) = &lab.target.second else {
@@ -13,6 +14,10 @@ pub(super) async fn two(lab: &Lab) -> anyhow::Result<Finding> {
     let request = lab.fresh()?;
     let mut there = request.clone();
     there.endpoint = second_node.clone();
+    there
+        .endpoint
+        .authority
+        .clone_from(&lab.target.endpoint.authority);
     let watch = lab.watch().await?;
     let first = lab.send("at one node", request).await;
     let again = lab.send("at the other node", there).await;
@@ -33,6 +38,10 @@ pub(super) async fn two(lab: &Lab) -> anyhow::Result<Finding> {
     let here = lab.fresh()?;
     let mut there = here.clone();
     there.endpoint = second_node.clone();
+    there
+        .endpoint
+        .authority
+        .clone_from(&lab.target.endpoint.authority);
     let both = [here, there.clone()].into_iter().cycle();
     let watch = lab.watch().await?;
     let racers = both.take(lab.target.duplicates - 1).collect();

@@ -1,4 +1,4 @@
-//! The same request again: at once, and after a hang-up.
+//! The same request again: at once, after a hang-up, and after a part of it.
 
 use std::time::Duration;
 
@@ -231,4 +231,32 @@ pub(super) async fn hang_up(lab: &Lab) -> anyhow::Result<Finding> {
     Ok(finding
         .with(&[&left, &retry])
         .race(&[left.clone(), retry.clone()]))
+}
+
+/// The body breaks off one byte before its declared end; then all of it comes, under the same key.
+pub(super) async fn part_of_a_body(lab: &Lab) -> anyhow::Result<Finding> {
+    let check = Check::PartOfABody;
+    let request = lab.fresh()?;
+    let watch = lab.watch().await?;
+    let part = lab.break_off(request.clone()).await;
+    let whole = lab.send("all of it", request).await;
+    let executed = lab.executed(&watch, &[&whole]).await?;
+    let marked = whole.ok().is_some_and(|answer| answer.marker().is_some());
+    let finding = if executed.more_than_once() {
+        let seen = format!("the part and the whole were {}", executed.words());
+        Finding::danger(check, executed.sure, seen)
+    } else if marked {
+        let seen = "the whole request got a replay: the part was executed";
+        Finding::danger(check, Sure::Word, seen)
+    } else if !lab.is_done(&whole) {
+        let seen = format!("the whole request was answered {}", whole.outcome());
+        Finding::trouble(check, Sure::Word, seen)
+    } else if executed.sure == Sure::Counted {
+        let seen = format!("the part was not executed, the whole {}", executed.words());
+        Finding::pass(check, executed.sure, seen)
+    } else {
+        let why = "the whole request succeeded, but only a --count-url tells whether the part did";
+        Finding::cannot_tell(check, why)
+    };
+    Ok(finding.with(&[&part, &whole]))
 }

@@ -33,7 +33,10 @@ impl Gateway {
 
     /// The record of a key as the list shows it.
     pub(crate) async fn record(&self, key: &str) -> Option<Value> {
-        let path = format!("/idempotency/keys?key={}", percent_encoded(key));
+        // Keys are asked for as a header would have them.
+        let asked = onlyonce_core::Key::from_stored(key);
+        let asked = percent_encoded(&asked.header_value());
+        let path = format!("/idempotency/keys?key={asked}");
         let listed = self.admin(Request::get(&path)).await.expect(200).json();
         let keys = listed["keys"].as_array().expect("a list of keys").clone();
         assert!(keys.len() <= 1, "one record for {key}: {listed}");

@@ -1,7 +1,11 @@
 //! A client that sends exactly the bytes it is told to and may leave at any of them; and one that
 //! speaks HTTP/2 with prior knowledge.
 
-use std::{fmt::Write as _, io, net::SocketAddr};
+use std::{
+    fmt::Write as _,
+    io,
+    net::{IpAddr, SocketAddr},
+};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -61,6 +65,12 @@ impl Request {
         self
     }
 
+    /// Another host than `api.test`.
+    pub(crate) fn host(mut self, host: &str) -> Self {
+        self.headers.retain(|(name, _)| name != "Host");
+        self.header("Host", host)
+    }
+
     pub(crate) fn json(self, text: &str) -> Self {
         self.body("application/json", text)
     }
@@ -110,7 +120,11 @@ impl Request {
 
     /// The request as hyper's client takes it: with a whole address for HTTP/2, without one else.
     pub(crate) fn to_http(&self, is_http2: bool) -> http::Request<Full<Bytes>> {
-        let host = if is_http2 { "http://api.test" } else { "" };
+        let named = self.headers.iter().find(|(name, _)| name == "Host");
+        let host = match named.filter(|_| is_http2) {
+            Some((_, host)) => format!("http://{}", String::from_utf8_lossy(host)),
+            None => String::new(),
+        };
         let mut wanted = http::Request::builder()
             .method(self.method.as_str())
             .uri(format!("{host}{}", self.target));
@@ -223,6 +237,16 @@ impl Connection {
         })
     }
 
+    /// A connection from another address of this machine.
+    pub(crate) async fn open_from(from: IpAddr, addr: SocketAddr) -> io::Result<Self> {
+        let socket = tokio::net::TcpSocket::new_v4()?;
+        socket.bind(SocketAddr::new(from, 0))?;
+        let stream = within("a connection", socket.connect(addr)).await?;
+        Ok(Self {
+            wire: Wire::new(stream),
+        })
+    }
+
     /// Takes about `count` bytes off the socket, keeps them for `response`, and says how many.
     pub(crate) async fn take(&mut self, count: usize) -> io::Result<usize> {
         self.wire.take(count).await
@@ -280,6 +304,11 @@ impl Connection {
     pub(crate) async fn send(&mut self, request: &Request) -> io::Result<Response> {
         self.write(&request.bytes()).await?;
         self.response().await
+    }
+
+    /// Says that nothing more will be written, and still reads.
+    pub(crate) async fn finish_writing(&mut self) -> io::Result<()> {
+        self.wire.finish_writing().await
     }
 
     /// Leaves with a reset.

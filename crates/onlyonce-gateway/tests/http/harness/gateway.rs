@@ -364,12 +364,31 @@ impl Gateway {
 
     /// The memory that the process holds, in KiB.
     pub(crate) fn rss_kib(&self) -> u64 {
+        self.status_kib("VmRSS:")
+    }
+
+    /// The most that it ever held, in KiB.
+    pub(crate) fn peak_rss_kib(&self) -> u64 {
+        self.status_kib("VmHWM:")
+    }
+
+    /// From now on the process gets no more than `bytes` of memory of its own, and dies of wanting more.
+    pub(crate) fn cap_memory(&self, bytes: u64) {
+        let id = self.running.child.id().expect("a running gateway");
+        let limit = Rlimit {
+            current: Some(bytes),
+            maximum: Some(bytes),
+        };
+        prlimit(Pid::from_raw(id.cast_signed()), Resource::Data, limit).expect("a memory limit");
+    }
+
+    fn status_kib(&self, name: &str) -> u64 {
         let id = self.running.child.id().expect("a running gateway");
         let status = std::fs::read_to_string(format!("/proc/{id}/status"))
             .expect("the gateway is still running");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|line| line.split_whitespace().next()?.parse().ok())
-            .expect("a VmRSS line in KiB")
+            .expect("a line in KiB")
     }
 
     /// From now on no file of the gateway may be written; `false` lifts that again.

@@ -7,7 +7,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -62,6 +62,8 @@ struct Shared {
     always: Mutex<Option<(u16, String)>>,
     asked: Mutex<Vec<(String, Option<String>)>>,
     received: AtomicUsize,
+    /// Whether it reads a header value as a structured string, or takes it as it stands.
+    unwraps: AtomicBool,
 }
 
 impl Shared {
@@ -94,6 +96,7 @@ impl Provider {
             always: Mutex::default(),
             asked: Mutex::default(),
             received: AtomicUsize::new(0),
+            unwraps: AtomicBool::new(false),
         });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Self {
@@ -111,6 +114,11 @@ impl Provider {
     pub(crate) fn always_says(&self, answer: Option<(u16, &str)>) {
         let answer = answer.map(|(status, body)| (status, body.to_owned()));
         *self.shared.always.lock().unwrap() = answer;
+    }
+
+    /// From now on it knows keys by what their header spells, not by its bytes.
+    pub(crate) fn unwraps(&self, unwraps: bool) {
+        self.shared.unwraps.store(unwraps, Ordering::SeqCst);
     }
 
     /// What the ledger says of `key`.
@@ -165,7 +173,10 @@ async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
         return query(&shared, &request);
     }
     let header = |name: &str| Some(request.headers().get(name)?.to_str().ok()?.to_owned());
-    let key = header("idempotency-key").unwrap_or_default();
+    let mut key = header("idempotency-key").unwrap_or_default();
+    if shared.unwraps.load(Ordering::SeqCst) {
+        key = unwrapped(&key);
+    }
     let _: Result<_, Infallible> = Ok(request.into_body().collect().await.ok()?);
     shared.received.fetch_add(1, Ordering::SeqCst);
     let part = (shared.parts.lock().unwrap())(&key);
@@ -178,7 +189,12 @@ async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
     shared.ledger().entry(key.clone()).or_default().pending += 1;
     let paid = |entry: &mut Entry| entry.paid += 1;
     let declined = |entry: &mut Entry| entry.declined += 1;
-    let created = || answer(201, format!(r#"{{"key":"{key}","status":"succeeded"}}"#));
+    let created = || {
+        answer(
+            201,
+            serde_json::json!({ "key": key, "status": "succeeded" }).to_string(),
+        )
+    };
     match part {
         Part::Pay => {
             decide(paid);
@@ -186,7 +202,10 @@ async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
         }
         Part::Decline => {
             decide(declined);
-            answer(402, format!(r#"{{"key":"{key}","status":"declined"}}"#))
+            answer(
+                402,
+                serde_json::json!({ "key": key, "status": "declined" }).to_string(),
+            )
         }
         Part::PayAndHangUp => {
             decide(paid);
@@ -227,6 +246,23 @@ async fn handle(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
     }
 }
 
+/// What a structured string spells; anything else stands for itself.
+fn unwrapped(value: &str) -> String {
+    let Some(rest) = value.strip_prefix('"') else {
+        return value.to_owned();
+    };
+    let mut text = String::new();
+    let mut characters = rest.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '"' => break,
+            '\\' => text.extend(characters.next()),
+            other => text.push(other),
+        }
+    }
+    text
+}
+
 /// `GET /payments?key=K`: what became of a key. What is pending cannot be seen yet.
 fn query(shared: &Shared, request: &Request<Incoming>) -> Option<Response<Full<Bytes>>> {
     let target = request.uri().to_string();
@@ -246,12 +282,14 @@ fn query(shared: &Shared, request: &Request<Incoming>) -> Option<Response<Full<B
         .into_owned();
     let entry = shared.ledger().get(&key).copied().unwrap_or_default();
     match entry {
-        Entry { paid: 1.., .. } => {
-            answer(200, format!(r#"{{"key":"{key}","status":"succeeded"}}"#))
-        }
-        Entry { declined: 1.., .. } => {
-            answer(200, format!(r#"{{"key":"{key}","status":"declined"}}"#))
-        }
+        Entry { paid: 1.., .. } => answer(
+            200,
+            serde_json::json!({ "key": key, "status": "succeeded" }).to_string(),
+        ),
+        Entry { declined: 1.., .. } => answer(
+            200,
+            serde_json::json!({ "key": key, "status": "declined" }).to_string(),
+        ),
         _ => answer(404, r#"{"error":"no such payment"}"#.to_owned()),
     }
 }

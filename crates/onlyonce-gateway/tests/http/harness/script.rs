@@ -9,6 +9,8 @@ pub(crate) enum Step {
     /// Waits for one `Upstream::release`.
     Hold,
     Pause(Duration),
+    /// Waits for more to arrive on this connection, or for its end.
+    MoreComes,
     /// Closes in good order.
     Close,
     /// Closes with a reset.

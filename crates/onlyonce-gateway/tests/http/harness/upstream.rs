@@ -319,6 +319,7 @@ async fn play(wire: &mut Wire, shared: &Shared, steps: Vec<Step>) -> io::Result<
         match step {
             Step::Write(bytes) => wire.write(&bytes).await?,
             Step::Pause(time) => tokio::time::sleep(time).await,
+            Step::MoreComes => wire.more().await?,
             Step::Hold => {
                 if let Ok(permit) = shared.releases.acquire().await {
                     permit.forget();

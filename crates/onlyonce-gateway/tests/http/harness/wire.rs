@@ -152,6 +152,12 @@ impl Wire {
         Ok(self.buffer.len() - before)
     }
 
+    /// Returns once there is something to read that was not used yet, or the peer has closed.
+    pub(crate) async fn more(&mut self) -> io::Result<()> {
+        while self.buffer.is_empty() && self.fill().await? {}
+        Ok(())
+    }
+
     /// Everything that comes before the peer closes or resets.
     pub(crate) async fn until_closed(&mut self) -> Vec<u8> {
         while self.fill().await.unwrap_or(false) {}

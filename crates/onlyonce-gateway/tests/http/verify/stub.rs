@@ -14,9 +14,10 @@ use axum::{
     body::{Body, Bytes},
     extract::State,
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{any, get},
 };
-use http::{HeaderMap, HeaderName, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, Method, StatusCode, Uri};
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
@@ -34,6 +35,7 @@ pub(super) enum Defect {
     Concurrent,
     InFlight,
     HangUp,
+    PartOfABody,
     Mismatch,
     MismatchKeeps,
     MismatchInFlight,
@@ -45,6 +47,9 @@ pub(super) enum Defect {
     BadKeys,
     LongKeys,
     OtherCaller,
+    OtherHost,
+    MethodCase,
+    Upgrade,
     ClientError,
     ServerError,
     Binary,
@@ -56,7 +61,7 @@ pub(super) enum Defect {
 
 impl Defect {
     /// Each with the check that must find it.
-    pub(super) const ALL: [(Self, &'static str); 25] = [
+    pub(super) const ALL: [(Self, &'static str); 29] = [
         (Self::Replay, "replay"),
         (Self::Bytes, "bytes"),
         (Self::Marker, "marker"),
@@ -64,6 +69,7 @@ impl Defect {
         (Self::Concurrent, "concurrent"),
         (Self::InFlight, "in-flight"),
         (Self::HangUp, "hang-up"),
+        (Self::PartOfABody, "part-of-a-body"),
         (Self::Mismatch, "mismatch"),
         (Self::MismatchKeeps, "mismatch-keeps"),
         (Self::MismatchInFlight, "mismatch-in-flight"),
@@ -75,6 +81,9 @@ impl Defect {
         (Self::BadKeys, "bad-keys"),
         (Self::LongKeys, "bad-keys"),
         (Self::OtherCaller, "other-caller"),
+        (Self::OtherHost, "other-host"),
+        (Self::MethodCase, "method-case"),
+        (Self::Upgrade, "upgrade"),
         (Self::ClientError, "4xx"),
         (Self::ServerError, "5xx"),
         (Self::Binary, "binary"),
@@ -140,8 +149,8 @@ impl Stub {
                 book: book.clone(),
             };
             let app = Router::new()
-                .route("/pay", post(pay))
-                .route("/other", post(pay))
+                .route("/pay", any(pay))
+                .route("/other", any(pay))
                 .route("/count", get(count))
                 .route("/still", get(async || "7"))
                 .with_state(node);
@@ -171,7 +180,30 @@ async fn count(State(node): State<Node>) -> String {
     json!({ "executed": node.book().executed }).to_string()
 }
 
-async fn pay(State(node): State<Node>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+async fn pay(
+    State(node): State<Node>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    if method != Method::POST && node.defect != Defect::MethodCase {
+        return refuse(405, "not POST");
+    }
+    let asks = headers.contains_key("upgrade") && node.defect == Defect::Upgrade;
+    if method != Method::POST || asks {
+        return node.respond(node.execute(&headers).await, false);
+    }
+    let (mut read, mut body) = (Vec::new(), body);
+    while let Some(frame) = body.frame().await {
+        match frame.map(|frame| frame.into_data()) {
+            Ok(data) => read.extend(data.unwrap_or_default()),
+            // Whatever has come will do, where that is the defect.
+            Err(_) if node.defect == Defect::PartOfABody => break,
+            Err(_) => return refuse(400, "the body broke off"),
+        }
+    }
+    let body = Bytes::from(read);
     // Hung-up clients do not stop it, except where that is the defect.
     let work = node.clone().answer(uri, headers, body);
     match node.defect {
@@ -236,7 +268,13 @@ impl Node {
             0
         };
         let place = (number, caller, key);
-        let fingerprint = self.fingerprint(&uri, &body);
+        let host = headers.get("host").map(|host| host.to_str().unwrap());
+        let host = host.filter(|_| defect != Defect::OtherHost);
+        // The nodes have other ports, which are no other hosts.
+        let host = host
+            .and_then(|host| host.split(':').next())
+            .unwrap_or_default();
+        let fingerprint = host.to_owned() + &self.fingerprint(&uri, &body);
 
         let known = self.book().records.get(&place).cloned();
         if defect == Defect::Concurrent && known.is_none() {

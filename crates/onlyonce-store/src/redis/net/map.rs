@@ -1,23 +1,32 @@
 //! Where the servers are: asked of the servers themselves, or of Sentinels.
 
-use std::sync::{Arc, atomic::Ordering};
-
-use redis::Value;
-use tokio::time::{Instant, timeout_at};
-
-use super::{Net, REFRESH_EVERY, patient};
-use crate::{
-    BoxError,
-    redis::{
-        address::{Host, Kind},
-        failure::Failure,
-        script::Call,
-    },
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    Net,
+    view::{Master, View},
+};
+use crate::redis::{
+    address::{Host, Kind},
+    failure::Failure,
+};
+
+/// How often the map of slots is asked for at most, where nothing hangs on the answer being newer.
+const REFRESH_EVERY: Duration = Duration::from_millis(50);
+/// How often it is asked for while nothing seems wrong, where a master may be replaced.
+const WATCH_EVERY: Duration = Duration::from_millis(500);
+
+/// The first and the last of some slots, and who has them.
+pub(super) type Range = (u16, u16, Host);
+
 /// Which server has which slots.
-#[derive(Debug, Default)]
-pub(super) struct Map(pub(super) Vec<(u16, u16, Host)>);
+#[derive(Clone, Debug, Default)]
+pub(super) struct Map(pub(super) Vec<Range>);
 
 impl Map {
     pub(super) fn owner(&self, slot: u16) -> Option<&Host> {
@@ -32,139 +41,86 @@ impl Map {
 impl Net {
     /// Asks who has which slots, unless somebody has just done so.
     pub(super) async fn refresh(&self, deadline: Instant) -> Result<(), Failure> {
+        let now = Instant::now();
+        let since = now.checked_sub(REFRESH_EVERY).unwrap_or(now);
+        self.refresh_since(since, deadline).await
+    }
+
+    /// Asks who has which slots, unless somebody has begun to do so after `since`: one question serves
+    /// everybody who came before it.
+    pub(super) async fn refresh_since(
+        &self,
+        since: Instant,
+        deadline: Instant,
+    ) -> Result<(), Failure> {
         let late = || Failure::refused("nobody said in time which server has what");
         let lock = timeout_at(deadline, self.refreshing.lock()).await;
         let mut last = lock.map_err(|_| late())?;
-        if last.is_some_and(|at| at.elapsed() < REFRESH_EVERY) {
+        if last.is_some_and(|began| began >= since) {
             return Ok(());
         }
-        let found = match &self.address.kind {
-            Kind::Sentinel(name) => self.ask_sentinels(name, deadline).await,
-            Kind::Server | Kind::Cluster => self.ask_servers(deadline).await,
-        };
         *last = Some(Instant::now());
-        let map = found?;
-        let hosts: Vec<Host> = map.0.iter().map(|(_, _, host)| host.clone()).collect();
-        self.nodes.lock().retain(|host, _| hosts.contains(host));
-        *self.map.write() = Arc::new(map);
+        let view = match &self.address.kind {
+            Kind::Sentinel(name) => self.ask_sentinels(name, deadline).await,
+            _ if !self.is_one_server() => self.ask_cluster(deadline).await,
+            Kind::Server | Kind::Cluster => self.ask_server(deadline).await,
+        };
+        let view = view?;
+        self.nodes.lock().retain(|host, node| {
+            let stays = view.masters.contains_key(host);
+            if !stays {
+                // Whoever waits for its answer would wait in vain.
+                node.gone.send_replace(true);
+            }
+            stays
+        });
+        *self.view.write() = Arc::new(view);
         Ok(())
     }
 
-    async fn ask_servers(&self, deadline: Instant) -> Result<Map, Failure> {
+    /// The one server of the URL that answers, or the cluster that it belongs to.
+    async fn ask_server(&self, deadline: Instant) -> Result<View, Failure> {
         let mut candidates = self.owners();
         candidates.extend(self.address.hosts.iter().cloned());
         let mut last = Failure::refused("no server answers");
         let count = u32::try_from(candidates.len()).unwrap_or(1).max(1);
+        let asked_at = Instant::now();
         for (index, host) in (0..).zip(candidates) {
             // One that does not answer must leave time for the others.
             let left = deadline.saturating_duration_since(Instant::now());
             let until = Instant::now() + left / count.saturating_sub(index).max(1);
-            match self.map_of(&host, until).await {
-                Ok(map) => return Ok(map),
+            let node = self.node(&host)?;
+            match node.link(self, until).await {
+                Ok(link) if link.server.is_cluster => {
+                    if self.address.database != 0 {
+                        return Err(Failure::refused("a cluster has the database 0 only"));
+                    }
+                    self.is_cluster.store(true, Ordering::Relaxed);
+                    return self.ask_cluster(deadline).await;
+                }
+                Ok(link) if !link.server.is_master => {
+                    node.drop_link(link.number);
+                    last = Failure::refused("this server is a replica and takes no writes");
+                }
+                Ok(_) => {
+                    return Ok(View {
+                        map: Map(vec![(0, u16::MAX, host.clone())]),
+                        masters: [(host, Master::default())].into(),
+                        asked_at: Some(asked_at),
+                    });
+                }
                 Err(failure) => last = failure,
             }
         }
         Err(last)
     }
 
-    /// The map as `host` knows it.
-    async fn map_of(&self, host: &Host, deadline: Instant) -> Result<Map, Failure> {
-        let node = self.node(host)?;
-        let link = node.link(self, deadline).await?;
-        if !link.server.is_cluster {
-            if self.address.kind == Kind::Cluster {
-                return Err(Failure::refused("this server is not in cluster mode"));
-            }
-            if !link.server.is_master {
-                node.drop_link(link.number);
-                return Err(Failure::refused(
-                    "this server is a replica and takes no writes",
-                ));
-            }
-            return Ok(Map(vec![(0, u16::MAX, host.clone())]));
+    /// Keeps the map fresh, for ever, so that no call has to fail before another master is found.
+    pub(in crate::redis) async fn watch(self: Arc<Self>) {
+        loop {
+            let _ = tokio::time::timeout(WATCH_EVERY, self.doubt.notified()).await;
+            // An old map is better than none.
+            let _ = self.refresh(self.deadline()).await;
         }
-        if self.address.database != 0 {
-            return Err(Failure::refused("a cluster has the database 0 only"));
-        }
-        self.is_cluster.store(true, Ordering::Relaxed);
-        let call = Call::plain("CLUSTER").arg("SLOTS");
-        let told = node.send(link, &call, false, deadline).await;
-        let told = told.map_err(|(_, error)| Failure::Refused(error))?;
-        let map = read_slots(&told, host);
-        map.ok_or_else(|| Failure::refused("CLUSTER SLOTS cannot be read"))
     }
-
-    async fn ask_sentinels(&self, name: &str, deadline: Instant) -> Result<Map, Failure> {
-        let mut last: BoxError = "no Sentinel answers".into();
-        let address = &self.address;
-        let credentials = (
-            address.sentinel_user.as_deref(),
-            address.sentinel_password.as_deref(),
-        );
-        for sentinel in &address.hosts {
-            let client = self.client(sentinel, credentials, 0)?;
-            let ask = async {
-                let mut link = client
-                    .get_multiplexed_async_connection_with_config(&patient())
-                    .await?;
-                let mut command = redis::cmd("SENTINEL");
-                command.arg("get-master-addr-by-name").arg(name);
-                command
-                    .query_async::<Option<(String, u16)>>(&mut link)
-                    .await
-            };
-            let left = deadline.saturating_duration_since(Instant::now());
-            match tokio::time::timeout(left / 2, ask).await {
-                Ok(Ok(Some((name, port)))) => {
-                    return Ok(Map(vec![(0, u16::MAX, Host { name, port })]));
-                }
-                Ok(Ok(None)) => last = format!("no Sentinel knows a master {name:?}").into(),
-                Ok(Err(error)) => last = error.into(),
-                Err(_) => last = "a Sentinel does not answer".into(),
-            }
-        }
-        Err(Failure::Refused(last))
-    }
-}
-
-/// The answer of `CLUSTER SLOTS`, which `asked` gave.
-fn read_slots(told: &Value, asked: &Host) -> Option<Map> {
-    let Value::Array(ranges) = told else {
-        return None;
-    };
-    let mut map = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        let Value::Array(parts) = range else {
-            return None;
-        };
-        let [
-            Value::Int(first),
-            Value::Int(last),
-            Value::Array(master),
-            ..,
-        ] = &parts[..]
-        else {
-            return None;
-        };
-        let name = match master.first()? {
-            Value::BulkString(name) if !name.is_empty() && name != b"?" => {
-                String::from_utf8(name.clone()).ok()?
-            }
-            // A server that does not know its own name is reached as it was.
-            _ => asked.name.clone(),
-        };
-        let Value::Int(port) = master.get(1)? else {
-            return None;
-        };
-        let host = Host {
-            name,
-            port: u16::try_from(*port).ok()?,
-        };
-        map.push((
-            u16::try_from(*first).ok()?,
-            u16::try_from(*last).ok()?,
-            host,
-        ));
-    }
-    Some(Map(map))
 }

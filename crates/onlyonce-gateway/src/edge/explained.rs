@@ -1,0 +1,280 @@
+//! Puts words to what the protocol library refuses by itself.
+//!
+//! Over HTTP/1 a head that cannot be parsed, or is too large, never becomes a request: hyper answers it with
+//! a status and nothing else, and no hook lets anybody say more. So that answer is recognised as it is
+//! written, and a problem is written in its place. It is told from every answer of ours by its missing Date:
+//! hyper is told to add none, and ours have one.
+
+use std::{
+    cell::RefCell,
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes};
+use futures_util::FutureExt;
+use http::{HeaderMap, HeaderValue, header};
+use http_body_util::BodyExt;
+use onlyonce::Problem;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Sleep, sleep},
+};
+
+use super::{
+    Current,
+    linger::{LINGER_BYTES, LINGER_TIME},
+};
+use crate::clock;
+
+/// Of what was read since the last answer, so much is kept to see what was wrong with it, in bytes.
+const REMEMBERED: usize = 16 << 10;
+/// How an answer of hyper's own begins, and what else stands in it.
+const BEGINS: &[u8] = b"HTTP/1.1 4";
+const IS_EMPTY: &[u8] = b"content-length: 0\r\n";
+const ENDS: &[u8] = b"\r\n\r\n";
+/// As long as one can be, in bytes.
+const LONGEST: usize = 256;
+/// What is read on at once after a refusal, in bytes.
+const SCRATCH_BYTES: usize = 4 << 10;
+
+/// A connection over HTTP/1 whose bare refusals become problems.
+pub(super) struct Explained<T> {
+    io: T,
+    current: Arc<Current>,
+    /// The beginning of what was read since something was last written.
+    read: Vec<u8>,
+    /// What is written in the place of an answer, as far as it has not left yet.
+    instead: Bytes,
+    /// Since a refusal was written: what the client still sends is read on, or closing the connection would
+    /// reset it, and the client might never see the refusal.
+    lingers: Option<Lingers>,
+}
+
+/// How long, and how much, is read on.
+struct Lingers {
+    left: usize,
+    until: Pin<Box<Sleep>>,
+}
+
+impl<T> Explained<T> {
+    pub(super) fn new(io: T, current: Arc<Current>) -> Self {
+        Self {
+            io,
+            current,
+            read: Vec::new(),
+            instead: Bytes::new(),
+            lingers: None,
+        }
+    }
+
+    /// The problem behind a refusal that is about to be written.
+    fn problem(&self, refusal: &[u8]) -> Option<Problem> {
+        let is_bare = refusal.len() <= LONGEST
+            && refusal.starts_with(BEGINS)
+            && refusal.ends_with(ENDS)
+            && contains(refusal, IS_EMPTY)
+            && !contains(refusal, b"\r\ndate:");
+        if !is_bare {
+            return None;
+        }
+        let limit = self.current.config().max_header_bytes as u64;
+        Some(match refusal.get(9..12)? {
+            b"431" | b"414" => Problem::HeadersTooLarge(limit),
+            _ if self.has_bad_key() => {
+                Problem::KeyInvalid("it has a character that no key may have".to_owned())
+            }
+            _ => Problem::RequestMalformed("its head is not valid HTTP"),
+        })
+    }
+
+    /// Whether the value of a key's header is what cannot be parsed.
+    fn has_bad_key(&self) -> bool {
+        let is_bad = |byte: &u8| (*byte < b' ' && *byte != b'\t') || *byte == 0x7f;
+        self.has_key(|value| value.iter().any(is_bad))
+    }
+
+    /// Whether there is a key's header with such a value.
+    fn has_key(&self, such: impl Fn(&[u8]) -> bool) -> bool {
+        let edge = self.current.edge();
+        let is_key = |name: &[u8]| {
+            let mut lanes = edge.lanes.iter();
+            lanes.any(|lane| {
+                let known = &lane.layer.policy().header_name;
+                name.eq_ignore_ascii_case(known.as_str().as_bytes())
+            })
+        };
+        self.read.split(|byte| *byte == b'\n').any(|line| {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            let colon = line.iter().position(|byte| *byte == b':');
+            colon.is_some_and(|at| is_key(&line[..at]) && such(&line[at..]))
+        })
+    }
+
+    /// The whole answer that says `problem`, and that the connection ends.
+    fn answer(&self, problem: &Problem) -> Bytes {
+        let edge = self.current.edge();
+        let mut response = match self.has_key(|_| true) {
+            true => problem.response(&edge.policy),
+            false => problem.unkeyed_response(&edge.policy),
+        };
+        date(response.headers_mut());
+        let (parts, body) = response.into_parts();
+        // It is made of bytes that are there.
+        let body = body.collect().now_or_never().and_then(Result::ok);
+        let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+        let mut bytes = format!("HTTP/1.1 {}\r\n", parts.status).into_bytes();
+        for (name, value) in &parts.headers {
+            bytes.extend_from_slice(name.as_str().as_bytes());
+            bytes.extend_from_slice(b": ");
+            bytes.extend_from_slice(value.as_bytes());
+            bytes.extend_from_slice(b"\r\n");
+        }
+        let length = body.len();
+        let last = format!("content-length: {length}\r\nconnection: close\r\n\r\n");
+        bytes.extend_from_slice(last.as_bytes());
+        bytes.extend_from_slice(&body);
+        bytes.into()
+    }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+thread_local! {
+    /// The date shown last, and its second.
+    static LAST_DATE: RefCell<Option<(i64, HeaderValue)>> = const { RefCell::new(None) };
+}
+
+/// Gives an answer its Date, unless it has one.
+pub(super) fn date(headers: &mut HeaderMap) {
+    if headers.contains_key(header::DATE) {
+        return;
+    }
+    let second = clock::store_now().0.div_euclid(1_000);
+    let value = LAST_DATE.with_borrow_mut(|last| {
+        if let Some((_, value)) = last.as_ref().filter(|(known, _)| *known == second) {
+            return Some(value.clone());
+        }
+        let value = HeaderValue::try_from(httpdate::fmt_http_date(clock::now())).ok()?;
+        *last = Some((second, value.clone()));
+        Some(value)
+    });
+    if let Some(value) = value {
+        headers.insert(header::DATE, value);
+    }
+}
+
+impl<T: AsyncWrite + Unpin> Explained<T> {
+    /// Writes what stands in the place of an answer.
+    fn poll_instead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.instead.is_empty() {
+            let written = ready!(Pin::new(&mut self.io).poll_write(cx, &self.instead))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.instead.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes `bytes` for a refusal, if they are one, and says whether they were.
+    fn takes(&mut self, bytes: &[u8]) -> bool {
+        let answer = self.problem(bytes).map(|problem| self.answer(&problem));
+        // Whatever it is, it answers what was read.
+        self.read.clear();
+        if let Some(answer) = answer {
+            self.instead = answer;
+            self.lingers = Some(Lingers {
+                left: LINGER_BYTES,
+                until: Box::pin(sleep(LINGER_TIME)),
+            });
+            return true;
+        }
+        false
+    }
+}
+
+impl<T: AsyncRead + Unpin> Explained<T> {
+    /// Reads on after a refusal, and throws it away.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(lingers) = &mut self.lingers else {
+            return Poll::Ready(());
+        };
+        let mut scratch = [0; SCRATCH_BYTES];
+        while lingers.left > 0 && lingers.until.as_mut().poll(cx).is_pending() {
+            let mut buffer = ReadBuf::new(&mut scratch);
+            let read = ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer));
+            if read.is_err() || buffer.filled().is_empty() {
+                break;
+            }
+            lingers.left = lingers.left.saturating_sub(buffer.filled().len());
+        }
+        self.lingers = None;
+        Poll::Ready(())
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Explained<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, buffer);
+        let new = buffer.filled().get(before..).unwrap_or_default();
+        let room = REMEMBERED.saturating_sub(self.read.len());
+        self.read.extend_from_slice(&new[..new.len().min(room)]);
+        read
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Explained<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_instead(cx))?;
+        if self.takes(bytes) {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_instead(cx))?;
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_instead(cx))?;
+        ready!(Pin::new(&mut self.io).poll_shutdown(cx))?;
+        self.poll_linger(cx).map(Ok)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_instead(cx))?;
+        // A refusal comes by itself.
+        let mut filled = slices.iter().filter(|slice| !slice.is_empty());
+        match (filled.next(), filled.next()) {
+            (Some(only), None) if self.takes(only) => Poll::Ready(Ok(only.len())),
+            _ => {
+                self.read.clear();
+                Pin::new(&mut self.io).poll_write_vectored(cx, slices)
+            }
+        }
+    }
+}

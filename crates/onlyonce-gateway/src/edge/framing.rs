@@ -1,0 +1,173 @@
+//! What HTTP itself forbids in the head of a request, as far as the protocol library lets it through.
+
+use http::{HeaderMap, HeaderValue, Request, Version, header, uri::Authority};
+use onlyonce::Problem;
+
+/// Between a header's name and its value, and after it: a colon, a space and a line's end.
+const AROUND_A_HEADER: usize = 4;
+/// Around a request's target: two spaces, the version and a line's end; and the empty line behind a head.
+const AROUND_A_TARGET: usize = 14;
+
+/// Whether the request can be read in one way only, and its head is not too large.
+///
+/// # Errors
+/// What is wrong with it. Nothing else about it can be believed then.
+pub(super) fn check<B>(request: &Request<B>, max_header_bytes: usize) -> Result<(), Problem> {
+    let headers = request.headers();
+    if head_bytes(request) > max_header_bytes {
+        return Err(Problem::HeadersTooLarge(max_header_bytes as u64));
+    }
+    if !is_plainly_coded(headers) {
+        return Err(Problem::RequestMalformed(
+            "its transfer coding is not `chunked` alone",
+        ));
+    }
+    check_host(request)
+}
+
+/// The bytes of the head in HTTP/1.1, with one space where any number may stand.
+fn head_bytes<B>(request: &Request<B>) -> usize {
+    let target = request.uri().path_and_query();
+    let target = target.map_or(0, |target| target.as_str().len());
+    let authority = request.uri().authority();
+    let authority = authority.map_or(0, |authority| authority.as_str().len());
+    let line = request.method().as_str().len() + target + authority + AROUND_A_TARGET;
+    let headers = request.headers().iter();
+    headers.fold(line, |bytes, (name, value)| {
+        bytes + name.as_str().len() + value.len() + AROUND_A_HEADER
+    })
+}
+
+/// Whether the body is as it was before it was sent: in chunks at most. Another coding would be lost on the
+/// way, since transfer codings end here, and its bytes would be taken for the body itself.
+fn is_plainly_coded(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    codings.next().is_none_or(|first| {
+        first.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none()
+    })
+}
+
+/// A request is for one host, and says which (RFC 9112 3.2, RFC 9113 8.3.1).
+fn check_host<B>(request: &Request<B>) -> Result<(), Problem> {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let host = hosts.next();
+    // Two hosts are two requests in one, depending on who reads it.
+    if hosts.next().is_some() {
+        return Err(Problem::RequestMalformed("it has more than one Host"));
+    }
+    let authority = request.uri().authority();
+    match host {
+        Some(host) if !is_host(host) => {
+            return Err(Problem::RequestMalformed("its Host is not one"));
+        }
+        None if authority.is_none() && request.version() > Version::HTTP_10 => {
+            return Err(Problem::RequestMalformed("it has no Host"));
+        }
+        _ => {}
+    }
+    let contradicts = |host: &HeaderValue| {
+        authority.is_some_and(|authority| {
+            let authority = without_default_port(authority.as_str().as_bytes());
+            !without_default_port(host.as_bytes()).eq_ignore_ascii_case(authority)
+        })
+    };
+    // In HTTP/1.1 an absolute target outranks Host; in HTTP/2 they are the same.
+    if request.version() == Version::HTTP_2 && host.is_some_and(contradicts) {
+        return Err(Problem::RequestMalformed("its Host is not its authority"));
+    }
+    Ok(())
+}
+
+fn without_default_port(host: &[u8]) -> &[u8] {
+    let https = host.strip_suffix(b":443");
+    https.or(host.strip_suffix(b":80")).unwrap_or(host)
+}
+
+/// Whether `value` is a host, with a port or without.
+fn is_host(value: &HeaderValue) -> bool {
+    let Ok(authority) = Authority::try_from(value.as_bytes()) else {
+        return false;
+    };
+    let text = authority.as_str();
+    let after_name = text.strip_prefix(authority.host());
+    let port = after_name.map(|rest| rest.strip_prefix(':').unwrap_or("0"));
+    let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.len() <= 5;
+    !authority.host().is_empty() && !text.contains('@') && port.is_some_and(digits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts() {
+        for good in [
+            "a",
+            "api.test",
+            "API.test:8080",
+            "[::1]",
+            "[::1]:80",
+            "192.0.2.1",
+            "a_b",
+            "a:",
+        ] {
+            assert!(is_host(&HeaderValue::from_static(good)), "{good}");
+        }
+        for bad in [
+            "", " ", "a b", "a/b", "a?b", "a#b", "u@a", "a:b", "a:1x", "a:123456", "a,b c", "[::1",
+            "http://a", "a\\b", ":80",
+        ] {
+            assert!(!is_host(&HeaderValue::from_static(bad)), "{bad}");
+        }
+        assert!(!is_host(&HeaderValue::from_bytes(b"a\xffb").unwrap()));
+    }
+
+    fn request(version: Version, uri: &str, hosts: &[&str]) -> Result<(), Problem> {
+        let mut request = Request::builder().version(version).uri(uri);
+        for host in hosts {
+            request = request.header("host", *host);
+        }
+        check(&request.body(()).unwrap(), 8 << 10)
+    }
+
+    #[test]
+    fn a_request_names_one_host() {
+        use Version as V;
+        for (version, uri, hosts) in [
+            (V::HTTP_11, "/", &["a"][..]),
+            (V::HTTP_10, "/", &[]),
+            (V::HTTP_11, "http://b/", &["a"]),
+            (V::HTTP_2, "http://a/", &[]),
+            (V::HTTP_2, "http://a/", &["A"]),
+            (V::HTTP_2, "https://a:443/", &["a"]),
+            (V::HTTP_2, "/", &["a"]),
+        ] {
+            assert_eq!(request(version, uri, hosts), Ok(()), "{uri} {hosts:?}");
+        }
+        for (version, uri, hosts) in [
+            (V::HTTP_11, "/", &[][..]),
+            (V::HTTP_11, "/", &["a", "a"]),
+            (V::HTTP_11, "/", &[""]),
+            (V::HTTP_10, "/", &["a b"]),
+            (V::HTTP_2, "/", &[]),
+            (V::HTTP_2, "http://a/", &["b"]),
+            (V::HTTP_2, "http://a:81/", &["a"]),
+        ] {
+            assert!(request(version, uri, hosts).is_err(), "{uri} {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn a_head_is_measured_to_the_byte() {
+        let text = "POST /p?q=1 HTTP/1.1\r\nhost: a\r\nx-filler: ";
+        for (filler, fits) in [
+            (8_192 - text.len() - 4, true),
+            (8_192 - text.len() - 3, false),
+        ] {
+            let request = Request::post("/p?q=1").header("host", "a");
+            let request = request.header("x-filler", "v".repeat(filler)).body(());
+            let checked = check(&request.unwrap(), 8_192);
+            assert_eq!(checked.is_ok(), fits, "{filler}");
+        }
+    }
+}

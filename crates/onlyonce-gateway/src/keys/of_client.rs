@@ -1,0 +1,209 @@
+//! `onlyonce keys forget --client` and `onlyonce keys erase --client`: what is done to one key, done to all
+//! keys of one client, by the admin API, with its audit row and its refusals.
+//!
+//! To forget is refused for what is in progress or unknown, and without `--force` for what took effect: a
+//! retry would execute. To erase is refused for nothing.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{Asked, EraseArgs, ForgetArgs, Refusal, encoded, way::Way, with_query};
+
+/// Keys that are asked for at once.
+const PAGE: &str = "500";
+/// What the audit says of each, unless a reason is given.
+const REASON: &str = "all keys of this client";
+
+impl Way {
+    /// Forgets every key of `client` that may be forgotten, and tells which may not.
+    pub(super) async fn forget_client(&self, client: &str, args: &ForgetArgs) -> Asked {
+        let mut found = 0_u64;
+        let mut forgotten = 0_u64;
+        let mut refused: Vec<Value> = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let page = match self.page_of(client, cursor.as_deref()).await? {
+                Ok(page) => page,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
+            for key in page["keys"].as_array().into_iter().flatten() {
+                found += 1;
+                if args.dry_run {
+                    refused.extend(would_refuse(key, args.force));
+                    continue;
+                }
+                match self.forget_one(key, args).await? {
+                    Ok(_) => forgotten += 1,
+                    Err(refusal) => refused.push(refusal_of(key, &refusal.why)),
+                }
+            }
+            cursor = next(&page["next"]);
+            if cursor.is_none() {
+                break;
+            }
+        }
+        if args.dry_run {
+            forgotten = found - refused.len() as u64;
+        }
+        let summary = json!({
+            "client": client,
+            "dry_run": args.dry_run,
+            "found": found,
+            "forgotten": forgotten,
+            "refused": refused,
+        });
+        if refused.is_empty() || args.dry_run {
+            return Ok(Ok(summary));
+        }
+        Ok(Err(Refusal {
+            why: format!(
+                "{forgotten} of {found} keys were forgotten; refused: {}",
+                refusals(&refused)
+            ),
+            body: summary,
+            ..Refusal::no("")
+        }))
+    }
+
+    /// Erases every key of `client`.
+    pub(super) async fn erase_client(&self, client: &str, args: &EraseArgs) -> Asked {
+        let reason = args.reason.as_deref().unwrap_or(REASON);
+        let mut found = 0_u64;
+        let mut erased = 0_u64;
+        let mut refused: Vec<Value> = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let page = match self.page_of(client, cursor.as_deref()).await? {
+                Ok(page) => page,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
+            for key in page["keys"].as_array().into_iter().flatten() {
+                found += 1;
+                if args.dry_run {
+                    continue;
+                }
+                let id = key["id"].as_str().unwrap_or_default();
+                let path = format!("/idempotency/keys/{}", encoded(id));
+                match self.erase_at(&path, Some(reason)).await? {
+                    Ok(_) => erased += 1,
+                    Err(refusal) => refused.push(refusal_of(key, &refusal.why)),
+                }
+            }
+            cursor = next(&page["next"]);
+            if cursor.is_none() {
+                break;
+            }
+        }
+        let summary = json!({
+            "client": client,
+            "dry_run": args.dry_run,
+            "found": found,
+            "erased": erased,
+            "refused": refused,
+        });
+        if refused.is_empty() {
+            return Ok(Ok(summary));
+        }
+        Ok(Err(Refusal {
+            why: format!(
+                "{erased} of {found} keys were erased; refused: {}",
+                refusals(&refused)
+            ),
+            body: summary,
+            ..Refusal::no("")
+        }))
+    }
+
+    async fn page_of(&self, client: &str, cursor: Option<&str>) -> Asked {
+        let parameters = [
+            ("client", Some(client)),
+            ("limit", Some(PAGE)),
+            ("cursor", cursor),
+        ];
+        let path = with_query("/idempotency/keys", &parameters);
+        self.ask(Method::GET, &path, None).await
+    }
+
+    async fn forget_one(&self, key: &Value, args: &ForgetArgs) -> Asked {
+        let id = key["id"].as_str().unwrap_or_default();
+        let force = args.force.then_some("true");
+        let reason = args.reason.as_deref().unwrap_or(REASON);
+        let parameters = [("force", force), ("reason", Some(reason))];
+        let path = format!("/idempotency/keys/{}", encoded(id));
+        self.ask(Method::DELETE, &with_query(&path, &parameters), None)
+            .await
+    }
+}
+
+fn next(cursor: &Value) -> Option<String> {
+    match cursor {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn refusal_of(key: &Value, why: &str) -> Value {
+    json!({ "id": key["id"], "state": key["state"], "why": why })
+}
+
+/// What the admin API would say to a forget of `key`: told without asking, since asking would do it.
+fn would_refuse(key: &Value, force: bool) -> Option<Value> {
+    let status = key["response"]["status"].as_u64();
+    let took_effect = status.is_some_and(|status| (200..400).contains(&status));
+    let why = match key["state"].as_str() {
+        Some("in_progress" | "unknown") => "its outcome is not known yet",
+        Some("completed") if took_effect && !force => "it took effect: --force forgets it",
+        _ => return None,
+    };
+    Some(refusal_of(key, why))
+}
+
+/// The ids and states of what was refused, as many as fit into a line.
+fn refusals(refused: &[Value]) -> String {
+    const SHOWN: usize = 10;
+    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let mut lines: Vec<String> = refused
+        .iter()
+        .take(SHOWN)
+        .map(|one| format!("{} ({})", text(&one["id"]), text(&one["state"])))
+        .collect();
+    if refused.len() > SHOWN {
+        lines.push(format!("and {} more", refused.len() - SHOWN));
+    }
+    lines.join(", ")
+}
+
+/// The summary of an erasure as text.
+pub(super) fn erased(summary: &Value) -> String {
+    match summary["dry_run"].as_bool() {
+        Some(true) => format!("{} keys of this client would be erased\n", summary["found"]),
+        _ => format!(
+            "{} of {} keys of this client were erased\n",
+            summary["erased"], summary["found"]
+        ),
+    }
+}
+
+/// The summary of a forget as text.
+pub(super) fn forgotten(summary: &Value) -> String {
+    let refused = summary["refused"].as_array().map_or(&[][..], Vec::as_slice);
+    let verb = match summary["dry_run"].as_bool() {
+        Some(true) => "would be forgotten",
+        _ => "were forgotten",
+    };
+    let mut out = format!(
+        "{} of {} keys of this client {verb}\n",
+        summary["forgotten"], summary["found"]
+    );
+    for one in refused {
+        let text = |name: &str| one[name].as_str().unwrap_or("?").to_owned();
+        out.push_str(&format!(
+            "{}  {}  {}\n",
+            text("id"),
+            text("state"),
+            text("why")
+        ));
+    }
+    out
+}

@@ -1,0 +1,217 @@
+//! Every path that a server may read in one: what is decoded how often, where segments end, which of them
+//! are dropped, and what of a segment is its name.
+//!
+//! The number of readings is bounded by the constants and by what stands in the path: each choice is made
+//! in both ways only where the two differ.
+
+/// How often percent-encoding is undone: by a proxy, a server, a framework.
+const MAX_DECODINGS: usize = 3;
+/// The longest ending that names a format, `.json` for instance, in characters without the dot.
+const MAX_FORMAT_LENGTH: usize = 5;
+
+/// Whether a path reads alike for everybody: nothing in it is decoded, folded, dropped or cut off.
+pub(super) fn is_plain(path: &str) -> bool {
+    let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'/');
+    path.bytes().all(is_plain) && !path.contains("//")
+}
+
+/// One way to read a path.
+pub(super) struct Reading<'p> {
+    segments: &'p [&'p [u8]],
+    names: Names,
+}
+
+/// What of a segment is its name.
+#[derive(Clone, Copy)]
+struct Names {
+    /// Upper case is lower case.
+    folded: bool,
+    /// Parameters are no part of it.
+    cut: bool,
+    /// Neither are dots and white space at the end.
+    trimmed: bool,
+    /// Nor is the format, at the end of the path.
+    without_format: bool,
+}
+
+impl Reading<'_> {
+    /// How many segments `route` has, if the path begins with all of them.
+    pub(super) fn begins_with(&self, route: &str) -> Option<usize> {
+        let last = self.segments.iter().rposition(|one| !one.is_empty());
+        let mut count = 0;
+        for name in route.split('/').filter(|name| !name.is_empty()) {
+            let segment = self.segments.get(count)?;
+            if !self.names.is(segment, Some(count) == last, name.as_bytes()) {
+                return None;
+            }
+            count += 1;
+        }
+        Some(count)
+    }
+}
+
+impl Names {
+    fn is(self, segment: &[u8], is_last: bool, name: &[u8]) -> bool {
+        let mut segment = segment;
+        if self.cut {
+            segment = without_parameters(segment);
+        }
+        if self.trimmed {
+            segment = trimmed(segment);
+        }
+        if self.without_format && is_last {
+            segment = without_format(segment);
+        }
+        match self.folded {
+            true => segment.eq_ignore_ascii_case(name),
+            false => segment == name,
+        }
+    }
+}
+
+/// How a path falls into segments.
+#[derive(Clone, Copy)]
+struct Split {
+    /// A backslash ends a segment, too.
+    backslashes: bool,
+    /// Empty segments are segments.
+    keeps_empty: bool,
+    /// `.` and `..` are instructions.
+    dots: bool,
+    /// They are so with parameters, too: `..;`.
+    parameters: bool,
+    /// What follows two slashes is a host.
+    host: bool,
+}
+
+impl Split {
+    fn apply<'p>(self, path: &'p [u8], segments: &mut Vec<&'p [u8]>) {
+        segments.clear();
+        let is_slash = |byte: &u8| *byte == b'/' || (self.backslashes && *byte == b'\\');
+        let path = match path.split_first() {
+            Some((first, rest)) if is_slash(first) => rest,
+            _ => path,
+        };
+        for part in path.split(is_slash).skip(if self.host { 2 } else { 0 }) {
+            let name = if self.parameters {
+                without_parameters(part)
+            } else {
+                part
+            };
+            match name {
+                b"" if !self.keeps_empty => {}
+                b"." if self.dots => {}
+                b".." if self.dots => drop(segments.pop()),
+                _ => segments.push(part),
+            }
+        }
+    }
+}
+
+/// Calls `read` with every reading of `path`, until it says that it has seen enough.
+pub(super) fn each(path: &[u8], mut read: impl FnMut(&Reading<'_>) -> bool) {
+    let mut text = path.to_vec();
+    for _ in 0..=MAX_DECODINGS {
+        if !each_split(&text, &mut read) {
+            return;
+        }
+        let decoded: Vec<u8> = percent_encoding::percent_decode(&text).collect();
+        if decoded.len() == text.len() {
+            return;
+        }
+        text = decoded;
+    }
+}
+
+fn each_split(path: &[u8], read: &mut impl FnMut(&Reading<'_>) -> bool) -> bool {
+    let has = |byte: u8| path.contains(&byte);
+    let mut segments = Vec::new();
+    for backslashes in either(has(b'\\')) {
+        let is_slash = |byte: &u8| *byte == b'/' || (backslashes && *byte == b'\\');
+        let is_double = |two: &[u8]| two.iter().all(is_slash);
+        let doubled = path.windows(2).any(is_double);
+        let begins_doubled = path.first_chunk::<2>().is_some_and(|two| is_double(two));
+        for keeps_empty in either(doubled) {
+            for (dots, parameters) in [(false, false), (true, false), (true, true)] {
+                if (dots && !has(b'.') && !has(b';')) || (parameters && !has(b';')) {
+                    continue;
+                }
+                for host in either(begins_doubled) {
+                    let split = Split {
+                        backslashes,
+                        keeps_empty,
+                        dots,
+                        parameters,
+                        host,
+                    };
+                    split.apply(path, &mut segments);
+                    if !each_name(&segments, path, read) {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+    true
+}
+
+fn each_name(segments: &[&[u8]], path: &[u8], read: &mut impl FnMut(&Reading<'_>) -> bool) -> bool {
+    let has_parameters = path.iter().any(is_parameter_mark);
+    let has_ending = path.iter().any(is_trimmed);
+    for folded in [false, true] {
+        for cut in either(has_parameters) {
+            for (trimmed, without_format) in [(false, false), (true, false), (true, true)] {
+                if trimmed && !has_ending {
+                    continue;
+                }
+                let names = Names {
+                    folded,
+                    cut,
+                    trimmed,
+                    without_format,
+                };
+                if !read(&Reading { segments, names }) {
+                    return false;
+                }
+            }
+        }
+    }
+    true
+}
+
+/// Both ways where they differ, else the first.
+fn either(differ: bool) -> impl Iterator<Item = bool> {
+    std::iter::once(false).chain(differ.then_some(true))
+}
+
+/// What begins parameters, a query, a fragment, or nothing that C would see.
+fn is_parameter_mark(byte: &u8) -> bool {
+    matches!(byte, b';' | b'?' | b'#' | 0)
+}
+
+fn without_parameters(segment: &[u8]) -> &[u8] {
+    let end = segment.iter().position(is_parameter_mark);
+    &segment[..end.unwrap_or(segment.len())]
+}
+
+/// What some file systems do not see at the end of a name.
+fn is_trimmed(byte: &u8) -> bool {
+    *byte == b'.' || *byte <= b' '
+}
+
+fn trimmed(segment: &[u8]) -> &[u8] {
+    let end = segment.iter().rposition(|byte| !is_trimmed(byte));
+    &segment[..end.map_or(0, |last| last + 1)]
+}
+
+fn without_format(segment: &[u8]) -> &[u8] {
+    match segment.iter().rposition(|byte| *byte == b'.') {
+        Some(dot) => {
+            let format = &segment[dot + 1..];
+            let is_format = (1..=MAX_FORMAT_LENGTH).contains(&format.len())
+                && format.iter().all(u8::is_ascii_alphanumeric);
+            if is_format { &segment[..dot] } else { segment }
+        }
+        None => segment,
+    }
+}

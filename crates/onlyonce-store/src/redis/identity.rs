@@ -1,0 +1,146 @@
+//! Whether what lies on the servers is still the store that was opened.
+//!
+//! One hash holds the store's secret, and every bucket a mark made of it. Both are written while a store
+//! is made, and never again: where one of them is missing, records are missing with it, and where it is
+//! another's, the same key has another place.
+
+use std::{collections::HashSet, sync::Arc};
+
+use futures_util::{StreamExt as _, stream};
+use onlyonce_core::Secret;
+use redis::Value;
+
+use super::{
+    Inner, OpenError, VERSION,
+    failure::Failure,
+    layout::{Bucket, Part},
+    net::Does,
+    scan::{bytes, items},
+    script::{Call, META, PROBE},
+};
+use crate::{StoreError, Unfit};
+
+/// Calls that are under way at once while buckets are marked.
+const MARKS_AT_ONCE: usize = 64;
+
+/// The secret, the version of the layout, and whether every bucket was marked, in an answer.
+pub(super) fn read_meta(told: Value) -> Result<(Secret, u32, bool), OpenError> {
+    let mut fields = items(told).map_err(|_| OpenError::Damaged)?.into_iter();
+    let (secret, version) = (bytes(fields.next()), bytes(fields.next()));
+    let is_marked = bytes(fields.next()).is_some();
+    let (Some(secret), Some(version)) = (secret, version) else {
+        return Err(OpenError::Empty);
+    };
+    let secret: [u8; 32] = secret.try_into().map_err(|_| OpenError::Damaged)?;
+    let version = std::str::from_utf8(&version).ok();
+    let version = version.and_then(|version| version.parse().ok());
+    Ok((
+        Secret::from_bytes(secret),
+        version.ok_or(OpenError::Damaged)?,
+        is_marked,
+    ))
+}
+
+pub(super) fn mark(secret: &Secret) -> Vec<u8> {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, secret.as_bytes());
+    digest.as_ref()[..8].to_vec()
+}
+
+/// Puts the secret and the marks back where a server may have thrown them away, before another gateway
+/// makes a secret of its own. Only with `allow_eviction`: elsewhere their loss is the loss of the records.
+pub(super) async fn keep_meta(inner: Arc<Inner>) {
+    loop {
+        inner.net.connected.notified().await;
+        let kept = async {
+            inner.probe().await?;
+            inner.mark_all().await
+        };
+        if let Err(error) = kept.await {
+            tracing::warn!(%error, "the store cannot be written to after a new connection");
+        }
+    }
+}
+
+impl Inner {
+    /// Whether this is still the store that was opened, and takes writes.
+    pub(super) async fn probe(&self) -> Result<(), StoreError> {
+        let call = match self.may_evict {
+            true => META
+                .call(&[self.names.meta()])
+                .arg(&self.secret)
+                .arg(VERSION),
+            false => PROBE.call(&[self.names.meta()]).arg(&self.secret),
+        };
+        let told = self.net.call(self.meta_slot, &call, Does::Write).await;
+        match read_meta(told.map_err(Failure::of_a_write)?) {
+            Ok((secret, ..)) if *secret.as_bytes() == self.secret[..] => {}
+            Err(OpenError::Empty) => return Err(lost()),
+            _ => return Err(another_store()),
+        }
+        if self.may_evict {
+            return Ok(());
+        }
+        // What empties a server empties all its buckets, so one of each speaks for the others.
+        for bucket in self.one_of_each_server() {
+            self.check_mark(bucket).await?;
+        }
+        Ok(())
+    }
+
+    fn one_of_each_server(&self) -> Vec<Bucket> {
+        let mut seen = HashSet::new();
+        let owner = |bucket: &Bucket| self.net.owner(self.names.slot(*bucket));
+        Bucket::all()
+            .filter(|bucket| seen.insert(owner(bucket)))
+            .collect()
+    }
+
+    /// Whether a bucket is ours. With another secret the same key would have another id, in another
+    /// bucket, and would be let in again.
+    async fn check_mark(&self, bucket: Bucket) -> Result<(), StoreError> {
+        let call = Call::plain("GET").arg(self.names.part(bucket, Part::Mark));
+        let found = self.net.call(self.names.slot(bucket), &call, Does::Read);
+        match bytes(Some(found.await.map_err(Failure::of_a_read)?)) {
+            Some(found) if found == self.mark => Ok(()),
+            Some(_) => Err(another_store()),
+            None => Err(lost()),
+        }
+    }
+
+    /// Marks every bucket that has no mark, refuses one that is somebody else's, and notes that all are
+    /// marked.
+    pub(super) async fn mark_all(&self) -> Result<(), StoreError> {
+        let marks = Bucket::all().map(|bucket| async move {
+            let (name, slot) = (self.names.part(bucket, Part::Mark), self.names.slot(bucket));
+            let call = Call::plain("SETNX").arg(&name).arg(&self.mark);
+            let set = self.net.call(slot, &call, Does::Write).await;
+            match set.map_err(Failure::of_a_write)? {
+                Value::Int(1) => Ok(()),
+                _ => self.check_mark(bucket).await,
+            }
+        });
+        let mut marks = stream::iter(marks).buffer_unordered(MARKS_AT_ONCE);
+        while let Some(marked) = marks.next().await {
+            marked?;
+        }
+        let call = Call::plain("HSET").arg(self.names.meta());
+        let call = call.arg("marked").arg(1);
+        let noted = self.net.call(self.meta_slot, &call, Does::Write).await;
+        noted.map(|_| ()).map_err(Failure::of_a_write)
+    }
+}
+
+/// Somebody emptied the database and somebody else began a new store in it.
+pub(super) fn another_store() -> StoreError {
+    let why = "what is in the database was made with another secret: it was emptied or restored while a \
+               gateway ran; stop the gateways of this store, and start them again";
+    StoreError::Unavailable(Unfit::new(why).into())
+}
+
+/// Somebody emptied the database, or part of it.
+pub(super) fn lost() -> StoreError {
+    let why = "the store has lost its records: its database was emptied, and retries of requests that \
+               were executed before would execute again; what to do: restore the database, or empty all \
+               of it, make a new store with `onlyonce migrate --store URL`, and start the gateways again";
+    StoreError::Unavailable(Unfit::new(why).into())
+}

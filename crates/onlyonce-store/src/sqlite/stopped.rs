@@ -1,0 +1,203 @@
+//! Whether a file is whole by itself, and the one that was last in use here.
+//!
+//! The newest writes of a running store are in its log, `FILE-wal`. A copy of the file alone lacks them,
+//! and a retry of a key that it lacks would execute again. So the file says of itself whether it is in
+//! use: opening it begins a *session*, whose id is in the file (not in the log alone) before the first
+//! key is; stopping it in good order moves the log into the file and says so. The lock file beside it
+//! names the session too, so that a log which belongs to another file is recognised.
+//!
+//! | the file says | its log | then |
+//! |---|---|---|
+//! | stopped, or nothing (made by an older program) | none, or its own | it is opened |
+//! | in use | its own | the process was killed; SQLite recovers, unattended |
+//! | in use | missing | refused: [`OpenError::LogMissing`] |
+//! | a session that the lock file does not name | not empty | refused: [`OpenError::LogOfAnother`] |
+//! | a session that the lock file does not name | none | refused: [`OpenError::NotTheLast`] |
+//! | there is no file, or an empty one | not empty | refused: [`OpenError::FileMissing`] |
+//! | there is no file, or an empty one, and the lock file names a session | none | refused: [`OpenError::Gone`] |
+//!
+//! `accept_incomplete` is an operator's word that what is lost is lost; a log is never mixed in by it.
+//!
+//! Not recognised: a copy that was made while the store was in use, put back in the same session with
+//! its log in place; and what older programs left.
+
+use std::{
+    fs::File,
+    io::{Read as _, Seek as _, Write as _},
+    path::{Path, PathBuf},
+};
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+
+use super::OpenError;
+use crate::random_bytes;
+
+/// Bytes of a session's id.
+const SESSION_BYTES: usize = 8;
+/// Bytes of the lock file that are read: two ids and what is between them.
+const MAX_LOCK_BYTES: u64 = 64;
+/// The row of `meta` that says which session the file is in, or was in last.
+const ROW: &str = "session";
+const IN_USE: &str = "in use";
+const STOPPED: &str = "stopped";
+
+/// The log of the store in `path`.
+pub(super) fn log_of(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    PathBuf::from(log)
+}
+
+/// A session as the file itself tells it, whatever its log says.
+struct Told {
+    id: String,
+    in_use: bool,
+}
+
+/// Refuses a file that is not whole, or not the one that its log belongs to.
+pub(super) fn check(
+    path: &Path,
+    lock: &mut File,
+    accept_incomplete: bool,
+) -> Result<(), OpenError> {
+    let length = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.len());
+    let log = length(&log_of(path)).ok();
+    let has_log = log.is_some_and(|bytes| bytes > 0);
+    if length(path).unwrap_or(0) == 0 {
+        if has_log {
+            return Err(OpenError::FileMissing(path.to_owned()));
+        }
+        return match named(lock).is_empty() || accept_incomplete {
+            true => Ok(()),
+            false => Err(OpenError::Gone(path.to_owned())),
+        };
+    }
+    let Some(told) = told(path) else {
+        return Ok(());
+    };
+    if told.in_use && log.is_none() && !accept_incomplete {
+        return Err(OpenError::LogMissing(path.to_owned()));
+    }
+    let named = named(lock);
+    if named.is_empty() || named.contains(&told.id) {
+        return Ok(());
+    }
+    if has_log {
+        return Err(OpenError::LogOfAnother(path.to_owned()));
+    }
+    match accept_incomplete {
+        true => Ok(()),
+        false => Err(OpenError::NotTheLast(path.to_owned())),
+    }
+}
+
+/// Begins a session: from here on a copy of the file alone can be told from a whole one.
+pub(super) fn begin(
+    connection: &Connection,
+    path: &Path,
+    lock: &mut File,
+) -> Result<(), OpenError> {
+    let sqlite = |source| OpenError::Sqlite {
+        path: path.to_owned(),
+        source,
+    };
+    let io = |source| OpenError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let id: String = random_bytes::<SESSION_BYTES>()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    // Both are named until the file has the new one: a process may be killed at any point of this.
+    let last = told(path).map(|told| told.id).unwrap_or_default();
+    name(lock, &format!("{last} {id}")).map_err(io)?;
+    say(connection, &format!("{id} {IN_USE}")).map_err(sqlite)?;
+    if !move_log(connection).map_err(sqlite)? {
+        tracing::warn!(
+            file = %path.display(),
+            "another program reads this file: a copy of it alone would not be recognised"
+        );
+    }
+    name(lock, &id).map_err(io)
+}
+
+/// Ends the session of a file that nothing else of this process has open.
+pub(super) fn end(connection: &Connection) {
+    let ended = read(connection).and_then(|told| {
+        if let Some(told) = told {
+            say(connection, &format!("{} {STOPPED}", told.id))?;
+        }
+        move_log(connection)
+    });
+    match ended {
+        Ok(true) => {}
+        Ok(false) => tracing::warn!("the log stays beside the file: another program has it open"),
+        Err(error) => tracing::warn!(%error, "the log stays beside the file: keep them together"),
+    }
+}
+
+/// Moves the log into the file and empties it; `false` if somebody reads it.
+fn move_log(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
+        row.get::<_, i64>(0).map(|busy| busy == 0)
+    })
+}
+
+fn say(connection: &Connection, value: &str) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO meta (name, value) VALUES (?1, ?2) \
+               ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+    connection.execute(sql, params![ROW, value]).map(|_| ())
+}
+
+fn read(connection: &Connection) -> rusqlite::Result<Option<Told>> {
+    let sql = "SELECT value FROM meta WHERE name = ?1";
+    let value: Option<String> = connection
+        .query_row(sql, params![ROW], |row| row.get(0))
+        .optional()?;
+    Ok(value.as_deref().and_then(|value| {
+        let (id, state) = value.split_once(' ')?;
+        Some(Told {
+            id: id.to_owned(),
+            in_use: state == IN_USE,
+        })
+    }))
+}
+
+/// What the file says without its log. A file that says nothing, or that a crash left in the middle of
+/// a move, is left to SQLite.
+fn told(path: &Path) -> Option<Told> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut uri = String::from("file:");
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'/' | b'.' | b'-' | b'_' => {
+                uri.push(char::from(*byte));
+            }
+            byte => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    uri.push_str("?immutable=1");
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    let connection = Connection::open_with_flags(uri, flags).ok()?;
+    read(&connection).ok().flatten()
+}
+
+/// The sessions that the lock file names: none where an older program made it.
+fn named(lock: &mut File) -> Vec<String> {
+    let mut text = String::new();
+    let read = lock
+        .rewind()
+        .and_then(|()| lock.take(MAX_LOCK_BYTES).read_to_string(&mut text));
+    match read {
+        Ok(_) => text.split_whitespace().map(str::to_owned).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+fn name(lock: &mut File, text: &str) -> std::io::Result<()> {
+    lock.set_len(0)?;
+    lock.rewind()?;
+    lock.write_all(text.as_bytes())?;
+    lock.sync_all()
+}
