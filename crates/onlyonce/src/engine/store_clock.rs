@@ -333,10 +333,12 @@ impl Engine {
         &self.0.store_clock
     }
 
-    /// Recalls what was last believed of the store's clock, once, before anything is decided by it.
+    /// Recalls what was last believed of the store's clock, once, before anything is decided by it, and
+    /// leaves a mark. The mark precedes the first reservation, so that a process that is killed before its
+    /// loops have come round leaves no lease that a clock set back in the meantime would keep for ever.
     ///
     /// # Errors
-    /// A [`StoreError`] if the store cannot be asked.
+    /// A [`StoreError`] if the store cannot be asked or written.
     pub(crate) async fn recall_time(&self) -> Result<(), StoreError> {
         let recalled = self.0.recalled.get_or_try_init(|| async {
             let noted = self.bounded_read(self.0.store.noted_clock()).await?;
@@ -346,7 +348,7 @@ impl Engine {
                     None => tracing::warn!("what the store keeps of its clock cannot be read"),
                 }
             }
-            Ok::<(), StoreError>(())
+            self.leave_mark().await
         });
         recalled.await.copied()
     }
@@ -358,6 +360,10 @@ impl Engine {
     /// A [`StoreError`] if the store cannot be written.
     pub async fn note_time(&self) -> Result<(), StoreError> {
         self.recall_time().await?;
+        self.leave_mark().await
+    }
+
+    async fn leave_mark(&self) -> Result<(), StoreError> {
         self.store_now().await?;
         let Some(mark) = self.store_clock().mark() else {
             return Ok(());
