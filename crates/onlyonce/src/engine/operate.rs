@@ -240,8 +240,9 @@ impl Engine {
         let longest = policies.iter().map(|policy| policy.lease).max();
         // By then whoever is alive has renewed its lease by the clock as it is.
         let longest = longest.unwrap_or(DEFAULT_LEASE);
-        let was_set_back = || self.store_clock().was_set_back(longest);
-        if !was_set_back() {
+        let clock = self.store_clock();
+        let may_be_there = || clock.may_have_been_set_back(longest);
+        if !may_be_there() {
             return Ok(0);
         }
         let mut found = 0;
@@ -254,10 +255,10 @@ impl Engine {
             let listed = self.bounded_read(listed).await?.items;
             // Asked after the records were read, so that a clock which has been set again is noticed.
             let now = self.store_now().await?;
-            if !was_set_back() {
-                break;
+            if !may_be_there() {
+                return Ok(found);
             }
-            let now = self.store_clock().lease_time(longest, now);
+            let now = clock.lease_time(longest, now);
             for Listed { record, .. } in listed {
                 let policy = self.policy(&record.route);
                 if let Some(change) = machine::stranded(&record, now, &policy) {
@@ -267,6 +268,7 @@ impl Engine {
                 }
             }
         }
+        clock.has_looked();
         Ok(found)
     }
 

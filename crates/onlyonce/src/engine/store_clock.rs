@@ -12,7 +12,7 @@
 //! Deliberately absent: the rules. The machine is given a time and asks no questions about it.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -48,6 +48,10 @@ pub(crate) struct StoreClock {
     state: Mutex<State>,
     /// How long a clock must go steadily after a jump, in milliseconds.
     steady_for: AtomicU64,
+    /// When this process began, in milliseconds since this machine was started.
+    began_at: i64,
+    /// Whether it has looked for leases that are far ahead since a clock was set back before it began.
+    has_looked: AtomicBool,
 }
 
 /// Times are in milliseconds since this machine was started; an offset is the store's time less that.
@@ -125,6 +129,8 @@ impl StoreClock {
     pub(super) fn new(clock: Clock, steady_for: Duration) -> Self {
         Self {
             boot_id: clock.boot_id(),
+            began_at: millis(clock.moment().since_boot()),
+            has_looked: AtomicBool::new(false),
             clock,
             state: Mutex::default(),
             steady_for: AtomicU64::new(unsigned_millis(steady_for)),
@@ -261,20 +267,28 @@ impl StoreClock {
         }
     }
 
-    /// Whether the store's clock was set back, at least `ago` ago, and not long before that.
-    pub(super) fn was_set_back(&self, ago: Duration) -> bool {
+    /// Whether the store's clock may have been set back, at least `ago` ago, and not long before that. It
+    /// may have been before this process began, whoever saw it then; so it holds once for each process.
+    pub(super) fn may_have_been_set_back(&self, ago: Duration) -> bool {
         let boot = millis(self.clock.moment().since_boot());
         let state = *self.state.lock();
         // Where the store is ahead of what is believed, its leases are told by its own time: see
         // `lease_time`.
         let is_told = |ahead: Ahead| boot.saturating_sub(ahead.since) > millis(ago);
-        let since = state
-            .set_back_at
-            .filter(|_| state.ahead.is_none_or(is_told));
-        since.is_some_and(|since| {
+        if !state.ahead.is_none_or(is_told) {
+            return false;
+        }
+        let was_seen = state.set_back_at.is_some_and(|since| {
             let passed = boot.saturating_sub(since);
             passed >= millis(ago) && passed < 2 * millis(ago) + self.steady_for()
-        })
+        });
+        let lived = boot.saturating_sub(self.began_at);
+        was_seen || (lived >= millis(ago) && !self.has_looked.load(Ordering::Relaxed))
+    }
+
+    /// Leases that are far ahead have been looked for.
+    pub(super) fn has_looked(&self) {
+        self.has_looked.store(true, Ordering::Relaxed);
     }
 
     /// What the store is to keep; `None` before anything was heard.

@@ -140,7 +140,12 @@ impl World {
     }
 
     fn pause(&mut self) {
-        let (index, millis) = (self.rng.index(NODES), self.rng.between(200, 6_500));
+        let index = self.rng.index(NODES);
+        // Now and then for longer than a settled key and its tombstone live.
+        let millis = match self.rng.percent(35) {
+            true => self.rng.between(6_500, 20_000),
+            false => self.rng.between(200, 6_500),
+        };
         let Some(node) = &mut self.nodes[index] else {
             return;
         };

@@ -57,6 +57,8 @@ pub struct Node {
     pub faulted: bool,
     /// The last moment at which something was wrong with it.
     pub disturbed_at: u64,
+    /// When it last began to run: at its start, or after it stood still.
+    pub running_since: u64,
 }
 
 /// How long a clock that jumped must be steady: longer than any denial waits.
@@ -119,6 +121,7 @@ impl Node {
             plan_until: 0,
             faulted: false,
             disturbed_at: now,
+            running_since: now,
         }
     }
 
@@ -148,6 +151,7 @@ impl Node {
     /// Wakes up at `now`: whatever came due in the meantime is due all at once.
     pub fn resume(&mut self, now: u64) {
         self.paused_until = None;
+        self.running_since = now;
         let target = self.epoch + Duration::from_millis(now - self.born);
         self.runtime.block_on(async {
             let missed = target.saturating_duration_since(Instant::now());

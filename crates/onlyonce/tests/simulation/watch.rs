@@ -117,7 +117,8 @@ impl Watch {
             let end = if clean {
                 call.arrived + bound + SLACK
             } else {
-                call.arrived + TROUBLE
+                // Nobody is answered by a process that stands still.
+                call.arrived.max(node.running_since) + TROUBLE
             };
             if now > end {
                 late.push(number);
