@@ -164,6 +164,7 @@ impl Edge {
             refused.headers_mut().insert(header::CONNECTION, close);
             return refused;
         }
+        framing::complete_target(request.uri_mut());
         if request.version() == Version::HTTP_2 {
             join_cookies(request.headers_mut());
         }

@@ -113,6 +113,10 @@ pub(crate) enum UpstreamError {
     /// will not come.
     #[error("the upstream switched to another protocol that nobody had asked for")]
     Switched,
+    /// Its answer is in a transfer coding that nobody had asked for. Without that coding's name, which ends
+    /// here, the bytes would be taken for the answer itself.
+    #[error("the upstream's answer is in a transfer coding that nobody had asked for")]
+    Coded,
 }
 
 /// The backends of a route, as a service. Clones share the pool.
@@ -238,6 +242,9 @@ impl Shared {
         let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         if switches && tunnel.is_none() {
             return Err(UpstreamError::Switched);
+        }
+        if !response::is_plainly_coded(response.headers()) {
+            return Err(UpstreamError::Coded);
         }
         let protocol = tunnel
             .filter(|_| switches)

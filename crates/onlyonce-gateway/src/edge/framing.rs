@@ -1,6 +1,9 @@
 //! What HTTP itself forbids in the head of a request, as far as the protocol library lets it through.
 
-use http::{HeaderMap, HeaderValue, Request, Version, header, uri::Authority};
+use http::{
+    HeaderMap, HeaderValue, Request, Uri, Version, header,
+    uri::{Authority, PathAndQuery},
+};
 use onlyonce::Problem;
 
 /// Between a header's name and its value, and after it: a colon, a space and a line's end.
@@ -23,6 +26,21 @@ pub(super) fn check<B>(request: &Request<B>, max_header_bytes: usize) -> Result<
         ));
     }
     check_host(request)
+}
+
+/// Gives an absolute target without a path its path, so that it is routed, compared and forwarded like the
+/// same target in its usual form: `http://h?q` is `/?q` (RFC 9110 4.2.3).
+pub(super) fn complete_target(uri: &mut Uri) {
+    let Some(target) = uri.path_and_query().map(PathAndQuery::as_str) else {
+        return;
+    };
+    if !target.starts_with('?') {
+        return;
+    }
+    let whole = PathAndQuery::try_from(format!("/{target}")).ok();
+    let mut parts = std::mem::take(uri).into_parts();
+    parts.path_and_query = whole;
+    *uri = Uri::from_parts(parts).unwrap_or_default();
 }
 
 /// The bytes of the head in HTTP/1.1, with one space where any number may stand.
@@ -56,6 +74,10 @@ fn check_host<B>(request: &Request<B>) -> Result<(), Problem> {
         return Err(Problem::RequestMalformed("it has more than one Host"));
     }
     let authority = request.uri().authority();
+    // A user before the host is a deprecated way to make one host look like another (RFC 9110 4.2.4).
+    if authority.is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err(Problem::RequestMalformed("its target names a user"));
+    }
     match host {
         Some(host) if !is_host(host) => {
             return Err(Problem::RequestMalformed("its Host is not one"));
@@ -152,8 +174,27 @@ mod tests {
             (V::HTTP_2, "/", &[]),
             (V::HTTP_2, "http://a/", &["b"]),
             (V::HTTP_2, "http://a:81/", &["a"]),
+            (V::HTTP_2, "http://u@a/", &[]),
+            (V::HTTP_11, "http://u:p@a/", &["a"]),
         ] {
             assert!(request(version, uri, hosts).is_err(), "{uri} {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn a_target_has_a_path() {
+        for (given, whole) in [
+            ("http://a?q=1", "http://a/?q=1"),
+            ("http://a", "http://a/"),
+            ("http://a/p?q", "http://a/p?q"),
+            ("/?q", "/?q"),
+            ("*", "*"),
+        ] {
+            let mut uri = given.parse().unwrap();
+            complete_target(&mut uri);
+            assert_eq!(uri.to_string(), whole);
+            let target = uri.path_and_query().unwrap().as_str();
+            assert!(target.starts_with(['/', '*']), "{given}: {target}");
         }
     }
 

@@ -11,7 +11,7 @@ use hyper::{
     body::Incoming,
     client::conn::{TrySendError, http1, http2},
 };
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
@@ -105,7 +105,7 @@ impl Link {
         let (sender, connection) = http1::Builder::new()
             .max_headers(MAX_HEADER_LINES)
             .max_buf_size(MAX_HEAD)
-            .handshake(WireIo::new(transport, Arc::clone(&wire)))
+            .handshake(TokioIo::new(WireIo::new(transport, Arc::clone(&wire))))
             .await
             .map_err(Unreached::Ended)?;
         drive(connection.with_upgrades());
@@ -120,7 +120,7 @@ impl Link {
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .max_header_list_size(MAX_HEADER_LIST)
-            .handshake(WireIo::new(transport, Arc::clone(&wire)))
+            .handshake(TokioIo::new(WireIo::new(transport, Arc::clone(&wire))))
             .await
             .map_err(Unreached::Ended)?;
         drive(connection);
@@ -170,7 +170,7 @@ impl Link {
                 Attempt::HandedBack(Box::new(request), Unreached::Ended(error))
             }
             (Verdict::Unsent, _) => Attempt::Unsent(NotSent::new(error)),
-            (Verdict::Sent, _) if is_http2 && was_refused(&error) => {
+            (Verdict::Sent, _) if is_http2 && was_refused(&error) && !self.wire.is_answered() => {
                 Attempt::Unsent(NotSent::new(error))
             }
             (Verdict::Sent, _) => Attempt::Lost(error),

@@ -1,4 +1,5 @@
-//! Which HTTP/2 frames leave a connection: enough of it to tell when a request begins.
+//! Which HTTP/2 frames pass over a connection, in one direction: enough of it to tell when a request or an
+//! answer begins.
 //!
 //! The protocol library writes frames as it sees fit, its own between ours. The dispatch guard is about
 //! the request, so the bytes are followed from frame to frame (RFC 9113 4.1), and nothing else is read.
@@ -11,7 +12,7 @@ const PREFACE: u32 = 24;
 const HEAD: usize = 9;
 /// Where the type stands in it.
 const TYPE_AT: usize = 3;
-/// The type of the frame that begins a request.
+/// The type of the frame that begins a request or an answer.
 const HEADERS: u8 = 1;
 
 /// Where in a frame the next byte stands.
@@ -26,13 +27,26 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// A connection that has said nothing yet.
-    pub(super) fn new() -> Self {
+    /// Our side of a connection that has said nothing yet.
+    pub(super) fn ours() -> Self {
         Self {
             left: PREFACE,
+            ..Self::theirs()
+        }
+    }
+
+    /// The peer's side, which begins with a frame.
+    pub(super) fn theirs() -> Self {
+        Self {
+            left: 0,
             seen: 0,
             length: 0,
         }
+    }
+
+    /// `bytes` have come; whether an answer, or one that goes before it (1xx), begins among them.
+    pub(super) fn begin_an_answer(&mut self, bytes: &[u8]) -> bool {
+        self.follow(bytes).is_some()
     }
 
     /// How many bytes of `slices` come before the frame that begins a request; `None` where none does.
@@ -57,7 +71,7 @@ impl Frames {
         }
     }
 
-    /// Goes on by `bytes`, and says where the type of a frame stands that begins a request.
+    /// Goes on by `bytes`, and says where the type of the first frame stands that begins a message.
     fn follow(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut found = None;
         let mut at = 0;
@@ -112,7 +126,7 @@ mod tests {
         }
         let request = frame(HEADERS, 300);
         for cut in 0..before.len() {
-            let mut frames = Frames::new();
+            let mut frames = Frames::ours();
             let (one, two) = before.split_at(cut);
             for part in [one, two] {
                 let slices = [

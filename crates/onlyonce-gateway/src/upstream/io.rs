@@ -10,14 +10,13 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
-use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
     frames::Frames,
@@ -51,6 +50,9 @@ pub(super) enum Verdict {
 /// The half of the socket's knowledge that is shared with whoever sends the request.
 pub(super) struct Wire {
     stage: AtomicU8,
+    /// Whether the peer has begun to answer the current request. Over HTTP/2 alone; over HTTP/1.1 nothing
+    /// that the peer says is proof.
+    answered: AtomicBool,
     guard: Mutex<Option<DispatchGuard>>,
 }
 
@@ -69,6 +71,7 @@ impl Wire {
     fn at(stage: u8) -> Arc<Self> {
         Arc::new(Self {
             stage: AtomicU8::new(stage),
+            answered: AtomicBool::new(false),
             guard: Mutex::new(None),
         })
     }
@@ -77,7 +80,14 @@ impl Wire {
     /// the connection; one request at a time.
     pub(super) fn arm(&self, guard: Option<DispatchGuard>) {
         *self.guard.lock() = guard;
+        self.answered.store(false, Ordering::Release);
         self.stage.store(ARMED, Ordering::Release);
+    }
+
+    /// Whether the peer has begun to answer over HTTP/2, if only with a 1xx: then its word that it has not
+    /// looked at the request contradicts itself.
+    pub(super) fn is_answered(&self) -> bool {
+        self.answered.load(Ordering::Acquire)
     }
 
     /// Decides, once and for all, whether the armed request counts as sent.
@@ -130,14 +140,14 @@ impl Wire {
     }
 }
 
-type Socket = TokioIo<Transport>;
-
 /// The other half: the socket itself, owned by hyper's connection.
 pub(super) struct WireIo {
-    socket: Socket,
+    transport: Transport,
     wire: Arc<Wire>,
     /// Where the frames that leave stand, over HTTP/2; there the peer may say something between requests.
     frames: Option<Frames>,
+    /// Where those that come stand.
+    coming: Option<Frames>,
     /// Whether the peer was found present since the current request was armed.
     probed: bool,
     /// Whether a request has gone over it before the current one.
@@ -146,9 +156,11 @@ pub(super) struct WireIo {
 
 impl WireIo {
     pub(super) fn new(transport: Transport, wire: Arc<Wire>) -> Self {
+        let is_http2 = wire.stage.load(Ordering::Acquire) == OPEN;
         Self {
-            socket: TokioIo::new(transport),
-            frames: (wire.stage.load(Ordering::Acquire) == OPEN).then(Frames::new),
+            transport,
+            frames: is_http2.then(Frames::ours),
+            coming: is_http2.then(Frames::theirs),
             wire,
             probed: false,
             used: false,
@@ -165,7 +177,7 @@ impl WireIo {
     /// After an HTTP/1.1 answer nothing may come: bytes that wait are a second answer, or the beginning of a
     /// farewell. A fresh secured connection may still have something to say about itself.
     fn probe(&mut self) -> Poll<io::Result<()>> {
-        let transport = self.socket.inner();
+        let transport = &self.transport;
         let may_speak = self.frames.is_some() || (transport.is_secured() && !self.used);
         match transport.peer(may_speak)? {
             Peer::Gone => Poll::Ready(Ok(())),
@@ -181,7 +193,7 @@ impl WireIo {
         &mut self,
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
-        write: impl FnOnce(Pin<&mut Socket>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+        write: impl FnOnce(Pin<&mut Transport>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let Some(frames) = self.frames else {
             return self.poll_first(cx, write);
@@ -195,9 +207,9 @@ impl WireIo {
             Some(before @ 1..) => {
                 let first = slices.iter().find(|slice| !slice.is_empty());
                 let first = first.map_or(&[][..], |slice| &slice[..slice.len().min(before)]);
-                Pin::new(&mut self.socket).poll_write(cx, first)
+                Pin::new(&mut self.transport).poll_write(cx, first)
             }
-            None if armed || stage == OPEN => write(Pin::new(&mut self.socket), cx),
+            None if armed || stage == OPEN => write(Pin::new(&mut self.transport), cx),
             _ => self.poll_first(cx, write),
         };
         if let (Poll::Ready(Ok(count)), Some(frames)) = (&result, &mut self.frames) {
@@ -209,11 +221,11 @@ impl WireIo {
     fn poll_first(
         &mut self,
         cx: &mut Context<'_>,
-        write: impl FnOnce(Pin<&mut Socket>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+        write: impl FnOnce(Pin<&mut Transport>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if self.wire.stage.load(Ordering::Acquire) == OPEN {
             failpoint!("upstream.more_bytes.before");
-            let result = write(Pin::new(&mut self.socket), cx);
+            let result = write(Pin::new(&mut self.transport), cx);
             failpoint!("upstream.more_bytes.after");
             return result;
         }
@@ -223,39 +235,44 @@ impl WireIo {
         failpoint!("upstream.guard.before");
         self.wire.claim()?;
         failpoint!("upstream.first_byte.before");
-        let result = write(Pin::new(&mut self.socket), cx);
+        let result = write(Pin::new(&mut self.transport), cx);
         failpoint!("upstream.first_byte.after");
-        self.wire.wrote(&result, self.socket.inner().is_secured());
+        self.wire.wrote(&result, self.transport.is_secured());
         self.probed = false;
         self.used |= self.wire.stage.load(Ordering::Acquire) == OPEN;
         result
     }
 }
 
-impl Read for WireIo {
+impl AsyncRead for WireIo {
     /// hyper reads before it takes the next request off its queue. A peer that the probe finds
     /// gone is reported here as the end of the stream, so hyper hands the request back untouched
     /// and it can go over another connection.
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        match Pin::new(&mut this.socket).poll_read(cx, buffer) {
-            Poll::Ready(Ok(())) if this.frames.is_none() => {
-                this.socket.inner().acknowledge();
-                Poll::Ready(Ok(()))
-            }
-            Poll::Pending if !this.probed && this.wire.stage.load(Ordering::Acquire) == ARMED => {
-                this.probe()
-            }
-            read => read,
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut this.transport).poll_read(cx, buffer);
+        if read.is_pending() && !this.probed && this.wire.stage.load(Ordering::Acquire) == ARMED {
+            return this.probe();
         }
+        ready!(read)?;
+        match &mut this.coming {
+            None => this.transport.acknowledge(),
+            Some(frames) => {
+                if frames.begin_an_answer(&buffer.filled()[before..]) {
+                    this.wire.answered.store(true, Ordering::Release);
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
-impl Write for WireIo {
+impl AsyncWrite for WireIo {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -277,14 +294,14 @@ impl Write for WireIo {
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
+        self.transport.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+        Pin::new(&mut self.transport).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+        Pin::new(&mut self.transport).poll_shutdown(cx)
     }
 }

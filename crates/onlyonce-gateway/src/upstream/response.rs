@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, Method, Response, StatusCode, Version,
+    HeaderMap, HeaderName, Method, Response, StatusCode, Version,
     header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING},
     response::Parts,
 };
@@ -83,19 +83,28 @@ fn is_ended_by_close(head: &Parts, incoming: &Incoming) -> bool {
         && !is_chunked(&head.headers)
 }
 
+/// Whether the body is sent as it is: in chunks at most, or by the old word for no coding at all.
+pub(super) fn is_plainly_coded(headers: &HeaderMap) -> bool {
+    words(headers, &TRANSFER_ENCODING)
+        .all(|word| word.eq_ignore_ascii_case(b"chunked") || word.eq_ignore_ascii_case(b"identity"))
+}
+
 /// Whether `chunked` is the last transfer coding, as hyper reads it.
 fn is_chunked(headers: &HeaderMap) -> bool {
-    let last = headers.get_all(TRANSFER_ENCODING).iter().next_back();
-    let last = last.and_then(|value| value.as_bytes().rsplit(|byte| *byte == b',').next());
-    last.is_some_and(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"chunked"))
+    let last = words(headers, &TRANSFER_ENCODING).last();
+    last.is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"))
 }
 
 fn announces_close(headers: &HeaderMap) -> bool {
-    headers
-        .get_all(CONNECTION)
-        .iter()
-        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-        .any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"))
+    words(headers, &CONNECTION).any(|option| option.eq_ignore_ascii_case(b"close"))
+}
+
+/// The members of a list, over all lines of a header.
+fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
+    let lines = headers.get_all(name).iter();
+    lines
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
 }
 
 impl UpstreamBody {

@@ -123,6 +123,15 @@ async fn method_path_and_query_count() {
         request("POST", "/%70?a=1&b=2"),
     ];
     compare("", request("POST", "/p?a=1&b=2"), &[], &different).await;
+    // An absolute target without a path is that of the root.
+    let same = ["http://shop?a=1", "http://shop/?a=1"].map(|target| request("POST", target));
+    compare(
+        "fingerprint: { host: false }",
+        request("POST", "/?a=1"),
+        &same,
+        &[],
+    )
+    .await;
 }
 
 /// Goal: the listed headers count, others do not.

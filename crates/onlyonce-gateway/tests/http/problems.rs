@@ -304,6 +304,9 @@ async fn a_keyed_call_of_grpc_is_not_implemented() {
     ] {
         unimplemented(gateway.send(&call(kind).key("k")).await);
     }
+    // Of two lines the upstream may believe either.
+    let two = call("text/plain").header("Content-Type", "application/grpc");
+    unimplemented(gateway.send(&two.key("k")).await);
     assert_eq!(upstream.executions(), 0);
     gateway.send(&call("application/grpc")).await.expect(201);
     assert_eq!(upstream.executions(), 1);

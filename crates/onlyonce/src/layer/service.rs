@@ -198,13 +198,16 @@ fn brings_key(policy: &Policy, parts: &Parts) -> bool {
     policy.honours(methods) && parts.headers.contains_key(&policy.header_name)
 }
 
-/// Whether it is a call of gRPC, whose answer does not say by its status how the call ended.
+/// Whether it is a call of gRPC, whose answer does not say by its status how the call ended. Of several
+/// types any may be the one that the upstream believes.
 fn is_grpc(headers: &HeaderMap) -> bool {
     const PREFIX: &[u8] = b"application/grpc";
     headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|kind| kind.as_bytes().get(..PREFIX.len()))
-        .is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
+        .get_all(header::CONTENT_TYPE)
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|kind| kind.trim_ascii().get(..PREFIX.len()))
+        .any(|start| start.eq_ignore_ascii_case(PREFIX))
 }
 
 fn wanted_key(shared: &Shared, parts: &Parts) -> Wanted {

@@ -4,7 +4,7 @@ use futures_util::future::join;
 use http::header::CONTENT_LENGTH;
 use tokio::io::AsyncWriteExt;
 
-use super::*;
+use super::{proof::proves_not_sent, *};
 
 /// The answer to a request whose server sends these bytes and closes.
 async fn answer(bytes: &[u8]) -> Response<UpstreamBody> {
@@ -34,6 +34,28 @@ async fn a_chunked_body_without_its_last_chunk_is_an_error() {
     for body in ["4\r\nhalf\r\n", "9\r\nhalf", "4\r\nhalf\r\n0\r\n"] {
         let response = answer(format!("{head}{body}").as_bytes()).await;
         response.into_body().collect().await.expect_err(body);
+    }
+}
+
+/// Its bytes would be passed on without the name of their coding.
+#[tokio::test]
+async fn an_answer_in_another_transfer_coding_is_an_error() {
+    for coding in [
+        "gzip, chunked",
+        "gzip\r\ntransfer-encoding: chunked",
+        "deflate",
+    ] {
+        let head = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: {coding}\r\n\r\n0\r\n\r\n");
+        let server = Server::start().await;
+        let upstream = server.upstream();
+        let (response, _socket) = join(
+            call(&upstream, post("")),
+            answer_once(&server, head.as_bytes()),
+        )
+        .await;
+        let error = response.expect_err(coding);
+        assert!(matches!(error, UpstreamError::Coded), "{error:?}");
+        assert!(!proves_not_sent(&error), "it may well have been executed");
     }
 }
 

@@ -43,6 +43,12 @@ fn answer(stream: u32) -> Vec<u8> {
     [head, frame(DATA, END_STREAM, stream, b"ok")].concat()
 }
 
+/// Status 103 and nothing else yet: a literal with the name of the first `:status` in the static table.
+fn early(stream: u32) -> Vec<u8> {
+    let status = [&[0x08, 3][..], b"103"].concat();
+    frame(HEADERS, END_HEADERS, stream, &status)
+}
+
 /// The backend's end of a connection.
 struct Peer(TcpStream);
 
@@ -155,6 +161,16 @@ async fn what_the_backend_says_of_a_request_it_does_not_answer() {
         ("failed", reset(1, INTERNAL_ERROR), false),
         ("leaves in anger", go_away(0, INTERNAL_ERROR), false),
         ("leaves after it", go_away(1, NO_ERROR), false),
+        (
+            "refused after a 103",
+            [early(1), reset(1, REFUSED_STREAM)].concat(),
+            false,
+        ),
+        (
+            "leaves before it after a 103",
+            [early(1), go_away(0, NO_ERROR)].concat(),
+            false,
+        ),
         ("says nothing", Vec::new(), false),
     ] {
         let server = Server::start().await;

@@ -14,7 +14,7 @@ use crate::upstream::{
 use onlyonce::{DispatchGuard, GuardFailed, NotSent};
 
 /// What the layer asks of every error: is the proof somewhere along its sources?
-fn proves_not_sent(error: &UpstreamError) -> bool {
+pub(super) fn proves_not_sent(error: &UpstreamError) -> bool {
     let mut next: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = next {
         if error.is::<NotSent>() {
@@ -215,7 +215,7 @@ async fn the_verdict_unsent_shuts_the_socket() {
     );
     let mut write = async |bytes: &[u8]| {
         std::future::poll_fn(|cx| {
-            hyper::rt::Write::poll_write(std::pin::Pin::new(&mut socket), cx, bytes)
+            tokio::io::AsyncWrite::poll_write(std::pin::Pin::new(&mut socket), cx, bytes)
         })
         .await
     };
