@@ -10,6 +10,7 @@
 mod connection;
 mod explained;
 mod framing;
+mod line;
 mod linger;
 mod lookup;
 mod patience;
@@ -32,7 +33,8 @@ use parking_lot::RwLock;
 use tower::{Layer, ServiceExt};
 
 pub(crate) use connection::serve;
-pub(crate) use patience::{Timely, Unstalled};
+pub(crate) use line::{ClientSocket, Line};
+pub(crate) use patience::Timely;
 pub(crate) use request_id::{RequestId, X_REQUEST_ID};
 pub(crate) use seats::{Activity, Seats, Worked};
 pub(crate) use upgrade::Upgrade;

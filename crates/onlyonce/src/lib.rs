@@ -43,7 +43,7 @@ pub mod worker;
 pub use body::{Body, BoxError};
 pub use engine::{Engine, EngineOptions};
 pub use layer::{IdempotencyLayer, IdempotencyService, Identify, Identity};
-pub use limits::ConnectionId;
+pub use limits::{ConnectionId, Presence};
 pub use onlyonce_core::{Policy, policy};
 pub use phases::Phases;
 pub use problem::Problem;

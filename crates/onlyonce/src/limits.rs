@@ -14,6 +14,7 @@ mod clients;
 mod detached;
 mod holder;
 mod live;
+mod presence;
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,6 +28,7 @@ pub(crate) use detached::{Attendance, DetachedExecutions};
 pub use holder::{ConnectionId, Holder};
 use live::LiveKeys;
 pub(crate) use live::LivePlace;
+pub use presence::Presence;
 
 /// A client, as limits know it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -1,6 +1,6 @@
 //! The admin listener: a bounded number of connections, each with bounded patience.
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use http::Request;
@@ -13,7 +13,7 @@ use onlyonce::ConnectionId;
 use tokio::net::TcpListener;
 use tower::ServiceExt;
 
-use crate::edge::{Current, Seats, Timely, Unstalled};
+use crate::edge::{ClientSocket, Current, Line, Seats, Timely};
 
 /// Connections at once. One more closes the one that has been without an authorized request for the longest;
 /// where all have one, it waits.
@@ -58,14 +58,13 @@ pub(super) async fn serve(listener: TcpListener, app: Router, current: &Current)
         let app = TowerToHyperService::new(app);
         tokio::spawn(async move {
             let _ = stream.set_nodelay(true);
+            let line = Arc::new(Line::default());
+            let socket = ClientSocket::new(stream, config.send_timeout, line);
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(config.header_timeout)
                 .max_buf_size(MAX_HEADER_BYTES)
-                .serve_connection(
-                    TokioIo::new(Unstalled::new(stream, config.send_timeout)),
-                    app,
-                );
+                .serve_connection(TokioIo::new(socket), app);
             // How a connection fails is the peer's affair.
             tokio::select! {
                 _ = connection => {}

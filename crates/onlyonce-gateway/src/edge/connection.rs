@@ -19,8 +19,8 @@ use tokio_rustls::TlsAcceptor;
 use super::{
     Came, Current, KeptSeat, Seats, Worked,
     explained::{Explained, date},
+    line::{ClientSocket, Line},
     linger::Lingering,
-    patience::Unstalled,
     seats::Seat,
     streams::{InParts, Streams},
 };
@@ -163,11 +163,13 @@ async fn talk(
     let _ = stream.set_nodelay(true);
     let served = config.tls.as_ref().map(|tls| tls.served.config());
     let is_secure = served.is_some();
+    let line = Arc::new(Line::default());
     let talk = Talk {
         current,
         config: config.clone(),
         came: Came { peer, is_secure },
         seat,
+        line: line.clone(),
         stopping: stopping.clone(),
     };
     // A peer that says nothing for so long is shown the door.
@@ -177,11 +179,10 @@ async fn talk(
             version = tokio::time::timeout(config.header_timeout, speaks_http2(&stream)) => version,
         };
         let Ok(Ok(is_http2)) = version else { return };
-        let stream = Unstalled::new(stream, config.send_timeout);
+        let stream = ClientSocket::new(stream, config.send_timeout, line);
         return talk.over(stream, is_http2).await;
     };
-    // Below TLS, where every byte that the peer takes is seen.
-    let stream = Unstalled::new(stream, config.send_timeout);
+    let stream = ClientSocket::new(stream, config.send_timeout, line);
     let handshake = TlsAcceptor::from(served).accept(stream);
     let secured = tokio::select! {
         () = last_request(stopping) => return,
@@ -203,6 +204,7 @@ struct Talk {
     config: Arc<Config>,
     came: Came,
     seat: Arc<Seat>,
+    line: Arc<Line>,
     stopping: watch::Receiver<bool>,
 }
 
@@ -230,6 +232,7 @@ impl Talk {
             config,
             came,
             seat,
+            line,
             stopping,
         } = self;
         let id = ConnectionId::unique();
@@ -237,6 +240,8 @@ impl Talk {
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(came);
             request.extensions_mut().insert(id);
+            request.extensions_mut().insert(line.presence.clone());
+            let (version, line) = (request.version(), line.clone());
             let activity = seat.activity();
             if request.headers().contains_key(header::UPGRADE) {
                 let kept = (seat.clone(), activity.work());
@@ -254,7 +259,8 @@ impl Talk {
                     let close = HeaderValue::from_static("close");
                     answer.headers_mut().insert(header::CONNECTION, close);
                 }
-                Ok::<_, Infallible>(answer.map(|body| Worked::new(body, working)))
+                let answer = answer.map(|body| Worked::new(body, working).over(line, version));
+                Ok::<_, Infallible>(answer)
             }
         });
         let connection = http1::Builder::new()
@@ -287,6 +293,7 @@ impl Talk {
             came,
             stopping,
             seat,
+            ..
         } = self;
         let id = ConnectionId::unique();
         let service = service_fn(move |mut request: Request<Incoming>| {

@@ -13,29 +13,31 @@ use std::{
 
 use http_body::{Body, Frame, SizeHint};
 use onlyonce::BoxError;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Sleep, sleep},
-};
+use tokio::time::{Sleep, sleep};
 
 use super::Activity;
 
 /// A time that begins when something is first waited for.
-struct Patience {
+pub(super) struct Patience {
     time: Duration,
     running: Option<Pin<Box<Sleep>>>,
 }
 
 impl Patience {
-    fn new(time: Duration) -> Self {
+    pub(super) fn new(time: Duration) -> Self {
         Self {
             time,
             running: None,
         }
     }
 
+    /// Nothing is waited for any more.
+    pub(super) fn end(&mut self) {
+        self.running = None;
+    }
+
     /// Ready when it has come to its end.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let time = self.time;
         let running = self.running.get_or_insert_with(|| Box::pin(sleep(time)));
         running.as_mut().poll(cx)
@@ -120,73 +122,5 @@ where
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-/// A connection that fails once its peer has taken nothing for too long.
-pub(crate) struct Unstalled<T> {
-    io: T,
-    patience: Patience,
-}
-
-impl<T> Unstalled<T> {
-    pub(crate) fn new(io: T, send_timeout: Duration) -> Self {
-        let patience = Patience::new(send_timeout);
-        Self { io, patience }
-    }
-
-    fn judge<O>(
-        &mut self,
-        cx: &mut Context<'_>,
-        written: Poll<io::Result<O>>,
-    ) -> Poll<io::Result<O>> {
-        if written.is_ready() {
-            self.patience.running = None;
-            return written;
-        }
-        ready!(self.patience.poll(cx));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-    }
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for Unstalled<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buffer)
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for Unstalled<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
-        self.judge(cx, written)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.io).poll_write_vectored(cx, slices);
-        self.judge(cx, written)
     }
 }

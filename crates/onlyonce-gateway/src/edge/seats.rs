@@ -15,9 +15,12 @@ use std::{
     task::{Context, Poll},
 };
 
+use http::Version;
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+
+use super::line::Line;
 
 /// The seats of one listener.
 pub(crate) struct Seats {
@@ -162,12 +165,24 @@ pin_project_lite::pin_project! {
         #[pin]
         body: B,
         working: Working,
+        // Whom to tell if it breaks off.
+        line: Option<(Arc<Line>, Version)>,
     }
 }
 
 impl<B> Worked<B> {
     pub(crate) fn new(body: B, working: Working) -> Self {
-        Self { body, working }
+        Self {
+            body,
+            working,
+            line: None,
+        }
+    }
+
+    /// The connection over which it goes.
+    pub(crate) fn over(self, line: Arc<Line>, version: Version) -> Self {
+        let line = Some((line, version));
+        Self { line, ..self }
     }
 }
 
@@ -179,7 +194,12 @@ impl<B: Body> Body for Worked<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.project().body.poll_frame(cx)
+        let this = self.project();
+        let frame = this.body.poll_frame(cx);
+        if let (Poll::Ready(Some(Err(_))), Some((line, version))) = (&frame, this.line) {
+            line.broke_off(*version);
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

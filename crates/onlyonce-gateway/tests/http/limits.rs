@@ -456,3 +456,53 @@ async fn one_key_does_not_fill_the_journal() {
     let rows = record["history"].as_array().unwrap().len();
     assert!((100..150).contains(&rows), "{rows} rows");
 }
+
+/// Goal: executions whose clients hang up over HTTP/1.1 count, although each may still listen.
+///
+/// Method: a client may leave two behind. Two requests are sent, and the client leaves by FIN, then by a
+/// reset, and a third half-closes and stays; the upstream holds all of them.
+/// Evidence: the next new key is 429 `overloaded` and is not executed; another client's is; who stayed gets
+/// its answer; afterwards new keys are executed again.
+#[tokio::test]
+async fn hang_ups_over_http1_have_a_limit() {
+    let upstream = Upstream::start();
+    let gateway = Setup::with("limits: { detached: 3 }")
+        .clients(&["acme", "globex"])
+        .start(&upstream)
+        .await;
+    let mut begun = Vec::new();
+    for key in ["fin", "reset", "half"] {
+        upstream.always_for(key, Script::created().held());
+        let mut connection = Connection::open(gateway.data()).await.unwrap();
+        connection.write(&pay("acme", key).bytes()).await.unwrap();
+        begun.push(connection);
+    }
+    upstream.begun(3).await;
+    gateway.send(&pay("acme", "before")).await.expect(201);
+    let mut stays = begun.pop().expect("three were begun");
+    begun.pop().expect("two were left").reset();
+    begun.pop().expect("one was left").leave();
+    stays.finish_writing().await.unwrap();
+    eventually("all of them to count", async || {
+        let detached = gateway.metric("onlyonce_detached_executions").await;
+        detached.filter(|count| *count == 3.0)
+    })
+    .await;
+    let refused = gateway.send(&pay("acme", "after")).await;
+    refused.refused(429, "overloaded");
+    gateway.send(&pay("globex", "after")).await.expect(201);
+    assert_eq!(upstream.executions(), 5);
+    (0..3).for_each(|_| upstream.release());
+    let answer = within("the answer", stays.response()).await.unwrap();
+    answer.expect(201);
+    eventually("none to count", async || {
+        let detached = gateway.metric("onlyonce_detached_executions").await;
+        detached.filter(|count| *count == 0.0)
+    })
+    .await;
+    gateway.send(&pay("acme", "after")).await.expect(201);
+    for key in ["fin", "reset", "half"] {
+        gateway.send(&pay("acme", key)).await.expect(201);
+    }
+    assert_eq!(upstream.executions(), 6);
+}

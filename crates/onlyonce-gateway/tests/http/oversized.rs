@@ -162,6 +162,38 @@ async fn a_truncation_beyond_the_limit_aborts() {
     assert_eq!(upstream.executions(), 1);
 }
 
+/// Goal: a client of HTTP/1.0, to whom the end of the connection is the end of the answer, is not told a part
+/// for the whole.
+///
+/// Method: 300 kB promised, 200 kB sent, closed; limit 64 KiB; the client says HTTP/1.0.
+/// Evidence: its connection is reset.
+#[tokio::test]
+async fn a_truncation_is_seen_over_http_10() {
+    let upstream = Upstream::start();
+    // In chunks, so that the gateway has no length to announce.
+    let head = "HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n30d40\r\n";
+    let part = [head.as_bytes(), &noise(200_000), b"\r\n"].concat();
+    let steps = vec![Step::Write(part), Step::Hold, Step::Close];
+    upstream.next(Script::steps(steps));
+    let gateway = Gateway::start(&upstream, "max_body_size: 64KiB").await;
+    let request = Request::pay("k").bytes();
+    let request = String::from_utf8(request).unwrap();
+    let request = request.replacen("HTTP/1.1", "HTTP/1.0", 1);
+    let mut stream = tokio::net::TcpStream::connect(gateway.data())
+        .await
+        .unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.readable().await.unwrap();
+    upstream.release();
+    let mut taken = Vec::new();
+    let ended = within("the end", stream.read_to_end(&mut taken)).await;
+    let error = ended.expect_err("a reset, not an end");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    assert!(taken.starts_with(b"HTTP/1.0 201"), "{}", taken.len());
+    says_broken(&gateway, "k", 201).await;
+    assert_eq!(upstream.executions(), 1);
+}
+
 /// The retry of a key whose answer broke off is told so, and so is an operator.
 async fn says_broken(gateway: &Gateway, key: &str, status: u16) {
     let retry = says_not_stored(gateway.send(&Request::pay(key)).await, status);

@@ -38,7 +38,7 @@ use crate::{
     body::{Body, BoxError, Framing, Whole},
     engine::{Admitted, Arrival, Attempt, Unavailable, Woken},
     key_status::{KeyStatus, tell_only_keyed},
-    limits::{self, Attendance, ConnectionId, Holder},
+    limits::{self, Attendance, ConnectionId, Holder, Presence},
     problem::Problem,
     stats::{Event, Stage},
     trace::{Followed, Timed, Trace},
@@ -421,6 +421,9 @@ where
                 let (tell, mut told) = oneshot::channel();
                 let holder = pending.arrival.holder().cloned();
                 let attended = shared.engine.detached_executions().execution(holder);
+                if let Some(presence) = pending.parts.extensions.get::<Presence>() {
+                    presence.waits_for(&attended);
+                }
                 let asked = ask(
                     shared.clone(),
                     inner.clone(),

@@ -1,0 +1,67 @@
+//! Whether the client at the other end of a connection may have gone.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::Attendance;
+
+/// Whether the client of a connection may have gone: it has closed its side, and over HTTP/1.1 nobody can
+/// tell whether it still listens. It gets its answer all the same; but the execution counts among those
+/// that nobody waits for.
+///
+/// A server that can tell inserts one for each connection into the extensions of its requests, of which one
+/// runs at a time, and calls [`Presence::left`].
+#[derive(Clone, Default)]
+pub struct Presence(Arc<Mutex<Seen>>);
+
+#[derive(Default)]
+struct Seen {
+    has_left: bool,
+    /// What runs for the client now.
+    execution: Weak<Attendance>,
+}
+
+impl Presence {
+    /// The client has closed its side of the connection.
+    pub fn left(&self) {
+        let mut seen = self.0.lock();
+        seen.has_left = true;
+        if let Some(execution) = seen.execution.upgrade() {
+            execution.detach();
+        }
+    }
+
+    /// `execution` runs for the client.
+    pub(crate) fn waits_for(&self, execution: &Arc<Attendance>) {
+        let mut seen = self.0.lock();
+        seen.execution = Arc::downgrade(execution);
+        if seen.has_left {
+            execution.detach();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::DetachedExecutions, *};
+
+    #[test]
+    fn who_leaves_before_or_during_an_execution_is_not_there() {
+        let all = DetachedExecutions::default();
+        let presence = Presence::default();
+        let (ended, running) = (all.execution(None), all.execution(None));
+        presence.waits_for(&ended);
+        drop(ended);
+        presence.waits_for(&running);
+        assert_eq!(all.total(), 0);
+        presence.left();
+        presence.left();
+        assert_eq!(all.total(), 1);
+        let next = all.execution(None);
+        presence.waits_for(&next);
+        assert_eq!(all.total(), 2);
+        drop((running, next));
+        assert_eq!(all.total(), 0);
+    }
+}
