@@ -1,5 +1,8 @@
 // The admin API as the pages use it: one way to ask, one kind of failure.
 
+/** How long a question may take. A change has no such limit: giving up on one would not undo it. */
+const QUESTION_MS = 10_000;
+
 /** What went wrong, in words that can be shown. */
 export class Failure extends Error {
   constructor(status, detail, code) {
@@ -16,22 +19,29 @@ export function whenSignedOut(act) {
   onSignedOut = act;
 }
 
+/** Says that the session is over. */
+export function signedOut() {
+  onSignedOut();
+}
+
 /** Asks, and gives the answer's JSON; throws a Failure for anything but success. */
 export async function ask(method, path, body) {
   const headers = { "X-OnlyOnce-Page": "1" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer;
+  let text;
   try {
     answer = await fetch(path, {
       method,
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),
       credentials: "same-origin",
+      signal: method === "GET" ? AbortSignal.timeout(QUESTION_MS) : undefined,
     });
+    text = await answer.text();
   } catch {
     throw new Failure(0, "The gateway does not answer.");
   }
-  const text = await answer.text();
   let value = null;
   try {
     value = text ? JSON.parse(text) : null;

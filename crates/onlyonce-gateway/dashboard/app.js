@@ -9,10 +9,12 @@ import { start, stop, useLive } from "./live.js";
 import { Outbox } from "./outbox.js";
 import { Overview } from "./overview.js";
 import { Notice } from "./parts.js";
+import { Shadow } from "./shadow.js";
 import { onTheme, theme, toggleTheme } from "./theme.js";
 import { Unknown } from "./unknown.js";
+import { timeOfDay } from "./words.js";
 
-const TABS = [["", "Overview"], ["keys", "Keys"], ["unknown", "Unknown"], ["outbox", "Outbox"], ["audit", "Audit"]];
+const TABS = [["", "Overview"], ["keys", "Keys"], ["unknown", "Unknown"], ["outbox", "Outbox"], ["shadow", "Shadow"], ["audit", "Audit"]];
 
 /** The token that the address carries for signing in. It is taken out of the address, so that neither the
  * history nor a copied link keeps it. */
@@ -61,13 +63,28 @@ function Brand() {
   return html`<a class="brand" href="#/"><img src="assets/mark.svg" alt="" width="26" height="26" />OnlyOnce</a>`;
 }
 
+/** Whether the figures are those of now. */
+function Connection({ live }) {
+  const [tone, text] = live.silent ? ["bad", "No answer"] : live.connected ? ["good", "Live"] : ["", "Connecting…"];
+  return html`<span class=${`connection ${tone}`} role="status"><i class="dot" aria-hidden="true"></i>${text}</span>`;
+}
+
+/** Said above everything else: whatever is shown below is as it was, not as it is. */
+function Silence({ heard }) {
+  return html`<${Notice} kind="error"><b>The gateway does not answer.</b> ${heard
+    ? `The figures on this page were last updated at ${timeOfDay(heard)}.` : "Nothing has been heard from it yet."}
+    The page updates by itself as soon as the gateway answers again.<//>`;
+}
+
 function Shell({ role, signOut }) {
   const { parts, search } = useAddress();
   const live = useLive();
   const [tab, id] = parts;
   const messages = live.sample?.outbox;
+  // Where no route is in shadow mode, there is nothing to report.
+  const tabs = TABS.filter(([name]) => name !== "shadow" || tab === "shadow" || live.sample?.shadow_routes?.length);
   const waiting = {
-    unknown: [live.sample?.keys?.unknown, "unknown"],
+    unknown: [live.sample?.keys?.unknown, "keys with an unknown outcome"],
     outbox: [(messages?.dead ?? 0) + (messages?.unknown ?? 0), "dead letters"],
   };
   useEffect(() => {
@@ -80,21 +97,23 @@ function Shell({ role, signOut }) {
     <a class="skip" href="#content" onClick=${(event) => { event.preventDefault(); document.querySelector("main").focus(); }}>Skip to the content</a>
     <header class="top">
       <${Brand} />
-      <nav aria-label="Pages">${TABS.map(([name, label]) => html`<a key=${name} href=${`#/${name}`} aria-current=${name === tab ? "page" : null}>${label}${waiting[name]?.[0]
+      <nav aria-label="Pages">${tabs.map(([name, label]) => html`<a key=${name} href=${`#/${name}`} aria-current=${name === tab ? "page" : null}>${label}${waiting[name]?.[0]
         ? html`<span class="count" aria-label=${waiting[name].join(" ")}>${waiting[name][0]}</span>` : null}</a>`)}</nav>
       <div class="top-right">
-        <span class=${`connection ${live.connected ? "good" : "bad"}`} role="status"><i class="dot" aria-hidden="true"></i>${live.connected ? "Live" : "Connecting…"}</span>
+        <${Connection} live=${live} />
         ${role === "read_only" ? html`<span class="badge">Read only</span>` : null}
         <${ThemeSwitch} />
         <button type="button" class="small" onClick=${signOut}>Sign out</button>
       </div>
     </header>
-    <main id="content" tabindex="-1">
+    <main id="content" tabindex="-1" class=${live.silent ? "stale" : ""}>
+      ${live.silent ? html`<${Silence} heard=${live.heard} />` : null}
       ${tab === "keys" && id ? html`<${KeyPage} key=${id} id=${id} role=${role} />`
         : tab === "keys" ? html`<${Keys} asked=${search} />`
         : tab === "unknown" ? html`<${Unknown} role=${role} />`
         : tab === "outbox" ? html`<${Outbox} role=${role} asked=${search} counts=${messages} />`
-        : tab === "audit" ? html`<${Audit} />`
+        : tab === "shadow" ? html`<${Shadow} />`
+        : tab === "audit" ? html`<${Audit} asked=${search} />`
         : html`<${Overview} />`}
     </main>`;
 }

@@ -2,10 +2,10 @@
 
 import { html, useState } from "./vendor/preact-htm.js";
 import { ask, query } from "./api.js";
-import { Card, Dialog, Facts, Notice, State, Time, useLoaded, useTick } from "./parts.js";
+import { Card, Dated, Dialog, Facts, Notice, Rows, State, useLoaded, useTick } from "./parts.js";
 import { ResolveForm } from "./resolve.js";
 import { Timeline } from "./timeline.js";
-import { EVENTS, STATES, bytes, exactTime, word } from "./words.js";
+import { ACTORS, EVENTS, STATES, ZONE, bytes, count, exactTime, fullTime, plural, word } from "./words.js";
 
 export function KeyPage({ id, role }) {
   useTick();
@@ -20,11 +20,12 @@ export function KeyPage({ id, role }) {
     <p class="crumbs"><a href="#/keys">Keys</a></p>
     <div class="title-row"><h1 tabindex="-1" class="mono">${value.key}</h1><${State} state=${value.state} /></div>
     ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
-    <${Card} title="Timeline" aside=${html`<span class="quiet">in order, not to scale</span>`}><${Timeline} record=${value} /><//>
+    <${Card} title="Timeline" aside=${html`<span class="quiet">in order, not to scale; times in ${ZONE}</span>`}><${Timeline} record=${value} /><//>
     ${value.state === "unknown" ? html`<${Resolve} value=${value} path=${path} again=${again} operator=${operator} />` : null}
     <div class="grid">
       <${About} value=${value} />
-      <${Answer} value=${value} path=${path} operator=${operator} again=${again} />
+      <div><${Retries} retries=${value.retries} />
+      <${Answer} value=${value} path=${path} operator=${operator} again=${again} /></div>
     </div>
     <${History} lines=${value.history} />
     ${operator ? html`<${Actions} value=${value} path=${path} again=${again} />` : null}`;
@@ -37,16 +38,26 @@ function About({ value }) {
     ["Scope", html`<span class="mono">${value.scope}</span>`],
     ["Attempts", String(value.attempt)],
     ["Generation", String(value.generation)],
-    ["Created", html`<${Time} at=${value.created_at} />`],
-    ["Last run", html`<${Time} at=${value.last_run_at} />`],
-    ["Completed", value.completed_at && html`<${Time} at=${value.completed_at} />`],
-    ["Lease until", value.state === "in_progress" && html`<${Time} at=${value.lease_until} /> <span class="quiet">renewed while it runs</span>`],
+    ["Created", html`<${Dated} at=${value.created_at} />`],
+    ["Last executed", html`<${Dated} at=${value.last_run_at} />`],
+    ["Completed", value.completed_at && html`<${Dated} at=${value.completed_at} />`],
+    ["Lease until", value.state === "in_progress" && html`<${Dated} at=${value.lease_until} />, renewed while it runs`],
     ["Waiting", value.state === "in_progress" && `${value.waiters} at this gateway`],
-    ["Expires", value.expires_at && html`<${Time} at=${value.expires_at} />`],
-    ["Next look", value.reconcile_after && html`<${Time} at=${value.reconcile_after} />`],
+    ["Expires", value.expires_at && html`<${Dated} at=${value.expires_at} />`],
+    ["Provider asked", value.reconcile_after && html`<${Dated} at=${value.reconcile_after} />`],
     ["Last error", value.last_error && html`<code>${value.last_error}</code>`],
     ["Id", html`<span class="mono quiet">${value.id}</span>`],
   ].filter(([, shown]) => shown)} /><//>`;
+}
+
+/** What this gateway has seen of the key's duplicates. A replay writes nothing, so no store could tell. */
+function Retries({ retries }) {
+  if (!retries) return null;
+  return html`<${Card} title="Retries" aside=${html`<span class="quiet">since this gateway started, ${fullTime(retries.since)}</span>`}><${Facts} rows=${[
+    ["Executions prevented", html`<b>${count(retries.answered)}</b> ${plural(retries.answered, "duplicate")} got the stored answer`],
+    ["Refused", retries.refused ? `${count(retries.refused)} while it was in progress or unknown` : null],
+    ["Last retry", retries.last_at ? html`<${Dated} at=${retries.last_at} />` : html`<span class="quiet">none that this gateway remembers</span>`],
+  ]} /><//>`;
 }
 
 /** The stored answer: its size for everybody, itself on request. */
@@ -64,11 +75,11 @@ function Answer({ value, path, operator, again }) {
   };
   const response = value.response;
   return html`<${Card} title="Stored answer">
-    ${!response ? html`<p class="quiet">There is none.</p>` : html`
+    ${!response ? html`<p class="quiet">No answer is stored.</p>` : html`
       <p><b>${response.status}</b>, ${bytes(response.bytes)}${shown ? "" : ", hidden"}</p>
       ${shown ? html`<${Shown} answer=${shown} /><button type="button" onClick=${() => setShown(null)}>Hide</button>`
-        : operator ? html`<p><button type="button" onClick=${show}>Show the answer</button> <span class="quiet">This is noted in the audit.</span></p>`
-        : html`<p class="quiet">An operator can have it shown.</p>`}`}
+        : operator ? html`<p><button type="button" onClick=${show}>Show the answer</button> <span class="quiet">Viewing it is recorded in the audit.</span></p>`
+        : html`<p class="quiet">Only an operator can view it.</p>`}`}
     ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
   <//>`;
 }
@@ -81,7 +92,7 @@ function Shown({ answer }) {
       .flatMap(([name, values]) => values.map((one) => `${name}: ${one}`)).join("\n") || "no headers"}</pre>
     ${answer.stored
       ? html`<pre class="answer" tabindex="0" aria-label="Body of the stored answer">${pretty(body)}</pre>`
-      : html`<p class="quiet">The body was too large to be stored.</p>`}
+      : html`<p class="quiet">The body was too large to store.</p>`}
     ${answer.body_base64 ? html`<p class="quiet">Not text: shown as base64.</p>` : null}
     ${answer.truncated ? html`<p class="quiet">Only the beginning is shown.</p>` : null}`;
 }
@@ -95,22 +106,22 @@ function pretty(text) {
 }
 
 function History({ lines }) {
-  return html`<${Card} title="History"><div class="scroll" tabindex="0" role="region" aria-label="History">
-    <table class="plain rows"><thead><tr><th scope="col">When</th><th scope="col">Event</th><th scope="col">State</th><th scope="col" class="number">Attempt</th><th scope="col">By</th><th scope="col">Detail</th></tr></thead>
+  return html`<${Card} title="History"><${Rows} label="History"><thead><tr><th scope="col">When</th><th scope="col">Event</th><th scope="col">State</th><th scope="col" class="number">Attempt</th><th scope="col">By</th><th scope="col">Detail</th></tr></thead>
     <tbody>${lines.map((line, index) => html`<tr key=${index}>
       <td><time datetime=${line.at}>${exactTime(line.at)}</time></td>
       <td>${word(EVENTS, line.event)}</td>
       <td>${line.to ? html`${line.from ? html`<span class="quiet">${word(STATES, line.from)} → </span>` : null}${word(STATES, line.to)}` : html`<span class="quiet">unchanged</span>`}</td>
-      <td class="number">${line.attempt}</td><td>${line.actor}</td><td class="wrap">${line.detail ?? ""}</td>
-    </tr>`)}</tbody></table></div><//>`;
+      <td class="number">${line.attempt}</td>
+      <td>${word(ACTORS, line.actor)}</td><td class="wrap">${line.detail ?? ""}</td>
+    </tr>`)}</tbody><//><//>`;
 }
 
 function Resolve({ value, path, again, operator }) {
   if (!operator) {
-    return html`<${Notice} kind="warn">Nobody saw how this execution ended. Retries are refused until an operator says what happened.<//>`;
+    return html`<${Notice} kind="warn">The outcome of this execution is unknown. Retries are refused until the provider or an operator says what happened.<//>`;
   }
-  return html`<${Card} title="Say what happened">
-    <p class="quiet measure">Nobody saw how this execution ended, so retries are refused. Look it up where it would have taken effect, then say what you found.</p>
+  return html`<${Card} title="Resolve">
+    <p class="quiet measure">The outcome of this execution is unknown, so retries are refused. Look up the operation at the provider, then record what you found.</p>
     <${ResolveForm} onSubmit=${async (resolution) => {
       await ask("POST", `${path}/resolve`, { ...resolution, revision: value.revision });
       again();
@@ -148,7 +159,7 @@ function useAction(act, close, again) {
 function Extend({ path, close, again }) {
   const [run, failure] = useAction((form) => ask("POST", `${path}/extend`, { ttl: form.get("ttl") }), close, again);
   return html`<${Dialog} title="Keep the answer longer" onClose=${close}><form onSubmit=${run}>
-    <label>From now on for<input name="ttl" defaultValue="48h" required /></label>
+    <label>Keep it from now for<input name="ttl" defaultValue="48h" required /></label>
     ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
     <div class="dialog-foot"><button type="button" onClick=${close}>Cancel</button><button class="primary">Keep</button></div>
   </form><//>`;
@@ -159,9 +170,9 @@ function Forget({ path, close, again, value }) {
   const [run, failure] = useAction(
     (form) => ask("DELETE", `${path}${query({ reason: form.get("reason"), force: form.get("force") ? "true" : "" })}`), close, again);
   return html`<${Dialog} title="Forget this key" onClose=${close}><form onSubmit=${run}>
-    <p class="measure">What is remembered is removed. The same request would then be executed again.</p>
+    <p class="measure">The record is removed. The same request will then be executed again.</p>
     <label>Reason<input name="reason" required /></label>
-    ${effect ? html`<label class="check"><input type="checkbox" name="force" required /> It took effect; forget it all the same</label>` : null}
+    ${effect ? html`<label class="check"><input type="checkbox" name="force" required /> The operation took effect. Forget it anyway</label>` : null}
     ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
     <div class="dialog-foot"><button type="button" onClick=${close}>Cancel</button><button class="danger">Forget</button></div>
   </form><//>`;

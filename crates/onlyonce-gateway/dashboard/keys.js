@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "./vendor/preact-htm.js";
 import { ask, query } from "./api.js";
-import { Card, Empty, Notice, State, Time, useLoaded, useTick } from "./parts.js";
+import { Card, Empty, Notice, Pager, Rows, State, Time, useLoaded, useTick } from "./parts.js";
 import { STATES } from "./words.js";
 
 const PAGE = 50;
@@ -41,21 +41,16 @@ export function Keys({ asked }) {
     </form>
     ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
     ${value ? html`<${Found} keys=${value.keys} filtered=${inputs.some(Boolean)} />` : loading ? html`<p class="quiet" role="status">Loading…</p>` : null}
-    ${value ? html`<nav class="pager" aria-label="Pages">
-      <button type="button" disabled=${cursors.length === 1} onClick=${() => setCursors(cursors.slice(0, -1))}>Newer</button>
-      <span class="quiet">Page ${cursors.length}</span>
-      <button type="button" disabled=${!value.next} onClick=${() => setCursors([...cursors, value.next])}>Older</button>
-    </nav>` : null}`;
+    ${value ? html`<${Pager} cursors=${cursors} setCursors=${setCursors} next=${value.next} />` : null}`;
 }
 
 function Found({ keys, filtered }) {
   if (!keys.length) {
     return filtered
-      ? html`<${Empty} title="No key matches">Keys are compared as a whole, and upper and lower case differ.<//>`
+      ? html`<${Empty} title="No key matches">The whole key must match, including upper and lower case.<//>`
       : html`<${Empty} title="No keys yet">The first request with an Idempotency-Key on a protected route appears here.<//>`;
   }
-  return html`<${Card} title="Newest first"><div class="scroll" tabindex="0" role="region" aria-label="Keys">
-    <table class="plain rows"><thead><tr><th scope="col">Key</th><th scope="col">State</th><th scope="col">Request</th><th scope="col">Scope</th>
+  return html`<${Card} title="Newest first"><${Rows} label="Keys"><thead><tr><th scope="col">Key</th><th scope="col">State</th><th scope="col">Request</th><th scope="col">Scope</th>
       <th scope="col">Created</th><th scope="col" class="number">Attempts</th><th scope="col" class="number">Answer</th></tr></thead>
       <tbody>${keys.map((one) => html`<tr key=${one.id}>
         <th scope="row" class="mono key"><a href=${`#/keys/${one.id}`}>${one.key}</a></th>
@@ -65,5 +60,5 @@ function Found({ keys, filtered }) {
         <td><${Time} at=${one.created_at} /></td>
         <td class="number">${one.attempt}</td>
         <td class="number">${one.response ? one.response.status : html`<span class="quiet">–</span>`}</td>
-      </tr>`)}</tbody></table></div><//>`;
+      </tr>`)}</tbody><//><//>`;
 }

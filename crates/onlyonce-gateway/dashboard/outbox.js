@@ -2,17 +2,17 @@
 
 import { html, useEffect, useState } from "./vendor/preact-htm.js";
 import { ask, query } from "./api.js";
-import { Card, Dialog, Empty, Message, Notice, Time, useLoaded, useTick } from "./parts.js";
-import { bytes } from "./words.js";
+import { Card, Dialog, Empty, Message, Notice, Pager, Rows, Time, useLoaded, useTick } from "./parts.js";
+import { WAITS, bytes, word } from "./words.js";
 
 const PAGE = 50;
 /** What waits for a person, and each state by itself. */
 const VIEWS = [["dead,unknown", "Dead letters"], ["pending", "Pending"], ["delivered", "Delivered"], ["discarded", "Discarded"]];
 const NOTHING = {
-  "dead,unknown": ["No dead letters", "Every message was delivered, or is still being tried."],
-  pending: ["Nothing waits", "Messages appear here when a transaction that left them has committed."],
-  delivered: ["Nothing delivered yet", "Delivered messages are kept for a while, and then deleted."],
-  discarded: ["Nothing discarded", "Messages that an operator let be appear here for a while."],
+  "dead,unknown": ["No dead letters", "Every message was delivered or is still being attempted."],
+  pending: ["No pending messages", "A message appears here when the transaction that wrote it has committed."],
+  delivered: ["No delivered messages", "Delivered messages are kept for a while, then deleted."],
+  discarded: ["No discarded messages", "Messages that an operator discarded are kept for a while, then deleted."],
 };
 
 /** `asked` holds the view and the target as they stand in the address. */
@@ -35,7 +35,7 @@ export function Outbox({ role, asked, counts }) {
   const retry = async (message) => {
     try {
       await ask("POST", `outbox/${message.id}/retry`, {});
-      setTold({ text: `${message.downstream_key} is sent again, under the same key.` });
+      setTold({ text: `${message.downstream_key} will be sent again under the same key.` });
     } catch (error) {
       if (error.code === "may_have_arrived") setForcing(message);
       else setTold({ kind: "error", text: error.message });
@@ -49,7 +49,7 @@ export function Outbox({ role, asked, counts }) {
   const count = (view) => (counts ? view.split(",").reduce((sum, one) => sum + (counts[one] ?? 0), 0) : null);
   return html`
     <h1 tabindex="-1">Outbox</h1>
-    <p class="quiet measure">Messages that were left in a transaction and go to their targets once it has committed. What could not be delivered waits for a person.</p>
+    <p class="quiet measure">Messages written in a transaction and delivered to their targets after it commits. A message that could not be delivered becomes a dead letter and waits for an operator.</p>
     ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
     ${told ? html`<${Notice} kind=${told.kind}>${told.text}<//>` : null}
     <div class="segments spaced" role="group" aria-label="Which">${VIEWS.map(([view, label]) => html`<button key=${view} type="button" aria-pressed=${view === state}
@@ -61,19 +61,14 @@ export function Outbox({ role, asked, counts }) {
     </form>
     ${messages && !messages.length ? html`<${Empty} title=${NOTHING[state][0]}>${NOTHING[state][1]}<//>` : null}
     ${messages?.length ? html`<${List} messages=${messages} decides=${role === "operator" && state === VIEWS[0][0]} retry=${retry} discard=${setDiscarding} />` : null}
-    ${messages && (value.next || cursors.length > 1) ? html`<nav class="pager" aria-label="Pages">
-      <button type="button" disabled=${cursors.length === 1} onClick=${() => setCursors(cursors.slice(0, -1))}>Newer</button>
-      <span class="quiet">Page ${cursors.length}</span>
-      <button type="button" disabled=${!value.next} onClick=${() => setCursors([...cursors, value.next])}>Older</button>
-    </nav>` : null}
+    ${messages ? html`<${Pager} cursors=${cursors} setCursors=${setCursors} next=${value.next} />` : null}
     ${discarding ? html`<${Discard} message=${discarding} close=${() => { setDiscarding(null); again(); }} />` : null}
     ${forcing ? html`<${Force} message=${forcing} close=${() => { setForcing(null); again(); }} />` : null}`;
 }
 
 function List({ messages, decides, retry, discard }) {
-  return html`<${Card} title="Newest first"><div class="scroll" tabindex="0" role="region" aria-label="Messages">
-    <table class="plain rows"><thead><tr><th scope="col">Key</th><th scope="col">State</th><th scope="col">Target</th><th scope="col">Type</th>
-      <th scope="col">Created</th><th scope="col">Next, or done</th><th scope="col" class="number">Attempts</th><th scope="col" class="number">Size</th><th scope="col">Why</th>
+  return html`<${Card} title="Newest first"><${Rows} label="Messages"><thead><tr><th scope="col">Key</th><th scope="col">State</th><th scope="col">Target</th><th scope="col">Type</th>
+      <th scope="col">Created</th><th scope="col">Due or delivered</th><th scope="col" class="number">Attempts</th><th scope="col" class="number">Size</th><th scope="col">Why</th>
       ${decides ? html`<th scope="col"><span class="hidden">Decide</span></th>` : null}</tr></thead>
     <tbody>${messages.map((one) => html`<tr key=${one.id}>
       <th scope="row" class="mono key" title=${one.id}>${one.key_id ? html`<a href=${`#/keys/${one.key_id}`}>${one.downstream_key}</a>` : one.downstream_key}</th>
@@ -84,11 +79,20 @@ function List({ messages, decides, retry, discard }) {
       <td><${Time} at=${one.delivered_at ?? (one.state === "pending" ? one.due_at : null)} /></td>
       <td class="number">${one.attempts}</td>
       <td class="number">${bytes(one.bytes)}</td>
-      <td class="wrap">${one.last_error ?? ""}</td>
+      <td class="wrap"><${Why} message=${one} /></td>
       ${decides ? html`<td class="buttons">
         <button type="button" class="small" aria-label=${`Retry ${one.downstream_key}`} onClick=${() => retry(one)}>Retry</button>
         <button type="button" class="small" aria-label=${`Discard ${one.downstream_key}`} onClick=${() => discard(one)}>Discard…</button></td>` : null}
-    </tr>`)}</tbody></table></div><//>`;
+    </tr>`)}</tbody><//><//>`;
+}
+
+/** Why a message is not delivered: what it waits for, and what the last attempt ended with. */
+function Why({ message }) {
+  const { waits_for: waits, last_error: error, target } = message;
+  const text = waits === "no_such_target"
+    ? html`<b class="bad-text">No target named <span class="mono">${target}</span> is configured at this gateway.</b> Add it under <code>outbox.targets</code>, or run a worker that has it.`
+    : waits ? word(WAITS, waits) : null;
+  return html`${text}${text && error ? html`<br />` : null}${error ? html`<span class=${text ? "quiet" : ""}>${text ? "Last error: " : ""}${error}</span>` : null}`;
 }
 
 /** What may have arrived is sent again only on somebody's word, which goes to the audit. */
@@ -105,17 +109,17 @@ function Force({ message, close }) {
     }
   };
   return html`<${Dialog} title="Send a message that may have arrived" onClose=${close}>
-    <p><span class="mono">${message.downstream_key}</span> to <span class="mono">${message.target}</span> may have arrived, and its receiver would not know the key again:
-      sent again, it may take effect twice. Look there first.</p>
+    <p><span class="mono">${message.downstream_key}</span> to <span class="mono">${message.target}</span> may have arrived, and the receiver no longer recognises its key:
+      if it is sent again, it may take effect twice. Check with the receiver first.</p>
     <form onSubmit=${submit}>
       <label>Reason, for the audit<input name="reason" required maxlength="500" autocomplete="off" /></label>
       ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
-      <div class="form-foot"><button class="primary" type="submit">Send by force</button></div>
+      <div class="form-foot"><button type="button" onClick=${close}>Cancel</button><button class="danger" type="submit">Send it anyway</button></div>
     </form>
   <//>`;
 }
 
-/** Letting a message be is for good, so it asks why. */
+/** A discarded message is never sent again, so a reason is asked for. */
 function Discard({ message, close }) {
   const [failure, setFailure] = useState(null);
   const submit = async (event) => {
@@ -129,12 +133,12 @@ function Discard({ message, close }) {
     }
   };
   return html`<${Dialog} title="Discard a message" onClose=${close}>
-    <p><span class="mono">${message.downstream_key}</span> to <span class="mono">${message.target}</span> is not sent again. ${message.state === "unknown"
-      ? "Nobody knows whether it has arrived." : ""}</p>
+    <p><span class="mono">${message.downstream_key}</span> to <span class="mono">${message.target}</span> will never be sent again. ${message.state === "unknown"
+      ? "It may have arrived already." : ""}</p>
     <form onSubmit=${submit}>
       <label>Reason, for the audit<input name="reason" required maxlength="500" autocomplete="off" /></label>
       ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
-      <div class="form-foot"><button class="primary" type="submit">Discard</button></div>
+      <div class="form-foot"><button type="button" onClick=${close}>Cancel</button><button class="danger" type="submit">Discard</button></div>
     </form>
   <//>`;
 }

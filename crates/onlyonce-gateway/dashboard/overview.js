@@ -2,18 +2,23 @@
 
 import { html, useMemo, useState } from "./vendor/preact-htm.js";
 import { useLive } from "./live.js";
-import { Card, Empty, Facts, Notice, Time, useTick } from "./parts.js";
+import { Card, Empty, Facts, Notice, Rows, Time, useTick } from "./parts.js";
 import { Plot } from "./plot.js";
+import { Summary } from "./shadow.js";
 import { DECISIONS, STATES, count, rate, span } from "./words.js";
 
 const RANGES = [[60, "1 min"], [300, "5 min"], [900, "15 min"]];
+/** In the order of the gateway's columns. Whoever waited first is also counted by what came of it, and is therefore
+ * a line beside the areas. */
 const DECIDED = [
-  { name: "new", label: DECISIONS.new, colour: "new", fill: true },
-  { name: "replayed", label: DECISIONS.replayed, colour: "replayed", fill: true },
-  { name: "waited", label: DECISIONS.waited, colour: "waited" },
-  { name: "refused", label: DECISIONS.refused, colour: "refused" },
-  { name: "unknown", label: DECISIONS.unknown, colour: "unknown" },
+  { name: "new", label: DECISIONS.new, colour: "new", stacked: true },
+  { name: "replayed", label: DECISIONS.replayed, colour: "replayed", stacked: true },
+  { name: "waited", label: DECISIONS.waited, colour: "waited", dash: [5, 4] },
+  { name: "refused", label: DECISIONS.refused, colour: "refused", stacked: true },
+  { name: "unknown", label: DECISIONS.unknown, colour: "unknown", stacked: true },
 ];
+/** Requests of a row: each once. */
+const requests = (row) => row.decided.reduce((sum, number, index) => (DECIDED[index].stacked ? sum + number : sum), 0);
 const QUANTILES = [
   { name: "p50", label: "p50", colour: "new" },
   { name: "p99", label: "p99", colour: "waited", dash: [5, 4] },
@@ -29,7 +34,7 @@ export function Overview() {
   const sample = live.sample;
   const until = rows.length ? rows[rows.length - 1].at : Date.now() / 1000;
   const visible = useMemo(() => rows.filter((row) => row.at >= until - range - 1), [rows, until, range]);
-  if (!sample) return html`<h1 tabindex="-1">Overview</h1><p class="quiet" role="status">Waiting for the first sample…</p>`;
+  if (!sample) return html`<h1 tabindex="-1">Overview</h1><p class="quiet" role="status">Waiting for the first figures…</p>`;
   return html`
     <h1 tabindex="-1">Overview</h1>
     <${Alerts} sample=${sample} />
@@ -53,11 +58,12 @@ function Alerts({ sample }) {
   const shadow = sample.shadow_routes ?? [];
   return html`
     ${!sample.store.writable || sample.store.breaker === "open"
-      ? html`<${Notice} kind="error">The store does not take writes. Requests with a key are refused; nothing reaches the upstream.<//>` : null}
+      ? html`<${Notice} kind="error">The store does not accept writes. Requests with a key are refused, and nothing is sent upstream.<//>` : null}
     ${sample.config.last_error
-      ? html`<${Notice} kind="warn">The last change of the configuration was refused: ${sample.config.last_error}<//>` : null}
+      ? html`<${Notice} kind="warn">The last configuration change was rejected: ${sample.config.last_error}<//>` : null}
     ${shadow.length
-      ? html`<${Notice} kind="warn"><b>Shadow mode.</b> ${shadow.join(", ")}: keys are observed and duplicates are executed.<//>` : null}
+      ? html`<${Notice} kind="warn"><b>Shadow mode: ${shadow.join(", ")}.</b> Requests are observed and nothing is protected. ${sample.shadow ? html`<${Summary} of=${sample.shadow} />` : null}
+        <a href="#/shadow">Shadow report</a><//>` : null}
     ${sample.protected_routes === 0 && !shadow.length
       ? html`<${Notice} kind="warn">No route is protected.<//>` : null}`;
 }
@@ -70,17 +76,17 @@ function Tile({ label, value, note, tone = "" }) {
 function Tiles({ sample, rows }) {
   const last = rows.slice(-10);
   const mean = last.length
-    ? last.reduce((sum, row) => sum + row.decided.reduce((a, b) => a + b, 0), 0) / last.length : 0;
-  const { new: fresh, replayed, unknown: met } = sample.totals;
+    ? last.reduce((sum, row) => sum + requests(row), 0) / last.length : 0;
+  const { new: fresh, replayed } = sample.totals;
   const answered = fresh + replayed;
   const share = answered ? (100 * replayed) / answered : 0;
   const unknown = sample.keys?.unknown ?? null;
   return html`<div class="tiles">
     <${Tile} label="Requests per second" value=${rate(mean)} note="mean of the last 10 s" />
-    <${Tile} label="Duplicates answered" value=${count(replayed)} note=${`${share.toFixed(share < 10 ? 1 : 0)} % of answered requests`} />
-    <${Tile} label="Executing now" value=${count(sample.executing)} note=${`${count(sample.waiting)} waiting for one of them`} />
-    <${Tile} label="Outcome unknown" tone=${unknown ? "bad" : ""} value=${count(unknown)}
-      note=${unknown ? html`<a href="#/unknown">Look into ${unknown === 1 ? "it" : "them"}</a>` : met ? `met ${count(met)} times` : "nothing to look into"} />
+    <${Tile} label="Duplicates answered" value=${count(replayed)} note=${`since the start, ${share.toFixed(share < 10 ? 1 : 0)} % of all answers`} />
+    <${Tile} label="Executing now" value=${count(sample.executing)} note=${`${count(sample.waiting)} duplicates waiting`} />
+    <${Tile} label="Keys with unknown outcome" tone=${unknown ? "bad" : ""} value=${count(unknown)}
+      note=${unknown ? html`<a href="#/unknown">Resolve ${unknown === 1 ? "this key" : "these keys"}</a>` : "no key to resolve"} />
   </div>`;
 }
 
@@ -95,17 +101,10 @@ function Controls({ range, setRange, paused, toggle }) {
 function Decisions({ rows, from, until }) {
   const data = useMemo(() => [
     rows.map((row) => row.at),
-    ...DECIDED.map((_, index) => lifted(rows.map((row) => row.decided[index]), index > 1)),
+    ...DECIDED.map((_, index) => rows.map((row) => row.decided[index])),
   ], [rows, until]);
   return html`<${Plot} title="Requests per second by decision" series=${DECIDED} data=${data}
     shown=${rate} none=${rate(0)} whole from=${from} until=${until} />`;
-}
-
-/** What is rare is drawn only where it happens, so that it does not cover the others at zero. */
-function lifted(values, rare) {
-  if (!rare) return values;
-  const quiet = (index) => !values[index];
-  return values.map((value, index) => (quiet(index - 1) && quiet(index) && quiet(index + 1) ? null : value));
 }
 
 function Latency({ rows, latest, from, until }) {
@@ -142,21 +141,21 @@ function KeysByState({ keys }) {
   }));
   return html`<${Card} title="Keys by state">${keys
     ? html`<${Bars} rows=${rows} caption="Keys by state" />`
-    : html`<p class="quiet">The store does not say.</p>`}<//>`;
+    : html`<p class="quiet">The store cannot say.</p>`}<//>`;
 }
 
 function Health({ good, children }) {
   return html`<span class=${`health ${good ? "good" : "bad"}`}><i class="dot" aria-hidden="true"></i>${children}</span>`;
 }
 
-const LEVELS = { sync: "survives a crash of the machine", async: "a failover may lose the newest writes", volatile: "gone with the process" };
+const LEVELS = { sync: "survives a crash", async: "a failover may lose the latest writes", volatile: "lost when the process ends" };
 
 function Store({ sample }) {
   const { kind, level, writable, breaker } = sample.store;
   return html`<${Card} title="Store"><${Facts} rows=${[
     ["Kind", kind],
     ["Level", html`${level} <span class="quiet">– ${LEVELS[level]}</span>`],
-    ["Writes", html`<${Health} good=${writable}>${writable ? "taken" : "not taken"}<//>`],
+    ["Writes", html`<${Health} good=${writable}>${writable ? "accepted" : "not accepted"}<//>`],
     ["Breaker", html`<${Health} good=${breaker === "closed"}>${breaker}<//>`],
   ]} /><//>`;
 }
@@ -166,7 +165,7 @@ function Workers({ workers }) {
     ? html`<table class="plain"><thead><tr><th scope="col">Loop</th><th scope="col">Last run</th><th scope="col" class="number">Took</th><th scope="col" class="number">Changed</th></tr></thead>
       <tbody>${workers.map((one) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td><${Time} at=${one.last_run_at} /></td>
         <td class="number">${span(one.took_ms)}</td><td class="number">${one.ok ? count(one.changed) : html`<${Health} good=${false}>failed<//>`}</td></tr>`)}</tbody></table>`
-    : html`<p class="quiet">None has come round yet.</p>`}<//>`;
+    : html`<p class="quiet">None has run yet.</p>`}<//>`;
 }
 
 function Configuration({ sample }) {
@@ -185,13 +184,13 @@ function Clients({ clients }) {
     name: one.client, label: one.client, value: one.duplicates, colour: "replayed",
     href: `#/keys?client=${encodeURIComponent(one.client)}`,
   }));
-  return html`<${Card} title="Duplicates per client" aside=${html`<span class="quiet">since the start</span>`}>
-    <${Bars} rows=${rows} caption="Duplicates per client" /><//>`;
+  return html`<${Card} title="Duplicates answered, by client" aside=${html`<span class="quiet">since the start</span>`}>
+    <${Bars} rows=${rows} caption="Duplicates answered, by client" /><//>`;
 }
 
 function Routes({ routes }) {
   return html`<${Card} title="Routes" aside=${html`<span class="quiet">since the start</span>`}>
-    ${routes.length ? html`<div class="scroll" tabindex="0" role="region" aria-label="Routes"><table class="plain">
+    ${routes.length ? html`<${Rows} label="Routes">
       <thead><tr><th scope="col">Route</th><th scope="col">Path</th><th scope="col">Protection</th>
         ${Object.values(DECISIONS).map((label) => html`<th key=${label} scope="col" class="number">${label}</th>`)}</tr></thead>
       <tbody>${routes.map((route) => html`<tr key=${route.id}>
@@ -199,7 +198,7 @@ function Routes({ routes }) {
         <td class="mono">${route.path}</td>
         <td>${route.shadow ? "shadow" : route.protected ? "on" : html`<span class="quiet">off</span>`}</td>
         ${Object.keys(DECISIONS).map((name) => html`<td key=${name} class="number">${count(route.decided[name])}</td>`)}
-      </tr>`)}</tbody></table></div>`
-      : html`<${Empty} title="No routes">The configuration names none.<//>`}
+      </tr>`)}</tbody><//>`
+      : html`<${Empty} title="No routes">The configuration has none.<//>`}
   <//>`;
 }

@@ -21,6 +21,43 @@ export function Time({ at }) {
   return html`<time datetime=${at} title=${fullTime(at)}>${since(at)}</time>`;
 }
 
+/** A moment with its date, and its distance from now. */
+export function Dated({ at }) {
+  if (!at) return html`<span class="quiet">–</span>`;
+  return html`<time datetime=${at} title=${at}>${fullTime(at)}</time> <span class="quiet">${since(at)}</span>`;
+}
+
+/** A table that scrolls in its own box. In a narrow window each row becomes a block with its headings beside the
+ * values, so that nothing is cut off; the roles keep it a table for screen readers. */
+export function Rows({ label, children }) {
+  const box = useRef(null);
+  useEffect(() => {
+    const table = box.current.querySelector("table");
+    const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent);
+    table.setAttribute("role", "table");
+    for (const part of table.querySelectorAll("thead, tbody")) part.setAttribute("role", "rowgroup");
+    for (const row of table.rows) {
+      row.setAttribute("role", "row");
+      [...row.cells].forEach((cell, index) => {
+        const role = cell.tagName === "TD" ? "cell" : cell.scope === "row" ? "rowheader" : "columnheader";
+        cell.setAttribute("role", role);
+        if (row.cells.length === heads.length) cell.dataset.label = heads[index];
+      });
+    }
+  });
+  return html`<div ref=${box} class="scroll" tabindex="0" role="region" aria-label=${`Table: ${label}`}><table class="plain rows">${children}</table></div>`;
+}
+
+/** Newer and older pages. */
+export function Pager({ cursors, setCursors, next }) {
+  if (!next && cursors.length === 1) return null;
+  return html`<nav class="pager" aria-label="Older and newer">
+    <button type="button" disabled=${cursors.length === 1} onClick=${() => setCursors(cursors.slice(0, -1))}>Newer</button>
+    <span class="quiet">Page ${cursors.length}</span>
+    <button type="button" disabled=${!next} onClick=${() => setCursors([...cursors, next])}>Older</button>
+  </nav>`;
+}
+
 export function Empty({ title, children }) {
   return html`<div class="empty">
     <svg class="empty-mark" viewBox="0 0 48 48" aria-hidden="true"><circle cx="24" cy="24" r="17" /><path d="M16 24.500 22 30 33 18" /></svg>
@@ -73,18 +110,23 @@ export function useLoaded(load, inputs, every) {
   const again = useRef(() => {});
   useEffect(() => {
     let over = false;
+    let under = 0;
     const run = async () => {
+      under += 1;
       try {
         const value = await load();
         if (!over) setState({ value, failure: null, loading: false });
       } catch (failure) {
         if (!over) setState((was) => ({ ...was, failure, loading: false }));
+      } finally {
+        under -= 1;
       }
     };
     again.current = run;
     setState((was) => ({ ...was, loading: true }));
     run();
-    const timer = every ? setInterval(() => document.hidden || run(), every) : null;
+    // A gateway that is slow is not asked a second time before it has answered the first.
+    const timer = every ? setInterval(() => document.hidden || under || run(), every) : null;
     return () => {
       over = true;
       clearInterval(timer);

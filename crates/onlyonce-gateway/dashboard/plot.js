@@ -1,4 +1,5 @@
-// A line plot over time: uPlot with our colours, a legend that tells values, and a text for readers.
+// A plot over time, of lines or of areas on top of each other: uPlot with our colours, a legend that tells values,
+// and a text for readers.
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 import uPlot from "./vendor/uplot.js";
@@ -17,8 +18,31 @@ function axes(shown, whole) {
   ];
 }
 
+/** A colour of the style sheet, weakened towards the card that it is drawn on. Opaque: areas overlap. */
+function softened(name) {
+  const parts = (hex) => [1, 3, 5].map((at) => Number.parseInt(hex.slice(at, at + 2), 16));
+  const [strong, back] = [parts(colour(name)), parts(colour("card"))];
+  return `rgb(${strong.map((part, index) => Math.round(part * 0.45 + back[index] * 0.55)).join(" ")})`;
+}
+
+/** The columns as they are drawn: of stacked series each on top of those before it, the highest first, so that
+ * the lower ones are painted over it; then the lines. */
+function drawn(series, data, hidden) {
+  const below = data[0].map(() => 0);
+  const columns = series.map((one, number) => {
+    if (!one.stacked) return data[number + 1];
+    if (!hidden[one.name]) data[number + 1].forEach((value, index) => { below[index] += value ?? 0; });
+    return [...below];
+  });
+  return [data[0], ...inOrder(series).map((one) => columns[series.indexOf(one)])];
+}
+
+function inOrder(series) {
+  return [...series.filter((one) => one.stacked).reverse(), ...series.filter((one) => !one.stacked)];
+}
+
 /**
- * `series` is a list of { name, label, colour, dash }, `data` uPlot's columns, `shown` how a value is
+ * `series` is a list of { name, label, colour, dash, stacked }, `data` uPlot's columns, `shown` how a value is
  * written, `none` what stands for a missing one, `from` and `until` the ends of the time axis in seconds.
  */
 export function Plot({ title, series, data, shown, from, until, height = 240, minTop = 1, none = "–", whole = false }) {
@@ -41,26 +65,26 @@ export function Plot({ title, series, data, shown, from, until, height = 240, mi
         y: { range: (_, low, high) => [0, Math.max(minTop, (high ?? 0) * 1.15)] },
       },
       axes: axes(shown, whole),
-      series: [{}, ...series.map((one) => ({
+      series: [{}, ...inOrder(series).map((one) => ({
         label: one.label,
         stroke: colour(one.colour),
-        fill: one.fill ? `${colour(one.colour)}1f` : undefined,
-        width: 2,
+        fill: one.stacked ? softened(one.colour) : undefined,
+        width: one.stacked ? 1 : 2,
         dash: one.dash,
         points: { show: false },
         spanGaps: false,
       }))],
-      hooks: { setCursor: [(drawn) => setAt(drawn.cursor.idx ?? null)] },
+      hooks: { setCursor: [(plotted) => setAt(plotted.cursor.idx ?? null)] },
     };
-    const drawn = new uPlot(options, [[], ...series.map(() => [])], box.current);
-    plot.current = { drawn, ends: [0, 1] };
+    const made = new uPlot(options, [[], ...series.map(() => [])], box.current);
+    plot.current = { drawn: made, ends: [0, 1] };
     const observer = new ResizeObserver(([entry]) => {
-      drawn.setSize({ width: Math.max(200, entry.contentRect.width), height });
+      made.setSize({ width: Math.max(200, entry.contentRect.width), height });
     });
     observer.observe(box.current);
     return () => {
       observer.disconnect();
-      drawn.destroy();
+      made.destroy();
       plot.current = null;
     };
   }, [themed, height]);
@@ -68,11 +92,11 @@ export function Plot({ title, series, data, shown, from, until, height = 240, mi
   useEffect(() => {
     if (!plot.current) return;
     plot.current.ends = [from, until];
-    plot.current.drawn.setData(data);
-  }, [data, from, until, themed, height]);
+    plot.current.drawn.setData(drawn(series, data, hidden));
+  }, [data, from, until, themed, height, hidden]);
 
   useEffect(() => {
-    series.forEach((one, index) => plot.current?.drawn.setSeries(index + 1, { show: !hidden[one.name] }));
+    inOrder(series).forEach((one, index) => plot.current?.drawn.setSeries(index + 1, { show: !hidden[one.name] }));
   }, [hidden, themed]);
 
   const last = data[0].length - 1;
@@ -89,7 +113,7 @@ export function Plot({ title, series, data, shown, from, until, height = 240, mi
       ${series.map((one, number) => html`<button key=${one.name} type="button" class=${`legend-item ${hidden[one.name] ? "off" : ""}`}
           aria-pressed=${!hidden[one.name]} title=${`Show or hide ${one.label}`}
           onClick=${() => setHidden({ ...hidden, [one.name]: !hidden[one.name] })}>
-        <i class=${`swatch ${one.dash ? "dashed" : ""} fill-${one.colour}`} aria-hidden="true"></i>${one.label}
+        <i class=${`swatch ${one.dash ? "dashed" : ""} ${one.stacked ? "area" : ""} fill-${one.colour}`} aria-hidden="true"></i>${one.label}
         <b>${index >= 0 && data[number + 1][index] != null ? shown(data[number + 1][index]) : none}</b>
       </button>`)}
     </figcaption>

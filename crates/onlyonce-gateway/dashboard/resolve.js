@@ -57,7 +57,7 @@ export function ResolveForm({ count = 1, onSubmit, onCancel }) {
       autocomplete="off" inputmode="numeric" title=${`The number of keys: ${count}`} /></label>` : null}
     ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
     ${releases && OVERRULED.has(failure?.code) && count === 1 ? html`<label class="choice"><input type="checkbox" name="force" required />
-      <span><b>Release it all the same.</b> I have seen in the provider's own records that it did not happen and cannot happen any more.</span></label>` : null}
+      <span><b>Release it anyway.</b> I have checked in the provider's own records that it did not happen and can no longer happen.</span></label>` : null}
     <div class="form-foot">
       ${onCancel ? html`<button type="button" onClick=${onCancel}>Cancel</button>` : null}
       <button class=${releases ? "danger" : "primary"} type="submit" disabled=${busy || !outcome}>${busy ? "Working…" : releases ? `Release ${keys}` : `Complete ${keys}`}</button>

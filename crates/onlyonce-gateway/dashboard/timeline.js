@@ -2,7 +2,7 @@
 // an expiry of a day would not fit on one ruler. The time between two moments stands above them.
 
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
-import { EVENTS, fullTime, span, timeOfDay, word } from "./words.js";
+import { EVENTS, dayOf, fullTime, span, timeOfDay, word } from "./words.js";
 
 const LANES = [
   ["attempt", "Attempts"], ["lease", "Lease"], ["settlement", "Settlement"], ["evidence", "Evidence"], ["operator", "Operator"],
@@ -18,7 +18,7 @@ const BEGINS_ATTEMPT = new Set(["reserved", "executed_again", "executed_after_ex
 const LEFT = 92;
 /** The distance of two columns, in pixels: at least, and at most. */
 const STEP = [132, 240];
-const TOP = 54;
+const TOP = 72;
 const LANE = 56;
 
 /** The moments of a record in their order: what happened, and what is to come. */
@@ -105,8 +105,9 @@ export function Timeline({ record, now = Date.now() }) {
         <text class="lane-label" x="12" y=${TOP + index * LANE + LANE / 2 - 2}>${label}</text></g>`)}
       ${list.map((moment, index) => html`<g key=${index}>
         <line class=${moment.future ? "moment future" : "moment"} x1=${moment.x} x2=${moment.x} y1=${TOP - 8} y2=${height - 8} />
+        <text class="moment-time" x=${moment.x} y=${TOP - 32} text-anchor="middle">${dayOf(moment.at)}</text>
         <text class="moment-time" x=${moment.x} y=${TOP - 16} text-anchor="middle">${timeOfDay(moment.at)}</text>
-        ${index ? html`<text class="moment-gap" x=${moment.x - step / 2} y=${TOP - 36} text-anchor="middle">${`+${span(moment.at - list[index - 1].at)}`}</text>` : null}
+        ${index ? html`<text class="moment-gap" x=${moment.x - step / 2} y=${TOP - 54} text-anchor="middle">${`+${span(moment.at - list[index - 1].at)}`}</text>` : null}
       </g>`)}
       ${bars.map((bar, index) => html`<${Bar} key=${index} bar=${bar} record=${record} lease=${lease} />`)}
       ${list.filter((moment) => moment.lane && moment.lane !== "attempt").map((moment, index) => html`<${Mark} key=${index} moment=${moment} />`)}

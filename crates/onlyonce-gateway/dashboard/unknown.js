@@ -2,7 +2,7 @@
 
 import { html, useMemo, useState } from "./vendor/preact-htm.js";
 import { ask, query } from "./api.js";
-import { Card, Dialog, Empty, Facts, Notice, Time, useLoaded, useTick } from "./parts.js";
+import { Card, Dialog, Empty, Facts, Notice, Rows, Time, useLoaded, useTick } from "./parts.js";
 import { ResolveForm } from "./resolve.js";
 import { EVENTS, exactTime, span, word } from "./words.js";
 
@@ -57,14 +57,14 @@ export function Unknown({ role }) {
   };
   return html`
     <h1 tabindex="-1">Unknown outcomes</h1>
-    <p class="quiet measure">Executions whose end nobody saw. Their retries are refused until somebody, or the provider, says what happened. Oldest first.</p>
+    <p class="quiet measure">Keys whose execution may or may not have taken effect. Their retries are refused until the provider or an operator says what happened. Oldest first.</p>
     ${failure ? html`<${Notice} kind="error">${failure.message}<//>` : null}
     ${letters?.size || onlyDead ? html`<div class="segments spaced" role="group" aria-label="Which">
       <button type="button" aria-pressed=${!onlyDead} onClick=${() => setOnlyDead(false)}>All ${all.length}</button>
       <button type="button" aria-pressed=${onlyDead} onClick=${() => setOnlyDead(true)}>Dead letters ${letters?.size ?? 0}</button>
     </div>` : null}
-    ${value && !keys.length && onlyDead ? html`<${Empty} title="No dead letters">What can be found out by asking is still being asked.<//>`
-      : value && !keys.length ? html`<${Empty} title="Nothing to look into">Every execution ended in front of a witness.<//>` : null}
+    ${value && !keys.length && onlyDead ? html`<${Empty} title="No dead letters">The provider is still being asked about every key.<//>`
+      : value && !keys.length ? html`<${Empty} title="No unknown outcomes">The outcome of every execution is known.<//>` : null}
     ${keys.length ? html`
       <div class="toolbar">
         <span aria-live="polite">${keys.length}${value.more ? " or more" : ""} unknown, ${picked.length} selected</span>
@@ -78,15 +78,14 @@ export function Unknown({ role }) {
 /** When the provider is asked next, and until when its "not found" does not count. */
 function Asked({ one }) {
   const early = one.release_not_before && Date.parse(one.release_not_before) > Date.now();
-  return html`${one.reconcile_after ? html`<${Time} at=${one.reconcile_after} />` : html`<span class="quiet">nobody is asked</span>`}
+  return html`${one.reconcile_after ? html`<${Time} at=${one.reconcile_after} />` : html`<span class="quiet">no provider is asked</span>`}
     ${early ? html`<br /><span class="quiet">“not found” counts from <${Time} at=${one.release_not_before} /></span>` : null}`;
 }
 
 function List({ keys, chosen, toggle, setChosen, looked, setLooked, role, letters, done }) {
   const columns = role === "operator" ? 8 : 7;
   const all = keys.every((one) => chosen.has(one.id));
-  return html`<${Card} title="Work list"><div class="scroll" tabindex="0" role="region" aria-label="Unknown keys">
-    <table class="plain rows"><thead><tr>
+  return html`<${Card} title="Work list"><${Rows} label="Unknown keys"><thead><tr>
       ${role === "operator" ? html`<th scope="col"><input type="checkbox" aria-label="Select all" checked=${all} onChange=${() => setChosen(all ? new Set() : new Set(keys.map((one) => one.id)))} /></th>` : null}
       <th scope="col">Age</th><th scope="col">Key</th><th scope="col">Request</th><th scope="col">Scope</th><th scope="col">Why</th><th scope="col">Provider is asked</th><th scope="col"><span class="hidden">Look</span></th></tr></thead>
     <tbody>${keys.flatMap((one) => [html`<tr key=${one.id} class=${one.id === looked ? "current" : ""}>
@@ -96,11 +95,11 @@ function List({ keys, chosen, toggle, setChosen, looked, setLooked, role, letter
       <td class="mono clip" title=${`${one.method} ${one.path}`}>${one.method} ${one.path}</td>
       <td class="mono clip" title=${one.scope}>${one.scope}</td>
       <td>${one.last_error ? html`<code>${one.last_error}</code>` : null}${letters?.has(one.id)
-        ? html` <span class="badge" title="Somebody has to look at it">${`dead letter: ${letters.get(one.id).reason}`}</span>` : null}</td>
+        ? html` <span class="badge" title="An operator has to resolve it">${`dead letter: ${letters.get(one.id).reason}`}</span>` : null}</td>
       <td><${Asked} one=${one} /></td>
       <td><button type="button" class="small" aria-label=${`Look at ${one.key}`} aria-expanded=${one.id === looked} onClick=${() => setLooked(one.id === looked ? null : one.id)}>Look</button></td>
     </tr>`, one.id === looked ? html`<tr key=${`${one.id}-drawer`} class="drawer"><td colspan=${columns}>
-      <${Evidence} id=${one.id} role=${role} done=${done} close=${() => setLooked(null)} /></td></tr>` : null])}</tbody></table></div><//>`;
+      <${Evidence} id=${one.id} role=${role} done=${done} close=${() => setLooked(null)} /></td></tr>` : null])}</tbody><//><//>`;
 }
 
 const EVIDENCE = new Set(["reconciled", "evidence_kept", "inconclusive", "negative_answer", "webhook_taken", "query_proven", "dead_lettered", "late_result", "duplicate_execution_suspected"]);
@@ -122,7 +121,7 @@ function Evidence({ id, role, done, close }) {
           ["Why unknown", value.last_error && html`<code>${value.last_error}</code>`],
         ]} />
         <${Lines} lines=${lines.filter((line) => !EVIDENCE.has(line.event))} /></div>
-      <div><h3>What others say</h3>
+      <div><h3>What the provider says</h3>
         ${lines.some((line) => EVIDENCE.has(line.event)) ? html`<${Lines} lines=${lines.filter((line) => EVIDENCE.has(line.event))} />`
           : html`<p class="quiet">Nothing yet.${value.reconcile_after ? html` The provider is asked <${Time} at=${value.reconcile_after} />.` : " No provider is asked automatically."}</p>`}
       </div>

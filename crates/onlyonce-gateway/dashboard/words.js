@@ -11,17 +11,36 @@ export const STATES = {
 export const MESSAGES = {
   pending: "Pending",
   delivered: "Delivered",
-  dead: "Dead",
-  unknown: "Unknown",
+  dead: "Given up",
+  unknown: "May have arrived",
   discarded: "Discarded",
 };
 
+/** What became of requests. Keys whose outcome is unknown are counted elsewhere: this is about their retries. */
 export const DECISIONS = {
-  new: "New",
+  new: "Executed",
   replayed: "Replayed",
-  waited: "Waited",
+  waited: "Waited first",
   refused: "Refused",
-  unknown: "Unknown",
+  unknown: "Refused: outcome unknown",
+};
+
+/** What a message waits for. */
+export const WAITS = {
+  no_such_target: "This gateway has no such target",
+  due_time: "Not due yet",
+  next_attempt: "Waits for its next attempt",
+  receiver: "Waits for the receiver's answer",
+  earlier_message: "Waits for an earlier message with its ordering key",
+  delivery: "Is about to be sent",
+};
+
+export const ACTORS = {
+  executor: "Gateway",
+  sweeper: "Lease check",
+  reaper: "Expiry",
+  reconciler: "Provider check",
+  operator: "Operator",
 };
 
 export const EVENTS = {
@@ -35,23 +54,50 @@ export const EVENTS = {
   late_result: "Late result",
   stream_broken: "Answer broke off",
   release_was_wrong: "Release was wrong",
-  duplicate_execution_suspected: "Duplicate suspected",
+  duplicate_execution_suspected: "Double execution suspected",
   reconciled: "Reconciled",
   evidence_kept: "Evidence kept",
-  inconclusive: "Inconclusive",
-  negative_answer: "Not found",
-  webhook_taken: "Webhook",
-  query_proven: "Query proven",
-  dead_lettered: "Dead letter",
+  inconclusive: "Provider check inconclusive",
+  negative_answer: "Provider did not find it",
+  webhook_taken: "Webhook received",
+  query_proven: "Query shown to work",
+  dead_lettered: "Became a dead letter",
   resolved: "Resolved",
   extended: "Extended",
   forgotten: "Forgotten",
   erased: "Erased",
   expired: "Expired",
-  response_shown: "Answer shown",
-  message_retried: "Message sent again",
+  response_shown: "Answer viewed",
+  message_retried: "Message retried",
   message_discarded: "Message discarded",
 };
+
+/** What shadow mode says would have become of a request. */
+export const WOULD = {
+  execute: "Executed",
+  execute_again: "Executed again after a release",
+  execute_after_expiry: "Executed after expiry",
+  replay: "Duplicate answered",
+  wait: "Duplicate answered after a wait",
+  refuse_in_progress: "Refused: first one still running",
+  refuse_mismatch: "Refused: key reused",
+  refuse_unknown: "Refused: outcome unknown",
+  refuse_not_stored: "Refused: answer too large to store",
+  refuse_expired: "Refused: key expired",
+  refuse_missing: "Refused: no key",
+  pass_without_key: "Passed unprotected: no key",
+  refuse_invalid: "Refused: invalid key",
+  refuse_too_large: "Refused: body too large",
+  refuse_unauthenticated: "Refused: no credential",
+  refuse_limited: "Refused: limit reached",
+  refuse_too_old: "Refused: request too old",
+  unobserved: "Not observed",
+};
+
+/** "1 key", "2 keys". */
+export function plural(number, noun) {
+  return number === 1 ? noun : `${noun}s`;
+}
 
 /** The word of a closed list, or the word itself with its underscores opened. */
 export function word(list, name) {
@@ -99,6 +145,14 @@ export function exactTime(at) {
   return `${day.format(date)}, ${clock.format(date)}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
+/** The day alone, without its year. */
+export function dayOf(at) {
+  return shortDay.format(new Date(at));
+}
+
+/** The zone that times are shown in. */
+export const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
+
 /** How long ago, or how far ahead, a moment is. */
 export function since(at, now = Date.now()) {
   const ms = now - Date.parse(at);
@@ -110,6 +164,8 @@ const clock = new Intl.DateTimeFormat("en-GB", {
   hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false,
 });
 const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
+
+const shortDay = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 
 export function timeOfDay(at) {
   return clock.format(new Date(at));

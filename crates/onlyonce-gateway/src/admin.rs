@@ -1,6 +1,7 @@
 //! The admin API and the dashboard, on a listener of their own. Everything but `/healthz`, `/readyz` and
 //! the dashboard's files needs the token, or a session that was opened with it.
 
+mod audit;
 mod dead_letters;
 pub(crate) mod files;
 mod guesses;
@@ -11,6 +12,7 @@ mod outbox;
 mod overview;
 mod response;
 pub(crate) mod session;
+mod shadow;
 mod stats;
 mod view;
 
@@ -106,7 +108,8 @@ impl Admin {
         run_token: Option<String>,
     ) -> Self {
         let config = current.config();
-        let desk = Desk::new(engine.clone(), current.clone(), config.admin.mask_keys);
+        let desk = Desk::new(engine.clone(), current.clone(), config.admin.mask_keys)
+            .of_gateway(current.clone());
         Self(Arc::new(Inner {
             tokens: RwLock::new(Tokens::from_environment(&config, run_token.as_deref())),
             run_token,
@@ -146,6 +149,7 @@ impl Admin {
 pub(crate) async fn serve(admin: Admin, listener: TcpListener) {
     let guarded = Router::new()
         .route("/idempotency", get(stats::routes))
+        .route("/shadow", get(shadow::report))
         .route("/metrics", get(stats::metrics))
         .route("/config", get(config))
         .route("/openapi.json", get(openapi::document))

@@ -12,6 +12,7 @@ mod operate;
 mod recipes;
 mod reconcile;
 mod resume;
+mod retries;
 mod room;
 pub(crate) mod store_clock;
 mod timed_store;
@@ -44,6 +45,7 @@ pub use attempt::{Attempt, Began, Ended, Kept};
 pub use attempt_ids::AttemptIds;
 pub use operate::{OperateError, Seen};
 pub use reconcile::{Census, Taken};
+pub use retries::{REMEMBERED_RETRIES, Retries};
 pub use wait::Woken;
 
 use crate::{
@@ -55,7 +57,10 @@ use crate::{
     stats::Background,
     worker::runs::Runs,
 };
+pub(crate) use retries::Retried;
+
 use breaker::Breaker;
+use retries::RecentRetries;
 use room::Made;
 pub use store_clock::STEADY_FOR;
 use store_clock::StoreClock;
@@ -183,6 +188,10 @@ struct Inner {
     observatory: OnceLock<Arc<Observatory>>,
     /// When the background loops last came round.
     runs: Runs,
+    /// Retries of recent keys.
+    retries: RecentRetries,
+    /// When the engine was started, by the wall clock.
+    started: Duration,
 }
 
 /// What the secret makes of a scope: the same for each of its requests.
@@ -212,6 +221,7 @@ impl Engine {
         let waiters = Waiters::default();
         let executions = options.max_executions.min(Semaphore::MAX_PERMITS);
         let body_budget = BodyBudget::new(options.held_bytes);
+        let started = options.clock.moment().since_1970();
         let store_clock = Arc::new(StoreClock::new(options.clock.clone(), options.steady_for));
         let store = Arc::new(TimedStore {
             inner: store,
@@ -239,6 +249,8 @@ impl Engine {
             recalled: tokio::sync::OnceCell::new(),
             observatory: OnceLock::new(),
             runs: Runs::default(),
+            retries: RecentRetries::default(),
+            started,
         }))
     }
 

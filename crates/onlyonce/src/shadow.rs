@@ -6,6 +6,10 @@
 //!
 //! Deliberately absent: any refusal. Every request goes on, duplicates too.
 
+mod report;
+
+pub use report::{ClientReport, MAX_REPORTED_CLIENTS, REPORT_SPAN, Report, Tally};
+
 use std::{
     collections::VecDeque,
     sync::{
@@ -29,6 +33,7 @@ use crate::{
     engine::{Admitted, Arrival, Attempt, Began, Engine, EngineOptions},
     limits::Limited,
 };
+use report::Week;
 
 /// Keys that are observed at once in one process. Further ones pass unobserved, and are counted.
 pub const MAX_OBSERVED_KEYS: usize = 100_000;
@@ -50,8 +55,18 @@ macro_rules! would {
             pub const ALL: &[Self] = &[$(Self::$one,)*];
 
             /// The word for it.
-            pub fn as_str(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$one => $word,)* }
+            }
+
+            /// Whether it would have been answered with the first one's answer, at once or after a wait.
+            pub fn is_duplicate(self) -> bool {
+                matches!(self, Self::Replay | Self::Wait)
+            }
+
+            /// Whether it would have been refused.
+            pub fn is_refused(self) -> bool {
+                self.as_str().starts_with("refuse_")
             }
         }
     };
@@ -78,6 +93,8 @@ would! {
     NotStored => "refuse_not_stored",
     /// Refused, since the key had expired.
     Expired => "refuse_expired",
+    /// Passed on unprotected: it has no key, and none is demanded.
+    Keyless => "pass_without_key",
     /// Refused, since the key is missing.
     Missing => "refuse_missing",
     /// Refused, since the key is not one.
@@ -95,12 +112,14 @@ would! {
 }
 
 /// One request that would not just have been executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// When it came.
     pub at: Timestamp,
     /// Its key, as logs show it; none where it has none.
     pub key: Option<KeyTag>,
+    /// The id of its client; none where it has none.
+    pub client: Option<Arc<str>>,
     /// What would have become of it.
     pub would: Would,
 }
@@ -110,6 +129,7 @@ pub struct Observations {
     counts: Vec<AtomicU64>,
     counters: Vec<Counter>,
     samples: Mutex<VecDeque<Sample>>,
+    week: Mutex<Week>,
 }
 
 impl Observations {
@@ -127,6 +147,7 @@ impl Observations {
             counts: Would::ALL.iter().map(|_| AtomicU64::new(0)).collect(),
             counters: Would::ALL.iter().map(declare).collect(),
             samples: Mutex::default(),
+            week: Mutex::new(Week::new()),
         }
     }
 
@@ -137,13 +158,25 @@ impl Observations {
 
     /// The latest samples, newest first.
     pub fn samples(&self) -> Vec<Sample> {
-        self.samples.lock().iter().rev().copied().collect()
+        self.samples.lock().iter().rev().cloned().collect()
     }
 
-    pub(crate) fn note(&self, engine: &Engine, would: Would, key: Option<&Key>) {
+    /// What was observed over the last week, by client.
+    pub fn report(&self) -> Report {
+        self.week.lock().report()
+    }
+
+    pub(crate) fn note(
+        &self,
+        engine: &Engine,
+        would: Would,
+        client: Option<&Arc<str>>,
+        key: Option<&Key>,
+    ) {
         self.counts[would as usize].fetch_add(1, Ordering::Relaxed);
         self.counters[would as usize].increment(1);
-        if matches!(would, Would::New | Would::Unobserved) {
+        self.week.lock().count(client, would);
+        if matches!(would, Would::New | Would::Keyless | Would::Unobserved) {
             return;
         }
         let millis = i64::try_from(engine.wall_clock().as_millis()).unwrap_or(i64::MAX);
@@ -154,6 +187,7 @@ impl Observations {
         samples.push_back(Sample {
             at: Timestamp(millis),
             key: key.map(|key| engine.secret().key_tag(key)),
+            client: client.cloned(),
             would,
         });
     }

@@ -1,4 +1,4 @@
-//! Keys: list, show, resolve, extend, erase, forget; and the audit.
+//! Keys: list, show, resolve, extend, erase, forget.
 
 use std::{
     collections::HashMap,
@@ -30,8 +30,8 @@ use onlyonce_store::{Filter, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Refused, dead_letters, outbox, response, view::View};
-use crate::clock::rfc3339;
+use super::{Refused, audit, dead_letters, outbox, response, view::View};
+use crate::{clock::rfc3339, edge::Current};
 
 /// Rows of a page unless said otherwise, and at most.
 const DEFAULT_LIMIT: usize = 50;
@@ -90,6 +90,8 @@ pub(crate) struct Desk {
     mask_keys: Arc<AtomicBool>,
     /// How long routes keep answers, as a store says it: where there is no gateway that knows.
     kept: Option<Arc<HashMap<String, Duration>>>,
+    /// The gateway that serves these keys, where there is one.
+    gateway: Option<Arc<Current>>,
 }
 
 impl Desk {
@@ -100,7 +102,33 @@ impl Desk {
             provider,
             mask_keys,
             kept: None,
+            gateway: None,
         }
+    }
+
+    /// For the keys and messages of a running gateway.
+    pub(super) fn of_gateway(mut self, gateway: Arc<Current>) -> Self {
+        self.gateway = Some(gateway);
+        self
+    }
+
+    /// The gateway that serves these keys.
+    pub(super) fn gateway(&self) -> Option<&Current> {
+        self.gateway.as_deref()
+    }
+
+    /// The retries of a key that this gateway has seen since it was started; null without a gateway.
+    fn retries(&self, id: RecordId) -> Value {
+        if self.gateway.is_none() {
+            return Value::Null;
+        }
+        let seen = self.engine.retries_of(id);
+        json!({
+            "answered": seen.map_or(0, |seen| seen.answered),
+            "refused": seen.map_or(0, |seen| seen.refused),
+            "last_at": seen.map(|seen| rfc3339(seen.last_at)),
+            "since": rfc3339(self.engine.started_at()),
+        })
     }
 
     /// For a store that is opened by itself, which says of some routes how long they keep answers.
@@ -148,7 +176,7 @@ impl Desk {
             .route("/idempotency/keys/{id}/extend", post(extend))
             .route("/idempotency/keys/{id}/erase", post(erase))
             .route("/idempotency/keys/{id}/response", post(response::reveal))
-            .route("/audit", get(audit));
+            .route("/audit", get(audit::audit));
         outbox::routes(dead_letters::routes(router)).with_state(self)
     }
 
@@ -253,6 +281,7 @@ async fn shown(desk: &Desk, record: &Record) -> Answer {
     value["dead_letter"] = record.dead_letter.into();
     value["history"] = view.history(record, &journal);
     value["waiters"] = desk.engine.waiting_for(record.id).into();
+    value["retries"] = desk.retries(record.id);
     Ok(Json(value))
 }
 
@@ -485,23 +514,4 @@ async fn forget(
             error => error.into(),
         })?;
     shown(&desk, &record).await
-}
-
-/// `GET /audit`.
-async fn audit(State(desk): State<Desk>, Query(query): Query<HashMap<String, String>>) -> Answer {
-    let page = desk
-        .engine
-        .store()
-        .audit(cursor(&query)?, limit(&query)?)
-        .await?;
-    let view = desk.view();
-    let rows = page.items.iter().map(|row| {
-        let mut line = view.line(row);
-        line["key_id"] = row.entry.id.to_string().into();
-        line
-    });
-    let rows: Vec<Value> = rows.collect();
-    Ok(Json(
-        json!({ "audit": rows, "next": page.next.map(|next| next.to_string()) }),
-    ))
 }

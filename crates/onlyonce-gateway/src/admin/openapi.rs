@@ -1,6 +1,8 @@
 //! `GET /openapi.json`: the admin API described, from the same words that its answers use.
 
+mod keys;
 mod messages;
+mod shadow;
 
 use axum::Json;
 use onlyonce_core::State;
@@ -77,7 +79,8 @@ fn paths() -> Value {
                 content(reference("Overview")),
             ),
         },
-        "/idempotency/keys": { "get": list() },
+        "/shadow": { "get": shadow::report() },
+        "/idempotency/keys": { "get": keys::list() },
         "/idempotency/keys/{id}": {
             "get": of_key(operation("show", "A key with its history", content(reference("KeyWithHistory")))),
             "delete": of_key(forget()),
@@ -103,39 +106,8 @@ fn paths() -> Value {
         "/outbox/{message}": { "get": messages::one() },
         "/outbox/{message}/retry": { "post": messages::retry() },
         "/outbox/{message}/discard": { "post": messages::discard() },
-        "/audit": { "get": audit() },
+        "/audit": { "get": keys::audit() },
     })
-}
-
-fn list() -> Value {
-    let mut list = operation("list", "Keys, newest first", content(reference("KeyPage")));
-    let string = json!({ "type": "string" });
-    let mut parameters = vec![
-        parameter("state", "query", "Only this state.", reference("State")),
-        parameter("route", "query", "Only this route.", string.clone()),
-        parameter(
-            "client",
-            "query",
-            "Only keys of this client.",
-            string.clone(),
-        ),
-        parameter(
-            "key",
-            "query",
-            "Only this key, written as in its header.",
-            string,
-        ),
-    ];
-    parameters.extend(paging());
-    list["parameters"] = parameters.into();
-    list
-}
-
-fn audit() -> Value {
-    let page = content(reference("AuditPage"));
-    let mut audit = operation("audit", "What happened to keys, newest first", page);
-    audit["parameters"] = paging().into();
-    audit
 }
 
 fn dead_letters() -> Value {
@@ -306,6 +278,7 @@ fn schemas() -> Value {
             members.push(("dead_letter", json!({ "type": "boolean" })));
             members.push(("history", json!({ "type": "array", "items": reference("Event") })));
             members.push(("waiters", json!({ "type": "integer", "description": "At this gateway." })));
+            members.push(("retries", keys::retries()));
             members
         }),
         "KeyPage": page("keys", "Key"),
@@ -369,6 +342,7 @@ fn schemas() -> Value {
             "additionalProperties": { "type": "integer", "description": "A counter." },
         },
         "StoredAnswer": stored_answer(),
+        "ShadowReport": shadow::schema(),
         "Overview": overview(),
         "Ready": object(vec![
             ("status", json!({ "type": "string", "enum": ["ready", "unavailable", "stopping"] })),
@@ -441,6 +415,10 @@ fn overview() -> Value {
         (
             "outbox",
             json!({ "type": ["object", "null"], "description": "How many messages by state." }),
+        ),
+        (
+            "shadow",
+            json!({ "type": ["object", "null"], "description": "The `total` of `/shadow`." }),
         ),
         ("waiting", json!({ "type": "integer" })),
         ("executing", json!({ "type": "integer" })),

@@ -13,6 +13,7 @@ use onlyonce::outbox::Retried;
 use onlyonce_core::{Key, MessageId, MessageState};
 use onlyonce_store::{
     Page,
+    clock::StoreClock,
     outbox::{ListedMessage, MessageFilter, Outbox},
 };
 use serde::Deserialize;
@@ -23,10 +24,12 @@ use super::{
     keys::{Answer, Desk, bad, cursor, limit, names_nothing, printable, read},
     view::View,
 };
-use crate::clock::rfc3339;
+use crate::{clock::rfc3339, edge::Current};
 
 /// The longest reason, in bytes.
 const MAX_REASON: usize = 1_000;
+/// After how many milliseconds a message that is due, and is not sent, waits for another one.
+const LATE_MS: i64 = 5_000;
 /// The states in which a message waits for a person.
 const WAITING: [MessageState; 2] = [MessageState::Dead, MessageState::Unknown];
 
@@ -53,8 +56,7 @@ async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, Stri
         return Ok(Json(json!({ "messages": [], "next": null })));
     };
     let page = outbox.list(&filter, cursor, limit).await?;
-    let view = desk.view();
-    let messages: Vec<Value> = page.items.iter().map(|one| view.message(one)).collect();
+    let messages: Vec<Value> = page.items.iter().map(|one| desk.shown(one)).collect();
     let next = page.next.map(|next| next.to_string());
     Ok(Json(json!({ "messages": messages, "next": next })))
 }
@@ -69,7 +71,7 @@ fn state(word: &str) -> Result<MessageState, Refused> {
 /// `GET /outbox/{message}`.
 async fn show(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
     let (_, message) = desk.message(&id).await?;
-    Ok(Json(desk.view().message(&message)))
+    Ok(Json(desk.shown(&message)))
 }
 
 #[derive(Default, Deserialize)]
@@ -153,6 +155,36 @@ impl Desk {
             .ok_or_else(no_message)
     }
 
+    fn shown(&self, message: &ListedMessage) -> Value {
+        let mut shown = self.view().message(message);
+        shown["waits_for"] = self.waits_for(message).into();
+        shown
+    }
+
+    /// What a pending message waits for, as this gateway sees it; `None` for any other.
+    fn waits_for(&self, message: &ListedMessage) -> Option<&'static str> {
+        if message.state != MessageState::Pending {
+            return None;
+        }
+        let config = self.gateway().map(Current::config);
+        let has_target = config.is_none_or(|config| {
+            let mut targets = config.outbox.targets.iter();
+            targets.any(|target| *target.name == *message.target)
+        });
+        let late = StoreClock::system()
+            .now()
+            .0
+            .saturating_sub(message.due_at.0);
+        Some(match (late < 0, message.attempts) {
+            _ if !has_target => "no_such_target",
+            (true, 0) => "due_time",
+            (true, _) if message.last_error.is_some() => "next_attempt",
+            (true, _) => "receiver",
+            (false, _) if message.ordering_key.is_some() && late > LATE_MS => "earlier_message",
+            (false, _) => "delivery",
+        })
+    }
+
     /// The message after a decision, or why there was none.
     async fn decided(&self, id: &str, done: bool) -> Answer {
         let (_, message) = self.message(id).await?;
@@ -163,7 +195,7 @@ impl Desk {
             );
             return Err(Refused::new(StatusCode::CONFLICT, "state_conflict", detail));
         }
-        Ok(Json(self.view().message(&message)))
+        Ok(Json(self.shown(&message)))
     }
 
     /// Messages that wait for a person, as dead letters.

@@ -44,6 +44,9 @@ const MAX_VIEWERS: usize = 64;
 const BACKLOG: usize = 8;
 /// How long an answer of the store is shown before it is asked again.
 const ANSWER_HOLDS: Duration = Duration::from_secs(2);
+/// How long a page hears nothing before it is told that the gateway is alive all the same: a sample waits for
+/// the store, and a page takes longer silence for a gateway that does not answer.
+const ALIVE_AFTER: Duration = Duration::from_secs(1);
 /// How long after the last question the store is still asked for what only viewers need.
 const WATCHED_FOR: Duration = Duration::from_secs(10);
 
@@ -141,7 +144,8 @@ impl Viewer {
         let mut stopping = self.admin.0.stopping.clone();
         loop {
             let sample = tokio::select! {
-                sample = self.samples.recv() => sample,
+                sample = self.samples.recv() => Some(sample),
+                () = tokio::time::sleep(ALIVE_AFTER) => None,
                 _ = stopping.wait_for(|stopping| *stopping) => return None,
             };
             let sessions = &self.admin.0.sessions;
@@ -149,16 +153,18 @@ impl Viewer {
                 return None;
             }
             match sample {
-                Ok(sample) => return Some((Ok(sample), self)),
+                Some(Ok(sample)) => return Some((Ok(sample), self)),
+                None => return Some((Ok(event("alive", &json!({}))), self)),
                 // It was too slow for some of them; the next one is as good.
-                Err(broadcast::error::RecvError::Lagged(_)) => {}
-                Err(broadcast::error::RecvError::Closed) => return None,
+                Some(Err(broadcast::error::RecvError::Lagged(_))) => {}
+                Some(Err(broadcast::error::RecvError::Closed)) => return None,
             }
         }
     }
 }
 
-/// `GET /events`: what was sampled so far, then every sample as it comes.
+/// `GET /events`: what was sampled so far, then every sample as it comes, and a sign of life in between
+/// where one is late.
 pub(super) async fn events(
     State(admin): State<Admin>,
     Extension(_): Extension<Role>,

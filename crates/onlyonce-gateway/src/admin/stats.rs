@@ -5,14 +5,14 @@ use http::header;
 use onlyonce::{
     Engine,
     policy::{Enforce, KeyScope},
-    shadow::{Observations, Would},
+    shadow::Observations,
     stats::{Amount, Event},
 };
 use onlyonce_core::MessageState;
 use serde_json::{Map, Value, json};
 
-use super::Admin;
-use crate::{clock::rfc3339, config::units::go_duration, edge::Lane};
+use super::{Admin, shadow};
+use crate::{config::units::go_duration, edge::Lane};
 
 /// `GET /idempotency`.
 pub(super) async fn routes(State(admin): State<Admin>) -> Json<Value> {
@@ -67,29 +67,17 @@ fn route(lane: &Lane) -> Value {
         "key_quota": total(Event::KeyQuota),
         "overloaded": total(Event::Overloaded),
         "request_too_old": total(Event::TooOld),
-        "shadow": lane.layer.observations().map(shadow),
+        "shadow": lane.layer.observations().map(observed),
     })
 }
 
-/// What shadow mode has seen: how often what would have happened, and the latest of what is worth
-/// looking into.
-fn shadow(observations: &Observations) -> Value {
-    let would: Map<String, Value> = Would::ALL
-        .iter()
-        .map(|would| (would.as_str().to_owned(), observations.total(*would).into()))
-        .collect();
-    let samples: Vec<Value> = observations
-        .samples()
-        .iter()
-        .map(|sample| {
-            json!({
-                "at": rfc3339(sample.at),
-                "key": sample.key.map(|key| key.to_string()),
-                "would": sample.would.as_str(),
-            })
-        })
-        .collect();
-    json!({ "would": would, "samples": samples })
+/// What shadow mode has seen since the start: how often what would have happened, and the latest of what is
+/// worth looking into. The last week is in `GET /shadow`.
+fn observed(observations: &Observations) -> Value {
+    json!({
+        "would": shadow::words(|would| observations.total(would)),
+        "samples": shadow::samples(observations),
+    })
 }
 
 /// A header's name as people write it.

@@ -30,14 +30,19 @@ impl View<'_> {
         )
     }
 
+    /// A record's key, as it may be shown; empty where it was erased.
+    pub(super) fn key(&self, record: &Record) -> String {
+        match self.mask_keys {
+            _ if record.notes.erased => String::new(),
+            true => self.engine.secret().key_tag(&record.key).to_string(),
+            false => record.key.as_str().to_owned(),
+        }
+    }
+
     fn fields(&self, record: &Record, response: Option<(StatusCode, u64)>) -> Value {
         let times = &record.times;
         let erased = record.notes.erased;
-        let key = match self.mask_keys {
-            _ if erased => String::new(),
-            true => self.engine.secret().key_tag(&record.key).to_string(),
-            false => record.key.as_str().to_owned(),
-        };
+        let key = self.key(record);
         // Another one than the key itself, under which a provider may know it.
         let spelling = match (&record.notes.spelling, self.mask_keys) {
             (Some(Spelling::Quoted(value)), false) => Some(String::from_utf8_lossy(value)),

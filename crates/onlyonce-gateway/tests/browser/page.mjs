@@ -56,18 +56,43 @@ export async function launch() {
   };
 }
 
-/** No finding of axe-core that is serious or worse. */
+/** No finding of axe-core. */
 export async function accessible(page, what) {
   const found = await page.evaluate(`(() => { ${axe}; return axe.run(document, { resultTypes: ["violations"] }); })()`);
-  const serious = found.violations
-    .filter((one) => ["serious", "critical"].includes(one.impact))
+  const findings = found.violations
     .map((one) => `${one.id}: ${one.nodes.map((node) => node.html.slice(0, 120)).join(" | ")}`);
-  check(`${what} is accessible (${found.passes.length} rules passed)`, serious.length === 0, serious);
+  check(`${what} is accessible (${found.passes.length} rules passed)`, findings.length === 0, findings);
 }
 
 export async function fits(page, what) {
   const [wide, window] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
   check(`${what} fits a window of ${window} px`, wide <= window, wide);
+}
+
+/** Nothing of a table or of a fact is cut off: neither by an ellipsis nor by the edge of its box. What scrolls
+ * sideways by itself, the timeline, is left out. */
+export async function whole(page, what) {
+  const cut = await page.evaluate(() => [...document.querySelectorAll("main td, main th, main dd, main .tile, nav a, main .scroll:not(:has(svg.timeline))")]
+    .filter((one) => one.checkVisibility() && one.clientWidth > 1 && one.scrollWidth > one.clientWidth + 1)
+    .map((one) => `${one.tagName} ${one.className}: ${one.textContent.slice(0, 60)}`));
+  check(`nothing of ${what} is cut off`, cut.length === 0, cut);
+}
+
+/** The page as it looks in a wide and in a narrow window, light and dark, where somebody wants to look at that:
+ * `GALLERY` names the folder. */
+export async function gallery(page, name) {
+  if (!process.env.GALLERY) return;
+  const was = page.viewportSize();
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme });
+    for (const width of [400, 1600]) {
+      await page.setViewportSize({ width, height: 900 });
+      await page.waitForTimeout(400);
+      await page.screenshot({ path: `${process.env.GALLERY}/${name}-${width}-${colorScheme}.png`, fullPage: true });
+    }
+  }
+  await page.emulateMedia({ colorScheme: "light" });
+  await page.setViewportSize(was);
 }
 
 /** A picture for the documents, where they are being written. */

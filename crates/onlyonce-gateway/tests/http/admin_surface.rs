@@ -4,7 +4,8 @@
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Connection, Gateway, Request, Setup, Upstream, client, eventually, process::TOKEN, within,
+    Connection, Gateway, Request, Script, Setup, Upstream, client, eventually, process::TOKEN,
+    within,
 };
 
 const OPENAPI: &str = concat!(
@@ -316,4 +317,102 @@ async fn unfinished_bodies_do_not_hold_the_listener() {
     let alive = within("a sign of life", client::send(host, &asked)).await;
     alive.unwrap().expect(200);
     drop(unfinished);
+}
+
+/// Goal: what operators did can be told from what went wrong, and every line from which key it is.
+///
+/// Method: a key that becomes unknown and is resolved, and one that is forgotten; then the filters.
+/// Evidence: the lines of each filter, page by page; keys only for who asks for them.
+#[tokio::test]
+async fn the_audit_by_actor_event_and_key() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    upstream.next(Script::hang_up());
+    gateway.send(&Request::pay("lost")).await.expect(502);
+    let resolve = format!("/idempotency/keys/{}/resolve", gateway.id("lost").await);
+    let resolution = json!({
+        "outcome": "completed", "response": { "status": 201 }, "reason": "seen at the provider",
+    });
+    gateway.admin_post(&resolve, &resolution).await.expect(200);
+    gateway.send(&Request::pay("done")).await.expect(201);
+    let forget = format!("/idempotency/keys/{}?force=true", gateway.id("done").await);
+    let forget = Request::new("DELETE", &forget);
+    gateway.admin(forget).await.expect(200);
+    let page = async |query: &str| {
+        let path = format!("/audit?{query}");
+        gateway.admin(Request::get(&path)).await.expect(200).json()
+    };
+    let lines = |page: &Value| {
+        let lines = page["audit"].as_array().unwrap().iter();
+        let one = |line: &Value| {
+            let word = |name: &str| line[name].as_str().unwrap_or("-").to_owned();
+            format!("{} {}", word("key"), word("event"))
+        };
+        lines.map(one).collect::<Vec<_>>()
+    };
+    let operators = ["done forgotten", "lost resolved"];
+    assert_eq!(lines(&page("actor=operator&keys=true").await), operators);
+    let others = "actor=executor,sweeper,reconciler&keys=true";
+    let others = lines(&page(others).await);
+    assert!(
+        others.contains(&"lost became_unknown".to_owned())
+            && !others.contains(&operators[1].to_owned()),
+        "{others:?}"
+    );
+    assert_eq!(
+        lines(&page("event=resolved,erased&keys=true").await),
+        ["lost resolved"]
+    );
+    assert_eq!(
+        lines(&page("key=lost&actor=operator").await),
+        ["- resolved"],
+        "keys are shown to who asks for them"
+    );
+    let first = page("actor=operator&limit=1&keys=true").await;
+    assert_eq!(lines(&first), ["done forgotten"]);
+    let cursor = first["next"].as_str().unwrap();
+    let second = page(&format!("actor=operator&limit=1&keys=true&cursor={cursor}")).await;
+    assert_eq!(
+        (lines(&second), &second["next"]),
+        (vec!["lost resolved".to_owned()], &Value::Null)
+    );
+    for wrong in ["/audit?actor=nobody", "/audit?event=x"] {
+        let refused = gateway.admin(Request::get(wrong)).await.expect(400);
+        assert_eq!(refused.code(), "bad_request");
+    }
+}
+
+/// Goal: an operator sees how often a key's answer was asked for again, and when last.
+///
+/// Method: a first request, two duplicates, and a retry of an unknown key; then a restart.
+/// Evidence: the counts of both keys; none after the restart, which says from when on it counts.
+#[tokio::test]
+async fn retries_of_a_key_are_counted() {
+    let upstream = Upstream::start();
+    let mut gateway = Gateway::start(&upstream, "").await;
+    for _ in 0..3 {
+        gateway.send(&Request::pay("k")).await.expect(201);
+    }
+    upstream.next(Script::hang_up());
+    gateway.send(&Request::pay("lost")).await.expect(502);
+    gateway.send(&Request::pay("lost")).await.expect(409);
+    let seen = gateway.full_record("k").await["retries"].clone();
+    assert_eq!(
+        (&seen["answered"], &seen["refused"]),
+        (&2.into(), &0.into())
+    );
+    assert!(seen["last_at"].as_str() >= seen["since"].as_str(), "{seen}");
+    let seen = gateway.full_record("lost").await["retries"].clone();
+    assert_eq!(
+        (&seen["answered"], &seen["refused"]),
+        (&0.into(), &1.into())
+    );
+    gateway.kill9().await;
+    gateway.restart().await;
+    let seen = gateway.full_record("k").await["retries"].clone();
+    assert_eq!(
+        (&seen["answered"], &seen["last_at"]),
+        (&0.into(), &Value::Null)
+    );
+    assert_eq!(upstream.executions_of("k"), 1);
 }

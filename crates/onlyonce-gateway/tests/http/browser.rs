@@ -52,6 +52,7 @@ async fn the_dashboard() {
         place.enqueue("receipts", key);
         place.until_state(key, "dead").await;
     }
+    place.enqueue("receipt", "misspelled");
     // The page's own requests come to this address, and the host is a part of a request.
     let host = gateway.data().to_string();
     let pay = |key: &str| Request::pay(key).host(&host);
@@ -76,6 +77,7 @@ async fn the_dashboard() {
         "data": gateway.data().to_string(),
         "token": TOKEN,
         "readonly": "just-looking",
+        "pid": gateway.pid(),
     });
     if tools::run("dashboard.mjs", &there).await {
         for key in ["done", "lost", "guarded"] {
@@ -85,6 +87,31 @@ async fn the_dashboard() {
         let received = ["letter", "spoiled", "kept"].map(|key| receiver.executions_of(key));
         assert_eq!(received, [2, 1, 1], "sent again under the same key");
     }
+}
+
+/// Goal: whoever runs a route in shadow mode sees what switching it on would change, and for whom.
+///
+/// Method: `tests/browser/shadow.mjs` after requests of two clients.
+/// Evidence: the figures that the page shows, by client; everything was executed.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_shadow_report() {
+    let upstream = Upstream::start();
+    let setup = Setup::with("shadow: true").clients(&["acme", "globex"]);
+    let gateway = setup.start(&upstream).await;
+    let keyless = || Request::post("/payments").json("{}").of_client("globex");
+    for request in [
+        Request::pay("k").of_client("acme"),
+        Request::pay("k").of_client("acme"),
+        Request::pay("k").of_client("globex"),
+        keyless().key("k"),
+        keyless(),
+        keyless(),
+    ] {
+        gateway.send(&request).await.expect(201);
+    }
+    assert_eq!(upstream.executions(), 6);
+    let place = json!({ "admin": gateway.admin_addr().to_string(), "token": TOKEN });
+    tools::run("shadow.mjs", &place).await;
 }
 
 /// Goal: the list of keys is there at once, however many there are.

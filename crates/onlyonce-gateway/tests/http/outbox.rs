@@ -467,3 +467,39 @@ async fn targets_come_and_stores_have_none() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("a memory store has no outbox"), "{said}");
 }
+
+/// Goal: a message that nobody here can deliver says why it waits.
+///
+/// Method: a message to a target that the configuration does not name, and one to a receiver that answers 503.
+/// Evidence: what each waits for; the first is never tried.
+#[tokio::test]
+async fn a_message_says_what_it_waits_for() {
+    let (upstream, receiver) = (Upstream::start(), Upstream::start());
+    let place = Place::new().await;
+    let targets = format!(
+        "outbox: {{ targets: [{{ name: receipts, url: \"{}\" }}] }}",
+        receiver.url()
+    );
+    let setup = Setup::with("").store(&place.url).top(&targets);
+    let gateway = setup.start(&upstream).await;
+    receiver.next(Script::reply(503));
+    receiver.next(Script::reply(503));
+    receiver.next(Script::reply(503));
+    place.enqueue("receipt", "misspelled");
+    place.enqueue("receipts", "refused");
+    let waits_for = async |key: &str| {
+        let listed = Request::get("/outbox?state=pending");
+        let listed = gateway.admin(listed).await.expect(200).json();
+        let mut messages = listed["messages"].as_array()?.iter();
+        let message = messages.find(|one| one["downstream_key"] == key)?;
+        let waits_for = message["waits_for"].as_str()?.to_owned();
+        Some((waits_for, message["attempts"].as_u64()?))
+    };
+    eventually("the refused message to be tried again later", async || {
+        let (waits_for, _) = waits_for("refused").await?;
+        (waits_for == "next_attempt").then_some(())
+    })
+    .await;
+    let misspelled = waits_for("misspelled").await;
+    assert_eq!(misspelled, Some(("no_such_target".to_owned(), 0)));
+}

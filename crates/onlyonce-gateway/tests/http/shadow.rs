@@ -212,3 +212,78 @@ async fn credentials_are_demanded_all_the_same() {
         (&2.into(), &1.into())
     );
 }
+
+/// Goal: before keys are demanded, an operator sees who would break, and what switching on would change.
+///
+/// Method: two clients on a route that demands no key: a duplicate, a reused key, requests without a key on
+/// listed methods and one on another.
+/// Evidence: the report by route and client; the checklist; everything was executed.
+#[tokio::test]
+async fn the_report_is_by_route_and_client() {
+    let upstream = Upstream::start();
+    let gateway = Setup::with("shadow: true")
+        .clients(&["acme", "globex"])
+        .start(&upstream)
+        .await;
+    let keyless = |client: &str| Request::post("/payments").json("{}").of_client(client);
+    for request in [
+        Request::pay("k").of_client("acme"),
+        Request::pay("k").of_client("acme"),
+        Request::pay("k").of_client("globex"),
+        keyless("globex").key("k"),
+        keyless("globex"),
+        keyless("globex"),
+        Request::get("/payments").of_client("globex"),
+    ] {
+        gateway.send(&request).await.expect(201);
+    }
+    assert_eq!(upstream.executions(), 7);
+    let report = gateway.admin(Request::get("/shadow")).await.expect(200);
+    let report = report.json();
+    let figures = |of: &serde_json::Value| {
+        ["requests", "duplicates", "refused", "without_key"].map(|name| of[name].as_u64().unwrap())
+    };
+    assert_eq!(figures(&report["total"]), [6, 1, 1, 2], "{report}");
+    let route = &report["routes"][0];
+    assert_eq!(
+        (&route["route"], figures(route)),
+        (&"r".into(), [6, 1, 1, 2])
+    );
+    assert_eq!(route["would"]["pass_without_key"], 2);
+    let by_client: Vec<(&str, [u64; 4])> = route["clients"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (one["client"].as_str().unwrap(), figures(one)))
+        .collect();
+    assert_eq!(
+        by_client,
+        [("globex", [4, 0, 1, 2]), ("acme", [2, 1, 0, 0])],
+        "the busiest first"
+    );
+    assert_eq!(route["other_clients"], serde_json::Value::Null);
+    let reused = &route["samples"][0];
+    assert_eq!(
+        (&reused["client"], &reused["would"]),
+        (&"globex".into(), &"refuse_mismatch".into())
+    );
+    let open: Vec<&str> = route["checklist"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|item| item["ok"] == false)
+        .map(|item| item["check"].as_str().unwrap())
+        .collect();
+    let wanted = [
+        "observed_for_a_week",
+        "requests_have_keys",
+        "keys_are_not_reused",
+    ];
+    assert_eq!(open, wanted, "{route}");
+    let overview = gateway.admin(Request::get("/overview")).await.expect(200);
+    assert_eq!(figures(&overview.json()["shadow"]), [6, 1, 1, 2]);
+
+    let plain = Gateway::start(&upstream, "").await;
+    let report = plain.admin(Request::get("/shadow")).await.expect(200);
+    assert_eq!(report.json()["total"], serde_json::Value::Null);
+}

@@ -36,7 +36,7 @@ use crate::{
     at_once::{after, in_time},
     audit::Probe,
     body::{Body, BoxError, Framing, Whole},
-    engine::{Admitted, Arrival, Attempt, Unavailable, Woken},
+    engine::{Admitted, Arrival, Attempt, Retried, Unavailable, Woken},
     key_status::{KeyStatus, tell_only_keyed},
     limits::{self, Attendance, ConnectionId, Holder, Presence},
     problem::Problem,
@@ -462,6 +462,9 @@ where
         }
         let deadline = pending.deadline(arrived, policy.wait_timeout);
         if how != OnInFlight::Wait || Instant::now() >= deadline {
+            shared
+                .engine
+                .note_retry(pending.arrival.id(), Retried::Refused);
             pending.followed.found_running();
             let route = policy.key_per_route.then_some(&*shared.route);
             let problem = reply::in_flight(how, pending.arrival.key(), route);
@@ -477,6 +480,9 @@ where
             Ok(Some(Woken::Answer(admitted))) => next = Some(*admitted),
             Ok(Some(Woken::AskAgain)) => {}
             Ok(None) => {
+                shared
+                    .engine
+                    .note_retry(pending.arrival.id(), Retried::Refused);
                 pending.followed.found_running();
                 return Ok(Problem::InProgress.response(policy));
             }
@@ -505,6 +511,9 @@ fn settled_answer(
             };
             followed.count(Event::Replayed);
             followed.replayed(&replay);
+            shared
+                .engine
+                .note_retry(pending.arrival.id(), Retried::Answered);
             Ok(response)
         }
         Admitted::Refused(refusal @ (Refusal::Reused(_) | Refusal::CallerDiffers(_))) => {
@@ -525,6 +534,9 @@ fn settled_answer(
             };
             followed.count(event);
             followed.found(state);
+            shared
+                .engine
+                .note_retry(pending.arrival.id(), Retried::Refused);
             let route = policy.key_per_route.then_some(&*shared.route);
             Ok(reply::refused(&refusal, pending.arrival.key(), route).response(policy))
         }

@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -50,14 +51,20 @@ where
 {
     let policy = &shared.policy;
     let body = Body::stream(body);
+    let engine = &shared.engine;
     let (key, identity) = match looked_at(shared, &parts) {
-        Ok(Some(found)) => found,
-        Ok(None) => return pass(inner, parts, body, policy).await,
-        Err(would) => {
-            observations.note(&shared.engine, would, None);
+        Looked::Key(key, identity) => (key, identity),
+        Looked::Nothing => return pass(inner, parts, body, policy).await,
+        Looked::Keyless(client) => {
+            observations.note(engine, Would::Keyless, client.as_ref(), None);
+            return pass(inner, parts, body, policy).await;
+        }
+        Looked::Refused(would, client) => {
+            observations.note(engine, would, client.as_ref(), None);
             return timely(shared, pass(inner, parts, body, policy)).await;
         }
     };
+    let client = identity.client.as_ref();
     let too_large = http_body::Body::size_hint(&body).lower() > policy.max_request_body;
     let connection = parts.extensions.get::<ConnectionId>().copied();
     let holder = Holder::of(identity.client_id().as_ref(), connection);
@@ -78,13 +85,13 @@ where
     let (bytes, trailers) = match captured {
         Captured::Whole { bytes, trailers } => (bytes, trailers),
         Captured::TooLong { read, rest } => {
-            observations.note(&shared.engine, Would::TooLarge, Some(&key));
+            observations.note(engine, Would::TooLarge, client, Some(&key));
             let body = Body::stream(Resumed { read, rest });
             return timely(shared, pass(inner, parts, body, policy)).await;
         }
         // Observing costs nobody a request.
         Captured::NoRoom { read, rest } => {
-            observations.note(&shared.engine, Would::Unobserved, Some(&key));
+            observations.note(engine, Would::Unobserved, client, Some(&key));
             let body = Body::stream(Resumed { read, rest });
             return timely(shared, pass(inner, parts, body, policy)).await;
         }
@@ -92,7 +99,7 @@ where
     };
     let arrival = arrival(shared, &parts, key.clone(), &identity, bytes.clone());
     let (would, attempt) = shared.engine.observatory().observe(arrival, policy).await;
-    observations.note(&shared.engine, would, Some(&key));
+    observations.note(engine, would, client, Some(&key));
     let body = Body::full(bytes, trailers);
     match attempt {
         Some(attempt) => {
@@ -103,27 +110,40 @@ where
     }
 }
 
-/// The key and whose it is; `None` where the request is none of our business, and an error where it
-/// would have been refused.
-fn looked_at(shared: &Shared, parts: &Parts) -> Result<Option<(Key, Identity)>, Would> {
+/// What a look at the head of a request finds.
+enum Looked {
+    /// Its key, and whose it is.
+    Key(Key, Identity),
+    /// It would have been refused; from which client it is, if it is known.
+    Refused(Would, Option<Arc<str>>),
+    /// It has no key and needs none. Whoever thinks of demanding keys wants to know how many do.
+    Keyless(Option<Arc<str>>),
+    /// It is none of our business.
+    Nothing,
+}
+
+fn looked_at(shared: &Shared, parts: &Parts) -> Looked {
     let policy = &shared.policy;
     let methods = Methods::of(&parts.method, &parts.headers);
     if !policy.honours(methods) {
-        return Ok(None);
+        return Looked::Nothing;
     }
+    let identity = shared.identify.identify(parts);
+    let client = identity
+        .as_ref()
+        .and_then(|identity| identity.client.clone());
     let found = read_key(&parts.headers, policy);
     if matches!(found, KeyHeader::Absent) && !policy.demands_key(methods) {
-        return Ok(None);
+        return Looked::Keyless(client);
     }
     shared.stats.count(Event::Request);
-    let identity = shared
-        .identify
-        .identify(parts)
-        .ok_or(Would::Unauthenticated)?;
+    let Some(identity) = identity else {
+        return Looked::Refused(Would::Unauthenticated, None);
+    };
     match found {
-        KeyHeader::Present(sent) => Ok(Some((sent.key, identity))),
-        KeyHeader::Absent => Err(Would::Missing),
-        KeyHeader::Invalid(_) => Err(Would::Invalid),
+        KeyHeader::Present(sent) => Looked::Key(sent.key, identity),
+        KeyHeader::Absent => Looked::Refused(Would::Missing, client),
+        KeyHeader::Invalid(_) => Looked::Refused(Would::Invalid, client),
     }
 }
 

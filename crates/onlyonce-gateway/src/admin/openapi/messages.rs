@@ -105,5 +105,15 @@ pub(super) fn members() -> Vec<(&'static str, Value)> {
         ("delivered_at", time()),
         ("bytes", number()),
         ("unclear_since", time()),
+        (
+            "waits_for",
+            json!({
+                "type": ["string", "null"],
+                "enum": [
+                    "no_such_target", "due_time", "next_attempt", "receiver", "earlier_message",
+                    "delivery", null,
+                ],
+            }),
+        ),
     ]
 }

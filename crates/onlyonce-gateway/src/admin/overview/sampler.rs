@@ -9,7 +9,11 @@ use super::{
     ANSWER_HOLDS, SAMPLE_EVERY, measured,
     series::{Decided, Row},
 };
-use crate::{admin::Admin, clock::rfc3339, edge::Lane};
+use crate::{
+    admin::{Admin, shadow},
+    clock::rfc3339,
+    edge::Lane,
+};
 
 /// Samples for as long as the process lives.
 pub(in crate::admin) async fn run(admin: Admin) {
@@ -78,6 +82,7 @@ pub(super) async fn now(admin: &Admin, text: &str) -> Value {
     value["totals"] = decided(admin).shown();
     value["keys"] = keys;
     value["outbox"] = messages;
+    value["shadow"] = shadow::total(&edge.lanes, now_at());
     value["waiting"] = inner.engine.waiting().into();
     value["executing"] = inner.engine.executing().into();
     value["workers"] = workers.into();

@@ -31,8 +31,6 @@ impl Decided {
     pub(super) fn of(stats: &RouteStats) -> Self {
         let sum = |events: &[Event]| events.iter().map(|event| stats.total(*event)).sum::<u64>();
         let waited = sum(&[Event::Waited]);
-        // Who met a running request and did not wait was told to come again.
-        let sent_away = sum(&[Event::InProgress]).saturating_sub(waited);
         let refused = sum(&[
             Event::Misused,
             Event::CallerDiffers,
@@ -47,14 +45,17 @@ impl Decided {
             Event::RateLimited,
             Event::KeyQuota,
             Event::TooOld,
+            Event::Overloaded,
             Event::StoreError,
+            // Who met a running request and was told to come again, at once or after a wait.
+            Event::SentAway,
         ]);
         let new = sum(&[Event::Created, Event::Retried, Event::ExecutedAfterExpiry]);
         Self([
             new,
             sum(&[Event::Replayed]),
             waited,
-            refused + sent_away,
+            refused,
             sum(&[Event::Unknown]),
         ])
     }

@@ -287,12 +287,14 @@ impl Gateway {
         tokio::spawn(async move { client::send(addr, &request).await.expect("an answer") })
     }
 
+    /// The id of its process.
+    pub(crate) fn pid(&self) -> u32 {
+        let id = self.running.child.id();
+        id.expect("the gateway has not been waited for")
+    }
+
     fn signal(&self, signal: Signal) {
-        let id = self
-            .running
-            .child
-            .id()
-            .expect("the gateway has not been waited for");
+        let id = self.pid();
         let pid = Pid::from_raw(id.cast_signed()).expect("a process id");
         kill_process(pid, signal).expect("a signal to our own child");
     }
