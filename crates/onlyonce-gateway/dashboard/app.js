@@ -72,8 +72,8 @@ function Connection({ live }) {
 /** Said above everything else: whatever is shown below is as it was, not as it is. */
 function Silence({ heard }) {
   return html`<${Notice} kind="error"><b>The gateway does not answer.</b> ${heard
-    ? `The figures on this page were last updated at ${timeOfDay(heard)}.` : "Nothing has been heard from it yet."}
-    The page updates by itself as soon as the gateway answers again.<//>`;
+    ? `The figures on this page were last updated at ${timeOfDay(heard)}.` : "Nothing has been heard from it yet."} ${
+    "The page updates by itself as soon as the gateway answers again."}<//>`;
 }
 
 function Shell({ role, signOut }) {

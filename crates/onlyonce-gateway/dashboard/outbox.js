@@ -25,7 +25,10 @@ export function Outbox({ role, asked, counts }) {
   const [discarding, setDiscarding] = useState(null);
   const [forcing, setForcing] = useState(null);
   const cursor = cursors[cursors.length - 1];
-  useEffect(() => setCursors([null]), [state, target]);
+  useEffect(() => {
+    setCursors([null]);
+    setTold(null);
+  }, [state, target]);
   const { value, failure, again } = useLoaded(
     () => ask("GET", `outbox${query({ state, target, cursor, limit: PAGE })}`).then((page) => ({ ...page, of: state })),
     [state, target, cursor],

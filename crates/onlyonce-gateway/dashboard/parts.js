@@ -33,7 +33,7 @@ export function Rows({ label, children }) {
   const box = useRef(null);
   useEffect(() => {
     const table = box.current.querySelector("table");
-    const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent);
+    const heads = [...table.querySelectorAll("thead th")].map((head) => (head.querySelector(".hidden") ? "" : head.textContent));
     table.setAttribute("role", "table");
     for (const part of table.querySelectorAll("thead, tbody")) part.setAttribute("role", "rowgroup");
     for (const row of table.rows) {

@@ -94,9 +94,9 @@ function List({ keys, chosen, toggle, setChosen, looked, setLooked, role, letter
       <th scope="row" class="mono key"><a href=${`#/keys/${one.id}`}>${one.key}</a></th>
       <td class="mono clip" title=${`${one.method} ${one.path}`}>${one.method} ${one.path}</td>
       <td class="mono clip" title=${one.scope}>${one.scope}</td>
-      <td>${one.last_error ? html`<code>${one.last_error}</code>` : null}${letters?.has(one.id)
+      <td class="wrap">${one.last_error ? html`<code>${one.last_error}</code>` : null}${letters?.has(one.id)
         ? html` <span class="badge" title="An operator has to resolve it">${`dead letter: ${letters.get(one.id).reason}`}</span>` : null}</td>
-      <td><${Asked} one=${one} /></td>
+      <td class="wrap"><${Asked} one=${one} /></td>
       <td><button type="button" class="small" aria-label=${`Look at ${one.key}`} aria-expanded=${one.id === looked} onClick=${() => setLooked(one.id === looked ? null : one.id)}>Look</button></td>
     </tr>`, one.id === looked ? html`<tr key=${`${one.id}-drawer`} class="drawer"><td colspan=${columns}>
       <${Evidence} id=${one.id} role=${role} done=${done} close=${() => setLooked(null)} /></td></tr>` : null])}</tbody><//><//>`;

@@ -23,12 +23,16 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use onlyonce_store::clock::StoreClock;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::admin::{files, session};
+use crate::{
+    admin::{files, session},
+    clock::rfc3339,
+};
 use acts::Act;
 use shop::{Shop, Side};
 
@@ -57,8 +61,22 @@ struct Told {
     act: Option<Act>,
     /// The purchase that the last button was about.
     key: Option<String>,
+    /// A purchase whose outcome nobody knows: the gateway is watched until it has found out.
+    unknown: Option<String>,
+    /// What a visitor had best press now.
+    hint: Option<Hint>,
     with: Vec<Line>,
     without: Vec<Line>,
+}
+
+/// What a visitor had best press now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Hint {
+    /// The answer was lost on its way.
+    RetryAfterLoss,
+    /// The gateway has found out by itself what became of the purchase.
+    RetryAfterReconciliation,
 }
 
 /// One line of a side's account.
@@ -81,6 +99,8 @@ enum Kind {
     Lost,
     /// Something happened to the gateway.
     Event,
+    /// The gateway has found out by itself.
+    Settled,
 }
 
 /// The addresses that the story plays at.
@@ -134,20 +154,19 @@ impl Story {
         lines.push(Line { kind, text });
     }
 
-    fn say_both(&self, kind: Kind, text: &str) {
-        self.say(Side::With, kind, text);
-        self.say(Side::Without, kind, text);
-    }
-
-    /// The key of a new purchase, which the next buttons are about.
-    fn new_order(&self, what: &str) -> String {
+    /// The key of a new purchase, which the next buttons are about. There is no gateway on the side without
+    /// one, so what happens is told apart.
+    fn new_order(&self, with: &str, without: &str) -> String {
         let mut told = self.0.told.lock();
         told.orders += 1;
         let number = told.orders;
         let key = format!("order-{number}-{}", self.0.tag);
         told.key = Some(key.clone());
+        told.unknown = None;
         drop(told);
-        self.say_both(Kind::Order, &format!("Order {number}: {what}"));
+        self.say(Side::With, Kind::Order, format!("Order {number}: {with}"));
+        let text = format!("Order {number}: {without}");
+        self.say(Side::Without, Kind::Order, text);
         key
     }
 }
@@ -163,7 +182,10 @@ async fn act(State(story): State<Story>, Path(name): Path<String>, headers: Head
     if story.0.busy.swap(true, Ordering::SeqCst) {
         return StatusCode::CONFLICT.into_response();
     }
-    story.0.told.lock().act = Some(act);
+    let mut told = story.0.told.lock();
+    told.act = Some(act);
+    told.hint = None;
+    drop(told);
     tokio::spawn(async move {
         act.play(&story).await;
         story.0.busy.store(false, Ordering::SeqCst);
@@ -174,10 +196,11 @@ async fn act(State(story): State<Story>, Path(name): Path<String>, headers: Head
 /// `GET /state`: both accounts, and what the API's ledgers count.
 async fn state(State(story): State<Story>) -> Json<Value> {
     let inner = &story.0;
-    let (act, key, orders, with, without) = {
+    let (act, key, orders, hint, with, without) = {
         let told = inner.told.lock();
         let lines = (told.with.clone(), told.without.clone());
-        (told.act, told.key.clone(), told.orders, lines.0, lines.1)
+        let key = told.key.clone();
+        (told.act, key, told.orders, told.hint, lines.0, lines.1)
     };
     let count = async |side: Side, lines: Vec<Line>| {
         let this = match &key {
@@ -187,7 +210,24 @@ async fn state(State(story): State<Story>) -> Json<Value> {
         let total = inner.shop.charges(side, None).await;
         json!({ "charges": this, "total": total, "lines": lines })
     };
-    let (with, without) = tokio::join!(count(Side::With, with), count(Side::Without, without));
+    let record = async {
+        match &key {
+            Some(key) => inner.shop.record(key).await,
+            None => None,
+        }
+    };
+    let (with, without, record) = tokio::join!(
+        count(Side::With, with),
+        count(Side::Without, without),
+        record
+    );
+    let record = record.map(|record| {
+        json!({
+            "state": record["state"],
+            "lease_until": record["lease_until"],
+            "reconcile_after": record["reconcile_after"],
+        })
+    });
     let pid = *inner.gateway_pid.borrow();
     let gateway = match (pid, inner.paused.load(Ordering::SeqCst)) {
         (Some(_), true) => "paused",
@@ -199,6 +239,9 @@ async fn state(State(story): State<Story>) -> Json<Value> {
         "act": act.map(Act::as_str),
         "orders": orders,
         "key": key,
+        "record": record,
+        "hint": hint,
+        "now": rfc3339(StoreClock::system().now()),
         "with": with,
         "without": without,
         "gateway": { "state": gateway, "pid": pid },

@@ -1,7 +1,7 @@
 // Goal: a visitor sees the difference. The demo was started by the Rust test; both numbers on the page
 // are the API's own ledgers, and that test asks the API itself afterwards.
 
-import { accessible, check, fits, launch, picture, until } from "./page.mjs";
+import { accessible, check, fits, gallery, launch, picture, until } from "./page.mjs";
 
 const { page: place } = JSON.parse(process.env.PLACE);
 const { window: open, end } = await launch();
@@ -31,6 +31,7 @@ async function press(name) {
   return numbers();
 }
 
+check("there is nothing to retry yet", await page.getByRole("button", { name: "Retry", exact: true }).isDisabled());
 let seen = await press("Pay");
 check("a purchase is charged once on both sides", seen.with === 1 && seen.without === 1, seen);
 seen = await press("Retry");
@@ -38,7 +39,11 @@ check("its retry is charged again without, and not with", seen.with === 1 && see
 seen = await press("Double-click 50 times");
 check("50 clicks: 1 charge with OnlyOnce, more without", seen.with === 1 && seen.without > 1, seen);
 await until("the buttons are there again", () => page.getByRole("button", { name: "Pay", exact: true }).isEnabled());
-await picture(page, "story");
+seen = await press("Lose the answer");
+check("the answer is lost: one charge on both sides", seen.with === 1 && seen.without === 1, seen);
+await page.getByText(/The shop does not know whether it was charged\. Now press Retry\./).waitFor();
+seen = await press("Retry");
+check("and the retry charges again without OnlyOnce only", seen.with === 1 && seen.without === 2, seen);
 seen = await press("Provider hangs up");
 check("the provider hangs up: one charge", seen.with === 1 && seen.without === 2, seen);
 await page.getByRole("button", { name: "Look it up and resolve" }).click();
@@ -46,10 +51,27 @@ await page.getByText("The ledger has it: resolved as completed").waitFor();
 await page.locator("li.replayed").last().waitFor();
 seen = await press("Pause the gateway");
 check("the gateway freezes: one charge", seen.with === 1 && seen.without === 2, seen);
-seen = await press("Kill the gateway");
+// --- The lease of a killed gateway is seen to run, and what the gateway finds out by itself is a success.
+const waiting = page.getByText(/The killed gateway reserved the key with a lease, which ends in \d+ s/).waitFor();
+const killed = press("Kill the gateway");
+await waiting;
+check("a countdown runs while the retry waits", /^\d+ s$/.test(await page.locator("[data-countdown]").textContent()));
+await gallery(page, "story-lease");
+seen = await killed;
 check("the gateway is killed: one charge", seen.with === 1 && seen.without === 2, seen);
+await page.getByText(/The gateway asks the payments API by itself in \d+ s/).waitFor();
+await accessible(page, "the story while an outcome is unknown");
+await page.getByText("The gateway found out by itself.").waitFor();
+check("it is told as a success", (await page.locator("li.settled").count()) === 1);
+await accessible(page, "the story after a reconciliation");
+await gallery(page, "story");
+await picture(page, "story");
+seen = await press("Retry");
+check("the retry is replayed: still one charge", seen.with === 1, seen);
+const columns = await page.locator(".log").allTextContents();
+check("the column without a gateway has none", !/gateway/i.test(columns[0]) && /gateway/i.test(columns[1]), columns[0]);
 await accessible(page, "the story at its end");
-await page.setViewportSize({ width: 390, height: 844 });
+await page.setViewportSize({ width: 400, height: 844 });
 await fits(page, "the story");
 
 // Another site cannot press the buttons.

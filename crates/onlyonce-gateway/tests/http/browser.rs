@@ -212,8 +212,8 @@ async fn the_story() {
     let demo = Demo::start().await;
     let place = json!({ "page": demo.page });
     if tools::run("story.mjs", &place).await {
-        // Five purchases: pay, fifty clicks, a provider that hangs up, a pause, a kill.
-        assert_eq!(demo.count("/ledger/count").await, 5);
+        // Six purchases: pay, fifty clicks, a lost answer, a provider that hangs up, a pause, a kill.
+        assert_eq!(demo.count("/ledger/count").await, 6);
         assert!(demo.count("/without/ledger/count").await > 50);
     }
 }

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{sleep, timeout};
 
 use super::{
-    Kind, Story,
+    Hint, Kind, Story,
     shop::{Purchase, Saw, Side},
 };
 
@@ -22,6 +22,12 @@ const RESTART: Duration = Duration::from_secs(30);
 const CLICKS: usize = 50;
 /// The API books at once and then takes its time to say so.
 const SLOW_ANSWER: &str = "slow-after=1500";
+
+/// What a broken gateway is to a shop that has none.
+const BROKEN_LINE: &str = "the connection breaks in the middle of it";
+const UNKNOWN: &str = "idempotency_outcome_unknown";
+/// How often it is looked whether the gateway has found out what became of an unknown purchase.
+const WATCH_EVERY: Duration = Duration::from_millis(500);
 
 /// A button.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,19 +74,22 @@ impl Act {
     pub(super) async fn play(self, story: &Story) {
         match self {
             Self::Pay => {
-                let key = story.new_order("pay");
+                let key = story.new_order("pay", "pay");
                 story.on_both(&key, "", None).await;
             }
             Self::LoseTheAnswer => {
-                let key = story.new_order("the answer is lost on its way");
+                let what = "the answer is lost on its way";
+                let key = story.new_order(what, what);
                 story.on_both(&key, SLOW_ANSWER, Some(IMPATIENT)).await;
+                story.0.told.lock().hint = Some(Hint::RetryAfterLoss);
             }
             Self::Retry => story.retry().await,
             Self::DoubleClick => story.double_click().await,
             Self::Kill => story.kill().await,
             Self::Pause => story.pause().await,
             Self::HangUp => {
-                let key = story.new_order("the provider takes the money and hangs up");
+                let what = "the provider takes the money and hangs up";
+                let key = story.new_order(what, what);
                 story.on_both(&key, "hang-up", None).await;
                 story.on_both(&key, "", None).await;
             }
@@ -119,28 +128,64 @@ impl Story {
             }
             Saw::Other { status, code } => {
                 let text = match code.as_str() {
-                    "idempotency_outcome_unknown" => format!(
-                        "{status}: nobody saw how it ended. It is not guessed and not run again"
+                    UNKNOWN => format!(
+                        "{status}: the outcome is unknown. The gateway does not guess, and does not execute it again"
                     ),
                     "" => format!("{status}"),
                     code => format!("{status} {code}"),
                 };
                 self.say(side, Kind::Refused, text);
+                if side == Side::With && code == UNKNOWN {
+                    self.watch();
+                }
             }
             Saw::Nothing => self.say(side, Kind::Lost, "No answer. Was it charged?"),
         }
     }
 
+    /// Tells as soon as the gateway has found out by itself what became of the purchase; unless there is a new
+    /// one by then, or an operator was faster.
+    fn watch(&self) {
+        let mut told = self.0.told.lock();
+        let Some(key) = told.key.clone() else { return };
+        if told.unknown.replace(key.clone()).as_ref() == Some(&key) {
+            return;
+        }
+        drop(told);
+        let story = self.clone();
+        tokio::spawn(async move {
+            loop {
+                sleep(WATCH_EVERY).await;
+                let record = story.0.shop.record(&key).await;
+                let completed = record.is_some_and(|record| record["state"] == "completed");
+                let mut told = story.0.told.lock();
+                if told.unknown.as_ref() != Some(&key) {
+                    return;
+                }
+                if completed {
+                    told.unknown = None;
+                    told.hint = Some(Hint::RetryAfterReconciliation);
+                    drop(told);
+                    let text = "The gateway asked the payments API what became of the order, and completed the \
+                                key with its answer. Nothing was executed again";
+                    story.say(Side::With, Kind::Settled, text);
+                    return;
+                }
+            }
+        });
+    }
+
     async fn retry(&self) {
+        // The page offers it only after a purchase.
         let key = self.0.told.lock().key.clone();
-        match key {
-            Some(key) => self.on_both(&key, "", None).await,
-            None => Box::pin(Act::Pay.play(self)).await,
+        if let Some(key) = key {
+            self.on_both(&key, "", None).await;
         }
     }
 
     async fn double_click(&self) {
-        let key = self.new_order("an impatient customer clicks 50 times");
+        let what = "an impatient customer clicks 50 times";
+        let key = self.new_order(what, what);
         let purchase = Purchase {
             key: &key,
             fault: "slow=100",
@@ -175,7 +220,8 @@ impl Story {
     }
 
     async fn kill(&self) {
-        let key = self.new_order("the gateway is killed in the middle of it");
+        let with = "the gateway is killed in the middle of it";
+        let key = self.new_order(with, BROKEN_LINE);
         let mut ready = self.0.gateway_pid.clone();
         let kill = async {
             sleep(MID_FLIGHT).await;
@@ -193,14 +239,15 @@ impl Story {
             self.say(
                 Side::With,
                 Kind::Event,
-                "The gateway is back; its store was on disk",
+                "The gateway is back. Its store is on disk, and the key is still reserved",
             );
         }
         self.on_both(&key, "", None).await;
     }
 
     async fn pause(&self) {
-        let key = self.new_order("the gateway freezes in the middle of it");
+        let with = "the gateway freezes in the middle of it";
+        let key = self.new_order(with, BROKEN_LINE);
         let freeze = async {
             sleep(MID_FLIGHT).await;
             self.say(Side::With, Kind::Event, "The gateway is paused for 3 s");
@@ -228,6 +275,7 @@ impl Story {
         let Some(key) = self.0.told.lock().key.clone() else {
             return;
         };
+        self.0.told.lock().unknown = None;
         match self.0.shop.look_up(&key).await {
             Ok(found) => {
                 self.say(Side::With, Kind::Event, found);

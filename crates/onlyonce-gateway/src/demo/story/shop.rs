@@ -14,6 +14,9 @@ const PATIENCE: Duration = Duration::from_secs(40);
 /// How long a ledger may take to tell its count.
 const LEDGER_PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long the gateway may take to show a record; one that is paused does not, and the page goes on.
+const RECORD_PATIENCE: Duration = Duration::from_millis(250);
+
 /// The two ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
@@ -120,6 +123,15 @@ impl Shop {
         let request = (Method::GET, url.as_str(), Vec::new(), None);
         let (_, _, count) = self.send(request, None, LEDGER_PATIENCE).await.ok()?;
         count.as_u64()
+    }
+
+    /// The gateway's record of a purchase; `None` while the gateway does not say.
+    pub(super) async fn record(&self, key: &str) -> Option<Value> {
+        let url = format!("{}/idempotency/keys?key={key}", self.admin);
+        let headers = vec![(header::AUTHORIZATION, self.authorization.clone())];
+        let request = (Method::GET, url.as_str(), headers, None);
+        let (_, _, mut listed) = self.send(request, None, RECORD_PATIENCE).await.ok()?;
+        listed.pointer_mut("/keys/0").map(Value::take)
     }
 
     /// What an operator does: looks the purchase up in the ledger and says what became of it.
