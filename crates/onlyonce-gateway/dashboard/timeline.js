@@ -15,6 +15,8 @@ const LANE_OF = {
 const ENDS_ATTEMPT = new Set(["completed", "released", "became_unknown", "lease_lapsed"]);
 const BEGINS_ATTEMPT = new Set(["reserved", "executed_again", "executed_after_expiry"]);
 
+/** Below this width, in pixels, the moments are a list: a picture would have to be scrolled. */
+const NARROW = 520;
 const LEFT = 92;
 /** The distance of two columns, in pixels: at least, and at most. */
 const STEP = [132, 240];
@@ -84,6 +86,14 @@ function Bar({ bar, record, lease }) {
   </g>`;
 }
 
+/** The same moments one below the other. */
+function Moments({ list }) {
+  const tone = (moment) => (moment.to ? `state-${moment.to}` : "state-expired");
+  return html`<ol class="moments">${list.map((moment, index) => html`<li key=${index} class=${`${tone(moment)} ${moment.future ? "future" : ""}`}>
+    <i class="dot" aria-hidden="true"></i><div><b>${BEGINS_ATTEMPT.has(moment.event) ? `${moment.label}, attempt ${moment.attempt}` : moment.label}</b>
+    <span class="quiet">${fullTime(moment.at)}${index ? `, +${span(moment.at - list[index - 1].at)}` : ""}</span></div></li>`)}</ol>`;
+}
+
 export function Timeline({ record, now = Date.now() }) {
   const box = useRef(null);
   const [room, setRoom] = useState(0);
@@ -93,6 +103,7 @@ export function Timeline({ record, now = Date.now() }) {
     return () => observer.disconnect();
   }, []);
   const { list, step } = moments(record, now, room);
+  if (room && room < NARROW) return html`<div ref=${box}><${Moments} list=${list} /></div>`;
   const bars = attempts(list);
   const lease = list.find((moment) => moment.event === "lease_until");
   const width = Math.max(room, LEFT + 120 + (list.length - 1) * step);

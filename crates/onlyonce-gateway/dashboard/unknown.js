@@ -4,7 +4,7 @@ import { html, useMemo, useState } from "./vendor/preact-htm.js";
 import { ask, query } from "./api.js";
 import { Card, Dialog, Empty, Facts, Notice, Rows, Time, useLoaded, useTick } from "./parts.js";
 import { ResolveForm } from "./resolve.js";
-import { EVENTS, exactTime, span, word } from "./words.js";
+import { EVENTS, exactTime, fullTime, span, word } from "./words.js";
 
 /** How many keys are read, in pages of how many. */
 const MOST = 2000;
@@ -79,7 +79,7 @@ export function Unknown({ role }) {
 function Asked({ one }) {
   const early = one.release_not_before && Date.parse(one.release_not_before) > Date.now();
   return html`${one.reconcile_after ? html`<${Time} at=${one.reconcile_after} />` : html`<span class="quiet">no provider is asked</span>`}
-    ${early ? html`<br /><span class="quiet">“not found” counts from <${Time} at=${one.release_not_before} /></span>` : null}`;
+    ${early ? html`<br /><span class="quiet">“not found” does not count before ${fullTime(one.release_not_before)}</span>` : null}`;
 }
 
 function List({ keys, chosen, toggle, setChosen, looked, setLooked, role, letters, done }) {

@@ -307,7 +307,7 @@ for (const [where, name] of [["", "the overview"], ["keys", "the keys"], [`keys/
   await accessible(viewer.page, `${name} on a dark phone`);
 }
 await viewer.page.goto(`${base}#/keys/${guarded.id}`);
-await viewer.page.locator("svg.timeline").waitFor();
+await viewer.page.locator("ol.moments").waitFor();
 check("who may only look is offered no change", (await viewer.page.getByRole("button", { name: "Resolve" }).count()) === 0);
 const tried = await viewer.page.evaluate(async (id) => (await fetch(`idempotency/keys/${id}/resolve`, {
   method: "POST", headers: { "X-OnlyOnce-Page": "1", "Content-Type": "application/json" },

@@ -69,10 +69,9 @@ export async function fits(page, what) {
   check(`${what} fits a window of ${window} px`, wide <= window, wide);
 }
 
-/** Nothing of a table or of a fact is cut off: neither by an ellipsis nor by the edge of its box. What scrolls
- * sideways by itself, the timeline, is left out. */
+/** Nothing of a table or of a fact is cut off: neither by an ellipsis nor by the edge of its box. */
 export async function whole(page, what) {
-  const cut = await page.evaluate(() => [...document.querySelectorAll("main td, main th, main dd, main .tile, nav a, main .scroll:not(:has(svg.timeline))")]
+  const cut = await page.evaluate(() => [...document.querySelectorAll("main td, main th, main dd, main .tile, nav a, main .scroll")]
     .filter((one) => one.checkVisibility() && one.clientWidth > 1 && one.scrollWidth > one.clientWidth + 1)
     .map((one) => `${one.tagName} ${one.className}: ${one.textContent.slice(0, 60)}`));
   check(`nothing of ${what} is cut off`, cut.length === 0, cut);

@@ -52,11 +52,17 @@ await page.locator("li.replayed").last().waitFor();
 seen = await press("Pause the gateway");
 check("the gateway freezes: one charge", seen.with === 1 && seen.without === 2, seen);
 // --- The lease of a killed gateway is seen to run, and what the gateway finds out by itself is a success.
-const waiting = page.getByText(/The killed gateway reserved the key with a lease, which ends in \d+ s/).waitFor();
-const killed = press("Kill the gateway");
-await waiting;
-check("a countdown runs while the retry waits", /^\d+ s$/.test(await page.locator("[data-countdown]").textContent()));
-await gallery(page, "story-lease");
+const lease = page.getByText(/The killed gateway reserved the key with a lease, which ends in \d+ s/);
+let over = false;
+const killed = press("Kill the gateway").finally(() => { over = true; });
+let seconds = null;
+while (!over && seconds === null) {
+  if (await lease.isVisible()) seconds = await page.locator("[data-countdown]").textContent({ timeout: 1000 }).catch(() => null);
+}
+// On a machine that takes longer to start a process than the lease lasts, there is nothing to wait for.
+if (seconds === null) console.log("    the gateway was back only after its lease had ended");
+else check("a countdown runs while the retry waits", /^\d+ s$/.test(seconds), seconds);
+if (!over) await gallery(page, "story-lease");
 seen = await killed;
 check("the gateway is killed: one charge", seen.with === 1 && seen.without === 2, seen);
 await page.getByText(/The gateway asks the payments API by itself in \d+ s/).waitFor();
