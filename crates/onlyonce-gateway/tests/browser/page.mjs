@@ -95,10 +95,10 @@ export async function gallery(page, name) {
 }
 
 /** A picture for the documents, where they are being written. */
-export async function picture(page, name) {
+export async function picture(page, name, height = 760) {
   if (!process.env.PICTURES) return;
   const was = page.viewportSize();
-  await page.setViewportSize({ width: 1120, height: 760 });
+  await page.setViewportSize({ width: 1120, height });
   await page.waitForTimeout(300);
   await page.screenshot({ path: `${process.env.PICTURES}/${name}.png` });
   await page.setViewportSize(was);

@@ -21,7 +21,7 @@ check("by client", (await row("globex")) === "4 0 1 2" && (await row("acme")) ==
 check("what to look at first", (await page.locator(".checklist .open").count()) === 3, await page.locator(".checklist .open").allTextContents());
 await accessible(page, "the shadow report");
 await gallery(page, "shadow");
-await picture(page, "dashboard-shadow");
+await picture(page, "dashboard-shadow", 1060);
 await page.setViewportSize({ width: 400, height: 844 });
 await fits(page, "the shadow report");
 await whole(page, "the shadow report");

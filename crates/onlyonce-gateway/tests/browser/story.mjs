@@ -71,7 +71,7 @@ await page.getByText("The gateway found out by itself.").waitFor();
 check("it is told as a success", (await page.locator("li.settled").count()) === 1);
 await accessible(page, "the story after a reconciliation");
 await gallery(page, "story");
-await picture(page, "story");
+await picture(page, "story", 1130);
 seen = await press("Retry");
 check("the retry is replayed: still one charge", seen.with === 1, seen);
 const columns = await page.locator(".log").allTextContents();
