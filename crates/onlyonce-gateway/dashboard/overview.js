@@ -5,7 +5,7 @@ import { useLive } from "./live.js";
 import { Card, Empty, Facts, Notice, Rows, Time, useTick } from "./parts.js";
 import { Plot } from "./plot.js";
 import { Summary } from "./shadow.js";
-import { DECISIONS, STATES, count, rate, span } from "./words.js";
+import { DECISIONS, STATES, bytes, count, rate, span } from "./words.js";
 
 const RANGES = [[60, "1 min"], [300, "5 min"], [900, "15 min"]];
 /** In the order of the gateway's columns. Whoever waited first is also counted by what came of it, and is therefore
@@ -84,9 +84,10 @@ function Tiles({ sample, rows }) {
   return html`<div class="tiles">
     <${Tile} label="Requests per second" value=${rate(mean)} note="mean of the last 10 s" />
     <${Tile} label="Duplicates answered" value=${count(replayed)} note=${`since the start, ${share.toFixed(share < 10 ? 1 : 0)} % of all answers`} />
-    <${Tile} label="Executing now" value=${count(sample.executing)} note=${`${count(sample.waiting)} duplicates waiting`} />
+    <${Tile} label="Executing now" value=${count(sample.executing)} note=${`${count(sample.waiting)} duplicates waiting, ${count(sample.detached)} without a client, ${bytes(sample.held_bytes)} held`} />
     <${Tile} label="Keys with unknown outcome" tone=${unknown ? "bad" : ""} value=${count(unknown)}
-      note=${unknown ? html`<a href="#/unknown">Resolve ${unknown === 1 ? "this key" : "these keys"}</a>` : "no key to resolve"} />
+      note=${unknown ? html`<a href="#/unknown">Resolve ${unknown === 1 ? "this key" : "these keys"}</a>${sample.oldest_unknown_seconds != null
+        ? `, oldest ${span(1000 * sample.oldest_unknown_seconds)}` : ""}` : "no key to resolve"} />
   </div>`;
 }
 

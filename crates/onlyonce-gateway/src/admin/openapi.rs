@@ -420,6 +420,12 @@ fn overview() -> Value {
             "shadow",
             json!({ "type": ["object", "null"], "description": "The `total` of `/shadow`." }),
         ),
+        (
+            "oldest_unknown_seconds",
+            json!({ "type": ["integer", "null"] }),
+        ),
+        ("held_bytes", json!({ "type": "integer" })),
+        ("detached", json!({ "type": "integer" })),
         ("waiting", json!({ "type": "integer" })),
         ("executing", json!({ "type": "integer" })),
         ("workers", objects()),

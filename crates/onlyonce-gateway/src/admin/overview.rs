@@ -44,6 +44,8 @@ const MAX_VIEWERS: usize = 64;
 const BACKLOG: usize = 8;
 /// How long an answer of the store is shown before it is asked again.
 const ANSWER_HOLDS: Duration = Duration::from_secs(2);
+/// How long the age of the oldest unknown key is counted on before the store is asked again.
+const CENSUS_HOLDS: Duration = Duration::from_secs(10);
 /// How long a page hears nothing before it is told that the gateway is alive all the same: a sample waits for
 /// the store, and a page takes longer silence for a gateway that does not answer.
 const ALIVE_AFTER: Duration = Duration::from_secs(1);
@@ -59,6 +61,8 @@ pub(super) struct Overview {
     asked: Mutex<Option<Instant>>,
     counts: tokio::sync::Mutex<Option<(Instant, (Value, Value))>>,
     measured: Mutex<Measured>,
+    /// When it was asked, and how old the oldest was then, in seconds.
+    oldest_unknown: tokio::sync::Mutex<Option<(Instant, u64)>>,
 }
 
 impl Default for Overview {
@@ -71,6 +75,7 @@ impl Default for Overview {
             asked: Mutex::default(),
             counts: tokio::sync::Mutex::default(),
             measured: Mutex::default(),
+            oldest_unknown: tokio::sync::Mutex::default(),
         }
     }
 }

@@ -57,6 +57,7 @@ const again = await pay("done");
 check("the gateway replays", again.headers.get("x-idempotent-replayed") === "true");
 await until("the overview shows the replay by itself", async () => Number(await tile.textContent()) === before + 1);
 await until("the plot tells its values to readers", async () => (await page.locator(".plot-box").first().getAttribute("aria-label")).includes("Replayed"));
+await until("it tells how old the oldest unknown key is", () => page.locator(".tile", { hasText: "Keys with unknown outcome" }).getByText(/oldest \d+/).isVisible());
 const stacked = await page.locator(".swatch.area").count();
 check("what became of requests is drawn as areas on top of each other", stacked === 4, stacked);
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{
-    ANSWER_HOLDS, SAMPLE_EVERY, measured,
+    ANSWER_HOLDS, CENSUS_HOLDS, SAMPLE_EVERY, measured,
     series::{Decided, Row},
 };
 use crate::{
@@ -83,6 +83,9 @@ pub(super) async fn now(admin: &Admin, text: &str) -> Value {
     value["keys"] = keys;
     value["outbox"] = messages;
     value["shadow"] = shadow::total(&edge.lanes, now_at());
+    value["oldest_unknown_seconds"] = oldest_unknown(admin, &value["keys"]).await;
+    value["held_bytes"] = inner.engine.body_budget().held().into();
+    value["detached"] = inner.engine.detached().into();
     value["waiting"] = inner.engine.waiting().into();
     value["executing"] = inner.engine.executing().into();
     value["workers"] = workers.into();
@@ -121,6 +124,27 @@ async fn by_state(admin: &Admin) -> (Value, Value) {
     let shown = (Value::from(keys), Value::from(messages));
     *held = Some((Instant::now(), shown.clone()));
     shown
+}
+
+/// How long the oldest unknown key has been so; null where there is none, or the store does not say. Every unknown
+/// key is read for it, so it is asked for more rarely than the rest.
+async fn oldest_unknown(admin: &Admin, keys: &Value) -> Value {
+    if keys["unknown"].as_u64().unwrap_or(0) == 0 {
+        return Value::Null;
+    }
+    let mut held = admin.0.overview.oldest_unknown.lock().await;
+    if let Some((at, oldest)) = *held
+        && at.elapsed() < CENSUS_HOLDS
+    {
+        return (oldest + at.elapsed().as_secs()).into();
+    }
+    match admin.0.engine.census().await {
+        Ok(census) => {
+            *held = Some((Instant::now(), census.oldest.as_secs()));
+            census.oldest.as_secs().into()
+        }
+        Err(_) => Value::Null,
+    }
 }
 
 fn now_at() -> Timestamp {
