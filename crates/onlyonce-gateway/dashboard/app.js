@@ -127,13 +127,13 @@ function SignIn({ signedIn, told }) {
       const { role } = await ask("POST", "session", { token });
       signedIn(role);
     } catch (error) {
-      setFailure(error.status === 401 ? "This is not the admin token." : error.message);
+      setFailure(error.status === 401 ? "This token is not valid." : error.message);
     }
   };
   return html`<main class="sign-in"><div class="sign-in-box">
     <${Brand} />
     <h1 tabindex="-1">Sign in</h1>
-    <p class="quiet">With the admin token of this gateway, or the one that may only look.</p>
+    <p class="quiet">Use the gateway's admin token or its read-only token.</p>
     ${told ? html`<${Notice}>${told}<//>` : null}
     <form onSubmit=${submit}>
       <label>Admin token<input name="token" type="password" required autocomplete="current-password" autofocus /></label>
@@ -150,12 +150,12 @@ function App() {
   useEffect(() => {
     whenSignedOut(() => {
       setRole((was) => {
-        if (was) setTold("The session is over. Sign in again.");
+        if (was) setTold("Your session has ended. Sign in again.");
         return null;
       });
     });
     const enter = (token) => session(token).then(({ role: found }) => setRole(found), () => {
-      if (token) setTold("The token in the address is not the one of this run.");
+      if (token) setTold("The token in the link is not valid for this run of the gateway.");
       setRole(null);
     });
     const moved = () => {

@@ -34,7 +34,7 @@ check("live data needs a token", (await fetch(`${base}events`)).status === 401);
 await accessible(page, "the sign-in page");
 await gallery(page, "sign-in");
 await signIn(page, "wrong");
-await page.getByText("This is not the admin token.").waitFor();
+await page.getByText("This token is not valid.").waitFor();
 check("a wrong token opens no session", (await context.cookies()).length === 0);
 
 // --- Signing in.

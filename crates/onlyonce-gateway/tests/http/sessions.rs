@@ -1,11 +1,12 @@
 //! Sessions of the dashboard at the level of HTTP: who gets one, what it may do, and what it is not
 //! taken for. The pages themselves are in `browser.rs`.
 
+use onlyonce_store::private::Redis;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::harness::{
-    Gateway, Request, Response, Script, Setup, Upstream, client,
+    Connection, Gateway, Request, Response, Script, Setup, Upstream, client,
     process::{TOKEN, binary},
 };
 
@@ -155,6 +156,34 @@ async fn the_files_are_open_and_guarded() {
     gateway.admin_open("/assets/../admin.rs").await.expect(404);
     for path in ["/overview", "/events", "/session"] {
         gateway.admin_open(path).await.expect(401);
+    }
+}
+
+/// Goal: a page that watches can tell a gateway that does not answer from a store that does not.
+///
+/// Method: a stream of events; then the store is frozen, and thawed.
+/// Evidence: signs of life while samples are late, and samples again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signs_of_life_while_the_store_is_late() {
+    let server = Redis::start();
+    let upstream = Upstream::start();
+    let setup = Setup::with("").store(&server.url());
+    let gateway = setup.store_options("timeout: 5s").start(&upstream).await;
+    let mut watching = Connection::open(gateway.admin_addr()).await.unwrap();
+    let request = Request::get("/events").header("Authorization", format!("Bearer {TOKEN}"));
+    watching.write(&request.bytes()).await.unwrap();
+    for (freezes, event) in [
+        (None, "sample"),
+        (Some(true), "alive"),
+        (Some(false), "sample"),
+    ] {
+        match freezes {
+            Some(true) => server.freeze(),
+            Some(false) => server.thaw(),
+            None => {}
+        }
+        let heard = watching.until(&format!("event: {event}\n")).await;
+        heard.expect("a stream that goes on");
     }
 }
 

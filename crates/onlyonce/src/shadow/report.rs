@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::Would;
 
-/// How far back a report goes, to the nearest [`STRETCH`].
+/// How far back a report goes, to the nearest six hours.
 pub const REPORT_SPAN: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Clients of one route that are reported by name; further ones are counted together.
 pub const MAX_REPORTED_CLIENTS: usize = 64;
@@ -75,7 +75,7 @@ pub struct ClientReport {
 /// What was observed on one route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// How far back it goes: to the beginning of the observation, and at most a week and a stretch.
+    /// How far back it goes: to the beginning of the observation, and at most a week and six hours.
     pub covers: Duration,
     /// All requests.
     pub all: Tally,

@@ -117,7 +117,7 @@ impl Story {
     fn tell(&self, side: Side, saw: &Saw) {
         match saw {
             Saw::Paid { id, replayed: true } => {
-                let text = format!("201 {id}, the first answer given again");
+                let text = format!("201 {id}, the stored answer replayed");
                 self.say(side, Kind::Replayed, text);
             }
             Saw::Paid {
@@ -210,8 +210,7 @@ impl Story {
             match again {
                 0 => self.say(side, Kind::Answered, text),
                 again => {
-                    let text =
-                        format!("{answered} times 201, {again} of them the first answer again");
+                    let text = format!("{answered} times 201, {again} of them replayed");
                     self.say(side, Kind::Replayed, text);
                 }
             }
