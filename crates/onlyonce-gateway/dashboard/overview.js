@@ -62,8 +62,7 @@ function Alerts({ sample }) {
     ${sample.config.last_error
       ? html`<${Notice} kind="warn">The last configuration change was rejected: ${sample.config.last_error}<//>` : null}
     ${shadow.length
-      ? html`<${Notice} kind="warn"><b>Shadow mode: ${shadow.join(", ")}.</b> Requests are observed and nothing is protected. ${sample.shadow ? html`<${Summary} of=${sample.shadow} />` : null}
-        <a href="#/shadow">Shadow report</a><//>` : null}
+      ? html`<${Notice} kind="warn"><b>Shadow mode: ${shadow.join(", ")}.</b> Requests are observed and nothing is protected. ${sample.shadow ? html`<${Summary} of=${sample.shadow} />` : null}${" "}<a href="#/shadow">Shadow report</a><//>` : null}
     ${sample.protected_routes === 0 && !shadow.length
       ? html`<${Notice} kind="warn">No route is protected.<//>` : null}`;
 }

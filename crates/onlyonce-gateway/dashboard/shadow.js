@@ -18,8 +18,8 @@ export function period(since) {
 /** The report in one sentence. */
 export function Summary({ of }) {
   return html`${period(of.since)}: <b>${count(of.duplicates)} ${plural(of.duplicates, "duplicate")}</b> would have been answered
-    without being executed, and <b>${count(of.refused)} ${plural(of.refused, "request")}</b> refused, of ${count(of.requests)}.
-    ${of.without_key ? html` ${count(of.without_key)} had no key.` : null}`;
+    without being executed, and <b>${count(of.refused)} ${plural(of.refused, "request")}</b> refused.
+    ${` ${count(of.requests)} ${plural(of.requests, "request")} ${of.requests === 1 ? "was" : "were"} observed${of.without_key ? `, ${count(of.without_key)} of them without a key` : ""}.`}`;
 }
 
 export function Shadow() {
