@@ -65,12 +65,15 @@ function Brand() {
 
 /** Whether the figures are those of now. */
 function Connection({ live }) {
-  const [tone, text] = live.silent ? ["bad", "No answer"] : live.connected ? ["good", "Live"] : ["", "Connecting…"];
+  const [tone, text] = live.silent ? ["bad", "No answer"] : live.late ? ["bad", "Late"] : live.connected ? ["good", "Live"] : ["", "Connecting…"];
   return html`<span class=${`connection ${tone}`} role="status"><i class="dot" aria-hidden="true"></i>${text}</span>`;
 }
 
 /** Said above everything else: whatever is shown below is as it was, not as it is. */
-function Silence({ heard }) {
+function Silence({ live: { late, heard } }) {
+  if (late) {
+    return html`<${Notice} kind="warn"><b>The store answers late.</b> ${`The gateway is running, but the figures on this page are from ${timeOfDay(heard)}.`}<//>`;
+  }
   return html`<${Notice} kind="error"><b>The gateway does not answer.</b> ${heard
     ? `The figures on this page were last updated at ${timeOfDay(heard)}.` : "Nothing has been heard from it yet."} ${
     "The page updates by itself as soon as the gateway answers again."}<//>`;
@@ -106,8 +109,8 @@ function Shell({ role, signOut }) {
         <button type="button" class="small" onClick=${signOut}>Sign out</button>
       </div>
     </header>
-    <main id="content" tabindex="-1" class=${live.silent ? "stale" : ""}>
-      ${live.silent ? html`<${Silence} heard=${live.heard} />` : null}
+    <main id="content" tabindex="-1" class=${live.silent || live.late ? "stale" : ""}>
+      ${live.silent || live.late ? html`<${Silence} live=${live} />` : null}
       ${tab === "keys" && id ? html`<${KeyPage} key=${id} id=${id} role=${role} />`
         : tab === "keys" ? html`<${Keys} asked=${search} />`
         : tab === "unknown" ? html`<${Unknown} role=${role} />`

@@ -8,18 +8,21 @@ const KEPT = 900;
 const RETRY_MS = 2000;
 /** The gateway says something every second. After this much silence it does not answer. */
 const SILENCE_MS = 2200;
+/** Figures that are older than this are not those of now: the gateway lives, and its store is late. */
+const LATE_MS = 5000;
 /** How often the silence is measured. */
 const LISTEN_MS = 200;
 /** After so much silence the connection is made anew: the old one may lead nowhere. */
 const RECONNECT_MS = 15_000;
 
-const live = { sample: null, rows: [], connected: false, silent: false, heard: null };
+const live = { sample: null, rows: [], connected: false, silent: false, late: false, heard: null };
 const told = new Set();
 let source = null;
 let retry = null;
 let watch = null;
-/** When something was last heard, and when the connection was last made; by a clock that never jumps. */
+/** When something was last heard, when figures last came, and when the connection was last made; by a clock that never jumps. */
 let heardAt = 0;
+let sampledAt = 0;
 let dialledAt = 0;
 
 function tell() {
@@ -35,7 +38,6 @@ function row(values) {
 
 function heard() {
   heardAt = performance.now();
-  live.heard = Date.now();
   live.connected = true;
   live.silent = false;
 }
@@ -43,8 +45,10 @@ function heard() {
 function listen() {
   const now = performance.now();
   const silent = now - heardAt > SILENCE_MS;
-  if (silent !== live.silent) {
+  const late = !silent && live.sample != null && now - sampledAt > LATE_MS;
+  if (silent !== live.silent || late !== live.late) {
     live.silent = silent;
+    live.late = late;
     if (silent) live.connected = false;
     tell();
   }
@@ -82,6 +86,9 @@ function dial() {
   opened.addEventListener("sample", (event) => {
     const sample = JSON.parse(event.data);
     live.sample = sample;
+    live.heard = Date.now();
+    live.late = false;
+    sampledAt = performance.now();
     heard();
     if (sample.row) {
       live.rows.push(row(sample.row));
@@ -114,6 +121,7 @@ export function stop() {
   source = null;
   live.connected = false;
   live.silent = false;
+  live.late = false;
 }
 
 /** The newest state, redrawn as it comes. */

@@ -85,6 +85,26 @@ for (let round = 0; round < 3 && best > 3000; round += 1) {
 check("a stopped gateway is noticed within three seconds", best <= 3000, best);
 await until("the page recovers by itself", async () => (await banner.count()) === 0 && (await page.locator("main.stale").count()) === 0);
 
+// --- A gateway that lives while its store is late: signs of life, and no new figures.
+const late = await open({ allowed: [admin] });
+await late.context.addInitScript(() => {
+  window.EventSource = class extends EventTarget {
+    constructor() {
+      super();
+      const tell = (name, data) => this.dispatchEvent(new MessageEvent(name, { data }));
+      fetch("overview").then((answer) => answer.text()).then((text) => tell("sample", text));
+      setInterval(() => tell("alive", "{}"), 500);
+    }
+
+    close() {}
+  };
+});
+await late.page.goto(`${base}#token=${token}`);
+await late.page.getByText("The store answers late.").waitFor();
+check("late figures are not called live", (await late.page.getByText("Live", { exact: true }).count()) === 0
+  && (await late.page.locator("main.stale .tile").count()) > 0);
+await late.context.close();
+
 await page.getByRole("button", { name: "Pause" }).click();
 await page.getByRole("button", { name: "Resume" }).click();
 await accessible(page, "the overview");

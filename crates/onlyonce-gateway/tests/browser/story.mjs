@@ -57,6 +57,7 @@ let over = false;
 const killed = press("Kill the gateway").finally(() => { over = true; });
 let seconds = null;
 while (!over && seconds === null) {
+  await page.waitForTimeout(50);
   if (await lease.isVisible()) seconds = await page.locator("[data-countdown]").textContent({ timeout: 1000 }).catch(() => null);
 }
 // On a machine that takes longer to start a process than the lease lasts, there is nothing to wait for.
