@@ -10,7 +10,11 @@ import { ACTORS, EVENTS, STATES, ZONE, bytes, count, exactTime, fullTime, plural
 export function KeyPage({ id, role }) {
   useTick();
   const path = `idempotency/keys/${encodeURIComponent(id)}`;
-  const { value, failure, again } = useLoaded(() => ask("GET", path), [id], 1000);
+  const load = async () => {
+    const [record, retries] = await Promise.all([ask("GET", path), ask("GET", `${path}/retries`)]);
+    return { ...record, retries };
+  };
+  const { value, failure, again } = useLoaded(load, [id], 1000);
   if (!value) {
     return html`<h1 tabindex="-1">Key</h1>${failure
       ? html`<${Notice} kind="error">${failure.message}<//>` : html`<p class="quiet" role="status">Loading…</p>`}`;

@@ -175,6 +175,7 @@ impl Desk {
             .route("/idempotency/keys/{id}/resolve", post(resolve))
             .route("/idempotency/keys/{id}/extend", post(extend))
             .route("/idempotency/keys/{id}/erase", post(erase))
+            .route("/idempotency/keys/{id}/retries", get(retries))
             .route("/idempotency/keys/{id}/response", post(response::reveal))
             .route("/audit", get(audit::audit));
         outbox::routes(dead_letters::routes(router)).with_state(self)
@@ -273,6 +274,11 @@ async fn show(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
     shown(&desk, &record).await
 }
 
+/// `GET /idempotency/keys/{id}/retries`: apart from the record, which they do not change.
+async fn retries(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
+    Ok(Json(desk.retries(parse_id(&id)?)))
+}
+
 async fn shown(desk: &Desk, record: &Record) -> Answer {
     let journal = desk.engine.store().history(record.id).await?;
     let view = desk.view();
@@ -281,7 +287,6 @@ async fn shown(desk: &Desk, record: &Record) -> Answer {
     value["dead_letter"] = record.dead_letter.into();
     value["history"] = view.history(record, &journal);
     value["waiters"] = desk.engine.waiting_for(record.id).into();
-    value["retries"] = desk.retries(record.id);
     Ok(Json(value))
 }
 

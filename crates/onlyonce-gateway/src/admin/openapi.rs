@@ -92,6 +92,7 @@ fn paths() -> Value {
             "post": of_key(change("extend", "Keep an answer longer", "Extension")),
         },
         "/idempotency/keys/{id}/erase": { "post": of_key(erase()) },
+        "/idempotency/keys/{id}/retries": { "get": of_key(keys::retries()) },
         "/idempotency/keys/{id}/probe": {
             "post": of_key(operation(
                 "probe",
@@ -278,7 +279,6 @@ fn schemas() -> Value {
             members.push(("dead_letter", json!({ "type": "boolean" })));
             members.push(("history", json!({ "type": "array", "items": reference("Event") })));
             members.push(("waiters", json!({ "type": "integer", "description": "At this gateway." })));
-            members.push(("retries", keys::retries()));
             members
         }),
         "KeyPage": page("keys", "Key"),
@@ -342,6 +342,7 @@ fn schemas() -> Value {
             "additionalProperties": { "type": "integer", "description": "A counter." },
         },
         "StoredAnswer": stored_answer(),
+        "Retries": keys::retries_schema(),
         "ShadowReport": shadow::schema(),
         "Overview": overview(),
         "Ready": object(vec![

@@ -69,7 +69,7 @@ check("the gateway is killed: one charge", seen.with === 1 && seen.without === 2
 await page.getByText(/The gateway asks the payments API by itself in \d+ s/).waitFor();
 await accessible(page, "the story while an outcome is unknown");
 await page.getByText("The gateway found out by itself.").waitFor();
-check("it is told as a success", (await page.locator("li.settled").count()) === 1);
+check("it is told as a success", (await page.locator("li.settled").count()) >= 1);
 await accessible(page, "the story after a reconciliation");
 await gallery(page, "story");
 await picture(page, "story", 1130);

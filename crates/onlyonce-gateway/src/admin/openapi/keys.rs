@@ -76,6 +76,14 @@ pub(super) fn audit() -> Value {
 
 /// The retries of a key, as this gateway has seen them.
 pub(super) fn retries() -> Value {
+    operation(
+        "retries",
+        "The retries of a key that this gateway has seen",
+        content(reference("Retries")),
+    )
+}
+
+pub(super) fn retries_schema() -> Value {
     let count = |description: &str| json!({ "type": "integer", "description": description });
     let retries = object(vec![
         ("answered", count("Duplicates that got the stored answer.")),
