@@ -11,6 +11,7 @@ mod auth;
 mod backend;
 pub(crate) mod change;
 pub(crate) mod check;
+mod cors;
 mod diagnostics;
 mod fields;
 mod interpolate;
@@ -48,6 +49,7 @@ pub(crate) use auth::{
     AuthConfig, Endpoint, ExternalConfig, JwtConfig, JwtKeys, TrustedHeader, is_client_id,
 };
 pub(crate) use backend::Backend;
+pub(crate) use cors::{CorsConfig, Origins};
 pub(crate) use diagnostics::{Diagnostic, Diagnostics};
 pub(crate) use outbox::{Broker, BrokerConfig, HttpConfig, OutboxConfig, TargetConfig, WayConfig};
 pub(crate) use reconcile::{QueryConfig, ReconcileConfig, Scheme, WebhookConfig};
@@ -235,6 +237,8 @@ pub(crate) struct Route {
     pub first_byte_timeout: Option<Duration>,
     /// Whether requests without a key need no credential.
     pub auth_optional: bool,
+    /// Which pages may read the gateway's own answers; `None` is none.
+    pub cors: Option<CorsConfig>,
     /// Everything about keys.
     pub policy: Policy,
     /// How it is found out what became of its unknown keys; `None` leaves that to people.

@@ -8,6 +8,7 @@
 //! path. Authentication comes between the route and the layer: before a key or a body is looked at.
 
 mod connection;
+mod cors;
 mod explained;
 mod framing;
 mod line;
@@ -71,6 +72,7 @@ pub(crate) struct Lane {
     pub(crate) provider: Arc<Provider>,
     service: IdempotencyService<Upstream>,
     upstream: Upstream,
+    cors: Option<cors::Cors>,
 }
 
 impl Lane {
@@ -153,8 +155,21 @@ impl Edge {
         }
     }
 
-    /// The answer to a request.
-    pub(crate) async fn handle<B>(&self, mut request: Request<B>) -> Response<Body>
+    /// The answer to a request, as the page that asks may read it.
+    pub(crate) async fn handle<B>(&self, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let page = cors::Page::of(self, &request);
+        let response = self.answer(request).await;
+        match page {
+            Some(page) => page.open(response),
+            None => response,
+        }
+    }
+
+    async fn answer<B>(&self, mut request: Request<B>) -> Response<Body>
     where
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
@@ -340,6 +355,7 @@ async fn lane(
     Ok(Lane {
         route: route.clone(),
         provider: Provider::new(route)?,
+        cors: cors::Cors::of(route),
         layer,
         service,
         upstream,

@@ -200,7 +200,7 @@ fn path_of(named: &[u8]) -> &[u8] {
 
 /// The path as it is compared with the paths of routes: without percent-encoding, dot segments and empty
 /// segments. The request is forwarded as it came.
-fn plain_path(path: &str) -> Cow<'_, str> {
+pub(crate) fn plain_path(path: &str) -> Cow<'_, str> {
     if !path.contains('%') && !path.contains("//") && !path.contains("/.") {
         return Cow::Borrowed(path);
     }

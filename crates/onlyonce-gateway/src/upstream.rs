@@ -47,7 +47,7 @@ pub(crate) use connect::Unreached;
 use connect::{Attempt, Link};
 pub(crate) use forward::Forwarding;
 use pool::Pool;
-pub(crate) use response::UpstreamBody;
+pub(crate) use response::{FromUpstream, UpstreamBody};
 use tunnel::Tunnel;
 
 /// Pooled connections idle longer than this are not used again.

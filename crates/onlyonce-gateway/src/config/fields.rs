@@ -13,7 +13,7 @@ mod traffic;
 pub(super) use auth::{API_KEY, AUTH, EXTERNAL, JWT, TRUSTED_HEADER};
 pub(super) use outbox::{OUTBOX, TARGET};
 pub(super) use reconcile::{COMPLETE, OUTCOME, QUERY, RECONCILE, WEBHOOK, WHEN};
-pub(super) use routes::{BACKEND, FINGERPRINT, IDEMPOTENCY, LIMITS, ROUTE};
+pub(super) use routes::{BACKEND, CORS, FINGERPRINT, IDEMPOTENCY, LIMITS, ROUTE};
 pub(super) use top::{ADMIN, REDIS, STORE, TOP, WORKERS};
 pub(super) use traffic::{FORWARDED, TLS};
 
@@ -73,6 +73,7 @@ pub(super) enum Item {
     Headers,
     Methods,
     Networks,
+    Origins,
     Pointers,
     Statuses,
     Texts,
@@ -149,6 +150,7 @@ impl Item {
             Self::Headers => "list of headers",
             Self::Methods => "list of methods",
             Self::Networks => "list of address blocks",
+            Self::Origins => "list of origins",
             Self::Pointers => "list of JSON pointers",
             Self::Texts => "list of texts",
         }
@@ -156,7 +158,7 @@ impl Item {
 }
 
 /// Every section, the likeliest home of a stray field first.
-pub(super) const ALL: [&Schema; 25] = [
+pub(super) const ALL: [&Schema; 26] = [
     &IDEMPOTENCY,
     &ROUTE,
     &TOP,
@@ -167,6 +169,7 @@ pub(super) const ALL: [&Schema; 25] = [
     &FINGERPRINT,
     &WORKERS,
     &BACKEND,
+    &CORS,
     &AUTH,
     &JWT,
     &TRUSTED_HEADER,

@@ -213,6 +213,7 @@ fn route(
             .unwrap_or(DEFAULT_CONNECT_TIMEOUT),
         first_byte_timeout: written.first_byte_timeout.or(said.first_byte_timeout),
         auth_optional: written.auth_optional,
+        cors: written.cors,
         policy,
         mode_name,
     })

@@ -6,6 +6,7 @@ use http::Method;
 
 use super::{
     backend::Backend,
+    cors::{self, CorsConfig},
     diagnostics::{Report, quoted},
     fields::{BACKEND, IDEMPOTENCY, ROUTE},
     options::{ANY, SOME, Stated},
@@ -37,6 +38,7 @@ pub(super) struct WrittenRoute<'n> {
     pub(super) auth_optional: bool,
     /// Where that was said.
     pub(super) auth_at: Option<Span>,
+    pub(super) cors: Option<CorsConfig>,
     pub(super) stated: Stated<'n>,
     /// Where to point when the route as a whole is meant.
     pub(super) at: Span,
@@ -108,6 +110,7 @@ fn route<'n>(node: &'n Node, report: &mut Report<'_>) -> WrittenRoute<'n> {
         first_byte_timeout: section.duration("first_byte_timeout", SOME, report),
         auth_optional: auth(&section, report),
         auth_at: section.place("auth"),
+        cors: cors::read(&section, report),
         stated,
         at: section.place("id").unwrap_or(node.at),
     }

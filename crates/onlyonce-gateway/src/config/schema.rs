@@ -120,9 +120,12 @@ fn takes(kind: Kind) -> Value {
 
 fn item_of(item: Item) -> Value {
     match item {
-        Item::Cookies | Item::Headers | Item::Methods | Item::Networks | Item::Pointers => {
-            json!({ "type": "string" })
-        }
+        Item::Cookies
+        | Item::Headers
+        | Item::Methods
+        | Item::Networks
+        | Item::Origins
+        | Item::Pointers => json!({ "type": "string" }),
         Item::Texts => json!({ "type": ["string", "integer", "number", "boolean"] }),
         Item::AnyStatuses => {
             or_variable(json!({ "type": "integer", "minimum": 100, "maximum": 599 }))

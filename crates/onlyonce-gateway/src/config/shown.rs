@@ -3,14 +3,14 @@
 
 use std::{fmt::Debug, time::Duration};
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use onlyonce::reconcile::{Rule, Then};
 use onlyonce_core::policy::{Enforce, KeyScope};
 use serde_json::{Value, json};
 
 use super::{
-    AuthConfig, Backend, Broker, Config, Endpoint, JwtKeys, OutboxConfig, ReconcileConfig, Route,
-    TargetConfig, WayConfig, units::go_duration,
+    AuthConfig, Backend, Broker, Config, CorsConfig, Endpoint, JwtKeys, Origins, OutboxConfig,
+    ReconcileConfig, Route, TargetConfig, WayConfig, units::go_duration,
 };
 
 /// What stands for a secret.
@@ -182,7 +182,20 @@ fn route(route: &Route) -> Value {
         "connect_timeout": go_duration(route.connect_timeout),
         "first_byte_timeout": route.first_byte_timeout.map(go_duration),
         "auth": if route.auth_optional { "optional" } else { "required" },
+        "cors": route.cors.as_ref().map(|cors| cors_of(cors, route)),
         "idempotency": idempotency(route),
+    })
+}
+
+fn cors_of(cors: &CorsConfig, route: &Route) -> Value {
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    json!({
+        "origins": match &cors.origins {
+            Origins::Any => vec!["*".to_owned()],
+            Origins::These(origins) => origins.iter().map(text).collect(),
+        },
+        "expose_headers": cors.exposed(&route.policy).iter().map(HeaderName::as_str).collect::<Vec<_>>(),
+        "credentials": cors.credentials,
     })
 }
 

@@ -109,6 +109,14 @@ async fn look(
     }
 }
 
+/// The routes that a question with this query is about: the one that it names, or all.
+pub(super) fn lanes_asked<'a>(edge: &'a Edge, query: Option<&str>) -> Vec<&'a Lane> {
+    match Query::read(query.unwrap_or_default()).route {
+        Some(id) => edge.lane(id).into_iter().collect(),
+        None => edge.lanes.iter().collect(),
+    }
+}
+
 /// The route named in the query; without one, a route for each scope that is not one route's own.
 fn lanes_for<'a>(edge: &'a Edge, route: Option<&str>) -> Vec<&'a Lane> {
     if let Some(id) = route {

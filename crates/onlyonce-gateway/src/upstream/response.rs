@@ -39,6 +39,10 @@ pub(crate) struct UpstreamBody {
     home: Option<Arc<Pool>>,
 }
 
+/// Marks an answer as an upstream's own, as a response extension. A replay has none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FromUpstream;
+
 /// Turns what hyper received into what may be passed on.
 pub(super) fn receive(
     response: Response<Incoming>,
@@ -62,6 +66,7 @@ pub(super) fn receive(
     }
     strip_hop_by_hop(&mut head.headers);
     head.version = Version::HTTP_11;
+    head.extensions.insert(FromUpstream);
 
     let home = pool.filter(|_| reusable).map(Arc::clone);
     let mut body = UpstreamBody {

@@ -28,6 +28,7 @@ mod canaries;
 mod client_helper;
 mod clock;
 mod command_line;
+mod cors;
 mod crash;
 mod dumps;
 mod enforce;

@@ -73,6 +73,8 @@ enum Finished {
 pub(super) struct Client {
     pub(super) tell: Option<oneshot::Sender<Told>>,
     pub(super) key: HeaderValue,
+    /// The page that a browser sent its request for.
+    pub(super) origin: Option<HeaderValue>,
     pub(super) followed: Followed,
     /// For whom its answer is held.
     pub(super) holder: Option<Holder>,
@@ -84,7 +86,8 @@ impl Client {
     /// An answer that somebody else stored, instead of its own.
     fn replayed(&self, replay: &Replay, shared: &Shared) -> Response<Body> {
         let held = (shared.engine.body_budget(), self.holder.clone());
-        reply::replayed(replay, &self.key, &shared.policy, held).unwrap_or_else(|NoRoom| {
+        let asked = (&self.key, self.origin.as_ref());
+        reply::replayed(replay, asked, &shared.policy, held).unwrap_or_else(|NoRoom| {
             let mut response = Response::new(cut_off());
             *response.status_mut() = replay.response.status;
             response

@@ -58,13 +58,14 @@ pub(super) fn first(
     response
 }
 
-/// A stored answer, whose bytes are held for `holder` until they are taken.
+/// A stored answer, whose bytes are held for `holder` until they are taken. `origin` is the page that asks,
+/// where a browser sends one.
 ///
 /// # Errors
 /// [`NoRoom`] where there is none for them.
 pub(super) fn replayed(
     replay: &Replay,
-    key: &HeaderValue,
+    (key, origin): (&HeaderValue, Option<&HeaderValue>),
     policy: &Policy,
     (budget, holder): (&BodyBudget, Option<Holder>),
 ) -> Result<Response<Body>, NoRoom> {
@@ -88,6 +89,9 @@ pub(super) fn replayed(
     *response.headers_mut() = with_room(headers);
     let headers = response.headers_mut();
     headers.remove(crate::transaction::VERSION);
+    if let Some(origin) = origin {
+        close_to_other_origins(headers, origin);
+    }
     announce_trailers(headers, trailers);
     headers.insert(policy.header_name.clone(), key.clone());
     headers.insert(
@@ -107,6 +111,18 @@ pub(super) fn replayed(
         set_should_retry(headers, false);
     }
     Ok(response)
+}
+
+/// Removes the permission to read a stored answer that names another origin than the one that asks. What is
+/// open to every origin stays so.
+fn close_to_other_origins(headers: &mut HeaderMap, origin: &HeaderValue) {
+    let named = headers.get_all(header::ACCESS_CONTROL_ALLOW_ORIGIN);
+    if named.iter().all(|named| named == "*" || named == origin) {
+        return;
+    }
+    headers.remove(header::ACCESS_CONTROL_ALLOW_ORIGIN);
+    headers.remove(header::ACCESS_CONTROL_ALLOW_CREDENTIALS);
+    headers.append(header::VARY, HeaderValue::from_static("Origin"));
 }
 
 /// A copy with room for what a replay adds. A plain clone has none, and would grow header by header.

@@ -249,6 +249,8 @@ pub(super) struct Pending {
     arrival: Arrival,
     body: Bytes,
     key: HeaderValue,
+    /// The page that a browser sends it for.
+    origin: Option<HeaderValue>,
     prefers: Option<u64>,
     followed: Followed,
     /// Until it is known what the key's past permits.
@@ -304,6 +306,7 @@ where
         .path_and_query()
         .map_or("/", |target| target.as_str());
     let prefers = preferred_wait(&parts.headers);
+    let origin = parts.headers.get(header::ORIGIN).cloned();
     let policy = &shared.policy;
     let too_old = policy.max_request_age.is_some_and(|longest| {
         let now = shared.engine.wall_clock();
@@ -342,6 +345,7 @@ where
         arrival,
         body,
         key: sent.value,
+        origin,
         prefers,
         followed,
         reserving: None,
@@ -504,8 +508,8 @@ fn settled_answer(
         Admitted::Replay(replay) => {
             let holder = pending.arrival.holder().cloned();
             let budget = shared.engine.body_budget();
-            let Ok(response) = reply::replayed(&replay, &pending.key, policy, (budget, holder))
-            else {
+            let asked = (&pending.key, pending.origin.as_ref());
+            let Ok(response) = reply::replayed(&replay, asked, policy, (budget, holder)) else {
                 followed.count(Event::Overloaded);
                 return Ok(Problem::AnswerOverloaded.response(policy));
             };
@@ -625,10 +629,12 @@ async fn ask<S, R>(
     match admitted {
         Ok(Admitted::Execute(attempt)) => {
             let (followed, holder) = (pending.followed.clone(), pending.arrival.holder().cloned());
+            let origin = pending.origin.take();
             let (request, key) = pending.into_request(Some(&attempt), &shared.policy);
             let client = Client {
                 tell: Some(tell),
                 key,
+                origin,
                 followed,
                 holder,
                 attended,

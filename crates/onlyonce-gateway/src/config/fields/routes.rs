@@ -59,6 +59,12 @@ pub(in crate::config) const ROUTE: Schema = Schema {
              credential",
         ),
         field(
+            "cors",
+            Section(&CORS),
+            "none",
+            "[which pages](#cors) may read the gateway's own answers",
+        ),
+        field(
             "shadow",
             Boolean,
             "as the top level",
@@ -106,6 +112,30 @@ pub(in crate::config) const BACKEND: Schema = Schema {
             Number,
             "`1`",
             "its share of the requests, 1 to 1000; backends take turns",
+        ),
+    ],
+};
+
+pub(in crate::config) const CORS: Schema = Schema {
+    name: "`cors`",
+    fields: &[
+        field(
+            "origins",
+            List(Item::Origins),
+            "required",
+            "such as `https://shop.example.com`; `[\"*\"]` is every one",
+        ),
+        field(
+            "expose_headers",
+            List(Item::Headers),
+            "see below",
+            "the headers of these answers that a page may read",
+        ),
+        field(
+            "credentials",
+            Boolean,
+            "`false`",
+            "whether requests with cookies may read them; not with every origin",
         ),
     ],
 };

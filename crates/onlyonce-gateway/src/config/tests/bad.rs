@@ -259,6 +259,30 @@ const OPTIONS: &[(&str, &str)] = &[
 
 /// A whole `routes` section, and what is said about it.
 const ROUTES: &[(&str, &[&str])] = &[
+    (
+        "routes:\n- id: a\n  path: /\n  backends: [{ url: http://u }]\n  cors: { credentials: true }\n",
+        &["5:9: `cors` without `origins`"],
+    ),
+    (
+        "routes:\n- id: a\n  path: /\n  backends: [{ url: http://u }]\n  cors: { origins: [] }\n",
+        &["5:20: `origins` is empty"],
+    ),
+    (
+        "routes:\n- id: a\n  path: /\n  backends: [{ url: http://u }]\n  cors: { origins: [\"https://a/\", shop, \"https://A:443\", \"https://a:8443\"] }\n",
+        &[
+            "5:21: `https://a/` is no origin",
+            "5:35: `shop` is no origin",
+            "5:41: `https://A:443` is no origin",
+        ],
+    ),
+    (
+        "routes:\n- id: a\n  path: /\n  backends: [{ url: http://u }]\n  cors: { origins: [\"*\", \"https://a\"] }\n",
+        &["5:20: `origins` names every origin, and others"],
+    ),
+    (
+        "routes:\n- id: a\n  path: /\n  backends: [{ url: http://u }]\n  cors: { origins: [\"*\"], credentials: true }\n",
+        &["5:40: `credentials: true` with every origin: browsers refuse that"],
+    ),
     ("", &["1:1: `routes` is missing"]),
     (
         "- a\n",

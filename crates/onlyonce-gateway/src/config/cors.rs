@@ -1,0 +1,137 @@
+//! `cors` of a route: which pages may read the gateway's own answers.
+
+use http::{HeaderName, HeaderValue, Uri, header};
+use onlyonce_core::Policy;
+
+use super::{
+    diagnostics::{Report, quoted},
+    fields::CORS,
+    scalar::{Found, header_name},
+    section::Section,
+};
+
+/// Which pages may read the gateway's own answers, and what of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CorsConfig {
+    pub origins: Origins,
+    /// `None` is what the gateway itself says with an answer.
+    pub expose_headers: Option<Vec<HeaderName>>,
+    /// Whether requests with cookies may read them.
+    pub credentials: bool,
+}
+
+/// The origins of pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origins {
+    Any,
+    These(Vec<HeaderValue>),
+}
+
+/// What a page may read unless said otherwise, beside the header of the key and the marker of a replay:
+/// what the gateway itself says with an answer.
+const EXPOSED: [HeaderName; 7] = [
+    HeaderName::from_static("idempotency-status"),
+    HeaderName::from_static("idempotency-key-expires"),
+    HeaderName::from_static("idempotency-generation"),
+    header::LOCATION,
+    header::RETRY_AFTER,
+    HeaderName::from_static("stripe-should-retry"),
+    HeaderName::from_static("x-should-retry"),
+];
+
+impl CorsConfig {
+    /// The headers that a page may read on a route with this policy.
+    pub(crate) fn exposed(&self, policy: &Policy) -> Vec<HeaderName> {
+        let default = || {
+            let own = [policy.header_name.clone(), policy.replayed_header.clone()];
+            own.into_iter().chain(EXPOSED).collect()
+        };
+        self.expose_headers.clone().unwrap_or_else(default)
+    }
+}
+
+impl Origins {
+    pub(crate) fn have(&self, origin: &HeaderValue) -> bool {
+        match self {
+            Self::Any => true,
+            Self::These(known) => known.contains(origin),
+        }
+    }
+}
+
+/// `cors` under `route`.
+pub(super) fn read(route: &Section<'_>, report: &mut Report<'_>) -> Option<CorsConfig> {
+    let at = route.place("cors")?;
+    let section = route.section("cors", &CORS, report);
+    const EXAMPLE: &str = "for example `cors: { origins: [\"https://shop.example.com\"] }`";
+    if !section.says("origins") {
+        report.error(at, "`cors` without `origins`").hint(EXAMPLE);
+    } else if section.is_empty_list("origins") {
+        let at = section.place("origins").unwrap_or(at);
+        report.error(at, "`origins` is empty").hint(EXAMPLE);
+    }
+    let origins = section.list("origins", report, origin).unwrap_or_default();
+    let is_any = origins.iter().any(|origin| origin == "*");
+    if is_any && origins.len() > 1 {
+        let at = section.place("origins").unwrap_or(at);
+        report
+            .error(at, "`origins` names every origin, and others")
+            .hint("leave out `*`, or everything else");
+    }
+    let credentials = section.boolean("credentials", report).unwrap_or(false);
+    if is_any && credentials {
+        let at = section.place("credentials").unwrap_or(at);
+        report
+            .error(
+                at,
+                "`credentials: true` with every origin: browsers refuse that",
+            )
+            .hint("list the origins of your pages");
+    }
+    Some(CorsConfig {
+        origins: match is_any {
+            true => Origins::Any,
+            false => Origins::These(origins),
+        },
+        expose_headers: section.list("expose_headers", report, header_name),
+        credentials,
+    })
+}
+
+/// An origin as browsers send it: compared byte by byte, so another spelling would never match.
+fn origin(found: Found<'_>, report: &mut Report<'_>) -> Option<HeaderValue> {
+    if found.text == "*" {
+        return Some(HeaderValue::from_static("*"));
+    }
+    let sent = sent_by_browsers(found.text);
+    if sent.as_deref() != Some(found.text) {
+        // What a variable holds is not repeated.
+        let meant = sent.filter(|_| found.text == found.written);
+        let hint = match meant {
+            Some(sent) => format!("did you mean `{sent}`?"),
+            None => "a scheme and a host, for example `https://shop.example.com`".to_owned(),
+        };
+        let message = format!("{} is no origin", quoted(found.written));
+        report.error(found.at, message).hint(hint);
+        return None;
+    }
+    HeaderValue::from_str(found.text).ok()
+}
+
+/// The origin of the page at `text`: in lower case, without a path and without the scheme's own port.
+fn sent_by_browsers(text: &str) -> Option<String> {
+    let uri: Uri = text.parse().ok()?;
+    let scheme = uri.scheme_str()?.to_ascii_lowercase();
+    let authority = uri.authority().filter(|one| !one.as_str().contains('@'))?;
+    let host = authority.host().to_ascii_lowercase();
+    let own_port = match scheme.as_str() {
+        "http" => Some(80),
+        "https" => Some(443),
+        _ => None,
+    };
+    let port = authority.port_u16().filter(|port| Some(*port) != own_port);
+    Some(match port {
+        Some(port) => format!("{scheme}://{host}:{port}"),
+        None => format!("{scheme}://{host}"),
+    })
+}
