@@ -39,7 +39,7 @@ pub(crate) use patience::Timely;
 pub(crate) use request_id::{RequestId, X_REQUEST_ID};
 pub(crate) use seats::{Activity, Seats, Worked};
 pub(crate) use upgrade::Upgrade;
-use who::Who;
+use who::{UnmarkedSessions, Who};
 
 use crate::{
     auth::{Auth, Found, Shown},
@@ -342,7 +342,9 @@ async fn lane(
         route.policy.header_name.clone(),
     ));
     let who = Who::new(route);
+    let unmarked = UnmarkedSessions::default();
     let identify = move |request: &http::request::Parts| {
+        unmarked.watch(&who, request);
         who.identity(&request.headers, request.extensions.get())
     };
     let policy = route.policy.clone();

@@ -152,10 +152,16 @@ pub(crate) async fn start(start: Start) -> anyhow::Result<ExitCode> {
     for warning in &config.warnings {
         telemetry::say(warning);
     }
+    if let Some(warning) = telemetry::unheard() {
+        telemetry::say(&warning);
+    }
     let store = open(&config, start.part)
         .await
         .context("the store cannot be opened")?;
     demand_level(&config, &*store)?;
+    if let Some(warning) = weak_store(&config, store.level()) {
+        telemetry::say(&warning);
+    }
     let spool = config.store.spool_dir.as_deref().map(|folder| {
         Spool::open(folder)
             .with_context(|| format!("store.spool_dir {} cannot be used", folder.display()))
@@ -320,6 +326,24 @@ pub(crate) fn demand_level(config: &Config, store: &dyn Store) -> anyhow::Result
         ),
         _ => Ok(()),
     }
+}
+
+/// What is to be known of a store that may forget what it acknowledged: a key that is forgotten is executed
+/// again.
+fn weak_store(config: &Config, level: Level) -> Option<String> {
+    let what = match (&config.store.url, level) {
+        (_, Level::Sync) => return None,
+        (StoreUrl::Memory, _) => "`memory:` forgets every key when this process ends",
+        (StoreUrl::Redis(_), Level::Volatile) => {
+            "this Redis does not persist its writes: a restart or a failover forgets keys, and their retries are \
+             executed again\n  hint: `appendonly yes` and `appendfsync always`"
+        }
+        (_, Level::Volatile | Level::Async) => {
+            "this store may lose its newest writes in a crash or a failover, and their retries are executed again"
+        }
+    };
+    let more = "see docs/guide/stores.md";
+    Some(format!("warning: level {level}: {what}; {more}"))
 }
 
 /// The store, with its cache in front of it where there is one.

@@ -62,15 +62,12 @@ impl Telemetry {
     fn with(recorder: PrometheusRecorder, prometheus: PrometheusHandle) -> anyhow::Result<Self> {
         tracing::subscriber::set_global_default(Registry::default().with(log_layer()))?;
         metrics::set_global_recorder(recorder).map_err(|error| anyhow::anyhow!("{error}"))?;
-        if has_collector() {
-            tracing::warn!("a collector is named, and this program was built without `otlp`");
-        }
         Ok(Self { prometheus })
     }
 
     #[cfg(feature = "otlp")]
     fn with(recorder: PrometheusRecorder, prometheus: PrometheusHandle) -> anyhow::Result<Self> {
-        if !has_collector() {
+        if collector().is_none() {
             tracing::subscriber::set_global_default(Registry::default().with(log_layer()))?;
             metrics::set_global_recorder(recorder).map_err(|error| anyhow::anyhow!("{error}"))?;
             let otlp = None;
@@ -111,10 +108,23 @@ impl Telemetry {
     }
 }
 
-fn has_collector() -> bool {
-    COLLECTOR_ENV
-        .iter()
-        .any(|name| std::env::var(name).is_ok_and(|value| !value.is_empty()))
+/// The variable that names a collector.
+fn collector() -> Option<&'static str> {
+    let is_set = |name: &&str| std::env::var(name).is_ok_and(|value| !value.is_empty());
+    COLLECTOR_ENV.into_iter().find(is_set)
+}
+
+/// The warning that nothing is sent to the collector that the environment names, because this program
+/// cannot.
+pub(crate) fn unheard() -> Option<String> {
+    if cfg!(feature = "otlp") {
+        return None;
+    }
+    let name = collector()?;
+    Some(format!(
+        "warning: {name} is set, and this program was built without `otlp`: no traces and metrics are sent\n  \
+         hint: build it with `--features otlp`"
+    ))
 }
 
 fn is_json() -> bool {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{Overrides, load};
+use crate::telemetry;
 
 /// Checks the file at `path`; findings go to `findings`, one line about a good file to `verdict`.
 /// Answers whether the file can be used, by whom `overrides` say.
@@ -21,6 +22,9 @@ pub(crate) fn run(
     match load(path, overrides) {
         Ok(config) => {
             for warning in &config.warnings {
+                writeln!(findings, "{warning}")?;
+            }
+            if let Some(warning) = telemetry::unheard().filter(|_| !overrides.no_env) {
                 writeln!(findings, "{warning}")?;
             }
             let (routes, protected) = (config.routes.len(), config.protected().count());

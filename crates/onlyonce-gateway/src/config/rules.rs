@@ -265,6 +265,32 @@ pub(super) fn warnings(
                 "without `auth` all clients share one namespace of keys",
             )
             .hint("callers are told apart by `credential_headers` and `credential_cookies` alone");
+        if shared.policy.credential_cookies.is_empty() {
+            report
+                .warning(
+                    shared.place(around, &["credential_cookies"]),
+                    "callers that differ in their cookies alone are not told apart",
+                )
+                .hint(
+                    "name the cookie of your sessions, for example `credential_cookies: [session]`",
+                );
+        }
+    }
+    if let Some(boundless) = protected
+        .iter()
+        .find(|ruled| ruled.policy.new_keys.is_none() && !ruled.policy.shadow)
+    {
+        report
+            .warning(
+                boundless.place(around, &["limits"]),
+                format!(
+                    "route `{}` takes any number of new keys from one client",
+                    boundless.name()
+                ),
+            )
+            .hint(
+                "for example `limits: { new_keys_per_second: 1000 }`; with `auth`, profile `safe` has limits",
+            );
     }
     for ruled in routes.iter().filter(|ruled| !ruled.policy.enabled) {
         if let Some(at) = ruled.route.stated.idle() {

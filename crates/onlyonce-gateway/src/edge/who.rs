@@ -1,7 +1,9 @@
 //! Whose request it is, once it is authenticated: the scope of its key, and what tells callers apart
 //! where they share one.
 
-use http::{HeaderMap, HeaderName, header::COOKIE};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::{HeaderMap, HeaderName, header::COOKIE, request::Parts};
 use onlyonce::Identity;
 use onlyonce_core::{Scope, policy::KeyScope};
 
@@ -82,28 +84,79 @@ impl Who {
         if self.credential_cookies.is_empty() || !headers.contains_key(COOKIE) {
             return Vec::new();
         }
-        let pairs = || {
-            let lines = headers.get_all(COOKIE).iter();
-            let pieces = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
-            pieces.filter_map(|piece| {
-                let piece = piece.trim_ascii();
-                let at = piece.iter().position(|byte| *byte == b'=')?;
-                Some((
-                    piece[..at].trim_ascii_end(),
-                    piece[at + 1..].trim_ascii_start(),
-                ))
-            })
-        };
         let mut found = Vec::new();
         // In the order of the list, whatever the order of the header.
         for name in &self.credential_cookies {
-            for (_, value) in pairs().filter(|(sent, _)| *sent == name.as_bytes()) {
+            for (_, value) in pairs(headers).filter(|(sent, _)| *sent == name.as_bytes()) {
                 found.push(name.as_bytes().to_vec());
                 found.push(value.to_vec());
             }
         }
         found
     }
+}
+
+/// Notices callers whom only a cookie tells apart that nobody named: two sessions would be one caller. Said
+/// once, since it is about the configuration.
+#[derive(Default)]
+pub(super) struct UnmarkedSessions {
+    is_said: AtomicBool,
+}
+
+impl UnmarkedSessions {
+    pub(super) fn watch(&self, who: &Who, request: &Parts) {
+        let headers = &request.headers;
+        if self.is_said.load(Ordering::Relaxed) || !headers.contains_key(COOKIE) {
+            return;
+        }
+        let is_known = request.extensions.get::<ClientId>().is_some()
+            || !who.credentials(headers).is_empty()
+            || !who.cookies(headers).is_empty();
+        if is_known {
+            return;
+        }
+        let Some(name) = pairs(headers).find_map(|(name, _)| session_name(name)) else {
+            return;
+        };
+        if !self.is_said.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                route = who.route,
+                cookie = name,
+                "a cookie that looks like a session does not tell callers apart; if it is one, add it to \
+                 credential_cookies"
+            );
+        }
+    }
+}
+
+/// The longest name of a cookie that is logged.
+const MAX_LOGGED_NAME: usize = 64;
+
+/// `name`, if sessions are called so.
+fn session_name(name: &[u8]) -> Option<&str> {
+    let name = std::str::from_utf8(name).ok()?;
+    if name.len() > MAX_LOGGED_NAME || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return None;
+    }
+    let lower = name.to_ascii_lowercase();
+    let is_forgery_token = lower.contains("csrf") || lower.contains("xsrf");
+    let words = ["sess", "auth", "token", "jwt", "login"];
+    let is_session = lower.ends_with("sid") || words.iter().any(|word| lower.contains(word));
+    (is_session && !is_forgery_token).then_some(name)
+}
+
+/// The cookies of a request, by name and value.
+fn pairs(headers: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let lines = headers.get_all(COOKIE).iter();
+    let pieces = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+    pieces.filter_map(|piece| {
+        let piece = piece.trim_ascii();
+        let at = piece.iter().position(|byte| *byte == b'=')?;
+        Some((
+            piece[..at].trim_ascii_end(),
+            piece[at + 1..].trim_ascii_start(),
+        ))
+    })
 }
 
 #[cfg(test)]

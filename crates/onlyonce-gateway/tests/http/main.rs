@@ -94,6 +94,7 @@ mod unasked;
 mod upgrades;
 mod verify;
 mod viewers;
+mod warnings;
 mod way;
 mod webhooks;
 mod wholeness;

@@ -10,7 +10,7 @@ fn warnings(text: &str) -> Vec<String> {
 fn nothing_to_say_about_a_careful_file_but_the_shared_scope() {
     assert_eq!(
         warnings(&format!(
-            "idempotency: {{ enabled: true, enforce: true, on_5xx: retry }}\n{ROUTE}"
+            "idempotency: {{ enabled: true, enforce: true, on_5xx: retry, limits: {{ new_keys_per_second: 9 }} }}\n{ROUTE}"
         )),
         ["2:16: without `auth` all clients share one namespace of keys"]
     );
@@ -26,6 +26,18 @@ fn each_warning_has_its_place() {
         (
             format!("idempotency: {{ enabled: true, key_scope: global }}\n{ROUTE}"),
             "1:42: without `auth` all clients share one namespace of keys",
+        ),
+        (
+            format!("idempotency: {{ enabled: true, credential_cookies: [] }}\n{ROUTE}"),
+            "1:51: callers that differ in their cookies alone are not told apart",
+        ),
+        (
+            format!("idempotency: {{ enabled: true }}\n{ROUTE}"),
+            "2:16: route `a` takes any number of new keys from one client",
+        ),
+        (
+            format!("limits: {{ waiters: 5 }}\nidempotency: {{ enabled: true }}\n{ROUTE}"),
+            "1:9: route `a` takes any number of new keys from one client",
         ),
         (
             format!("idempotency: {{ enabled: true, enforce: false }}\n{ROUTE}"),
