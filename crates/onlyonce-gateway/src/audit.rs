@@ -85,7 +85,7 @@ fn audit(args: &AuditArgs) -> anyhow::Result<bool> {
     };
     match args.json {
         true => outln!("{}", report.json()),
-        false => out!("{}", report.text()),
+        false => out!("{}", crate::colour::output(&report.text())),
     }
     Ok(report.holes() == 0)
 }

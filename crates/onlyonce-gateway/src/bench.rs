@@ -22,9 +22,10 @@ pub(crate) struct BenchArgs {
     /// Load this address instead of comparing the gateway with its baselines
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// Requests per second, sent on time whether or not earlier ones have been answered
-    #[arg(long, default_value_t = 500, requires = "url")]
-    rate: u32,
+    /// Requests per second, sent on time whether or not earlier ones have been answered; with --url
+    /// [default: 500]
+    #[arg(long)]
+    rate: Option<u32>,
     /// Of a hundred requests, how many carry a new key, repeat one at the same moment, or replay
     #[arg(
         long,
@@ -50,6 +51,15 @@ pub(crate) struct BenchArgs {
     json: bool,
 }
 
+/// Requests a second unless said otherwise.
+const DEFAULT_RATE: u32 = 500;
+
+impl BenchArgs {
+    fn rate(&self) -> u32 {
+        self.rate.unwrap_or(DEFAULT_RATE).max(1)
+    }
+}
+
 /// What the stand-ins of the comparison take.
 #[derive(Args)]
 pub(crate) struct StandInArgs {
@@ -64,6 +74,12 @@ pub(crate) struct StandInArgs {
 /// Runs the benchmark.
 pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     Usage::check_store(args.store.as_deref())?;
+    if args.rate.is_some() && args.url.is_none() {
+        let why = "--rate is how many requests a second are sent to --url URL. Without --url the gateway and its \
+                   baselines are compared, as fast as they can; --connections says how many requests are in \
+                   flight. For example: onlyonce bench --url http://127.0.0.1:8080/payments --rate 200";
+        return Err(Usage::new(why).into());
+    }
     match &args.url {
         Some(url) => load::run(url, &args).await,
         None => compare::run(&args).await,

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    audit, bench, clock,
+    audit, bench, clock, colour,
     config::{self, Overrides, StoreUrl},
     demo, keys, migrate, outbox, reconcile, serve, top, verify, worker,
 };
@@ -169,7 +169,13 @@ fn print_schema() -> ExitCode {
 }
 
 fn check(file: &std::path::Path, overrides: &Overrides) -> ExitCode {
-    match config::check::run(file, overrides, &mut io::stdout(), &mut io::stderr()) {
+    let mut findings = Vec::new();
+    let checked = config::check::run(file, overrides, &mut io::stdout(), &mut findings);
+    eprint!(
+        "{}",
+        colour::diagnostics(&String::from_utf8_lossy(&findings))
+    );
+    match checked {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) | Err(_) => ExitCode::from(NO),
     }

@@ -14,6 +14,8 @@ use http::{Method, StatusCode};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
+use crate::colour;
+
 pub(crate) use way::{CACHED, DEFAULT_ADMIN, Way, Where, Wish};
 
 /// The exit code for an answer that is no.
@@ -22,6 +24,12 @@ const NO: u8 = 1;
 const USAGE: u8 = 2;
 /// How many keys with one name are looked for: enough to say which there are.
 const MOST_NAMESAKES: usize = 20;
+/// How many keys are looked through for one that begins so.
+const MOST_LOOKED_THROUGH: &str = "500";
+/// An id, in letters.
+const ID_LENGTH: usize = 32;
+/// Fewer letters name no id.
+const SHORTEST_ID: usize = 4;
 
 /// What `keys` takes.
 #[derive(Args)]
@@ -75,8 +83,8 @@ struct ListArgs {
 /// One key, by its id or by what clients send.
 #[derive(Args)]
 struct Which {
-    /// The key's id, as `keys list` shows it
-    #[arg(value_name = "ID", required_unless_present = "key", value_parser = NonEmptyStringValueParser::new())]
+    /// The key as clients send it, the key's id, or how the id begins; `show` takes the beginning of a key, too
+    #[arg(value_name = "KEY", required_unless_present = "key", value_parser = NonEmptyStringValueParser::new())]
     id: Option<String>,
     /// The key as clients send it in its header
     #[arg(long, value_name = "RAW", conflicts_with = "id", value_parser = NonEmptyStringValueParser::new())]
@@ -279,7 +287,7 @@ pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
         Ok(found) => {
             match json {
                 true => outln!("{:#}", found),
-                false => out!("{}", shown::text(&found)),
+                false => out!("{}", colour::output(&shown::text(&found))),
             }
             // Of many that were to be resolved, some may have been refused.
             let refused = found["refused"]
@@ -320,7 +328,7 @@ impl Way {
     }
 
     async fn show(&self, which: &Which) -> Asked {
-        match self.path_of(which).await? {
+        match self.path_of_like(which, Match::Beginning).await? {
             Ok(path) => self.ask(Method::GET, &path, None).await,
             Err(refusal) => Ok(Err(refusal)),
         }
@@ -418,16 +426,71 @@ impl Way {
         self.ask(Method::POST, &format!("{path}/erase"), body).await
     }
 
-    /// The address of one key.
+    /// The address of one key, which is to be changed.
     async fn path_of(&self, which: &Which) -> anyhow::Result<Result<String, Refusal>> {
+        self.path_of_like(which, Match::Whole).await
+    }
+
+    async fn path_of_like(
+        &self,
+        which: &Which,
+        how: Match,
+    ) -> anyhow::Result<Result<String, Refusal>> {
         let id = match (&which.id, &which.key) {
-            (Some(id), _) => Ok(id.clone()),
+            (Some(id), _) if is_whole_id(id) => Ok(id.clone()),
+            (Some(text), _) => self.id_like(text, how).await?,
             (None, key) => {
                 self.id_among(key.as_deref(), which.client.as_deref(), None)
                     .await?
             }
         };
         Ok(id.map(|id| format!("/idempotency/keys/{}", encoded(&id))))
+    }
+
+    /// The id of the one key that `text` names: by the key, by the beginning of its id, or of the key where
+    /// that is enough. Of what begins so, only the newest keys are looked through.
+    async fn id_like(&self, text: &str, how: Match) -> anyhow::Result<Result<String, Refusal>> {
+        let named = self.keys(&[("key", Some(text))]).await?;
+        let mut found = match named {
+            Ok(found) => found,
+            // No key at all can be called so, and an id might.
+            Err(refusal) if refusal.code == USAGE => Vec::new(),
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        if found.is_empty() {
+            let pages = [None, Some("unknown"), Some("in_progress")];
+            for state in pages {
+                let parameters = [("state", state), ("limit", Some(MOST_LOOKED_THROUGH))];
+                match self.keys(&parameters).await? {
+                    Ok(keys) => found.extend(keys),
+                    Err(refusal) => return Ok(Err(refusal)),
+                }
+            }
+            let begins = |key: &Value, member: &str| {
+                let value = key[member].as_str();
+                value.is_some_and(|value| value.starts_with(text))
+            };
+            found.retain(|key| {
+                (text.len() >= SHORTEST_ID && begins(key, "id"))
+                    || (how == Match::Beginning && begins(key, "key"))
+            });
+            found.sort_by_key(|key| key["id"].to_string());
+            found.dedup_by_key(|key| key["id"].to_string());
+        }
+        Ok(only_one(&found))
+    }
+
+    /// A page of keys.
+    async fn keys(
+        &self,
+        parameters: &[(&str, Option<&str>)],
+    ) -> anyhow::Result<Result<Vec<Value>, Refusal>> {
+        let path = with_query("/idempotency/keys", parameters);
+        let found = self.ask(Method::GET, &path, None).await?;
+        Ok(found.map(|mut found| match found["keys"].take() {
+            Value::Array(keys) => keys,
+            _ => Vec::new(),
+        }))
     }
 
     /// The id of the one key with this name, of this client and route where they are named.
@@ -444,26 +507,9 @@ impl Way {
             ("route", route),
             ("limit", Some(limit.as_str())),
         ];
-        let path = with_query("/idempotency/keys", &parameters);
-        let found = match self.ask(Method::GET, &path, None).await? {
-            Ok(found) => found,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        let keys = found["keys"].as_array().map_or(&[][..], Vec::as_slice);
-        let text = |key: &Value, member: &str| key[member].as_str().unwrap_or("?").to_owned();
-        Ok(match keys {
-            [] => Err(Refusal::no("there is no such key")),
-            [one] => Ok(text(one, "id")),
-            several => {
-                let which: Vec<String> = several
-                    .iter()
-                    .map(|key| format!("{} ({})", text(key, "id"), text(key, "scope")))
-                    .collect();
-                Err(Refusal::no(format!(
-                    "several keys have this name; take one of the ids, or name the client: {}",
-                    which.join(", ")
-                )))
-            }
+        Ok(match self.keys(&parameters).await? {
+            Ok(found) => only_one(&found),
+            Err(refusal) => Err(refusal),
         })
     }
 
@@ -479,12 +525,51 @@ impl Way {
         } else {
             NO
         };
-        let why = format!("{} {detail}", status.as_u16());
+        let mut why = format!("{} {detail}", status.as_u16());
+        if status == StatusCode::UNAUTHORIZED {
+            why.push_str(&way::token_hint());
+        }
         Ok(Err(Refusal {
             code,
             why,
             body: answer,
         }))
+    }
+}
+
+/// How a key may be named.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Match {
+    /// By the whole key: what is changed must not be another one that begins so.
+    Whole,
+    /// By the beginning of a key.
+    Beginning,
+}
+
+/// Whether it can be nothing but an id.
+fn is_whole_id(text: &str) -> bool {
+    text.len() == ID_LENGTH && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The id of the only key that was found.
+fn only_one(found: &[Value]) -> Result<String, Refusal> {
+    let text = |key: &Value, member: &str| shown::field(key, member);
+    match found {
+        [] => Err(Refusal::no("there is no such key")),
+        [one] => Ok(text(one, "id")),
+        several => {
+            let named = several.iter().take(MOST_NAMESAKES);
+            let which: Vec<String> = named
+                .map(|one| {
+                    let (id, key, scope) = (text(one, "id"), text(one, "key"), text(one, "scope"));
+                    format!("{id} ({key}, {scope})")
+                })
+                .collect();
+            Err(Refusal::no(format!(
+                "several keys have this name; take one of the ids, or name the client: {}",
+                which.join(", ")
+            )))
+        }
     }
 }
 

@@ -13,6 +13,7 @@ mod auth;
 mod bench;
 mod cli;
 mod clock;
+mod colour;
 mod config;
 mod demo;
 #[cfg(test)]

@@ -1,37 +1,123 @@
-//! Tables for people. On a terminal they are as wide as it is; where a program may read them, no cell is
-//! broken, so that `grep` finds what stands in a row.
+//! Tables for people. On a terminal they are as wide as it is: rows of a list are one line each, and only
+//! prose is wrapped, between words. Where a program may read a list, nothing is left out and no cell is broken, so
+//! that `grep` finds what stands in a row.
 
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
 /// The narrowest and widest table on a terminal, in columns.
-const WIDTHS: (u16, u16) = (80, 180);
+const WIDTHS: (u16, u16) = (60, 180);
 /// The width of a terminal that does not say how wide it is.
 const DEFAULT_WIDTH: u16 = 160;
+/// The width of a report that people read from a file, or in the log of a build.
+pub(crate) const PIPED_WIDTH: u16 = 100;
+/// A column that is cut off keeps so many letters.
+const LEAST_CUT: usize = 12;
 
-/// An empty table with these columns. The first one names what a row is about, and is never broken.
-pub(crate) fn table(columns: &[&str]) -> Table {
-    of_width(
-        columns,
-        terminal_width().map(|width| width.clamp(WIDTHS.0, WIDTHS.1)),
-    )
-}
-
-fn of_width(columns: &[&str], width: Option<u16>) -> Table {
-    let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED).set_header(columns);
-    match width {
-        Some(width) => {
-            table.set_content_arrangement(ContentArrangement::Dynamic);
-            table.set_width(width);
-            if let Some(first) = table.column_mut(0) {
-                first.set_constraint(ColumnConstraint::ContentWidth);
-            }
-        }
-        None => {
-            table.set_content_arrangement(ContentArrangement::Disabled);
+/// An empty table whose last column is prose, and is wrapped on a terminal; elsewhere at the width `piped`,
+/// or not at all.
+pub(crate) fn prose(columns: &[&str], piped: Option<u16>) -> Table {
+    let mut table = empty(columns);
+    let Some(width) = width().or(piped) else {
+        table.set_content_arrangement(ContentArrangement::Disabled);
+        return table;
+    };
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_width(width);
+    for index in 0..columns.len().saturating_sub(1) {
+        if let Some(column) = table.column_mut(index) {
+            column.set_constraint(ColumnConstraint::ContentWidth);
         }
     }
     table
+}
+
+/// A list. The first column names what a row is about: where the terminal is too narrow, columns in
+/// `dispensable` go, the last of them first, and then the first and the last column are cut off.
+pub(crate) fn list(columns: &[&str], rows: Vec<Vec<String>>, dispensable: &[&str]) -> Table {
+    of_width(columns, rows, dispensable, width())
+}
+
+fn of_width(
+    columns: &[&str],
+    mut rows: Vec<Vec<String>>,
+    dispensable: &[&str],
+    width: Option<u16>,
+) -> Table {
+    let mut columns = columns.to_vec();
+    if let Some(width) = width.map(usize::from) {
+        let mut dispensable = dispensable.to_vec();
+        while widths(&columns, &rows, true).iter().sum::<usize>() > width
+            && let Some(name) = dispensable.pop()
+        {
+            let Some(index) = columns.iter().position(|column| *column == name) else {
+                continue;
+            };
+            columns.remove(index);
+            for row in &mut rows {
+                row.remove(index);
+            }
+        }
+        cut(&columns, &mut rows, width);
+    }
+    let mut table = empty(&columns);
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    table.add_rows(rows);
+    table
+}
+
+/// How wide each column is with its frame; the first and the last as narrow as they may be cut.
+fn widths(columns: &[&str], rows: &[Vec<String>], is_cut: bool) -> Vec<usize> {
+    let last = columns.len().saturating_sub(1);
+    let width = |(index, name): (usize, &&str)| {
+        let cells = rows.iter().filter_map(|row| row.get(index));
+        let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
+        let content = match is_cut && (index == 0 || index == last) {
+            true => widest.min(LEAST_CUT),
+            false => widest,
+        };
+        content.max(name.len()) + 3
+    };
+    let mut widths: Vec<usize> = columns.iter().enumerate().map(width).collect();
+    if let Some(first) = widths.first_mut() {
+        *first += 1;
+    }
+    widths
+}
+
+/// Cuts cells of the last column and then of the first one, until rows fit.
+fn cut(columns: &[&str], rows: &mut [Vec<String>], width: usize) {
+    let last = columns.len().saturating_sub(1);
+    for index in [last, 0] {
+        let all = widths(columns, rows, false);
+        let over = all.iter().sum::<usize>().saturating_sub(width);
+        if over == 0 {
+            return;
+        }
+        let frame = 3 + usize::from(index == 0);
+        let room = all[index].saturating_sub(over + frame).max(LEAST_CUT);
+        for cell in rows.iter_mut().filter_map(|row| row.get_mut(index)) {
+            *cell = shortened(cell, room);
+        }
+    }
+}
+
+/// `text` in at most `room` letters, the end of it left out.
+fn shortened(text: &str, room: usize) -> String {
+    match text.char_indices().nth(room.saturating_sub(1)) {
+        Some((at, _)) if text.chars().count() > room => format!("{}…", &text[..at]),
+        _ => text.to_owned(),
+    }
+}
+
+fn empty(columns: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED).set_header(columns);
+    table
+}
+
+/// How wide a table is on the terminal, where standard output is one.
+fn width() -> Option<u16> {
+    terminal_width().map(|width| width.clamp(WIDTHS.0, WIDTHS.1))
 }
 
 /// How wide the terminal is, where standard output is one.
@@ -47,17 +133,50 @@ pub(crate) fn terminal_width() -> Option<u16> {
 mod tests {
     use super::*;
 
+    const COLUMNS: [&str; 5] = ["key", "state", "route", "created", "reason"];
+
+    fn shown(width: Option<u16>) -> String {
+        let long = vec![
+            "k".repeat(70),
+            "completed".to_owned(),
+            "payments-of-the-shop".to_owned(),
+            "2 minutes ago".to_owned(),
+            "a reason of many words ".repeat(9),
+        ];
+        let short = ["order-1", "unknown", "r", "now", "none"].map(str::to_owned);
+        let rows = vec![long, short.to_vec()];
+        of_width(&COLUMNS, rows, &["created", "route"], width).to_string()
+    }
+
     #[test]
-    fn an_id_is_never_broken() {
-        let id = "f59bd234caa8b3ad29479fa0826a2a04";
-        let (key, words) = ("k".repeat(70), "a reason of many words ".repeat(9));
-        for width in [Some(80), None] {
-            let mut table = of_width(&["id", "key", "state", "reason"], width);
-            table.add_row([id, &key, "completed", &words]);
-            let shown = table.to_string();
-            assert!(shown.contains(id), "{shown}");
-            let whole = shown.contains(&key) && shown.contains(words.trim());
-            assert_eq!(whole, width.is_none(), "{shown}");
+    fn a_list_fits_the_terminal_with_one_line_a_row() {
+        for width in [60, 80, 120, 180] {
+            let shown = shown(Some(width));
+            assert_eq!(shown.lines().count(), 6, "{shown}");
+            for line in shown.lines() {
+                assert!(line.chars().count() <= usize::from(width), "{shown}");
+            }
+            assert!(shown.contains("completed") && shown.contains("order-1"));
+            assert!(shown.contains('…'), "{shown}");
         }
+        assert!(
+            !shown(Some(60)).contains("route"),
+            "what is least needed goes"
+        );
+        assert!(shown(Some(120)).contains("payments-of-the-shop"));
+    }
+
+    #[test]
+    fn a_program_gets_everything() {
+        let shown = shown(None);
+        assert!(shown.contains(&"k".repeat(70)), "{shown}");
+        assert!(shown.contains("a reason of many words a reason"), "{shown}");
+    }
+
+    #[test]
+    fn text_is_cut_between_letters() {
+        assert_eq!(shortened("größe", 4), "grö…");
+        assert_eq!(shortened("größe", 5), "größe");
+        assert_eq!(shortened("", 3), "");
     }
 }

@@ -4,6 +4,8 @@
 //! built in. Everywhere else they are printed once.
 
 mod figures;
+#[cfg(not(feature = "top"))]
+mod keyboard;
 mod plain;
 #[cfg(feature = "top")]
 mod screen;
@@ -14,7 +16,7 @@ use anyhow::anyhow;
 use http::{Method, StatusCode};
 use serde_json::Value;
 
-use crate::keys::way::{DEFAULT_ADMIN, Way, Wish};
+use crate::keys::way::{DEFAULT_ADMIN, Way, Wish, token_hint};
 use figures::Figures;
 
 /// How often the gateway is asked.
@@ -64,8 +66,12 @@ async fn ask(way: &Way) -> anyhow::Result<Value> {
     let (status, answer) = way.call(Method::GET, "/overview", None).await?;
     if status != StatusCode::OK {
         let detail = answer["detail"].as_str().unwrap_or("no reason was given");
+        let hint = match status {
+            StatusCode::UNAUTHORIZED => token_hint(),
+            _ => String::new(),
+        };
         return Err(anyhow!(
-            "the gateway answered {}: {detail}",
+            "the gateway answered {}: {detail}{hint}",
             status.as_u16()
         ));
     }
@@ -77,13 +83,20 @@ async fn watch(way: &Way, figures: Figures) -> anyhow::Result<()> {
     screen::watch(way, figures).await
 }
 
-/// Prints the figures again and again, until the terminal says stop.
+/// Prints the figures again and again, until somebody leaves.
 #[cfg(not(feature = "top"))]
 async fn watch(way: &Way, mut figures: Figures) -> anyhow::Result<()> {
+    let mut keyboard = keyboard::Keyboard::open()?;
     loop {
         // Clears the screen and goes to its upper left corner.
-        out!("\x1b[2J\x1b[H{}", plain::text(&figures));
-        tokio::time::sleep(ASK_EVERY).await;
-        figures.update(ask(way).await);
+        out!("\x1b[2J\x1b[H{}\nq leaves\n", plain::text(&figures));
+        let next = async {
+            tokio::time::sleep(ASK_EVERY).await;
+            ask(way).await
+        };
+        tokio::select! {
+            () = keyboard.leaves() => return Ok(()),
+            answer = next => figures.update(answer),
+        }
     }
 }

@@ -74,7 +74,7 @@ pub(crate) async fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     };
     match args.json {
         true => outln!("{}", report.json()),
-        false => out!("{}", report.text()),
+        false => out!("{}", crate::colour::output(&report.text())),
     }
     if let Err(error) = report.write_files(&args) {
         return Ok(cannot(&error));

@@ -9,7 +9,7 @@ use super::{
     flow::{Flow, State},
     judge::{Judged, Verdict},
 };
-use crate::table::table;
+use crate::table::prose;
 
 /// All operations and flows.
 pub(super) struct Report<'a> {
@@ -88,7 +88,7 @@ impl Report<'_> {
     }
 
     fn table(&self) -> Table {
-        let mut table = table(&["operation", "route", "key", "declared", "verdict"]);
+        let mut table = prose(&["operation", "route", "key", "declared", "verdict"], None);
         for one in self.operations {
             let routes = match (self.configured, one.routes.as_slice()) {
                 (false, _) => String::new(),

@@ -98,7 +98,7 @@ async fn send(
 ) -> anyhow::Result<Results> {
     let results = Arc::new(Mutex::new(Results::default()));
     let idle: Arc<Mutex<Vec<Client>>> = Arc::default();
-    let gap = Duration::from_secs(1) / args.rate.max(1);
+    let gap = Duration::from_secs(1) / args.rate();
     let total = u64::try_from(args.time.as_nanos() / gap.as_nanos().max(1))?;
     let started = Instant::now();
     let mut late = JoinSet::new();
@@ -109,7 +109,9 @@ async fn send(
         while late.try_join_next().is_some() {}
         anyhow::ensure!(
             late.len() < MAX_LATE,
-            "{MAX_LATE} requests are late: the rate is too high"
+            "{MAX_LATE} requests wait for an answer: this address does not take {} a second; try a lower \
+             --rate",
+            args.rate()
         );
         let kind = if number == 0 {
             Kind::New
@@ -192,14 +194,14 @@ fn print(results: &Results, args: &BenchArgs) {
             .map(|(status, count)| (status.to_string(), *count))
             .collect();
         let all = serde_json::json!({
-            "rate": args.rate, "kinds": kinds, "statuses": statuses, "failed": results.failed,
+            "rate": args.rate(), "kinds": kinds, "statuses": statuses, "failed": results.failed,
         });
         outln!("{all}");
         return;
     }
     outln!(
         "{} requests/s on time; latency from the moment a request was due.",
-        args.rate
+        args.rate()
     );
     outln!(
         "{:<10} {:>8} {:>10} {:>10} {:>10}",

@@ -1,10 +1,16 @@
 //! Keys for people: a table of many, one with its timeline.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{
+    fmt::Write as _,
+    time::{Duration, SystemTime},
+};
 
 use serde_json::Value;
 
-use crate::{clock, table::table};
+use crate::{
+    clock,
+    table::{self, terminal_width},
+};
 
 /// What an answer of the admin API says.
 pub(super) fn text(answer: &Value) -> String {
@@ -30,7 +36,10 @@ fn dead_letters(letters: &[Value], next: Option<&str>) -> String {
     if letters.is_empty() {
         return "no dead letters\n".to_owned();
     }
-    let mut table = table(&["id", "kind", "route", "since", "attempts", "reason"]);
+    let mut table = table::prose(
+        &["id", "kind", "route", "since", "attempts", "reason"],
+        None,
+    );
     for letter in letters {
         table.add_row([
             field(letter, "id"),
@@ -74,22 +83,25 @@ fn list(keys: &[Value], next: Option<&str>) -> String {
     if keys.is_empty() {
         return "no keys\n".to_owned();
     }
-    let mut table = table(&[
-        "id", "key", "scope", "route", "state", "attempt", "answer", "created", "expires",
-    ]);
-    for key in keys {
-        table.add_row([
-            field(key, "id"),
+    let row = |key: &Value| {
+        vec![
             field(key, "key"),
-            field(key, "scope"),
-            field(key, "route"),
             state(key),
-            attempt(key),
             status(key),
+            field(key, "route"),
+            field(key, "scope"),
+            attempt(key),
             moment(key, "created_at"),
             moment(key, "expires_at"),
-        ]);
-    }
+            short_id(key),
+        ]
+    };
+    let columns = [
+        "key", "state", "answer", "route", "scope", "attempt", "created", "expires", "id",
+    ];
+    let rows = keys.iter().map(row).collect();
+    let dispensable = ["created", "route", "answer", "scope", "expires", "attempt"];
+    let table = table::list(&columns, rows, &dispensable);
     let mut text = format!("{table}\n");
     if let Some(next) = next {
         // A string takes everything that is written to it.
@@ -181,12 +193,46 @@ pub(crate) fn field(value: &Value, name: &str) -> String {
     text.replace(char::is_control, "?")
 }
 
-/// To the second, as a list needs it.
+/// The letters of an id that people are shown in a list: enough to name it to `keys show`.
+const SHORT_ID: usize = 8;
+
+fn short_id(key: &Value) -> String {
+    let id = field(key, "id");
+    match (terminal_width(), id.get(..SHORT_ID)) {
+        (Some(_), Some(short)) => short.to_owned(),
+        _ => id,
+    }
+}
+
+/// As a list needs it: on a terminal from now on, elsewhere to the second.
 pub(crate) fn moment(key: &Value, name: &str) -> String {
     let text = field(key, name);
+    if terminal_width().is_some()
+        && let Some(at) = clock::read_rfc3339(&text)
+    {
+        return relative(at, clock::now());
+    }
     match text.split_once('.') {
         Some((seconds, _)) => format!("{seconds}Z"),
         None => text,
+    }
+}
+
+/// `at` as people say it at `now`.
+fn relative(at: SystemTime, now: SystemTime) -> String {
+    let (gap, is_past) = match now.duration_since(at) {
+        Ok(gap) => (gap.as_secs(), true),
+        Err(error) => (error.duration().as_secs(), false),
+    };
+    let size = match gap {
+        0..60 => format!("{gap}s"),
+        60..3_600 => format!("{}m", gap / 60),
+        3_600..172_800 => format!("{}h", gap / 3_600),
+        _ => format!("{}d", gap / 86_400),
+    };
+    match is_past {
+        true => format!("{size} ago"),
+        false => format!("in {size}"),
     }
 }
 
@@ -242,6 +288,20 @@ mod tests {
         assert!(shown.contains("became_unknown  in_progress → unknown  (attempt 1, executor)"));
         assert!(shown.contains("  │   a?[2Jb\n"), "{shown}");
         assert!(!shown.contains("answer"), "{shown}");
+    }
+
+    #[test]
+    fn times_are_told_from_now_on() {
+        let now = clock::read_rfc3339("2026-01-15T09:00:00.000Z").unwrap();
+        for (at, expected) in [
+            ("2026-01-15T08:59:58.500Z", "1s ago"),
+            ("2026-01-15T08:29:00.000Z", "31m ago"),
+            ("2026-01-16T09:00:00.000Z", "in 24h"),
+            ("2026-01-25T09:00:00.000Z", "in 10d"),
+        ] {
+            let at = clock::read_rfc3339(at).unwrap();
+            assert_eq!(relative(at, now), expected);
+        }
     }
 
     #[test]

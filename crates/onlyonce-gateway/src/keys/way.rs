@@ -64,6 +64,15 @@ impl Where {
     }
 }
 
+/// What to do about a 401.
+pub(crate) fn token_hint() -> String {
+    let is_set = std::env::var(DEFAULT_TOKEN_ENV).is_ok_and(|token| !token.is_empty());
+    match is_set {
+        true => format!("\nthe token in {DEFAULT_TOKEN_ENV} is not the one of this gateway"),
+        false => format!("\nset {DEFAULT_TOKEN_ENV} to the token of this gateway"),
+    }
+}
+
 /// What is to be done with keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {

@@ -16,7 +16,7 @@ use crate::{
         way::{Way, Where},
         with_query,
     },
-    table::table,
+    table::list,
 };
 
 /// What is listed unless said otherwise: what waits for a person.
@@ -118,7 +118,7 @@ async fn listed(way: &Way, args: &ListArgs, json: bool) -> anyhow::Result<ExitCo
     let path = with_query("/outbox", &parameters);
     match way.ask(Method::GET, &path, None).await? {
         Ok(page) if json => outln!("{page:#}"),
-        Ok(page) => out!("{}", text(&page)),
+        Ok(page) => out!("{}", crate::colour::output(&text(&page))),
         Err(refusal) => return Ok(keys::refused(refusal, json)),
     }
     Ok(ExitCode::SUCCESS)
@@ -160,22 +160,25 @@ fn text(page: &Value) -> String {
     if messages.is_empty() {
         return "no messages\n".to_owned();
     }
-    let mut table = table(&[
-        "id", "state", "target", "type", "key", "attempts", "created", "due", "reason",
-    ]);
-    for message in messages {
-        table.add_row([
+    let row = |message: &Value| {
+        vec![
             field(message, "id"),
             field(message, "state"),
             field(message, "target"),
             field(message, "type"),
-            field(message, "downstream_key"),
             field(message, "attempts"),
             moment(message, "created_at"),
             moment(message, "due_at"),
+            field(message, "downstream_key"),
             field(message, "last_error"),
-        ]);
-    }
+        ]
+    };
+    let columns = [
+        "id", "state", "target", "type", "attempts", "created", "due", "key", "reason",
+    ];
+    let rows = messages.iter().map(row).collect();
+    let dispensable = ["reason", "created", "attempts", "type", "due", "key"];
+    let table = list(&columns, rows, &dispensable);
     let mut text = format!("{table}\n");
     if let Some(next) = page["next"].as_str() {
         // A string takes everything that is written to it.

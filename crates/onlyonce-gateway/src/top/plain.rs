@@ -39,7 +39,7 @@ pub(super) fn text(figures: &Figures) -> String {
 
 fn table<'a>(headers: impl IntoIterator<Item = &'a str>) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::NOTHING);
     table.set_header(headers);
     table
 }

@@ -192,6 +192,60 @@ async fn exit_codes() {
     assert!(code == 1 && err.contains("401"), "{err}");
 }
 
+/// Goal: `keys show` finds a key by whatever somebody has of it; what changes a key takes no guess.
+///
+/// Method: three keys, of which two begin alike; show by key, beginning, id and beginning of the id; resolve
+/// by the beginning of a key. Then without a token, and with a wrong one.
+/// Evidence: what is shown, the exit codes, and that the key is as it was.
+#[tokio::test]
+async fn a_key_is_found_by_what_somebody_has_of_it() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    for key in ["order-17", "order-18"] {
+        gateway.send(&Request::pay(key)).await.expect(201);
+    }
+    upstream.next(Script::hang_up());
+    gateway.send(&Request::pay("refund-5")).await.expect(502);
+    let id = gateway.id("refund-5").await;
+    for name in ["refund-5", "refund", &id, &id[..8]] {
+        let (code, out, err) = ask(&gateway, &["show", name]).await;
+        assert!(code == 0 && out.contains("refund-5"), "{name}: {out}{err}");
+    }
+    let (code, _, err) = ask(&gateway, &["show", "order"]).await;
+    assert!(code == 1 && err.contains("order-17"), "{err}");
+    assert!(err.contains("several keys"), "{err}");
+    let (code, _, err) = ask(&gateway, &["show", "nothing"]).await;
+    assert!(code == 1 && err.contains("no such key"), "{err}");
+
+    let resolve = |name: &'static str| {
+        let says = [
+            "--outcome",
+            "completed",
+            "--status",
+            "201",
+            "--reason",
+            "seen",
+        ];
+        [&["resolve", name][..], &says[..]].concat()
+    };
+    let (code, _, err) = ask(&gateway, &resolve("refund")).await;
+    assert!(code == 1 && err.contains("no such key"), "{err}");
+    let (code, out, err) = ask(&gateway, &resolve("refund-5")).await;
+    assert!(code == 0 && out.contains("completed"), "{out}{err}");
+
+    let admin = format!("http://{}", gateway.admin_addr());
+    for (token, words) in [("", "set ONLYONCE_ADMIN_TOKEN"), ("x", "is not the one")] {
+        for command in [&["keys", "list"][..], &["top", "--once"]] {
+            let mut stranger = Command::new(binary());
+            let stranger = stranger.args(command).args(["--admin", &admin]);
+            let stranger = stranger.env("ONLYONCE_ADMIN_TOKEN", token);
+            let (code, _, err) = said(within("the command", stranger.output()).await.unwrap());
+            assert!(code == 1 && err.contains("401"), "{err}");
+            assert!(err.contains(words), "{err}");
+        }
+    }
+}
+
 /// Goal: a stopped gateway's file can be looked into and settled; a running one's is left alone.
 ///
 /// Method: `--store` while the gateway runs, after it has stopped, and on a file that is not there.

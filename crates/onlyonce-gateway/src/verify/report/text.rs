@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::Table;
 
 use super::{Report, timeline};
-use crate::table::{table, terminal_width};
+use crate::table::{PIPED_WIDTH, prose, terminal_width};
 use crate::verify::{
     catalogue::Check,
     finding::{Finding, Verdict},
@@ -48,7 +48,8 @@ impl Report {
     }
 
     fn table(&self) -> Table {
-        let mut table = table(&["check", "verdict", "how sure", "what was seen"]);
+        let columns = ["check", "verdict", "how sure", "what was seen"];
+        let mut table = prose(&columns, Some(PIPED_WIDTH));
         for finding in &self.findings {
             table.add_row([
                 finding.check.id(),
@@ -74,11 +75,11 @@ impl Report {
 
 fn failure(text: &mut String, finding: &Finding) {
     let severity = finding.severity.map_or("", |severity| severity.name());
-    let _ = writeln!(text, "\n{} ({severity})", finding.check.id());
+    let _ = writeln!(text, "\n{}", finding.seen);
+    let _ = writeln!(text, "  check:        {} ({severity})", finding.check.id());
     let _ = writeln!(text, "  should be:    {}", finding.check.title());
-    let _ = writeln!(text, "  was:          {}", finding.seen);
     if let Some(cost) = finding.cost() {
-        let _ = writeln!(text, "  what it costs: {cost}");
+        let _ = writeln!(text, "  costs:        {cost}");
     }
     let _ = writeln!(
         text,
