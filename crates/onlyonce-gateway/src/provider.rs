@@ -15,7 +15,10 @@ use onlyonce::{
 use onlyonce_core::{Key, Record, record::Evidence};
 use onlyonce_store::StoreError;
 
-use crate::{config::Route, edge::Current};
+use crate::{
+    config::{Route, Scheme},
+    edge::Current,
+};
 use query::Query;
 pub(crate) use signature::BadSignature;
 pub(crate) use webhook::{Heard, Webhook};
@@ -111,4 +114,9 @@ impl Ask for Current {
             }
         })
     }
+}
+
+/// Whether `secret` holds a key that webhooks of this scheme are signed with.
+pub(crate) fn is_webhook_secret(scheme: Scheme, secret: &str) -> bool {
+    !signature::keys(scheme, secret).is_empty()
 }

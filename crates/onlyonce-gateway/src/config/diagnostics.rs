@@ -170,6 +170,12 @@ impl<'a> Report<'a> {
         value.is_some_and(|value| value.is_none_or(|value| value.is_empty()))
     }
 
+    /// What the variable `name` holds, where variables are looked at and it holds something.
+    pub(super) fn value(&self, name: &str) -> Option<String> {
+        let value = self.env.and_then(|env| env(name));
+        value.filter(|value| !value.is_empty())
+    }
+
     /// Shows nothing of what stands at `at`, whichever finding shows that line.
     pub(super) fn hide(&mut self, at: Span) {
         self.hidden.push(at);

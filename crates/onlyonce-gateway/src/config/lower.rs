@@ -327,6 +327,24 @@ pub(super) fn env_name(
     Some(name)
 }
 
+/// The same, where what it holds must be `usable`; the hint says what is. The value is never said.
+pub(super) fn env_holding(
+    section: &Section<'_>,
+    field: &str,
+    report: &mut Report<'_>,
+    usable: impl Fn(&str) -> bool,
+    hint: &str,
+) -> Option<String> {
+    let name = env_name(section, field, report)?;
+    if let (Some(at), Some(value)) = (section.place(field), report.value(&name))
+        && !usable(&value)
+    {
+        let what = format!("`{field}`: {name} holds no usable secret");
+        report.error(at, what).hint(hint);
+    }
+    Some(name)
+}
+
 /// The name of an environment variable, whose value is not looked at here.
 pub(super) fn variable(
     section: &Section<'_>,

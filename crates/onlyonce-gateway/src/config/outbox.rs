@@ -8,12 +8,13 @@ use std::{collections::HashSet, fmt, ops::RangeInclusive, time::Duration};
 use http::{HeaderMap, HeaderName};
 use onlyonce::outbox::{DEFAULT_AT_ONCE, DEFAULT_TIMEOUT, TargetRules};
 use onlyonce_core::fingerprint::Pointer;
+use onlyonce_publish::http::Secrets;
 
 use super::{
     auth::{Endpoint, endpoint},
     diagnostics::{Report, quoted},
     fields::{OUTBOX, TARGET},
-    lower::env_name,
+    lower::env_holding,
     options::{ANY, SOME, pointer},
     reconcile::{headers, require},
     scalar::Found,
@@ -292,7 +293,9 @@ fn name(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
 
 fn http(section: &Section<'_>, report: &mut Report<'_>) -> Option<HttpConfig> {
     foreign(section, &OF_BROKERS, "http", report);
-    let secret_env = env_name(section, "secret_env", report);
+    let usable = |secret: &str| Secrets::parse(secret).is_ok();
+    let hint = "it is `whsec_` and base64, as Standard Webhooks have it";
+    let secret_env = env_holding(section, "secret_env", report, usable, hint);
     let key_header = section.header("key_header", report);
     let provider_id = section
         .scalar("provider_id", report)

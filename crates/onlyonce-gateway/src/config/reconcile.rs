@@ -12,7 +12,7 @@ use onlyonce_core::{fingerprint::Pointer, policy::ReconcilePolicy};
 use super::{
     diagnostics::{Report, quoted},
     fields::{COMPLETE, OUTCOME, QUERY, RECONCILE, WEBHOOK, WHEN},
-    lower::env_name,
+    lower::env_holding,
     options::{SOME, pointer},
     scalar::{self, Found, header_name},
     section::Section,
@@ -21,7 +21,7 @@ use super::{
     tree::{Node, Span, Value},
     units::MAX_DURATION,
 };
-use crate::{tls::Trust, verify::Endpoint};
+use crate::{provider, tls::Trust, verify::Endpoint};
 
 /// The first look after a key became unknown unless said otherwise.
 const DEFAULT_AFTER: Duration = Duration::from_secs(5);
@@ -303,9 +303,12 @@ fn webhook(parent: &Section<'_>, report: &mut Report<'_>) -> Option<WebhookConfi
         pointer(found, report)
     };
     let (key, client, when) = (read("key"), read("client"), read("at"));
+    let scheme = scheme.unwrap_or(Scheme::Standard);
+    let usable = |secret: &str| provider::is_webhook_secret(scheme, secret);
+    let hint = "it is the secret that the provider shows for this webhook";
     Some(WebhookConfig {
-        scheme: scheme.unwrap_or(Scheme::Standard),
-        secret_env: env_name(&section, "secret_env", report)?,
+        scheme,
+        secret_env: env_holding(&section, "secret_env", report, usable, hint)?,
         key: key?,
         client,
         at: when,

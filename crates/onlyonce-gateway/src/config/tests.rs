@@ -21,6 +21,7 @@ fn env(name: &str) -> Option<String> {
         "PSP_TOKEN" => Some("sk_live_hunter2".to_owned()),
         "DB" => Some("oracle://app:hunter2@db/x".to_owned()),
         "S" | "HOME" | "OO_ADMIN" | "OO_LOOK" => Some("whsec".to_owned()),
+        "MAIL_SECRET" => Some("whsec_c2VjcmV0".to_owned()),
         name if name.ends_with("_SECRET") || name.ends_with("_TOKEN") => Some("t0ken".to_owned()),
         "EMPTY" => Some(String::new()),
         _ => None,

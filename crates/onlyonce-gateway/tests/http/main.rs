@@ -25,6 +25,7 @@ mod browser;
 mod budgets;
 mod callers;
 mod canaries;
+mod check_is_serve;
 mod client_helper;
 mod clock;
 mod command_line;
