@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use tokio::process::Command;
 
-use crate::harness::{Gateway, Script, Upstream, process::binary};
+use crate::harness::{Gateway, Request, Script, Upstream, eventually, process::binary};
 
 /// How long a listing may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -67,6 +67,45 @@ async fn clients_are_safe_to_run_again() {
         assert!(first.contains("p_1"), "{language}: {first}");
         let second = run(&gateway, folder.path(), program, listing).await;
         assert_eq!(first, second, "{language}");
+        assert_eq!(upstream.executions(), 1, "{language}");
+    }
+}
+
+/// Goal: a client from the guide that meets an unknown outcome waits until it is settled, and makes no
+/// second payment.
+///
+/// Method: the upstream books and hangs up; somebody resolves the key while the listing runs.
+/// Evidence: the listing prints the answer of the resolution; the upstream's own count is one.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_wait_for_what_nobody_knows() {
+    let page = guide("clients.md");
+    let programs: [(&str, &[&str]); 2] = [
+        ("python", &["python3", "pay.py"]),
+        ("js", &["node", "pay.mjs"]),
+    ];
+    for (language, program) in programs {
+        let upstream = Upstream::start();
+        upstream.always(Script::hang_up());
+        let gateway = Gateway::start(&upstream, "").await;
+        let [listing] = &listings(&page, language)[..] else {
+            panic!("one listing in {language}");
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let settled = async {
+            let id = eventually("an unknown key", async || {
+                let path = "/idempotency/keys?state=unknown";
+                let page = gateway.admin(Request::get(path)).await.expect(200).json();
+                page["keys"][0]["id"].as_str().map(str::to_owned)
+            });
+            let path = format!("/idempotency/keys/{}/resolve", id.await);
+            let said = r#"{"outcome":"completed","reason":"in the ledger","response":{"status":201,
+                "headers":{"Content-Type":"application/json"},"body":"{\"id\":\"p_7\"}"}}"#;
+            let resolve = Request::post(&path).json(said);
+            gateway.admin(resolve).await.expect(200);
+        };
+        let listed = run(&gateway, folder.path(), program, listing);
+        let (said, ()) = tokio::join!(listed, settled);
+        assert!(said.contains("p_7"), "{language}: {said}");
         assert_eq!(upstream.executions(), 1, "{language}");
     }
 }
