@@ -57,7 +57,7 @@ enum Command {
     Keys(keys::KeysArgs),
     /// List outbox messages that wait for a person, send them again, or discard them
     Outbox(outbox::OutboxArgs),
-    /// Hold a provider's ledger against our records, or prove that it can be asked about a key
+    /// Compare a provider's ledger with our records, or probe whether it can be asked about a key
     Reconcile(Box<reconcile::ReconcileArgs>),
     /// Watch what a gateway is doing, in the terminal
     Top(top::TopArgs),

@@ -37,7 +37,7 @@ enum Command {
     List(ListArgs),
     /// Send messages again that are dead or unknown, under the same key
     Retry(RetryArgs),
-    /// Let messages be that are dead or unknown: they are not sent again
+    /// Discard dead or unknown messages; they are never sent again
     Discard(DiscardArgs),
 }
 

@@ -202,7 +202,7 @@ pub(in crate::config) const ADMIN: Schema = Schema {
             "audit_retention",
             Duration,
             "`365d`",
-            "how long it is kept what operators did to keys that are gone",
+            "how long the audit of keys that are gone is kept",
         ),
     ],
 };
