@@ -352,6 +352,9 @@ impl Admin {
         {
             return writable.clone();
         }
+        if let Some(unfit) = inner.engine.store_is_unfit() {
+            return Err(unfit.to_string());
+        }
         let timeout = inner.current.config().store.timeout.min(MAX_PROBE);
         let asked = tokio::time::timeout(timeout, inner.engine.store().probe()).await;
         let unfit = |error: &StoreError| error.unfit().map(ToString::to_string);
@@ -414,6 +417,7 @@ impl Admin {
             "store": {
                 "kind": config.store.url.scheme(),
                 "level": level.as_str(),
+                "identity": inner.engine.store().identity().to_string(),
                 "writable": is_writable,
                 "breaker": if open { "open" } else { "closed" },
             },

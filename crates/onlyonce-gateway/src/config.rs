@@ -186,6 +186,8 @@ pub(crate) struct StoreConfig {
     pub cache: Option<StoreUrl>,
     /// Whether a Redis server may throw records away when its memory is full.
     pub allow_eviction: bool,
+    /// The identity that the store must have, in hexadecimal.
+    pub identity: Option<String>,
     /// Where results are kept that a shared store cannot take in time.
     pub spool_dir: Option<PathBuf>,
 }

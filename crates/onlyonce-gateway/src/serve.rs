@@ -155,24 +155,29 @@ pub(crate) async fn start(start: Start) -> anyhow::Result<ExitCode> {
     if let Some(warning) = telemetry::unheard() {
         telemetry::say(&warning);
     }
-    let store = open(&config, start.part)
+    let spool = config.store.spool_dir.as_deref().map(|folder| {
+        Spool::open(folder)
+            .and_then(|spool| Ok((spool.known_identity()?, spool)))
+            .with_context(|| format!("store.spool_dir {} cannot be used", folder.display()))
+    });
+    let (known, spool) = spool.transpose()?.unzip();
+    let knows_a_store = known.flatten().is_some() || config.store.identity.is_some();
+    let store = open(&config, start.part, !knows_a_store)
         .await
         .context("the store cannot be opened")?;
+    demand_identity(&config, &*store)?;
     demand_level(&config, &*store)?;
     if let Some(warning) = weak_store(&config, store.level()) {
         telemetry::say(&warning);
     }
-    let spool = config.store.spool_dir.as_deref().map(|folder| {
-        Spool::open(folder)
-            .with_context(|| format!("store.spool_dir {} cannot be used", folder.display()))
-    });
     let options = EngineOptions {
         store_timeout: config.store.timeout,
-        spool: spool.transpose()?,
+        spool,
         held_bytes: config.held_bytes,
         ..Default::default()
     };
     let engine = Engine::start(store, options);
+    meet_store(&engine).await?;
     let edge = edge::Edge::new(&config, &engine, None).await?;
     let prepared = outbox::prepare(&config, &engine).await?;
     let current = Arc::new(edge::Current::new(edge));
@@ -314,6 +319,29 @@ async fn bind_admin(address: SocketAddr, any_port: bool) -> anyhow::Result<TcpLi
     }
 }
 
+/// Refuses any store but the one that the configuration names.
+fn demand_identity(config: &Config, store: &dyn Store) -> anyhow::Result<()> {
+    let found = store.identity().to_string();
+    match &config.store.identity {
+        Some(demanded) if *demanded != found => anyhow::bail!(
+            "this is another store than store.identity names: its identity is {found}, and {demanded} is \
+             demanded; retries of requests that were executed before would execute again; nothing was started"
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a store that has forgotten what a process before this one knew.
+async fn meet_store(engine: &Engine) -> anyhow::Result<()> {
+    let Err(error) = engine.meet_store().await else {
+        return Ok(());
+    };
+    match error.unfit() {
+        Some(why) => anyhow::bail!("{why}; nothing was started"),
+        None => Err(error).context("the store does not say whether it is the one that is known"),
+    }
+}
+
 /// Some profiles refuse a store that may lose what it acknowledged.
 pub(crate) fn demand_level(config: &Config, store: &dyn Store) -> anyhow::Result<()> {
     let strict = config.protected().find(|route| route.policy.demands_sync());
@@ -347,8 +375,8 @@ fn weak_store(config: &Config, level: Level) -> Option<String> {
 }
 
 /// The store, with its cache in front of it where there is one.
-async fn open(config: &Config, part: Part) -> anyhow::Result<Arc<dyn Store>> {
-    let truth = open_truth(config, part).await?;
+async fn open(config: &Config, part: Part, may_create: bool) -> anyhow::Result<Arc<dyn Store>> {
+    let truth = open_truth(config, part, may_create).await?;
     let store: Arc<dyn Store> = match &config.store.cache {
         Some(StoreUrl::Redis(url)) => {
             // Whoever opens the database alone must know that there are copies.
@@ -368,10 +396,14 @@ async fn open(config: &Config, part: Part) -> anyhow::Result<Arc<dyn Store>> {
     .await
 }
 
-async fn open_truth(config: &Config, part: Part) -> anyhow::Result<Arc<dyn Store>> {
+async fn open_truth(
+    config: &Config,
+    part: Part,
+    may_create: bool,
+) -> anyhow::Result<Arc<dyn Store>> {
     // A store that is new knows nothing of what was executed before it.
-    let create =
-        config.store.create || !config.protected().any(|route| route.policy.demands_sync());
+    let demands_sync = config.protected().any(|route| route.policy.demands_sync());
+    let create = may_create && (config.store.create || !demands_sync);
     Ok(match &config.store.url {
         StoreUrl::Memory => Arc::new(MemoryStore::new()),
         StoreUrl::Sqlite(path) => Arc::new(SqliteStore::open_with(
@@ -460,9 +492,10 @@ fn announce(
     }
     write!(
         out,
-        " store={} level={} protected={protected}/{}",
+        " store={} level={} identity={} protected={protected}/{}",
         config.store.url.scheme(),
         engine.store().level(),
+        engine.store().identity(),
         config.routes.len(),
     )?;
     if !config.outbox.targets.is_empty() {

@@ -78,6 +78,7 @@ macro_rules! conformance {
                 recipes_are_kept,
                 blocks_are_kept,
                 the_clock_is_noted,
+                the_epoch_rises,
                 swaps_wake,
                 scopes_do_not_meet,
                 writers_at_once,
@@ -554,6 +555,38 @@ pub async fn the_clock_is_noted(store: Any) {
         assert_eq!(store.noted_clock().await.unwrap().unwrap(), mark);
     }
     assert_eq!(store.block("a").await.unwrap(), None);
+}
+
+/// The store says which one it is and how far it has come: the epoch rises by every call, from however many
+/// at once, and an operator's word is later than what was seen before it.
+pub async fn the_epoch_rises(store: Any) {
+    let id = store.identity().id();
+    let Some(before) = store.standing().await.unwrap() else {
+        // Nobody can exchange it under its process.
+        return;
+    };
+    assert_eq!(before.identity, Some(id));
+    assert_eq!(before.accepted_at, None);
+    let first = store.raise_epoch().await.unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let store = store.clone();
+        tasks.spawn(async move { store.raise_epoch().await });
+    }
+    for raised in tasks.join_all().await {
+        assert!(raised.unwrap().count > first.count);
+    }
+    let standing = store.standing().await.unwrap().unwrap();
+    let epoch = standing.epoch.unwrap();
+    assert_eq!(epoch.count, first.count + 8);
+    store.accept_incomplete().await.unwrap();
+    let accepted = store.standing().await.unwrap().unwrap();
+    assert!(accepted.accepted_at >= Some(epoch.at));
+    let renewed = store.renew_identity().await.unwrap();
+    assert_ne!(renewed.id(), id);
+    let standing = store.standing().await.unwrap().unwrap();
+    assert_eq!(standing.identity, Some(renewed.id()));
+    assert_eq!(standing.epoch, Some(epoch));
 }
 
 /// A recipe that was kept is found under its id.

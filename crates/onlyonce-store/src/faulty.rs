@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use crate::{
-    Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
-    Walk,
+    Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Page, Reply, Standing,
+    Store, StoreError, Swapped, Walk,
 };
 
 /// How often what goes wrong, in thousandths of all calls.
@@ -267,6 +267,19 @@ impl Store for FaultyStore {
 
     async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
         self.read(self.inner.noted_clock()).await
+    }
+
+    fn identity(&self) -> Identity {
+        self.inner.identity()
+    }
+
+    async fn standing(&self) -> Result<Option<Standing>, StoreError> {
+        self.read(self.inner.standing()).await
+    }
+
+    async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
+        self.write(|inner| async move { inner.raise_epoch().await })
+            .await
     }
 
     fn conceal(&self, id: RecordId, bytes: Vec<u8>) -> Vec<u8> {

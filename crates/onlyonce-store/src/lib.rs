@@ -15,6 +15,7 @@ pub mod clock;
 pub mod codec;
 #[doc(hidden)]
 pub mod failpoint;
+pub mod identity;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
@@ -58,6 +59,7 @@ use onlyonce_core::{
 use onlyonce_core::{fingerprint, key, machine, policy, record, scope, secret, time};
 use tokio::sync::broadcast;
 
+pub use identity::{Epoch, Identity, Standing};
 pub use outbox::Outbox;
 pub use transactional::TransactionalStore;
 
@@ -133,8 +135,8 @@ pub enum StoreError {
 pub struct Unfit(String);
 
 impl Unfit {
-    #[cfg(any(feature = "redis", feature = "sqlite"))]
-    pub(crate) fn new(why: impl Into<String>) -> Self {
+    /// Why, in words that anybody may read.
+    pub fn new(why: impl Into<String>) -> Self {
         Self(why.into())
     }
 }
@@ -475,6 +477,49 @@ pub trait Store: Send + Sync + 'static {
     /// Any [`StoreError`] but `Ambiguous`.
     async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
         Ok(None)
+    }
+
+    /// Which store this is, as it was opened. Other nodes on the same store say the same.
+    fn identity(&self) -> Identity {
+        Identity::of_secret(self.secret())
+    }
+
+    /// Reads which store this is now, and how far it has come (`conformance::the_epoch_rises`). `None`
+    /// where nobody can exchange the store under the process: it ends with it, or is locked by it.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn standing(&self) -> Result<Option<Standing>, StoreError> {
+        Ok(None)
+    }
+
+    /// Raises the epoch by one, durably, and returns it. Of any number of concurrent calls each sees it
+    /// higher than it was before.
+    ///
+    /// # Errors
+    /// As [`insert_or_get`](Self::insert_or_get).
+    async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
+        Ok(Epoch::default())
+    }
+
+    /// An operator's word that what is missing in this store is to be missed: gateways that know more of
+    /// it go on with what there is.
+    ///
+    /// # Errors
+    /// As [`insert_or_get`](Self::insert_or_get).
+    async fn accept_incomplete(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Gives this store an identity of its own, which no copy shares, and returns it. Its records stay
+    /// valid; gateways must be started again.
+    ///
+    /// # Errors
+    /// As [`insert_or_get`](Self::insert_or_get).
+    async fn renew_identity(&self) -> Result<Identity, StoreError> {
+        Err(StoreError::Unavailable(
+            "the identity of this store cannot be changed".into(),
+        ))
     }
 
     /// `bytes` about the record `id` as they may lie on a disk beside the store: encrypted where the

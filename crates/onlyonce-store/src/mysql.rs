@@ -32,8 +32,10 @@ use tokio::{sync::broadcast, task::JoinSet};
 
 pub use crate::sql::open::{Migrated, OpenError};
 use crate::{
-    CLOCK_MARK, Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store,
-    StoreError, Swapped, Walk,
+    CLOCK_MARK, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Outbox, Page,
+    Reply, Standing, Store, StoreError, Swapped, Walk,
+    identity::{IDENTITY, IDENTITY_BYTES},
+    random_bytes,
     sql::{lane::Lane, line::Line, open, queue::Queue},
 };
 use connect::{Dialler, Target};
@@ -91,6 +93,7 @@ pub async fn migrate(url: &str, options: &MySqlOptions) -> Result<Migrated, Open
 /// A store in a MySQL or MariaDB database.
 pub struct MySqlStore {
     secret: Secret,
+    identity: Identity,
     queue: Arc<Queue>,
     shared: Arc<Shared>,
     scanners: Arc<Scanners>,
@@ -121,6 +124,9 @@ impl MySqlStore {
         }
         let secret = schema::secret(&mut connection).await;
         let secret = open::as_secret(secret.map_err(OpenError::Sql)?)?;
+        let found = schema::own_identity(&mut connection).await;
+        let (own, place) = found.map_err(OpenError::Sql)?;
+        let identity = Identity::found(&secret, own.as_deref()).at(place);
         let dialler = Dialler {
             target,
             secret: secret.as_bytes().to_vec(),
@@ -140,6 +146,7 @@ impl MySqlStore {
         tasks.spawn(watch::look(shared.clone()));
         Ok(Self {
             secret,
+            identity,
             queue,
             scanners: Arc::new(Scanners::new(shared.clone())),
             outbox: Arc::new(MySqlOutbox::new(shared.clone())),
@@ -276,6 +283,41 @@ impl Store for MySqlStore {
 
     async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.scanners.block(name).await
+    }
+
+    fn identity(&self) -> Identity {
+        self.identity.clone()
+    }
+
+    async fn standing(&self) -> Result<Option<Standing>, StoreError> {
+        self.scanners.standing().await.map(Some)
+    }
+
+    async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
+        self.scanners.raise_epoch().await
+    }
+
+    async fn accept_incomplete(&self) -> Result<(), StoreError> {
+        let mut script = Script::default();
+        script.add(format_args!(
+            "INSERT INTO onlyonce_meta (name, value) VALUES ('accepted', {NOW}) \
+             ON DUPLICATE KEY UPDATE value = {NOW}"
+        ));
+        self.scanners.write(&script).await
+    }
+
+    async fn renew_identity(&self) -> Result<Identity, StoreError> {
+        let own = random_bytes::<IDENTITY_BYTES>().to_vec();
+        let mut script = Script::default();
+        script.add(format_args!(
+            "INSERT INTO onlyonce_meta (name, value) VALUES ({}, {}) ON DUPLICATE KEY UPDATE value = {}",
+            literal(IDENTITY),
+            literal(&own),
+            literal(&own)
+        ));
+        self.scanners.write(&script).await?;
+        let place = self.identity.place().to_vec();
+        Ok(Identity::found(&self.secret, Some(&own)).at(place))
     }
 
     async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {

@@ -42,8 +42,10 @@ use tokio::{
 
 pub use crate::sql::open::{Migrated, OpenError};
 use crate::{
-    CLOCK_MARK, Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store,
-    StoreError, Swapped, Walk,
+    CLOCK_MARK, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Outbox, Page,
+    Reply, Standing, Store, StoreError, Swapped, Walk,
+    identity::{IDENTITY, IDENTITY_BYTES},
+    random_bytes,
     sql::{lane::Lane, line::Line, open, queue::Queue},
     wake::{MAX_UNSAID, Wake},
 };
@@ -104,6 +106,7 @@ pub async fn migrate(url: &str, options: &PostgresOptions) -> Result<Migrated, O
 /// A store in a PostgreSQL database.
 pub struct PostgresStore {
     secret: Secret,
+    identity: Identity,
     queue: Arc<Queue>,
     shared: Arc<Shared>,
     scanners: Scanners,
@@ -167,6 +170,12 @@ impl PostgresStore {
             schema::secret(connection).await
         });
         let secret = open::as_secret(secret.await.map_err(OpenError::Sql)?)?;
+        let identity = target.begin(&mut connection, async |connection| {
+            let own = schema::own_identity(connection).await?;
+            let place = schema::place(connection).await?;
+            Ok(Identity::found(&secret, own.as_deref()).at(place))
+        });
+        let identity = identity.await.map_err(OpenError::Sql)?;
         let (words, unsaid) = match options.pooler {
             Pooler::None => {
                 let (words, unsaid) = mpsc::channel(MAX_UNSAID);
@@ -199,6 +208,7 @@ impl PostgresStore {
         }
         Ok(Self {
             secret,
+            identity,
             queue,
             scanners: Scanners::new(shared.clone()),
             outbox: Arc::new(PgOutbox::new(shared.clone())),
@@ -339,6 +349,32 @@ impl Store for PostgresStore {
 
     async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.scanners.block(name).await
+    }
+
+    fn identity(&self) -> Identity {
+        self.identity.clone()
+    }
+
+    async fn standing(&self) -> Result<Option<Standing>, StoreError> {
+        self.scanners.standing().await.map(Some)
+    }
+
+    async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
+        self.scanners.raise_epoch().await
+    }
+
+    async fn accept_incomplete(&self) -> Result<(), StoreError> {
+        self.scanners.accept_incomplete().await
+    }
+
+    async fn renew_identity(&self) -> Result<Identity, StoreError> {
+        let own = random_bytes::<IDENTITY_BYTES>().to_vec();
+        let sql = "INSERT INTO onlyonce.meta (name, value) VALUES ($1, $2) \
+                   ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+        let statement = sqlx::query(sql).bind(IDENTITY).bind(&own);
+        self.scanners.write(statement).await?;
+        let place = self.identity.place().to_vec();
+        Ok(Identity::found(&self.secret, Some(&own)).at(place))
     }
 
     async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {

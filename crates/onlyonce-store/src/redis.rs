@@ -33,15 +33,17 @@ use tokio::{
     task::JoinSet,
 };
 
+use self::identity::{another_store, keep_meta, lost, mark, read_meta};
 use crate::{
-    BoxError, CLOCK_MARK, Counts, Filter, Inserted, JournalRow, LEVEL_EVERY, Level, Listed, Page,
-    Reply, Store, StoreError, Swapped, Walk, cutoff, random_secret,
+    BoxError, CLOCK_MARK, Counts, Epoch, Filter, Identity, Inserted, JournalRow, LEVEL_EVERY,
+    Level, Listed, Page, Reply, Standing, Store, StoreError, Swapped, Walk, cutoff,
+    identity::{IDENTITY, IDENTITY_BYTES},
+    random_bytes, random_secret,
     wake::{MAX_UNSAID, Wake},
 };
 use address::Address;
 pub use address::AddressError;
 use failure::Failure;
-use identity::{another_store, keep_meta, lost, mark, read_meta};
 use layout::{Bucket, Names, Of, Part};
 use net::{Does, Net, Use};
 use scan::{Position, bytes, items, strange, time};
@@ -110,6 +112,7 @@ pub fn check_url(url: &str) -> Result<(), AddressError> {
 /// A store on Redis or Valkey.
 pub struct RedisStore {
     secret: Secret,
+    identity: Identity,
     inner: Arc<Inner>,
     walked: Mutex<Position>,
     /// End with the store.
@@ -182,6 +185,9 @@ impl RedisStore {
             let marked = inner.mark_all().await;
             marked.map_err(|error| OpenError::Connect(error.into()))?;
         }
+        let fields = Self::meta_fields(&inner, [IDENTITY]).await;
+        let [own] = fields.map_err(|error| OpenError::Connect(error.into()))?;
+        let identity = Identity::found(&secret, own.as_deref());
         let mut tasks = JoinSet::new();
         tasks.spawn(wake::speak(inner.clone(), unsaid));
         tasks.spawn(wake::listen(inner.clone()));
@@ -194,6 +200,7 @@ impl RedisStore {
         }
         Ok(Self {
             secret,
+            identity,
             inner,
             walked: Mutex::default(),
             _tasks: tasks,
@@ -489,6 +496,34 @@ impl Store for RedisStore {
         let found = self.inner.net.call(slot, &call, Does::Read).await;
         let found = bytes(Some(found.map_err(Failure::of_a_read)?));
         Ok(found.map(|found| found.to_vec()))
+    }
+
+    fn identity(&self) -> Identity {
+        self.identity.clone()
+    }
+
+    async fn standing(&self) -> Result<Option<Standing>, StoreError> {
+        match self.inner.may_evict {
+            // The server may throw the epoch away like anything else.
+            true => Ok(None),
+            false => self.read_standing().await.map(Some),
+        }
+    }
+
+    async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
+        self.raise().await
+    }
+
+    async fn accept_incomplete(&self) -> Result<(), StoreError> {
+        let now = self.server_time().await?;
+        self.keep_field("accepted", now.0.to_string().as_bytes())
+            .await
+    }
+
+    async fn renew_identity(&self) -> Result<Identity, StoreError> {
+        let own = random_bytes::<IDENTITY_BYTES>();
+        self.keep_field(IDENTITY, &own).await?;
+        Ok(Identity::found(&self.secret, Some(&own)))
     }
 
     async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {

@@ -43,8 +43,11 @@ use rusqlite::Connection;
 use tokio::sync::{broadcast, watch};
 
 use crate::{
-    BoxError, CLOCK_MARK, Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply,
-    Store, StoreError, Swapped, WAKEUP_BACKLOG, Walk, clock::StoreClock,
+    BoxError, CLOCK_MARK, Counts, Filter, Identity, Inserted, JournalRow, Level, Listed, Outbox,
+    Page, Reply, Store, StoreError, Swapped, WAKEUP_BACKLOG, Walk,
+    clock::StoreClock,
+    identity::{IDENTITY, IDENTITY_BYTES},
+    random_bytes,
 };
 use batch::{Done, Operation, Writer};
 use checkpoint::Checkpointer;
@@ -195,6 +198,8 @@ impl Default for SqliteOptions {
 pub struct SqliteStore {
     path: PathBuf,
     secret: Secret,
+    /// The identity that an operator has made, where one has.
+    own_identity: Mutex<Option<Vec<u8>>>,
     clock: StoreClock,
     readers: Readers,
     /// For scans of the background loops, and for those of people: neither holds up the other, and
@@ -251,6 +256,7 @@ impl SqliteStore {
         schema::check_settings(&connection, path)?;
         schema::prepare(&mut connection, path, options)?;
         let secret = schema::secret(&connection, path)?;
+        let own_identity = schema::own_identity(&connection).map_err(sqlite)?;
         stopped::begin(&connection, path, &mut lock_file)?;
         let io = |source| OpenError::Io {
             path: path.to_owned(),
@@ -277,6 +283,7 @@ impl SqliteStore {
         Ok(Self {
             path: path.to_owned(),
             secret,
+            own_identity: Mutex::new(own_identity),
             clock,
             readers,
             worker_scans: Arc::new(Slot::new(schema::connect_to_read(path).map_err(sqlite)?)),
@@ -559,8 +566,20 @@ impl Store for SqliteStore {
         .await
     }
 
+    fn identity(&self) -> Identity {
+        Identity::found(&self.secret, self.own_identity.lock().as_deref())
+    }
+
+    async fn renew_identity(&self) -> Result<Identity, StoreError> {
+        let own = random_bytes::<IDENTITY_BYTES>().to_vec();
+        let operation = Operation::Note(IDENTITY, own.clone());
+        self.writer.submit(operation).await?;
+        *self.own_identity.lock() = Some(own);
+        Ok(self.identity())
+    }
+
     async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
-        let operation = Operation::NoteClock(mark.to_vec());
+        let operation = Operation::Note(CLOCK_MARK, mark.to_vec());
         self.writer.submit(operation).await.map(|_| ())
     }
 

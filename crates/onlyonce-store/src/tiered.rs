@@ -25,8 +25,8 @@ use tokio::{
 };
 
 use crate::{
-    BoxError, Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store,
-    StoreError, Swapped, Walk,
+    BoxError, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Outbox, Page,
+    Reply, Standing, Store, StoreError, Swapped, Walk,
     clock::StoreClock,
     redis::{
         OpenError,
@@ -71,9 +71,10 @@ impl TieredStore {
         url: &str,
         max_age: Duration,
     ) -> Result<Self, OpenError> {
+        let sealer = Sealer::new(truth.secret(), &truth.identity());
         Ok(Self {
-            cache: Arc::new(Cache::new(url)?),
-            sealer: Sealer::new(truth.secret()),
+            cache: Arc::new(Cache::new(url, sealer.name())?),
+            sealer,
             truth,
             clock: TruthClock::default(),
             max_age,
@@ -325,6 +326,26 @@ impl Store for TieredStore {
 
     async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.truth.block(name).await
+    }
+
+    fn identity(&self) -> Identity {
+        self.truth.identity()
+    }
+
+    async fn standing(&self) -> Result<Option<Standing>, StoreError> {
+        self.truth.standing().await
+    }
+
+    async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
+        self.truth.raise_epoch().await
+    }
+
+    async fn accept_incomplete(&self) -> Result<(), StoreError> {
+        self.truth.accept_incomplete().await
+    }
+
+    async fn renew_identity(&self) -> Result<Identity, StoreError> {
+        self.truth.renew_identity().await
     }
 
     async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {

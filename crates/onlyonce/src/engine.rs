@@ -8,6 +8,7 @@ mod arrival;
 mod attempt;
 mod attempt_ids;
 mod breaker;
+pub(crate) mod known_store;
 mod operate;
 mod recipes;
 mod reconcile;
@@ -60,6 +61,7 @@ use crate::{
 pub(crate) use retries::Retried;
 
 use breaker::Breaker;
+use known_store::KnownStore;
 use retries::RecentRetries;
 use room::Made;
 pub use store_clock::STEADY_FOR;
@@ -180,6 +182,8 @@ struct Inner {
     limiter: Arc<Limiter>,
     /// Whether the store is worth asking.
     breaker: Breaker,
+    /// Whether the store is the one that is known.
+    known_store: KnownStore,
     /// What is believed of its clock.
     store_clock: Arc<StoreClock>,
     /// Whether it has been recalled what was believed before.
@@ -245,6 +249,7 @@ impl Engine {
             releasing: Arc::new(Semaphore::new(MAX_RELEASING)),
             limiter: Arc::default(),
             breaker: Breaker::new(),
+            known_store: KnownStore::default(),
             store_clock,
             recalled: tokio::sync::OnceCell::new(),
             observatory: OnceLock::new(),
@@ -394,6 +399,7 @@ impl Engine {
         policy: &Arc<Policy>,
     ) -> Result<Admitted, Unavailable> {
         self.unless_open()?;
+        self.unless_unfit()?;
         // The lease is counted from before the reservation was sent.
         let began = self.0.options.clock.moment();
         let attempt_id = self.0.options.attempt_ids.fresh();
@@ -404,11 +410,12 @@ impl Engine {
             self.release_later(arrival.id(), attempt_id, policy.clone());
         }
         // The reservation may have been the first to meet a server that promises less.
-        if let Ok(Admitted::Execute(attempt)) = &outcome
-            && let Err(below) = self.unless_below(policy)
-        {
-            attempt.release_later();
-            return Err(below);
+        if let Ok(Admitted::Execute(attempt)) = &outcome {
+            self.0.known_store.reserved();
+            if let Err(below) = self.unless_below(policy).and_then(|()| self.unless_unfit()) {
+                attempt.release_later();
+                return Err(below);
+            }
         }
         outcome
     }

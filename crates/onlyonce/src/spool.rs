@@ -18,18 +18,23 @@ use std::{
 
 use aws_lc_rs::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use onlyonce_core::{
-    AttemptId, RecordId,
+    AttemptId, RecordId, Timestamp,
     machine::Settlement,
     record::{Actor, Evidence, JournalEntry, JournalEvent, LastError},
 };
-use onlyonce_store::{Store, StoreError, codec};
+use onlyonce_store::{
+    Epoch, Level, Store, StoreError, codec,
+    identity::{Hex, Numbered},
+};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, known_store::Known};
 
 /// The version of a file.
 const VERSION: u8 = 1;
 /// How the name of a whole file ends; one that is being written ends otherwise.
 const ENDING: &str = "result";
+/// The name of the file that says what is known of the store.
+const KNOWN_STORE: &str = "store.known";
 /// How long the store has to take one result, or the route's `completion_grace` if that is longer.
 const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 /// Files that are looked at in one round.
@@ -111,6 +116,40 @@ impl Spool {
         .await
         .map_err(io::Error::other)??;
         Ok(true)
+    }
+
+    /// Keeps what is known of the store.
+    pub(crate) fn keep_known_store(&self, known: &Known) -> io::Result<()> {
+        let Epoch { count, at } = known.epoch;
+        let (identity, level) = (Hex(known.identity), known.level);
+        let (server, next) = match &known.numbered {
+            Some(numbered) => (&*numbered.server, numbered.next),
+            None => ("-", 0),
+        };
+        let text = format!("1 {identity} {count} {} {level} {server} {next}\n", at.0);
+        self.write(KNOWN_STORE, text.as_bytes())
+    }
+
+    /// What is known of the store, where a process before this one has kept it.
+    ///
+    /// # Errors
+    /// If it cannot be read: it is not known then whether the store is the one.
+    pub(crate) fn known_store(&self) -> io::Result<Option<Known>> {
+        let text = match fs::read_to_string(self.0.join(KNOWN_STORE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text?,
+        };
+        let damaged = || damaged("what the spool says of the store cannot be read: store.known");
+        read_known(&text).map(Some).ok_or_else(damaged)
+    }
+
+    /// The identity of the store that a process before this one knew.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn known_identity(&self) -> io::Result<Option<String>> {
+        let known = self.known_store()?;
+        Ok(known.map(|known| Hex(known.identity).to_string()))
     }
 
     /// Removes what was kept: the store has it.
@@ -306,6 +345,26 @@ fn decode(bytes: &[u8]) -> io::Result<(u32, String, Settlement)> {
         Evidence::Contradictory => return Err(damaged("no attempt ends in contradiction")),
     };
     Ok((fence, route, settlement))
+}
+
+fn read_known(text: &str) -> Option<Known> {
+    let mut words = text.split_ascii_whitespace();
+    (words.next()? == "1").then_some(())?;
+    let identity = u128::from_str_radix(words.next()?, 16).ok()?;
+    let epoch = Epoch {
+        count: words.next()?.parse().ok()?,
+        at: Timestamp(words.next()?.parse().ok()?),
+    };
+    let level = words.next()?;
+    let levels = [Level::Volatile, Level::Async, Level::Sync];
+    let level = levels.into_iter().find(|one| one.as_str() == level)?;
+    let (server, next) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+    Some(Known {
+        identity: identity.to_be_bytes(),
+        epoch,
+        level,
+        numbered: (server != "-").then_some(Numbered { server, next }),
+    })
 }
 
 fn take_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {

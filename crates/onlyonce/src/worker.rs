@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::task::JoinSet;
 
 use crate::{
-    engine::{Engine, store_clock::NOTE_EVERY},
+    engine::{Engine, known_store::LOOK_EVERY, store_clock::NOTE_EVERY},
     reconcile::{Ask, Nobody},
 };
 
@@ -147,6 +147,16 @@ pub fn start_with(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> JoinSe
             ticks.tick().await;
             if let Err(error) = noter.note_time().await {
                 tracing::debug!(%error, "the store's clock could not be noted");
+            }
+        }
+    });
+    let looker = engine.clone();
+    loops.spawn(async move {
+        let mut ticks = every(LOOK_EVERY);
+        loop {
+            ticks.tick().await;
+            if let Err(error) = looker.look_at_store().await {
+                tracing::debug!(%error, "the store could not be looked at");
             }
         }
     });

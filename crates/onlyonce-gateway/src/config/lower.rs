@@ -6,6 +6,7 @@ use onlyonce::worker;
 use onlyonce_core::policy::{KeyScope, Policy, Profile};
 use onlyonce_store::{
     at_rest::{Compression, Keyring},
+    identity::IDENTITY_BYTES,
     postgres::Pooler,
 };
 
@@ -365,6 +366,19 @@ pub(super) fn variable(
     Some(found.text.to_owned())
 }
 
+/// The identity that the store must have: 32 hexadecimal digits, in any case.
+fn store_identity(section: &Section<'_>, report: &mut Report<'_>) -> Option<String> {
+    let found = section.scalar("identity", report)?;
+    let digits = found.text.to_ascii_lowercase();
+    if digits.len() == 2 * IDENTITY_BYTES && digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Some(digits);
+    }
+    report
+        .error(found.at, "`identity` is 32 hexadecimal digits")
+        .hint("`onlyonce migrate --store URL` and the start-up line print it");
+    None
+}
+
 /// The variable with the keys, which must hold some: a gateway that cannot read its records is better
 /// not started. What it holds is never said.
 fn encryption(section: &Section<'_>, report: &mut Report<'_>) -> Option<String> {
@@ -422,6 +436,7 @@ fn store(top: &Section<'_>, report: &mut Report<'_>) -> (StoreConfig, Span) {
             .unwrap_or(Pooler::None),
         cache: redis_url(&section, "cache", report),
         allow_eviction: section.boolean("allow_eviction", report).unwrap_or(false),
+        identity: store_identity(&section, report),
         spool_dir: section
             .scalar("spool_dir", report)
             .map(|found| found.text.into()),

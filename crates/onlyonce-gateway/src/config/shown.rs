@@ -42,6 +42,7 @@ pub(crate) fn shown(config: &Config) -> Value {
             "pooler": word(store.pooler),
             "cache": store.cache.as_ref().map(ToString::to_string),
             "allow_eviction": store.allow_eviction,
+            "identity": store.identity,
             "spool_dir": store.spool_dir,
         },
         "auth": config.auth.as_ref().map(auth),

@@ -88,6 +88,7 @@ mod spelling;
 mod sql;
 mod sql_effects;
 mod stopped_store;
+mod store_identity;
 mod tiered;
 mod timeouts;
 mod tls;

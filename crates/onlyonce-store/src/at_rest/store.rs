@@ -11,8 +11,8 @@ use tokio::sync::broadcast;
 
 use super::{AtRest, FILE_MARK, OpenError, Packing, block, keyring::Place};
 use crate::{
-    Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store, StoreError,
-    Swapped, Walk,
+    Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply,
+    Standing, Store, StoreError, Swapped, Walk,
 };
 
 /// Marks the cursor of a list that has come to the rows from before there were keys. Numbers of rows
@@ -249,6 +249,26 @@ impl Store for AtRest {
 
     async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.inner.block(name).await
+    }
+
+    fn identity(&self) -> Identity {
+        self.inner.identity()
+    }
+
+    async fn standing(&self) -> Result<Option<Standing>, StoreError> {
+        self.inner.standing().await
+    }
+
+    async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
+        self.inner.raise_epoch().await
+    }
+
+    async fn accept_incomplete(&self) -> Result<(), StoreError> {
+        self.inner.accept_incomplete().await
+    }
+
+    async fn renew_identity(&self) -> Result<Identity, StoreError> {
+        self.inner.renew_identity().await
     }
 
     async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {

@@ -16,7 +16,7 @@ use sqlx::{
 
 use super::{
     OpenError,
-    failure::judge,
+    failure::{judge, was_missing},
     schema,
     server::{self, Results},
     text::Script,
@@ -27,6 +27,7 @@ use crate::{
         failure::{Failure, no_answer},
         hosts::{self, Hosts},
         line::Dial,
+        open,
     },
 };
 
@@ -238,12 +239,12 @@ impl Dial for Dialler {
         let found = tokio::time::timeout(self.timeout(), secret)
             .await
             .map_err(|_| no_answer("the server did not answer in time"))?;
-        if found?.as_ref() == Some(&self.secret) {
-            return Ok(connection);
-        }
-        Err(sqlx::Error::Io(std::io::Error::other(
-            "this is not the database that the store was opened on: its secret is another",
-        )))
+        let found = match found {
+            Err(error) if was_missing(&error) => None,
+            found => found?,
+        };
+        open::same(found.as_deref(), &self.secret)?;
+        Ok(connection)
     }
 
     async fn confirm(&self, connection: &mut MySqlConnection) -> Result<(), Failure> {

@@ -15,6 +15,8 @@ const LOCK_NOWAIT: u16 = 3572;
 const RECORD_CHANGED: u16 = 1020;
 /// A row with the same key is there.
 const DUPLICATE: u16 = 1062;
+/// There is no such table.
+const NO_SUCH_TABLE: u16 = 1146;
 /// The statement's time was over, or somebody ended it.
 const CANCELLED: [u16; 3] = [1969, 3024, 1317];
 
@@ -36,6 +38,11 @@ pub(super) fn was_deadlock(error: &sqlx::Error) -> bool {
 pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
     let conflicts = [DEADLOCK, LOCK_WAIT_TIMEOUT, LOCK_NOWAIT, RECORD_CHANGED];
     number(error).is_some_and(|number| conflicts.contains(&number))
+}
+
+/// Whether a statement failed because there is no such table.
+pub(super) fn was_missing(error: &sqlx::Error) -> bool {
+    number(error) == Some(NO_SUCH_TABLE)
 }
 
 /// Whether an insert found its key there.

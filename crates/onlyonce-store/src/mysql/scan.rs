@@ -8,12 +8,13 @@ use sqlx::mysql::MySqlRow;
 
 use super::{
     connect::Dialler,
-    failure::{judge, was_deadlock},
+    failure::{judge, was_deadlock, was_missing},
     server::{self, DEADLOCK_TRIES, Results, Session, Shared},
     text::{self, NOW, Script, literal},
 };
 use crate::{
-    Counts, Filter, JournalRow, Listed, Page, Reply, StoreError, Walk,
+    Counts, Epoch, Filter, JournalRow, Listed, Page, Reply, Standing, StoreError, Walk,
+    identity::Numbered,
     sql::{
         failure::Failure,
         line::{Access, Pool},
@@ -365,6 +366,56 @@ impl Scanners {
             return Ok(None);
         };
         Ok(row.bytes(0)?.map(<[u8]>::to_vec))
+    }
+
+    /// What the store says of itself, and how far it has come. The number of the next key begins anew where
+    /// its table was emptied.
+    pub(super) async fn standing(&self) -> Result<Standing, StoreError> {
+        let mut script = Script::default();
+        script.add(
+            "SELECT (SELECT value FROM onlyonce_meta WHERE name = 'secret'), \
+             (SELECT value FROM onlyonce_meta WHERE name = 'identity'), \
+             (SELECT value FROM onlyonce_meta WHERE name = 'epoch'), \
+             (SELECT value FROM onlyonce_meta WHERE name = 'accepted'), \
+             (SELECT CAST(auto_increment AS CHAR) FROM information_schema.tables \
+              WHERE table_schema = DATABASE() AND table_name = 'onlyonce_keys'), \
+             CAST(CONCAT(HEX(@@hostname), '/', @@port, '/', @@server_id) AS CHAR)",
+        );
+        let results = match self.run(Access::Read, &script).await {
+            Err(Failure::Refused(error)) if was_missing(&error) => return Ok(Standing::default()),
+            results => results.map_err(|fault| fault.of_a_read())?,
+        };
+        let Some(row) = results.first().and_then(|rows| rows.first()) else {
+            return Ok(Standing::default());
+        };
+        let standing = Standing::read(row.bytes(0)?, row.bytes(1)?, row.bytes(2)?, row.bytes(3)?);
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+        let next = row.bytes(4)?.and_then(text);
+        let next = next.and_then(|next| next.parse().ok());
+        let server = row.bytes(5)?.and_then(text);
+        let numbered = server.zip(next);
+        Ok(Standing {
+            numbered: numbered.map(|(server, next)| Numbered { server, next }),
+            ..standing
+        })
+    }
+
+    /// Raises the epoch by one.
+    pub(super) async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
+        let mut script = Script::default();
+        script.add(format_args!(
+            "INSERT INTO onlyonce_meta (name, value) VALUES ('epoch', CONCAT('1 ', {NOW})) \
+             ON DUPLICATE KEY UPDATE value = CONCAT( \
+             CAST(SUBSTRING_INDEX(CAST(value AS CHAR), ' ', 1) AS UNSIGNED) + 1, ' ', {NOW})"
+        ));
+        self.write(&script).await?;
+        let read = self.read("SELECT value FROM onlyonce_meta WHERE name = 'epoch'".to_owned());
+        let rows = read
+            .await
+            .map_err(|error| StoreError::Ambiguous(Box::new(error)))?;
+        let value = rows.first().map(|row| row.bytes(0)).transpose()?.flatten();
+        let unreadable = || StoreError::Ambiguous("the epoch cannot be read".into());
+        value.and_then(Epoch::read).ok_or_else(unreadable)
     }
 
     pub(super) async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {

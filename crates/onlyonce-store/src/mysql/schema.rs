@@ -109,6 +109,18 @@ async fn migrate_alone(connection: &mut MySqlConnection) -> Result<Migrated, Ope
     })
 }
 
+/// The identity that an operator has made, where one has, and the name of the database.
+pub(super) async fn own_identity(
+    connection: &mut MySqlConnection,
+) -> Result<(Option<Vec<u8>>, Vec<u8>), sqlx::Error> {
+    let sql = "SELECT (SELECT value FROM onlyonce_meta WHERE name = 'identity'), \
+               CAST(DATABASE() AS BINARY)";
+    let row = connection.fetch_one(sql).await?;
+    let name: Option<Vec<u8>> = row.try_get_unchecked(1)?;
+    let place = [b"mysql/".as_slice(), &name.unwrap_or_default()].concat();
+    Ok((row.try_get_unchecked(0)?, place))
+}
+
 /// The secret that was created with the schema.
 pub(super) async fn secret(
     connection: &mut MySqlConnection,

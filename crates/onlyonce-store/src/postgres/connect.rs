@@ -17,6 +17,7 @@ use crate::{
     sql::{
         failure::Failure,
         hosts::{self, Hosts},
+        open,
     },
 };
 
@@ -275,13 +276,12 @@ pub(super) async fn same_secret(
         .begin(connection, async |connection| {
             schema::secret(connection).await
         })
-        .await?;
-    if found.as_deref() == Some(expected) {
-        return Ok(());
-    }
-    Err(sqlx::Error::Io(std::io::Error::other(
-        "this is not the database that the store was opened on: its secret is another",
-    )))
+        .await;
+    let found = match found {
+        Err(error) if schema::is_missing(&error) => None,
+        found => found?,
+    };
+    open::same(found.as_deref(), expected)
 }
 
 /// Ends a connection without waiting for anybody.

@@ -12,11 +12,12 @@ use sqlx::{
 use super::{
     notice::unwarned,
     row::COLUMNS,
+    schema,
     server::{Dialler, Shared},
     uuid::Uuid,
 };
 use crate::{
-    Counts, Filter, JournalRow, Listed, Page, Reply, StoreError, Walk,
+    Counts, Epoch, Filter, JournalRow, Listed, Page, Reply, Standing, StoreError, Walk,
     sql::{
         failure::Failure,
         line::{Access, Pool},
@@ -307,6 +308,51 @@ impl Scanners {
         let rows = self.read(sqlx::query(sql).bind(name)).await?;
         let value = rows.first().map(|row| row.try_get(0)).transpose();
         Ok(value.map_err(RowError::from)?)
+    }
+
+    /// What the store says of itself, and how far it has come.
+    pub(super) async fn standing(&self) -> Result<Standing, StoreError> {
+        let sql = "SELECT (SELECT value FROM onlyonce.meta WHERE name = 'secret'), \
+                   (SELECT value FROM onlyonce.meta WHERE name = 'identity'), \
+                   (SELECT value FROM onlyonce.meta WHERE name = 'epoch'), \
+                   (SELECT value FROM onlyonce.meta WHERE name = 'accepted')";
+        let rows = match self.rows(Access::Read, sqlx::query(sql)).await {
+            Err(Failure::Refused(error)) if schema::is_missing(&error) => {
+                return Ok(Standing::default());
+            }
+            rows => rows.map_err(|failure| failure.of_a_read())?,
+        };
+        let Some(row) = rows.first() else {
+            return Ok(Standing::default());
+        };
+        let value = |column: usize| -> Result<Option<&[u8]>, RowError> { Ok(row.try_get(column)?) };
+        Ok(Standing::read(value(0)?, value(1)?, value(2)?, value(3)?))
+    }
+
+    /// Raises the epoch by one.
+    pub(super) async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
+        let sql = format!(
+            "INSERT INTO onlyonce.meta AS m (name, value) \
+             VALUES ('epoch', convert_to('1 ' || {NOW}, 'UTF8')) \
+             ON CONFLICT (name) DO UPDATE SET value = convert_to( \
+             split_part(convert_from(m.value, 'UTF8'), ' ', 1)::bigint + 1 || ' ' || {NOW}, 'UTF8') \
+             RETURNING value"
+        );
+        let rows = self.rows(Access::Write, sqlx::query(AssertSqlSafe(sql)));
+        let rows = rows.await.map_err(|failure| failure.of_a_write())?;
+        let value = rows.first().and_then(|row| row.try_get(0).ok());
+        let unreadable = || StoreError::Ambiguous("the epoch cannot be read".into());
+        value.and_then(Epoch::read).ok_or_else(unreadable)
+    }
+
+    /// Notes that an operator accepts what is missing.
+    pub(super) async fn accept_incomplete(&self) -> Result<(), StoreError> {
+        let sql = format!(
+            "INSERT INTO onlyonce.meta (name, value) \
+             VALUES ('accepted', convert_to({NOW}::text, 'UTF8')) \
+             ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+        );
+        self.write(sqlx::query(AssertSqlSafe(sql))).await
     }
 
     pub(super) async fn ttls(&self) -> Result<HashMap<String, Duration>, StoreError> {

@@ -7,15 +7,15 @@
 use sqlx::{Executor as _, PgConnection, Row as _};
 
 use super::{Migrated, OpenError};
-use crate::sql::open::Found;
+use crate::{identity::IDENTITY, sql::open::Found};
 
 /// The newest schema this program knows.
-pub const VERSION: i64 = 8;
+pub const VERSION: i64 = 9;
 
 /// The steps, each with the version it leads to and the oldest program that can use the result. The
 /// functions replace themselves: whoever changes them gives their step the next number, and every schema
 /// gets them.
-const STEPS: [(i64, i64, &str); 5] = [
+const STEPS: [(i64, i64, &str); 6] = [
     (1, 1, include_str!("schema_1.sql")),
     (2, 2, include_str!("schema_2.sql")),
     (3, 2, include_str!("schema_3.sql")),
@@ -25,6 +25,7 @@ const STEPS: [(i64, i64, &str); 5] = [
         2,
         concat!(include_str!("rows.sql"), include_str!("functions.sql")),
     ),
+    (9, 2, include_str!("schema_5.sql")),
 ];
 
 /// Keeps two programs from creating the schema at once.
@@ -114,6 +115,43 @@ async fn has_schema(connection: &mut PgConnection) -> Result<bool, sqlx::Error> 
         .fetch_one(connection)
         .await?
         .try_get(0)
+}
+
+/// Whether a statement failed because there is no such table, or no such schema.
+pub(super) fn is_missing(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    matches!(code.as_deref(), Some("42P01" | "3F000"))
+}
+
+/// What tells this database from copies of it elsewhere: its name, and the server's own identifier, where
+/// the role may read it.
+pub(super) async fn place(connection: &mut PgConnection) -> Result<Vec<u8>, sqlx::Error> {
+    let may_read = "SELECT current_database()::text, \
+                    has_function_privilege('pg_catalog.pg_control_system()', 'execute')";
+    let row = sqlx::query(may_read).persistent(false);
+    let row = row.fetch_one(&mut *connection).await?;
+    let (name, may_read): (String, bool) = (row.try_get(0)?, row.try_get(1)?);
+    let mut place = format!("postgres/{name}");
+    if may_read {
+        let sql = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()";
+        let row = sqlx::query(sql).persistent(false).fetch_one(connection);
+        let system: String = row.await?.try_get(0)?;
+        place.push_str(&format!("/{system}"));
+    }
+    Ok(place.into_bytes())
+}
+
+/// The identity that an operator has made, where one has.
+pub(super) async fn own_identity(
+    connection: &mut PgConnection,
+) -> Result<Option<Vec<u8>>, sqlx::Error> {
+    sqlx::query("SELECT value FROM onlyonce.meta WHERE name = $1")
+        .bind(IDENTITY)
+        .persistent(false)
+        .fetch_optional(connection)
+        .await?
+        .map(|row| row.try_get(0))
+        .transpose()
 }
 
 /// The secret that was created with the schema.

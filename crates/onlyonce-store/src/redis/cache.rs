@@ -51,11 +51,11 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// The cache at `url`. Nothing is connected to before it is needed.
-    pub(crate) fn new(url: &str) -> Result<Self, OpenError> {
+    /// The cache of the store `name` at `url`. Nothing is connected to before it is needed.
+    pub(crate) fn new(url: &str, name: &str) -> Result<Self, OpenError> {
         let address = Address::parse(url).map_err(OpenError::Url)?;
         Ok(Self {
-            prefix: address.prefix.clone(),
+            prefix: format!("{}:cache:{name}", address.prefix),
             net: Arc::new(Net::new(address, OF_A_CACHE)),
             left_alone_until: Mutex::new(None),
         })
@@ -63,7 +63,7 @@ impl Cache {
 
     fn name(&self, id: RecordId) -> Vec<u8> {
         // In hexadecimal: braces in a name would change its slot.
-        format!("{}:cache:{:032x}", self.prefix, u128::from_be_bytes(id.0)).into_bytes()
+        format!("{}:{:032x}", self.prefix, u128::from_be_bytes(id.0)).into_bytes()
     }
 
     async fn call(&self, id: RecordId, call: &Call, does: Does) -> Result<Value, Failure> {

@@ -7,18 +7,18 @@
 use std::{collections::HashSet, sync::Arc};
 
 use futures_util::{StreamExt as _, stream};
-use onlyonce_core::Secret;
+use onlyonce_core::{Secret, Timestamp};
 use redis::Value;
 
 use super::{
-    Inner, OpenError, VERSION,
+    Inner, OpenError, RedisStore, VERSION,
     failure::Failure,
     layout::{Bucket, Part},
     net::Does,
-    scan::{bytes, items},
-    script::{Call, META, PROBE},
+    scan::{bytes, items, strange},
+    script::{Call, EPOCH, META, PROBE},
 };
-use crate::{StoreError, Unfit};
+use crate::{Epoch, Standing, StoreError, Unfit, identity::IDENTITY};
 
 /// Calls that are under way at once while buckets are marked.
 const MARKS_AT_ONCE: usize = 64;
@@ -127,6 +127,70 @@ impl Inner {
         let call = call.arg("marked").arg(1);
         let noted = self.net.call(self.meta_slot, &call, Does::Write).await;
         noted.map(|_| ()).map_err(Failure::of_a_write)
+    }
+}
+
+impl RedisStore {
+    /// The values of these fields of what is kept once.
+    pub(super) async fn meta_fields<const N: usize>(
+        inner: &Inner,
+        fields: [&str; N],
+    ) -> Result<[Option<Vec<u8>>; N], StoreError> {
+        let mut call = Call::plain("HMGET").arg(inner.names.meta());
+        for field in fields {
+            call = call.arg(field);
+        }
+        let told = inner.net.call(inner.meta_slot, &call, Does::Read).await;
+        let told = items(told.map_err(Failure::of_a_read)?)?;
+        let mut values = told.into_iter().map(|value| bytes(Some(value)));
+        Ok([(); N].map(|()| values.next().flatten()))
+    }
+
+    /// What the store says of itself, and how far it has come.
+    pub(super) async fn read_standing(&self) -> Result<Standing, StoreError> {
+        let fields = ["secret", IDENTITY, "epoch", "accepted"];
+        let [secret, identity, epoch, accepted] = Self::meta_fields(&self.inner, fields).await?;
+        Ok(Standing::read(
+            secret.as_deref(),
+            identity.as_deref(),
+            epoch.as_deref(),
+            accepted.as_deref(),
+        ))
+    }
+
+    /// Raises the epoch by one.
+    pub(super) async fn raise(&self) -> Result<Epoch, StoreError> {
+        let inner = &self.inner;
+        let call = EPOCH.call(&[inner.names.meta()]).arg(&inner.secret);
+        let told = inner.net.call(inner.meta_slot, &call, Does::Write).await;
+        match bytes(Some(told.map_err(Failure::of_a_write)?)) {
+            Some(text) => Epoch::read(&text).ok_or_else(strange),
+            None => Err(lost()),
+        }
+    }
+
+    /// Keeps `value` in a field of what is kept once.
+    pub(super) async fn keep_field(&self, field: &str, value: &[u8]) -> Result<(), StoreError> {
+        let inner = &self.inner;
+        let call = Call::plain("HSET").arg(inner.names.meta());
+        let call = call.arg(field).arg(value);
+        let kept = inner.net.call(inner.meta_slot, &call, Does::Write).await;
+        kept.map(|_| ()).map_err(Failure::of_a_write)
+    }
+
+    /// The server's time.
+    pub(super) async fn server_time(&self) -> Result<Timestamp, StoreError> {
+        let inner = &self.inner;
+        let call = Call::plain("TIME");
+        let told = inner.net.call(inner.meta_slot, &call, Does::Read).await;
+        let told = items(told.map_err(Failure::of_a_read)?)?;
+        let number = |value: Option<&Value>| -> Option<i64> {
+            let text = bytes(value.cloned())?;
+            std::str::from_utf8(&text).ok()?.parse().ok()
+        };
+        let seconds = number(told.first()).ok_or_else(strange)?;
+        let micros = number(told.get(1)).ok_or_else(strange)?;
+        Ok(Timestamp(seconds * 1_000 + micros / 1_000))
     }
 }
 

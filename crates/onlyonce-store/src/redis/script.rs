@@ -30,6 +30,7 @@ scripts! {
     PRUNE = "prune.lua";
     META = "meta.lua";
     PROBE = "probe.lua";
+    EPOCH = "epoch.lua";
     PUT = "put.lua";
 }
 

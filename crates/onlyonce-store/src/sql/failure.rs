@@ -1,6 +1,6 @@
 //! What an error of the driver says about a write.
 
-use crate::StoreError;
+use crate::{BoxError, StoreError, Unfit};
 
 /// How a statement failed.
 #[derive(Debug)]
@@ -55,9 +55,7 @@ impl Failure {
     /// What a writer is told.
     pub(crate) fn of_a_write(&self) -> StoreError {
         match self {
-            Self::Unconfirmed(error) | Self::Lost(error) => {
-                StoreError::Ambiguous(text(error).into())
-            }
+            Self::Unconfirmed(error) | Self::Lost(error) => StoreError::Ambiguous(source(error)),
             other => other.of_a_read(),
         }
     }
@@ -70,8 +68,24 @@ impl Failure {
             | Self::Cancelled(error)
             | Self::Refused(error)
             | Self::Unconfirmed(error)
-            | Self::Lost(error) => StoreError::Unavailable(text(error).into()),
+            | Self::Lost(error) => StoreError::Unavailable(source(error)),
         }
+    }
+}
+
+/// Why the store must not be used, where an error says so.
+pub(crate) fn unfit(error: &sqlx::Error) -> Option<&Unfit> {
+    match error {
+        sqlx::Error::Io(error) => error.get_ref()?.downcast_ref(),
+        _ => None,
+    }
+}
+
+/// Why the store must not be used, where an error says so; else what may be said of it.
+fn source(error: &sqlx::Error) -> BoxError {
+    match unfit(error) {
+        Some(unfit) => Box::new(unfit.clone()),
+        None => text(error).into(),
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     doubt::Doubt,
-    failure::{Failure, no_answer},
+    failure::{Failure, no_answer, unfit},
 };
 
 /// How much longer than the server's own limit a statement is waited for: within it the server can
@@ -75,7 +75,13 @@ impl<D: Dial> Line<D> {
 
     pub(crate) async fn connect(&self) -> Result<Held<D>, sqlx::Error> {
         let epoch = self.epoch.load(Ordering::SeqCst);
-        Ok((self.dial.dial().await?, epoch))
+        let dialled = self.dial.dial().await.inspect_err(|error| {
+            if unfit(error).is_some() {
+                // Connections from before would write into what has taken the store's place.
+                self.renew();
+            }
+        });
+        Ok((dialled?, epoch))
     }
 
     /// The connection in `slot`, or a new one where there is none that can be trusted, once there is no

@@ -2,6 +2,8 @@
 
 use onlyonce_core::Secret;
 
+use crate::Unfit;
+
 /// Why a database could not be opened as a store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -69,6 +71,25 @@ pub(crate) fn check(found: Found, known: i64) -> Result<(), OpenError> {
         }),
         Some(_) => Ok(()),
     }
+}
+
+/// Whether a database still is the one that the store was opened on, by its secret.
+pub(crate) fn same(found: Option<&[u8]>, expected: &[u8]) -> Result<(), sqlx::Error> {
+    let why = match found {
+        Some(found) if found == expected => return Ok(()),
+        Some(_) => {
+            "this is not the store that the gateway was started on: it was emptied and made anew, or another \
+             database is in its place; retries of requests that were executed before would execute again; \
+             what to do: bring the store back, or start the gateways again on this one"
+        }
+        None => {
+            "the store's tables are gone: its database was emptied, and retries of requests that were \
+             executed before would execute again; what to do: restore the database, or make a new store \
+             with `onlyonce migrate --store URL`, and start the gateways again"
+        }
+    };
+    let unfit = std::io::Error::other(Unfit::new(why));
+    Err(sqlx::Error::Io(unfit))
 }
 
 /// The secret in its own type.

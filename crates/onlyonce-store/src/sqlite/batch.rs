@@ -35,7 +35,8 @@ pub(super) enum Operation {
     Append(Vec<JournalEntry>),
     KeepRecipe(RecipeId, Vec<u8>),
     KeepBlock(String, Vec<u8>),
-    NoteClock(Vec<u8>),
+    /// In place of what is kept under this name.
+    Note(&'static str, Vec<u8>),
     WalkedTo(i64),
     Probe,
     PruneAudit(std::time::Duration),

@@ -7,7 +7,7 @@ use onlyonce_core::Secret;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use super::{OpenError, SqliteOptions};
-use crate::random_secret;
+use crate::{identity::IDENTITY, random_secret};
 
 /// The newest schema this program knows.
 pub(super) const VERSION: i64 = 3;
@@ -266,6 +266,14 @@ pub(super) fn secret(connection: &Connection, path: &Path) -> Result<Secret, Ope
         .and_then(|bytes| bytes.try_into().ok())
         .map(Secret::from_bytes)
         .ok_or_else(|| OpenError::Damaged(path.to_owned()))
+}
+
+/// The identity that an operator has made, where one has.
+pub(super) fn own_identity(connection: &Connection) -> rusqlite::Result<Option<Vec<u8>>> {
+    let sql = "SELECT value FROM meta WHERE name = 'block/' || ?1";
+    connection
+        .query_row(sql, params![IDENTITY], |row| row.get(0))
+        .optional()
 }
 
 /// Where the reaper's walk stood.

@@ -99,11 +99,11 @@ pub(super) fn apply(
             )
             .map(|_| Done::Written)
             .map_err(ReadError::from),
-        Operation::NoteClock(mark) => transaction
+        Operation::Note(name, bytes) => transaction
             .execute(
                 "INSERT INTO meta (name, value) VALUES ('block/' || ?1, ?2) \
                  ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                params![crate::CLOCK_MARK, mark],
+                params![name, bytes],
             )
             .map(|_| Done::Written)
             .map_err(ReadError::from),

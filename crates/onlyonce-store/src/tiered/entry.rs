@@ -1,11 +1,13 @@
 //! One entry of the cache: a record with its answer, when it was last read from the database, and a
-//! code that only those who have the store's secret can make.
+//! code that only those on this very store can make. A copy of the database has the secret as well, but
+//! another identity or another place; what it answered is nothing to us.
 
 use aws_lc_rs::hmac;
 use bytes::Bytes;
 use onlyonce_core::{Record, RecordId, Secret, Timestamp};
 
 use crate::{
+    Identity,
     codec::{Reader, put_block},
     redis::row,
 };
@@ -13,12 +15,21 @@ use crate::{
 /// The version of an entry, and what tells it from one that says that an answer was taken away.
 const VERSION: u8 = 1;
 /// What the key of the code is made for.
-const PURPOSE: &[u8] = b"onlyonce cache entry 1";
+const PURPOSE: &[u8] = b"onlyonce cache entry 2";
+/// What the name of a store's entries is made for.
+const NAMES: &[u8] = b"onlyonce cache names 1";
+/// Bytes of that name: enough that two stores on one server do not meet.
+const NAME_BYTES: usize = 8;
 /// The length of the code, in bytes.
 const CODE_BYTES: usize = 32;
 
 /// Makes and checks entries.
-pub(super) struct Sealer(hmac::Key);
+pub(super) struct Sealer {
+    key: hmac::Key,
+    /// What the names of its entries begin with, so that stores that share a server do not overwrite each
+    /// other's.
+    name: String,
+}
 
 /// What an entry says.
 #[derive(Debug, PartialEq)]
@@ -30,10 +41,26 @@ pub(super) struct Entry {
 }
 
 impl Sealer {
-    pub(super) fn new(secret: &Secret) -> Self {
+    pub(super) fn new(secret: &Secret, identity: &Identity) -> Self {
         let secret = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
-        let key = hmac::sign(&secret, PURPOSE);
-        Self(hmac::Key::new(hmac::HMAC_SHA256, key.as_ref()))
+        let made_for = |purpose: &[u8]| {
+            let mut said = Vec::new();
+            put_block(purpose, &mut said);
+            put_block(&identity.id(), &mut said);
+            put_block(identity.place(), &mut said);
+            hmac::sign(&secret, &said)
+        };
+        let name = made_for(NAMES);
+        let name = name.as_ref()[..NAME_BYTES].iter();
+        Self {
+            key: hmac::Key::new(hmac::HMAC_SHA256, made_for(PURPOSE).as_ref()),
+            name: name.map(|byte| format!("{byte:02x}")).collect(),
+        }
+    }
+
+    /// What the names of its entries begin with.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     pub(super) fn seal(&self, record: &Record, checked_at: Timestamp) -> Vec<u8> {
@@ -48,7 +75,7 @@ impl Sealer {
             }
             None => out.push(0),
         }
-        let code = hmac::sign(&self.0, &out);
+        let code = hmac::sign(&self.key, &out);
         out.extend_from_slice(code.as_ref());
         out
     }
@@ -56,7 +83,7 @@ impl Sealer {
     /// What `entry` says of `id`; `None` if it was not made by this store, or is about another key.
     pub(super) fn open(&self, id: RecordId, entry: &[u8]) -> Option<Entry> {
         let (said, code) = entry.split_at_checked(entry.len().checked_sub(CODE_BYTES)?)?;
-        hmac::verify(&self.0, said, code).ok()?;
+        hmac::verify(&self.key, said, code).ok()?;
         let mut reader = Reader::new(said);
         if reader.byte().ok()? != VERSION || reader.array().ok()? != id.0 {
             return None;
@@ -111,7 +138,9 @@ mod tests {
 
     #[test]
     fn an_entry_comes_back_and_a_bent_one_does_not() {
-        let sealer = Sealer::new(&Secret::from_bytes([1; 32]));
+        let secret = Secret::from_bytes([1; 32]);
+        let identity = Identity::of_secret(&secret);
+        let sealer = Sealer::new(&secret, &identity);
         let (record, checked_at) = (completed(), Timestamp(3_000));
         let entry = sealer.seal(&record, checked_at);
         let opened = sealer.open(record.id, &entry);
@@ -129,7 +158,13 @@ mod tests {
             assert_eq!(sealer.open(record.id, &entry[..at]), None, "cut at {at}");
         }
         assert_eq!(sealer.open(RecordId([8; 16]), &entry), None, "another key");
-        let other = Sealer::new(&Secret::from_bytes([2; 32]));
+        let other = Sealer::new(&Secret::from_bytes([2; 32]), &identity);
         assert_eq!(other.open(record.id, &entry), None, "another store");
+        let of_a_copy = Identity::found(&secret, Some(&[3; 16]));
+        for of_a_copy in [of_a_copy, identity.at(b"elsewhere".to_vec())] {
+            let copy = Sealer::new(&secret, &of_a_copy);
+            assert_eq!(copy.open(record.id, &entry), None, "a copy of the store");
+            assert_ne!(copy.name(), sealer.name());
+        }
     }
 }

@@ -19,6 +19,7 @@ impl Engine {
         id: RecordId,
         policy: &Arc<Policy>,
     ) -> Result<Option<Attempt>, Unavailable> {
+        self.unless_unfit()?;
         let began = self.0.options.clock.moment();
         let fresh = self.0.options.attempt_ids.fresh();
         for _ in 0..MAX_ROUNDS {

@@ -9,8 +9,8 @@ use onlyonce_core::{
     record::{Change, Draft, JournalEntry, Revision},
 };
 use onlyonce_store::{
-    Counts, Filter, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply, Store, StoreError,
-    Swapped, Walk,
+    Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply,
+    Standing, Store, StoreError, Swapped, Walk,
 };
 use tokio::sync::broadcast;
 
@@ -142,6 +142,26 @@ impl Store for TimedStore {
 
     async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.inner.block(name).await
+    }
+
+    fn identity(&self) -> Identity {
+        self.inner.identity()
+    }
+
+    async fn standing(&self) -> Result<Option<Standing>, StoreError> {
+        self.inner.standing().await
+    }
+
+    async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
+        self.inner.raise_epoch().await
+    }
+
+    async fn accept_incomplete(&self) -> Result<(), StoreError> {
+        self.inner.accept_incomplete().await
+    }
+
+    async fn renew_identity(&self) -> Result<Identity, StoreError> {
+        self.inner.renew_identity().await
     }
 
     async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {

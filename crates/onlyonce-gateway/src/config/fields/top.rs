@@ -290,12 +290,20 @@ pub(in crate::config) const STORE: Schema = Schema {
              full; the retry of such a key is executed again",
         ),
         field(
+            "identity",
+            Text,
+            "none",
+            "the identity that the store must have, as `migrate` and the start-up line print it: a start on \
+             any other store is refused, and none is made; see [stores](../guide/stores.md#a-store-that-forgets)",
+        ),
+        field(
             "spool_dir",
             Folder,
             "none",
             "with a shared store: where a result that could not be committed within \
              `completion_grace` is kept, with an fsync, until the store takes it, by this \
-             process or the next. It must outlive the process, and is encrypted as the store is",
+             process or the next. It must outlive the process, and is encrypted as the store is. What is known of the store \
+             is kept there too, and a start on one that has forgotten is refused",
         ),
     ],
 };

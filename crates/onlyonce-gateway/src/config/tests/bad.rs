@@ -80,6 +80,10 @@ const LINES: &[(&str, &str)] = &[
         "1:10: this is not YAML: mapping values are not allowed in this context",
     ),
     (
+        "store: { identity: 12ab }",
+        "1:20: `identity` is 32 hexadecimal digits",
+    ),
+    (
         "store: { spool_dir: /x }",
         "1:21: `spool_dir` needs a store that several gateways can share",
     ),

@@ -1,0 +1,198 @@
+//! Which store this is, and how far it has come: what a gateway remembers of its store, so that it
+//! recognises one that was emptied, restored from a backup or exchanged for another.
+//!
+//! Three things are kept beside the records. The *identity* is made with the store and stays. The *epoch*
+//! is a count that only rises, raised by every gateway every few seconds in which it has reserved keys:
+//! whoever has seen it higher than it is now looks at an older state of the store. *Accepted* is the time
+//! at which an operator last said that what is missing is to be missed.
+//!
+//! Deliberately absent: the judgement. The engine compares, and refuses.
+
+use std::fmt;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use onlyonce_core::{Secret, Timestamp};
+
+/// Bytes of an identity.
+pub const IDENTITY_BYTES: usize = 16;
+/// The name of the row that holds an identity which an operator has made anew.
+#[cfg(any(
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "redis"
+))]
+pub(crate) const IDENTITY: &str = "identity";
+/// What an identity is made for, where it is made of the secret.
+const PURPOSE: &[u8] = b"onlyonce store identity 1";
+
+/// Which store this is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    id: [u8; IDENTITY_BYTES],
+    /// Where it is, as far as the server says so: a copy elsewhere has another place.
+    place: Vec<u8>,
+}
+
+impl Identity {
+    /// The identity that was made with the store: it is made of the secret, which is random. A copy of the
+    /// store shares it, until an operator gives the copy one of its own.
+    pub fn of_secret(secret: &Secret) -> Self {
+        let bytes = digest(&SHA256, &[PURPOSE, secret.as_bytes()].concat());
+        let mut id = [0; IDENTITY_BYTES];
+        id.copy_from_slice(&bytes.as_ref()[..IDENTITY_BYTES]);
+        let place = Vec::new();
+        Self { id, place }
+    }
+
+    /// The identity of a store that keeps `own`, where an operator has made one.
+    #[cfg(any(
+        feature = "sqlite",
+        feature = "postgres",
+        feature = "mysql",
+        feature = "redis"
+    ))]
+    pub(crate) fn found(secret: &Secret, own: Option<&[u8]>) -> Self {
+        let mut identity = Self::of_secret(secret);
+        if let Some(own) = own.and_then(|own| own.try_into().ok()) {
+            identity.id = own;
+        }
+        identity
+    }
+
+    /// The same store, at `place`.
+    #[cfg(any(feature = "postgres", feature = "mysql", test))]
+    pub(crate) fn at(mut self, place: Vec<u8>) -> Self {
+        self.place = place;
+        self
+    }
+
+    /// The identity, without where the store is.
+    pub fn id(&self) -> [u8; IDENTITY_BYTES] {
+        self.id
+    }
+
+    /// Where the store is, as far as the server says so.
+    pub fn place(&self) -> &[u8] {
+        &self.place
+    }
+}
+
+/// In hexadecimal, as `store.identity` names it.
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Hex(self.id))
+    }
+}
+
+/// Bytes of an identity in hexadecimal.
+pub struct Hex(pub [u8; IDENTITY_BYTES]);
+
+impl fmt::Display for Hex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// How far a store has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Epoch {
+    /// Only rises.
+    pub count: u64,
+    /// When it was last raised, by the store's clock.
+    pub at: Timestamp,
+}
+
+impl Epoch {
+    /// An epoch as stores keep it: `COUNT TIME`.
+    #[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
+    pub(crate) fn read(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let (count, at) = text.split_once(' ')?;
+        Some(Self {
+            count: count.parse().ok()?,
+            at: Timestamp(at.parse().ok()?),
+        })
+    }
+}
+
+/// What a store says of itself now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Which store it is; `None` where it has lost even that.
+    pub identity: Option<[u8; IDENTITY_BYTES]>,
+    /// How far it has come; `None` where nobody has raised it.
+    pub epoch: Option<Epoch>,
+    /// When an operator last said that what is missing is to be missed.
+    pub accepted_at: Option<Timestamp>,
+    /// How far the records are numbered, where the server tells that.
+    pub numbered: Option<Numbered>,
+}
+
+/// A number that every new record raises: it begins anew where the table of the records was emptied. Each
+/// server counts for itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numbered {
+    /// The server, in one word.
+    pub server: String,
+    /// The number of the next record.
+    pub next: u64,
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
+impl Standing {
+    /// What is made of the values that a store keeps.
+    pub(crate) fn read(
+        secret: Option<&[u8]>,
+        identity: Option<&[u8]>,
+        epoch: Option<&[u8]>,
+        accepted: Option<&[u8]>,
+    ) -> Self {
+        let secret: Option<[u8; 32]> = secret.and_then(|secret| secret.try_into().ok());
+        let secret = secret.map(Secret::from_bytes);
+        let time = |text: &[u8]| {
+            let text = std::str::from_utf8(text).ok()?;
+            Some(Timestamp(text.parse().ok()?))
+        };
+        Self {
+            identity: secret.map(|secret| Identity::found(&secret, identity).id()),
+            epoch: epoch.and_then(Epoch::read),
+            accepted_at: accepted.and_then(time),
+            numbered: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_has_an_identity_of_its_own_once_it_is_given_one() {
+        let secret = Secret::from_bytes([7; 32]);
+        let made = Identity::of_secret(&secret);
+        assert_eq!(made.to_string().len(), 2 * IDENTITY_BYTES);
+        assert_ne!(made, Identity::of_secret(&Secret::from_bytes([8; 32])));
+        #[cfg(feature = "sqlite")]
+        {
+            assert_eq!(Identity::found(&secret, None), made);
+            let own = Identity::found(&secret, Some(&[1; IDENTITY_BYTES]));
+            assert_eq!(own.id(), [1; IDENTITY_BYTES]);
+        }
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn what_a_store_keeps_is_read() {
+        let standing = Standing::read(Some(&[7; 32]), None, Some(b"12 3400"), Some(b"99"));
+        let epoch = Epoch {
+            count: 12,
+            at: Timestamp(3_400),
+        };
+        assert_eq!(standing.epoch, Some(epoch));
+        assert_eq!(standing.accepted_at, Some(Timestamp(99)));
+        let of_secret = Identity::of_secret(&Secret::from_bytes([7; 32])).id();
+        assert_eq!(standing.identity, Some(of_secret));
+        assert_eq!(Standing::read(None, None, None, None), Standing::default());
+    }
+}
