@@ -10,7 +10,7 @@
 use std::{ops::DerefMut, time::Duration};
 
 use onlyonce_core::{
-    AttemptId, MessageId, Record, RecordId, Timestamp,
+    AttemptId, Fence, MessageId, Record, RecordId, Timestamp,
     record::{Change, Revision},
 };
 
@@ -191,10 +191,20 @@ pub struct Progress {
 
 impl Progress {
     /// Whether it belongs to the life that the key has now. A key that was forgotten begins with the first
-    /// generation again, so the number alone does not tell.
+    /// generation again, so the number alone does not tell. The attempt's id does: the first attempt of a
+    /// key has only what it wrote itself. Later ones go on with what those before them wrote in this life,
+    /// which began before it was written; what an earlier life left is [discarded] before there is a
+    /// second attempt, since a clock that goes back would make it look like this one's.
+    ///
+    /// [discarded]: TransactionalStore::discard
     pub fn is_of(&self, record: &Record) -> bool {
-        let since = record.times.created_at.unwrap_or_default();
-        self.generation == record.generation && self.updated_at >= since
+        if self.generation != record.generation {
+            return false;
+        }
+        if self.attempt == record.attempt_id || record.fence == Fence::FIRST {
+            return self.attempt == record.attempt_id;
+        }
+        self.updated_at >= record.times.created_at.unwrap_or_default()
     }
 }
 
@@ -314,6 +324,18 @@ pub trait TransactionalStore: Clone + Send + Sync + 'static {
         &self,
         connection: &mut Self::Connection,
         progress: &Progress,
+    ) -> impl Future<Output = Result<(), TransactionError>> + Send;
+
+    /// Removes what `attempt` noted of the operation under `id`, unless another one has noted something since:
+    /// it belongs to an earlier life of the key.
+    ///
+    /// # Errors
+    /// Any [`TransactionError`].
+    fn discard(
+        &self,
+        connection: &mut Self::Connection,
+        id: RecordId,
+        attempt: AttemptId,
     ) -> impl Future<Output = Result<(), TransactionError>> + Send;
 
     /// Keys of `operation` that have not come to their end, and when they were last touched, the longest

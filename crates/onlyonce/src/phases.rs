@@ -205,11 +205,19 @@ impl<T: TransactionalStore> Phases<T> {
             return Ok(None);
         };
         let progress = self.progress(id).await.map_err(RunError::RolledBack)?;
-        let goes_on = match progress.filter(|progress| progress.is_of(&record)) {
+        let goes_on = match progress {
             // Past its expiry another life would begin, and this is not its recovery point.
-            Some(progress) => self.can_go_on(&progress) && !record.is_past_expiry(found.now),
+            Some(progress) if progress.is_of(&record) => {
+                self.can_go_on(&progress) && !record.is_past_expiry(found.now)
+            }
             // Nothing was committed in this life, so there is nothing to be careful about.
             None => may_begin,
+            Some(earlier) if may_begin => {
+                // The next attempt could not tell it from its own.
+                self.discard(&earlier).await.map_err(RunError::RolledBack)?;
+                true
+            }
+            Some(_) => false,
         };
         if !goes_on {
             return Ok(None);
@@ -226,6 +234,16 @@ impl<T: TransactionalStore> Phases<T> {
         let progress = store.progress(&mut open, id).await?;
         store.rollback(open).await;
         Ok(progress)
+    }
+
+    /// Removes what an earlier life of the key has come to.
+    async fn discard(&self, earlier: &Progress) -> Result<(), TransactionError> {
+        let store = self.operation.transactions().store();
+        let mut open = store.begin(Default::default()).await?;
+        store
+            .discard(&mut open, earlier.id, earlier.attempt)
+            .await?;
+        store.commit(open).await
     }
 
     /// The phase after this recovery point; `None` for a point that this program does not know.

@@ -439,6 +439,21 @@ impl TransactionalStore for MySqlTransactions {
         Ok(row.map(|row| progress_in(row, id)).transpose()?)
     }
 
+    async fn discard(
+        &self,
+        connection: &mut MySqlConnection,
+        id: RecordId,
+        attempt: AttemptId,
+    ) -> Result<(), TransactionError> {
+        let mut script = Script::default();
+        script.add(format_args!(
+            "DELETE FROM onlyonce_phases WHERE id = {} AND attempt_id = {}",
+            literal(id.0),
+            literal(attempt.0.to_be_bytes())
+        ));
+        send(connection, &script).await.map(|_| ())
+    }
+
     async fn advance(
         &self,
         connection: &mut MySqlConnection,

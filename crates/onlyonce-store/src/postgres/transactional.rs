@@ -292,6 +292,19 @@ impl TransactionalStore for PgTransactions {
         Ok(row.as_ref().map(progress_in).transpose()?)
     }
 
+    async fn discard(
+        &self,
+        connection: &mut PgConnection,
+        id: RecordId,
+        attempt: AttemptId,
+    ) -> Result<(), TransactionError> {
+        let sql = "DELETE FROM onlyonce.phases WHERE id = $1 AND attempt_id = $2";
+        let statement = sqlx::query(sql).bind(Uuid(id.0));
+        let statement = statement.bind(Uuid(attempt.0.to_be_bytes()));
+        statement.execute(connection).await?;
+        Ok(())
+    }
+
     async fn advance(
         &self,
         connection: &mut PgConnection,

@@ -330,6 +330,18 @@ impl TransactionalStore for SqliteTransactions {
         Ok(found)
     }
 
+    async fn discard(
+        &self,
+        connection: &mut SqliteConnection,
+        id: RecordId,
+        attempt: AttemptId,
+    ) -> Result<(), TransactionError> {
+        let sql = "DELETE FROM phases WHERE id = ?1 AND attempt_id = ?2";
+        let mut statement = connection.in_transaction()?.prepare_cached(sql)?;
+        statement.execute(params![id.0, attempt.0.to_be_bytes()])?;
+        Ok(())
+    }
+
     async fn advance(
         &self,
         connection: &mut SqliteConnection,

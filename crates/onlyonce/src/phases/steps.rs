@@ -11,7 +11,7 @@ use onlyonce_store::{
 
 use super::{CallFailed, ForeignCall, Kind, Phase, Phases, STARTED, Situation};
 use crate::{
-    engine::Attempt,
+    engine::{Attempt, Began},
     transaction::{Answer, Completion, RunError},
 };
 
@@ -90,8 +90,14 @@ impl<T: TransactionalStore> Phases<T> {
         let record = attempt.record();
         let found = self.progress(record.id).await;
         let found = found.map_err(RunError::RolledBack)?;
-        if let Some(found) = found.filter(|found| found.is_of(&record)) {
-            return Ok(found);
+        // A life that has just begun has come to nothing yet.
+        let goes_on = attempt.began_as() == Began::Again;
+        if let Some(found) = found {
+            if found.attempt == attempt.id() || goes_on && found.is_of(&record) {
+                return Ok(found);
+            }
+            let discarded = self.discard(&found).await;
+            discarded.map_err(RunError::RolledBack)?;
         }
         let Some(request) = request else {
             let nothing = TransactionError::given_up("nobody wrote down what was asked for");

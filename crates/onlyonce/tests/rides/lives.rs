@@ -157,6 +157,65 @@ async fn left_behind<T: TransactionalStore>(operation: &Operation<T>) {
     assert_eq!(calls.load(Ordering::SeqCst), 2);
 }
 
+/// Goal: a recovery point of an earlier life is not this one's, even where the server's clock has gone back
+/// since: the attempts' ids tell, not the times.
+///
+/// Method: a recovery point of the same generation whose time is ahead, as such a clock leaves it; then a
+/// life that runs at once, and one whose first attempt stops before it has written anything.
+/// Evidence: each life runs its phase, once, with its own parameters.
+async fn clock_went_back<T: TransactionalStore>(operation: Operation<T>) {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let phases = local(operation.clone(), &runs);
+    let (store, engine) = (
+        operation.transactions().store(),
+        operation.transactions().engine(),
+    );
+    let now = engine.store().lapsed(1).await.unwrap().now;
+    for (number, (name, stops)) in [("at once", false), ("stopped", true)].iter().enumerate() {
+        let key = Key::from_stored(*name);
+        let id = engine.secret().record_id(Scope::global().as_str(), &key);
+        let earlier = Progress {
+            id,
+            operation: NAME.to_owned(),
+            point: "done".to_owned(),
+            intent: None,
+            provider_id: None,
+            parameters: b"of an earlier life".to_vec(),
+            data: b"\"an earlier answer\"".to_vec(),
+            attempt: AttemptId(7),
+            generation: 1,
+            finished: true,
+            updated_at: Timestamp(now.0 + 3_600_000),
+        };
+        let mut open = store.begin(Isolation::default()).await.unwrap();
+        store.advance(&mut open, &earlier).await.unwrap();
+        store.commit(open).await.unwrap();
+        if *stops {
+            let mut arrival = Arrival::new(
+                engine,
+                Scope::global(),
+                key.clone(),
+                None,
+                NAME.into(),
+                &Method::POST,
+                NAME,
+                HeaderMap::new(),
+                "mine".into(),
+            );
+            let policy = Arc::new(Policy::default());
+            let admitted = engine.admit(&mut arrival, &policy).await.unwrap();
+            let Admitted::Execute(attempt) = admitted else {
+                panic!("nobody has used this key");
+            };
+            let unknown = Settlement::Unknown(LastError::DeclaredUnknown);
+            attempt.settle(&unknown).await;
+        }
+        let ran = phases.run(Scope::global(), key, "mine").await;
+        assert_eq!(said(ran.unwrap()), "\"mine\"", "{name}");
+        assert_eq!(runs.load(Ordering::SeqCst), number + 1, "{name}");
+    }
+}
+
 /// Goal: operations that nobody can resume do not keep the sweeper from those that it can.
 ///
 /// Method: many that lost their keys, some of them touched in the same millisecond; and, touched last, one
@@ -212,6 +271,8 @@ async fn lives<T: TransactionalStore>(store: Arc<dyn Store>, inside: T) {
     runs_again(&operation).await;
     left_behind(&operation).await;
     let transactions = operation.transactions();
+    let lasting = transactions.operation(NAME, Policy::default());
+    clock_went_back(lasting.await.unwrap()).await;
     let lasting = transactions.operation(NOT_STARVED, Policy::default());
     not_starved(lasting.await.unwrap()).await;
 }
