@@ -5,12 +5,14 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use onlyonce::RunError;
+use onlyonce_core::policy::OnInFlight;
 use onlyonce_store::{
     fault_proxy::FaultProxy,
     postgres::{PgTransactions, PostgresOptions, PostgresStore},
     private::Postgres,
 };
-use sqlx::PgPool;
+use sqlx::{Executor as _, PgConnection, PgPool};
 
 use super::*;
 
@@ -173,4 +175,59 @@ async fn a_claim_that_was_not_answered_is_given_back() {
     let told = base.sql("SELECT state, attempts, unclear_since FROM onlyonce.outbox");
     assert_eq!(told, "delivered|1|");
     assert_eq!(receiver.got().len(), 1);
+}
+
+/// Goal: whether a deferred commit happened is told by the attempt's recovery point, not by a revision
+/// that a late sign of life may have raised.
+///
+/// Method: work that takes longer than a sign of life; its session is ended by the server while it commits,
+/// so that nobody is told, and the signs of life that waited for the row come after that. Then the same with
+/// a commit that was carried out, and whose reply is swallowed.
+/// Evidence: the first is reported as rolled back, leaves no row and no message, and a retry executes; the
+/// second is accepted, with one row and one message.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deferred_commit_that_nobody_told_of() {
+    let proxy = FaultProxy::start(server().port()).await;
+    let base = Base::new(server().port()).await;
+    base.sql(
+        "CREATE TABLE orders (n int); \
+         CREATE FUNCTION end_session() RETURNS trigger LANGUAGE plpgsql AS \
+         'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END'; \
+         CREATE CONSTRAINT TRIGGER ends AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED \
+         FOR EACH ROW EXECUTE FUNCTION end_session()",
+    );
+    let url = |port: u16| format!("postgres://onlyonce@127.0.0.1:{port}/{}", base.name);
+    let (own, through) = (url(server().port()), url(proxy.port()));
+    let options = PostgresOptions::default();
+    let store = PostgresStore::open(&own, &options).await.unwrap();
+    let inside = store.transactions(PgPool::connect(&through).await.unwrap());
+    let policy = Policy {
+        lease: Duration::from_secs(1),
+        on_in_flight: OnInFlight::Reject,
+        ..Policy::default()
+    };
+    let engine = Engine::start(Arc::new(store), EngineOptions::default());
+    let transactions = Transactions::new(engine, inside);
+    let operation = transactions.operation("orders", policy).await.unwrap();
+    let order = || {
+        let key = Key::from_stored("k");
+        operation.run_deferred(Scope::global(), key, "1200", |tx: &mut PgConnection| {
+            Box::pin(async move {
+                let work = "INSERT INTO orders VALUES (1); SELECT pg_sleep(0.6)";
+                tx.execute(work).await?;
+                Ok(Message::new("target", "charge"))
+            })
+        })
+    };
+    let left = "SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM onlyonce.outbox)";
+    let ran = order().await;
+    assert!(matches!(ran, Err(RunError::RolledBack(_))), "{ran:?}");
+    assert_eq!(base.sql(left), "0|0");
+
+    base.sql("DROP TRIGGER ends ON orders");
+    proxy.swallow_reply_to(b"COMMIT");
+    let ran = order().await;
+    assert!(matches!(ran, Ok(Ran::Accepted(_))), "{ran:?}");
+    assert_eq!(proxy.swallowed(), 1);
+    assert_eq!(base.sql(left), "1|1");
 }

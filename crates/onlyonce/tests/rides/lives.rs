@@ -172,7 +172,7 @@ async fn clock_went_back<T: TransactionalStore>(operation: Operation<T>) {
     );
     let now = engine.store().lapsed(1).await.unwrap().now;
     for (number, (name, stops)) in [("at once", false), ("stopped", true)].iter().enumerate() {
-        let key = Key::from_stored(*name);
+        let key = Key::from_stored(name);
         let id = engine.secret().record_id(Scope::global().as_str(), &key);
         let earlier = Progress {
             id,
