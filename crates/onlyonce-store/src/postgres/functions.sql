@@ -820,4 +820,24 @@ BEGIN
 END
 $$;
 
+-- Whoever empties the tables of the keys sets the store back to its beginning: gateways that have seen its
+-- epoch higher refuse it until an operator accepts what is missing.
+CREATE OR REPLACE FUNCTION onlyonce.keys_were_emptied() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE onlyonce.meta SET value = '0 0' WHERE name = 'epoch';
+    RETURN NULL;
+END
+$$;
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'keys_were_emptied' AND tgrelid = 'onlyonce.keys'::regclass) THEN
+        CREATE TRIGGER keys_were_emptied AFTER TRUNCATE ON onlyonce.keys
+            EXECUTE FUNCTION onlyonce.keys_were_emptied();
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'keys_were_emptied' AND tgrelid = 'onlyonce.live'::regclass) THEN
+        CREATE TRIGGER keys_were_emptied AFTER TRUNCATE ON onlyonce.live
+            EXECUTE FUNCTION onlyonce.keys_were_emptied();
+    END IF;
+END $$;
+
 REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA onlyonce FROM PUBLIC;
