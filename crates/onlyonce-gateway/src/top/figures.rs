@@ -94,6 +94,21 @@ impl Figures {
             self.list("routes").len(),
         )
     }
+
+    /// One line: what shadow mode has found out, where a route is in it.
+    pub(super) fn shadow(&self) -> Option<String> {
+        let total = self.now["shadow"].as_object()?;
+        let count = |name: &str| total.get(name).and_then(Value::as_u64).unwrap_or_default();
+        let since = total.get("since").and_then(Value::as_str).unwrap_or("-");
+        Some(format!(
+            "shadow since {since}: {} duplicates would have been answered, {} requests refused, of {} ({} without a \
+             key)",
+            count("duplicates"),
+            count("refused"),
+            count("requests"),
+            count("without_key"),
+        ))
+    }
 }
 
 fn totals(overview: &Value) -> [f64; 5] {
@@ -105,6 +120,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[tokio::test]
+    async fn shadow_mode_in_one_line() {
+        let total = json!({
+            "since": "2026-11-10T00:00:00.000Z", "requests": 900, "duplicates": 310, "refused": 57, "without_key": 4
+        });
+        let figures = Figures::new(json!({ "shadow": total }));
+        let line = figures.shadow().expect("a route is observed");
+        assert!(
+            line.contains("310 duplicates would have been answered, 57 requests refused"),
+            "{line}"
+        );
+        assert!(crate::top::plain::text(&figures).contains(&line));
+        assert_eq!(Figures::new(json!({ "shadow": null })).shadow(), None);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn rates_are_differences_by_time() {

@@ -22,7 +22,11 @@ pub(super) fn text(figures: &Figures) -> String {
         let _ = writeln!(out, "{}", rates.join("  "));
     }
     let (executing, waiting) = (figures.number("/executing"), figures.number("/waiting"));
-    let _ = writeln!(out, "executing {executing}  waiting {waiting}\n");
+    let _ = writeln!(out, "executing {executing}  waiting {waiting}");
+    if let Some(shadow) = figures.shadow() {
+        let _ = writeln!(out, "{shadow}");
+    }
+    out.push('\n');
     let tables = [
         routes(figures),
         keys(figures),

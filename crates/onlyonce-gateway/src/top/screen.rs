@@ -83,7 +83,9 @@ fn draw(frame: &mut Frame, figures: &Figures) {
     let (executing, waiting) = (figures.number("/executing"), figures.number("/waiting"));
     let headline = Line::styled(figures.headline(), bold);
     let second = Line::raw(format!("executing {executing}  waiting {waiting}"));
-    frame.render_widget(Paragraph::new(vec![headline, second]), head);
+    let shadow = figures.shadow().map(Line::raw);
+    let lines: Vec<Line<'_>> = [headline, second].into_iter().chain(shadow).collect();
+    frame.render_widget(Paragraph::new(lines), head);
     draw_rates(frame, rates, figures);
     let [left, right] =
         Layout::horizontal([Constraint::Percentage(58), Constraint::Percentage(42)]).areas(lower);
