@@ -59,7 +59,8 @@ export function Plot({ title, series, data, shown, from, until, height = 240, mi
       height,
       legend: { show: false },
       cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false } },
-      padding: [10, 8, 0, 0],
+      // On the right, half of a time of day that stands below the last point.
+      padding: [10, 28, 0, 0],
       scales: {
         x: { time: false, range: () => plot.current?.ends ?? [0, 1] },
         y: { range: (_, low, high) => [0, Math.max(minTop, (high ?? 0) * 1.15)] },
