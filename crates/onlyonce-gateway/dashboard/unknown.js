@@ -72,7 +72,7 @@ export function Unknown({ role }) {
       </div>
       <${List} keys=${keys} chosen=${chosen} toggle=${toggle} setChosen=${setChosen} looked=${looked} setLooked=${setLooked} role=${role} letters=${letters}
         done=${() => { setLooked(null); again(); }} />` : null}
-    ${bulk ? html`<${Bulk} keys=${picked} close=${() => { setBulk(false); setChosen(new Set()); again(); }} />` : null}`;
+    ${bulk ? html`<${Bulk} keys=${picked} letters=${letters} close=${() => { setBulk(false); setChosen(new Set()); again(); }} />` : null}`;
 }
 
 /** When the provider is asked next, and until when its "not found" does not count. */
@@ -80,6 +80,12 @@ function Asked({ one }) {
   const early = one.release_not_before && Date.parse(one.release_not_before) > Date.now();
   return html`${one.reconcile_after ? html`<${Time} at=${one.reconcile_after} />` : html`<span class="quiet">no provider is asked</span>`}
     ${early ? html`<br /><span class="quiet">“not found” does not count before ${fullTime(one.release_not_before)}</span>` : null}`;
+}
+
+/** Why a key is unknown, and what its provider has said so far. */
+function Why({ one, letters }) {
+  return html`${one.last_error ? html`<code>${one.last_error}</code>` : null}${letters?.has(one.id)
+    ? html` <span class="badge" title="An operator has to resolve it">${`dead letter: ${letters.get(one.id).reason}`}</span>` : null}`;
 }
 
 function List({ keys, chosen, toggle, setChosen, looked, setLooked, role, letters, done }) {
@@ -94,8 +100,7 @@ function List({ keys, chosen, toggle, setChosen, looked, setLooked, role, letter
       <th scope="row" class="mono key"><a href=${`#/keys/${one.id}`}>${one.key}</a></th>
       <td class="mono clip" title=${`${one.method} ${one.path}`}>${one.method} ${one.path}</td>
       <td class="mono clip" title=${one.scope}>${one.scope}</td>
-      <td class="wrap">${one.last_error ? html`<code>${one.last_error}</code>` : null}${letters?.has(one.id)
-        ? html` <span class="badge" title="An operator has to resolve it">${`dead letter: ${letters.get(one.id).reason}`}</span>` : null}</td>
+      <td class="wrap"><${Why} one=${one} letters=${letters} /></td>
       <td class="wrap"><${Asked} one=${one} /></td>
       <td><button type="button" class="small" aria-label=${`Look at ${one.key}`} aria-expanded=${one.id === looked} onClick=${() => setLooked(one.id === looked ? null : one.id)}>Look</button></td>
     </tr>`, one.id === looked ? html`<tr key=${`${one.id}-drawer`} class="drawer"><td colspan=${columns}>
@@ -152,7 +157,7 @@ async function loadPreview(keys) {
 }
 
 /** Several at once: what will be changed is shown first, and what became of each afterwards. */
-function Bulk({ keys, close }) {
+function Bulk({ keys, letters, close }) {
   const { value: seen, failure } = useLoaded(() => loadPreview(keys), []);
   const preview = seen ?? keys;
   const [results, setResults] = useState(null);
@@ -169,9 +174,10 @@ function Bulk({ keys, close }) {
     }
   };
   const table = html`<div class="scroll preview" tabindex="0" role="region" aria-label="What will be changed"><table class="plain">
-    <thead><tr><th scope="col">Key</th><th scope="col">Request</th><th scope="col">${results ? "Result" : "Unknown for"}</th></tr></thead>
+    <thead><tr><th scope="col">Key</th><th scope="col">Request</th><th scope="col">${results ? "Result" : "What is known"}</th></tr></thead>
     <tbody>${preview.map((one) => html`<tr key=${one.id}><th scope="row" class="mono key">${one.key}</th><td class="mono clip">${one.method} ${one.path}</td>
-      <td>${results ? results[one.id] ?? "…" : span(Date.now() - Date.parse(one.last_run_at))}</td></tr>`)}</tbody></table></div>`;
+      <td class="wrap">${results ? results[one.id] ?? "…" : html`${`unknown for ${span(Date.now() - Date.parse(one.last_run_at))} `}<${Why} one=${one} letters=${letters} /><br />
+        <span class="quiet">asked next: </span><${Asked} one=${one} />`}</td></tr>`)}</tbody></table></div>`;
   const finished = results && Object.keys(results).length === preview.length;
   return html`<${Dialog} wide title=${`Resolve ${preview.length} key${preview.length === 1 ? "" : "s"}`} onClose=${close}>
     <p class="quiet measure">${results ? "A key that somebody else has settled meanwhile is left as it is." : "These keys get the same outcome and the same reason. The provider is asked about each of them."}</p>

@@ -203,6 +203,7 @@ await page.getByLabel("Select bulk-2").check();
 await page.getByRole("button", { name: "Resolve selected…" }).click();
 const dialog = page.getByRole("dialog");
 await until("the preview names what will change", async () => (await dialog.locator("tbody tr").count()) === 2);
+check("the evidence stands beside the decision", (await dialog.locator("tbody tr").filter({ hasText: "connection_lost" }).count()) === 2);
 await accessible(page, "the preview");
 await gallery(page, "bulk");
 await dialog.getByLabel(/It did not happen/).check();
