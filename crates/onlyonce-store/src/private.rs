@@ -145,6 +145,21 @@ fn signal(pid: u32, name: &str) {
         .arg(pid.to_string()));
 }
 
+/// Freezes a process. A signal reaches threads that run on another core a little later than `kill` returns,
+/// and until then they go on answering; so this waits until every thread stands still.
+fn freeze(pid: u32) {
+    signal(pid, "STOP");
+    let stands_still = |task: fs::DirEntry| {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        state.is_none_or(|rest| rest.starts_with(['T', 't', 'Z', 'X']))
+    };
+    until("every thread to stand still", || {
+        fs::read_dir(format!("/proc/{pid}/task"))
+            .map_or(true, |tasks| tasks.flatten().all(stands_still))
+    });
+}
+
 /// The sum of these fields of a process, in hundredths of a second.
 fn cpu_ticks(pid: u32, fields: &[usize]) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -354,7 +369,7 @@ impl Postgres {
     /// Stops every process of it where it stands.
     pub fn freeze(&self) {
         for pid in self.family() {
-            signal(pid, "STOP");
+            freeze(pid);
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::{Kept, as_user, folder, free_port, run, signal, until, user};
+use super::{Kept, as_user, folder, free_port, freeze, run, signal, until, user};
 
 const SERVER: &str = "/usr/sbin/mariadbd";
 const INSTALLER: &str = "/usr/bin/mariadb-install-db";
@@ -194,7 +194,7 @@ impl MariaDb {
 
     /// Stops it where it stands.
     pub fn freeze(&self) {
-        signal(self.pid(), "STOP");
+        freeze(self.pid());
     }
 
     /// Lets it go on.

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::{Kept, folder, free_port, run, signal, until};
+use super::{Kept, folder, free_port, freeze, run, signal, until};
 
 /// Slots of a cluster.
 const SLOTS: u32 = 16_384;
@@ -139,7 +139,7 @@ impl Redis {
 
     /// Stops it where it stands.
     pub fn freeze(&self) {
-        signal(self.pid(), "STOP");
+        freeze(self.pid());
     }
 
     /// Lets it go on.
