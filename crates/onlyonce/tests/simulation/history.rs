@@ -59,6 +59,8 @@ pub struct Trial {
     /// What its record said first when it no longer said `in_progress`, and what it said last.
     pub first: Option<State>,
     pub settled: Option<State>,
+    /// When an operator or the provider completed its key.
+    pub attested_at: Option<u64>,
     /// When its key became unknown, by the time that went by.
     pub unknown_at: Option<u64>,
 }
@@ -288,6 +290,7 @@ impl History {
             contradicted: false,
             first: None,
             settled: None,
+            attested_at: None,
             unknown_at: None,
         };
         // A request that could not tell whether it had reserved asks again with the same attempt
@@ -318,6 +321,9 @@ impl History {
         if after.state != State::InProgress {
             trial.first = trial.first.or(Some(after.state));
             trial.settled = Some(after.state);
+        }
+        if after.state == State::Completed && is_by_word(journal) {
+            trial.attested_at = trial.attested_at.or(Some(self.now));
         }
         let mut wrong = None;
         match (after.state, after.last_error) {
@@ -411,13 +417,7 @@ impl History {
 /// A completed record holds the answer that the upstream gave to this very attempt, or the word of
 /// an operator or provider.
 fn not_its_answer(trial: &Trial, after: &Record, journal: &[JournalEntry]) -> Option<&'static str> {
-    let by_word = journal.iter().any(|entry| {
-        matches!(
-            entry.event,
-            JournalEvent::Resolved | JournalEvent::Reconciled | JournalEvent::WebhookTaken
-        )
-    });
-    if by_word
+    if is_by_word(journal)
         || journal
             .iter()
             .any(|entry| entry.event == JournalEvent::Extended)
@@ -435,4 +435,14 @@ fn not_its_answer(trial: &Trial, after: &Record, journal: &[JournalEntry]) -> Op
             StoredBody::Packed { .. } => false,
         };
     (!same).then_some("8: completed with another attempt's answer")
+}
+
+/// Whether an operator or the provider said what became of the attempt.
+fn is_by_word(journal: &[JournalEntry]) -> bool {
+    journal.iter().any(|entry| {
+        matches!(
+            entry.event,
+            JournalEvent::Resolved | JournalEvent::Reconciled | JournalEvent::WebhookTaken
+        )
+    })
 }
