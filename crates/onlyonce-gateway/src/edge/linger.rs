@@ -19,12 +19,18 @@ use onlyonce::{
     BoxError,
     body::{Framing, Whole},
 };
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::Semaphore, time::timeout};
 
 /// What is read on at most, in bytes.
 pub(super) const LINGER_BYTES: usize = 8 << 20;
 /// For how long.
 pub(super) const LINGER_TIME: Duration = Duration::from_secs(2);
+/// How many of them are read at a time: hundreds would crowd out requests that somebody waits for.
+const TURNS: usize = 8;
+/// How long one that sends nothing keeps its turn.
+const TURN_TIME: Duration = Duration::from_millis(5);
+
+static TURN: Semaphore = Semaphore::const_new(TURNS);
 
 /// The body of a request: an error unless it comes whole, and read on if nobody wants it to its end.
 pub(super) struct Lingering {
@@ -89,14 +95,19 @@ impl Drop for Lingering {
             && let Some(body) = self.body.take().filter(|body| !body.is_end_stream())
             && let Ok(runtime) = Handle::try_current()
         {
-            runtime.spawn(tokio::time::timeout(LINGER_TIME, read_on(body)));
+            runtime.spawn(timeout(LINGER_TIME, read_on(body)));
         }
     }
 }
 
 async fn read_on(mut body: Whole<Incoming>) {
     let mut left = LINGER_BYTES;
-    while let Some(Ok(frame)) = body.frame().await {
+    while let Ok(_turn) = TURN.acquire().await {
+        let frame = match timeout(TURN_TIME, body.frame()).await {
+            Ok(Some(Ok(frame))) => frame,
+            Ok(_) => return,
+            Err(_) => continue,
+        };
         let read = frame.data_ref().map_or(0, Bytes::len);
         let Some(rest) = left.checked_sub(read) else {
             return;

@@ -10,6 +10,7 @@
 #[allow(dead_code, reason = "shared with the tests of crash points")]
 mod harness;
 
+mod acknowledged;
 mod admin_api;
 mod admin_surface;
 mod asking;
