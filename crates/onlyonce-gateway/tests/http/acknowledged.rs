@@ -31,11 +31,14 @@ fn some() -> usize {
     if soak() { 2_000 } else { 150 }
 }
 
+/// The answers of 201 that a client heard, by key, and how many others.
+type Answers = (BTreeMap<String, Vec<u8>>, usize);
+
 /// Clients who pay with new keys until told to stop, whatever they are answered.
 struct Clients {
     stop: Arc<AtomicBool>,
     acknowledged: Arc<AtomicUsize>,
-    tasks: Vec<JoinHandle<(BTreeMap<String, Vec<u8>>, usize)>>,
+    tasks: Vec<JoinHandle<Answers>>,
 }
 
 impl Clients {
@@ -84,8 +87,7 @@ impl Clients {
         .await;
     }
 
-    /// The answers of those that were acknowledged, and how many were not.
-    async fn end(self) -> (BTreeMap<String, Vec<u8>>, usize) {
+    async fn end(self) -> Answers {
         self.stop.store(true, Ordering::SeqCst);
         let (mut answers, mut others) = (BTreeMap::new(), 0);
         for task in self.tasks {

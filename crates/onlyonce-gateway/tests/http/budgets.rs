@@ -388,8 +388,8 @@ async fn numbers_of_17_digits() {
             let mut connection = Connection::open(addr).await.unwrap();
             let mut paid = 0;
             while !over.load(Ordering::Relaxed) {
-                let request = Request::post("/payments").key(&format!("slow-{sender}-{paid}"));
-                let request = request.body("application/json", numbers.to_vec());
+                let request = Request::post("/payments").key(format!("slow-{sender}-{paid}"));
+                let request = request.body("application/json", &numbers);
                 connection.send(&request).await.unwrap().expect(201);
                 paid += 1;
             }
