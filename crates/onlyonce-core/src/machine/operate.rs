@@ -226,12 +226,15 @@ pub enum Extended {
     NoExpiry(State),
 }
 
-/// An operator moves the expiry to `ttl` from now.
+/// An operator moves the expiry to `ttl` from now, or leaves it where that is later.
 pub fn extend(record: &Record, ttl: Duration, now: Timestamp) -> Extended {
     match record.state {
         State::Completed | State::FailedRetryable if !record.is_past_expiry(now) => {
             let mut draft = Draft::after(record);
-            draft.stamps.expires_at = Stamp::In(ttl);
+            // To shorten it would be to release the key, which nobody would expect of this.
+            if record.times.expires_at < Some(now.plus(ttl)) {
+                draft.stamps.expires_at = Stamp::In(ttl);
+            }
             let entry = note(
                 record,
                 record.state,

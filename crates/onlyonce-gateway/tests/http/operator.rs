@@ -232,8 +232,8 @@ async fn refused_resolutions() {
 
 /// Goal: a key can be kept for longer.
 ///
-/// Method: extend a completed key to 48 hours.
-/// Evidence: `expires_at` moved; still a replay; one execution.
+/// Method: extend a completed key to 48 hours, and then to one second.
+/// Evidence: `expires_at` moved, and then no more; still a replay; one execution.
 #[tokio::test]
 async fn extended() {
     let upstream = Upstream::start();
@@ -253,6 +253,9 @@ async fn extended() {
         .unwrap()
         .to_owned();
     assert!(after > before, "{before} -> {after}");
+    let shorter = gateway.admin_post(&path, &json!({"ttl": "1s"})).await;
+    let shorter = shorter.expect(200).json();
+    assert_eq!(shorter["expires_at"], after, "{shorter}");
     gateway
         .admin_post(&path, &json!({"ttl": "soon"}))
         .await

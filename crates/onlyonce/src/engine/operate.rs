@@ -157,7 +157,7 @@ impl Engine {
         Ok(record)
     }
 
-    /// Moves the expiry of a key to `ttl` from now.
+    /// Moves the expiry of a key to `ttl` from now, or leaves it where that is later.
     ///
     /// # Errors
     /// [`OperateError`] says why nothing was changed.
