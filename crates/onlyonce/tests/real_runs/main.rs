@@ -14,6 +14,8 @@ mod edges;
 #[path = "../simulation/history.rs"]
 mod history;
 mod node;
+#[path = "../simulation/promised.rs"]
+mod promised;
 #[path = "../simulation/rest.rs"]
 mod rest;
 #[path = "../simulation/rng.rs"]

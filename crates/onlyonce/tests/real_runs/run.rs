@@ -234,6 +234,10 @@ impl World {
         let setup = Setup::of(self.setup.policy.clone(), self.stores[0].secret().clone());
         let mut history = self.tape.judge(setup);
         history.is_over(|id| held.get(&id).cloned().flatten());
+        let broken = history.broken_promises();
+        for broken in broken {
+            history.violated(format!("promise: {broken}"));
+        }
         let started = history.trials.values().filter(|t| t.started_at.is_some());
         eprintln!(
             "{name}: {seen} events, {} calls, {} attempts of which {} executed, {} nodes died, \
@@ -371,6 +375,10 @@ async fn operate(world: Arc<World>) {
                 let Some(word) = world.setup.word(&record, "operator") else {
                     continue;
                 };
+                world.tape.saw(What::Attested {
+                    record: Box::new(record.clone()),
+                    word: Arc::clone(&word),
+                });
                 Resolution::Completed(word)
             } else if record.last_error == Some(onlyonce_core::record::LastError::LeaseLapsed) {
                 Resolution::FailedRetryable(Grounds::FORCED)

@@ -5,12 +5,12 @@
 //! that had begun by then; but what an execution was told about itself, only against writes that
 //! were acknowledged before.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use http::StatusCode;
 use onlyonce_core::{
-    AttemptId, Record, RecordId, Timestamp,
+    AttemptId, Record, RecordId, StoredResponse, Timestamp,
     policy::Declared,
     record::{JournalEntry, Revision},
 };
@@ -70,6 +70,11 @@ pub enum What {
         wanted: Box<Record>,
     },
     Noted(Vec<JournalEntry>),
+    /// An operator says what became of the attempt of `record`.
+    Attested {
+        record: Box<Record>,
+        word: Arc<StoredResponse>,
+    },
     Answered {
         number: usize,
         answer: Answer,
@@ -214,6 +219,7 @@ impl Judge {
                 let met = history.records.get(&history.setup.id(ask)).cloned();
                 let arrived = history.now;
                 self.arrived.push(place);
+                history.sent(history.calls.len(), ask);
                 history.calls.push(Call {
                     ask,
                     process,
@@ -248,8 +254,15 @@ impl Judge {
             What::Conflict { wanted, current } => history.conflict(&wanted, &current),
             What::Absent { wanted } => history.absent(&wanted),
             What::Noted(journal) => history.noted(&journal),
-            What::Answered { number, answer } => self.told.push((place, number, answer)),
-            What::Gone { number } => history.calls[number].gone = true,
+            What::Answered { number, answer } => {
+                history.heard(number, &answer);
+                self.told.push((place, number, answer));
+            }
+            What::Attested { record, word } => drop(history.attested(&record, &word)),
+            What::Gone { number } => {
+                history.calls[number].gone = true;
+                history.left(number);
+            }
             What::Died(process) => drop(history.dead.insert(process)),
             What::Wrong(what) => history.violated(what),
         }

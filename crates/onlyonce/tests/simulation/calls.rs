@@ -42,6 +42,8 @@ pub struct Answer {
     pub body: Bytes,
     /// Whether the body came to its end.
     pub whole: bool,
+    /// Whether it is said to be what everybody hears.
+    pub says_completed: bool,
 }
 
 impl Answer {
@@ -82,6 +84,7 @@ impl Answer {
                 .unwrap_or(1),
             body: bytes.into(),
             whole,
+            says_completed: text("idempotency-status").as_deref() == Some("completed"),
         }
     }
 }

@@ -79,6 +79,7 @@ impl World {
             .store
             .peek(history.setup.id(ask))
             .map(|reply| reply.value);
+        history.sent(number, ask);
         history.calls.push(Call {
             ask,
             process: node.process,
@@ -108,6 +109,7 @@ impl World {
         let mut history = self.shared.history.lock();
         history.say(&format!("call {number} hangs up"));
         history.calls[number].gone = true;
+        history.left(number);
         let attempt = history.calls[number].attempt;
         let runs = attempt
             .and_then(|attempt| history.trials.get(&attempt))
@@ -125,12 +127,14 @@ impl World {
         self.say(&format!("node {index} dies"));
         let mut history = self.shared.history.lock();
         history.dead.insert(node.process);
-        for call in history
-            .calls
-            .iter_mut()
-            .filter(|call| call.process == node.process)
-        {
-            call.gone = true;
+        for number in 0..history.calls.len() {
+            let call = &mut history.calls[number];
+            if call.process == node.process && !call.gone {
+                call.gone = true;
+                if !call.answered {
+                    history.left(number);
+                }
+            }
         }
         drop(history);
         // All its tasks end here, at whatever await they are.

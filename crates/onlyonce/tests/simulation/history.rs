@@ -10,9 +10,12 @@ use onlyonce_core::{
     record::{JournalEntry, JournalEvent, LastError, StoredBody, StoredResponse},
 };
 
+use onlyonce_testkit::promise::{At, Event};
+
 use crate::{
     calls::Call,
     edges::{Edge, Hits},
+    promised::{self, judges_alone},
     rng::Rng,
     rules::{self, Begin, is_contradicted},
     setup::{Ask, Setup},
@@ -46,6 +49,8 @@ pub struct Trial {
     pub begun_at: u64,
     /// The call that the upstream was asked for, and when the operation was begun there.
     pub call: Option<usize>,
+    /// The variant that its body asks for.
+    pub variant: Option<usize>,
     pub started_at: Option<u64>,
     pub given: Option<Given>,
     /// The upstream or an operator declared that it left nothing behind.
@@ -94,6 +99,8 @@ pub struct History {
     due: BTreeMap<RecordId, u64>,
     /// When the store's clock last jumped.
     pub jumped_at: u64,
+    /// What the checker that knows only the promise judges.
+    pub events: Vec<Option<At>>,
 }
 
 /// What a clock may be ahead and still be believed, for each minute of a run and for its beginning.
@@ -122,11 +129,12 @@ impl History {
             durable: BTreeMap::new(),
             due: BTreeMap::new(),
             jumped_at: 0,
+            events: Vec::new(),
         }
     }
 
     /// How much too early something may happen by a clock that is believed.
-    fn tolerance(&self) -> u64 {
+    pub fn tolerance(&self) -> u64 {
         TOLERANCE * (2 + self.now / 60_000)
     }
 
@@ -169,7 +177,9 @@ impl History {
 
     pub fn violated(&mut self, what: String) {
         self.say(&format!("VIOLATION {what}"));
-        self.violations.push(what);
+        if !judges_alone() {
+            self.violations.push(what);
+        }
     }
 
     /// Whether the row could be read all the time since `then`.
@@ -282,6 +292,7 @@ impl History {
             process,
             begun_at: self.now,
             call: None,
+            variant: None,
             started_at: None,
             given: None,
             declared_undone: false,
@@ -367,6 +378,7 @@ impl History {
     pub fn started(&mut self, attempt: u128, record: Option<&Record>, jumped_at: u64) {
         let now = self.now;
         self.say(&format!("started {attempt:032x}"));
+        self.began(attempt);
         let Some(trial) = self.trials.get_mut(&attempt) else {
             return self.violated(format!("5: {attempt:032x} was begun without a reservation"));
         };
@@ -406,6 +418,23 @@ impl History {
                 life.0
             ));
         }
+    }
+
+    /// The operation of `attempt` was begun, as its checker is told.
+    fn began(&mut self, attempt: u128) {
+        let trial = self.trials.get(&attempt);
+        let Some((call, variant)) = trial.and_then(|trial| trial.call.zip(trial.variant)) else {
+            return;
+        };
+        let ask = Ask {
+            variant,
+            ..self.calls[call].ask
+        };
+        self.happened(Event::Began {
+            execution: attempt,
+            asked: promised::asked(ask),
+            call: Some(call as u64),
+        });
     }
 
     /// The request that `record` remembers, whoever wrote it.

@@ -15,6 +15,7 @@ mod events;
 mod history;
 mod node;
 mod people;
+mod promised;
 mod recorder;
 mod rest;
 mod rng;

@@ -184,6 +184,7 @@ impl Node {
                     return shared.history.lock().violated(what);
                 }
             };
+            shared.history.lock().heard(number, &answer);
             let id = shared.history.lock().setup.id(ask);
             let record = shared.store.peek(id).map(|reply| reply.value);
             shared.history.lock().answered(number, &answer, &[record]);

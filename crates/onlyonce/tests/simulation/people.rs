@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use onlyonce::{
-    Engine,
-    engine::Seen,
+    engine::{OperateError, Seen},
     reconcile::{Answer, Ask, Judged, Told},
     worker,
 };
@@ -19,10 +18,12 @@ use onlyonce_core::{
     record::Evidence,
 };
 use onlyonce_store::Store;
+use onlyonce_testkit::promise::Event;
 
 use crate::{
     history::History,
     node::{Node, Shared},
+    promised::asked,
     upstream::certain_after,
 };
 
@@ -67,6 +68,11 @@ fn one(shared: &Shared, wanted: impl Fn(State) -> bool) -> Option<Record> {
     found.into_iter().nth(index)
 }
 
+/// Whether an operator was told no, for certain.
+fn is_refused<T>(told: &Result<T, OperateError>) -> bool {
+    !matches!(told, Ok(_) | Err(OperateError::Store(_)))
+}
+
 /// An operator settles some unknown key.
 pub fn resolve(shared: &Shared, node: &Node) {
     let Some(record) = one(shared, |state| state == State::Unknown) else {
@@ -84,18 +90,20 @@ pub fn resolve(shared: &Shared, node: &Node) {
         Found::CannotTell => return,
     };
     history.say(&format!("operator resolves {} {reason}", record.id));
+    let said = match &resolution {
+        Resolution::Completed(response) => history.attested(&record, response),
+        _ => Some(history.happened(Event::Undone {
+            execution: record.attempt_id.0,
+        })),
+    };
     drop(history);
-    let engine: Engine = node.engine.clone();
+    let (engine, shared) = (node.engine.clone(), shared.clone());
     node.runtime.spawn(async move {
-        // An operator is told why not; here nobody listens.
-        let _ = engine
-            .resolve(
-                record.id,
-                Seen::Attempt(record.attempt_id),
-                &resolution,
-                reason,
-            )
-            .await;
+        let seen = Seen::Attempt(record.attempt_id);
+        let resolved = engine.resolve(record.id, seen, &resolution, reason).await;
+        if let Some(said) = said.filter(|_| is_refused(&resolved)) {
+            shared.history.lock().retract(said);
+        }
     });
 }
 
@@ -108,11 +116,23 @@ pub fn tidy(shared: &Shared, node: &Node) {
     let mut history = shared.history.lock();
     let (forget, force) = (history.rng.percent(70), history.rng.percent(70));
     history.say(&format!("operator tidies {} {forget} {force}", record.id));
+    let owner = history.owner(&record).filter(|_| forget);
+    let forgotten = owner.map(|owner| Event::Forgotten {
+        keyspace: asked(owner).keyspace,
+        key: asked(owner).key,
+    });
+    let begun = forgotten.clone().map(|event| history.happened(event));
     drop(history);
-    let engine = node.engine.clone();
+    let (engine, shared) = (node.engine.clone(), shared.clone());
     node.runtime.spawn(async move {
         if forget {
-            let _ = engine.forget(record.id, force, None).await;
+            let done = engine.forget(record.id, force, None).await;
+            let mut history = shared.history.lock();
+            match (begun, forgotten) {
+                (Some(begun), _) if is_refused(&done) => history.retract(begun),
+                (_, Some(forgotten)) => drop(history.happened(forgotten)),
+                _ => {}
+            }
         } else {
             let _ = engine
                 .extend(record.id, std::time::Duration::from_secs(5))
@@ -133,7 +153,10 @@ pub fn webhook(shared: &Shared, node: &Node) {
     let mut history = shared.history.lock();
     let evidence = match found(&history, &record) {
         Found::TookEffect => match history.setup.word(&record, "provider") {
-            Some(response) => Evidence::Completed(response),
+            Some(response) => {
+                history.attested(&record, &response);
+                Evidence::Completed(response)
+            }
             None => return,
         },
         Found::NeverBegun => Evidence::NotExecuted,
@@ -178,6 +201,7 @@ impl Ask for Truthful {
         let judged = match (found(&history, record), response) {
             (Found::TookEffect, _) if knows_late && !luck => Judged::Says(Evidence::NotExecuted),
             (Found::TookEffect, Some(response)) if luck => {
+                history.attested(record, &response);
                 Judged::Says(Evidence::Completed(response))
             }
             (Found::NeverBegun, _) => Judged::Says(Evidence::NotExecuted),

@@ -8,6 +8,8 @@ use onlyonce_core::{
     record::{JournalEntry, JournalEvent},
 };
 
+use onlyonce_testkit::promise::Event;
+
 use crate::{
     edges::Edge,
     history::{Given, History},
@@ -84,6 +86,7 @@ impl History {
         }
         if let Some(trial) = self.trials.get_mut(&attempt) {
             trial.call = call;
+            trial.variant = variant;
         }
         if let Some(call) = call.and_then(|call| self.calls.get_mut(call)) {
             call.attempt = Some(attempt);
@@ -119,6 +122,16 @@ impl History {
             return;
         };
         trial.declared_undone |= means == State::FailedRetryable;
+        if means == State::FailedRetryable {
+            self.happened(Event::Undone { execution: id });
+        }
+        self.happened(Event::Ended {
+            execution: id,
+            conclusive: means == State::Completed,
+        });
+        let Some(trial) = self.trials.get_mut(&id) else {
+            return;
+        };
         self.answered.push(id);
         trial.given = Some(Given {
             at: now,

@@ -8,6 +8,7 @@ use std::sync::{
 
 use onlyonce::worker::{reap, sweep};
 use onlyonce_store::{clock::StoreClock, memory::MemoryStore};
+use onlyonce_testkit::promise::Event;
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
@@ -38,13 +39,19 @@ pub struct Outcome {
 /// Runs one seed to its end, or to its first violation.
 pub fn simulate(seed: u64) -> Outcome {
     let mut world = World::new(seed);
-    let sound = (0..EVENTS).all(|_| world.event()) && world.calm() && world.probe();
+    let sound =
+        (0..EVENTS).all(|_| world.event()) && world.calm() && world.at_rest() && world.probe();
     let mut history = world.shared.history.lock();
     assert_eq!(
         sound,
         history.violations.is_empty(),
         "a violation stops the world"
     );
+    if sound {
+        let broken = history.broken_promises();
+        let broken = broken.iter().map(|broken| format!("promise: {broken}"));
+        history.violations.extend(broken);
+    }
     Outcome {
         hash: history.hash,
         hits: history.hits.clone(),
@@ -223,6 +230,11 @@ impl World {
             self.next_reap = self.now + REAP_EVERY;
             self.on_some_node(people::look);
         }
+    }
+
+    fn at_rest(&mut self) -> bool {
+        self.shared.history.lock().happened(Event::AtRest);
+        true
     }
 
     /// All faults end and all nodes run: then nothing may be left hanging.
