@@ -16,7 +16,7 @@
 //! 7. **answered**: nobody waits for ever;
 //! 8. **settled**: no key is left running when everything has come to rest.
 //!
-//! Times are those of one clock that no fault moves.
+//! Times are those of one clock that no fault moves, in whatever unit; [`Terms`] are in the same.
 
 mod check;
 #[cfg(test)]
@@ -26,7 +26,7 @@ use std::{fmt, sync::Arc};
 
 pub use check::check;
 
-/// A moment, in milliseconds of the one true clock.
+/// A moment by the one true clock.
 pub type Moment = u64;
 
 /// Who sent a request, under which key, and what it asks for.
@@ -72,6 +72,20 @@ pub enum Heard {
     Expired,
     /// Not an answer: the connection broke.
     Nothing,
+}
+
+impl Heard {
+    /// What a problem document says by its `code`.
+    pub fn of_problem(code: &str) -> Self {
+        match code {
+            "idempotency_key_reused" | "idempotency_caller_differs" => Self::AnotherRequest,
+            "idempotency_key_in_progress" => Self::Running,
+            "idempotency_outcome_unknown" => Self::Unclear,
+            "idempotency_response_not_stored" => Self::ExecutedBefore,
+            "idempotency_key_expired" => Self::Expired,
+            _ => Self::NotExecuted,
+        }
+    }
 }
 
 /// Bytes that the API, an operator or a provider gave.
@@ -160,13 +174,13 @@ pub struct At {
 /// What was promised, as far as it is a choice of whoever runs the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// How long an outcome is told again at least, in milliseconds from when it became known.
+    /// How long an outcome is told again at least, from when it became known.
     pub kept_for: Moment,
-    /// How long an operation is not executed again at least, in milliseconds from then.
+    /// How long an operation is not executed again at least, from then.
     pub once_for: Moment,
     /// The longest answer that is told again, in bytes.
     pub largest_answer: usize,
-    /// How long the longest request may wait, in milliseconds.
+    /// How long the longest request may wait.
     pub longest_wait: Option<Moment>,
     /// Whether somebody finds out about everything that is unclear before all is at rest.
     pub unclear_ends: bool,

@@ -71,6 +71,7 @@ mod postgres_faults;
 mod postgres_schema;
 mod probes;
 mod problems;
+mod promised;
 mod reconcile;
 mod reconcile_soak;
 mod redis;

@@ -229,7 +229,7 @@ impl Checker<'_> {
             .longest_wait
             .is_some_and(|longest| waited > longest)
         {
-            let what = format!("call {number} waited for {waited} ms");
+            let what = format!("call {number} waited for {waited}");
             self.break_(Promise::Answered, at, what);
         }
         let wrong = match heard {

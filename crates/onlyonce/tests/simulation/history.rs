@@ -49,8 +49,6 @@ pub struct Trial {
     pub begun_at: u64,
     /// The call that the upstream was asked for, and when the operation was begun there.
     pub call: Option<usize>,
-    /// The variant that its body asks for.
-    pub variant: Option<usize>,
     pub started_at: Option<u64>,
     pub given: Option<Given>,
     /// The upstream or an operator declared that it left nothing behind.
@@ -101,6 +99,8 @@ pub struct History {
     pub jumped_at: u64,
     /// What the checker that knows only the promise judges.
     pub events: Vec<Option<At>>,
+    /// The call and the variant that the upstream was asked for by each attempt.
+    pub asked_for: BTreeMap<u128, (Option<usize>, Option<usize>)>,
 }
 
 /// What a clock may be ahead and still be believed, for each minute of a run and for its beginning.
@@ -130,6 +130,7 @@ impl History {
             due: BTreeMap::new(),
             jumped_at: 0,
             events: Vec::new(),
+            asked_for: BTreeMap::new(),
         }
     }
 
@@ -292,7 +293,6 @@ impl History {
             process,
             begun_at: self.now,
             call: None,
-            variant: None,
             started_at: None,
             given: None,
             declared_undone: false,
@@ -422,8 +422,7 @@ impl History {
 
     /// The operation of `attempt` was begun, as its checker is told.
     fn began(&mut self, attempt: u128) {
-        let trial = self.trials.get(&attempt);
-        let Some((call, variant)) = trial.and_then(|trial| trial.call.zip(trial.variant)) else {
+        let Some((Some(call), Some(variant))) = self.asked_for.get(&attempt).copied() else {
             return;
         };
         let ask = Ask {

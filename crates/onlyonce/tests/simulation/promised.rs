@@ -61,12 +61,7 @@ fn heard(answer: &Answer) -> Heard {
         None if !answer.whole => Heard::Nothing,
         None if answer.says_completed => Heard::Outcome(passed()),
         None => Heard::Passed(passed()),
-        Some("idempotency_key_reused" | "idempotency_caller_differs") => Heard::AnotherRequest,
-        Some("idempotency_key_in_progress") => Heard::Running,
-        Some("idempotency_outcome_unknown") => Heard::Unclear,
-        Some("idempotency_response_not_stored") => Heard::ExecutedBefore,
-        Some("idempotency_key_expired") => Heard::Expired,
-        Some(_) => Heard::NotExecuted,
+        Some(code) => Heard::of_problem(code),
     }
 }
 

@@ -84,9 +84,9 @@ impl History {
         if asked.map(|ask| ask.variant) != variant {
             self.violated("3: another request's body went upstream".into());
         }
+        self.asked_for.insert(attempt, (call, variant));
         if let Some(trial) = self.trials.get_mut(&attempt) {
             trial.call = call;
-            trial.variant = variant;
         }
         if let Some(call) = call.and_then(|call| self.calls.get_mut(call)) {
             call.attempt = Some(attempt);
@@ -95,7 +95,7 @@ impl History {
 
     /// What the upstream writes into its answer: whose it is.
     pub fn mark(&self, attempt: u128) -> String {
-        let call = self.trials.get(&attempt).and_then(|trial| trial.call);
+        let call = self.asked_for.get(&attempt).and_then(|(call, _)| *call);
         mark(
             attempt,
             call.and_then(|call| self.calls.get(call))
@@ -106,22 +106,8 @@ impl History {
     /// The upstream has answered `attempt`.
     pub fn given(&mut self, id: u128, status: StatusCode, declared: Option<Declared>, body: Bytes) {
         let (now, on_5xx) = (self.now, self.setup.policy.on_5xx);
-        let Some(trial) = self.trials.get(&id) else {
-            return;
-        };
-        // An attempt that was never sent, or was begun without anybody to send it, reached nobody.
-        let (life, fence) = (trial.life, trial.fence);
-        let of_life = self.trials.values().filter(|other| other.life == life);
-        // And a later life of a key has one before it that may have.
-        let first = of_life.clone().map(|other| other.fence).min();
-        let mut earlier = of_life.filter(|other| other.fence < fence);
-        let may_be_about_another =
-            first.is_some_and(|first| first > 1) || earlier.any(|other| !other.unsent);
-        let means = meaning(status.as_u16(), may_be_about_another, declared, on_5xx);
-        let Some(trial) = self.trials.get_mut(&id) else {
-            return;
-        };
-        trial.declared_undone |= means == State::FailedRetryable;
+        let about_another = self.may_be_about_another(id);
+        let means = meaning(status.as_u16(), about_another, declared, on_5xx);
         if means == State::FailedRetryable {
             self.happened(Event::Undone { execution: id });
         }
@@ -132,6 +118,7 @@ impl History {
         let Some(trial) = self.trials.get_mut(&id) else {
             return;
         };
+        trial.declared_undone |= means == State::FailedRetryable;
         self.answered.push(id);
         trial.given = Some(Given {
             at: now,
@@ -140,6 +127,20 @@ impl History {
             means,
         });
         self.say(&format!("given {id:032x} {status} {means:?}"));
+    }
+
+    /// Whether an attempt before this one may have reached the upstream.
+    fn may_be_about_another(&self, id: u128) -> bool {
+        let Some(trial) = self.trials.get(&id) else {
+            return false;
+        };
+        // An attempt that was never sent, or was begun without anybody to send it, reached nobody.
+        let (life, fence) = (trial.life, trial.fence);
+        let of_life = self.trials.values().filter(|other| other.life == life);
+        // And a later life of a key has one before it that may have.
+        let first = of_life.clone().map(|other| other.fence).min();
+        let mut earlier = of_life.filter(|other| other.fence < fence);
+        first.is_some_and(|first| first > 1) || earlier.any(|other| !other.unsent)
     }
 }
 

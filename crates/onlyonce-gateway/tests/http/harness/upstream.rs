@@ -30,6 +30,8 @@ pub(crate) struct Seen {
     pub(crate) target: String,
     pub(crate) headers: Headers,
     pub(crate) body: Vec<u8>,
+    /// When its last byte had come.
+    pub(crate) at: Instant,
 }
 
 struct Book {
@@ -284,6 +286,7 @@ async fn converse(stream: TcpStream, shared: &Shared) -> io::Result<()> {
             target: word(),
             headers: head.headers,
             body,
+            at: Instant::now(),
         };
         let steps = record(shared, seen);
         let open = play(&mut wire, shared, steps).await;
