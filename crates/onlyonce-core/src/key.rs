@@ -38,9 +38,12 @@ pub const MAX_SPELLING_BYTES: usize = 1_024;
 pub enum Spelling {
     /// The key itself.
     Literal,
-    /// These bytes.
+    /// These bytes. Once personal data was erased, the empty string stands in the place of the key.
     Quoted(Arc<[u8]>),
 }
+
+/// What is left of a quoted key once it was erased. No key is empty.
+const ERASED: &[u8] = b"\"\"";
 
 impl Spelling {
     /// The spelling of `key` as a header had it, without the white space around it.
@@ -59,10 +62,25 @@ impl Spelling {
     }
 
     /// The header value for `key`.
-    pub fn value<'a>(&'a self, key: &'a Key) -> &'a [u8] {
+    pub fn value<'a>(&'a self, key: &'a Key) -> Cow<'a, [u8]> {
         match self {
-            Self::Literal => key.as_str().as_bytes(),
-            Self::Quoted(value) => value,
+            Self::Literal => key.as_str().as_bytes().into(),
+            Self::Quoted(value) => match value.strip_prefix(ERASED) {
+                Some(parameters) => [key.quoted().as_bytes(), parameters].concat().into(),
+                None => Cow::Borrowed(value),
+            },
+        }
+    }
+
+    /// How `key` was spelled, without the key.
+    pub(crate) fn without(self, key: &Key) -> Option<Self> {
+        match &self {
+            Self::Literal => Some(self),
+            Self::Quoted(value) if value.starts_with(ERASED) => Some(self),
+            Self::Quoted(value) => {
+                let parameters = value.strip_prefix(key.quoted().as_bytes())?;
+                Some(Self::Quoted([ERASED, parameters].concat().into()))
+            }
         }
     }
 }

@@ -421,9 +421,10 @@ impl Record {
 
     /// Removes the names that a person can be found by. What is found by its hash is still found.
     pub(crate) fn erase_names(&mut self) {
+        let spelling = self.notes.spelling.take();
+        self.notes.spelling = spelling.and_then(|spelling| spelling.without(&self.key));
         self.key = Key::from_stored("");
         self.path = Arc::from("");
-        self.notes.spelling = None;
         self.notes.erased = true;
     }
 

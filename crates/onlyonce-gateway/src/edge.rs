@@ -35,6 +35,7 @@ use tower::{Layer, ServiceExt};
 
 pub(crate) use connection::serve;
 pub(crate) use line::{ClientSocket, Line};
+pub(crate) use linger::Lingering;
 pub(crate) use patience::Timely;
 pub(crate) use request_id::{RequestId, X_REQUEST_ID};
 pub(crate) use seats::{Activity, Seats, Worked};

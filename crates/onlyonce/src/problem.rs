@@ -267,8 +267,8 @@ impl Problem {
                  executed and the key was not used. Send it again with the same key."
                 .to_owned(),
             Self::RequestMalformed(why) => format!(
-                "This is not a request that HTTP allows: {why}. Nothing was executed and no key was \
-                 used. Send it again as HTTP wants it."
+                "This request is malformed: {why}. Nothing was executed and no key was used. Mend it \
+                 and send it again."
             ),
             Self::HeadersTooLarge(limit) => format!(
                 "The request line and the headers are larger than {limit} bytes, or are too many. \

@@ -101,6 +101,8 @@ would! {
     Invalid => "refuse_invalid",
     /// Refused, since the body is too large.
     TooLarge => "refuse_too_large",
+    /// Refused, since it is a call of gRPC.
+    Grpc => "refuse_grpc",
     /// Refused, since nobody knows who it is from.
     Unauthenticated => "refuse_unauthenticated",
     /// Refused, since its client is too fast or has too many live keys.

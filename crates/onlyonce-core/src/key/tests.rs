@@ -66,7 +66,10 @@ fn a_key_is_one_key_however_it_is_spelled() {
             let read = Key::parse(value.as_bytes(), &ANY).unwrap();
             assert_eq!(read, key, "{value}");
             let spelling = Spelling::of(&key, value.as_bytes()).unwrap();
-            assert_eq!(spelling.value(&key), value.trim().as_bytes(), "{value}");
+            assert_eq!(&*spelling.value(&key), value.trim().as_bytes(), "{value}");
+            let erased = spelling.clone().without(&key).unwrap();
+            assert_eq!(erased.value(&key), spelling.value(&key), "{value}");
+            assert_eq!(erased.clone().without(&key), Some(erased), "{value}");
             assert_eq!(Key::asked_for(&value).as_ref(), Ok(&key), "{value}");
             // Whoever was sent it, and calls it by any name it may know, means this key.
             for name in key.names(Some(&spelling)) {

@@ -13,7 +13,7 @@ use onlyonce::ConnectionId;
 use tokio::net::TcpListener;
 use tower::ServiceExt;
 
-use crate::edge::{ClientSocket, Current, Line, Seats, Timely};
+use crate::edge::{ClientSocket, Current, Line, Lingering, Seats, Timely};
 
 /// Connections at once. One more closes the one that has been without an authorized request for the longest;
 /// where all have one, it waits.
@@ -53,6 +53,7 @@ pub(super) async fn serve(listener: TcpListener, app: Router, current: &Current)
                 extensions.insert(id);
                 extensions.insert(peer);
                 extensions.insert(activity.clone());
+                let request = Lingering::request(request);
                 request.map(|body| Timely::new(body, body_timeout, None))
             });
         let app = TowerToHyperService::new(app);

@@ -45,7 +45,9 @@ impl View<'_> {
         let key = self.key(record);
         // Another one than the key itself, under which a provider may know it.
         let spelling = match (&record.notes.spelling, self.mask_keys) {
-            (Some(Spelling::Quoted(value)), false) => Some(String::from_utf8_lossy(value)),
+            (Some(Spelling::Quoted(value)), false) if !erased => {
+                Some(String::from_utf8_lossy(value))
+            }
             _ => None,
         };
         json!({

@@ -20,12 +20,12 @@ use http_body_util::BodyExt;
 use onlyonce::Problem;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Sleep, sleep},
+    time::{Instant, Sleep, sleep},
 };
 
 use super::{
     Current,
-    linger::{LINGER_BYTES, LINGER_TIME},
+    linger::{LINGER_BYTES, LINGER_IDLE, LINGER_TIME},
 };
 use crate::clock;
 
@@ -56,6 +56,8 @@ pub(super) struct Explained<T> {
 /// How long, and how much, is read on.
 struct Lingers {
     left: usize,
+    end: Instant,
+    /// Until when without another byte.
     until: Pin<Box<Sleep>>,
 }
 
@@ -190,7 +192,8 @@ impl<T: AsyncWrite + Unpin> Explained<T> {
             self.instead = answer;
             self.lingers = Some(Lingers {
                 left: LINGER_BYTES,
-                until: Box::pin(sleep(LINGER_TIME)),
+                end: Instant::now() + LINGER_TIME,
+                until: Box::pin(sleep(LINGER_IDLE)),
             });
             return true;
         }
@@ -212,6 +215,8 @@ impl<T: AsyncRead + Unpin> Explained<T> {
                 break;
             }
             lingers.left = lingers.left.saturating_sub(buffer.filled().len());
+            let until = lingers.end.min(Instant::now() + LINGER_IDLE);
+            lingers.until.as_mut().reset(until);
         }
         self.lingers = None;
         Poll::Ready(())

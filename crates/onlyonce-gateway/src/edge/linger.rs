@@ -19,12 +19,18 @@ use onlyonce::{
     BoxError,
     body::{Framing, Whole},
 };
-use tokio::{runtime::Handle, sync::Semaphore, time::timeout};
+use tokio::{
+    runtime::Handle,
+    sync::Semaphore,
+    time::{error::Elapsed, timeout},
+};
 
 /// What is read on at most, in bytes.
 pub(super) const LINGER_BYTES: usize = 8 << 20;
-/// For how long.
-pub(super) const LINGER_TIME: Duration = Duration::from_secs(2);
+/// For how long at most: as long as a body may take by default.
+pub(super) const LINGER_TIME: Duration = Duration::from_secs(30);
+/// For how long without a byte.
+pub(super) const LINGER_IDLE: Duration = Duration::from_secs(2);
 /// How many of them are read at a time: hundreds would crowd out requests that somebody waits for.
 const TURNS: usize = 8;
 /// How long one that sends nothing keeps its turn.
@@ -33,7 +39,7 @@ const TURN_TIME: Duration = Duration::from_millis(5);
 static TURN: Semaphore = Semaphore::const_new(TURNS);
 
 /// The body of a request: an error unless it comes whole, and read on if nobody wants it to its end.
-pub(super) struct Lingering {
+pub(crate) struct Lingering {
     body: Option<Whole<Incoming>>,
     /// How it ended, once it has.
     is_whole: bool,
@@ -43,7 +49,7 @@ pub(super) struct Lingering {
 
 impl Lingering {
     /// The same request.
-    pub(super) fn request(request: Request<Incoming>) -> Request<Self> {
+    pub(crate) fn request(request: Request<Incoming>) -> Request<Self> {
         let (head, body) = request.into_parts();
         let lingering = Self {
             body: Some(Whole::new(Framing::of_request(&head), body)),
@@ -102,11 +108,13 @@ impl Drop for Lingering {
 
 async fn read_on(mut body: Whole<Incoming>) {
     let mut left = LINGER_BYTES;
-    while let Ok(_turn) = TURN.acquire().await {
-        let frame = match timeout(TURN_TIME, body.frame()).await {
-            Ok(Some(Ok(frame))) => frame,
-            Ok(_) => return,
-            Err(_) => continue,
+    loop {
+        let frame = match in_turn(&mut body).await {
+            Ok(frame) => Ok(frame),
+            Err(_) => timeout(LINGER_IDLE, body.frame()).await,
+        };
+        let Ok(Some(Ok(frame))) = frame else {
+            return;
         };
         let read = frame.data_ref().map_or(0, Bytes::len);
         let Some(rest) = left.checked_sub(read) else {
@@ -114,4 +122,12 @@ async fn read_on(mut body: Whole<Incoming>) {
         };
         left = rest;
     }
+}
+
+type Read = Option<Result<Frame<Bytes>, BoxError>>;
+
+/// What is there when its turn has come.
+async fn in_turn(body: &mut Whole<Incoming>) -> Result<Read, Elapsed> {
+    let _turn = TURN.acquire().await;
+    timeout(TURN_TIME, body.frame()).await
 }

@@ -35,6 +35,10 @@ pub(super) async fn answer<B>(edge: &Edge, mut request: Request<B>, rest: &str) 
         return not_found(edge);
     };
     let query = Query::read(request.uri().query().unwrap_or_default());
+    let Some(patience) = query.wait else {
+        let why = "its `wait` is not a duration, such as 10s";
+        return Problem::RequestMalformed(why).unkeyed_response(&edge.policy);
+    };
     let lanes = lanes_for(edge, query.route);
     if let Some(wait) = lanes
         .first()
@@ -48,7 +52,7 @@ pub(super) async fn answer<B>(edge: &Edge, mut request: Request<B>, rest: &str) 
             lane,
             (request.headers(), client),
             &key,
-            arrived + query.wait,
+            arrived + patience,
         );
         if let Some(answer) = asked.await {
             return answer;
@@ -148,28 +152,32 @@ fn read_key(segment: &str) -> Option<Key> {
 }
 
 struct Query<'a> {
-    wait: Duration,
+    /// `None` where it cannot be read.
+    wait: Option<Duration>,
     route: Option<&'a str>,
 }
 
 impl<'a> Query<'a> {
     fn read(query: &'a str) -> Self {
         let mut read = Self {
-            wait: Duration::ZERO,
+            wait: Some(Duration::ZERO),
             route: None,
         };
         for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
             match name {
-                "wait" => {
-                    let wait = humantime::parse_duration(value).unwrap_or_default();
-                    read.wait = wait.min(MAX_WAIT);
-                }
+                "wait" => read.wait = wait(value).map(|wait| wait.min(MAX_WAIT)),
                 "route" => read.route = Some(value),
                 _ => {}
             }
         }
         read
     }
+}
+
+/// A duration, or a number of seconds.
+fn wait(value: &str) -> Option<Duration> {
+    let seconds = value.parse().map(Duration::from_secs).ok();
+    seconds.or_else(|| humantime::parse_duration(value).ok())
 }
 
 fn shown(record: &Record, now: Timestamp) -> Response<Body> {

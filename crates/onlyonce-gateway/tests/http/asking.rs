@@ -56,8 +56,8 @@ async fn the_state_of_a_key() {
 
 /// Goal: `wait` holds the question until the key is settled.
 ///
-/// Method: ask with `?wait=10s` while the upstream holds; ask with a short wait before.
-/// Evidence: the short one says in_progress, the long one completed after the release.
+/// Method: ask with `?wait=9` while the upstream holds; ask with a short wait before, and with nonsense.
+/// Evidence: the short one says in_progress, the long one completed after the release; nonsense is 400.
 #[tokio::test]
 async fn wait_holds_until_settled() {
     let upstream = Upstream::start();
@@ -74,7 +74,11 @@ async fn wait_holds_until_settled() {
     assert_eq!(short["state"], "in_progress");
     assert!(began.elapsed() >= ms(190), "{:?}", began.elapsed());
 
-    let long = gateway.send_later(&ask("k", "?wait=9s"));
+    for nonsense in ["abc", "-1s", "1.5", ""] {
+        let answer = gateway.send(&ask("k", &format!("?wait={nonsense}"))).await;
+        answer.expect(400);
+    }
+    let long = gateway.send_later(&ask("k", "?wait=9"));
     // The question has no signal of its own; a request that needs the same path gives it time.
     gateway.send(&ask("k", "")).await.expect(200);
     assert!(!long.is_finished());

@@ -212,3 +212,33 @@ async fn a_replay_that_is_read_slowly() {
     assert_eq!(answer.header(REPLAYED), Some("true"));
     assert!(answer.body == first.body, "every byte over HTTP/2");
 }
+
+/// Goal: whoever sends slowly hears why it was refused.
+///
+/// Method: bodies that are refused upon their head, sent steadily for longer than silence is waited for, with
+/// a length and in chunks, to either listener; the answer is read only after the last byte.
+/// Evidence: the whole body is taken, and the refusal is there.
+#[tokio::test]
+async fn a_refusal_reaches_slow_senders() {
+    let upstream = Upstream::start();
+    let gateway = Setup::with("enforce: true").start(&upstream).await;
+    let keyless = Request::post("/payments").body("text/plain", vec![b'x'; 4_000]);
+    let unsigned = Request::post("/idempotency/keys/0/erase").json(&"x".repeat(4_000));
+    let cases = [
+        (gateway.data(), keyless.clone(), 400),
+        (gateway.data(), keyless.chunked(), 400),
+        (gateway.admin_addr(), unsigned, 401),
+    ];
+    let sending = cases.map(|(addr, request, status)| async move {
+        let mut connection = Connection::open(addr).await.unwrap();
+        let bytes = request.bytes();
+        for piece in bytes.chunks(bytes.len() / 12) {
+            connection.write(piece).await.expect("it is read on");
+            tokio::time::sleep(ms(300)).await;
+        }
+        let answer = within("the refusal", connection.response()).await;
+        answer.expect("a refusal, not a reset").expect(status);
+    });
+    futures_util::future::join_all(sending).await;
+    assert_eq!(upstream.executions(), 0);
+}

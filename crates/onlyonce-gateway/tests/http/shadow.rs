@@ -65,6 +65,8 @@ async fn everything_goes_through_and_is_counted() {
     upstream.release();
     within("the held answer", held).await.unwrap().expect(201);
     send(&Request::get("/payments"), 201).await;
+    let grpc = Request::post("/payments").key("grpc");
+    send(&grpc.body("application/grpc+proto", ""), 201).await;
 
     let shadow = shadow_of(&gateway).await;
     for (would, count) in [
@@ -77,12 +79,13 @@ async fn everything_goes_through_and_is_counted() {
         ("execute_again", 1),
         ("refuse_unknown", 1),
         ("wait", 1),
+        ("refuse_grpc", 1),
         ("unobserved", 0),
     ] {
         assert_eq!(shadow["would"][would], count, "{would} in {shadow}");
     }
-    assert_eq!(upstream.executions(), 15);
-    assert_eq!(gateway.metric("onlyonce_shadow_total").await, Some(14.0));
+    assert_eq!(upstream.executions(), 16);
+    assert_eq!(gateway.metric("onlyonce_shadow_total").await, Some(15.0));
     assert_eq!(
         gateway
             .metric("api_idempotency_reserve_created_total")
@@ -93,7 +96,7 @@ async fn everything_goes_through_and_is_counted() {
         assert_eq!(gateway.count_in_state(state).await, 0, "{state}");
     }
     let samples = shadow["samples"].as_array().unwrap();
-    assert_eq!(samples.len(), 10, "all but the plain executions");
+    assert_eq!(samples.len(), 11, "all but the plain executions");
     let tag = samples.iter().find(|one| one["would"] == "replay").unwrap()["key"].clone();
     let tag = tag.as_str().unwrap();
     assert!(

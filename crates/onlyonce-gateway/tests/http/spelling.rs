@@ -1,7 +1,7 @@
 //! What a key is called: every way to write it as a header value is one key, in every place where one is
 //! read, written or asked about.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     harness::{
@@ -83,7 +83,8 @@ async fn listed(gateway: &Gateway, value: &str) -> Vec<Value> {
 
 /// Goal: an upstream sees one key on every attempt, however each of them spells it.
 ///
-/// Method: each kind of key, each spelling on the first attempt, which fails, and each on the retry.
+/// Method: each kind of key, each spelling on the first attempt, which fails, and each on the retry; personal
+/// data is erased in between, or not.
 /// Evidence: the upstream's own record of both headers, byte for byte; two executions of each key, and
 /// replays under every spelling, which echo the header as it was sent; the attempt's token names the
 /// record that the admin API shows.
@@ -95,27 +96,35 @@ async fn one_key_upstream() {
     let mut executed = 0;
     for kind in KINDS {
         let count = lines(&kind(0)).len();
-        for (first, again) in (0..count).flat_map(|one| (0..count).map(move |two| (one, two))) {
+        let pairs = (0..count).flat_map(|one| (0..count).map(move |two| (one, two)));
+        for ((first, again), erased) in pairs.flat_map(|pair| [(pair, false), (pair, true)]) {
             let key = numbers.key(kind);
             let all = lines(&key);
             upstream.next(Script::reply(500));
             gateway.send(&Request::pay(&all[first])).await.expect(500);
+            let id = gateway.id(&key).await;
+            if erased {
+                let path = format!("/idempotency/keys/{id}/erase");
+                let reason = json!({ "reason": "a request" });
+                let erased = gateway.admin_post(&path, &reason).await.expect(200);
+                assert!(!erased.text().contains(&key), "{key}: {erased}");
+            }
             gateway.send(&Request::pay(&all[again])).await.expect(201);
             executed += 2;
             let seen = upstream.requests();
             let spelled = all[first].trim();
             for attempt in &seen[executed - 2..] {
                 let header = attempt.headers.all("idempotency-key");
-                assert_eq!(header, [spelled], "{key}: {first} then {again}");
+                assert_eq!(header, [spelled], "{key}: {first} then {again}, {erased}");
             }
             if again == first {
-                for value in &all {
+                // An erased key's answer is not stored.
+                for value in all.iter().filter(|_| !erased) {
                     let replay = gateway.send(&Request::pay(value)).await.expect(201);
                     assert_eq!(replay.header(REPLAYED), Some("true"), "{value}");
                     assert_eq!(replay.header("idempotency-key"), Some(value.trim()));
                 }
                 let token = seen[executed - 1].headers.one("idempotency-attempt");
-                let id = gateway.id(&key).await;
                 assert!(token.unwrap().starts_with(&id), "{key}: {token:?} {id}");
             }
             assert_eq!(upstream.executions(), executed, "{key}");

@@ -11,7 +11,7 @@ use std::{
 
 use http::HeaderValue;
 use onlyonce_core::{
-    AttemptId, Fence, Policy, Record, RecordId,
+    AttemptId, Fence, Key, Policy, Record, RecordId,
     machine::{self, Renewed, Settled, Settlement, Wake},
     record::{JournalEntry, JournalEvent, LastError},
 };
@@ -161,12 +161,12 @@ impl Attempt {
         self.record.lock().clone()
     }
 
-    /// The key's header value for the upstream, where the record notes how the first attempt spelled it.
-    pub(crate) fn spelling(&self) -> Option<HeaderValue> {
+    /// The header value of `key` for the upstream, where the record notes how the first attempt spelled it.
+    pub(crate) fn spelling(&self, key: &Key) -> Option<HeaderValue> {
         let record = self.record.lock();
         let spelling = record.notes.spelling.as_ref()?;
         // What a client could send can be sent on.
-        HeaderValue::from_bytes(spelling.value(&record.key)).ok()
+        HeaderValue::from_bytes(&spelling.value(key)).ok()
     }
 
     /// The token that goes upstream in `Idempotency-Attempt`: opaque, and enough for the upstream

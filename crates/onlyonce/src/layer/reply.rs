@@ -122,7 +122,10 @@ fn close_to_other_origins(headers: &mut HeaderMap, origin: &HeaderValue) {
     }
     headers.remove(header::ACCESS_CONTROL_ALLOW_ORIGIN);
     headers.remove(header::ACCESS_CONTROL_ALLOW_CREDENTIALS);
-    headers.append(header::VARY, HeaderValue::from_static("Origin"));
+    let vary = headers.get_all(header::VARY);
+    if !vary.iter().any(|known| known == "Origin") {
+        headers.append(header::VARY, HeaderValue::from_static("Origin"));
+    }
 }
 
 /// A copy with room for what a replay adds. A plain clone has none, and would grow header by header.

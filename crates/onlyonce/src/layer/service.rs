@@ -200,7 +200,7 @@ fn brings_key(policy: &Policy, parts: &Parts) -> bool {
 
 /// Whether it is a call of gRPC, whose answer does not say by its status how the call ended. Of several
 /// types any may be the one that the upstream believes.
-fn is_grpc(headers: &HeaderMap) -> bool {
+pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     const PREFIX: &[u8] = b"application/grpc";
     headers
         .get_all(header::CONTENT_TYPE)
@@ -370,7 +370,7 @@ impl Pending {
         {
             headers.insert(ATTEMPT, token);
             // An upstream that knows the key knows it as the first attempt spelled it.
-            if let Some(spelling) = attempt.spelling() {
+            if let Some(spelling) = attempt.spelling(self.arrival.key()) {
                 headers.insert(policy.header_name.clone(), spelling);
             }
         }

@@ -21,7 +21,7 @@ use super::{
     Identity, Shared,
     capture::{Captured, capture_into, is_unkeepable},
     headers::{KeyHeader, read_key, take_outcome},
-    service::{pass, whole_or_error},
+    service::{is_grpc, pass, whole_or_error},
 };
 use crate::{
     body::{Body, BoxError},
@@ -140,6 +140,9 @@ fn looked_at(shared: &Shared, parts: &Parts) -> Looked {
     let Some(identity) = identity else {
         return Looked::Refused(Would::Unauthenticated, None);
     };
+    if is_grpc(&parts.headers) {
+        return Looked::Refused(Would::Grpc, client);
+    }
     match found {
         KeyHeader::Present(sent) => Looked::Key(sent.key, identity),
         KeyHeader::Absent => Looked::Refused(Would::Missing, client),
