@@ -69,6 +69,11 @@ async fn in_every_state(store: Option<&str>) {
         assert_eq!(after["erased"], true);
         // Twice is once.
         assert_eq!(erase(&gateway, &id).await["revision"], after["revision"]);
+        assert_eq!(
+            id_of(&gateway, state).await,
+            id,
+            "whoever has the key finds it"
+        );
         ids.push(id);
     }
     upstream.release();
