@@ -32,6 +32,7 @@ mod clock;
 mod command_line;
 mod cors;
 mod crash;
+mod documents;
 mod dumps;
 mod enforce;
 mod erase;
