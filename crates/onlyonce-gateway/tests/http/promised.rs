@@ -214,6 +214,13 @@ async fn holds(
     while let Some(ended) = clients.join_next().await {
         ended.unwrap();
     }
+    for gateway in &gateways {
+        eventually("the store to be back", async || {
+            let ready = gateway.admin_open("/readyz").await;
+            (ready.status == 200).then_some(())
+        })
+        .await;
+    }
     eventually("no key to be in progress", async || {
         (gateways[0].count_in_state("in_progress").await == 0).then_some(())
     })

@@ -12,6 +12,9 @@ use crate::{
     setup::{Ask, Setup, is_shared},
 };
 
+/// How far a real store's clock may be from that of the run, in milliseconds.
+const CLOCKS_APART: u64 = 20;
+
 /// Whether only the promise is judged: so it is seen that the checker finds a planted bug by itself.
 static ALONE: LazyLock<bool> = LazyLock::new(|| std::env::var("ONLYONCE_CHECKER").is_ok());
 
@@ -109,10 +112,11 @@ impl History {
             AfterExpiry::Reject => ttl + Setup::millis(policy.tombstone_ttl),
             _ => ttl,
         };
-        // Where clocks jump, one that is believed may be ahead.
-        let early = match self.setup.clocks_jump {
-            true => self.tolerance(),
-            false => 0,
+        // Where clocks jump, one that is believed may be ahead; and the clock of a real store is not ours.
+        let early = match (self.setup.clocks_jump, self.store_now.0) {
+            (true, _) => self.tolerance(),
+            (false, 0) => CLOCKS_APART,
+            (false, _) => 0,
         };
         let terms = Terms {
             kept_for: ttl.saturating_sub(early),
