@@ -139,10 +139,13 @@ impl Drop for Kept {
     }
 }
 
+/// Sends a signal. A process may have ended before its turn.
 fn signal(pid: u32, name: &str) {
-    run(Command::new("kill")
-        .arg(format!("-{name}"))
-        .arg(pid.to_string()));
+    let mut kill = Command::new("kill");
+    kill.arg(format!("-{name}")).arg(pid.to_string());
+    let output = kill.stdin(Stdio::null()).output().unwrap();
+    let is_gone = || !PathBuf::from(format!("/proc/{pid}")).exists();
+    assert!(output.status.success() || is_gone(), "{kill:?} failed");
 }
 
 /// Freezes a process. A signal reaches threads that run on another core a little later than `kill` returns,
@@ -368,6 +371,8 @@ impl Postgres {
 
     /// Stops every process of it where it stands.
     pub fn freeze(&self) {
+        // The first one makes the others: no more of them once it stands still.
+        freeze(self.pid());
         for pid in self.family() {
             freeze(pid);
         }
