@@ -178,21 +178,18 @@ fn checklist(lane: &Lane, all: &Tally, covers: Duration, level: Level) -> Value 
             requests(of(Would::Unknown))
         ),
     );
-    let others = [
-        Would::InProgress,
-        Would::NotStored,
-        Would::Expired,
-        Would::TooLarge,
-        Would::Unauthenticated,
-        Would::Limited,
-        Would::TooOld,
+    // Every refusal but those above.
+    let above = [
+        Would::Missing,
+        Would::Invalid,
+        Would::Mismatch,
+        Would::Unknown,
     ];
-    let other = others.into_iter().map(of).sum::<u64>();
-    let named: Vec<&str> = others
-        .into_iter()
-        .filter(|would| of(*would) > 0)
-        .map(Would::as_str)
-        .collect();
+    let refusals = Would::ALL.iter().filter(|would| would.is_refused());
+    let others = refusals.filter(|would| !above.contains(would) && of(**would) > 0);
+    let others: Vec<Would> = others.copied().collect();
+    let other = others.iter().map(|would| of(*would)).sum::<u64>();
+    let named: Vec<&str> = others.iter().map(|would| would.as_str()).collect();
     item(
         "nothing_else_is_refused",
         other == 0,

@@ -84,6 +84,17 @@ async fn everything_goes_through_and_is_counted() {
     ] {
         assert_eq!(shadow["would"][would], count, "{would} in {shadow}");
     }
+    let report = gateway.admin(Request::get("/shadow")).await.expect(200);
+    let report = report.json();
+    let checklist = report["routes"][0]["checklist"].as_array().unwrap();
+    let others = checklist
+        .iter()
+        .find(|item| item["check"] == "nothing_else_is_refused");
+    let named = others.unwrap()["detail"].as_str().unwrap();
+    assert_eq!(
+        named,
+        "3 requests would be refused: refuse_too_large, refuse_grpc."
+    );
     assert_eq!(upstream.executions(), 16);
     assert_eq!(gateway.metric("onlyonce_shadow_total").await, Some(15.0));
     assert_eq!(
