@@ -141,7 +141,9 @@ fn allowed(method: HeaderValue, names: Option<HeaderValue>) -> Response<Body> {
 
 /// Says who may read the answer with these headers.
 fn permit(cors: &Cors, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
-    if let Origins::These(_) = cors.origins {
+    // A replay may say so already.
+    let varies = headers.get_all(VARY).iter().any(|known| known == "Origin");
+    if matches!(cors.origins, Origins::These(_)) && !varies {
         headers.append(VARY, HeaderValue::from_static("Origin"));
     }
     let Some(origin) = origin else { return };

@@ -14,9 +14,13 @@ fn reader(answer: &Response) -> Option<&str> {
     named.first().copied()
 }
 
+/// Whether `word` is in the list, where it is at most once.
 fn says(answer: &Response, name: &str, word: &str) -> bool {
     let words = answer.headers.all(name).join(", ").to_lowercase();
-    words.split(", ").any(|one| one == word.to_lowercase())
+    let count = words.split(", ").filter(|one| *one == word.to_lowercase());
+    let count = count.count();
+    assert!(count <= 1, "{name}: {words}");
+    count == 1
 }
 
 fn from(origin: &str, request: Request) -> Request {
@@ -173,6 +177,13 @@ async fn replays_are_ours_and_first_answers_are_the_upstreams() {
         "access-control-expose-headers",
         "Idempotency-Status"
     ));
+    // Closed to another page by the replay, and by the route: said once.
+    let other = gateway
+        .send(&from(OTHER, Request::pay("open")))
+        .await
+        .expect(201);
+    assert_eq!(reader(&other), None);
+    assert!(says(&other, "vary", "Origin"), "{:?}", other.headers);
 }
 
 /// A browser's question before it sends a request with these headers.
