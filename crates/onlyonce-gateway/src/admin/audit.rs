@@ -147,7 +147,7 @@ async fn of_key(
         ..Filter::default()
     };
     let store = desk.engine().store();
-    let found = store.list(&filter, None, MAX_SAME_KEY).await?;
+    let found = desk.find(&filter, None, MAX_SAME_KEY).await?;
     let mut rows = Vec::new();
     for listed in &found.items {
         rows.extend(store.history(listed.record.id).await?);

@@ -26,7 +26,7 @@ use onlyonce_core::{
     Key, Policy, Record, RecordId, Scope, State as KeyState, StoredResponse,
     record::{Revision, StoredBody},
 };
-use onlyonce_store::{Filter, Listed, StoreError};
+use onlyonce_store::{Filter, Listed, Page, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -256,10 +256,7 @@ async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, Stri
         key: key.map_err(|why| bad(format!("`key` is written as in the header. {why}")))?,
         dead_letters: false,
     };
-    let mut page = desk.engine.store().list(&filter, cursor, limit).await?;
-    if page.items.is_empty() && cursor.is_none() {
-        page.items = desk.erased(&filter).await?;
-    }
+    let page = desk.find(&filter, cursor, limit).await?;
     let view = desk.view();
     let keys: Vec<Value> = page
         .items
@@ -272,6 +269,20 @@ async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, Stri
 }
 
 impl Desk {
+    /// The keys that `filter` names, erased ones as well.
+    pub(super) async fn find(
+        &self,
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<Listed>, Refused> {
+        let mut page = self.engine.store().list(filter, cursor, limit).await?;
+        if page.items.is_empty() && cursor.is_none() {
+            page.items = self.erased(filter).await?;
+        }
+        Ok(page)
+    }
+
     /// The erased keys that `filter` names: the key is gone from the record, and leads to it all the same.
     async fn erased(&self, filter: &Filter) -> Result<Vec<Listed>, Refused> {
         let (client, store) = (filter.client.as_deref(), self.engine.store());

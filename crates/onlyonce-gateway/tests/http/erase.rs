@@ -74,6 +74,8 @@ async fn in_every_state(store: Option<&str>) {
             id,
             "whoever has the key finds it"
         );
+        let lines = get(&gateway, &format!("/audit?key={PERSON}.{state}")).await;
+        assert_eq!(lines["audit"][0]["event"], "erased", "{lines}");
         ids.push(id);
     }
     upstream.release();
