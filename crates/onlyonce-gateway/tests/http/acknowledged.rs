@@ -19,7 +19,7 @@ use onlyonce_store::{
 use tokio::task::{JoinHandle, block_in_place};
 
 use crate::{
-    harness::{Gateway, REPLAYED, Request, Upstream, client, eventually, ms, soak},
+    harness::{Gateway, Mortal, REPLAYED, Request, Upstream, client, eventually, ms, soak},
     shared_faults::setup,
 };
 
@@ -199,6 +199,14 @@ async fn level_of(gateway: &Gateway) -> Option<String> {
     Some(answer["store"]["level"].as_str()?.to_owned())
 }
 
+/// The server dies, and is started again.
+fn die(server: &mut impl Mortal) {
+    block_in_place(|| {
+        server.kill();
+        server.boot();
+    });
+}
+
 /// The same database at two servers, of which one takes writes.
 fn either(url: &str, first: u16, second: u16) -> String {
     let hosts = format!("127.0.0.1:{first},127.0.0.1:{second}");
@@ -223,14 +231,7 @@ async fn sqlite() {
 async fn postgres_alone() {
     let mut server = block_in_place(Postgres::start);
     let trial = Trial::of("PostgreSQL alone, killed", "sync", server.url());
-    trial
-        .with(async |_| {
-            block_in_place(|| {
-                server.kill();
-                server.boot();
-            });
-        })
-        .await;
+    trial.with(async |_| die(&mut server)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -295,28 +296,12 @@ async fn postgres_with_an_asynchronous_standby() {
 async fn mariadb_alone() {
     let mut server = block_in_place(MariaDb::start);
     let trial = Trial::of("MariaDB alone, killed", "sync", server.url());
-    trial
-        .with(async |_| {
-            block_in_place(|| {
-                server.kill();
-                server.boot();
-            });
-        })
-        .await;
+    trial.with(async |_| die(&mut server)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb_with_a_semi_synchronous_replica() {
-    let mut primary = block_in_place(|| {
-        MariaDb::start_with(&[
-            "server-id=1",
-            "log-bin=binlog",
-            "sync-binlog=1",
-            "rpl-semi-sync-master-enabled=ON",
-            "rpl-semi-sync-master-timeout=60000",
-            "rpl-semi-sync-master-wait-no-slave=OFF",
-        ])
-    });
+    let mut primary = block_in_place(MariaDb::start_semi_synchronous);
     let replica = block_in_place(|| primary.replica_through(primary.port()));
     let url = either(&primary.url(), primary.port(), replica.port());
     let trial = Trial::of("MariaDB, semi-synchronous, promoted", "async", url);
@@ -335,14 +320,7 @@ async fn redis_that_flushes_always() {
     let settings = ["appendonly yes", "appendfsync always"];
     let mut server = block_in_place(|| Redis::start_with(&settings));
     let trial = Trial::of("Redis alone, flushing always, killed", "sync", server.url());
-    trial
-        .with(async |_| {
-            block_in_place(|| {
-                server.kill();
-                server.boot();
-            });
-        })
-        .await;
+    trial.with(async |_| die(&mut server)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -354,14 +332,7 @@ async fn redis_that_flushes_each_second() {
         "async",
         server.url(),
     );
-    trial
-        .with(async |_| {
-            block_in_place(|| {
-                server.kill();
-                server.boot();
-            });
-        })
-        .await;
+    trial.with(async |_| die(&mut server)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -63,6 +63,18 @@ impl MariaDb {
         server
     }
 
+    /// A primary for a semi-synchronous replica, which it waits for as long as there is one.
+    pub fn start_semi_synchronous() -> Self {
+        Self::start_with(&[
+            "server-id=1",
+            "log-bin=binlog",
+            "sync-binlog=1",
+            "rpl-semi-sync-master-enabled=ON",
+            "rpl-semi-sync-master-timeout=60000",
+            "rpl-semi-sync-master-wait-no-slave=OFF",
+        ])
+    }
+
     /// A replica of this server, which needs a binary log for it, from where that is now. It is reached
     /// through `port`, which may be that of a proxy, and acknowledges what it gets if it is asked to.
     pub fn replica_through(&self, port: u16) -> Self {

@@ -76,16 +76,7 @@ async fn alone() {
 /// Evidence: the level before the fault; the rows of the replica, which lacks some.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn semi_synchronous() {
-    let mut primary = tokio::task::block_in_place(|| {
-        MariaDb::start_with(&[
-            "server-id=1",
-            "log-bin=binlog",
-            "sync-binlog=1",
-            "rpl-semi-sync-master-enabled=ON",
-            "rpl-semi-sync-master-timeout=60000",
-            "rpl-semi-sync-master-wait-no-slave=OFF",
-        ])
-    });
+    let mut primary = tokio::task::block_in_place(MariaDb::start_semi_synchronous);
     let proxy = FaultProxy::start(primary.port()).await;
     let replica = tokio::task::block_in_place(|| primary.replica_through(proxy.port()));
     let url = format!(

@@ -84,7 +84,7 @@ pub fn check(terms: &Terms, history: &[At]) -> Vec<Broken> {
     let end = history.last().map_or(0, |last| last.at);
     let waiting: Vec<u64> = checker.waiting().collect();
     for call in waiting {
-        checker.break_(
+        checker.report(
             Promise::Answered,
             end,
             format!("call {call} waits for ever"),
@@ -94,7 +94,7 @@ pub fn check(terms: &Terms, history: &[At]) -> Vec<Broken> {
 }
 
 impl Checker<'_> {
-    fn break_(&mut self, promise: Promise, at: Moment, what: String) {
+    fn report(&mut self, promise: Promise, at: Moment, what: String) {
         self.broken.push(Broken { promise, at, what });
     }
 
@@ -165,7 +165,7 @@ impl Checker<'_> {
                 let waiting: Vec<u64> = self.waiting().collect();
                 for call in waiting {
                     let what = format!("call {call} waits although all is at rest");
-                    self.break_(Promise::Answered, at, what);
+                    self.report(Promise::Answered, at, what);
                 }
             }
         }
@@ -181,7 +181,7 @@ impl Checker<'_> {
         };
         if !was_sent {
             let what = format!("execution {number} of what nobody sent: {asked:?}");
-            self.break_(Promise::Whole, at, what);
+            self.report(Promise::Whole, at, what);
         }
         let once_for = self.terms.once_for;
         let key = self.keys.entry(asked.operation()).or_default();
@@ -204,22 +204,22 @@ impl Checker<'_> {
             life,
         };
         if self.executions.insert(number, execution).is_some() {
-            self.break_(Promise::Once, at, format!("execution {number} began twice"));
+            self.report(Promise::Once, at, format!("execution {number} began twice"));
         }
         if let Some(effect) = effect.filter(|_| !has_expired) {
             let what = format!("execution {number} after {effect}, which took effect: {asked:?}");
-            self.break_(Promise::Once, at, what);
+            self.report(Promise::Once, at, what);
         }
     }
 
     fn heard(&mut self, at: Moment, number: u64, heard: &Heard) {
         let Some(call) = self.calls.get_mut(&number) else {
             let what = format!("call {number} was answered before it was sent");
-            return self.break_(Promise::Answered, at, what);
+            return self.report(Promise::Answered, at, what);
         };
         if std::mem::replace(&mut call.is_over, true) {
             let what = format!("call {number} was answered twice");
-            self.break_(Promise::Answered, at, what);
+            self.report(Promise::Answered, at, what);
         }
         let call = &self.calls[&number];
         let (asked, sent_at) = (call.asked.clone(), call.sent_at);
@@ -230,7 +230,7 @@ impl Checker<'_> {
             .is_some_and(|longest| waited > longest)
         {
             let what = format!("call {number} waited for {waited}");
-            self.break_(Promise::Answered, at, what);
+            self.report(Promise::Answered, at, what);
         }
         let wrong = match heard {
             Heard::Outcome(answer) => self.outcome(at, &asked, answer),
@@ -246,7 +246,7 @@ impl Checker<'_> {
                 .or_else(|| self.untrue(at, number, &asked, heard)),
         };
         if let Some((promise, what)) = wrong {
-            self.break_(promise, at, format!("call {number} {what}"));
+            self.report(promise, at, format!("call {number} {what}"));
         }
     }
 

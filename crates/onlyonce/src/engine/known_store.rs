@@ -97,9 +97,7 @@ impl Known {
             false => Judged::Not(went_back(self.epoch.at, standing.epoch)),
         }
     }
-}
 
-impl Known {
     /// Whether the numbers of the records begin anew, on the same server: their table was emptied.
     fn began_anew(&self, standing: &Standing) -> bool {
         let (Some(before), Some(now)) = (&self.numbered, &standing.numbered) else {
