@@ -1,14 +1,16 @@
 //! The idempotency state machine: decisions only.
 //!
-//! Every rule about what a key's past permits lives in this module, as total functions from values
-//! to values. Nothing here reads a clock, awaits, logs, or knows which store or protocol it serves.
-//! The engine, the background loops, the admin API, the model and the simulation all call these
-//! functions; a store only compares a revision and swaps.
+//! [`apply`] is the machine: a record, an [`Event`], the time and a policy make a [`Step`], which says
+//! what to write and what that means. Every rule about what a key's past permits lives in this module, as
+//! total functions from values to values. Nothing here reads a clock, awaits, logs, or knows which store
+//! or protocol it serves. The engine's one loop carries steps out; a store only compares a revision and
+//! swaps.
 //!
 //! Deliberately absent: an edge from `Unknown` to `InProgress`. We never guess that an execution
 //! whose end we did not see had no effect.
 
 mod admit;
+mod event;
 mod evidence;
 mod expire;
 mod operate;
@@ -19,17 +21,39 @@ use crate::{
     time::Stamp,
 };
 
-pub use admit::{Admission, Refusal, Request, admit, first};
-pub use evidence::{About, Looked, Negative, Source, ambiguous, look, no_look, reconcile};
-pub use expire::{Reaped, Swept, expire, stranded, sweep};
-pub use operate::{
-    Erased, Extended, Forgotten, Grounds, Heard, Resolution, Resolved, erase, extend, forget,
-    releasable_from, resolve,
+pub use admit::{Admission, Began, Refusal, Request, first};
+pub use event::{
+    ClockWasSetBack, Commit, End, Erase, Event, Extend, Forget, Found, HandOver, Heartbeat, Look,
+    Reap, Resolve, Sweep, apply,
 };
-pub use settle::{
-    Committed, Renewed, Settled, Settlement, Wake, absent, commit, hand_over, is_running,
-    is_settled, renew, settle, wake,
-};
+pub use evidence::{About, Negative, Source};
+pub use operate::{Denied, Granted, Grounds, Heard, Resolution, Seen, releasable_from};
+pub use settle::{Lease, Settled, Settlement, Wake, absent, is_running, is_settled, wake};
+
+use expire::sweep;
+
+/// What an event does to a key, and what that means to whoever caused the event.
+#[derive(Clone, Debug, PartialEq)]
+#[must_use]
+pub struct Step<E = ()> {
+    /// What is to be written. If somebody else was faster, the event is applied to what is there then.
+    pub write: Write,
+    /// What it means, once that is written.
+    pub effect: E,
+}
+
+/// What is to be written.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Write {
+    /// Nothing.
+    Stay,
+    /// The record of a key that has none.
+    Insert(Box<Draft>),
+    /// The record as it is after the one that the event met.
+    Swap(Change),
+    /// No record: it is deleted as it was met.
+    Delete,
+}
 
 /// Attempts of a key whose every release and repetition is noted. Of later ones the second, the fourth, the
 /// eighth and so on: a client that repeats itself for ever does not fill the journal.

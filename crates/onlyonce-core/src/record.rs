@@ -68,6 +68,11 @@ impl fmt::Display for State {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttemptId(pub u128);
 
+impl AttemptId {
+    /// The id of no attempt, for a request that only looks.
+    pub const NOBODY: Self = Self(0);
+}
+
 impl fmt::Debug for AttemptId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "AttemptId({:032x})", self.0)

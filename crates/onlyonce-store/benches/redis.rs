@@ -24,8 +24,8 @@ use std::{
 
 use http::StatusCode;
 use onlyonce_core::{
-    AttemptId, Fingerprint, Key, Policy, Recipe, Scope, StoredResponse,
-    machine::{self, Request, Settled, Settlement},
+    AttemptId, Fingerprint, Key, Policy, Recipe, Scope, StoredResponse, Timestamp,
+    machine::{self, End, Request, Settlement},
 };
 use onlyonce_store::{
     Inserted, Store, Swapped,
@@ -82,8 +82,16 @@ async fn keys(store: Arc<RedisStore>, number: Arc<AtomicU64>, until: Instant) ->
             panic!("a new key");
         };
         let own = record.attempt_id;
-        let settled = machine::settle(&record, own, &settlement, &Policy::default());
-        let Settled::Write(change) = settled else {
+        let settled = machine::apply(
+            Some(&record),
+            &End {
+                attempt: own,
+                settlement: &settlement,
+            },
+            Timestamp::default(),
+            &Policy::default(),
+        );
+        let Some(change) = settled.swapped() else {
             panic!("its own key");
         };
         let swapped = store.swap(record.revision, change).await.unwrap().value;

@@ -24,7 +24,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use onlyonce_core::{
     AttemptId, Fingerprint, Key, Policy, Recipe, Record, Scope, Spelling, State, StoredResponse,
     Timestamp,
-    machine::{self, Erased, Forgotten, Reaped, Request, Settled, Settlement, Swept},
+    machine::{self, End, Erase, Forget, Reap, Request, Settlement},
     record::{
         Actor, Change, Draft, Evidence, JournalEntry, JournalEvent, LastError, MarkedBy, Notes,
         Revision, StoredBody,
@@ -154,8 +154,18 @@ fn response() -> Arc<StoredResponse> {
 }
 
 fn settled(record: &Record, settlement: &Settlement, policy: &Policy) -> Change {
-    match machine::settle(record, record.attempt_id, settlement, policy) {
-        Settled::Write(change) => change,
+    match machine::apply(
+        Some(record),
+        &End {
+            attempt: record.attempt_id,
+            settlement,
+        },
+        Timestamp::default(),
+        policy,
+    )
+    .swapped()
+    {
+        Some(change) => change,
         other => panic!("{other:?}"),
     }
 }
@@ -370,7 +380,9 @@ pub async fn notes_come_back(store: Any) {
         let read = stored(&*store, &record).await.unwrap();
         assert_eq!((&record.notes, &read.notes), (&notes, &notes), "completed");
         let expires_at = read.times.expires_at.unwrap();
-        let Reaped::Expire(change) = machine::expire(&read, expires_at) else {
+        let Some(change) =
+            machine::apply(Some(&read), &Reap, expires_at, &Policy::default()).swapped()
+        else {
             panic!("it has expired");
         };
         let record = done(store.swap(read.revision, change).await.unwrap().value);
@@ -400,7 +412,15 @@ pub async fn notes_come_back(store: Any) {
 /// its hash, holds neither key nor path nor answer, and its audit row is written with it.
 pub async fn erased_is_found_by_its_hash(store: Any) {
     let erase = async |record: Record| {
-        let Erased::Write(change) = machine::erase(&record, Some("asked for".to_owned())) else {
+        let Some(change) = machine::apply(
+            Some(&record),
+            &Erase {
+                reason: Some("asked for".to_owned()),
+            },
+            Timestamp::default(),
+            &Policy::default(),
+        )
+        .swapped() else {
             panic!("it was not erased before");
         };
         let erased = done(store.swap(record.revision, change).await.unwrap().value);
@@ -449,7 +469,9 @@ pub async fn erased_is_found_by_its_hash(store: Any) {
     let again = store.insert_or_get(first(&*store, "completed", 73)).await;
     assert_eq!(again.unwrap().value, Inserted::Existing(erased.clone()));
     let expires_at = erased.times.expires_at.unwrap();
-    let Reaped::Expire(change) = machine::expire(&erased, expires_at) else {
+    let Some(change) =
+        machine::apply(Some(&erased), &Reap, expires_at, &Policy::default()).swapped()
+    else {
         panic!("it has expired");
     };
     let tombstone = done(store.swap(erased.revision, change).await.unwrap().value);
@@ -463,7 +485,17 @@ pub async fn bytes_come_back(store: Any) {
     let record = complete(&*store, &record, &policy()).await;
     let read = stored(&*store, &record).await.unwrap();
     assert_eq!(read.response, Some(response()));
-    let Forgotten::Write(change) = machine::forget(&read, true, AttemptId(9), None) else {
+    let Some(change) = machine::apply(
+        Some(&read),
+        &Forget {
+            force: true,
+            fresh: AttemptId(9),
+            reason: None,
+        },
+        Timestamp::default(),
+        &Policy::default(),
+    )
+    .swapped() else {
         panic!("a completed key can be forgotten by force");
     };
     store.swap(read.revision, change).await.unwrap();

@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Duration};
 
 use http::{HeaderValue, StatusCode, header};
 use onlyonce_core::{
-    AttemptId, Fingerprint, Key, Policy, Recipe, Record, Scope, StoredResponse,
-    machine::{self, Request, Settled, Settlement},
+    AttemptId, Fingerprint, Key, Policy, Recipe, Record, Scope, StoredResponse, Timestamp,
+    machine::{self, End, Request, Settlement},
     record::{Actor, Draft, JournalEntry, JournalEvent, StoredBody},
 };
 use onlyonce_store::{
@@ -69,9 +69,17 @@ fn answer(body: &str) -> Arc<StoredResponse> {
 
 async fn complete(store: &dyn Store, record: &Record, body: &str) -> Record {
     let settlement = Settlement::Complete(answer(body));
-    let settled = machine::settle(record, record.attempt_id, &settlement, &Policy::default());
-    let Settled::Write(mut change) = settled else {
-        panic!("{settled:?}")
+    let settled = machine::apply(
+        Some(record),
+        &End {
+            attempt: record.attempt_id,
+            settlement: &settlement,
+        },
+        Timestamp::default(),
+        &Policy::default(),
+    );
+    let Some(mut change) = settled.swapped() else {
+        panic!("it was reserved")
     };
     change.journal.push(JournalEntry {
         id: record.id,

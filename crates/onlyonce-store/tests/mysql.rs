@@ -12,8 +12,8 @@ use std::{
 
 use http::StatusCode;
 use onlyonce_core::{
-    AttemptId, Fingerprint, Key, Policy, Recipe, Record, Scope, StoredResponse,
-    machine::{self, Request, Settled, Settlement},
+    AttemptId, Fingerprint, Key, Policy, Recipe, Record, Scope, StoredResponse, Timestamp,
+    machine::{self, End, Request, Settlement},
     record::{Change, Draft},
 };
 use onlyonce_store::{
@@ -81,9 +81,17 @@ async fn reserve(store: &dyn Store, key: &str, number: u128) -> Record {
 fn completion(record: &Record, body: &str) -> Change {
     let answer = Arc::new(StoredResponse::plain(StatusCode::CREATED, body.to_owned()));
     let settlement = Settlement::Complete(answer);
-    let settled = machine::settle(record, record.attempt_id, &settlement, &Policy::default());
-    match settled {
-        Settled::Write(change) => change,
+    let settled = machine::apply(
+        Some(record),
+        &End {
+            attempt: record.attempt_id,
+            settlement: &settlement,
+        },
+        Timestamp::default(),
+        &Policy::default(),
+    );
+    match settled.swapped() {
+        Some(change) => change,
         other => panic!("{other:?}"),
     }
 }

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 use onlyonce_core::{
-    AttemptId, Fingerprint, Key, Policy, Recipe, Record, Scope, StoredResponse,
-    machine::{self, Request, Settled, Settlement},
+    AttemptId, Fingerprint, Key, Policy, Recipe, Record, Scope, StoredResponse, Timestamp,
+    machine::{self, End, Request, Settlement},
     record::{Change, Draft},
 };
 use onlyonce_store::{
@@ -52,9 +52,17 @@ async fn reserve(store: &dyn Store, key: &str, number: u128) -> Record {
 fn completion(record: &Record) -> Change {
     let answer = Arc::new(StoredResponse::plain(StatusCode::CREATED, "paid"));
     let settlement = Settlement::Complete(answer);
-    let settled = machine::settle(record, record.attempt_id, &settlement, &Policy::default());
-    match settled {
-        Settled::Write(change) => change,
+    let settled = machine::apply(
+        Some(record),
+        &End {
+            attempt: record.attempt_id,
+            settlement: &settlement,
+        },
+        Timestamp::default(),
+        &Policy::default(),
+    );
+    match settled.swapped() {
+        Some(change) => change,
         other => panic!("{other:?}"),
     }
 }

@@ -17,8 +17,8 @@ use std::{
 
 use http::{HeaderValue, StatusCode, header};
 use onlyonce_core::{
-    AttemptId, Fingerprint, Key, Policy, Recipe, Scope, StoredResponse,
-    machine::{self, Reaped, Request, Settled, Settlement},
+    AttemptId, Fingerprint, Key, Policy, Recipe, Scope, StoredResponse, Timestamp,
+    machine::{self, End, Reap, Request, Settlement, Write},
 };
 use onlyonce_store::{
     Inserted, Store, Swapped,
@@ -166,8 +166,16 @@ async fn one_key(store: &dyn Store, number: u64) {
     let kind = HeaderValue::from_static("application/json");
     response.headers.insert(header::CONTENT_TYPE, kind);
     let settlement = Settlement::Complete(Arc::new(response));
-    let settled = machine::settle(&record, record.attempt_id, &settlement, &policy);
-    let Settled::Write(change) = settled else {
+    let settled = machine::apply(
+        Some(&record),
+        &End {
+            attempt: record.attempt_id,
+            settlement: &settlement,
+        },
+        Timestamp::default(),
+        &policy,
+    );
+    let Some(change) = settled.swapped() else {
         panic!("not written")
     };
     let swapped = store.swap(record.revision, change).await.unwrap().value;
@@ -186,14 +194,15 @@ async fn reap(store: &Arc<dyn Store>) {
                 removed += 1;
                 let store = store.clone();
                 tasks.spawn(async move {
-                    match machine::expire(&record, walk.now) {
-                        Reaped::Expire(change) => {
+                    let step = machine::apply(Some(&record), &Reap, walk.now, &Policy::default());
+                    match step.write {
+                        Write::Swap(change) => {
                             store.swap(record.revision, change).await.unwrap();
                         }
-                        Reaped::Delete => {
+                        Write::Delete => {
                             store.delete(record.id, record.revision).await.unwrap();
                         }
-                        Reaped::Keep => {}
+                        Write::Stay | Write::Insert(_) => {}
                     }
                 });
             }

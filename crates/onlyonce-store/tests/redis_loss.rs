@@ -12,8 +12,8 @@ use std::{
 
 use http::StatusCode;
 use onlyonce_core::{
-    AttemptId, Fingerprint, Key, Policy, Recipe, RecordId, Scope, StoredResponse,
-    machine::{self, Request, Settled, Settlement},
+    AttemptId, Fingerprint, Key, Policy, Recipe, RecordId, Scope, StoredResponse, Timestamp,
+    machine::{self, End, Request, Settlement},
 };
 use onlyonce_store::{
     Inserted, Level, Store, Swapped,
@@ -57,8 +57,16 @@ async fn write(store: Arc<RedisStore>, writer: usize, stop: Arc<AtomicBool>) -> 
             break;
         };
         let own = record.attempt_id;
-        let Settled::Write(change) = machine::settle(&record, own, &settlement, &Policy::default())
-        else {
+        let Some(change) = machine::apply(
+            Some(&record),
+            &End {
+                attempt: own,
+                settlement: &settlement,
+            },
+            Timestamp::default(),
+            &Policy::default(),
+        )
+        .swapped() else {
             panic!("it is its own");
         };
         match store

@@ -7,7 +7,8 @@ use std::{sync::Arc, time::Duration};
 use http::StatusCode;
 use onlyonce_core::{
     AttemptId, Fingerprint, Key, Policy, Recipe, Record, RecordId, Scope, StoredResponse,
-    machine::{self, Forgotten, Request, Settled, Settlement},
+    Timestamp,
+    machine::{self, End, Forget, Request, Settlement},
     record::Draft,
 };
 use onlyonce_store::{
@@ -71,8 +72,16 @@ async fn complete(store: &dyn Store, key: &str, answer: &str) -> Record {
     };
     let response = StoredResponse::plain(StatusCode::CREATED, answer.to_owned());
     let settlement = Settlement::Complete(response.into());
-    let settled = machine::settle(&record, AttemptId(1), &settlement, &Policy::default());
-    let Settled::Write(change) = settled else {
+    let settled = machine::apply(
+        Some(&record),
+        &End {
+            attempt: AttemptId(1),
+            settlement: &settlement,
+        },
+        Timestamp::default(),
+        &Policy::default(),
+    );
+    let Some(change) = settled.swapped() else {
         panic!("it is its own");
     };
     match store.swap(record.revision, change).await.unwrap().value {
@@ -112,7 +121,17 @@ async fn until_copied(tiers: &Tiers, record: &Record) {
 }
 
 async fn forget(store: &dyn Store, record: &Record) -> Result<Swapped, StoreError> {
-    let Forgotten::Write(change) = machine::forget(record, true, AttemptId(9), None) else {
+    let Some(change) = machine::apply(
+        Some(record),
+        &Forget {
+            force: true,
+            fresh: AttemptId(9),
+            reason: None,
+        },
+        Timestamp::default(),
+        &Policy::default(),
+    )
+    .swapped() else {
         panic!("by force");
     };
     Ok(store.swap(record.revision, change).await?.value)
@@ -234,9 +253,9 @@ async fn a_cache_that_is_restored_from_an_old_copy() {
         other_mark: None,
         notes: onlyonce_core::record::Notes::default(),
     };
-    let admission = machine::admit(&old, &request, tombstone.now, &Policy::default());
-    let machine::Admission::Execute(change) = admission else {
-        panic!("any request may follow: {admission:?}");
+    let admission = machine::apply(Some(&old), &request, tombstone.now, &Policy::default());
+    let Some(change) = admission.swapped() else {
+        panic!("any request may follow");
     };
     tiers.first.swap(old.revision, change).await.unwrap();
     let began = Instant::now();

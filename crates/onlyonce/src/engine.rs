@@ -1,9 +1,11 @@
-//! Load, ask the machine, swap, act: the only caller of both the machine and the store.
+//! The only caller of both the machine and the store: what happens to a key goes through
+//! [`transition`], the one loop that loads, applies and swaps.
 //!
 //! The engine knows nothing of HTTP beyond the values in a stored response. It holds no locks across
 //! an await, and nothing it does is undone by dropping a future: whoever starts an attempt must see
 //! it through, which the layer does in a task of its own.
 
+mod admit;
 mod arrival;
 mod attempt;
 mod attempt_ids;
@@ -17,6 +19,7 @@ mod retries;
 mod room;
 pub(crate) mod store_clock;
 mod timed_store;
+pub(crate) mod transition;
 mod wait;
 mod waiters;
 
@@ -32,30 +35,30 @@ use std::{
 use onlyonce_core::{
     AttemptId, CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, ScopeHasher, Secret,
     Timestamp,
-    machine::{self, Admission, Refusal},
+    machine::{self, Admission, Refusal, Write},
     outbox::TargetRules,
     policy::OnInFlight,
-    record::{Actor, Change, JournalEvent, StoredResponse},
+    record::StoredResponse,
 };
-use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped, failpoint};
+use onlyonce_store::{Reply, Store, StoreError};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 pub use arrival::{Arrival, Marks};
-pub use attempt::{Attempt, Began, Ended, Kept};
+pub use attempt::{Attempt, Ended, Kept};
 pub use attempt_ids::AttemptIds;
-pub use operate::{OperateError, Seen};
+pub use onlyonce_core::machine::{Began, Seen};
+pub use operate::OperateError;
 pub use reconcile::{Census, Taken};
 pub use retries::{REMEMBERED_RETRIES, Retries};
 pub use wait::Woken;
 
 use crate::{
     at_once::in_time,
-    clock::{Clock, Moment},
+    clock::Clock,
     limits::{BodyBudget, DEFAULT_HELD_BYTES, DetachedExecutions, Limited, Limiter},
     shadow::Observatory,
     spool::Spool,
-    stats::Background,
     worker::runs::Runs,
 };
 pub(crate) use retries::Retried;
@@ -63,17 +66,10 @@ pub(crate) use retries::Retried;
 use breaker::Breaker;
 use known_store::KnownStore;
 use retries::RecentRetries;
-use room::Made;
 pub use store_clock::STEADY_FOR;
 use store_clock::StoreClock;
 use timed_store::TimedStore;
 use waiters::Waiters;
-
-/// Rounds of "swap, lost, look again" before a request is told that the store is unavailable.
-const MAX_ROUNDS: usize = 32;
-/// How much longer than its timeout the store may keep a request waiting when it has to be asked a
-/// second time whether the first write happened.
-const SECOND_LOOK: Duration = Duration::from_millis(500);
 
 /// Scopes of which it is kept at hand what the secret makes of them.
 const MAX_DERIVED: usize = 10_000;
@@ -360,9 +356,9 @@ impl Engine {
 
     /// Answers at once where nothing has to be written and the store need not be waited for.
     pub fn peek(&self, arrival: &mut Arrival, policy: &Policy) -> Option<Admitted> {
-        let reply = self.0.store.peek(arrival.id())?;
-        self.known_recipe(reply.value.recipe, policy)
-            .and_then(|recipe| self.judge(&reply.value, reply.now, arrival, policy, &recipe))
+        let Reply { now, value: record } = self.0.store.peek(arrival.id())?;
+        let recipe = self.known_recipe(record.recipe, policy)?;
+        self.judge(&record, now, arrival, policy, &recipe)
     }
 
     /// What `record` says to `arrival`, where that needs no write.
@@ -377,226 +373,19 @@ impl Engine {
         if !arrival.is_about(record) {
             return None;
         }
-        let request = arrival.request(AttemptId(0), recipe);
-        match machine::admit(record, &request, now, policy) {
-            Admission::Execute(_) | Admission::Lapse(_) => None,
-            Admission::Refuse(Refusal::OutcomeUnknown { nudge: Some(_) }) => None,
+        let request = arrival.request(AttemptId::NOBODY, recipe);
+        let step = machine::apply(Some(record), &request, now, policy);
+        if step.write != Write::Stay {
+            return None;
+        }
+        match step.effect {
             Admission::InFlight(how) => Some(Admitted::InFlight(how)),
             Admission::Replay(response) => Some(Admitted::Replay(replay(response, record))),
             Admission::Refuse(refusal) => Some(Admitted::Refused(refusal)),
-        }
-    }
-
-    /// Reserves the key, or says why not. When this says [`Admitted::Execute`], the reservation is
-    /// durable, and the caller must see the attempt through.
-    ///
-    /// # Errors
-    /// [`Unavailable`] if it could not be found out. Nothing may be sent upstream then; should the
-    /// reservation turn out to stand, it is released in the background.
-    pub async fn admit(
-        &self,
-        arrival: &mut Arrival,
-        policy: &Arc<Policy>,
-    ) -> Result<Admitted, Unavailable> {
-        self.unless_open()?;
-        self.unless_unfit()?;
-        // The lease is counted from before the reservation was sent.
-        let began = self.0.options.clock.moment();
-        let attempt_id = self.0.options.attempt_ids.fresh();
-        let outcome = self.admit_as(attempt_id, began, arrival, policy).await;
-        if let Err(Unavailable(error)) = &outcome
-            && error.is_ambiguous()
-        {
-            self.release_later(arrival.id(), attempt_id, policy.clone());
-        }
-        // The reservation may have been the first to meet a server that promises less.
-        if let Ok(Admitted::Execute(attempt)) = &outcome {
-            self.0.known_store.reserved();
-            if let Err(below) = self.unless_below(policy).and_then(|()| self.unless_unfit()) {
-                attempt.release_later();
-                return Err(below);
+            Admission::Execute(_) | Admission::Lapse | Admission::Reserved | Admission::TooLate => {
+                None
             }
         }
-        outcome
-    }
-
-    async fn admit_as(
-        &self,
-        attempt_id: AttemptId,
-        began: Moment,
-        arrival: &mut Arrival,
-        policy: &Arc<Policy>,
-    ) -> Result<Admitted, Unavailable> {
-        let own = |record: Record, as_: Began| {
-            let attempt = Attempt::new(self.clone(), record, began, as_, policy);
-            Ok(Admitted::Execute(Box::new(attempt)))
-        };
-        let mut began_as = Began::New;
-        let mut found: Option<Reply<Record>> = None;
-        for _ in 0..MAX_ROUNDS {
-            let Some(Reply { now, value: record }) = found.take() else {
-                match self.make(attempt_id, arrival, policy).await? {
-                    Made::New(record) => return own(*record, began_as),
-                    Made::There(reply) => found = Some(*reply),
-                    Made::Held => return Ok(Admitted::InFlight(policy.on_in_flight)),
-                    Made::Limited(limited) => return Ok(Admitted::Limited(limited)),
-                }
-                continue;
-            };
-            if record.attempt_id == attempt_id {
-                // An earlier write whose answer was lost did happen.
-                if machine::is_running(&record) {
-                    return own(record, began_as);
-                }
-                // And its lease has lapsed since: others may settle the key, so nothing is sent.
-                self.release_later(arrival.id(), attempt_id, policy.clone());
-                let lapsed = "the reservation lapsed before it was confirmed";
-                return Err(Unavailable(StoreError::Unavailable(lapsed.into())));
-            }
-            let recipe = self.recipe(record.recipe, policy).await?;
-            let request = arrival.request(attempt_id, &recipe);
-            match machine::admit(&record, &request, now, policy) {
-                Admission::Execute(change) => {
-                    self.unless_below(policy)?;
-                    began_as = Began::from_journal(&change.journal);
-                    // A key that was forgotten by time is new, reaped or not.
-                    let mut room = None;
-                    if began_as == Began::New {
-                        match self.room_for_new_key(arrival, policy).await? {
-                            Ok(taken) => room = Some(taken),
-                            Err(limited) => return Ok(Admitted::Limited(limited)),
-                        }
-                    }
-                    failpoint!(match began_as {
-                        Began::New => "engine.reserve.anew.before",
-                        Began::Again => "engine.reserve.again.before",
-                        Began::AfterExpiry => "engine.reserve.next_generation.before",
-                    });
-                    let swapped = self.swap_twice(&record, change).await;
-                    if let Some(room) = room {
-                        room.used_unless_refused(&swapped);
-                    }
-                    found = now_there(swapped.map_err(Unavailable)?);
-                    failpoint!(match began_as {
-                        Began::New => "engine.reserve.anew.after",
-                        Began::Again => "engine.reserve.again.after",
-                        Began::AfterExpiry => "engine.reserve.next_generation.after",
-                    });
-                }
-                Admission::Lapse(change) => {
-                    failpoint!("engine.reserve.lapse.before");
-                    found = match self.lapse(&record, change).await? {
-                        Lapsed::There(there) => there.map(|reply| *reply),
-                        Lapsed::Held => return Ok(Admitted::InFlight(policy.on_in_flight)),
-                    };
-                    failpoint!("engine.reserve.lapse.after");
-                }
-                Admission::InFlight(how) => return Ok(Admitted::InFlight(how)),
-                Admission::Replay(response) => {
-                    return Ok(Admitted::Replay(replay(response, &record)));
-                }
-                Admission::Refuse(refusal) => {
-                    return Ok(Admitted::Refused(self.nudge(refusal, &record).await));
-                }
-            }
-        }
-        let busy = "the key changes faster than it can be read";
-        Err(Unavailable(StoreError::Unavailable(busy.into())))
-    }
-
-    async fn nudge(&self, refusal: Refusal, record: &Record) -> Refusal {
-        if let Refusal::OutcomeUnknown {
-            nudge: Some(change),
-        } = refusal
-        {
-            // Asking the reconciler to hurry is worth a try, not a failure.
-            let _ = self.swap(record, change).await;
-            return Refusal::OutcomeUnknown { nudge: None };
-        }
-        refusal
-    }
-
-    /// Inserts, and asks a second time, with the same attempt id, if the first answer was lost.
-    async fn insert(
-        &self,
-        request: &machine::Request,
-        policy: &Policy,
-    ) -> Result<Reply<Inserted>, StoreError> {
-        let store = &self.0.store;
-        let timeout = self.0.options.store_timeout;
-        let insert = || store.insert_or_get(machine::first(request, policy));
-        match within(timeout, insert()).await {
-            Err(error) if error.is_ambiguous() => {
-                let second = within(SECOND_LOOK, insert()).await;
-                second.map_err(still_ambiguous)
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// Writes `change` if the key is still as in `before`, and counts what that means.
-    async fn swap(
-        &self,
-        before: &Record,
-        mut change: Change,
-    ) -> Result<Reply<Swapped>, StoreError> {
-        let events: Vec<(JournalEvent, Actor)> = change
-            .journal
-            .iter()
-            .map(|entry| (entry.event, entry.actor.clone()))
-            .collect();
-        // What repeats itself is counted, and kept now and then.
-        change.journal.retain(machine::is_worth_keeping);
-        let swapped = within(
-            self.0.options.store_timeout,
-            self.0.store.swap(before.revision, change),
-        )
-        .await;
-        if let Ok(reply) = &swapped
-            && let Swapped::Done(record) = &reply.value
-        {
-            self.observe(record, &events);
-            self.time_unknown(before, record, reply.now);
-        }
-        swapped
-    }
-
-    async fn swap_twice(
-        &self,
-        before: &Record,
-        change: Change,
-    ) -> Result<Reply<Swapped>, StoreError> {
-        let mut again = change.clone();
-        let outcome = match self.swap(before, change).await {
-            Err(error) if error.is_ambiguous() => {
-                again.journal.retain(machine::is_worth_keeping);
-                let second = within(SECOND_LOOK, self.0.store.swap(before.revision, again)).await;
-                second.map_err(still_ambiguous)
-            }
-            outcome => outcome,
-        };
-        self.watched(outcome)
-    }
-
-    /// Writes that the lease of `record` has lapsed, unless somebody holds its row.
-    async fn lapse(&self, record: &Record, change: Change) -> Result<Lapsed, Unavailable> {
-        let swapped = match self.swap(record, change).await {
-            Err(error) if error.is_ambiguous() => {
-                let looked = within(SECOND_LOOK, self.0.store.lookup(record.id)).await;
-                let Reply { now, value } = self
-                    .watched(looked.map_err(still_ambiguous))
-                    .map_err(Unavailable)?;
-                return Ok(match value {
-                    Some(there) if there.revision == record.revision => Lapsed::Held,
-                    there => Lapsed::There(there.map(|value| Box::new(Reply { now, value }))),
-                });
-            }
-            outcome => self.watched(outcome).map_err(Unavailable)?,
-        };
-        if matches!(swapped.value, Swapped::Done(_)) {
-            Background::ZombieKey.count(1);
-        }
-        Ok(Lapsed::There(now_there(swapped).map(Box::new)))
     }
 
     async fn bounded_read<T>(
@@ -604,32 +393,6 @@ impl Engine {
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         within(self.0.options.store_timeout, call).await
-    }
-}
-
-/// What came of writing that a lease has lapsed.
-enum Lapsed {
-    /// This is there now.
-    There(Option<Box<Reply<Record>>>),
-    /// The store answers, and the record is as it was: an open transaction holds it, and so its owner is
-    /// alive.
-    Held,
-}
-
-/// A second look that failed says nothing of the first write, even if it says that it wrote nothing.
-fn still_ambiguous(second: StoreError) -> StoreError {
-    StoreError::Ambiguous(Box::new(second))
-}
-
-/// What a swap left behind or found.
-fn now_there(reply: Reply<Swapped>) -> Option<Reply<Record>> {
-    match reply.value {
-        Swapped::Done(record) | Swapped::Conflict(record) => Some(Reply {
-            now: reply.now,
-            value: record,
-        }),
-        // Reaped between: it is a new key again, and must be inserted, never assumed.
-        Swapped::Absent => None,
     }
 }
 

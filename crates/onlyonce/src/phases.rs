@@ -143,10 +143,10 @@ impl<T: TransactionalStore> Phases<T> {
                 let answer = self.operation.transactions().replayed(&replay.response)?;
                 Ok(Ran::Replayed(answer))
             }
-            Admitted::Refused(Refusal::OutcomeUnknown { .. }) => {
+            Admitted::Refused(Refusal::OutcomeUnknown) => {
                 match self.resumed(arrival.id(), true).await? {
                     Some(attempt) => self.see_through(&attempt, Some(request)).await,
-                    None => Ok(Ran::Refused(Refusal::OutcomeUnknown { nudge: None })),
+                    None => Ok(Ran::Refused(Refusal::OutcomeUnknown)),
                 }
             }
             Admitted::InFlight(_) => Ok(Ran::InFlight),
@@ -286,7 +286,7 @@ impl<T: TransactionalStore> Phases<T> {
             Ok(Ended::Unknown) => {
                 let unknown = Settlement::Unknown(LastError::DeclaredUnknown);
                 attempt.settle(&unknown).await;
-                Ok(Ran::Refused(Refusal::OutcomeUnknown { nudge: None }))
+                Ok(Ran::Refused(Refusal::OutcomeUnknown))
             }
             Err(RunError::Lost) => Err(RunError::Lost),
             Err(error) => {

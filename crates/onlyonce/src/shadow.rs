@@ -263,7 +263,7 @@ fn would_be(admitted: &Admitted) -> Would {
         Admitted::InFlight(OnInFlight::Wait) => Would::Wait,
         Admitted::InFlight(OnInFlight::Reject | OnInFlight::Accept) => Would::InProgress,
         Admitted::Refused(Refusal::Reused(_) | Refusal::CallerDiffers(_)) => Would::Mismatch,
-        Admitted::Refused(Refusal::OutcomeUnknown { .. }) => Would::Unknown,
+        Admitted::Refused(Refusal::OutcomeUnknown) => Would::Unknown,
         Admitted::Refused(Refusal::ResponseNotStored { .. }) => Would::NotStored,
         Admitted::Refused(Refusal::Expired) => Would::Expired,
         Admitted::Limited(Limited::TooOld) => Would::TooOld,

@@ -223,7 +223,7 @@ impl<T: TransactionalStore> Operation<T> {
                 let answer = self.transactions.execute(&attempt, work).await?;
                 Ok(Ran::Executed(answer))
             }
-            Admitted::Refused(refusal @ Refusal::OutcomeUnknown { .. }) => {
+            Admitted::Refused(refusal @ Refusal::OutcomeUnknown) => {
                 match self.taken_over(arrival.id()).await? {
                     Some(attempt) => {
                         let answer = self.transactions.execute(&attempt, work).await?;

@@ -8,8 +8,8 @@ use futures_util::future::join_all;
 use http::{HeaderMap, StatusCode};
 use onlyonce::{Engine, EngineOptions, Policy, worker::reap};
 use onlyonce_core::{
-    AttemptId, Fingerprint, Key, Recipe, Record, Scope, State, StoredResponse,
-    machine::{self, Request, Settled, Settlement},
+    AttemptId, Fingerprint, Key, Recipe, Record, Scope, State, StoredResponse, Timestamp,
+    machine::{self, End, Request, Settlement},
     record::StoredBody,
 };
 use onlyonce_store::{Inserted, Store, sqlite::SqliteStore};
@@ -58,8 +58,16 @@ async fn expired(store: &dyn Store, key: &str) {
             trailers: None,
         },
     }));
-    let Settled::Write(change) = machine::settle(&record, record.attempt_id, &answer, &policy)
-    else {
+    let Some(change) = machine::apply(
+        Some(&record),
+        &End {
+            attempt: record.attempt_id,
+            settlement: &answer,
+        },
+        Timestamp::default(),
+        &policy,
+    )
+    .swapped() else {
         panic!("the attempt owns its key");
     };
     store.swap(record.revision, change).await.unwrap();

@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     fingerprint::{Fingerprint, RecipeId},
     key::Key,
-    machine::{change, evidence::look_pause, note, sweep},
+    machine::{Step, Write, change, evidence::look_pause, note, sweep},
     policy::{AfterExpiry, OnInFlight, Policy},
     record::{
-        Actor, AttemptId, Change, Draft, Fence, JournalEvent, LastError, Notes, Record, Revision,
-        State, StoredBody, StoredResponse, Times,
+        Actor, AttemptId, Change, Draft, Fence, JournalEntry, JournalEvent, LastError, Notes,
+        Record, Revision, State, StoredBody, StoredResponse, Times,
     },
     scope::Scope,
     secret::{CallerMark, RecordId},
@@ -52,16 +52,31 @@ pub struct Request {
 /// What a request may do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Admission {
-    /// Swap this in; if the swap succeeds, execute. If it does not, ask again with what is there.
-    Execute(Change),
-    /// Swap this in, since the lease has lapsed; then ask again.
-    Lapse(Change),
+    /// Execute, once the step's write has succeeded.
+    Execute(Began),
+    /// Execute: the key is reserved by this very attempt, in a write whose answer was lost.
+    Reserved,
+    /// The same, and its lease has lapsed since: nothing may be sent any more.
+    TooLate,
+    /// The lease of the attempt that owns the key has lapsed. Ask again once that is written.
+    Lapse,
     /// Another attempt is running: wait for it, or say so.
     InFlight(OnInFlight),
     /// The answer of the completed operation.
     Replay(Arc<StoredResponse>),
     /// No.
     Refuse(Refusal),
+}
+
+/// Why an attempt began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Began {
+    /// Nobody had used the key, as far as anybody remembers.
+    New,
+    /// The key had been released.
+    Again,
+    /// The key had expired.
+    AfterExpiry,
 }
 
 /// Why a request is neither executed nor replayed.
@@ -71,12 +86,9 @@ pub enum Refusal {
     Reused(State),
     /// The key was used for the same request by another caller; this is what the key is now.
     CallerDiffers(State),
-    /// Nobody knows how the last attempt ended. `nudge` makes the reconciler look sooner; it is
-    /// worth writing but not worth failing for.
-    OutcomeUnknown {
-        /// The write that moves the next look forward.
-        nudge: Option<Change>,
-    },
+    /// Nobody knows how the last attempt ended. Where the step has a write, it makes the reconciler
+    /// look sooner: worth writing, not worth failing for.
+    OutcomeUnknown,
     /// It was executed, but its answer was too large to keep.
     ResponseNotStored {
         /// Its head.
@@ -130,45 +142,65 @@ pub fn first(request: &Request, policy: &Policy) -> Draft {
 }
 
 /// What `request` may do, given what is remembered.
-pub fn admit(record: &Record, request: &Request, now: Timestamp, policy: &Policy) -> Admission {
+pub(super) fn admit(
+    record: &Record,
+    request: &Request,
+    now: Timestamp,
+    policy: &Policy,
+) -> Step<Admission> {
+    if record.attempt_id == request.attempt_id {
+        return Step::stay(match record.state {
+            State::InProgress => Admission::Reserved,
+            // Others may have settled the key since.
+            State::Completed | State::FailedRetryable | State::Unknown | State::Expired => {
+                Admission::TooLate
+            }
+        });
+    }
     if is_forgotten_by_time(record, now) {
-        return Admission::Execute(begin(record, request, policy, Begin::Anew));
+        return begin(record, request, policy, Begin::Anew);
     }
     // Other content, or another caller in a shared scope: never a replay, in any state.
     if !same_content(record, request) {
-        return Admission::Refuse(Refusal::Reused(state_now(record, now)));
+        return refuse(Refusal::Reused(state_now(record, now)));
     }
     if !same_caller(record, request) && !may_be_taken_over(record, now) {
-        return Admission::Refuse(Refusal::CallerDiffers(state_now(record, now)));
+        return refuse(Refusal::CallerDiffers(state_now(record, now)));
     }
     match record.state {
-        State::InProgress => match sweep(record, now, Some(policy)) {
-            crate::machine::Swept::Lapsed(lapse) => Admission::Lapse(lapse),
-            crate::machine::Swept::Alive => Admission::InFlight(policy.on_in_flight),
+        State::InProgress => match sweep(record, now, Some(policy)).write {
+            Write::Stay => Step::stay(Admission::InFlight(policy.on_in_flight)),
+            lapse => Step {
+                write: lapse,
+                effect: Admission::Lapse,
+            },
         },
         State::Completed if record.is_past_expiry(now) => after_expiry(record, request, policy),
         State::Completed => match &record.response {
             Some(response) if response.body == StoredBody::NotStored => {
-                Admission::Refuse(Refusal::ResponseNotStored {
+                refuse(Refusal::ResponseNotStored {
                     response: response.clone(),
                     broke_off: record.last_error == Some(LastError::StreamBroken),
                 })
             }
-            Some(response) => Admission::Replay(response.clone()),
+            Some(response) => Step::stay(Admission::Replay(response.clone())),
             // A completed record always has a response; one without is not guessed at.
-            None => Admission::Refuse(Refusal::OutcomeUnknown { nudge: None }),
+            None => refuse(Refusal::OutcomeUnknown),
         },
         State::FailedRetryable if record.is_past_expiry(now) => {
             after_expiry(record, request, policy)
         }
-        State::FailedRetryable => {
-            Admission::Execute(begin(record, request, policy, Begin::SameGeneration))
-        }
-        State::Unknown => Admission::Refuse(Refusal::OutcomeUnknown {
-            nudge: nudge(record, now, policy),
-        }),
+        State::FailedRetryable => begin(record, request, policy, Begin::SameGeneration),
+        State::Unknown => Step {
+            write: nudge(record, now, policy).map_or(Write::Stay, Write::Swap),
+            effect: Admission::Refuse(Refusal::OutcomeUnknown),
+        },
         State::Expired => after_expiry(record, request, policy),
     }
+}
+
+fn refuse(refusal: Refusal) -> Step<Admission> {
+    Step::stay(Admission::Refuse(refusal))
 }
 
 /// What the key is at `now`, whether or not the sweeper or the reaper has come by.
@@ -222,13 +254,13 @@ fn may_be_taken_over(record: &Record, now: Timestamp) -> bool {
         && (!record.is_past_expiry(now) || record.is_redirected())
 }
 
-fn after_expiry(record: &Record, request: &Request, policy: &Policy) -> Admission {
+fn after_expiry(record: &Record, request: &Request, policy: &Policy) -> Step<Admission> {
     // A forgotten key was given back by an operator, who meant it to be used again.
     let given_back = record.fingerprint.is_none();
     match policy.after_expiry {
-        AfterExpiry::Reject if !given_back => Admission::Refuse(Refusal::Expired),
+        AfterExpiry::Reject if !given_back => refuse(Refusal::Expired),
         AfterExpiry::Reject | AfterExpiry::New => {
-            Admission::Execute(begin(record, request, policy, Begin::NextGeneration))
+            begin(record, request, policy, Begin::NextGeneration)
         }
     }
 }
@@ -240,7 +272,7 @@ enum Begin {
     Anew,
 }
 
-fn begin(record: &Record, request: &Request, policy: &Policy, how: Begin) -> Change {
+fn begin(record: &Record, request: &Request, policy: &Policy, how: Begin) -> Step<Admission> {
     let mut draft = first(request, policy);
     let next = &mut draft.record;
     next.revision = record.revision.next();
@@ -250,8 +282,8 @@ fn begin(record: &Record, request: &Request, policy: &Policy, how: Begin) -> Cha
         next.caller = record.caller;
         next.notes.marked_by = record.notes.marked_by;
     }
-    let event = match how {
-        Begin::Anew => None,
+    let (began, event) = match how {
+        Begin::Anew => (Began::New, None),
         Begin::SameGeneration => {
             next.generation = record.generation;
             // The fingerprint and recipe of the first request stay: they are equal in content, and
@@ -266,7 +298,7 @@ fn begin(record: &Record, request: &Request, policy: &Policy, how: Begin) -> Cha
             // has none goes on without.
             next.notes.spelling.clone_from(&record.notes.spelling);
             draft.stamps.created_at = record.times.created_at.into();
-            Some(JournalEvent::ExecutedAgain)
+            (Began::Again, Some(JournalEvent::ExecutedAgain))
         }
         Begin::NextGeneration => {
             next.generation = record.generation.saturating_add(1);
@@ -277,7 +309,7 @@ fn begin(record: &Record, request: &Request, policy: &Policy, how: Begin) -> Cha
                 next.fingerprint = record.fingerprint;
                 next.recipe = record.recipe;
             }
-            Some(JournalEvent::ExecutedAfterExpiry)
+            (Began::AfterExpiry, Some(JournalEvent::ExecutedAfterExpiry))
         }
     };
     if record.notes.erased {
@@ -287,11 +319,14 @@ fn begin(record: &Record, request: &Request, policy: &Policy, how: Begin) -> Cha
     let fence = draft.record.fence;
     let journal = event
         .map(|event| note(record, State::InProgress, event, Actor::Executor, None))
-        .map(|entry| crate::record::JournalEntry {
+        .map(|entry| JournalEntry {
             attempt: fence.0,
             ..entry
         });
-    change(draft, journal.into_iter().collect())
+    Step::swap(
+        change(draft, journal.into_iter().collect()),
+        Admission::Execute(began),
+    )
 }
 
 fn nudge(record: &Record, now: Timestamp, policy: &Policy) -> Option<Change> {

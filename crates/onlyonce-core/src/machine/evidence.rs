@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    machine::{change, note, settle::attested, settled_draft},
+    machine::{Step, change, note, settle::attested, settled_draft},
     policy::Policy,
     record::{
         Actor, AttemptId, Change, Draft, Evidence, JournalEntry, JournalEvent, LastError, Record,
@@ -81,23 +81,17 @@ pub enum Negative {
     Unproven,
 }
 
-/// What becomes of evidence.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Looked {
-    /// Swap this in.
-    Write(Change),
-    /// It changes nothing: the key needs no evidence, or has had this.
-    Ignore,
-}
+/// It changes nothing: the key needs no evidence, or has had this.
+const IGNORED: Step = Step::stay(());
 
 /// A provider says what became of the key.
-pub fn reconcile(
+pub(super) fn reconcile(
     record: &Record,
     evidence: &Evidence,
     source: Source,
     now: Timestamp,
     policy: &Policy,
-) -> Looked {
+) -> Step {
     if let Source::Webhook(about) = source
         && about.is_earlier(record, evidence)
     {
@@ -107,16 +101,16 @@ pub fn reconcile(
         State::InProgress => match source {
             Source::Webhook(_) => keep(record, evidence),
             // Asked about an attempt that has since been settled: it says nothing of this one.
-            Source::Kept | Source::Query(_) => Looked::Ignore,
+            Source::Kept | Source::Query(_) => IGNORED,
         },
         State::Unknown => on_unknown(record, evidence, source, now, policy),
         State::FailedRetryable => match (evidence, source) {
             (Evidence::Completed(response), Source::Webhook(_)) if !record.is_past_expiry(now) => {
-                Looked::Write(release_was_wrong(record, response, policy))
+                release_was_wrong(record, response, policy).into()
             }
-            _ => Looked::Ignore,
+            _ => IGNORED,
         },
-        State::Completed | State::Expired => Looked::Ignore,
+        State::Completed | State::Expired => IGNORED,
     }
 }
 
@@ -126,17 +120,17 @@ fn on_unknown(
     source: Source,
     now: Timestamp,
     policy: &Policy,
-) -> Looked {
+) -> Step {
     if let Some(kept) = &record.evidence
         && kept.contradicts(evidence)
     {
         return match kept {
             // A person has been told already.
-            Evidence::Contradictory => Looked::Ignore,
-            Evidence::Completed(_) | Evidence::NotExecuted => Looked::Write(contradicted(record)),
+            Evidence::Contradictory => IGNORED,
+            Evidence::Completed(_) | Evidence::NotExecuted => contradicted(record).into(),
         };
     }
-    Looked::Write(match (evidence, source) {
+    let change = match (evidence, source) {
         (Evidence::Completed(response), _) => proven_executed(record, response, policy),
         // One look like any other, from somebody who knows where to look.
         (Evidence::NotExecuted, Source::Webhook(about)) => {
@@ -149,64 +143,61 @@ fn on_unknown(
             waited(record, "said while the attempt was running", now, policy)
         }
         (Evidence::Contradictory, _) => contradicted(record),
-    })
+    };
+    change.into()
 }
 
 /// The reconciler looked and found out nothing; `why` says what it met.
-pub fn look(record: &Record, why: &str, policy: &Policy) -> Looked {
+pub(super) fn look(record: &Record, why: &str, policy: &Policy) -> Step {
     on_unknown_only(record, || found_nothing(record, why, policy))
 }
 
 /// What the provider said counts for nothing, and not as a look either: the operation is pending, or a
 /// clock is known to have jumped. `why` says so.
-pub fn no_look(record: &Record, why: &str, now: Timestamp, policy: &Policy) -> Looked {
+pub(super) fn no_look(record: &Record, why: &str, now: Timestamp, policy: &Policy) -> Step {
     on_unknown_only(record, || waited(record, why, now, policy))
 }
 
 /// The provider knows several operations under the key: a person has to tell them apart.
-pub fn ambiguous(record: &Record, why: &str, policy: &Policy) -> Looked {
+pub(super) fn ambiguous(record: &Record, why: &str, policy: &Policy) -> Step {
     on_unknown_only(record, || dead_letter(record, why, policy))
 }
 
-fn on_unknown_only(record: &Record, change: impl FnOnce() -> Change) -> Looked {
+fn on_unknown_only(record: &Record, change: impl FnOnce() -> Change) -> Step {
     match record.state {
         // No further look settles what a provider that contradicts itself has left to a person.
-        State::Unknown if record.evidence == Some(Evidence::Contradictory) => Looked::Ignore,
-        State::Unknown => Looked::Write(change()),
-        State::InProgress | State::Completed | State::FailedRetryable | State::Expired => {
-            Looked::Ignore
-        }
+        State::Unknown if record.evidence == Some(Evidence::Contradictory) => IGNORED,
+        State::Unknown => change().into(),
+        State::InProgress | State::Completed | State::FailedRetryable | State::Expired => IGNORED,
     }
 }
 
 /// The provider speaks of an attempt that no longer owns the key. That settles nothing; where the
 /// outcome is unknown, or the word speaks for an effect, a person has to compare the two attempts.
-fn of_an_earlier_attempt(record: &Record, evidence: &Evidence, policy: &Policy) -> Looked {
+fn of_an_earlier_attempt(record: &Record, evidence: &Evidence, policy: &Policy) -> Step {
     const WHY: &str = "the provider's word is about an earlier attempt";
     match (record.state, evidence) {
-        (State::Unknown, _) if !record.dead_letter => {
-            Looked::Write(dead_letter(record, WHY, policy))
-        }
+        (State::Unknown, _) if !record.dead_letter => dead_letter(record, WHY, policy).into(),
         (State::InProgress, Evidence::Completed(_))
             if record.evidence != Some(Evidence::Contradictory) =>
         {
-            Looked::Write(kept(record, Evidence::Contradictory, Some(WHY)))
+            kept(record, Evidence::Contradictory, Some(WHY)).into()
         }
-        _ => Looked::Ignore,
+        _ => IGNORED,
     }
 }
 
-fn keep(record: &Record, evidence: &Evidence) -> Looked {
+fn keep(record: &Record, evidence: &Evidence) -> Step {
     match &record.evidence {
-        None => Looked::Write(kept(record, evidence.clone(), None)),
+        None => kept(record, evidence.clone(), None).into(),
         Some(before) if before.contradicts(evidence) => match before {
-            Evidence::Contradictory => Looked::Ignore,
+            Evidence::Contradictory => IGNORED,
             // A provider that contradicts itself has proven nothing.
             Evidence::Completed(_) | Evidence::NotExecuted => {
-                Looked::Write(kept(record, Evidence::Contradictory, Some(CONTRADICTION)))
+                kept(record, Evidence::Contradictory, Some(CONTRADICTION)).into()
             }
         },
-        Some(_) => Looked::Ignore,
+        Some(_) => IGNORED,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     machine::{
-        change,
+        Step, Write, change,
         evidence::{MAX_LOOK_PAUSE, waited},
         note,
         settle::unknown,
@@ -12,29 +12,17 @@ use crate::{
     time::{Stamp, Timestamp},
 };
 
-/// What the sweeper does with a record.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Swept {
-    /// Nothing: it is alive, or not running at all.
-    Alive,
-    /// Swap this in: its executor gave no sign of life, so nobody knows.
-    Lapsed(Change),
-}
-
 /// The sweeper looks at `record`. A lapsed lease becomes unknown; it is never permission to execute.
-pub fn sweep(record: &Record, now: Timestamp, policy: Option<&Policy>) -> Swept {
+pub(super) fn sweep(record: &Record, now: Timestamp, policy: Option<&Policy>) -> Step {
     match record.state {
-        State::InProgress if record.lease_lapsed(now) => Swept::Lapsed(unknown(
-            record,
-            LastError::LeaseLapsed,
-            Actor::Sweeper,
-            policy,
-        )),
+        State::InProgress if record.lease_lapsed(now) => {
+            unknown(record, LastError::LeaseLapsed, Actor::Sweeper, policy).into()
+        }
         State::InProgress
         | State::Completed
         | State::FailedRetryable
         | State::Unknown
-        | State::Expired => Swept::Alive,
+        | State::Expired => Step::stay(()),
     }
 }
 
@@ -42,7 +30,7 @@ pub fn sweep(record: &Record, now: Timestamp, policy: Option<&Policy>) -> Swept 
 /// before: a lease that is longer than any, or a look that is later than any. The write that mends it.
 ///
 /// Only for a record whose owner has had the time to renew its lease by the clock as it is now.
-pub fn stranded(record: &Record, now: Timestamp, policy: &Policy) -> Option<Change> {
+pub(super) fn stranded(record: &Record, now: Timestamp, policy: &Policy) -> Option<Change> {
     let beyond = |time: Option<Timestamp>, most| time.is_some_and(|at| at > now.plus(most));
     match record.state {
         State::InProgress => {
@@ -59,29 +47,22 @@ pub fn stranded(record: &Record, now: Timestamp, policy: &Policy) -> Option<Chan
     }
 }
 
-/// What the reaper does with a record.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Reaped {
-    /// Nothing yet, or ever.
-    Keep,
-    /// Swap this in: the answer is wiped, the fingerprint stays as a tombstone.
-    Expire(Change),
-    /// Delete the row at this revision.
-    Delete,
-}
-
-/// The reaper looks at `record`. What is in progress or unknown never expires.
-pub fn expire(record: &Record, now: Timestamp) -> Reaped {
+/// The reaper looks at `record`: an answer that has expired is wiped, and its fingerprint stays as a
+/// tombstone until that is due as well. What is in progress or unknown never expires.
+pub(super) fn expire(record: &Record, now: Timestamp) -> Step {
     match record.state {
         State::Completed | State::FailedRetryable if record.is_past_expiry(now) => {
-            Reaped::Expire(change(tombstone(record), Vec::new()))
+            change(tombstone(record), Vec::new()).into()
         }
-        State::Expired if record.times.delete_at.is_some_and(|at| at <= now) => Reaped::Delete,
+        State::Expired if record.times.delete_at.is_some_and(|at| at <= now) => Step {
+            write: Write::Delete,
+            effect: (),
+        },
         State::InProgress
         | State::Completed
         | State::FailedRetryable
         | State::Unknown
-        | State::Expired => Reaped::Keep,
+        | State::Expired => Step::stay(()),
     }
 }
 

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     machine::{
-        change,
+        Step, change,
         evidence::{released, settles_at},
         expire::forgotten,
         note,
@@ -16,8 +16,8 @@ use crate::{
     },
     policy::Policy,
     record::{
-        Actor, AttemptId, Change, Draft, Evidence, JournalEvent, LastError, Record, State,
-        StoredResponse,
+        Actor, AttemptId, Change, Draft, Evidence, JournalEvent, LastError, Record, Revision,
+        State, StoredResponse,
     },
     time::{Stamp, Timestamp},
 };
@@ -63,14 +63,29 @@ pub enum Heard {
     Nothing,
 }
 
-/// What becomes of an operator's resolution.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Resolved {
-    /// Swap this in.
-    Write(Change),
-    /// Only an unknown key can be resolved.
-    NotUnknown(State),
-    /// The provider has said that the operation took effect.
+/// What an operator's decision was made on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// The key as it is when the wish is granted.
+    AsItIs,
+    /// This attempt, whatever else has been written since.
+    Attempt(AttemptId),
+    /// This very record: anything that was written since speaks against it.
+    Revision(Revision),
+}
+
+/// Why an operator's wish is not granted. Nothing is written then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// There is no such key.
+    Absent,
+    /// A key in this state does not allow it.
+    State(State),
+    /// The key has another attempt than the one that was seen.
+    MovedOn,
+    /// The key has been written to since it was seen.
+    Changed,
+    /// The operation took effect, so that to forget it, or to release it, would let a retry execute again.
     TookEffect,
     /// The provider does not say, so a release needs force.
     Inconclusive,
@@ -78,16 +93,33 @@ pub enum Resolved {
     TooEarly(Timestamp),
 }
 
-/// An operator settles an unknown key.
-pub fn resolve(
+/// Whether an operator's wish is granted, once the step's write has succeeded.
+pub type Granted = Result<(), Denied>;
+
+fn granted(change: Change) -> Step<Granted> {
+    Step::swap(change, Ok(()))
+}
+
+fn denied(why: Denied) -> Step<Granted> {
+    Step::stay(Err(why))
+}
+
+/// An operator settles an unknown key, having seen it.
+pub(super) fn resolve(
     record: &Record,
+    seen: Seen,
     resolution: &Resolution,
     reason: &str,
     now: Timestamp,
     policy: &Policy,
-) -> Resolved {
+) -> Step<Granted> {
+    match seen {
+        Seen::Attempt(attempt) if attempt != record.attempt_id => return denied(Denied::MovedOn),
+        Seen::Revision(revision) if revision != record.revision => return denied(Denied::Changed),
+        Seen::AsItIs | Seen::Attempt(_) | Seen::Revision(_) => {}
+    }
     if record.state != State::Unknown {
-        return Resolved::NotUnknown(record.state);
+        return denied(Denied::State(record.state));
     }
     let (draft, to, reason) = match resolution {
         Resolution::Completed(response) => {
@@ -97,8 +129,8 @@ pub fn resolve(
         Resolution::FailedRetryable(grounds) => {
             let asked_at = grounds.asked_at.map_or(now, |asked_at| asked_at.min(now));
             let reason = match speaks_against(record, grounds.heard, asked_at, policy) {
-                Some(Resolved::TookEffect) => return Resolved::TookEffect,
-                Some(why) if !grounds.force => return why,
+                // No force helps against the provider's own word.
+                Some(why) if !grounds.force || why == Denied::TookEffect => return denied(why),
                 Some(_) => format!("forced: {reason}"),
                 None => reason.to_owned(),
             };
@@ -108,7 +140,7 @@ pub fn resolve(
     };
     let event = JournalEvent::Resolved;
     let entry = note(record, to, event, Actor::Operator, Some(reason));
-    Resolved::Write(change(draft, vec![entry]))
+    granted(change(draft, vec![entry]))
 }
 
 /// What speaks against a release.
@@ -117,15 +149,15 @@ fn speaks_against(
     heard: Heard,
     now: Timestamp,
     policy: &Policy,
-) -> Option<Resolved> {
+) -> Option<Denied> {
     if matches!(record.evidence, Some(Evidence::Completed(_))) {
-        return Some(Resolved::TookEffect);
+        return Some(Denied::TookEffect);
     }
     if heard == Heard::Nothing {
-        return Some(Resolved::Inconclusive);
+        return Some(Denied::Inconclusive);
     }
     let from = releasable_from(record, policy).unwrap_or_else(|| settled(now, policy));
-    (now < from).then_some(Resolved::TooEarly(from))
+    (now < from).then_some(Denied::TooEarly(from))
 }
 
 /// From when on an unknown key may be released without force: nothing of it can be under way any more.
@@ -143,25 +175,21 @@ fn settled(since: Timestamp, policy: &Policy) -> Timestamp {
     settles_at(since, upstream_max.unwrap_or(policy.max_execution), policy)
 }
 
-/// What becomes of an operator's wish to forget.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Forgotten {
-    /// Swap this in.
-    Write(Change),
-    /// A key whose operation may be running cannot be forgotten.
-    Live(State),
-    /// A key that took effect is forgotten only by force: its retry would execute again.
-    TookEffect,
-}
-
 /// An operator removes what is remembered. `fresh` replaces the attempt id, so that no late result
 /// can match the tombstone.
-pub fn forget(record: &Record, force: bool, fresh: AttemptId, reason: Option<String>) -> Forgotten {
+///
+/// A key whose operation may be running cannot be forgotten, and one that took effect only by force.
+pub(super) fn forget(
+    record: &Record,
+    force: bool,
+    fresh: AttemptId,
+    reason: Option<String>,
+) -> Step<Granted> {
     match record.state {
-        State::InProgress | State::Unknown => Forgotten::Live(record.state),
-        State::Completed if took_effect(record) && !force => Forgotten::TookEffect,
+        State::InProgress | State::Unknown => denied(Denied::State(record.state)),
+        State::Completed if took_effect(record) && !force => denied(Denied::TookEffect),
         State::Completed | State::FailedRetryable | State::Expired => {
-            Forgotten::Write(forgotten(record, fresh, reason))
+            granted(forgotten(record, fresh, reason))
         }
     }
 }
@@ -173,22 +201,13 @@ fn took_effect(record: &Record) -> bool {
         .is_none_or(|response| response.status.is_success() || response.status.is_redirection())
 }
 
-/// What becomes of an operator's wish to erase.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Erased {
-    /// Swap this in.
-    Write(Change),
-    /// It is erased already.
-    Already,
-}
-
 /// An operator removes a person's data: the answer, the key, its spelling and the path. State, hashes,
 /// fingerprint and times stay, in any state, so that no operation can be repeated for it; an answer that
 /// is still to come is kept by its status alone. A provider cannot be asked about an erased key any more,
-/// so one whose outcome is unknown is left to a person.
-pub fn erase(record: &Record, reason: Option<String>) -> Erased {
+/// so one whose outcome is unknown is left to a person. Erasing twice is erasing once.
+pub(super) fn erase(record: &Record, reason: Option<String>) -> Step<Granted> {
     if record.notes.erased {
-        return Erased::Already;
+        return Step::stay(Ok(()));
     }
     let mut draft = Draft::after(record);
     draft.record.erase_names();
@@ -214,20 +233,12 @@ pub fn erase(record: &Record, reason: Option<String>) -> Erased {
             ));
         }
     }
-    Erased::Write(change(draft, journal))
+    granted(change(draft, journal))
 }
 
-/// What becomes of an operator's wish to keep an answer longer.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Extended {
-    /// Swap this in.
-    Write(Change),
-    /// Only a completed or released key that has not expired has an expiry to move.
-    NoExpiry(State),
-}
-
-/// An operator moves the expiry to `ttl` from now, or leaves it where that is later.
-pub fn extend(record: &Record, ttl: Duration, now: Timestamp) -> Extended {
+/// An operator moves the expiry to `ttl` from now, or leaves it where that is later. Only a completed or
+/// released key that has not expired has an expiry to move.
+pub(super) fn extend(record: &Record, ttl: Duration, now: Timestamp) -> Step<Granted> {
     match record.state {
         State::Completed | State::FailedRetryable if !record.is_past_expiry(now) => {
             let mut draft = Draft::after(record);
@@ -242,12 +253,12 @@ pub fn extend(record: &Record, ttl: Duration, now: Timestamp) -> Extended {
                 Actor::Operator,
                 None,
             );
-            Extended::Write(change(draft, vec![entry]))
+            granted(change(draft, vec![entry]))
         }
         State::Completed
         | State::FailedRetryable
         | State::InProgress
         | State::Unknown
-        | State::Expired => Extended::NoExpiry(record.state),
+        | State::Expired => denied(Denied::State(record.state)),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     machine::{
-        change,
+        Step, change,
         evidence::{CONTRADICTION, NOBODY_ASKS, first_pause},
         note, settled_draft,
     },
@@ -32,24 +32,30 @@ pub enum Settlement {
     Unknown(LastError),
 }
 
-/// What becomes of a settlement.
+/// What the key says of an attempt that has ended, once the step's write has succeeded.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Settled {
-    /// Swap this in.
-    Write(Change),
-    /// The record already says so, or says something better: leave it.
-    Keep,
-    /// The attempt no longer owns the key. Nothing changes; the journal row says what was seen.
+    /// What the attempt brought.
+    Done,
+    /// The same; and the key had been released, which was wrong.
+    ReleaseWasWrong,
+    /// What it said before: the same, or something better.
+    Kept,
+    /// The attempt no longer owns the key; the journal row says what was seen.
     NotOurs(Box<JournalEntry>),
+    /// The record is gone, and with it the key's past: see [`absent`].
+    Gone,
 }
 
 /// The end of `attempt` meets `record`.
-pub fn settle(
+pub(super) fn settle(
     record: &Record,
     attempt: AttemptId,
     settlement: &Settlement,
     policy: &Policy,
-) -> Settled {
+) -> Step<Settled> {
+    let write = |change| Step::swap(change, Settled::Done);
+    let keep = Step::stay(Settled::Kept);
     if record.attempt_id != attempt {
         return not_ours(record);
     }
@@ -65,16 +71,16 @@ pub fn settle(
                     None,
                 )
             });
-            Settled::Write(change(
+            write(change(
                 completed(record, response, policy),
                 journal.into_iter().collect(),
             ))
         }
         // Whoever says that nothing was left behind is contradicted by the provider.
         (State::InProgress, Settlement::Release(error)) if speaks_for_an_effect(record) => {
-            Settled::Write(unknown(record, *error, Actor::Executor, Some(policy)))
+            write(unknown(record, *error, Actor::Executor, Some(policy)))
         }
-        (State::Unknown, Settlement::Release(_)) if speaks_for_an_effect(record) => Settled::Keep,
+        (State::Unknown, Settlement::Release(_)) if speaks_for_an_effect(record) => keep,
         (State::InProgress | State::Unknown, Settlement::Release(error)) => {
             let mut draft = settled_draft(record, State::FailedRetryable);
             draft.record.last_error = Some(*error);
@@ -86,10 +92,10 @@ pub fn settle(
                 Actor::Executor,
                 Some(error.as_str().to_owned()),
             );
-            Settled::Write(change(draft, vec![entry]))
+            write(change(draft, vec![entry]))
         }
         (State::InProgress, Settlement::Unknown(error)) => {
-            Settled::Write(unknown(record, *error, Actor::Executor, Some(policy)))
+            write(unknown(record, *error, Actor::Executor, Some(policy)))
         }
         (State::FailedRetryable, Settlement::Complete(response)) => {
             let entry = note(
@@ -99,7 +105,10 @@ pub fn settle(
                 Actor::Executor,
                 None,
             );
-            Settled::Write(change(completed(record, response, policy), vec![entry]))
+            Step::swap(
+                change(completed(record, response, policy), vec![entry]),
+                Settled::ReleaseWasWrong,
+            )
         }
         // The key was completed at the head of an answer that was not to be stored. What happened is
         // known; that its answer has no end is worth telling.
@@ -110,11 +119,11 @@ pub fn settle(
             draft.record.last_error = Some(LastError::StreamBroken);
             let event = JournalEvent::StreamBroken;
             let entry = note(record, State::Completed, event, Actor::Executor, None);
-            Settled::Write(change(draft, vec![entry]))
+            write(change(draft, vec![entry]))
         }
         (State::Unknown, Settlement::Unknown(_))
         | (State::FailedRetryable, Settlement::Release(_) | Settlement::Unknown(_))
-        | (State::Completed, _) => Settled::Keep,
+        | (State::Completed, _) => keep,
         (State::Expired, _) => not_ours(record),
     }
 }
@@ -133,46 +142,31 @@ fn is_not_stored(record: &Record) -> bool {
     response.is_some_and(|response| response.body == StoredBody::NotStored)
 }
 
-fn not_ours(record: &Record) -> Settled {
-    Settled::NotOurs(suspected(record))
-}
-
-fn suspected(record: &Record) -> Box<JournalEntry> {
-    Box::new(note(
+fn not_ours(record: &Record) -> Step<Settled> {
+    let suspected = note(
         record,
         record.state,
         JournalEvent::DuplicateExecutionSuspected,
         Actor::Executor,
         None,
-    ))
-}
-
-/// What becomes of a completion that commits in one transaction with the effect of its attempt.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Committed {
-    /// Swap this in, and commit.
-    Write(Change),
-    /// Somebody else's word has completed the key, and the effect that it spoke of may be this one. Swap
-    /// this in, so that no other transaction of the attempt can commit, and commit.
-    Kept(Change),
-    /// The attempt has completed the key, and committed its effect with it. Roll back.
-    Already,
-    /// The attempt no longer owns the key. Roll back.
-    NotOurs(Box<JournalEntry>),
+    );
+    Step::stay(Settled::NotOurs(Box::new(suspected)))
 }
 
 /// `attempt` is about to commit its effect with this answer. Of any number of transactions that ask, under
-/// whatever isolation, at most one is told to commit: each answer that allows it is a write.
-pub fn commit(
+/// whatever isolation, at most one may commit: only a step that writes allows it.
+pub(super) fn commit(
     record: &Record,
     attempt: AttemptId,
     response: &Arc<StoredResponse>,
     policy: &Policy,
-) -> Committed {
+) -> Step<Settled> {
     if record.attempt_id == attempt && record.state == State::Completed {
         if !record.notes.attested {
-            return Committed::Already;
+            return Step::stay(Settled::Kept);
         }
+        // Somebody else's word has completed the key, and the effect that it spoke of may be this one.
+        // The write keeps every other transaction of the attempt from committing.
         let mut draft = Draft::after(record);
         draft.record.notes.attested = false;
         let entry = note(
@@ -182,18 +176,10 @@ pub fn commit(
             Actor::Executor,
             None,
         );
-        return Committed::Kept(change(draft, vec![entry]));
+        return Step::swap(change(draft, vec![entry]), Settled::Kept);
     }
-    match settle(
-        record,
-        attempt,
-        &Settlement::Complete(response.clone()),
-        policy,
-    ) {
-        Settled::Write(change) => Committed::Write(change),
-        Settled::Keep => Committed::Already,
-        Settled::NotOurs(entry) => Committed::NotOurs(entry),
-    }
+    let complete = Settlement::Complete(response.clone());
+    settle(record, attempt, &complete, policy)
 }
 
 /// The completed record.
@@ -260,39 +246,44 @@ pub(super) fn unknown(
     change(draft, journal)
 }
 
-/// What becomes of a heartbeat.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Renewed {
-    /// Swap this in: the lease runs on.
-    Write(Change),
-    /// The attempt does not own the key any more, or has run for too long.
+/// Whether an attempt has its key, once the step's write has succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lease {
+    /// It has: the lease runs on.
+    Renewed,
+    /// It does not own the key any more, or has run for too long.
     Lost,
 }
 
 /// `attempt` shows a sign of life.
-pub fn renew(record: &Record, attempt: AttemptId, now: Timestamp, policy: &Policy) -> Renewed {
+pub(super) fn renew(
+    record: &Record,
+    attempt: AttemptId,
+    now: Timestamp,
+    policy: &Policy,
+) -> Step<Lease> {
     let overdue = record
         .times
         .last_run_at
         .is_none_or(|started| started.plus(policy.max_execution) <= now);
     let owns = record.state == State::InProgress && record.attempt_id == attempt;
     if !owns || overdue {
-        return Renewed::Lost;
+        return Step::stay(Lease::Lost);
     }
     let mut draft = Draft::after(record);
     draft.stamps.lease_until = Stamp::In(policy.lease);
-    Renewed::Write(change(draft, Vec::new()))
+    Step::swap(change(draft, Vec::new()), Lease::Renewed)
 }
 
 /// `attempt` leaves its key to a message, whose delivery will settle it: nobody shows signs of life
 /// meanwhile, so the lease lasts as long as an execution may.
-pub fn hand_over(record: &Record, attempt: AttemptId, policy: &Policy) -> Renewed {
+pub(super) fn hand_over(record: &Record, attempt: AttemptId, policy: &Policy) -> Step<Lease> {
     if record.state != State::InProgress || record.attempt_id != attempt {
-        return Renewed::Lost;
+        return Step::stay(Lease::Lost);
     }
     let mut draft = Draft::after(record);
     draft.stamps.lease_until = Stamp::In(policy.max_execution);
-    Renewed::Write(change(draft, Vec::new()))
+    Step::swap(change(draft, Vec::new()), Lease::Renewed)
 }
 
 /// The journal row about a result whose record, last seen as `record`, is gone.

@@ -2,7 +2,7 @@
 
 use onlyonce_core::{
     AttemptId, Policy, State, Timestamp,
-    machine::{About, Negative, Reaped, Source, Swept, expire, sweep},
+    machine::{About, Negative, Reap, Source, Sweep, Write, apply},
     record::Evidence,
 };
 
@@ -185,18 +185,17 @@ pub(crate) fn step(policy: &Policy, before: &World, action: Action) -> Option<Wo
 fn time_passes(world: &mut World, action: &Action, policy: &Policy) -> Option<()> {
     let row = world.row.clone()?;
     if *action == Action::Sweep {
-        let Swept::Lapsed(change) = sweep(&row.0, world.now, Some(policy)) else {
-            return None;
-        };
+        let sweep = Sweep { knows_route: true };
+        let change = apply(Some(&row.0), &sweep, world.now, policy).swapped()?;
         world.swap(&row, change);
         return Some(());
     }
-    match expire(&row.0, world.now) {
-        Reaped::Keep => return None,
-        Reaped::Expire(change) => {
+    match apply(Some(&row.0), &Reap, world.now, policy).write {
+        Write::Stay | Write::Insert(_) => return None,
+        Write::Swap(change) => {
             world.swap(&row, change);
         }
-        Reaped::Delete => world.row = None,
+        Write::Delete => world.row = None,
     }
     Some(())
 }

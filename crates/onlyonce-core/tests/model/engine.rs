@@ -7,8 +7,8 @@ use http::StatusCode;
 use onlyonce_core::{
     AttemptId, Fingerprint, Key, Policy, RecipeId, RecordId, Scope, State, StoredResponse,
     machine::{
-        Admission, Looked, Refusal, Renewed, Request, Settled, Settlement, Source, admit, first,
-        reconcile, renew, settle,
+        self, Admission, Found, Heartbeat, Look, Refusal, Request, Settled, Settlement, Source,
+        Step, apply, first,
     },
     policy::ReconcilePolicy,
     record::{Evidence, LastError},
@@ -72,11 +72,7 @@ pub(crate) fn write(world: &mut World, index: usize, reply: Reply, policy: &Poli
         Node::Asking(asked, None) => insert(world, index, reply, asked, policy),
         Node::Asking(asked, Some((row, read_at))) => {
             let request = request(asked.content, asked.attempt);
-            let (Admission::Execute(change) | Admission::Lapse(change)) =
-                admit(&row.0, &request, read_at, policy)
-            else {
-                return None;
-            };
+            let change = apply(Some(&row.0), &request, read_at, policy).swapped()?;
             if reply != Reply::LostBefore {
                 world.swap(&row, change);
             }
@@ -89,16 +85,15 @@ pub(crate) fn write(world: &mut World, index: usize, reply: Reply, policy: &Poli
             world.nodes[index] = Node::Idle;
             let row = world.row.clone().filter(|row| row.0.attempt_id == attempt);
             if let Some(row) = row
-                && let Settled::Write(change) =
-                    settle(&row.0, attempt, &settlement(attempt, End::NotSent), policy)
+                && let Some(change) = settle(world, &row, attempt, End::NotSent, policy).swapped()
             {
                 world.swap(&row, change);
             }
         }
         Node::Settling(attempt, end, row) => {
-            let done = match settle(&row.0, attempt, &settlement(attempt, end), policy) {
-                Settled::Write(change) => reply != Reply::LostBefore && world.swap(&row, change),
-                Settled::Keep | Settled::NotOurs(_) => false,
+            let done = match settle(world, &row, attempt, end, policy).swapped() {
+                Some(change) => reply != Reply::LostBefore && world.swap(&row, change),
+                None => false,
             };
             // Without a reply the engine tries again with what it remembers.
             if reply == Reply::Heard {
@@ -128,22 +123,17 @@ pub(crate) fn read(world: &mut World, index: usize, asked: Asked, policy: &Polic
         world.nodes[index] = Node::Asking(asked, None);
         return;
     };
-    if row.0.attempt_id == asked.attempt {
-        // Its own write, or an earlier one of it whose reply was lost.
-        if matches!(world.nodes[index], Node::Unsure(_)) {
-            world.last = Note::Recognised;
+    let request = request(asked.content, asked.attempt);
+    world.nodes[index] = match apply(Some(&row.0), &request, world.now, policy).effect {
+        Admission::Execute(_) | Admission::Lapse => Node::Asking(asked, Some((row, world.now))),
+        Admission::Reserved => {
+            // Its own write, or an earlier one of it whose reply was lost.
+            if matches!(world.nodes[index], Node::Unsure(_)) {
+                world.last = Note::Recognised;
+            }
+            Node::Reserved(asked, row)
         }
-        world.nodes[index] = Node::Reserved(asked, row);
-        return;
-    }
-    let admission = admit(
-        &row.0,
-        &request(asked.content, asked.attempt),
-        world.now,
-        policy,
-    );
-    world.nodes[index] = match admission {
-        Admission::Execute(_) | Admission::Lapse(_) => Node::Asking(asked, Some((row, world.now))),
+        Admission::TooLate => Node::Owing(asked.attempt),
         Admission::Replay(response) => {
             world.show(row.0.generation, &response);
             world.last = Note::Replayed;
@@ -195,9 +185,8 @@ pub(crate) fn heartbeat(world: &mut World, index: usize, policy: &Policy) -> Opt
         return None; // A second one at the same moment would only count revisions.
     }
     let attempt = world.starts[start].attempt;
-    let Renewed::Write(change) = renew(&read.0, attempt, world.now, policy) else {
-        return None;
-    };
+    let beat = apply(Some(&read.0), &Heartbeat(attempt), world.now, policy);
+    let change = beat.swapped()?;
     world.swap(&read, change);
     world.nodes[index] = Node::Running(start, world.row.clone()?);
     Some(())
@@ -208,6 +197,21 @@ pub(crate) fn finish(world: &mut World, index: usize, end: End) {
         return;
     };
     world.nodes[index] = Node::Settling(world.starts[start].attempt, end, row);
+}
+
+fn settle(
+    world: &World,
+    row: &Row,
+    attempt: AttemptId,
+    end: End,
+    policy: &Policy,
+) -> Step<Settled> {
+    let settlement = &settlement(attempt, end);
+    let end = machine::End {
+        attempt,
+        settlement,
+    };
+    apply(Some(&row.0), &end, world.now, policy)
 }
 
 fn settlement(attempt: AttemptId, end: End) -> Settlement {
@@ -231,13 +235,13 @@ fn after_settle(
     world.nodes[index] = Node::Idle;
     let Some(row) = world.row.clone() else { return };
     if !done {
-        match settle(&row.0, attempt, &settlement(attempt, end), policy) {
-            Settled::Write(_) => {
+        match settle(world, &row, attempt, end, policy).effect {
+            Settled::Done | Settled::ReleaseWasWrong => {
                 world.nodes[index] = Node::Settling(attempt, end, row);
                 return;
             }
-            Settled::Keep => {}
-            Settled::NotOurs(_) => {
+            Settled::Kept => {}
+            Settled::NotOurs(_) | Settled::Gone => {
                 world.last = Note::ZombieRefused;
                 return;
             }
@@ -261,9 +265,11 @@ pub(crate) fn learn(
     } else {
         Evidence::NotExecuted
     };
-    let Looked::Write(change) = reconcile(&row.0, &evidence, source, world.now, policy) else {
-        return None;
+    let look = Look {
+        found: Found::Evidence(&evidence, source),
+        asked_about: Some((row.0.attempt_id, row.0.revision)),
     };
+    let change = apply(Some(&row.0), &look, world.now, policy).swapped()?;
     if !world.swap(row, change) {
         return None;
     }

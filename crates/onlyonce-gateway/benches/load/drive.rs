@@ -11,8 +11,8 @@ use std::{
 
 use http::{HeaderMap, HeaderValue, StatusCode};
 use onlyonce_core::{
-    AttemptId, Fingerprint, Key, Policy, Recipe, Scope, StoredResponse,
-    machine::{self, Request, Settled, Settlement},
+    AttemptId, Fingerprint, Key, Policy, Recipe, Scope, StoredResponse, Timestamp,
+    machine::{self, End, Request, Settlement},
     record::StoredBody,
 };
 use onlyonce_store::{Inserted, Store, Swapped};
@@ -70,8 +70,16 @@ async fn one_key(store: &dyn Store, number: u64, policy: &Policy) -> (Duration, 
     };
     let reserved = began.elapsed();
     let settlement = Settlement::Complete(response());
-    let settled = machine::settle(&record, record.attempt_id, &settlement, policy);
-    let Settled::Write(change) = settled else {
+    let settled = machine::apply(
+        Some(&record),
+        &End {
+            attempt: record.attempt_id,
+            settlement: &settlement,
+        },
+        Timestamp::default(),
+        policy,
+    );
+    let Some(change) = settled.swapped() else {
         panic!("not written")
     };
     let swapped = store.swap(record.revision, change).await.unwrap().value;

@@ -1,5 +1,7 @@
 //! What the background loops find: leases that lapsed, and what has expired.
 
+use onlyonce_core::machine::{Heartbeat, Sweep, Write};
+
 use super::*;
 
 /// The scan for lapsed leases finds those and no others, and none that was swept.
@@ -10,7 +12,13 @@ pub async fn sweep_finds_the_lapsed(store: Any) {
     complete(&*store, &completed, &policy()).await;
     let found = store.lapsed(10).await.unwrap();
     assert_eq!(found.value, std::slice::from_ref(&lapsed));
-    let Swept::Lapsed(change) = machine::sweep(&found.value[0], found.now, None) else {
+    let Some(change) = machine::apply(
+        Some(&found.value[0]),
+        &Sweep { knows_route: false },
+        found.now,
+        &Policy::default(),
+    )
+    .swapped() else {
         panic!("the machine agrees that it has lapsed");
     };
     done(store.swap(lapsed.revision, change).await.unwrap().value);
@@ -21,13 +29,23 @@ pub async fn sweep_finds_the_lapsed(store: Any) {
 pub async fn sweep_ignores_a_heartbeat(store: Any) {
     let record = reserve_under(&*store, "k", &short_lease()).await;
     let found = store.lapsed(10).await.unwrap();
-    let machine::Renewed::Write(renewal) =
-        machine::renew(&record, record.attempt_id, found.now, &policy())
-    else {
+    let Some(renewal) = machine::apply(
+        Some(&record),
+        &Heartbeat(record.attempt_id),
+        found.now,
+        &policy(),
+    )
+    .swapped() else {
         panic!("the attempt owns the key");
     };
     let renewed = done(store.swap(record.revision, renewal).await.unwrap().value);
-    let Swept::Lapsed(change) = machine::sweep(&found.value[0], found.now, None) else {
+    let Some(change) = machine::apply(
+        Some(&found.value[0]),
+        &Sweep { knows_route: false },
+        found.now,
+        &Policy::default(),
+    )
+    .swapped() else {
         panic!("it had lapsed when it was read");
     };
     let swapped = store
@@ -67,7 +85,8 @@ pub async fn walk_finds_the_expired(store: Any) {
     assert_eq!(expired.len(), 5);
     for record in &expired {
         let now = store.lookup(record.id).await.unwrap().now;
-        let Reaped::Expire(change) = machine::expire(record, now) else {
+        let Some(change) = machine::apply(Some(record), &Reap, now, &Policy::default()).swapped()
+        else {
             panic!("expired")
         };
         done(store.swap(record.revision, change).await.unwrap().value);
@@ -76,7 +95,10 @@ pub async fn walk_finds_the_expired(store: Any) {
     assert_eq!(tombstones.len(), 5);
     for record in &tombstones {
         let now = store.lookup(record.id).await.unwrap().now;
-        assert_eq!(machine::expire(record, now), Reaped::Delete);
+        assert_eq!(
+            machine::apply(Some(record), &Reap, now, &Policy::default()).write,
+            Write::Delete
+        );
         assert!(store.delete(record.id, record.revision).await.unwrap());
     }
     assert_eq!(walk_all(&*store).await, []);

@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use onlyonce_core::{
-    AttemptId, Record, RecordId, Scope, State, Timestamp,
-    machine::{self, Admission, Forgotten, Reaped, Renewed, Settled, Settlement},
+    AttemptId, Policy, Record, RecordId, Scope, State, Timestamp,
+    machine::{self, End, Forget, Heartbeat, Reap, Settlement, Write},
     record::{Change, LastError, Revision},
 };
 use parking_lot::Mutex;
@@ -91,7 +91,10 @@ async fn write(store: Any, log: Arc<Mutex<Log>>, mut numbers: Numbers, steps: u6
             Inserted::Existing(record) => record,
         };
         log.lock().seen.push(record.clone());
-        if machine::expire(&record, later(reply.now)) == Reaped::Delete && numbers.below(2) == 0 {
+        if machine::apply(Some(&record), &Reap, later(reply.now), &Policy::default()).write
+            == Write::Delete
+            && numbers.below(2) == 0
+        {
             if store.delete(id, record.revision).await.unwrap() {
                 log.lock().written.push(Written {
                     id,
@@ -135,41 +138,36 @@ fn step(
     numbers: &mut Numbers,
 ) -> Option<Change> {
     let policy = policy();
-    let settle = |settlement: &Settlement| match machine::settle(
-        record,
-        record.attempt_id,
-        settlement,
-        &policy,
-    ) {
-        Settled::Write(change) => Some(change),
-        Settled::Keep | Settled::NotOurs(_) => None,
+    let settle = |settlement: &Settlement| {
+        let attempt = record.attempt_id;
+        let end = End {
+            attempt,
+            settlement,
+        };
+        machine::apply(Some(record), &end, now, &policy).swapped()
     };
     match (record.state, numbers.below(4)) {
         (State::InProgress, 0) => settle(&Settlement::Complete(response())),
         (State::InProgress, 1) => settle(&Settlement::Release(LastError::NotSent)),
         (State::InProgress, 2) => settle(&Settlement::Unknown(LastError::Timeout)),
-        (State::InProgress, _) => match machine::renew(record, record.attempt_id, now, &policy) {
-            Renewed::Write(change) => Some(change),
-            Renewed::Lost => None,
-        },
+        (State::InProgress, _) => {
+            let beat = Heartbeat(record.attempt_id);
+            machine::apply(Some(record), &beat, now, &policy).swapped()
+        }
         (State::Unknown, _) => settle(&Settlement::Complete(response())),
         (State::Completed | State::FailedRetryable, 0) => {
-            match machine::forget(record, true, numbers.attempt(), None) {
-                Forgotten::Write(change) => Some(change),
-                _ => None,
-            }
+            let forget = Forget {
+                force: true,
+                fresh: numbers.attempt(),
+                reason: None,
+            };
+            machine::apply(Some(record), &forget, now, &policy).swapped()
         }
-        (State::Completed, _) => match machine::expire(record, later(now)) {
-            Reaped::Expire(change) => Some(change),
-            _ => None,
-        },
+        (State::Completed, _) => machine::apply(Some(record), &Reap, later(now), &policy).swapped(),
         (State::FailedRetryable | State::Expired, _) => {
             let mut again = request(&**store, &Scope::global(), key, 0);
             again.attempt_id = numbers.attempt();
-            match machine::admit(record, &again, now, &policy) {
-                Admission::Execute(change) => Some(change),
-                _ => None,
-            }
+            machine::apply(Some(record), &again, now, &policy).swapped()
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use onlyonce_core::{
     AttemptId, Policy, Record, RecordId, Timestamp,
+    machine::Write,
     policy::{AfterExpiry, OnInFlight},
     record::{Draft, JournalEntry, Revision},
 };
@@ -33,7 +34,7 @@ mod events;
 #[path = "../../../onlyonce-core/src/machine/tests/world.rs"]
 mod world;
 
-use events::{Effect, End, Event, Setting, Step, Who, Whose, apply};
+use events::{Effect, End, Event, Setting, Who, Whose, apply};
 use world::{FRESH, START, answer, moments, policies, records, unstored};
 
 /// The functions ask the test what time it is, and take the id that the machine is given.
@@ -63,24 +64,21 @@ fn of_the_machine(record: Option<&Record>, event: Event, setting: Setting<'_>) -
     let mut current = record.cloned();
     let mut journal = Vec::new();
     loop {
-        let effect = match apply(current.as_ref(), event, setting) {
-            Step::Insert(draft, effect) => {
-                current = Some(draft.stamp(setting.now));
-                effect
-            }
-            Step::Write(change, effect) => {
+        let step = apply(current.as_ref(), event, setting);
+        let effect = step.effect;
+        match step.write {
+            Write::Insert(draft) => current = Some(draft.stamp(setting.now)),
+            Write::Swap(change) => {
                 journal.extend(change.journal);
                 current = Some(change.draft.stamp(setting.now));
-                effect
             }
-            Step::Delete => {
+            Write::Delete => {
                 current = None;
                 // The rest of the story goes with its key.
                 journal.clear();
-                Effect::Written
             }
-            Step::Stay(effect) => effect,
-        };
+            Write::Stay => {}
+        }
         if effect == Effect::AskAgain {
             continue;
         }

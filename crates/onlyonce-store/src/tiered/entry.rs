@@ -105,7 +105,7 @@ mod tests {
     use http::StatusCode;
     use onlyonce_core::{
         AttemptId, Fingerprint, Key, Policy, Recipe, Scope, StoredResponse,
-        machine::{self, Request, Settled, Settlement},
+        machine::{self, End, Request, Settlement},
     };
 
     use super::*;
@@ -129,9 +129,17 @@ mod tests {
         let record = machine::first(&request, &Policy::default()).stamp(Timestamp(1_000));
         let answer = StoredResponse::plain(StatusCode::CREATED, "paid");
         let settlement = Settlement::Complete(answer.into());
-        let settled = machine::settle(&record, AttemptId(1), &settlement, &Policy::default());
-        match settled {
-            Settled::Write(change) => change.draft.stamp(Timestamp(2_000)),
+        let settled = machine::apply(
+            Some(&record),
+            &End {
+                attempt: AttemptId(1),
+                settlement: &settlement,
+            },
+            Timestamp::default(),
+            &Policy::default(),
+        );
+        match settled.swapped() {
+            Some(change) => change.draft.stamp(Timestamp(2_000)),
             other => panic!("{other:?}"),
         }
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use onlyonce_core::{
-    AttemptId, Policy, RecordId, StoredResponse,
-    machine::{self, Settled, Settlement},
+    AttemptId, Policy, RecordId, StoredResponse, Timestamp,
+    machine::{self, End, Settlement},
     record::Change,
 };
 use onlyonce_store::{
@@ -88,9 +88,17 @@ fn completion(store: &dyn Store, key: &str, attempt: u128) -> (RecordId, Change)
     record.times = onlyonce_core::record::Times::default();
     let answer = Arc::new(StoredResponse::plain(StatusCode::CREATED, "paid"));
     let settlement = Settlement::Complete(answer);
-    let settled = machine::settle(&record, AttemptId(attempt), &settlement, &Policy::default());
-    match settled {
-        Settled::Write(change) => (record.id, change),
+    let settled = machine::apply(
+        Some(&record),
+        &End {
+            attempt: AttemptId(attempt),
+            settlement: &settlement,
+        },
+        Timestamp::default(),
+        &Policy::default(),
+    );
+    match settled.swapped() {
+        Some(change) => (record.id, change),
         other => panic!("{other:?}"),
     }
 }

@@ -11,43 +11,24 @@ use std::{
 
 use http::HeaderValue;
 use onlyonce_core::{
-    AttemptId, Fence, Key, Policy, Record, RecordId,
-    machine::{self, Renewed, Settled, Settlement, Wake},
-    record::{JournalEntry, JournalEvent, LastError},
+    AttemptId, Fence, Key, Policy, Record, RecordId, Timestamp,
+    machine::{self, Began, End, Heartbeat, Lease, Settled, Settlement, Wake},
+    record::{JournalEntry, LastError},
 };
-use onlyonce_store::{StoreError, Swapped, failpoint};
+use onlyonce_store::failpoint;
 use parking_lot::Mutex;
 
-use super::Engine;
+use super::{
+    Engine,
+    transition::{Known, Unanswered},
+};
 use crate::{clock::Moment, seam::DispatchGuard};
 
-/// The first and the longest pause between two tries to make a result durable.
+/// The first and the longest pause between two tries to give back a key, or to note a result.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Tries to write the journal row about a result that nobody owns any more.
 const NOTE_TRIES: usize = 5;
-
-/// Why an attempt began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Began {
-    /// Nobody had used the key.
-    New,
-    /// The key had been released.
-    Again,
-    /// The key had expired.
-    AfterExpiry,
-}
-
-impl Began {
-    /// What the journal of the change that began the attempt says.
-    pub(super) fn from_journal(journal: &[JournalEntry]) -> Self {
-        match journal.first().map(|entry| entry.event) {
-            Some(JournalEvent::ExecutedAgain) => Self::Again,
-            Some(JournalEvent::ExecutedAfterExpiry) => Self::AfterExpiry,
-            _ => Self::New,
-        }
-    }
-}
 
 /// The right, and the duty, to execute and settle a key.
 pub struct Attempt {
@@ -94,7 +75,7 @@ pub enum Kept {
 impl Attempt {
     pub(super) fn new(
         engine: Engine,
-        record: Record,
+        record: Arc<Record>,
         began: Moment,
         began_as: Began,
         policy: &Arc<Policy>,
@@ -106,7 +87,7 @@ impl Attempt {
             began_as,
             attempt_id: record.attempt_id,
             closed: Arc::default(),
-            record: Mutex::new(Arc::new(record)),
+            record: Mutex::new(record),
             release_was_wrong: AtomicBool::new(false),
             settled: AtomicBool::new(false),
         }
@@ -128,9 +109,9 @@ impl Attempt {
     }
 
     /// A transaction that completed the key, and left it as `record`, has been committed.
-    pub(crate) fn settled_in_transaction(&self, record: Record) {
+    pub(crate) fn settled_in_transaction(&self, record: Arc<Record>) {
         self.wake(&record);
-        *self.record.lock() = Arc::new(record);
+        *self.record.lock() = record;
         self.settled.store(true, Ordering::SeqCst);
     }
 
@@ -207,41 +188,37 @@ impl Attempt {
         if failpoint::without_heartbeats() {
             return true;
         }
-        let mut record = self.record();
-        // One conflict may come from somebody who kept evidence; more than a few are a sign.
-        for _ in 0..4 {
-            let now = match self.engine.0.store.peek(record.id) {
-                Some(reply) => reply.now,
-                // The machine only asks whether the attempt is overdue, which `last_run_at` of the
-                // same clock tells well enough from the store's next reply.
-                None => record.times.last_run_at.unwrap_or_default(),
-            };
-            let change = match machine::renew(&record, self.attempt_id, now, &self.policy) {
-                Renewed::Write(change) => change,
-                Renewed::Lost => return false,
-            };
+        let record = self.record();
+        let now = match self.engine.0.store.peek(record.id) {
+            Some(reply) => reply.now,
+            // The machine only asks whether the attempt is overdue, which `last_run_at` of the same
+            // clock tells well enough from the store's next reply.
+            None => record.times.last_run_at.unwrap_or_default(),
+        };
+        let beat = Heartbeat(self.attempt_id);
+        let known = Known::Remembered(record.clone(), now);
+        let moved = self.engine.transition(record.id, known, |record, now| {
             failpoint!("engine.renew.before");
-            match self.engine.swap(&record, change).await {
-                Ok(reply) => match reply.value {
-                    Swapped::Done(renewed) => {
-                        failpoint!("engine.renew.after");
-                        *self.record.lock() = Arc::new(renewed);
-                        return true;
-                    }
-                    Swapped::Conflict(current) => {
-                        record = Arc::new(current);
-                        // What is known of another attempt must never pass for this one's.
-                        if record.attempt_id == self.attempt_id {
-                            *self.record.lock() = record.clone();
-                        }
-                    }
-                    Swapped::Absent => return false,
-                },
-                // The store may be away for a while. The lease decides, not this failure.
-                Err(_) => return true,
+            let step = machine::apply(record, &beat, now, &self.policy);
+            (step, Unanswered::Fail)
+        });
+        // The store may be away for a while. The lease decides, not this failure.
+        let Ok(moved) = moved.await else { return true };
+        match (moved.effect, moved.record) {
+            (Lease::Renewed, Some(renewed)) => {
+                failpoint!("engine.renew.after");
+                *self.record.lock() = renewed;
+                true
+            }
+            (Lease::Renewed | Lease::Lost, record) => {
+                // What is known of another attempt must never pass for this one's.
+                let own = record.filter(|record| record.attempt_id == self.attempt_id);
+                if let Some(own) = own {
+                    *self.record.lock() = own;
+                }
+                false
             }
         }
-        true
     }
 
     /// What the key says now, where the store can say so and the key still belongs to this attempt.
@@ -253,64 +230,52 @@ impl Attempt {
 
     /// Makes the end of the attempt durable. Tries until the store takes it: the caller bounds it.
     pub async fn settle(&self, settlement: &Settlement) -> Ended {
-        let mut record = self.record();
+        let record = self.record();
         if self.settled.load(Ordering::SeqCst) {
             return Ended::Settled(record);
         }
-        // What a heartbeat saw may be long past; a write finds that out, leaving it alone does not.
-        let mut fresh = false;
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let change = match machine::settle(&record, self.attempt_id, settlement, &self.policy) {
-                Settled::Write(change) => change,
-                Settled::Keep if fresh => return Ended::Kept(Kept::Own(record)),
-                Settled::Keep => {
-                    let store = &self.engine.0.store;
-                    match self.engine.bounded_read(store.lookup(record.id)).await {
-                        Ok(reply) => match reply.value {
-                            Some(current) => (record, fresh) = (Arc::new(current), true),
-                            None => return self.gone(&record).await,
-                        },
-                        Err(error) => self.pause(&error, &mut pause).await,
-                    }
-                    continue;
-                }
-                Settled::NotOurs(entry) => {
-                    self.note(*entry).await;
-                    return Ended::Kept(Kept::Lost);
-                }
-            };
-            let wrong = change
-                .journal
-                .iter()
-                .any(|entry| entry.event == JournalEvent::ReleaseWasWrong);
+        let end = End {
+            attempt: self.attempt_id,
+            settlement,
+        };
+        // What a heartbeat saw may be long past.
+        let known = Known::Remembered(record.clone(), Timestamp::default());
+        let moved = self.engine.transition(record.id, known, |record, now| {
+            let step = machine::apply(record, &end, now, &self.policy);
             failpoint!(match settlement {
                 Settlement::Complete(_) => "engine.settle.complete.before",
                 Settlement::Release(_) => "engine.settle.release.before",
                 Settlement::Unknown(_) => "engine.settle.unknown.before",
             });
-            match self.engine.swap(&record, change).await {
-                Ok(reply) => match reply.value {
-                    Swapped::Done(settled) => {
-                        failpoint!(match settlement {
-                            Settlement::Complete(_) => "engine.settle.complete.after",
-                            Settlement::Release(_) => "engine.settle.release.after",
-                            Settlement::Unknown(_) => "engine.settle.unknown.after",
-                        });
-                        if wrong {
-                            self.alarm(&settled);
-                        }
-                        self.wake(&settled);
-                        let settled = Arc::new(settled);
-                        *self.record.lock() = settled.clone();
-                        return Ended::Settled(settled);
-                    }
-                    Swapped::Conflict(current) => {
-                        (record, fresh) = (Arc::new(current), true);
-                    }
-                    Swapped::Absent => return self.gone(&record).await,
-                },
-                Err(error) => self.pause(&error, &mut pause).await,
+            (step, Unanswered::KeepTrying)
+        });
+        let (effect, now) = match moved.await {
+            Ok(moved) => (moved.effect, moved.record),
+            // A write that is kept trying does not fail.
+            Err(_) => return Ended::Kept(Kept::Lost),
+        };
+        match (effect, now) {
+            (effect @ (Settled::Done | Settled::ReleaseWasWrong), Some(settled)) => {
+                failpoint!(match settlement {
+                    Settlement::Complete(_) => "engine.settle.complete.after",
+                    Settlement::Release(_) => "engine.settle.release.after",
+                    Settlement::Unknown(_) => "engine.settle.unknown.after",
+                });
+                if effect == Settled::ReleaseWasWrong {
+                    self.alarm(&settled);
+                }
+                self.wake(&settled);
+                *self.record.lock() = settled.clone();
+                Ended::Settled(settled)
+            }
+            (Settled::Kept, Some(kept)) => Ended::Kept(Kept::Own(kept)),
+            (Settled::NotOurs(entry), _) => {
+                self.note(*entry).await;
+                Ended::Kept(Kept::Lost)
+            }
+            (_, None) | (Settled::Gone, _) => {
+                self.note(machine::absent(&record)).await;
+                Ended::Kept(Kept::Lost)
             }
         }
     }
@@ -330,26 +295,12 @@ impl Attempt {
         );
     }
 
-    async fn gone(&self, last_seen: &Record) -> Ended {
-        self.note(machine::absent(last_seen)).await;
-        Ended::Kept(Kept::Lost)
-    }
-
     fn wake(&self, record: &Record) {
         let waiters = &self.engine.0.waiters;
         match machine::wake(record) {
             Wake::One => waiters.wake_one(record.id),
             Wake::All => waiters.wake_all(record.id),
         }
-    }
-
-    /// Says that the store did not answer, and waits before the next try, longer each time.
-    async fn pause(&self, error: &StoreError, pause: &mut Duration) {
-        let tag = self.engine.secret().key_tag(&self.record.lock().key);
-        let source = std::error::Error::source(error).map(ToString::to_string);
-        tracing::warn!(key = %tag, %error, source, "a result is not durable yet; trying again");
-        tokio::time::sleep(*pause).await;
-        *pause = (*pause * 2).min(LONGEST_PAUSE);
     }
 
     async fn note(&self, entry: JournalEntry) {
@@ -384,7 +335,7 @@ impl Engine {
         policy: &Arc<Policy>,
     ) {
         let began = self.0.options.clock.moment();
-        let mut late = Attempt::new(self.clone(), record, began, Began::New, policy);
+        let mut late = Attempt::new(self.clone(), Arc::new(record), began, Began::New, policy);
         late.attempt_id = attempt;
         late.settle(settlement).await;
     }
@@ -410,6 +361,7 @@ impl Engine {
                         && record.attempt_id == attempt
                     {
                         let began = engine.0.options.clock.moment();
+                        let record = Arc::new(record);
                         let attempt =
                             Attempt::new(engine.clone(), record, began, Began::New, &policy);
                         failpoint!("engine.release_later.before");

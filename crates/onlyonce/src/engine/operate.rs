@@ -1,17 +1,22 @@
-//! What operators do with a key, and what the background loops do: read, ask the machine, swap.
+//! What operators do with a key, and what the background loops do.
 
-use std::{sync::OnceLock, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 
 use onlyonce_core::{
-    AttemptId, Record, RecordId, State, Timestamp,
-    machine::{self, Erased, Extended, Forgotten, Reaped, Resolution, Resolved, Swept},
-    record::{Change, Revision},
+    Record, RecordId, State, Timestamp,
+    machine::{
+        self, ClockWasSetBack, Denied, Erase, Event, Extend, Forget, Granted, Reap, Resolution,
+        Resolve, Seen, Step, Sweep,
+    },
 };
-use onlyonce_store::{Filter, Listed, StoreError, Swapped, failpoint};
+use onlyonce_store::{Filter, Listed, StoreError, failpoint};
 
-use super::{Engine, MAX_ROUNDS};
+use super::{
+    Engine,
+    transition::{Known, Unanswered, Wrote},
+};
 
 /// Writes of the reaper that go to the store at once.
 const REAP_GROUP: usize = 25;
@@ -55,22 +60,18 @@ pub enum OperateError {
     Store(#[from] StoreError),
 }
 
-/// What an operator's decision was made on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
-    /// The key as it is when the wish is granted.
-    AsItIs,
-    /// This attempt, whatever else has been written since.
-    Attempt(AttemptId),
-    /// This very record: anything that was written since speaks against it.
-    Revision(Revision),
-}
-
-enum Wish {
-    Write(Change),
-    /// It is so already.
-    Nothing(Box<Record>),
-    No(OperateError),
+impl From<Denied> for OperateError {
+    fn from(why: Denied) -> Self {
+        match why {
+            Denied::Absent => Self::Absent,
+            Denied::State(state) => Self::State(state),
+            Denied::MovedOn => Self::MovedOn,
+            Denied::Changed => Self::Changed,
+            Denied::TookEffect => Self::TookEffect,
+            Denied::Inconclusive => Self::Inconclusive,
+            Denied::TooEarly(until) => Self::TooEarly(until),
+        }
+    }
 }
 
 impl Engine {
@@ -87,30 +88,22 @@ impl Engine {
         resolution: &Resolution,
         reason: &str,
     ) -> Result<Record, OperateError> {
-        let about: OnceLock<AttemptId> = match seen {
-            Seen::Attempt(attempt) => attempt.into(),
-            Seen::AsItIs | Seen::Revision(_) => OnceLock::new(),
-        };
-        let record = self
-            .operate(id, |record, now| {
-                if *about.get_or_init(|| record.attempt_id) != record.attempt_id {
-                    return Wish::No(OperateError::MovedOn);
-                }
-                if let Seen::Revision(seen) = seen
-                    && seen != record.revision
-                {
-                    return Wish::No(OperateError::Changed);
-                }
-                let policy = self.policy(&record.route);
-                match machine::resolve(record, resolution, reason, now, &policy) {
-                    Resolved::Write(change) => Wish::Write(change),
-                    Resolved::NotUnknown(state) => Wish::No(OperateError::State(state)),
-                    Resolved::TookEffect => Wish::No(OperateError::AlreadyExecuted),
-                    Resolved::Inconclusive => Wish::No(OperateError::Inconclusive),
-                    Resolved::TooEarly(until) => Wish::No(OperateError::TooEarly(until)),
-                }
-            })
-            .await?;
+        let mut seen = seen;
+        let resolved = self.operate(id, |record, now| {
+            if let (Seen::AsItIs, Some(record)) = (seen, record) {
+                seen = Seen::Attempt(record.attempt_id);
+            }
+            let resolve = Resolve {
+                seen,
+                resolution,
+                reason,
+            };
+            self.applied(record, &resolve, now)
+        });
+        let record = resolved.await?.map_err(|why| match why {
+            Denied::TookEffect => OperateError::AlreadyExecuted,
+            why => why.into(),
+        })?;
         self.0.waiters.wake_all(id);
         Ok(record)
     }
@@ -126,14 +119,13 @@ impl Engine {
         reason: Option<String>,
     ) -> Result<Record, OperateError> {
         let fresh = self.0.options.attempt_ids.fresh();
-        self.operate(id, |record, _| {
-            match machine::forget(record, force, fresh, reason.clone()) {
-                Forgotten::Write(change) => Wish::Write(change),
-                Forgotten::Live(state) => Wish::No(OperateError::State(state)),
-                Forgotten::TookEffect => Wish::No(OperateError::TookEffect),
-            }
-        })
-        .await
+        let forget = Forget {
+            force,
+            fresh,
+            reason,
+        };
+        let forgotten = self.operate(id, |record, now| self.applied(record, &forget, now));
+        Ok(forgotten.await??)
     }
 
     /// Removes a person's data from a key, in any state, and leaves what keeps it from executing again.
@@ -146,13 +138,9 @@ impl Engine {
         id: RecordId,
         reason: Option<String>,
     ) -> Result<Record, OperateError> {
-        let erased = self.operate(id, |record, _| {
-            match machine::erase(record, reason.clone()) {
-                Erased::Write(change) => Wish::Write(change),
-                Erased::Already => Wish::Nothing(Box::new(record.clone())),
-            }
-        });
-        let record = erased.await?;
+        let erase = Erase { reason };
+        let erased = self.operate(id, |record, now| self.applied(record, &erase, now));
+        let record = erased.await??;
         self.0.waiters.wake_all(id);
         Ok(record)
     }
@@ -162,36 +150,36 @@ impl Engine {
     /// # Errors
     /// [`OperateError`] says why nothing was changed.
     pub async fn extend(&self, id: RecordId, ttl: Duration) -> Result<Record, OperateError> {
-        self.operate(id, |record, now| match machine::extend(record, ttl, now) {
-            Extended::Write(change) => Wish::Write(change),
-            Extended::NoExpiry(state) => Wish::No(OperateError::State(state)),
-        })
-        .await
+        let extend = Extend(ttl);
+        let extended = self.operate(id, |record, now| self.applied(record, &extend, now));
+        Ok(extended.await??)
     }
 
     async fn operate(
         &self,
         id: RecordId,
-        wish: impl Fn(&Record, Timestamp) -> Wish,
-    ) -> Result<Record, OperateError> {
-        let reply = self.bounded_read(self.0.store.lookup(id)).await?;
-        let mut now = reply.now;
-        let mut record = reply.value.ok_or(OperateError::Absent)?;
-        for _ in 0..MAX_ROUNDS {
-            let change = match wish(&record, now) {
-                Wish::Write(change) => change,
-                Wish::Nothing(record) => return Ok(*record),
-                Wish::No(error) => return Err(error),
-            };
-            let reply = self.swap(&record, change).await?;
-            now = reply.now;
-            match reply.value {
-                Swapped::Done(done) => return Ok(done),
-                Swapped::Conflict(current) => record = current,
-                Swapped::Absent => return Err(OperateError::Absent),
-            }
-        }
-        Err(StoreError::Unavailable("the key changes faster than it can be read".into()).into())
+        mut wish: impl FnMut(Option<&Record>, Timestamp) -> Step<Granted>,
+    ) -> Result<Result<Record, Denied>, StoreError> {
+        let moved = self.transition(id, Known::Nothing, |record, now| {
+            (wish(record, now), Unanswered::Fail)
+        });
+        let moved = moved.await?;
+        Ok(match (moved.effect, moved.record) {
+            (Ok(()), Some(record)) => Ok(Arc::unwrap_or_clone(record)),
+            (Ok(()), None) => Err(Denied::Absent),
+            (Err(why), _) => Err(why),
+        })
+    }
+
+    /// What `event` does to `record` under the policy of its route.
+    fn applied<E: Event>(
+        &self,
+        record: Option<&Record>,
+        event: &E,
+        now: Timestamp,
+    ) -> Step<E::Effect> {
+        let policy = record.map(|record| self.policy(&record.route));
+        machine::apply(record, event, now, &policy.unwrap_or_default())
     }
 
     /// Turns lapsed leases into unknown, up to `limit` of them. Says how many it turned and how
@@ -203,31 +191,36 @@ impl Engine {
         let reply = self.bounded_read(self.0.store.lapsed(limit)).await?;
         let found = reply.value.len();
         // All at once, so that a store that commits in groups commits them in one.
-        let swept = join_all(reply.value.iter().map(|record| async {
-            let policy = self.known_policy(&record.route);
+        let swept = join_all(reply.value.into_iter().map(|record| async {
+            let (id, key, route) = (record.id, record.key.clone(), record.route.clone());
+            let known = Known::Read(Arc::new(record), reply.now);
+            let policy = self.known_policy(&route);
+            let sweep = Sweep {
+                knows_route: policy.is_some(),
+            };
             let lease = policy.as_ref().map_or(DEFAULT_LEASE, |policy| policy.lease);
-            let now = self.store_clock().lease_time(lease, reply.now);
-            let Swept::Lapsed(change) = machine::sweep(record, now, policy.as_deref()) else {
-                return Ok(false);
-            };
-            failpoint!("engine.sweep.before");
-            // A conflict means that somebody else was faster, which is just as well.
-            let done = match self.swap(record, change).await {
-                Ok(reply) => matches!(reply.value, Swapped::Done(_)),
+            let policy = policy.unwrap_or_default();
+            let moved = self.transition(id, known, |record, now| {
+                let now = self.store_clock().lease_time(lease, now);
+                failpoint!("engine.sweep.before");
                 // An open transaction may hold its row; the others are not to wait for that.
-                Err(error) if error.is_ambiguous() => false,
-                Err(error) => return Err(error),
-            };
+                (
+                    machine::apply(record, &sweep, now, &policy),
+                    Unanswered::LeaveIt,
+                )
+            });
+            let done = moved.await?.wrote == Wrote::Yes;
             if done {
                 failpoint!("engine.sweep.after");
-                self.0.waiters.wake_all(record.id);
-                let tag = self.secret().key_tag(&record.key);
-                tracing::warn!(key = %tag, route = %record.route, "a lease lapsed: unknown");
+                self.0.waiters.wake_all(id);
+                let tag = self.secret().key_tag(&key);
+                tracing::warn!(key = %tag, %route, "a lease lapsed: unknown");
             }
-            Ok(done)
+            Ok([done])
         }))
         .await;
-        Ok((count(swept)?, found))
+        let [swept] = count(swept)?;
+        Ok((swept, found))
     }
 
     /// Looks after keys whose times a clock that has been set back since has put far ahead: a lease that
@@ -260,11 +253,14 @@ impl Engine {
             }
             let now = clock.lease_time(longest, now);
             for Listed { record, .. } in listed {
-                let policy = self.policy(&record.route);
-                if let Some(change) = machine::stranded(&record, now, &policy) {
-                    let swapped = self.swap(&record, change).await?;
-                    found += usize::from(matches!(swapped.value, Swapped::Done(_)));
-                    self.0.waiters.wake_all(record.id);
+                let id = record.id;
+                let moved = self.transition(id, Known::Read(Arc::new(record), now), |record, _| {
+                    let step = self.applied(record, &ClockWasSetBack, now);
+                    (step, Unanswered::Fail)
+                });
+                if moved.await?.wrote == Wrote::Yes {
+                    found += 1;
+                    self.0.waiters.wake_all(id);
                 }
             }
         }
@@ -295,24 +291,19 @@ impl Engine {
     /// A [`StoreError`] if the store cannot be asked; what was done until then stands.
     pub async fn reap_some(&self, limit: usize) -> Result<(usize, usize, bool), StoreError> {
         let reply = self.bounded_read(self.0.store.walk(limit)).await?;
-        let (mut expiring, mut deleting) = (Vec::new(), Vec::new());
-        for record in reply.value.candidates {
-            match machine::expire(&record, reply.now) {
-                Reaped::Keep => {}
-                Reaped::Expire(change) => expiring.push((record, change)),
-                Reaped::Delete => deleting.push((record.id, record.revision)),
-            }
-        }
-        let expired = in_groups(expiring.into_iter().map(|(record, change)| async move {
-            let swapped = self.swap(&record, change).await?.value;
-            Ok(matches!(swapped, Swapped::Done(_)))
+        let reaped = in_groups(reply.value.candidates.into_iter().map(|record| async {
+            let id = record.id;
+            let known = Known::Read(Arc::new(record), reply.now);
+            let moved = self.transition(id, known, |record, now| {
+                (self.applied(record, &Reap, now), Unanswered::Fail)
+            });
+            let moved = moved.await?;
+            let wrote = moved.wrote == Wrote::Yes;
+            let is_there = moved.record.is_some();
+            Ok([wrote && is_there, wrote && !is_there])
         }));
-        let expired = expired.await;
-        let deleted = in_groups(deleting.into_iter().map(|(id, revision)| async move {
-            self.bounded_read(self.0.store.delete(id, revision)).await
-        }));
-        let deleted = deleted.await;
-        Ok((count(expired)?, count(deleted)?, reply.value.wrapped))
+        let [expired, deleted] = count(reaped.await)?;
+        Ok((expired, deleted, reply.value.wrapped))
     }
 }
 
@@ -329,13 +320,19 @@ async fn in_groups<F: Future>(all: impl Iterator<Item = F>) -> Vec<F::Output> {
     }
 }
 
-/// How many were done; an error only if none was.
-fn count(outcomes: Vec<Result<bool, StoreError>>) -> Result<usize, StoreError> {
-    let mut done = 0;
+/// How many of each kind were done; an error only if none was.
+fn count<const KINDS: usize>(
+    outcomes: Vec<Result<[bool; KINDS], StoreError>>,
+) -> Result<[usize; KINDS], StoreError> {
+    let mut done = [0; KINDS];
     let mut failed = None;
     for outcome in outcomes {
         match outcome {
-            Ok(one) => done += usize::from(one),
+            Ok(one) => {
+                for (done, one) in done.iter_mut().zip(one) {
+                    *done += usize::from(one);
+                }
+            }
             // It is left as it is, and must not keep a loop from the others.
             Err(error @ (StoreError::Unreadable(_) | StoreError::Collision)) => {
                 tracing::error!(%error, "a record is left as it is");
@@ -344,7 +341,7 @@ fn count(outcomes: Vec<Result<bool, StoreError>>) -> Result<usize, StoreError> {
         }
     }
     match failed {
-        Some(error) if done == 0 => Err(error),
+        Some(error) if done.iter().all(|done| *done == 0) => Err(error),
         _ => Ok(done),
     }
 }

@@ -1,16 +1,19 @@
-//! The provider's word meets a record: read, ask the machine, swap.
+//! The provider's word meets a record.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use onlyonce_core::{
     Key, MessageState, Record, RecordId, State, Timestamp,
-    machine::{self, About, Looked, Negative, Source},
-    record::{Actor, Change, Evidence, JournalEntry, JournalEvent},
+    machine::{self, About, Found, Look, Negative, Source, Step, Write},
+    record::{Actor, Evidence, JournalEntry, JournalEvent},
     time::Stamp,
 };
-use onlyonce_store::{Filter, JournalRow, Reply, StoreError, Swapped};
+use onlyonce_store::{Filter, JournalRow, Reply, StoreError};
 
-use super::{Engine, MAX_ROUNDS};
+use super::{
+    Engine,
+    transition::{Known, MAX_ROUNDS, Unanswered, Wrote},
+};
 use crate::{
     reconcile::{Answer, Ask, Judged, Told},
     stats::{Amount, Background},
@@ -71,13 +74,11 @@ impl Engine {
         if let Some(kept) = record.evidence.clone()
             && kept != Evidence::NotExecuted
         {
-            let kept =
-                |record: &Record| machine::reconcile(record, &kept, Source::Kept, now, &policy);
-            return self.write_looked(record, kept).await;
+            let found = Found::Evidence(&kept, Source::Kept);
+            return self.looked(record, now, found).await;
         }
         if policy.reconcile.is_none() {
-            let nobody = |record: &Record| machine::look(record, "", &policy);
-            return self.write_looked(record, nobody).await;
+            return self.looked(record, now, Found::Nothing("")).await;
         }
         let answer = provider.ask(&record).await;
         self.heard(record, now, answer).await
@@ -94,35 +95,26 @@ impl Engine {
         now: Timestamp,
         answer: Answer,
     ) -> Result<Option<bool>, StoreError> {
-        let policy = self.policy(&record.route);
         let Answer { judged, question } = answer;
         let tag = self.secret().key_tag(&record.key);
         tracing::debug!(key = %tag, route = %record.route, heard = word(&judged), "a provider was asked");
-        match judged {
+        let several;
+        let found = match &judged {
             Judged::Says(Evidence::NotExecuted) if !self.store_clock().is_steady() => {
-                let say = |record: &Record| machine::no_look(record, UNSTEADY, now, &policy);
-                self.write_looked(record, say).await
+                Found::NoLook(UNSTEADY)
             }
             Judged::Says(evidence) => {
-                let source = self.worth(&record, &evidence, question.as_deref()).await?;
-                let say =
-                    |record: &Record| machine::reconcile(record, &evidence, source, now, &policy);
-                self.write_looked(record, say).await
+                let source = self.worth(&record, evidence, question.as_deref()).await?;
+                Found::Evidence(evidence, source)
             }
-            Judged::Pending => {
-                let say = |record: &Record| machine::no_look(record, PENDING, now, &policy);
-                self.write_looked(record, say).await
-            }
+            Judged::Pending => Found::NoLook(PENDING),
             Judged::Several(list) => {
-                let why = format!("the provider knows several operations under this key: {list}");
-                let say = |record: &Record| machine::ambiguous(record, &why, &policy);
-                self.write_looked(record, say).await
+                several = format!("the provider knows several operations under this key: {list}");
+                Found::Several(&several)
             }
-            Judged::Inconclusive(why) => {
-                let say = |record: &Record| machine::look(record, &why, &policy);
-                self.write_looked(record, say).await
-            }
-        }
+            Judged::Inconclusive(why) => Found::Nothing(why),
+        };
+        self.looked(record, now, found).await
     }
 
     /// What an answer of the query is worth: one that finds a key proves that the query can.
@@ -197,39 +189,38 @@ impl Engine {
             .record_id(&format!("question of route:{route}"), &question)
     }
 
-    /// Writes what the machine makes of a look at `record`. An answer that speaks for an effect holds
-    /// for the attempt it was asked about, whatever else was written meanwhile; any other answer was
-    /// about the record as it was, and of two that asked at once only one counts.
-    async fn write_looked(
+    /// Writes what the machine makes of a look at `record`, which was read when the store said `now`: that
+    /// is before anybody was asked, and counts as the time of the answer.
+    async fn looked(
         &self,
-        mut record: Record,
-        say: impl Fn(&Record) -> Looked,
+        record: Record,
+        now: Timestamp,
+        found: Found<'_>,
     ) -> Result<Option<bool>, StoreError> {
-        let attempt = record.attempt_id;
-        for _ in 0..MAX_ROUNDS {
-            let Looked::Write(mut change) = say(&record) else {
-                return Ok(None);
-            };
-            self.jitter(&mut change);
-            let completes = change.draft.record.response.is_some();
-            match self.swap(&record, change).await?.value {
-                Swapped::Done(done) => {
-                    self.0.waiters.wake_all(done.id);
-                    return Ok(Some(done.times.unknown_since.is_none()));
-                }
-                Swapped::Conflict(current) if completes && current.attempt_id == attempt => {
-                    record = current;
-                }
-                Swapped::Conflict(_) | Swapped::Absent => return Ok(None),
-            }
-        }
-        Ok(None)
+        let id = record.id;
+        let policy = self.policy(&record.route);
+        let look = Look {
+            found,
+            asked_about: Some((record.attempt_id, record.revision)),
+        };
+        let moved = self.transition(id, Known::Read(Arc::new(record), now), |record, _| {
+            let mut step = machine::apply(record, &look, now, &policy);
+            self.jitter(&mut step);
+            (step, Unanswered::Fail)
+        });
+        let moved = moved.await?;
+        let written = moved.record.filter(|_| moved.wrote == Wrote::Yes);
+        Ok(written.map(|record| {
+            self.0.waiters.wake_all(id);
+            record.times.unknown_since.is_none()
+        }))
     }
 
     /// Moves the next look by up to a fifth either way, so that keys which became unknown together
     /// are not asked about together for ever.
-    fn jitter(&self, change: &mut Change) {
-        if let Stamp::In(pause) = change.draft.stamps.reconcile_after
+    fn jitter(&self, step: &mut Step) {
+        if let Write::Swap(change) = &mut step.write
+            && let Stamp::In(pause) = change.draft.stamps.reconcile_after
             && !pause.is_zero()
         {
             let chance = self.0.options.attempt_ids.fresh().0 % 401;
@@ -266,32 +257,47 @@ impl Engine {
                 until: told.at,
             });
             let is_denial = told.evidence == Evidence::NotExecuted;
-            let looked = match is_denial && !machine::is_running(&record) {
-                true if !self.store_clock().is_steady() => {
-                    machine::no_look(&record, UNSTEADY, reply.now, &policy)
-                }
-                _ => machine::reconcile(&record, &told.evidence, source, reply.now, &policy),
+            let is_unsteady =
+                is_denial && !machine::is_running(&record) && !self.store_clock().is_steady();
+            let look = Look {
+                found: match is_unsteady {
+                    true => Found::NoLook(UNSTEADY),
+                    false => Found::Evidence(&told.evidence, source),
+                },
+                asked_about: None,
             };
-            let Looked::Write(mut change) = looked else {
-                return self.nothing(Taken::Nothing).await;
-            };
-            change.journal.push(JournalEntry {
-                id,
-                event: JournalEvent::WebhookTaken,
-                from: Some(record.state),
-                to: Some(change.draft.record.state),
-                attempt: record.fence.0,
-                actor: Actor::Reconciler,
-                detail: Some(tag.clone()),
-            });
-            match self.swap(&record, change).await?.value {
-                Swapped::Done(_) => {
-                    self.0.waiters.wake_all(id);
-                    return Ok(Taken::Changed);
-                }
+            let read = record.revision;
+            let known = Known::Read(Arc::new(record), reply.now);
+            let moved = self.transition(id, known, |record, now| {
                 // Whoever was faster may have taken this very event.
-                Swapped::Conflict(_) => {}
-                Swapped::Absent => return self.nothing(Taken::Nothing).await,
+                let is_read = record.is_some_and(|record| record.revision == read);
+                let mut step = match is_read {
+                    true => machine::apply(record, &look, now, &policy),
+                    false => Step {
+                        write: Write::Stay,
+                        effect: (),
+                    },
+                };
+                if let (Write::Swap(change), Some(record)) = (&mut step.write, record) {
+                    change.journal.push(JournalEntry {
+                        id,
+                        event: JournalEvent::WebhookTaken,
+                        from: Some(record.state),
+                        to: Some(change.draft.record.state),
+                        attempt: record.fence.0,
+                        actor: Actor::Reconciler,
+                        detail: Some(tag.clone()),
+                    });
+                }
+                (step, Unanswered::Fail)
+            });
+            let moved = moved.await?;
+            if moved.wrote == Wrote::Yes {
+                self.0.waiters.wake_all(id);
+                return Ok(Taken::Changed);
+            }
+            if moved.record.is_none_or(|record| record.revision == read) {
+                return self.nothing(Taken::Nothing).await;
             }
         }
         Err(StoreError::Unavailable(

@@ -1,14 +1,28 @@
 //! Taking over an operation that can go on where its last attempt stopped.
 
-use onlyonce_core::{
-    AttemptId, Policy, Record, RecordId,
-    machine::{self, Admission, Refusal, Request, Settled, Settlement},
-    record::LastError,
-};
-use onlyonce_store::{StoreError, Swapped};
 use std::sync::Arc;
 
-use super::{Attempt, Began, Engine, MAX_ROUNDS, Unavailable};
+use onlyonce_core::{
+    AttemptId, Policy, Record, RecordId, Timestamp,
+    machine::{self, Admission, Began, End, Refusal, Request, Settlement, Step, Write},
+    record::LastError,
+};
+use onlyonce_store::StoreError;
+
+use super::{
+    Attempt, Engine, Unavailable,
+    transition::{Known, MAX_ROUNDS, Unanswered, Wrote},
+};
+
+/// How far taking over has come.
+enum Taking {
+    /// The key has the new attempt.
+    Over,
+    /// One step nearer.
+    Further,
+    /// There is nothing to take over.
+    Nothing,
+}
 
 impl Engine {
     /// A new attempt for a key whose last one stopped, if it did. The caller has proof that nothing of
@@ -22,45 +36,61 @@ impl Engine {
         self.unless_unfit()?;
         let began = self.0.options.clock.moment();
         let fresh = self.0.options.attempt_ids.fresh();
+        let mut known = Known::Nothing;
         for _ in 0..MAX_ROUNDS {
-            let reply = self.bounded_read(self.0.store.lookup(id)).await;
-            let reply = reply.map_err(Unavailable)?;
-            let Some(record) = reply.value else {
-                return Ok(None);
-            };
-            if record.attempt_id == fresh {
-                return Ok(Some(Attempt::new(
-                    self.clone(),
-                    record,
-                    began,
-                    Began::Again,
-                    policy,
-                )));
-            }
-            let Some(request) = again(&record, fresh) else {
-                return Ok(None);
-            };
-            let change = match machine::admit(&record, &request, reply.now, policy) {
-                Admission::Execute(change) | Admission::Lapse(change) => change,
-                Admission::Refuse(Refusal::OutcomeUnknown { .. }) => {
-                    let release = Settlement::Release(LastError::DeclaredNotExecuted);
-                    match machine::settle(&record, record.attempt_id, &release, policy) {
-                        Settled::Write(change) => change,
-                        Settled::Keep | Settled::NotOurs(_) => return Ok(None),
-                    }
+            let moved = self.transition(id, known, |record, now| {
+                (taking(record, fresh, now, policy), Unanswered::AskAgain)
+            });
+            let moved = self.watched(moved.await).map_err(Unavailable)?;
+            match (moved.effect, moved.record) {
+                (Taking::Over, Some(record)) => {
+                    let engine = self.clone();
+                    let attempt = Attempt::new(engine, record, began, Began::Again, policy);
+                    return Ok(Some(attempt));
                 }
-                Admission::InFlight(_) | Admission::Replay(_) | Admission::Refuse(_) => {
-                    return Ok(None);
+                (Taking::Further, Some(record)) if moved.wrote == Wrote::Yes => {
+                    known = Known::Read(record, moved.now);
                 }
-            };
-            let swapped = self.swap_twice(&record, change).await;
-            if let Swapped::Absent = swapped.map_err(Unavailable)?.value {
-                return Ok(None);
+                (Taking::Over | Taking::Further | Taking::Nothing, _) => return Ok(None),
             }
         }
         let busy = "the key changes faster than it can be read";
         Err(Unavailable(StoreError::Unavailable(busy.into())))
     }
+}
+
+fn taking(
+    record: Option<&Record>,
+    fresh: AttemptId,
+    now: Timestamp,
+    policy: &Policy,
+) -> Step<Taking> {
+    let nothing = Step {
+        write: Write::Stay,
+        effect: Taking::Nothing,
+    };
+    let Some((record, request)) = record.and_then(|record| Some((record, again(record, fresh)?)))
+    else {
+        return nothing;
+    };
+    let step = machine::apply(Some(record), &request, now, policy);
+    let (write, effect) = match step.effect {
+        Admission::Execute(_) | Admission::Reserved => (step.write, Taking::Over),
+        Admission::Lapse => (step.write, Taking::Further),
+        Admission::Refuse(Refusal::OutcomeUnknown) => {
+            let release = End {
+                attempt: record.attempt_id,
+                settlement: &Settlement::Release(LastError::DeclaredNotExecuted),
+            };
+            let released = machine::apply(Some(record), &release, now, policy);
+            (released.write, Taking::Further)
+        }
+        Admission::TooLate
+        | Admission::InFlight(_)
+        | Admission::Replay(_)
+        | Admission::Refuse(_) => return nothing,
+    };
+    Step { write, effect }
 }
 
 /// The request that `record` remembers, as a new attempt.

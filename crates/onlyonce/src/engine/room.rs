@@ -1,9 +1,9 @@
-//! Makes the record of a new key, where its client may bring one, and what that takes.
+//! What a new key takes of its client's share.
 
 use std::time::Duration;
 
-use onlyonce_core::{AttemptId, Policy, Record};
-use onlyonce_store::{Inserted, Reply, StoreError, Swapped, failpoint};
+use onlyonce_core::Policy;
+use onlyonce_store::StoreError;
 
 use super::{Arrival, Engine, Unavailable};
 use crate::{
@@ -20,17 +20,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// The key was made, or may have been, unless the store says otherwise.
-    pub(super) fn used_unless_refused(self, swapped: &Result<Reply<Swapped>, StoreError>) {
-        match swapped {
-            Ok(reply) if !matches!(reply.value, Swapped::Done(_)) => {}
-            Err(error) if !error.is_ambiguous() => {}
-            _ => self.used(),
-        }
-    }
-
     /// The key was made, or may have been.
-    fn used(self) {
+    pub(super) fn used(self) {
         if let Some(token) = self.token {
             token.used();
         }
@@ -40,70 +31,7 @@ impl Room {
     }
 }
 
-/// What came of making a key's record.
-pub(super) enum Made {
-    New(Box<Record>),
-    /// It was there.
-    There(Box<Reply<Record>>),
-    /// Somebody else is making it, in a transaction that stays open.
-    Held,
-    Limited(Limited),
-}
-
 impl Engine {
-    /// Makes the record of a key that nobody has used, where its client may and the store promises what
-    /// the route demands. Otherwise only looks: a key that is known goes on as usual, and one that is not leaves no trace.
-    pub(super) async fn make(
-        &self,
-        attempt_id: AttemptId,
-        arrival: &mut Arrival,
-        policy: &Policy,
-    ) -> Result<Made, Unavailable> {
-        let room = match self.unless_below(policy) {
-            Ok(()) => self.room_for_new_key(arrival, policy).await?.map_err(Ok),
-            Err(below) => Err(Err(below)),
-        };
-        let room = match room {
-            Ok(room) => room,
-            Err(why_not) => {
-                let looked = self.bounded_read(self.0.store.lookup(arrival.id())).await;
-                let reply = self.only_looked(looked)?;
-                return match reply.value {
-                    Some(record) if arrival.is_about(&record) => Ok(Made::There(Box::new(Reply {
-                        now: reply.now,
-                        value: record,
-                    }))),
-                    Some(_) => Err(Unavailable(StoreError::Collision)),
-                    None => why_not.map(Made::Limited),
-                };
-            }
-        };
-        let request = arrival.request(attempt_id, &policy.recipe);
-        failpoint!("engine.reserve.insert.before");
-        let reply = match self.watched(self.insert(&request, policy).await) {
-            Ok(reply) => reply,
-            Err(StoreError::Held) => return Ok(Made::Held),
-            Err(error) => {
-                if error.is_ambiguous() {
-                    // It may have been made after all.
-                    room.used();
-                }
-                return Err(Unavailable(error));
-            }
-        };
-        Ok(match reply.value {
-            Inserted::New(record) => {
-                failpoint!("engine.reserve.insert.after");
-                room.used();
-                Made::New(Box::new(record))
-            }
-            Inserted::Existing(record) => Made::There(Box::new(Reply {
-                now: reply.now,
-                value: record,
-            })),
-        })
-    }
-
     /// Room for a new key, or why there is none.
     pub(super) async fn room_for_new_key(
         &self,
@@ -146,7 +74,7 @@ impl Engine {
     }
 
     /// What a look at the store brought. One that failed has written nothing, however it failed.
-    fn only_looked<T>(&self, looked: Result<T, StoreError>) -> Result<T, Unavailable> {
+    pub(super) fn only_looked<T>(&self, looked: Result<T, StoreError>) -> Result<T, Unavailable> {
         self.watched(looked).map_err(|error| {
             Unavailable(match error.is_ambiguous() {
                 true => StoreError::Unavailable(Box::new(error)),

@@ -174,7 +174,7 @@ pub(super) fn refused(refusal: &Refusal, key: &Key, route: Option<&str>) -> Prob
     match refusal {
         Refusal::Reused(state) => Problem::KeyReused(*state),
         Refusal::CallerDiffers(state) => Problem::CallerDiffers(*state),
-        Refusal::OutcomeUnknown { .. } => Problem::OutcomeUnknown(where_to_ask(key, route)),
+        Refusal::OutcomeUnknown => Problem::OutcomeUnknown(where_to_ask(key, route)),
         Refusal::ResponseNotStored {
             response,
             broke_off,

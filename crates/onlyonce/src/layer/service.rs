@@ -532,7 +532,7 @@ fn settled_answer(
             let (event, state) = match &refusal {
                 Refusal::Reused(state) => (Event::Misused, Some(*state)),
                 Refusal::CallerDiffers(state) => (Event::CallerDiffers, Some(*state)),
-                Refusal::OutcomeUnknown { .. } => (Event::Unknown, Some(State::Unknown)),
+                Refusal::OutcomeUnknown => (Event::Unknown, Some(State::Unknown)),
                 Refusal::ResponseNotStored { .. } => (Event::NotStored, Some(State::Completed)),
                 Refusal::Expired => (Event::Expired, Some(State::Expired)),
             };

@@ -4,23 +4,29 @@
 use std::{sync::Arc, time::Duration};
 
 use onlyonce_core::{
-    AttemptId, MessageId, MessageState, Policy,
-    machine::{self, Settlement},
+    AttemptId, MessageId, MessageState, Policy, Record, RecordId, Timestamp,
+    machine::{self, End, Settlement},
     outbox::{Next, retry_is_safe_for},
-    record::{Actor, JournalEntry, JournalEvent, LastError},
+    record::{Actor, Change, Draft, JournalEntry, JournalEvent, LastError},
 };
 use onlyonce_store::{
-    Outbox, StoreError, Swapped,
+    Inserted, Outbox, Reply, Store, StoreError, Swapped,
     outbox::{Claimed, Decision, Ending},
     transactional::Settles,
 };
 
-use crate::{engine::Engine, transaction::Answer};
+use crate::{
+    engine::{
+        Engine,
+        transition::{Known, Patience, Records, Unanswered, Wrote, transition},
+    },
+    transaction::Answer,
+};
 
-/// Tries to write an ending together with its key. Afterwards the claim lapses.
-const MAX_ROUNDS: usize = 20;
-/// The pause between two of them after the store failed.
-const PAUSE: Duration = Duration::from_millis(500);
+/// How long it is tried to write an ending together with its key. Afterwards the claim lapses.
+const MAX_SETTLING: Duration = Duration::from_secs(10);
+
+const SWAPS_ONLY: &str = "the end of a message only changes keys that are there";
 
 /// What came of an operator's wish to have a message sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,45 +155,88 @@ impl Engine {
             }
         };
         let policy = policy(&settles);
-        for _ in 0..MAX_ROUNDS {
-            let record = match self.store().lookup(key).await {
-                Ok(reply) => reply.value,
-                Err(error) => {
-                    wait(&error).await;
-                    continue;
-                }
-            };
-            let Some(record) = record else {
-                return Settled::OnItsOwn;
-            };
-            let change = match machine::settle(&record, settles.attempt, &settlement, &policy) {
-                machine::Settled::Write(change) => change,
-                machine::Settled::Keep => return Settled::OnItsOwn,
-                machine::Settled::NotOurs(entry) => {
+        let end = End {
+            attempt: settles.attempt,
+            settlement: &settlement,
+        };
+        let mut together = Together {
+            store: &**self.store(),
+            outbox,
+            ending,
+            claim_was_lost: false,
+        };
+        let moved = transition(&mut together, key, Known::Nothing, |record, now| {
+            let step = machine::apply(record, &end, now, &policy);
+            (step, Unanswered::KeepTrying)
+        });
+        let Ok(moved) = tokio::time::timeout(MAX_SETTLING, moved).await else {
+            // Nothing could be written for a long time: the claim lapses, and the message is looked at
+            // again.
+            return Settled::Together;
+        };
+        match moved {
+            // Somebody else has claimed it since: that attempt settles.
+            _ if together.claim_was_lost => Settled::Together,
+            Ok(moved) if moved.wrote == Wrote::Yes => Settled::Together,
+            Ok(moved) => {
+                if let machine::Settled::NotOurs(entry) = moved.effect {
                     note(self, *entry).await;
-                    return Settled::OnItsOwn;
                 }
-            };
-            let change = self.store().sealed(change);
-            match outbox.end_with_key(ending, record.revision, &change).await {
-                Ok(Some(reply)) => match reply.value {
-                    Swapped::Done(_) => return Settled::Together,
-                    Swapped::Conflict(_) => {}
-                    Swapped::Absent => return Settled::OnItsOwn,
-                },
-                // Somebody else has claimed it since: that attempt settles.
-                Ok(None) => return Settled::Together,
-                Err(error) => wait(&error).await,
+                Settled::OnItsOwn
+            }
+            Err(error) => {
+                tracing::warn!(%error, "what became of a message could not be written");
+                Settled::Together
             }
         }
-        // Nothing could be written for a long time: the claim lapses, and the message is looked at again.
-        Settled::Together
     }
 }
 
-async fn wait(error: &StoreError) {
-    tracing::warn!(%error, "what became of a message could not be written; tried again");
-    tokio::time::sleep(PAUSE).await;
+/// Records whose change is written together with the end of a message.
+struct Together<'a> {
+    store: &'a dyn Store,
+    outbox: &'a dyn Outbox,
+    ending: &'a Ending,
+    claim_was_lost: bool,
+}
+
+impl Records for Together<'_> {
+    type Error = StoreError;
+
+    async fn look_up(
+        &mut self,
+        id: RecordId,
+        _: Patience,
+    ) -> Result<Reply<Option<Record>>, StoreError> {
+        self.store.lookup(id).await
+    }
+
+    async fn insert(&mut self, _: Draft, _: Patience) -> Result<Reply<Inserted>, StoreError> {
+        Err(StoreError::Unavailable(SWAPS_ONLY.into()))
+    }
+
+    async fn swap(
+        &mut self,
+        before: &Record,
+        change: Change,
+        _: Patience,
+    ) -> Result<Reply<Swapped>, StoreError> {
+        let change = self.store.sealed(change);
+        let ended = self
+            .outbox
+            .end_with_key(self.ending, before.revision, &change);
+        Ok(ended.await?.unwrap_or_else(|| {
+            self.claim_was_lost = true;
+            Reply {
+                now: Timestamp::default(),
+                value: Swapped::Absent,
+            }
+        }))
+    }
+
+    async fn delete(&mut self, _: &Record) -> Result<bool, StoreError> {
+        Err(StoreError::Unavailable(SWAPS_ONLY.into()))
+    }
 }
 
 async fn note(engine: &Engine, entry: JournalEntry) {

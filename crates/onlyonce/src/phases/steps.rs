@@ -324,7 +324,7 @@ impl<T: TransactionalStore> Phases<T> {
             let stored = Arc::new(transactions.stored(answer));
             let completion = transactions.completed(&mut open, attempt, record, &stored);
             Ok(match completion.await? {
-                Completion::Done(settled) => Some(Some(*settled)),
+                Completion::Done(settled) => Some(Some(settled)),
                 Completion::Already | Completion::Lost => None,
             })
         };

@@ -4,22 +4,23 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use onlyonce_core::{
-    Record,
-    machine::{self, Committed, Settlement},
+    Record, Timestamp,
+    machine::{self, Commit, Settled, Settlement},
     record::{LastError, StoredResponse},
 };
 use onlyonce_store::{
-    Swapped, TransactionalStore, failpoint,
+    TransactionalStore, failpoint,
     transactional::{Isolation, TransactionError},
 };
 
 use super::{Answer, RunError, Transactions, Work};
-use crate::engine::{Attempt, Ended, Kept};
+use crate::engine::{
+    Attempt, Ended, Kept,
+    transition::{InTransaction, Known, Unanswered, Wrote, transition},
+};
 
 /// Signs of life within one lease.
 const BEATS_PER_LEASE: u32 = 3;
-/// Rounds of "renewed meanwhile, look again" at the completion.
-const MAX_ROUNDS: usize = 8;
 /// The pause before work is run again after its first conflict; each further one is longer by as much.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(5);
 
@@ -74,7 +75,7 @@ enum Failed {
 /// What became of a key in a transaction that is still open.
 pub(crate) enum Completion {
     /// It is completed, as this record says, once the transaction commits.
-    Done(Box<Record>),
+    Done(Arc<Record>),
     /// The attempt has completed it before, and committed its effect with it.
     Already,
     /// The attempt does not own it any more.
@@ -174,7 +175,7 @@ impl<T: TransactionalStore> Transactions<T> {
         }
         let completion = self.completed(&mut open, attempt, record, &stored);
         let settled = match completion.await? {
-            Completion::Done(settled) => *settled,
+            Completion::Done(settled) => settled,
             Completion::Already => {
                 self.store.rollback(open).await;
                 return Err(Failed::Already);
@@ -206,24 +207,30 @@ impl<T: TransactionalStore> Transactions<T> {
         record: Arc<Record>,
         answer: &Arc<StoredResponse>,
     ) -> Result<Completion, TransactionError> {
-        let mut record = (*record).clone();
-        for _ in 0..MAX_ROUNDS {
-            let policy = attempt.policy();
-            let change = match machine::commit(&record, attempt.id(), answer, policy) {
-                // Or an operator has already said that this attempt took effect.
-                Committed::Write(change) | Committed::Kept(change) => change,
-                Committed::Already => return Ok(Completion::Already),
-                Committed::NotOurs(_) => return Ok(Completion::Lost),
-            };
-            let swapped = self.store.swap(connection, record.revision, &change);
-            match swapped.await?.value {
-                Swapped::Done(settled) => return Ok(Completion::Done(Box::new(settled))),
-                Swapped::Conflict(current) => record = current,
-                Swapped::Absent => return Ok(Completion::Lost),
-            }
-        }
-        let busy = "the key changes faster than it can be read";
-        Err(TransactionError::Conflict(busy.into()))
+        let (id, commit) = (
+            record.id,
+            Commit {
+                attempt: attempt.id(),
+                response: answer,
+            },
+        );
+        let mut open = InTransaction {
+            store: &self.store,
+            connection,
+        };
+        let known = Known::Read(record, Timestamp::default());
+        let moved = transition(&mut open, id, known, |record, now| {
+            let step = machine::apply(record, &commit, now, attempt.policy());
+            (step, Unanswered::Fail)
+        });
+        let moved = moved.await?;
+        Ok(match (moved.effect, moved.wrote, moved.record) {
+            // Or an operator has already said that this attempt took effect.
+            (_, Wrote::Yes, Some(settled)) => Completion::Done(settled),
+            (Settled::Kept, _, _) => Completion::Already,
+            (Settled::Done | Settled::ReleaseWasWrong, _, _)
+            | (Settled::NotOurs(_) | Settled::Gone, _, _) => Completion::Lost,
+        })
     }
 
     /// The answer of a key that this attempt has completed, or that somebody else's word has.
@@ -235,7 +242,7 @@ impl<T: TransactionalStore> Transactions<T> {
             Some(record) => match &record.response {
                 Some(response) => {
                     let answer = self.replayed(response)?;
-                    attempt.settled_in_transaction(record);
+                    attempt.settled_in_transaction(Arc::new(record));
                     Ok(answer)
                 }
                 None => Err(RunError::Lost),

@@ -3,29 +3,30 @@
 //! the key with what the receiver answered, in one transaction with the message. Retries wait for that, or
 //! are told where to ask.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use onlyonce_core::{
     Key, Record, RecordId, Scope,
-    machine::{self, Refusal, Renewed},
+    machine::{self, HandOver, Lease, Refusal},
 };
 use onlyonce_store::{
-    Swapped, TransactionalStore, failpoint,
+    Reply, TransactionalStore, failpoint,
     transactional::{Isolation, Message, Progress, TransactionError},
 };
 
 use super::{Abandoned, Operation, Ran, RunError, beat, give_back};
 use crate::{
-    engine::{Admitted, Attempt},
+    engine::{
+        Admitted, Attempt,
+        transition::{InTransaction, Known, Unanswered, transition},
+    },
     outbox,
 };
 
 /// The recovery point of a key that was left to a message.
 const HANDED_OVER: &str = "handed_over";
-/// Rounds of "renewed meanwhile, look again" when the key is handed over.
-const MAX_ROUNDS: usize = 8;
 
 /// Work in a transaction that ends with a message.
 pub type DeferredWork<'c> = BoxFuture<'c, Result<Message, TransactionError>>;
@@ -60,7 +61,7 @@ impl<T: TransactionalStore> Operation<T> {
                 self.hand_over(&attempt, work).await?;
                 true
             }
-            Admitted::Refused(refusal @ Refusal::OutcomeUnknown { .. }) => {
+            Admitted::Refused(refusal @ Refusal::OutcomeUnknown) => {
                 match self.taken_over(arrival.id()).await? {
                     Some(attempt) => self.hand_over(&attempt, work).await?,
                     None => return Ok(Ran::Refused(refusal)),
@@ -145,7 +146,7 @@ impl<T: TransactionalStore> Operation<T> {
         &self,
         attempt: &Attempt,
         work: W,
-    ) -> Result<(T::Open, Option<Record>), TransactionError>
+    ) -> Result<(T::Open, Option<Arc<Record>>), TransactionError>
     where
         W: for<'c> FnOnce(&'c mut T::Connection) -> DeferredWork<'c> + Send,
     {
@@ -156,7 +157,7 @@ impl<T: TransactionalStore> Operation<T> {
         let Some(held) = held.filter(|held| held.value.attempt_id == attempt.id()) else {
             return Ok((open, None));
         };
-        let mut record = held.value;
+        let Reply { now, value: record } = held;
         if attempt.record().notes.erased {
             // The provider would know the message by a key that cannot be made any more.
             let erased = "the key was erased; nothing was executed";
@@ -187,20 +188,19 @@ impl<T: TransactionalStore> Operation<T> {
             updated_at: record.times.created_at.unwrap_or_default(),
         };
         store.advance(&mut open, &progress).await?;
-        for _ in 0..MAX_ROUNDS {
-            let change = match machine::hand_over(&record, attempt.id(), attempt.policy()) {
-                Renewed::Write(change) => change,
-                Renewed::Lost => return Ok((open, None)),
-            };
-            let swapped = store.swap(&mut open, record.revision, &change).await?;
-            match swapped.value {
-                Swapped::Done(record) => return Ok((open, Some(record))),
-                Swapped::Conflict(current) => record = current,
-                Swapped::Absent => return Ok((open, None)),
-            }
-        }
-        let busy = "the key changes faster than it can be read";
-        Err(TransactionError::Conflict(busy.into()))
+        let (id, hand_over) = (record.id, HandOver(attempt.id()));
+        let mut in_transaction = InTransaction {
+            store,
+            connection: &mut open,
+        };
+        let known = Known::Read(Arc::new(record), now);
+        let moved = transition(&mut in_transaction, id, known, |record, now| {
+            let step = machine::apply(record, &hand_over, now, attempt.policy());
+            (step, Unanswered::Fail)
+        });
+        let moved = moved.await?;
+        let left = moved.record.filter(|_| moved.effect == Lease::Renewed);
+        Ok((open, left))
     }
 
     /// Finds out whether a commit happened whose answer was lost: it left a recovery point with the id of

@@ -11,7 +11,7 @@ use onlyonce::{
 };
 use onlyonce_core::{
     Key, Scope, StoredResponse, Timestamp,
-    machine::{self, Reaped, Resolution, Swept},
+    machine::{self, Reap, Resolution, Sweep},
     record::Change,
 };
 use onlyonce_store::{TransactionalStore, fault_proxy::FaultProxy, transactional::Isolation};
@@ -102,9 +102,10 @@ async fn bring_about<T: TransactionalStore>(
     let policy = Policy::default();
     if matches!(past, Past::Lapsed | Past::Resolved) {
         changed(all, attempt, |record| {
-            match machine::sweep(record, FAR, Some(&policy)) {
-                Swept::Lapsed(change) => change,
-                Swept::Alive => panic!("alive"),
+            match machine::apply(Some(record), &Sweep { knows_route: true }, FAR, &policy).swapped()
+            {
+                Some(change) => change,
+                None => panic!("alive"),
             }
         })
         .await;
@@ -120,9 +121,11 @@ async fn bring_about<T: TransactionalStore>(
         execute(all, attempt, effect).await.unwrap();
     }
     if past == Past::Expired {
-        changed(all, attempt, |record| match machine::expire(record, FAR) {
-            Reaped::Expire(change) => change,
-            other => panic!("{other:?}"),
+        changed(all, attempt, |record| {
+            match machine::apply(Some(record), &Reap, FAR, &Policy::default()).swapped() {
+                Some(change) => change,
+                other => panic!("{other:?}"),
+            }
         })
         .await;
     }

@@ -4,27 +4,46 @@ use std::time::Duration;
 
 use super::world::{
     FRESH, LEASE, LOOK_AFTER, OWN, START, TOMBSTONE, TTL, again, answer, around, completed,
-    dead_letter, expired, failed, forgotten, in_progress, not_stored, policy, rejecting, request,
-    second_generation, unknown, unstored, with_evidence, written,
+    dead_letter, expired, failed, forgotten, in_progress, not_stored, policy, records, rejecting,
+    request, second_generation, unknown, unstored, with_evidence, written,
 };
 use crate::{
-    machine::{Admission, Refusal, Request, admit, first},
+    machine::{Admission, Refusal, Request, Step, Write, admit::admit, first},
     policy::{OnInFlight, Policy},
     record::{AttemptId, Evidence, JournalEvent, LastError, MarkedBy, Record, State},
     time::Timestamp,
 };
 
-fn ask(record: &Record, now: Timestamp) -> Admission {
+fn ask(record: &Record, now: Timestamp) -> Step<Admission> {
     admit(record, &again(), now, &policy())
 }
 
-fn executed(admission: Admission, now: Timestamp) -> (Record, Vec<JournalEvent>) {
-    match admission {
-        Admission::Execute(change) => {
+fn executed(step: Step<Admission>, now: Timestamp) -> (Record, Vec<JournalEvent>) {
+    match (step.write, step.effect) {
+        (Write::Swap(change), Admission::Execute(_)) => {
             let events = change.journal.iter().map(|entry| entry.event).collect();
             (written(change, now), events)
         }
         other => panic!("not executed: {other:?}"),
+    }
+}
+
+/// A reservation whose answer was lost is recognised by its attempt, whatever has become of the key.
+#[test]
+fn an_attempt_knows_its_own_reservation_and_executes_only_while_it_holds() {
+    for (name, record) in records() {
+        let same = request(1, Some(1), record.attempt_id);
+        for now in [START, START.plus(LEASE), START.plus(TTL + TOMBSTONE)] {
+            let expected = match record.state {
+                State::InProgress => Admission::Reserved,
+                _ => Admission::TooLate,
+            };
+            assert_eq!(
+                admit(&record, &same, now, &policy()),
+                Step::stay(expected),
+                "{name}"
+            );
+        }
     }
 }
 
@@ -50,9 +69,9 @@ fn a_live_attempt_is_waited_for_rejected_or_accepted_and_a_lapsed_one_becomes_un
         let [before, at, after] = around(START.plus(LEASE));
         let record = in_progress();
         let meet = |now| admit(&record, &again(), now, &policy);
-        assert_eq!(meet(before), Admission::InFlight(on_in_flight));
+        assert_eq!(meet(before).effect, Admission::InFlight(on_in_flight));
         for now in [at, after] {
-            let Admission::Lapse(change) = meet(now) else {
+            let Some(change) = meet(now).swapped() else {
                 panic!("not lapsed")
             };
             let record = written(change, now);
@@ -61,8 +80,8 @@ fn a_live_attempt_is_waited_for_rejected_or_accepted_and_a_lapsed_one_becomes_un
             assert_eq!(record.attempt_id, OWN, "a late result must still match");
             let refusal = admit(&record, &again(), now, &policy);
             assert!(matches!(
-                refusal,
-                Admission::Refuse(Refusal::OutcomeUnknown { .. })
+                refusal.effect,
+                Admission::Refuse(Refusal::OutcomeUnknown)
             ));
         }
     }
@@ -74,7 +93,7 @@ fn evidence_of_a_lapsed_attempt_is_due_at_once_and_a_denial_is_none() {
     let effect = (Evidence::Completed(answer(OWN)), Duration::ZERO);
     for (evidence, due) in [denial, effect] {
         let now = START.plus(LEASE);
-        let Admission::Lapse(change) = ask(&with_evidence(&evidence), now) else {
+        let Some(change) = ask(&with_evidence(&evidence), now).swapped() else {
             panic!("not lapsed")
         };
         let record = written(change, now);
@@ -87,7 +106,10 @@ fn evidence_of_a_lapsed_attempt_is_due_at_once_and_a_denial_is_none() {
 fn a_completed_key_is_replayed_until_it_expires_and_then_begins_generation_2() {
     let [before, at, after] = around(START.plus(TTL));
     for now in [START, before] {
-        assert_eq!(ask(&completed(), now), Admission::Replay(answer(OWN)));
+        assert_eq!(
+            ask(&completed(), now).effect,
+            Admission::Replay(answer(OWN))
+        );
     }
     for now in [at, after] {
         let (record, journal) = executed(ask(&completed(), now), now);
@@ -97,7 +119,7 @@ fn a_completed_key_is_replayed_until_it_expires_and_then_begins_generation_2() {
         );
         assert_eq!(journal, [JournalEvent::ExecutedAfterExpiry]);
         let refused = admit(&completed(), &again(), now, &rejecting());
-        assert_eq!(refused, Admission::Refuse(Refusal::Expired));
+        assert_eq!(refused.effect, Admission::Refuse(Refusal::Expired));
     }
 }
 
@@ -108,8 +130,8 @@ fn a_response_that_was_not_stored_is_never_executed_again() {
         response: unstored(),
         broke_off: false,
     });
-    assert_eq!(ask(&not_stored(), START), refused);
-    assert_eq!(ask(&not_stored(), before), refused);
+    assert_eq!(ask(&not_stored(), START).effect, refused);
+    assert_eq!(ask(&not_stored(), before).effect, refused);
     assert_eq!(executed(ask(&not_stored(), at), at).0.generation, 2);
 }
 
@@ -138,7 +160,7 @@ fn a_released_key_executes_again_in_its_generation_until_it_expires() {
         assert_eq!((record.fence.0, record.generation), (2, 2));
         assert_eq!(journal, [JournalEvent::ExecutedAfterExpiry]);
         let refused = admit(&failed(), &again(), now, &rejecting());
-        assert_eq!(refused, Admission::Refuse(Refusal::Expired));
+        assert_eq!(refused.effect, Admission::Refuse(Refusal::Expired));
     }
 }
 
@@ -147,17 +169,16 @@ fn the_losers_of_a_released_key_find_the_winner_in_flight() {
     let (winner, _) = executed(ask(&failed(), START), START);
     let loser = request(1, Some(1), AttemptId(99));
     let met = admit(&winner, &loser, START, &policy());
-    assert_eq!(met, Admission::InFlight(OnInFlight::Wait));
+    assert_eq!(met.effect, Admission::InFlight(OnInFlight::Wait));
 }
 
 #[test]
 fn an_unknown_key_is_refused_and_the_next_look_is_moved_forward_but_not_below_a_second() {
     let due = START.plus(LOOK_AFTER);
-    let nudged = |now| match ask(&unknown(), now) {
-        Admission::Refuse(Refusal::OutcomeUnknown { nudge }) => {
-            nudge.map(|change| written(change, now))
-        }
-        other => panic!("not refused: {other:?}"),
+    let nudged = |now| {
+        let step = ask(&unknown(), now);
+        assert_eq!(step.effect, Admission::Refuse(Refusal::OutcomeUnknown));
+        step.swapped().map(|change| written(change, now))
     };
     let pause = i64::try_from(LOOK_AFTER.as_millis()).expect("a short one");
     let quarter = Timestamp(START.0 + pause / 4);
@@ -182,7 +203,7 @@ fn an_unknown_key_is_refused_and_the_next_look_is_moved_forward_but_not_below_a_
 
 #[test]
 fn nobody_is_nudged_without_a_reconciler_or_for_a_dead_letter() {
-    let plain = Admission::Refuse(Refusal::OutcomeUnknown { nudge: None });
+    let plain = Step::stay(Admission::Refuse(Refusal::OutcomeUnknown));
     let alone = Policy {
         reconcile: None,
         ..policy()
@@ -200,8 +221,8 @@ fn unknown_never_expires() {
     ] {
         let refused = ask(&unknown(), now);
         assert!(matches!(
-            refused,
-            Admission::Refuse(Refusal::OutcomeUnknown { .. })
+            refused.effect,
+            Admission::Refuse(Refusal::OutcomeUnknown)
         ));
     }
 }
@@ -216,7 +237,7 @@ fn a_tombstone_begins_the_next_generation_or_refuses_by_policy() {
         assert_eq!((next.fence.0, next.generation), (2, 2));
         assert_eq!(journal, [JournalEvent::ExecutedAfterExpiry]);
         let refused = admit(&record, &again(), before, &rejecting());
-        assert_eq!(refused, Admission::Refuse(Refusal::Expired));
+        assert_eq!(refused.effect, Admission::Refuse(Refusal::Expired));
         for now in [at, after] {
             let (next, journal) = executed(admit(&record, &again(), now, &rejecting()), now);
             assert_eq!(
@@ -243,9 +264,12 @@ fn the_end_of_the_tombstone_does_not_wait_for_the_reaper() {
         expired(&failed()),
     ] {
         let meet = |request: &Request, now| admit(&record, request, now, &rejecting());
-        assert_eq!(meet(&again(), before), Admission::Refuse(Refusal::Expired));
+        assert_eq!(
+            meet(&again(), before).effect,
+            Admission::Refuse(Refusal::Expired)
+        );
         let reused = Admission::Refuse(Refusal::Reused(State::Expired));
-        assert_eq!(meet(&other, before), reused);
+        assert_eq!(meet(&other, before).effect, reused);
         for now in [at, after] {
             for request in [&again(), &other] {
                 let (next, journal) = executed(meet(request, now), now);
@@ -298,14 +322,14 @@ fn callers_of_a_shared_scope_are_told_apart_and_a_missing_one_is_another() {
         let record = first(&request(1, remembered, OWN), &policy()).stamp(START);
         let met = admit(&record, &request(1, asking, FRESH), START, &policy());
         assert_eq!(
-            met,
+            met.effect,
             Admission::Refuse(Refusal::CallerDiffers(State::InProgress)),
             "{remembered:?} {asking:?}"
         );
     }
     let record = first(&request(1, None, OWN), &policy()).stamp(START);
     let met = admit(&record, &request(1, None, FRESH), START, &policy());
-    assert_eq!(met, Admission::InFlight(OnInFlight::Wait));
+    assert_eq!(met.effect, Admission::InFlight(OnInFlight::Wait));
 }
 
 /// A record is compared by a mark made in its own way, and keeps that mark for as long as its caller
@@ -348,13 +372,14 @@ fn a_mark_is_compared_in_the_way_it_was_made() {
         ),
         (marked(Cookies, 1, None), marked(Cookies, 2, Some(1)), false),
     ] {
-        let record = first(&remembered, &policy()).stamp(START);
+        let mut record = first(&remembered, &policy()).stamp(START);
+        record.attempt_id = OWN;
         let met = admit(&record, &asking, START, &policy());
         let expected = match same {
             true => Admission::InFlight(OnInFlight::Wait),
             false => Admission::Refuse(Refusal::CallerDiffers(State::InProgress)),
         };
-        assert_eq!(met, expected, "{remembered:?} {asking:?}");
+        assert_eq!(met.effect, expected, "{remembered:?} {asking:?}");
         let released = crate::machine::Settlement::Release(LastError::NotSent);
         let released = super::world::settled(&record, &released);
         let (next, _) = executed(admit(&released, &asking, START, &policy()), START);
@@ -372,16 +397,22 @@ fn a_mark_is_compared_in_the_way_it_was_made() {
 fn who_waited_is_compared_with_the_new_caller() {
     let (alice, bob) = (request(1, Some(1), FRESH), request(1, Some(2), FRESH));
     let (taken, _) = executed(admit(&failed(), &bob, START, &policy()), START);
-    let meet = |request: &Request| admit(&taken, request, START, &policy());
+    let meet = |request: &Request| {
+        let later = Request {
+            attempt_id: AttemptId(99),
+            ..request.clone()
+        };
+        admit(&taken, &later, START, &policy())
+    };
     assert_eq!(
-        meet(&alice),
+        meet(&alice).effect,
         Admission::Refuse(Refusal::CallerDiffers(State::InProgress))
     );
-    assert_eq!(meet(&bob), Admission::InFlight(OnInFlight::Wait));
+    assert_eq!(meet(&bob).effect, Admission::InFlight(OnInFlight::Wait));
     let other = request(2, Some(3), FRESH);
     let met = admit(&failed(), &other, START, &policy());
     let reused = Admission::Refuse(Refusal::Reused(State::FailedRetryable));
-    assert_eq!(met, reused, "content comes first");
+    assert_eq!(met.effect, reused, "content comes first");
 }
 
 #[test]
@@ -390,6 +421,6 @@ fn a_completed_record_without_an_answer_is_not_guessed_at() {
         response: None,
         ..completed()
     };
-    let refused = Admission::Refuse(Refusal::OutcomeUnknown { nudge: None });
+    let refused = Step::stay(Admission::Refuse(Refusal::OutcomeUnknown));
     assert_eq!(ask(&broken, START), refused);
 }

@@ -6,13 +6,11 @@ use std::sync::Arc;
 use super::world::{TTL, answer, request, unstored};
 use crate::{
     machine::{
-        About, Admission, Committed, Erased, Extended, Forgotten, Grounds, Heard, Looked, Negative,
-        Reaped, Refusal, Renewed, Resolution, Resolved, Settled, Settlement, Source, Swept, absent,
-        admit, ambiguous, commit, erase, expire, extend, first, forget, look, no_look, reconcile,
-        renew, resolve, settle, sweep,
+        self, About, Admission, Denied, Found, Granted, Grounds, Heard, Heartbeat, Lease, Negative,
+        Refusal, Resolution, Seen, Settled, Settlement, Source, Step, Write, absent, first,
     },
     policy::{OnInFlight, Policy},
-    record::{AttemptId, Change, Draft, Evidence, JournalEntry, LastError, Record, StoredResponse},
+    record::{AttemptId, Evidence, JournalEntry, LastError, Record, StoredResponse},
     time::Timestamp,
 };
 
@@ -144,7 +142,7 @@ impl Event {
     }
 }
 
-/// What the one who caused the event gets.
+/// What the one who caused the event gets: of every kind of event in one type.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Effect {
     Execute,
@@ -165,15 +163,6 @@ pub(super) enum Effect {
     Refused,
 }
 
-/// What the machine says about one event.
-#[derive(Clone, Debug)]
-pub(super) enum Step {
-    Insert(Box<Draft>, Effect),
-    Write(Change, Effect),
-    Delete,
-    Stay(Effect),
-}
-
 /// The circumstances of an event.
 #[derive(Clone, Copy)]
 pub(super) struct Setting<'a> {
@@ -185,53 +174,49 @@ pub(super) struct Setting<'a> {
     pub(super) stranger: AttemptId,
 }
 
-pub(super) fn apply(record: Option<&Record>, event: Event, setting: Setting<'_>) -> Step {
+/// Hands `event` to the machine, and renders its effect.
+pub(super) fn apply(record: Option<&Record>, event: Event, setting: Setting<'_>) -> Step<Effect> {
     let Setting {
         now,
         policy,
         fresh,
         stranger,
     } = setting;
-    let Some(record) = record else {
-        return on_absent(event, setting);
-    };
-    let attempt = |whose| match whose {
-        Whose::Own => record.attempt_id,
-        Whose::Other => stranger,
+    let attempt = |whose| match (whose, record) {
+        (Whose::Own, Some(record)) => record.attempt_id,
+        _ => stranger,
     };
     match event {
         Event::Request(who) => on_request(record, who, setting),
         Event::Settle(whose, end) => {
             let attempt = attempt(whose);
-            match settle(record, attempt, &settlement(attempt, end), policy) {
-                Settled::Write(change) => Step::Write(change, Effect::Written),
-                Settled::Keep => Step::Stay(Effect::Kept),
-                Settled::NotOurs(entry) => Step::Stay(Effect::Suspected(entry)),
-            }
+            let settlement = &settlement(attempt, end);
+            let end = machine::End {
+                attempt,
+                settlement,
+            };
+            let step = machine::apply(record, &end, now, policy);
+            settled(step, Effect::Kept, setting)
         }
         Event::Commit(whose, stored) => {
             let attempt = attempt(whose);
-            let answer = if stored { answer(attempt) } else { unstored() };
-            match commit(record, attempt, &answer, policy) {
-                Committed::Write(change) => Step::Write(change, Effect::Written),
-                Committed::Kept(change) => Step::Write(change, Effect::Kept),
-                Committed::Already => Step::Stay(Effect::Already),
-                Committed::NotOurs(entry) => Step::Stay(Effect::Suspected(entry)),
-            }
+            let response = &if stored { answer(attempt) } else { unstored() };
+            let commit = machine::Commit { attempt, response };
+            let step = machine::apply(record, &commit, now, policy);
+            settled(step, Effect::Already, setting)
         }
-        Event::Renew(whose) => match renew(record, attempt(whose), now, policy) {
-            Renewed::Write(change) => Step::Write(change, Effect::Written),
-            Renewed::Lost => Step::Stay(Effect::Lost),
-        },
-        Event::Sweep => match sweep(record, now, Some(policy)) {
-            Swept::Alive => Step::Stay(Effect::Ignored),
-            Swept::Lapsed(change) => Step::Write(change, Effect::Written),
-        },
-        Event::Reap => match expire(record, now) {
-            Reaped::Keep => Step::Stay(Effect::Ignored),
-            Reaped::Expire(change) => Step::Write(change, Effect::Written),
-            Reaped::Delete => Step::Delete,
-        },
+        Event::Renew(whose) => {
+            let step = machine::apply(record, &Heartbeat(attempt(whose)), now, policy);
+            rendered(step, |lease, _| match lease {
+                Lease::Renewed => Effect::Written,
+                Lease::Lost => Effect::Lost,
+            })
+        }
+        Event::Sweep => {
+            let sweep = machine::Sweep { knows_route: true };
+            plain(machine::apply(record, &sweep, now, policy))
+        }
+        Event::Reap => plain(machine::apply(record, &machine::Reap, now, policy)),
         Event::Evidence(says, voice) => {
             let source = match voice {
                 Voice::Webhook(whose) => Source::Webhook(About::Attempt(attempt(whose))),
@@ -239,20 +224,15 @@ pub(super) fn apply(record: Option<&Record>, event: Event, setting: Setting<'_>)
                 Voice::Proven => Source::Query(Negative::Proven),
                 Voice::Unproven => Source::Query(Negative::Unproven),
             };
-            on_looked(reconcile(
-                record,
-                &evidence(record, says),
-                source,
-                now,
-                policy,
-            ))
+            let evidence = evidence(attempt(Whose::Own), says);
+            looked(record, Found::Evidence(&evidence, source), setting)
         }
-        Event::Inconclusive => on_looked(look(record, "nothing", policy)),
-        Event::Pending => on_looked(no_look(record, "pending", now, policy)),
-        Event::Several => on_looked(ambiguous(record, "two", policy)),
+        Event::Inconclusive => looked(record, Found::Nothing("nothing"), setting),
+        Event::Pending => looked(record, Found::NoLook("pending"), setting),
+        Event::Several => looked(record, Found::Several("two"), setting),
         Event::Attest => {
-            let response = answer(record.attempt_id);
-            on_resolved(record, &Resolution::Completed(response), setting)
+            let response = answer(attempt(Whose::Own));
+            resolved(record, &Resolution::Completed(response), setting)
         }
         Event::Release { heard, force } => {
             let heard = match heard {
@@ -265,117 +245,146 @@ pub(super) fn apply(record: Option<&Record>, event: Event, setting: Setting<'_>)
                 asked_at: None,
                 force,
             };
-            on_resolved(record, &Resolution::FailedRetryable(grounds), setting)
+            resolved(record, &Resolution::FailedRetryable(grounds), setting)
         }
-        Event::Forget { force } => match forget(record, force, fresh, None) {
-            Forgotten::Write(change) => Step::Write(change, Effect::Written),
-            Forgotten::Live(_) | Forgotten::TookEffect => Step::Stay(Effect::Refused),
-        },
-        Event::Extend => match extend(record, 2 * TTL, now) {
-            Extended::Write(change) => Step::Write(change, Effect::Written),
-            Extended::NoExpiry(_) => Step::Stay(Effect::Refused),
-        },
-        Event::Erase => match erase(record, None) {
-            Erased::Write(change) => Step::Write(change, Effect::Written),
-            Erased::Already => Step::Stay(Effect::Ignored),
-        },
+        Event::Forget { force } => {
+            let forget = machine::Forget {
+                force,
+                fresh,
+                reason: None,
+            };
+            wished(record, &forget, setting)
+        }
+        Event::Extend => wished(record, &machine::Extend(2 * TTL), setting),
+        Event::Erase => wished(record, &machine::Erase { reason: None }, setting),
     }
 }
 
-fn on_resolved(record: &Record, resolution: &Resolution, setting: Setting<'_>) -> Step {
-    match resolve(record, resolution, "a reason", setting.now, setting.policy) {
-        Resolved::Write(change) => Step::Write(change, Effect::Written),
-        Resolved::NotUnknown(state) => {
-            assert_eq!(state, record.state);
-            Step::Stay(Effect::Refused)
-        }
-        Resolved::TookEffect | Resolved::Inconclusive | Resolved::TooEarly(_) => {
-            Step::Stay(Effect::Refused)
-        }
+/// `step` with the effect that `render` makes of its own, and of whether anything is written.
+fn rendered<E>(step: Step<E>, render: impl FnOnce(E, bool) -> Effect) -> Step<Effect> {
+    let writes = step.write != Write::Stay;
+    Step {
+        effect: render(step.effect, writes),
+        write: step.write,
     }
 }
 
-fn on_absent(event: Event, setting: Setting<'_>) -> Step {
-    match event {
-        Event::Request(who) => {
-            let content = if who == Who::OtherContent { 2 } else { 1 };
-            let caller = if who == Who::OtherCaller { 2 } else { 1 };
-            let request = request(content, Some(caller), setting.fresh);
-            Step::Insert(Box::new(first(&request, setting.policy)), Effect::Execute)
-        }
-        Event::Settle(..) | Event::Commit(..) => {
+fn plain(step: Step) -> Step<Effect> {
+    rendered(step, |(), writes| match writes {
+        true => Effect::Written,
+        false => Effect::Ignored,
+    })
+}
+
+fn settled(step: Step<Settled>, unwritten: Effect, setting: Setting<'_>) -> Step<Effect> {
+    rendered(step, |settled, writes| match (settled, writes) {
+        (Settled::Done | Settled::ReleaseWasWrong, true) => Effect::Written,
+        (Settled::Kept, true) => Effect::Kept,
+        (Settled::Kept, false) => unwritten,
+        (Settled::NotOurs(entry), false) => Effect::Suspected(entry),
+        (Settled::Gone, false) => {
             let request = request(1, Some(1), setting.stranger);
             let gone = first(&request, setting.policy).stamp(setting.now);
-            Step::Stay(Effect::Suspected(Box::new(absent(&gone))))
+            Effect::Suspected(Box::new(absent(&gone)))
         }
-        Event::Renew(_) => Step::Stay(Effect::Lost),
-        // Nobody finds a row to act upon.
-        Event::Sweep
-        | Event::Reap
-        | Event::Evidence(..)
-        | Event::Inconclusive
-        | Event::Pending
-        | Event::Several
-        | Event::Attest
-        | Event::Release { .. }
-        | Event::Forget { .. }
-        | Event::Extend
-        | Event::Erase => Step::Stay(Effect::Ignored),
-    }
+        (settled, _) => panic!("{settled:?}"),
+    })
 }
 
-fn on_request(record: &Record, who: Who, setting: Setting<'_>) -> Step {
-    let mut request = request(1, None, setting.fresh);
-    if let Some(fingerprint) = record.fingerprint {
-        request.fingerprint = fingerprint;
-    }
-    request.caller = record.caller;
-    match who {
-        Who::Same => {}
-        Who::OtherContent => request.fingerprint.0[0] ^= 1,
-        Who::OtherCaller => {
-            let mut mark = record.caller.map_or([1; 16], |caller| caller.0);
-            mark[0] ^= 1;
-            request.caller = Some(crate::secret::CallerMark(mark));
+fn looked(record: Option<&Record>, found: Found<'_>, setting: Setting<'_>) -> Step<Effect> {
+    let look = machine::Look {
+        found,
+        asked_about: record.map(|record| (record.attempt_id, record.revision)),
+    };
+    plain(machine::apply(record, &look, setting.now, setting.policy))
+}
+
+fn resolved(
+    record: Option<&Record>,
+    resolution: &Resolution,
+    setting: Setting<'_>,
+) -> Step<Effect> {
+    let resolve = machine::Resolve {
+        seen: Seen::AsItIs,
+        resolution,
+        reason: "a reason",
+    };
+    wished(record, &resolve, setting)
+}
+
+fn wished(
+    record: Option<&Record>,
+    wish: &impl machine::Event<Effect = Granted>,
+    setting: Setting<'_>,
+) -> Step<Effect> {
+    let step = machine::apply(record, wish, setting.now, setting.policy);
+    rendered(step, |granted, writes| match granted {
+        Ok(()) if writes => Effect::Written,
+        Ok(()) => Effect::Ignored,
+        Err(Denied::Absent) => {
+            assert_eq!(record, None);
+            Effect::Ignored
         }
-    }
-    match admit(record, &request, setting.now, setting.policy) {
-        Admission::Execute(change) => Step::Write(change, Effect::Execute),
-        Admission::Lapse(change) => Step::Write(change, Effect::AskAgain),
-        Admission::InFlight(how) => Step::Stay(Effect::InFlight(how)),
-        Admission::Replay(response) => Step::Stay(Effect::Replay(response)),
-        Admission::Refuse(refusal) => match refusal {
-            Refusal::Reused(now) | Refusal::CallerDiffers(now) => {
-                // What the client hears is what a sweeper and a reaper would have left by now.
-                let late = match (
-                    sweep(record, setting.now, None),
-                    expire(record, setting.now),
-                ) {
-                    (Swept::Lapsed(change), _) | (_, Reaped::Expire(change)) => {
-                        change.draft.record.state
-                    }
-                    _ => record.state,
-                };
-                assert_eq!(now, late);
-                Step::Stay(match refusal {
-                    Refusal::CallerDiffers(_) => Effect::CallerDiffers,
-                    _ => Effect::Reused,
-                })
+        Err(Denied::State(state)) => {
+            assert_eq!(Some(state), record.map(|record| record.state));
+            Effect::Refused
+        }
+        Err(_) => Effect::Refused,
+    })
+}
+
+fn on_request(record: Option<&Record>, who: Who, setting: Setting<'_>) -> Step<Effect> {
+    let Setting {
+        now, policy, fresh, ..
+    } = setting;
+    let mut request = match (record, who) {
+        (Some(_), _) => request(1, None, fresh),
+        (None, Who::Same) => request(1, Some(1), fresh),
+        (None, Who::OtherContent) => request(2, Some(1), fresh),
+        (None, Who::OtherCaller) => request(1, Some(2), fresh),
+    };
+    if let Some(record) = record {
+        if let Some(fingerprint) = record.fingerprint {
+            request.fingerprint = fingerprint;
+        }
+        request.caller = record.caller;
+        match who {
+            Who::Same => {}
+            Who::OtherContent => request.fingerprint.0[0] ^= 1,
+            Who::OtherCaller => {
+                let mut mark = record.caller.map_or([1; 16], |caller| caller.0);
+                mark[0] ^= 1;
+                request.caller = Some(crate::secret::CallerMark(mark));
             }
-            Refusal::OutcomeUnknown {
-                nudge: Some(change),
-            } => Step::Write(change, Effect::OutcomeUnknown),
-            Refusal::OutcomeUnknown { nudge: None } => Step::Stay(Effect::OutcomeUnknown),
-            Refusal::ResponseNotStored { .. } => Step::Stay(Effect::NotStored),
-            Refusal::Expired => Step::Stay(Effect::KeyExpired),
-        },
+        }
     }
+    let step = machine::apply(record, &request, now, policy);
+    rendered(step, |admission, _| match admission {
+        Admission::Execute(_) => Effect::Execute,
+        Admission::Lapse => Effect::AskAgain,
+        Admission::InFlight(how) => Effect::InFlight(how),
+        Admission::Replay(response) => Effect::Replay(response),
+        Admission::Reserved | Admission::TooLate => panic!("no record has a fresh attempt"),
+        Admission::Refuse(refusal) => refused(record, &refusal, setting),
+    })
 }
 
-fn on_looked(looked: Looked) -> Step {
-    match looked {
-        Looked::Write(change) => Step::Write(change, Effect::Written),
-        Looked::Ignore => Step::Stay(Effect::Ignored),
+fn refused(record: Option<&Record>, refusal: &Refusal, setting: Setting<'_>) -> Effect {
+    if let (Some(record), Refusal::Reused(now) | Refusal::CallerDiffers(now)) = (record, refusal) {
+        // What the client hears is what a sweeper and a reaper would have left by now.
+        let sweep = machine::Sweep { knows_route: false };
+        let swept = machine::apply(Some(record), &sweep, setting.now, setting.policy);
+        let reaped = machine::apply(Some(record), &machine::Reap, setting.now, setting.policy);
+        let late = swept.swapped().or_else(|| reaped.swapped());
+        let late = late.map_or(record.state, |change| change.draft.record.state);
+        assert_eq!(*now, late);
+    }
+    match refusal {
+        Refusal::Reused(_) => Effect::Reused,
+        Refusal::CallerDiffers(_) => Effect::CallerDiffers,
+        Refusal::OutcomeUnknown => Effect::OutcomeUnknown,
+        Refusal::ResponseNotStored { .. } => Effect::NotStored,
+        Refusal::Expired => Effect::KeyExpired,
     }
 }
 
@@ -390,9 +399,9 @@ fn settlement(attempt: AttemptId, end: End) -> Settlement {
     }
 }
 
-fn evidence(record: &Record, says: Says) -> Evidence {
+fn evidence(attempt: AttemptId, says: Says) -> Evidence {
     match says {
-        Says::TookEffect => Evidence::Completed(answer(record.attempt_id)),
+        Says::TookEffect => Evidence::Completed(answer(attempt)),
         Says::NotExecuted => Evidence::NotExecuted,
     }
 }

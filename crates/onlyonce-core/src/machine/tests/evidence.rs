@@ -5,14 +5,17 @@ use std::time::Duration;
 use super::world::{
     FORCED, FRESH, GAP, LEASE, LOOK_AFTER, MAX_EXECUTION, OTHER, OWN, START, TOMBSTONE, TTL,
     UPSTREAM_MAX, answer, around, completed, dead_letter, declined, denied, expired, failed,
-    in_progress, lapsed, looked, not_stored, once_negative, policy, records, resolved,
+    in_progress, lapsed, left_by, not_stored, once_negative, policy, records, resolved,
     settled_down, unknown, with_evidence, written,
 };
 use crate::{
     machine::{
-        About, Extended, Forgotten, Grounds, Heard, Looked, Negative, Resolution, Resolved,
-        Settled, Settlement, Source, Swept, ambiguous, extend, forget, look, no_look, reconcile,
-        resolve, settle, stranded, sweep,
+        About, Denied, Grounds, Heard, Negative, Resolution, Seen, Settled, Settlement, Source,
+        Step,
+        evidence::{ambiguous, look, no_look, reconcile},
+        expire::{stranded, sweep},
+        operate::{extend, forget, resolve},
+        settle::settle,
     },
     policy::{Policy, ReconcilePolicy},
     record::{Actor, Change, Evidence, JournalEvent, LastError, Record, State},
@@ -27,11 +30,8 @@ fn took_effect() -> Evidence {
     Evidence::Completed(answer(OTHER))
 }
 
-fn change(looked: Looked) -> Change {
-    match looked {
-        Looked::Write(change) => change,
-        Looked::Ignore => panic!("ignored"),
-    }
+fn change(looked: Step) -> Change {
+    looked.swapped().expect("not ignored")
 }
 
 fn event(change: &Change) -> Option<JournalEvent> {
@@ -68,15 +68,15 @@ fn any_source_that_saw_the_effect_completes_an_unknown_key() {
 #[test]
 fn a_denial_by_webhook_is_one_look() {
     let told = Source::Webhook(About::Attempt(OWN));
-    let early = looked(reconcile(&unknown(), &NO, told, START, &policy()), START);
+    let early = left_by(reconcile(&unknown(), &NO, told, START, &policy()), START);
     assert_eq!((early.state, early.negatives), (State::Unknown, 0));
     let now = settled_down(&unknown());
-    let once = looked(reconcile(&unknown(), &NO, told, now, &policy()), now);
+    let once = left_by(reconcile(&unknown(), &NO, told, now, &policy()), now);
     assert_eq!((once.state, once.negatives), (State::Unknown, 1));
     // The other look may be of either kind.
     for (record, source) in [(once, PROVEN), (once_negative(), told)] {
         let [before, at, _] = around(now.plus(GAP));
-        let soon = looked(reconcile(&record, &NO, source, before, &policy()), before);
+        let soon = left_by(reconcile(&record, &NO, source, before, &policy()), before);
         assert_eq!(soon.state, State::Unknown);
         let change = change(reconcile(&record, &NO, source, at, &policy()));
         assert_eq!(event(&change), Some(JournalEvent::Reconciled));
@@ -90,7 +90,7 @@ fn a_denial_by_webhook_is_one_look() {
     let kept = lapsed(&with_evidence(&NO));
     assert!(kept.times.reconcile_after.is_some_and(|at| at > START));
     let late = Timestamp(i64::MAX);
-    let used = looked(reconcile(&kept, &NO, Source::Kept, late, &policy()), late);
+    let used = left_by(reconcile(&kept, &NO, Source::Kept, late, &policy()), late);
     assert_eq!((used.state, used.negatives), (State::Unknown, 0));
 }
 
@@ -98,7 +98,7 @@ fn a_denial_by_webhook_is_one_look() {
 fn not_found_releases_only_twice_in_a_row_far_enough_apart_and_late_enough() {
     let [before, at, after] = around(settled_down(&unknown()));
     let negative =
-        |record: &Record, now| looked(reconcile(record, &NO, PROVEN, now, &policy()), now);
+        |record: &Record, now| left_by(reconcile(record, &NO, PROVEN, now, &policy()), now);
     let early = negative(&negative(&unknown(), START), before);
     assert_eq!(
         (early.state, early.negatives),
@@ -140,13 +140,13 @@ fn what_is_still_under_way_is_no_look() {
     let now = settled_down(&unknown());
     let mut record = once_negative();
     for _ in 0..50 {
-        record = looked(no_look(&record, "pending", now, &policy()), now);
+        record = left_by(no_look(&record, "pending", now, &policy()), now);
         assert_eq!((record.negatives, record.inconclusive), (0, 0));
         assert!(!record.dead_letter);
     }
     let age = Duration::from_secs(1_000);
     let old = START.plus(age);
-    let record = looked(no_look(&record, "pending", old, &policy()), old);
+    let record = left_by(no_look(&record, "pending", old, &policy()), old);
     assert_eq!(record.times.reconcile_after, Some(old.plus(age / 4)));
 }
 
@@ -157,17 +157,17 @@ fn nobody_to_ask_is_a_dead_letter_at_once() {
         ..policy()
     };
     let end = Settlement::Unknown(LastError::ConnectionLost);
-    let Settled::Write(change) = settle(&in_progress(), OWN, &end, &alone) else {
+    let Some(change) = settle(&in_progress(), OWN, &end, &alone).swapped() else {
         panic!("not written")
     };
     assert_eq!(change.journal[1].event, JournalEvent::DeadLettered);
     let record = written(change, START);
     assert!(record.dead_letter && record.times.reconcile_after.is_none());
-    let Swept::Lapsed(change) = sweep(&in_progress(), Timestamp(i64::MAX), Some(&alone)) else {
+    let Some(change) = sweep(&in_progress(), Timestamp(i64::MAX), Some(&alone)).swapped() else {
         panic!("alive")
     };
     assert!(written(change, START).dead_letter);
-    let Swept::Lapsed(change) = sweep(&in_progress(), Timestamp(i64::MAX), None) else {
+    let Some(change) = sweep(&in_progress(), Timestamp(i64::MAX), None).swapped() else {
         panic!("alive")
     };
     let record = written(change, START);
@@ -189,10 +189,10 @@ fn a_dead_letter_is_asked_about_every_hour_and_a_person_told_once() {
     assert_eq!(event(&several), Some(JournalEvent::DeadLettered));
     // What is found settles it, and so do two negative answers.
     let now = settled_down(&letter);
-    let once = looked(reconcile(&letter, &NO, PROVEN, now, &policy()), now);
+    let once = left_by(reconcile(&letter, &NO, PROVEN, now, &policy()), now);
     assert_eq!((once.state, once.dead_letter), (State::Unknown, true));
     let now = now.plus(GAP);
-    let twice = looked(reconcile(&once, &NO, PROVEN, now, &policy()), now);
+    let twice = left_by(reconcile(&once, &NO, PROVEN, now, &policy()), now);
     assert_eq!(twice.state, State::FailedRetryable);
     let webhook_only = Policy {
         reconcile: policy()
@@ -200,9 +200,9 @@ fn a_dead_letter_is_asked_about_every_hour_and_a_person_told_once() {
             .map(|how| ReconcilePolicy { asks: false, ..how }),
         ..policy()
     };
-    let letter = looked(look(&letter, "nothing", &webhook_only), START);
+    let letter = left_by(look(&letter, "nothing", &webhook_only), START);
     assert_eq!(letter.times.reconcile_after, None);
-    let once = looked(look(&once_negative(), "nobody", &webhook_only), START);
+    let once = left_by(look(&once_negative(), "nobody", &webhook_only), START);
     assert_eq!(
         once.negatives, 1,
         "nobody was asked, so the row is not broken"
@@ -212,9 +212,9 @@ fn a_dead_letter_is_asked_about_every_hour_and_a_person_told_once() {
 #[test]
 fn a_look_that_finds_nothing_out_breaks_the_row_of_negatives() {
     let now = settled_down(&unknown());
-    let between = looked(look(&once_negative(), "nothing", &policy()), now);
+    let between = left_by(look(&once_negative(), "nothing", &policy()), now);
     assert_eq!((between.negatives, between.inconclusive), (0, 1));
-    let again = looked(reconcile(&between, &NO, PROVEN, now, &policy()), now);
+    let again = left_by(reconcile(&between, &NO, PROVEN, now, &policy()), now);
     assert_eq!((again.state, again.negatives), (State::Unknown, 1));
 }
 
@@ -261,7 +261,7 @@ fn after_so_many_inconclusive_looks_a_person_has_to_look() {
     let first = written(first, START);
     let twice = 2 * LOOK_AFTER;
     assert_eq!(first.times.reconcile_after, Some(START.plus(twice)));
-    let second = looked(look(&first, "nothing", &policy()), START);
+    let second = left_by(look(&first, "nothing", &policy()), START);
     assert_eq!(
         second.times.reconcile_after,
         Some(START.plus(2 * twice)),
@@ -292,7 +292,7 @@ fn the_pause_between_looks_has_an_upper_bound() {
         negatives: u16::MAX,
         ..unknown()
     };
-    let next = looked(look(&worn, "nothing", &policy), START);
+    let next = left_by(look(&worn, "nothing", &policy), START);
     assert_eq!(
         next.times.reconcile_after,
         Some(START.plus(Duration::from_secs(3_600)))
@@ -325,14 +325,14 @@ fn a_webhook_about_a_live_attempt_is_kept_and_only_that() {
             let looked = reconcile(&in_progress(), &evidence, source, START, &policy());
             assert_eq!(
                 looked,
-                Looked::Ignore,
+                Step::stay(()),
                 "{source:?} speaks of an earlier attempt"
             );
         }
     }
 }
 
-fn tell(record: &Record, evidence: &Evidence) -> Looked {
+fn tell(record: &Record, evidence: &Evidence) -> Step {
     let source = Source::Webhook(About::Attempt(OWN));
     reconcile(record, evidence, source, START, &policy())
 }
@@ -341,17 +341,17 @@ fn tell(record: &Record, evidence: &Evidence) -> Looked {
 fn a_provider_that_contradicts_itself_proves_nothing_and_a_person_is_told() {
     for (one, other) in [(NO, took_effect()), (took_effect(), NO)] {
         let record = with_evidence(&one);
-        assert_eq!(tell(&record, &one), Looked::Ignore);
-        let torn = looked(tell(&record, &other), START);
+        assert_eq!(tell(&record, &one), Step::stay(()));
+        let torn = left_by(tell(&record, &other), START);
         assert_eq!(torn.evidence, Some(Evidence::Contradictory));
         assert!(!torn.dead_letter, "its execution may still end well");
         for third in [&one, &other] {
-            assert_eq!(tell(&torn, third), Looked::Ignore);
+            assert_eq!(tell(&torn, third), Step::stay(()));
         }
         let letter = lapsed(&torn);
         assert!(letter.dead_letter && letter.times.reconcile_after.is_none());
         for third in [&one, &other] {
-            assert_eq!(tell(&letter, third), Looked::Ignore);
+            assert_eq!(tell(&letter, third), Step::stay(()));
         }
         // The second word comes when the first is still to be used.
         let letter = change(tell(&lapsed(&record), &other));
@@ -372,22 +372,22 @@ fn a_word_about_an_earlier_attempt_settles_nothing() {
             assert_eq!(event(&letter), Some(JournalEvent::DeadLettered));
             assert_eq!(
                 told(&written(letter, START)),
-                Looked::Ignore,
+                Step::stay(()),
                 "once is enough"
             );
-            match told(&in_progress()) {
-                Looked::Write(change) => {
+            match told(&in_progress()).swapped() {
+                Some(change) => {
                     assert_eq!(evidence, took_effect());
                     let record = written(change, START);
                     assert_eq!(record.evidence, Some(Evidence::Contradictory));
                     assert!(lapsed(&record).dead_letter);
                 }
-                Looked::Ignore => assert_eq!(evidence, NO),
+                None => assert_eq!(evidence, NO),
             }
         }
     }
     let at = Source::Webhook(moment(START.0, START.0));
-    let taken = looked(reconcile(&unknown(), &NO, at, START, &policy()), START);
+    let taken = left_by(reconcile(&unknown(), &NO, at, START, &policy()), START);
     assert!(!taken.dead_letter, "the very moment is its own");
 }
 
@@ -402,7 +402,7 @@ fn moment(from: i64, until: i64) -> About {
 fn a_denial_of_the_second_in_which_an_attempt_began_releases_only_a_first_attempt() {
     let second = Source::Webhook(moment(START.0 - 400, START.0 + 599));
     let told = |record: &Record, evidence: &Evidence| {
-        looked(reconcile(record, evidence, second, START, &policy()), START)
+        left_by(reconcile(record, evidence, second, START, &policy()), START)
     };
     let first = unknown();
     assert_eq!(first.fence.0, 1);
@@ -427,12 +427,12 @@ fn what_was_released_and_took_effect_raises_an_alarm() {
     let operator = resolved(&FORCED);
     let told = written(change(tell(&operator, &yes)), START);
     assert_eq!(told.state, State::FailedRetryable, "a person's word stands");
-    assert_eq!(tell(&operator, &NO), Looked::Ignore);
+    assert_eq!(tell(&operator, &NO), Step::stay(()));
     let late = operator.times.expires_at.expect("a release expires");
     let source = Source::Webhook(About::Attempt(OWN));
     assert_eq!(
         reconcile(&operator, &yes, source, late, &policy()),
-        Looked::Ignore
+        Step::stay(())
     );
 }
 
@@ -454,13 +454,13 @@ fn evidence_for_a_settled_key_is_ignored() {
                     continue;
                 }
                 let looked = reconcile(&record, &evidence, source, START, &policy());
-                assert_eq!(looked, Looked::Ignore, "{name}");
+                assert_eq!(looked, Step::stay(()), "{name}");
             }
         }
         if record.state != State::Unknown {
             assert_eq!(
                 look(&record, "nothing", &policy()),
-                Looked::Ignore,
+                Step::stay(()),
                 "{name}"
             );
         }
@@ -475,18 +475,20 @@ fn an_operator_resolves_what_is_unknown_and_nothing_else() {
     ];
     for (name, record) in records() {
         for (resolution, to) in &resolutions {
-            match resolve(&record, resolution, "seen", START, &policy()) {
-                Resolved::Inconclusive | Resolved::TooEarly(_) => panic!("{name}: it was forced"),
+            let step = resolve(&record, Seen::AsItIs, resolution, "seen", START, &policy());
+            match step.effect {
                 // Not even by force: the provider has said so.
-                Resolved::TookEffect => {
+                Err(Denied::TookEffect) => {
                     assert_eq!(*resolution, FORCED, "{name}");
                     assert!(matches!(record.evidence, Some(Evidence::Completed(_))));
                 }
-                Resolved::NotUnknown(state) => {
+                Err(Denied::State(state)) => {
                     assert_eq!(state, record.state, "{name}");
                     assert_ne!(state, State::Unknown, "{name}");
                 }
-                Resolved::Write(change) => {
+                Err(why) => panic!("{name}: {why:?}, although it was forced"),
+                Ok(()) => {
+                    let change = step.swapped().expect("written");
                     assert_eq!(record.state, State::Unknown, "{name}");
                     let entry = &change.journal[0];
                     assert_eq!(
@@ -530,7 +532,7 @@ fn a_release_waits_for_the_provider_and_for_time_unless_it_is_forced() {
                             force,
                         };
                         let resolution = Resolution::FailedRetryable(grounds);
-                        resolve(&record, &resolution, "seen", now, &policy)
+                        resolve(&record, Seen::AsItIs, &resolution, "seen", now, &policy)
                     };
                     let later = now.plus(MAX_EXECUTION);
                     assert_eq!(by(Some(now), later), by(None, now));
@@ -539,17 +541,17 @@ fn a_release_waits_for_the_provider_and_for_time_unless_it_is_forced() {
                 };
                 let (gentle, forced) = (release(false), release(true));
                 match (heard, is_early) {
-                    (Heard::Nothing, _) => assert_eq!(gentle, Resolved::Inconclusive),
-                    (_, true) => assert_eq!(gentle, Resolved::TooEarly(settles_at)),
+                    (Heard::Nothing, _) => {
+                        assert_eq!(gentle, Step::stay(Err(Denied::Inconclusive)))
+                    }
+                    (_, true) => assert_eq!(gentle, Step::stay(Err(Denied::TooEarly(settles_at)))),
                     (_, false) => {
                         // Force that was not needed leaves no trace.
-                        assert!(matches!(gentle, Resolved::Write(_)));
+                        assert_eq!(gentle.effect, Ok(()));
                         assert_eq!(gentle, forced);
                     }
                 }
-                let Resolved::Write(change) = forced else {
-                    panic!("{forced:?}");
-                };
+                let change = forced.swapped().expect("forced");
                 assert_eq!(change.draft.record.state, State::FailedRetryable);
             }
         }
@@ -564,7 +566,7 @@ fn a_denial_that_is_told_late_counts_by_when_it_happened() {
     let settles_at = START.plus(LEASE + UPSTREAM_MAX);
     let told = |record: &Record, at: Timestamp, now| {
         let source = Source::Webhook(moment(at.0, at.0));
-        looked(reconcile(record, &NO, source, now, &policy()), now)
+        left_by(reconcile(record, &NO, source, now, &policy()), now)
     };
     for (first, second, releases) in [
         (Timestamp(settles_at.0 - 1), settles_at.plus(GAP), false),
@@ -595,25 +597,24 @@ fn a_release_that_the_provider_contradicts_is_unknown() {
         let release = Settlement::Release(error);
         for evidence in [took_effect(), Evidence::Contradictory] {
             let running = with_evidence(&evidence);
-            let settled = match settle(&running, OWN, &release, &policy()) {
-                Settled::Write(change) => written(change, START),
-                other => panic!("{other:?}"),
-            };
+            let settled = left_by(settle(&running, OWN, &release, &policy()), START);
             assert_eq!(settled.state, State::Unknown);
-            assert_eq!(settle(&settled, OWN, &release, &policy()), Settled::Keep);
+            assert_eq!(
+                settle(&settled, OWN, &release, &policy()),
+                Step::stay(Settled::Kept)
+            );
             let kept = reconcile(&settled, &evidence, Source::Kept, START, &policy());
             match evidence {
                 Evidence::Completed(_) => {
                     assert_eq!(settled.times.reconcile_after, Some(START));
-                    assert_eq!(looked(kept, START).state, State::Completed);
+                    assert_eq!(left_by(kept, START).state, State::Completed);
                 }
                 _ => assert!(settled.dead_letter),
             }
         }
         let denied = with_evidence(&NO);
         let settled = settle(&denied, OWN, &release, &policy());
-        assert!(matches!(settled, Settled::Write(change)
-            if change.draft.record.state == State::FailedRetryable));
+        assert_eq!(left_by(settled, START).state, State::FailedRetryable);
     }
 }
 
@@ -623,28 +624,25 @@ fn what_may_be_running_cannot_be_forgotten_and_what_took_effect_only_by_force() 
         let live = matches!(record.state, State::InProgress | State::Unknown);
         let forced = forget(&record, true, FRESH, None);
         assert_eq!(
-            matches!(forced, Forgotten::Live(state) if state == record.state),
+            forced.effect == Err(Denied::State(record.state)),
             live,
             "{name}"
         );
-        assert_eq!(matches!(forced, Forgotten::Write(_)), !live, "{name}");
+        assert_eq!(forced.swapped().is_some(), !live, "{name}");
     }
     for record in [completed(), not_stored()] {
-        assert_eq!(forget(&record, false, FRESH, None), Forgotten::TookEffect);
+        let step = forget(&record, false, FRESH, None);
+        assert_eq!(step, Step::stay(Err(Denied::TookEffect)));
     }
     for record in [declined(), failed(), expired(&completed())] {
-        assert!(matches!(
-            forget(&record, false, FRESH, None),
-            Forgotten::Write(_)
-        ));
+        assert!(forget(&record, false, FRESH, None).swapped().is_some());
     }
 }
 
 #[test]
 fn a_forgotten_key_is_a_tombstone_that_nothing_matches() {
     let now = START.plus(TTL / 2);
-    let Forgotten::Write(change) = forget(&completed(), true, FRESH, Some("gdpr".to_owned()))
-    else {
+    let Some(change) = forget(&completed(), true, FRESH, Some("gdpr".to_owned())).swapped() else {
         panic!("not forgotten")
     };
     assert_eq!(event(&change), Some(JournalEvent::Forgotten));
@@ -664,13 +662,13 @@ fn only_an_expiry_that_is_still_to_come_can_be_moved() {
     for (name, record) in records() {
         let can = matches!(record.state, State::Completed | State::FailedRetryable);
         assert_eq!(
-            matches!(extend(&record, TTL, START), Extended::Write(_)),
+            extend(&record, TTL, START).swapped().is_some(),
             can,
             "{name}"
         );
     }
     let [before, at, after] = around(START.plus(TTL));
-    let Extended::Write(change) = extend(&completed(), 3 * TTL, before) else {
+    let Some(change) = extend(&completed(), 3 * TTL, before).swapped() else {
         panic!("not extended")
     };
     assert_eq!(event(&change), Some(JournalEvent::Extended));
@@ -680,7 +678,7 @@ fn only_an_expiry_that_is_still_to_come_can_be_moved() {
     for now in [at, after] {
         assert_eq!(
             extend(&completed(), TTL, now),
-            Extended::NoExpiry(State::Completed)
+            Step::stay(Err(Denied::State(State::Completed)))
         );
     }
 }
@@ -701,7 +699,7 @@ fn a_time_that_a_clock_set_back_has_put_far_ahead_strands_nobody() {
         assert_eq!(stranded(&record, long_ago, &policy()), None);
     }
     // And a denial then counts from when the clock was set back.
-    let early = looked(
+    let early = left_by(
         reconcile(&unknown(), &NO, PROVEN, long_ago, &policy()),
         long_ago,
     );

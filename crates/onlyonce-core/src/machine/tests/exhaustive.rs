@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 
 use super::{
-    events::{Effect, Event, Setting, Step, Who, apply},
+    events::{Effect, Event, Setting, Who, apply},
     invariants::{check, check_shape, edges},
     world::{FRESH, OTHER, START, moments, policies, records},
 };
 use crate::{
+    machine::{Step, Write},
     policy::AfterExpiry,
     record::{AttemptId, Record, State},
 };
@@ -105,14 +106,16 @@ fn a_mismatch_changes_nothing_in_any_state_until_the_tombstone_is_over() {
                     let released =
                         record.state == State::FailedRetryable && !record.is_past_expiry(now);
                     bound &= who == Who::OtherContent || !released;
-                    match step {
-                        Step::Stay(Effect::Reused) => {
+                    match (step.write, step.effect) {
+                        (Write::Stay, Effect::Reused) => {
                             assert!(bound && who == Who::OtherContent, "{name} at {now:?}");
                         }
-                        Step::Stay(Effect::CallerDiffers) => {
+                        (Write::Stay, Effect::CallerDiffers) => {
                             assert!(bound && who == Who::OtherCaller, "{name} at {now:?}");
                         }
-                        Step::Write(_, Effect::Execute) => assert!(!bound, "{name} at {now:?}"),
+                        (Write::Swap(_), Effect::Execute) => {
+                            assert!(!bound, "{name} at {now:?}");
+                        }
                         other => panic!("{name} at {now:?}: {other:?}"),
                     }
                 }
@@ -138,9 +141,12 @@ fn of_two_that_read_the_same_record_one_wins() {
                     apply(Some(record), Event::Request(Who::Same), setting(fresh))
                 };
                 let loser = AttemptId(FRESH.0 + 1);
-                let (Step::Write(won, Effect::Execute), Step::Write(lost, Effect::Execute)) =
-                    (ask(&record, FRESH), ask(&record, loser))
-                else {
+                let execute = |fresh| {
+                    let step = ask(&record, fresh);
+                    let executes = step.effect == Effect::Execute;
+                    step.swapped().filter(|_| executes)
+                };
+                let (Some(won), Some(lost)) = (execute(FRESH), execute(loser)) else {
                     continue;
                 };
                 assert_eq!(won.draft.record.revision, lost.draft.record.revision);
@@ -150,10 +156,8 @@ fn of_two_that_read_the_same_record_one_wins() {
                 if now.0 == i64::MAX {
                     continue; // The clock has no room for a lease.
                 }
-                match ask(&current, loser) {
-                    Step::Stay(Effect::InFlight(how)) => assert_eq!(how, policy.on_in_flight),
-                    other => panic!("{name} at {now:?}: {other:?}"),
-                }
+                let in_flight = Step::stay(Effect::InFlight(policy.on_in_flight));
+                assert_eq!(ask(&current, loser), in_flight, "{name} at {now:?}");
             }
         }
     }

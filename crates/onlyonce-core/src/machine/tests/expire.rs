@@ -2,10 +2,13 @@
 
 use super::world::{
     LEASE, LOOK_AFTER, OWN, START, TOMBSTONE, TTL, answer, around, completed, expired, failed,
-    forgotten, in_progress, policy, records, with_evidence, written,
+    forgotten, in_progress, left_by, policy, records, with_evidence, written,
 };
 use crate::{
-    machine::{Reaped, Swept, expire, sweep},
+    machine::{
+        Step, Write,
+        expire::{expire, sweep},
+    },
     policy::Policy,
     record::{Actor, Evidence, JournalEvent, LastError, Record, State},
     time::Timestamp,
@@ -14,9 +17,12 @@ use crate::{
 #[test]
 fn a_lease_that_lapses_becomes_unknown_at_its_very_end() {
     let [before, at, after] = around(START.plus(LEASE));
-    assert_eq!(sweep(&in_progress(), before, Some(&policy())), Swept::Alive);
+    assert_eq!(
+        sweep(&in_progress(), before, Some(&policy())),
+        Step::stay(())
+    );
     for now in [at, after] {
-        let Swept::Lapsed(change) = sweep(&in_progress(), now, Some(&policy())) else {
+        let Some(change) = sweep(&in_progress(), now, Some(&policy())).swapped() else {
             panic!("alive at {now:?}")
         };
         let entry = &change.journal[0];
@@ -43,10 +49,7 @@ fn without_a_reconciler_nobody_is_asked_but_a_person_unless_the_provider_has_spo
         ..policy()
     };
     for (policy, told, due) in [(None, false, Some(now)), (Some(&alone), true, None)] {
-        let after = |record: &Record| match sweep(record, now, policy) {
-            Swept::Lapsed(change) => written(change, now),
-            Swept::Alive => panic!("alive"),
-        };
+        let after = |record: &Record| left_by(sweep(record, now, policy), now);
         for record in [in_progress(), with_evidence(&Evidence::NotExecuted)] {
             let lapsed = after(&record);
             assert_eq!(lapsed.dead_letter, told);
@@ -63,7 +66,7 @@ fn the_sweeper_touches_nothing_but_running_keys() {
     for (name, record) in records() {
         let swept = sweep(&record, Timestamp(i64::MAX), Some(&policy()));
         let running = record.state == State::InProgress;
-        assert_eq!(matches!(swept, Swept::Lapsed(_)), running, "{name}");
+        assert_eq!(swept.swapped().is_some(), running, "{name}");
     }
 }
 
@@ -71,9 +74,9 @@ fn the_sweeper_touches_nothing_but_running_keys() {
 fn an_answer_expires_at_its_very_end_and_leaves_a_tombstone() {
     for record in [completed(), failed()] {
         let [before, at, after] = around(START.plus(TTL));
-        assert_eq!(expire(&record, before), Reaped::Keep);
+        assert_eq!(expire(&record, before), Step::stay(()));
         for now in [at, after] {
-            let Reaped::Expire(change) = expire(&record, now) else {
+            let Some(change) = expire(&record, now).swapped() else {
                 panic!("kept at {now:?}")
             };
             let tombstone = written(change, now);
@@ -97,9 +100,9 @@ fn an_answer_expires_at_its_very_end_and_leaves_a_tombstone() {
 fn a_tombstone_is_deleted_at_its_very_end() {
     for record in [expired(&completed()), expired(&failed()), forgotten()] {
         let [before, at, after] = around(record.times.delete_at.expect("a tombstone"));
-        assert_eq!(expire(&record, before), Reaped::Keep);
-        assert_eq!(expire(&record, at), Reaped::Delete);
-        assert_eq!(expire(&record, after), Reaped::Delete);
+        assert_eq!(expire(&record, before), Step::stay(()));
+        assert_eq!(expire(&record, at).write, Write::Delete);
+        assert_eq!(expire(&record, after).write, Write::Delete);
     }
 }
 
@@ -107,7 +110,11 @@ fn a_tombstone_is_deleted_at_its_very_end() {
 fn what_is_in_progress_or_unknown_never_expires() {
     for (name, record) in records() {
         if matches!(record.state, State::InProgress | State::Unknown) {
-            assert_eq!(expire(&record, Timestamp(i64::MAX)), Reaped::Keep, "{name}");
+            assert_eq!(
+                expire(&record, Timestamp(i64::MAX)),
+                Step::stay(()),
+                "{name}"
+            );
         }
     }
 }

@@ -1,8 +1,11 @@
 //! What holds of every step, whatever led to it: the invariants of the architecture, and the shape of a
 //! record in each state.
 
-use super::events::{Effect, End, Event, Says, Setting, Step, Voice, Who, Whose, Word};
-use crate::record::{Evidence, JournalEvent, LastError, Record, State, StoredBody, StoredResponse};
+use super::events::{Effect, End, Event, Says, Setting, Voice, Who, Whose, Word};
+use crate::{
+    machine::{Step, Write},
+    record::{Evidence, JournalEvent, LastError, Record, State, StoredBody, StoredResponse},
+};
 
 /// An edge of the machine; `None` is an absent key.
 pub(super) type Edge = (Option<State>, Option<State>);
@@ -71,7 +74,7 @@ pub(super) fn edges(event: Event) -> &'static [Edge] {
 pub(super) fn check(
     before: Option<&Record>,
     event: Event,
-    step: Step,
+    step: Step<Effect>,
     setting: Setting<'_>,
 ) -> (Option<Record>, Option<Edge>) {
     let from = before.map(|record| record.state);
@@ -80,15 +83,15 @@ pub(super) fn check(
         assert!(edges(event).contains(&edge), "{event:?} makes {edge:?}");
         Some(edge)
     };
-    match (before, step) {
-        (None, Step::Insert(draft, Effect::Execute)) => {
+    match (before, step.write, step.effect) {
+        (None, Write::Insert(draft), Effect::Execute) => {
             let after = draft.stamp(setting.now);
             assert_eq!((after.fence.0, after.generation), (1, 1));
             assert_eq!(after.attempt_id, setting.fresh);
             check_shape(&after);
             (Some(after), edge(I))
         }
-        (Some(before), Step::Write(change, effect)) => {
+        (Some(before), Write::Swap(change), effect) => {
             let after = change.draft.clone().stamp(setting.now);
             check_counts(before, &after, event, setting);
             check_owner(before, &after, event, &effect, setting);
@@ -97,15 +100,15 @@ pub(super) fn check(
             let edge = edge(Some(after.state));
             (Some(after), edge)
         }
-        (Some(before), Step::Delete) => {
+        (Some(before), Write::Delete, _) => {
             assert!(before.times.delete_at.is_some_and(|at| at <= setting.now));
             (None, edge(ABSENT))
         }
-        (before, Step::Stay(effect)) => {
+        (before, Write::Stay, effect) => {
             check_stay(before, event, &effect);
             (before.cloned(), None)
         }
-        (before, step) => panic!("{event:?} on {before:?} makes {step:?}"),
+        (before, write, _) => panic!("{event:?} on {before:?} makes {write:?}"),
     }
 }
 

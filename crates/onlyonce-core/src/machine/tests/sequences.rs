@@ -5,11 +5,12 @@ use std::{sync::Arc, time::Duration};
 use proptest::prelude::*;
 
 use super::{
-    events::{Effect, Event, Setting, Step, Who, apply},
+    events::{Effect, Event, Setting, Who, apply},
     invariants::{check, check_shape},
     world::{GAP, LEASE, MAX_EXECUTION, MILLI, START, TOMBSTONE, TTL, UPSTREAM_MAX, policies},
 };
 use crate::{
+    machine::{Step, Write},
     policy::Policy,
     record::{AttemptId, Record, State, StoredResponse},
     time::Timestamp,
@@ -82,7 +83,7 @@ impl<'a> History<'a> {
     }
 
     /// A completed key answers the same request with the same bytes, and does so until it expires.
-    fn check_replay(&self, event: Event, step: &Step) {
+    fn check_replay(&self, event: Event, step: &Step<Effect>) {
         let Some(record) = &self.record else { return };
         check_shape(record);
         if event != Event::Request(Who::Same)
@@ -92,9 +93,10 @@ impl<'a> History<'a> {
             return;
         }
         let answer = self.answer.as_ref().expect("completed");
-        match step {
-            Step::Stay(Effect::Replay(replayed)) => assert_eq!(replayed, answer),
-            Step::Stay(Effect::NotStored) => assert_eq!(answer.stored_bytes(), 0),
+        assert_eq!(step.write, Write::Stay);
+        match &step.effect {
+            Effect::Replay(replayed) => assert_eq!(replayed, answer),
+            Effect::NotStored => assert_eq!(answer.stored_bytes(), 0),
             other => panic!("a completed key makes {other:?}"),
         }
     }

@@ -1,17 +1,20 @@
 //! The end of an attempt, early, late or too late, and its signs of life.
 
 use super::world::{
-    LEASE, LOOK_AFTER, MAX_EXECUTION, OTHER, OWN, START, TTL, again, answer, around, completed,
-    declined, expired, failed, forgotten, in_progress, lapsed, not_stored, policy, records,
-    redirected, request, settled, unknown, with_evidence, written,
+    FRESH, LEASE, LOOK_AFTER, MAX_EXECUTION, OTHER, OWN, START, TTL, again, answer, around,
+    completed, declined, expired, failed, forgotten, in_progress, lapsed, left_by, not_stored,
+    policy, records, redirected, request, settled, unknown, with_evidence, written,
 };
 use crate::{
     machine::{
-        Admission, Refusal, Renewed, Settled, Settlement, Wake, absent, admit, is_running, renew,
-        settle, wake,
+        Admission, Lease, Refusal, Request, Settled, Settlement, Step, Wake, absent,
+        admit::admit,
+        is_running,
+        settle::{renew, settle},
+        wake,
     },
     policy::Policy,
-    record::{Evidence, JournalEvent, LastError, Record, State},
+    record::{AttemptId, Evidence, JournalEvent, LastError, Record, State},
     time::Timestamp,
 };
 
@@ -25,20 +28,22 @@ fn ends() -> [Settlement; 3] {
     ]
 }
 
-fn after(record: &Record, settlement: &Settlement) -> (Record, Vec<JournalEvent>) {
-    match settle(record, record.attempt_id, settlement, &policy()) {
-        Settled::Write(change) => {
-            let events = change.journal.iter().map(|entry| entry.event).collect();
-            (written(change, NOW), events)
-        }
-        other => panic!("not written: {other:?}"),
-    }
+fn settled_as(record: &Record, settlement: &Settlement) -> (Record, Vec<JournalEvent>) {
+    let step = settle(record, record.attempt_id, settlement, &policy());
+    let expected = match (record.state, settlement) {
+        (State::FailedRetryable, Settlement::Complete(_)) => Settled::ReleaseWasWrong,
+        _ => Settled::Done,
+    };
+    assert_eq!(step.effect, expected);
+    let change = step.swapped().expect("written");
+    let events = change.journal.iter().map(|entry| entry.event).collect();
+    (written(change, NOW), events)
 }
 
 #[test]
 fn an_answer_completes_a_running_key_and_leaves_no_journal() {
     for record in [in_progress(), with_evidence(&Evidence::NotExecuted)] {
-        let (record, journal) = after(&record, &Settlement::Complete(answer(OWN)));
+        let (record, journal) = settled_as(&record, &Settlement::Complete(answer(OWN)));
         assert_eq!(record.state, State::Completed);
         assert_eq!(record.response, Some(answer(OWN)));
         assert_eq!(record.times.completed_at, Some(NOW));
@@ -59,7 +64,7 @@ fn a_proven_or_declared_failure_releases_a_running_key() {
         LastError::GuardFailed,
         LastError::UpstreamError,
     ] {
-        let (record, journal) = after(&in_progress(), &Settlement::Release(error));
+        let (record, journal) = settled_as(&in_progress(), &Settlement::Release(error));
         assert_eq!(
             (record.state, record.last_error),
             (State::FailedRetryable, Some(error))
@@ -72,7 +77,7 @@ fn a_proven_or_declared_failure_releases_a_running_key() {
 #[test]
 fn what_nobody_saw_is_unknown_and_looked_into_if_somebody_can() {
     let end = Settlement::Unknown(LastError::Timeout);
-    let (record, journal) = after(&in_progress(), &end);
+    let (record, journal) = settled_as(&in_progress(), &end);
     assert_eq!(
         (record.state, record.last_error),
         (State::Unknown, Some(LastError::Timeout))
@@ -81,7 +86,7 @@ fn what_nobody_saw_is_unknown_and_looked_into_if_somebody_can() {
     assert_eq!(record.times.reconcile_after, Some(NOW.plus(LOOK_AFTER)));
     assert_eq!(journal, [JournalEvent::BecameUnknown]);
 
-    let (record, _) = after(&with_evidence(&Evidence::Completed(answer(OWN))), &end);
+    let (record, _) = settled_as(&with_evidence(&Evidence::Completed(answer(OWN))), &end);
     assert_eq!(
         record.times.reconcile_after,
         Some(NOW),
@@ -92,7 +97,7 @@ fn what_nobody_saw_is_unknown_and_looked_into_if_somebody_can() {
         reconcile: None,
         ..policy()
     };
-    let Settled::Write(change) = settle(&in_progress(), OWN, &end, &alone) else {
+    let Some(change) = settle(&in_progress(), OWN, &end, &alone).swapped() else {
         panic!("not written")
     };
     let record = written(change, NOW);
@@ -107,19 +112,22 @@ fn a_late_result_of_the_current_attempt_settles_an_unknown_key() {
         lapsed(&in_progress()),
         lapsed(&with_evidence(&Evidence::NotExecuted)),
     ] {
-        let (done, journal) = after(&record, &Settlement::Complete(answer(OWN)));
+        let (done, journal) = settled_as(&record, &Settlement::Complete(answer(OWN)));
         assert_eq!(
             (done.state, done.response),
             (State::Completed, Some(answer(OWN)))
         );
         assert_eq!(journal, [JournalEvent::LateResult]);
 
-        let (released, journal) = after(&record, &Settlement::Release(LastError::GuardFailed));
+        let (released, journal) = settled_as(&record, &Settlement::Release(LastError::GuardFailed));
         assert_eq!(released.state, State::FailedRetryable);
         assert_eq!(journal, [JournalEvent::Released]);
 
         let end = Settlement::Unknown(LastError::Panicked);
-        assert_eq!(settle(&record, OWN, &end, &policy()), Settled::Keep);
+        assert_eq!(
+            settle(&record, OWN, &end, &policy()),
+            Step::stay(Settled::Kept)
+        );
     }
 }
 
@@ -127,7 +135,7 @@ fn a_late_result_of_the_current_attempt_settles_an_unknown_key() {
 /// edge from failed_retryable to unknown. An answer is evidence, and raises the alarm.
 #[test]
 fn a_released_key_yields_to_an_answer_of_its_own_attempt_and_to_nothing_else() {
-    let (record, journal) = after(&failed(), &Settlement::Complete(answer(OWN)));
+    let (record, journal) = settled_as(&failed(), &Settlement::Complete(answer(OWN)));
     assert_eq!(
         (record.state, record.response),
         (State::Completed, Some(answer(OWN)))
@@ -138,7 +146,10 @@ fn a_released_key_yields_to_an_answer_of_its_own_attempt_and_to_nothing_else() {
         Settlement::Release(LastError::GuardFailed),
         Settlement::Unknown(LastError::ConnectionLost),
     ] {
-        assert_eq!(settle(&failed(), OWN, &end, &policy()), Settled::Keep);
+        assert_eq!(
+            settle(&failed(), OWN, &end, &policy()),
+            Step::stay(Settled::Kept)
+        );
     }
 }
 
@@ -146,7 +157,10 @@ fn a_released_key_yields_to_an_answer_of_its_own_attempt_and_to_nothing_else() {
 fn a_completed_key_keeps_its_answer_whatever_comes_late() {
     for record in [completed(), declined()] {
         for end in ends() {
-            assert_eq!(settle(&record, OWN, &end, &policy()), Settled::Keep);
+            assert_eq!(
+                settle(&record, OWN, &end, &policy()),
+                Step::stay(Settled::Kept)
+            );
         }
     }
 }
@@ -156,7 +170,7 @@ fn a_result_of_another_attempt_or_of_an_expired_key_is_refused_and_noted() {
     for (name, record) in records() {
         let stranger = crate::record::AttemptId(record.attempt_id.0 ^ 1);
         for end in ends() {
-            let Settled::NotOurs(entry) = settle(&record, stranger, &end, &policy()) else {
+            let Settled::NotOurs(entry) = settle(&record, stranger, &end, &policy()).effect else {
                 panic!("{name}: {end:?}")
             };
             assert_eq!(entry.event, JournalEvent::DuplicateExecutionSuspected);
@@ -169,7 +183,7 @@ fn a_result_of_another_attempt_or_of_an_expired_key_is_refused_and_noted() {
     for record in [expired(&completed()), expired(&failed()), forgotten()] {
         for end in ends() {
             let settled = settle(&record, record.attempt_id, &end, &policy());
-            assert!(matches!(settled, Settled::NotOurs(_)), "{end:?}");
+            assert!(matches!(settled.effect, Settled::NotOurs(_)), "{end:?}");
         }
     }
 }
@@ -183,7 +197,7 @@ fn no_late_result_matches_a_forgotten_key() {
         &Settlement::Complete(answer(OWN)),
         &policy(),
     );
-    assert!(matches!(settled, Settled::NotOurs(_)));
+    assert!(matches!(settled.effect, Settled::NotOurs(_)));
 }
 
 #[test]
@@ -199,7 +213,7 @@ fn a_heartbeat_renews_the_lease_of_its_own_attempt_until_max_execution() {
     let [before, at, after] = around(START.plus(MAX_EXECUTION));
     // A lease that has lapsed but was not swept is a late sign of life, and still one.
     for now in [START, lease_end, before] {
-        let Renewed::Write(change) = renew(&in_progress(), OWN, now, &policy()) else {
+        let Some(change) = renew(&in_progress(), OWN, now, &policy()).swapped() else {
             panic!("lost at {now:?}")
         };
         let record = written(change, now);
@@ -216,7 +230,10 @@ fn a_heartbeat_renews_the_lease_of_its_own_attempt_until_max_execution() {
         );
     }
     for now in [at, after] {
-        assert_eq!(renew(&in_progress(), OWN, now, &policy()), Renewed::Lost);
+        assert_eq!(
+            renew(&in_progress(), OWN, now, &policy()),
+            Step::stay(Lease::Lost)
+        );
     }
 }
 
@@ -224,12 +241,12 @@ fn a_heartbeat_renews_the_lease_of_its_own_attempt_until_max_execution() {
 fn a_heartbeat_of_anybody_else_or_on_a_settled_key_learns_that_the_key_is_lost() {
     assert_eq!(
         renew(&in_progress(), OTHER, START, &policy()),
-        Renewed::Lost
+        Step::stay(Lease::Lost)
     );
     for (name, record) in records() {
         let renewed = renew(&record, record.attempt_id, START, &policy());
         let runs = record.state == State::InProgress;
-        assert_eq!(matches!(renewed, Renewed::Write(_)), runs, "{name}");
+        assert_eq!(renewed.swapped().is_some(), runs, "{name}");
         assert_eq!(is_running(&record), runs, "{name}");
     }
 }
@@ -252,10 +269,11 @@ fn an_earlier_attempt_counts_as_unreached_only_where_each_one_was() {
     let unreached = [NotSent, GuardFailed, CredentialRefused];
     let next = |record: &Record, error| {
         let released = settled(record, &Settlement::Release(error));
-        match admit(&released, &again(), START, &policy()) {
-            Admission::Execute(change) => written(change, START),
-            other => panic!("not executed: {other:?}"),
-        }
+        let again = Request {
+            attempt_id: AttemptId(record.attempt_id.0 + 1),
+            ..again()
+        };
+        left_by(admit(&released, &again, START, &policy()), START)
     };
     assert!(!in_progress().reached_before(), "there is no earlier one");
     for error in LastError::ALL {
@@ -279,7 +297,7 @@ fn an_earlier_attempt_counts_as_unreached_only_where_each_one_was() {
 fn a_redirected_key_takes_another_request_and_remembers_that_one() {
     let redirected = redirected();
     let mut other = request(2, Some(2), OTHER);
-    let Admission::Execute(change) = admit(&redirected, &other, START, &policy()) else {
+    let Some(change) = admit(&redirected, &other, START, &policy()).swapped() else {
         panic!("the client repeats its request elsewhere, under the same key")
     };
     let running = written(change, START);
@@ -290,9 +308,10 @@ fn a_redirected_key_takes_another_request_and_remembers_that_one() {
     );
     assert_eq!(running.generation, redirected.generation);
     other.fingerprint.0[0] ^= 1;
+    other.attempt_id = FRESH;
     let refused = admit(&running, &other, START, &policy());
     assert_eq!(
-        refused,
+        refused.effect,
         Admission::Refuse(Refusal::Reused(State::InProgress)),
         "bound again"
     );
@@ -300,7 +319,7 @@ fn a_redirected_key_takes_another_request_and_remembers_that_one() {
     let late = settled(&redirected, &Settlement::Complete(answer(OWN)));
     let refused = admit(&late, &other, START, &policy());
     assert_eq!(
-        refused,
+        refused.effect,
         Admission::Refuse(Refusal::Reused(State::Completed))
     );
 }
@@ -310,7 +329,7 @@ fn a_redirected_key_takes_another_request_and_remembers_that_one() {
 #[test]
 fn a_broken_stream_is_noted() {
     let broke_off = Settlement::Unknown(LastError::StreamBroken);
-    let (record, journal) = after(&not_stored(), &broke_off);
+    let (record, journal) = settled_as(&not_stored(), &broke_off);
     assert_eq!(record.state, State::Completed);
     assert_eq!(record.last_error, Some(LastError::StreamBroken));
     assert_eq!(record.response, not_stored().response);
@@ -318,12 +337,12 @@ fn a_broken_stream_is_noted() {
     assert_eq!(journal, [JournalEvent::StreamBroken]);
     for (record, attempt) in [(completed(), OWN), (failed(), OWN), (unknown(), OWN)] {
         let kept = settle(&record, attempt, &broke_off, &policy());
-        assert_eq!(kept, Settled::Keep, "{:?}", record.state);
+        assert_eq!(kept, Step::stay(Settled::Kept), "{:?}", record.state);
     }
     let kept = settle(&not_stored(), OTHER, &broke_off, &policy());
-    assert!(matches!(kept, Settled::NotOurs(_)));
+    assert!(matches!(kept.effect, Settled::NotOurs(_)));
     let retry = admit(&record, &again(), NOW, &policy());
-    let Admission::Refuse(Refusal::ResponseNotStored { broke_off, .. }) = retry else {
+    let Admission::Refuse(Refusal::ResponseNotStored { broke_off, .. }) = retry.effect else {
         panic!("{retry:?}");
     };
     assert!(broke_off);

@@ -4,7 +4,7 @@
 use std::{fmt::Write as _, path::Path, time::Duration};
 
 use super::{
-    events::{Effect, End, Event, Says, Setting, Step, Voice, Who, Whose, Word, apply},
+    events::{Effect, End, Event, Says, Setting, Voice, Who, Whose, Word, apply},
     invariants::check,
     world::{
         FRESH, GAP, LEASE, MAX_EXECUTION, OTHER, OWN, START, TOMBSTONE, TTL, answer, completed,
@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     machine::Resolution,
+    machine::{Step, Write},
     record::{JournalEntry, JournalEvent, Record, State},
     time::Timestamp,
 };
@@ -487,12 +488,13 @@ fn moment(when: When) -> Timestamp {
     }
 }
 
-fn describe(record: Option<&Record>, step: &Step) -> String {
-    let (effect, to, journal) = match step {
-        Step::Insert(draft, effect) => (effect, Some(&draft.record), &[][..]),
-        Step::Write(change, effect) => (effect, Some(&change.draft.record), &change.journal[..]),
-        Step::Delete => return "***absent***".to_owned(),
-        Step::Stay(effect) => (effect, None, &[][..]),
+fn describe(record: Option<&Record>, step: &Step<Effect>) -> String {
+    let effect = &step.effect;
+    let (to, journal) = match &step.write {
+        Write::Insert(draft) => (Some(&draft.record), &[][..]),
+        Write::Swap(change) => (Some(&change.draft.record), &change.journal[..]),
+        Write::Delete => return "***absent***".to_owned(),
+        Write::Stay => (None, &[][..]),
     };
     let mut parts = Vec::new();
     if let Some(after) = to

@@ -9,9 +9,8 @@ use crate::{
     fingerprint::{Fingerprint, RecipeId},
     key::Key,
     machine::{
-        About, Forgotten, Grounds, Looked, Negative, Reaped, Request, Resolution, Resolved,
-        Settled, Settlement, Source, Swept, admit, expire, first, forget, look, reconcile, resolve,
-        settle, sweep,
+        About, End, Event, Forget, Found, Grounds, Look, Negative, Reap, Request, Resolution,
+        Resolve, Seen, Settlement, Source, Step, Sweep, Write, apply, first,
     },
     policy::{AfterExpiry, OnInFlight, Policy, ReconcilePolicy},
     record::{AttemptId, Change, Evidence, LastError, Record, State, StoredBody, StoredResponse},
@@ -131,15 +130,41 @@ pub(super) fn written(change: Change, now: Timestamp) -> Record {
     change.draft.stamp(now)
 }
 
+/// The record that `step` leaves.
+pub(super) fn left_by<E: std::fmt::Debug>(step: Step<E>, now: Timestamp) -> Record {
+    match step.write {
+        Write::Swap(change) => written(change, now),
+        other => panic!("not written: {other:?}, {:?}", step.effect),
+    }
+}
+
+/// The record that `event` leaves of `record`.
+fn left<E: Event<Effect: std::fmt::Debug>>(record: &Record, event: &E, now: Timestamp) -> Record {
+    left_by(apply(Some(record), event, now, &policy()), now)
+}
+
+const NOTHING: Look<'static> = Look {
+    found: Found::Nothing("nothing"),
+    asked_about: None,
+};
+
+fn heard(evidence: &Evidence, source: Source) -> Look<'_> {
+    Look {
+        found: Found::Evidence(evidence, source),
+        asked_about: None,
+    }
+}
+
 pub(super) fn in_progress() -> Record {
     first(&request(1, Some(1), OWN), &policy()).stamp(START)
 }
 
 pub(super) fn settled(record: &Record, settlement: &Settlement) -> Record {
-    match settle(record, record.attempt_id, settlement, &policy()) {
-        Settled::Write(change) => written(change, START),
-        other => panic!("not written: {other:?}"),
-    }
+    let end = End {
+        attempt: record.attempt_id,
+        settlement,
+    };
+    left(record, &end, START)
 }
 
 pub(super) fn completed() -> Record {
@@ -167,27 +192,14 @@ pub(super) fn unknown() -> Record {
     settled(&in_progress(), &Settlement::Unknown(LastError::Timeout))
 }
 
-pub(super) fn looked(looked: Looked, now: Timestamp) -> Record {
-    match looked {
-        Looked::Write(change) => written(change, now),
-        Looked::Ignore => panic!("ignored"),
-    }
-}
-
 pub(super) fn with_evidence(evidence: &Evidence) -> Record {
-    let source = Source::Webhook(About::Attempt(OWN));
-    looked(
-        reconcile(&in_progress(), evidence, source, START, &policy()),
-        START,
-    )
+    let word = heard(evidence, Source::Webhook(About::Attempt(OWN)));
+    left(&in_progress(), &word, START)
 }
 
 pub(super) fn lapsed(record: &Record) -> Record {
     let at = record.times.lease_until.expect("in progress");
-    match sweep(record, at, Some(&policy())) {
-        Swept::Lapsed(change) => written(change, at),
-        Swept::Alive => panic!("alive at {at:?}"),
-    }
+    left(record, &Sweep { knows_route: true }, at)
 }
 
 /// From when on a negative answer counts.
@@ -200,10 +212,7 @@ pub(super) fn once_negative() -> Record {
     let record = unknown();
     let now = settled_down(&record);
     let source = Source::Query(Negative::Proven);
-    looked(
-        reconcile(&record, &Evidence::NotExecuted, source, now, &policy()),
-        now,
-    )
+    left(&record, &heard(&Evidence::NotExecuted, source), now)
 }
 
 /// Released by the second negative answer.
@@ -211,17 +220,11 @@ pub(super) fn denied() -> Record {
     let now = settled_down(&unknown()).plus(GAP);
     let source = Source::Webhook(About::Attempt(OWN));
     let no = Evidence::NotExecuted;
-    looked(
-        reconcile(&once_negative(), &no, source, now, &policy()),
-        now,
-    )
+    left(&once_negative(), &heard(&no, source), now)
 }
 
 pub(super) fn dead_letter() -> Record {
-    let policy = policy();
-    (0..3).fold(unknown(), |record, _| {
-        looked(look(&record, "nothing", &policy), START)
-    })
+    (0..3).fold(unknown(), |record, _| left(&record, &NOTHING, START))
 }
 
 /// An operator's release, whatever speaks against it.
@@ -229,42 +232,44 @@ pub(super) const FORCED: Resolution = Resolution::FailedRetryable(Grounds::FORCE
 
 pub(super) fn resolved(resolution: &Resolution) -> Record {
     let unknown = unknown();
-    match resolve(&unknown, resolution, "seen in the ledger", START, &policy()) {
-        Resolved::Write(change) => written(change, START),
-        other => panic!("{other:?}"),
-    }
+    let seen = Seen::AsItIs;
+    let reason = "seen in the ledger";
+    let resolve = Resolve {
+        seen,
+        resolution,
+        reason,
+    };
+    left(&unknown, &resolve, START)
 }
 
 pub(super) fn expired(record: &Record) -> Record {
     let at = record.times.expires_at.expect("settled");
-    match expire(record, at) {
-        Reaped::Expire(change) => written(change, at),
-        other => panic!("not expired: {other:?}"),
-    }
+    left(record, &Reap, at)
 }
 
 pub(super) fn forgotten() -> Record {
-    match forget(&completed(), true, OTHER, Some("asked for".to_owned())) {
-        Forgotten::Write(change) => written(change, START),
-        other => panic!("not forgotten: {other:?}"),
-    }
+    let reason = Some("asked for".to_owned());
+    let forget = Forget {
+        force: true,
+        fresh: OTHER,
+        reason,
+    };
+    left(&completed(), &forget, START)
 }
 
 pub(super) fn second_generation() -> Record {
     let tombstone = expired(&completed());
     let now = tombstone.times.expires_at.expect("a tombstone");
-    match admit(&tombstone, &again(), now, &policy()) {
-        crate::machine::Admission::Execute(change) => written(change, now),
-        other => panic!("not executed: {other:?}"),
-    }
+    let second = request(1, Some(1), AttemptId(2));
+    left(&tombstone, &second, now)
 }
 
 /// One record of each kind, with a name for messages.
 pub(super) fn records() -> Vec<(&'static str, Record)> {
     let took_effect = Evidence::Completed(answer(OWN));
-    let inconclusive = looked(look(&unknown(), "nothing", &policy()), START);
+    let inconclusive = left(&unknown(), &NOTHING, START);
     let later = Source::Query(Negative::Proven);
-    let early = reconcile(&unknown(), &Evidence::NotExecuted, later, START, &policy());
+    let early = heard(&Evidence::NotExecuted, later);
     let all = vec![
         ("in progress", in_progress()),
         (
@@ -306,7 +311,10 @@ pub(super) fn records() -> Vec<(&'static str, Record)> {
             lapsed(&with_evidence(&Evidence::Contradictory)),
         ),
         ("unknown, looked at", inconclusive),
-        ("unknown, looked at too early", looked(early, START)),
+        (
+            "unknown, looked at too early",
+            left(&unknown(), &early, START),
+        ),
         ("unknown, once negative", once_negative()),
         ("unknown, dead letter", dead_letter()),
         ("expired, was completed", expired(&completed())),

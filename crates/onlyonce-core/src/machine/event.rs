@@ -1,0 +1,321 @@
+//! Everything that can happen to a key, each with what it means to whoever caused it.
+//!
+//! The rules stand in the files beside this one; here stands what becomes of a key that is absent.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Admission, Began, Denied, Granted, Lease, Request, Resolution, Seen, Settled, Settlement,
+    Source, Step, Write, admit, evidence, expire, first, operate, settle,
+};
+use crate::{
+    policy::Policy,
+    record::{AttemptId, Change, Evidence, Record, Revision, StoredResponse},
+    time::Timestamp,
+};
+
+/// Something that happens to a key.
+pub trait Event {
+    /// What the event means to whoever caused it.
+    type Effect;
+
+    /// See [`apply`].
+    fn apply(&self, record: Option<&Record>, now: Timestamp, policy: &Policy)
+    -> Step<Self::Effect>;
+}
+
+/// The one function of the machine: what `event` does to a key of which `record` is remembered, at `now`,
+/// under `policy`.
+pub fn apply<E: Event>(
+    record: Option<&Record>,
+    event: &E,
+    now: Timestamp,
+    policy: &Policy,
+) -> Step<E::Effect> {
+    event.apply(record, now, policy)
+}
+
+impl<E> Step<E> {
+    /// Nothing is written.
+    pub(super) const fn stay(effect: E) -> Self {
+        let write = Write::Stay;
+        Self { write, effect }
+    }
+
+    pub(super) const fn swap(change: Change, effect: E) -> Self {
+        let write = Write::Swap(change);
+        Self { write, effect }
+    }
+
+    /// The change that this step swaps in, if it does.
+    pub fn swapped(self) -> Option<Change> {
+        match self.write {
+            Write::Swap(change) => Some(change),
+            Write::Stay | Write::Insert(_) | Write::Delete => None,
+        }
+    }
+}
+
+impl From<Change> for Step {
+    fn from(change: Change) -> Self {
+        Self::swap(change, ())
+    }
+}
+
+/// A request arrives.
+impl Event for Request {
+    type Effect = Admission;
+
+    fn apply(&self, record: Option<&Record>, now: Timestamp, policy: &Policy) -> Step<Admission> {
+        match record {
+            Some(record) => admit::admit(record, self, now, policy),
+            None => Step {
+                write: Write::Insert(Box::new(first(self, policy))),
+                effect: Admission::Execute(Began::New),
+            },
+        }
+    }
+}
+
+/// An attempt ends, as its executor saw it.
+#[derive(Clone, Copy, Debug)]
+pub struct End<'a> {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// Its end.
+    pub settlement: &'a Settlement,
+}
+
+impl Event for End<'_> {
+    type Effect = Settled;
+
+    fn apply(&self, record: Option<&Record>, _: Timestamp, policy: &Policy) -> Step<Settled> {
+        match record {
+            Some(record) => settle::settle(record, self.attempt, self.settlement, policy),
+            None => Step::stay(Settled::Gone),
+        }
+    }
+}
+
+/// An attempt is about to commit its effect, in one transaction with this step. It may commit if the step
+/// writes, and must roll back otherwise.
+#[derive(Clone, Copy, Debug)]
+pub struct Commit<'a> {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// Its answer.
+    pub response: &'a Arc<StoredResponse>,
+}
+
+impl Event for Commit<'_> {
+    type Effect = Settled;
+
+    fn apply(&self, record: Option<&Record>, _: Timestamp, policy: &Policy) -> Step<Settled> {
+        match record {
+            Some(record) => settle::commit(record, self.attempt, self.response, policy),
+            None => Step::stay(Settled::Gone),
+        }
+    }
+}
+
+/// An attempt shows a sign of life.
+#[derive(Clone, Copy, Debug)]
+pub struct Heartbeat(pub AttemptId);
+
+impl Event for Heartbeat {
+    type Effect = Lease;
+
+    fn apply(&self, record: Option<&Record>, now: Timestamp, policy: &Policy) -> Step<Lease> {
+        match record {
+            Some(record) => settle::renew(record, self.0, now, policy),
+            None => Step::stay(Lease::Lost),
+        }
+    }
+}
+
+/// An attempt leaves its key to a message, whose delivery will settle it.
+#[derive(Clone, Copy, Debug)]
+pub struct HandOver(pub AttemptId);
+
+impl Event for HandOver {
+    type Effect = Lease;
+
+    fn apply(&self, record: Option<&Record>, _: Timestamp, policy: &Policy) -> Step<Lease> {
+        match record {
+            Some(record) => settle::hand_over(record, self.0, policy),
+            None => Step::stay(Lease::Lost),
+        }
+    }
+}
+
+/// The sweeper comes by.
+#[derive(Clone, Copy, Debug)]
+pub struct Sweep {
+    /// Whether the policy is the one of the key's route: whoever does not know it leaves the next look to
+    /// somebody who does.
+    pub knows_route: bool,
+}
+
+impl Event for Sweep {
+    type Effect = ();
+
+    fn apply(&self, record: Option<&Record>, now: Timestamp, policy: &Policy) -> Step {
+        let policy = self.knows_route.then_some(policy);
+        record.map_or(Step::stay(()), |record| expire::sweep(record, now, policy))
+    }
+}
+
+/// Somebody looks after the keys whose times a clock that has been set back since has put far ahead.
+///
+/// Only for a key whose owner has had the time to renew its lease by the clock as it is now.
+#[derive(Clone, Copy, Debug)]
+pub struct ClockWasSetBack;
+
+impl Event for ClockWasSetBack {
+    type Effect = ();
+
+    fn apply(&self, record: Option<&Record>, now: Timestamp, policy: &Policy) -> Step {
+        let mended = record.and_then(|record| expire::stranded(record, now, policy));
+        mended.map_or(Step::stay(()), Step::from)
+    }
+}
+
+/// The reaper comes by.
+#[derive(Clone, Copy, Debug)]
+pub struct Reap;
+
+impl Event for Reap {
+    type Effect = ();
+
+    fn apply(&self, record: Option<&Record>, now: Timestamp, _: &Policy) -> Step {
+        record.map_or(Step::stay(()), |record| expire::expire(record, now))
+    }
+}
+
+/// Somebody has looked into what became of a key.
+#[derive(Clone, Copy, Debug)]
+pub struct Look<'a> {
+    /// What was found out.
+    pub found: Found<'a>,
+    /// The record that the question was asked about, where there was a question. An answer that speaks for
+    /// an effect holds for its attempt, whatever else was written since; any other answer was about the
+    /// record as it was, so that of two who asked at once only one counts.
+    pub asked_about: Option<(AttemptId, Revision)>,
+}
+
+/// What a look at a key brought.
+#[derive(Clone, Copy, Debug)]
+pub enum Found<'a> {
+    /// A provider's word.
+    Evidence(&'a Evidence, Source),
+    /// Nothing, and why.
+    Nothing(&'a str),
+    /// Something that does not count as a look, and why: the operation is pending, or a clock is known to
+    /// have jumped.
+    NoLook(&'a str),
+    /// Several operations under the key, which a person has to tell apart.
+    Several(&'a str),
+}
+
+impl Look<'_> {
+    fn still_counts(&self, record: &Record) -> bool {
+        let speaks_for_an_effect = matches!(self.found, Found::Evidence(Evidence::Completed(_), _));
+        self.asked_about.is_none_or(|(attempt, revision)| {
+            record.revision == revision || speaks_for_an_effect && record.attempt_id == attempt
+        })
+    }
+}
+
+impl Event for Look<'_> {
+    type Effect = ();
+
+    fn apply(&self, record: Option<&Record>, now: Timestamp, policy: &Policy) -> Step {
+        let Some(record) = record.filter(|record| self.still_counts(record)) else {
+            return Step::stay(());
+        };
+        match self.found {
+            Found::Evidence(word, source) => evidence::reconcile(record, word, source, now, policy),
+            Found::Nothing(why) => evidence::look(record, why, policy),
+            Found::NoLook(why) => evidence::no_look(record, why, now, policy),
+            Found::Several(why) => evidence::ambiguous(record, why, policy),
+        }
+    }
+}
+
+/// An operator says what became of an unknown key.
+#[derive(Clone, Copy, Debug)]
+pub struct Resolve<'a> {
+    /// What the decision was made on.
+    pub seen: Seen,
+    /// The decision.
+    pub resolution: &'a Resolution,
+    /// Why.
+    pub reason: &'a str,
+}
+
+impl Event for Resolve<'_> {
+    type Effect = Granted;
+
+    fn apply(&self, record: Option<&Record>, now: Timestamp, policy: &Policy) -> Step<Granted> {
+        let Self {
+            seen,
+            resolution,
+            reason,
+        } = *self;
+        of_a_key(record, |record| {
+            operate::resolve(record, seen, resolution, reason, now, policy)
+        })
+    }
+}
+
+/// An operator removes what is remembered of a key, which the next request may use again.
+#[derive(Clone, Debug)]
+pub struct Forget {
+    /// Whether the operator insists, although the operation took effect.
+    pub force: bool,
+    /// Replaces the attempt id, so that no late result can match the tombstone.
+    pub fresh: AttemptId,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+impl Event for Forget {
+    type Effect = Granted;
+
+    fn apply(&self, record: Option<&Record>, _: Timestamp, _: &Policy) -> Step<Granted> {
+        of_a_key(record, |record| {
+            operate::forget(record, self.force, self.fresh, self.reason.clone())
+        })
+    }
+}
+
+/// An operator removes a person's data from a key, and gives nothing back.
+#[derive(Clone, Debug)]
+pub struct Erase {
+    /// Why.
+    pub reason: Option<String>,
+}
+
+impl Event for Erase {
+    type Effect = Granted;
+
+    fn apply(&self, record: Option<&Record>, _: Timestamp, _: &Policy) -> Step<Granted> {
+        of_a_key(record, |record| operate::erase(record, self.reason.clone()))
+    }
+}
+
+/// An operator has an answer kept for this long from now on, or for as long as it would have been.
+#[derive(Clone, Copy, Debug)]
+pub struct Extend(pub Duration);
+
+impl Event for Extend {
+    type Effect = Granted;
+
+    fn apply(&self, record: Option<&Record>, now: Timestamp, _: &Policy) -> Step<Granted> {
+        of_a_key(record, |record| operate::extend(record, self.0, now))
+    }
+}
+
+fn of_a_key(record: Option<&Record>, wish: impl FnOnce(&Record) -> Step<Granted>) -> Step<Granted> {
+    record.map_or(Step::stay(Err(Denied::Absent)), wish)
+}
