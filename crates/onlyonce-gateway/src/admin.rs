@@ -3,7 +3,7 @@
 
 mod audit;
 mod dead_letters;
-pub(crate) mod files;
+mod files;
 mod guesses;
 mod keys;
 mod listener;
@@ -11,12 +11,14 @@ mod openapi;
 mod outbox;
 mod overview;
 mod response;
-pub(crate) mod session;
+mod session;
 mod shadow;
 mod stats;
 mod view;
 
-pub(crate) use keys::Desk;
+pub use files::{asset, file, guarded};
+pub use keys::Desk;
+pub use session::{forged, is_from_own_page};
 #[cfg(feature = "otlp")]
 pub(crate) use stats::measure;
 
@@ -435,7 +437,7 @@ impl Admin {
 }
 
 /// A problem body of the admin API.
-pub(crate) struct Refused {
+pub struct Refused {
     status: StatusCode,
     code: &'static str,
     detail: String,

@@ -6,7 +6,7 @@ use onlyonce_core::Timestamp;
 use onlyonce_store::clock::StoreClock;
 
 /// Now.
-pub(crate) fn now() -> SystemTime {
+pub fn now() -> SystemTime {
     system_time(StoreClock::system().now())
 }
 
@@ -21,7 +21,7 @@ fn system_time(at: Timestamp) -> SystemTime {
 }
 
 /// A moment that somebody wrote in RFC 3339, with whatever offset.
-pub(crate) fn read_rfc3339(text: &str) -> Option<SystemTime> {
+pub fn read_rfc3339(text: &str) -> Option<SystemTime> {
     let millis = onlyonce::rfc3339::millis(text)?;
     (millis >= 0).then(|| system_time(Timestamp(millis)))
 }
@@ -30,7 +30,7 @@ pub(crate) fn read_rfc3339(text: &str) -> Option<SystemTime> {
 const END_OF_YEAR_9999: i64 = 253_402_300_799_000;
 
 /// RFC 3339 in UTC with milliseconds.
-pub(crate) fn rfc3339(at: Timestamp) -> String {
+pub fn rfc3339(at: Timestamp) -> String {
     let at = Timestamp(at.0.clamp(0, END_OF_YEAR_9999));
     humantime::format_rfc3339_millis(system_time(at)).to_string()
 }

@@ -10,7 +10,7 @@
 mod auth;
 mod backend;
 pub(crate) mod change;
-pub(crate) mod check;
+mod check;
 mod cors;
 mod diagnostics;
 mod fields;
@@ -49,12 +49,17 @@ pub(crate) use auth::{
     AuthConfig, Endpoint, ExternalConfig, JwtConfig, JwtKeys, TrustedHeader, is_client_id,
 };
 pub(crate) use backend::Backend;
+pub use check::check;
 pub(crate) use cors::{CorsConfig, Origins};
-pub(crate) use diagnostics::{Diagnostic, Diagnostics};
+pub(crate) use diagnostics::Diagnostic;
+pub use diagnostics::Diagnostics;
 pub(crate) use outbox::{Broker, BrokerConfig, HttpConfig, OutboxConfig, TargetConfig, WayConfig};
 pub(crate) use reconcile::{QueryConfig, ReconcileConfig, Scheme, WebhookConfig};
-pub(crate) use store::StoreUrl;
+pub use schema::schema;
+pub use shown::shown;
+pub use store::{StoreUrl, StoreUrlError};
 pub(crate) use traffic::{Forwarded, ForwardedHeaders, TlsConfig};
+pub use units::{UnitError, duration};
 
 use diagnostics::Report;
 use tree::{Node, Span, Value};
@@ -64,9 +69,9 @@ pub(crate) const DEFAULT_LISTEN: SocketAddr = loopback(8080);
 /// Where the admin API is unless said otherwise.
 pub(crate) const DEFAULT_ADMIN_LISTEN: SocketAddr = loopback(9090);
 /// The variable that holds the admin token unless said otherwise.
-pub(crate) const DEFAULT_TOKEN_ENV: &str = "ONLYONCE_ADMIN_TOKEN";
+pub const DEFAULT_TOKEN_ENV: &str = "ONLYONCE_ADMIN_TOKEN";
 /// The variable that holds the store's keys where there is no file to say so.
-pub(crate) const DEFAULT_ENCRYPTION_KEY_ENV: &str = "ONLYONCE_ENCRYPTION_KEYS";
+pub const DEFAULT_ENCRYPTION_KEY_ENV: &str = "ONLYONCE_ENCRYPTION_KEYS";
 /// The file of the embedded store unless said otherwise.
 pub(crate) const DEFAULT_STORE_FILE: &str = "onlyonce.db";
 /// How long the store may take unless said otherwise.
@@ -94,52 +99,52 @@ pub(crate) const DEFAULT_HELD_BYTES: usize = onlyonce::limits::DEFAULT_HELD_BYTE
 
 /// A configuration without a mistake in it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Config {
+pub struct Config {
     /// Where requests are taken.
-    pub listen: SocketAddr,
+    pub(crate) listen: SocketAddr,
     /// What is shown there to clients; `None` is plain text.
-    pub tls: Option<TlsConfig>,
+    pub(crate) tls: Option<TlsConfig>,
     /// The admin API.
-    pub admin: AdminConfig,
+    pub(crate) admin: AdminConfig,
     /// Where records are kept.
     pub store: StoreConfig,
     /// How callers are authenticated; `None` is not at all.
-    pub auth: Option<AuthConfig>,
+    pub(crate) auth: Option<AuthConfig>,
     /// What holds for answers that no route gives.
-    pub elsewhere: Policy,
+    pub(crate) elsewhere: Policy,
     /// How often the background loops run.
-    pub workers: Workers,
+    pub(crate) workers: Workers,
     /// Where messages go.
-    pub outbox: OutboxConfig,
+    pub(crate) outbox: OutboxConfig,
     /// Which requests go where. Empty only for a worker.
     pub routes: Vec<Route>,
     /// How long running requests may go on after SIGTERM.
-    pub drain_timeout: Duration,
+    pub(crate) drain_timeout: Duration,
     /// How long a client may take to send the head of a request, counted from its connecting or from
     /// the end of the request before: a connection that is idle for longer is closed.
-    pub header_timeout: Duration,
+    pub(crate) header_timeout: Duration,
     /// How long a client may take to send the whole body of a request with a key. Without a key the
     /// body is streamed, and the route's `timeout` holds.
-    pub body_timeout: Duration,
+    pub(crate) body_timeout: Duration,
     /// How long a client may take nothing of its answer before its connection is closed. A slow
     /// reader is none: every byte it takes begins this time anew.
-    pub send_timeout: Duration,
+    pub(crate) send_timeout: Duration,
     /// How long an upgraded connection may be silent.
-    pub tunnel_idle: Duration,
+    pub(crate) tunnel_idle: Duration,
     /// Connections of clients at once.
-    pub max_connections: usize,
+    pub(crate) max_connections: usize,
     /// The largest head of a request, in bytes.
-    pub max_header_bytes: usize,
+    pub(crate) max_header_bytes: usize,
     /// Bytes that are held for clients at once.
-    pub held_bytes: usize,
+    pub(crate) held_bytes: usize,
     /// What upstreams are told about the way of a request.
-    pub forwarded: Forwarded,
+    pub(crate) forwarded: Forwarded,
     /// Whether a request without an id is given one on its way.
-    pub request_id: bool,
+    pub(crate) request_id: bool,
     /// Whether a reload may change what makes a scope.
-    pub allow_scope_change: bool,
+    pub(crate) allow_scope_change: bool,
     /// What is allowed and should be known; for the start-up log and `check`.
-    pub warnings: Vec<Diagnostic>,
+    pub(crate) warnings: Vec<Diagnostic>,
 }
 
 /// The admin API.
@@ -163,33 +168,33 @@ pub(crate) struct AdminConfig {
 
 /// Where records are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StoreConfig {
+pub struct StoreConfig {
     /// Which store.
     pub url: StoreUrl,
     /// How long it may take before it counts as unavailable.
-    pub timeout: Duration,
+    pub(crate) timeout: Duration,
     /// Whether `serve` brings its schema up to date.
-    pub migrate: bool,
+    pub(crate) migrate: bool,
     /// Whether `serve` may make a store where there is none and a route has profile `payments`.
-    pub create: bool,
+    pub(crate) create: bool,
     /// Whether this is the only gateway, so that an embedded store is enough for profile `payments`.
-    pub single_node: bool,
+    pub(crate) single_node: bool,
     /// The variable that holds the keys that records are encrypted with.
-    pub encryption_key_env: Option<String>,
+    pub(crate) encryption_key_env: Option<String>,
     /// How answers are made smaller.
-    pub compression: Compression,
+    pub(crate) compression: Compression,
     /// Whether SQL may settle keys with answers as they are, though others are encrypted.
-    pub plain_settle: bool,
+    pub(crate) plain_settle: bool,
     /// What stands between the gateway and a PostgreSQL server.
-    pub pooler: Pooler,
+    pub(crate) pooler: Pooler,
     /// The Redis in front of a SQL store.
-    pub cache: Option<StoreUrl>,
+    pub(crate) cache: Option<StoreUrl>,
     /// Whether a Redis server may throw records away when its memory is full.
-    pub allow_eviction: bool,
+    pub(crate) allow_eviction: bool,
     /// The identity that the store must have, in hexadecimal.
-    pub identity: Option<String>,
+    pub(crate) identity: Option<String>,
     /// Where results are kept that a shared store cannot take in time.
-    pub spool_dir: Option<PathBuf>,
+    pub(crate) spool_dir: Option<PathBuf>,
 }
 
 /// How often the background loops run.
@@ -218,7 +223,7 @@ impl Default for Workers {
 
 /// Which requests are taken, what holds for them, and where they go.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Route {
+pub struct Route {
     /// Its name in metrics, scopes and the admin API.
     pub id: String,
     /// The prefix of the paths that it takes.
@@ -226,27 +231,27 @@ pub(crate) struct Route {
     /// The methods that it takes; `None` is all.
     pub methods: Option<Vec<Method>>,
     /// Where its requests go. Never empty.
-    pub backends: Vec<Backend>,
+    pub(crate) backends: Vec<Backend>,
     /// From dispatch to the end of the answer, for the client; the same as the policy's.
-    pub timeout: Duration,
+    pub(crate) timeout: Duration,
     /// A pooled connection that idled longer is not used for a new key.
-    pub upstream_idle: Duration,
+    pub(crate) upstream_idle: Duration,
     /// Whether a request with a key may share an HTTP/1.1 connection with others.
-    pub upstream_reuse: bool,
+    pub(crate) upstream_reuse: bool,
     /// How long a connection to a backend may take to come about.
-    pub connect_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
     /// How long the first byte of an answer may take; the same as `timeout` unless said otherwise.
-    pub first_byte_timeout: Option<Duration>,
+    pub(crate) first_byte_timeout: Option<Duration>,
     /// Whether requests without a key need no credential.
-    pub auth_optional: bool,
+    pub(crate) auth_optional: bool,
     /// Which pages may read the gateway's own answers; `None` is none.
-    pub cors: Option<CorsConfig>,
+    pub(crate) cors: Option<CorsConfig>,
     /// Everything about keys.
     pub policy: Policy,
     /// How it is found out what became of its unknown keys; `None` leaves that to people.
-    pub reconcile: Option<Arc<ReconcileConfig>>,
+    pub(crate) reconcile: Option<Arc<ReconcileConfig>>,
     /// `local` or `distributed`, as the admin API says it.
-    pub mode_name: &'static str,
+    pub(crate) mode_name: &'static str,
 }
 
 impl Route {
@@ -288,7 +293,7 @@ impl Config {
     }
 
     /// The routes whose keys are honoured.
-    pub(crate) fn protected(&self) -> impl Iterator<Item = &Route> {
+    pub fn protected(&self) -> impl Iterator<Item = &Route> {
         self.routes
             .iter()
             .filter(|route| route.policy.enabled && !route.policy.shadow)
@@ -324,7 +329,7 @@ impl Config {
 
 /// What the command line says over the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Overrides {
+pub struct Overrides {
     /// `--listen`.
     pub listen: Option<SocketAddr>,
     /// `--admin`.
@@ -355,7 +360,7 @@ impl Overrides {
 ///
 /// # Errors
 /// All that is wrong with it, or one diagnostic without a place when it cannot be read.
-pub(crate) fn load(path: &Path, overrides: &Overrides) -> Result<Config, Diagnostics> {
+pub fn load(path: &Path, overrides: &Overrides) -> Result<Config, Diagnostics> {
     let name = path.display().to_string();
     match read(path) {
         Ok(text) => parse(&name, &text, &|name| std::env::var(name).ok(), overrides),
@@ -371,7 +376,7 @@ pub(crate) fn load(path: &Path, overrides: &Overrides) -> Result<Config, Diagnos
 ///
 /// # Errors
 /// All that is wrong with it.
-pub(crate) fn parse(
+pub fn parse(
     name: &str,
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,
@@ -394,7 +399,7 @@ pub(crate) fn parse(
 ///
 /// # Errors
 /// What is wrong with the URLs; these diagnostics have no place.
-pub(crate) fn for_upstream(url: &str, overrides: &Overrides) -> Result<Config, Diagnostics> {
+pub fn for_upstream(url: &str, overrides: &Overrides) -> Result<Config, Diagnostics> {
     let backend = Node::map([("url", Node::word(url))]);
     let route = Node::map([
         ("id", Node::word("default")),
@@ -413,7 +418,7 @@ pub(crate) fn for_upstream(url: &str, overrides: &Overrides) -> Result<Config, D
 ///
 /// # Errors
 /// What is wrong with the URL; these diagnostics have no place.
-pub(crate) fn for_worker(overrides: &Overrides) -> Result<Config, Diagnostics> {
+pub fn for_worker(overrides: &Overrides) -> Result<Config, Diagnostics> {
     let mut root = Node::map([]);
     if std::env::var_os(DEFAULT_ENCRYPTION_KEY_ENV).is_some() {
         let name = Node::word(DEFAULT_ENCRYPTION_KEY_ENV);
@@ -424,7 +429,10 @@ pub(crate) fn for_worker(overrides: &Overrides) -> Result<Config, Diagnostics> {
 }
 
 /// The text of a file that is not larger than a configuration can be by much.
-pub(crate) fn read(path: &Path) -> io::Result<String> {
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn read(path: &Path) -> io::Result<String> {
     use io::Read as _;
 
     let mut text = String::new();

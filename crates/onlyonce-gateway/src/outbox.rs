@@ -1,9 +1,6 @@
-//! Messages that were left in a transaction: delivered by this process, and looked at from a terminal.
+//! Messages that were left in a transaction, delivered by this process.
 
-mod command;
 mod targets;
-
-pub(crate) use command::{OutboxArgs, run};
 
 use std::time::Duration;
 

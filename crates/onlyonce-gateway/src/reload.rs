@@ -81,11 +81,13 @@ impl Status {
 }
 
 /// Where the configuration comes from.
-pub(crate) struct Source {
-    pub(crate) file: PathBuf,
-    pub(crate) overrides: Overrides,
+pub struct Source {
+    /// The file.
+    pub file: PathBuf,
+    /// What the command line says over it.
+    pub overrides: Overrides,
     /// What stood in it before it was read for the first time.
-    pub(crate) text: Option<String>,
+    pub text: Option<String>,
 }
 
 /// What a configuration is made from: the text of its file, and what stands in the files that it names,

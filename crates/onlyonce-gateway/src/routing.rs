@@ -22,11 +22,11 @@ use readings::Reading;
 
 /// The routes of a request, by their places in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub struct Found {
     /// Whose backends and times it gets.
-    pub(crate) taken_by: usize,
+    pub taken_by: usize,
     /// Whose `idempotency` section and id hold for it.
-    pub(crate) ruled_by: usize,
+    pub ruled_by: usize,
 }
 
 /// How strictly a route protects one request. Later fields decide only where earlier ones are equal.
@@ -61,12 +61,7 @@ impl Strictness {
 }
 
 /// The routes of a request; `None` where no route takes it.
-pub(crate) fn find(
-    config: &Config,
-    method: &Method,
-    path: &str,
-    headers: &HeaderMap,
-) -> Option<Found> {
+pub fn find(config: &Config, method: &Method, path: &str, headers: &HeaderMap) -> Option<Found> {
     let plain = plain_path(path);
     let taken_by = config.route_match(method, &plain)?;
     let methods = Methods::of(method, headers);

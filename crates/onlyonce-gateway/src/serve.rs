@@ -1,4 +1,4 @@
-//! `onlyonce serve`: puts the pieces together, says that it is ready, and ends in good order.
+//! Puts the pieces together, says that it is ready, and ends in good order.
 
 use std::{
     io::{self, Write},
@@ -29,17 +29,22 @@ use tokio::{
 
 use crate::{
     admin,
-    cli::{ServeArgs, USAGE, Usage},
-    config::{self, Config, DEFAULT_TOKEN_ENV, Overrides, StoreUrl},
-    demo, edge, keys,
+    config::{Config, DEFAULT_TOKEN_ENV, StoreUrl},
+    edge,
     outbox::{self, Prepared},
-    reload::{Reloader, Source, Status},
+    parent,
+    reload::{Reloader, Status},
     telemetry::{self, Telemetry},
 };
 
+pub use crate::reload::Source;
+
+/// The block in a store that says that its gateways keep copies of answers in a cache.
+pub const CACHED: &str = "cached";
+
 /// What a process is there for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub enum Part {
     /// To take requests.
     Gateway {
         /// Whether to end with the process that started this one.
@@ -50,16 +55,20 @@ pub(crate) enum Part {
 }
 
 /// What a process is started with.
-pub(crate) struct Start {
-    pub(crate) config: Config,
-    pub(crate) source: Option<Source>,
-    pub(crate) part: Part,
-    pub(crate) made_up: MadeUp,
+pub struct Start {
+    /// What it is told to do.
+    pub config: Config,
+    /// The file that this was read from, which is read again when it changes.
+    pub source: Option<Source>,
+    /// What it is there for.
+    pub part: Part,
+    /// What it may choose for itself.
+    pub made_up: MadeUp,
 }
 
 /// What a process that was started without a file may choose for itself. With a file: nothing.
 #[derive(Default)]
-pub(crate) struct MadeUp {
+pub struct MadeUp {
     /// An admin token for this run, where the environment has none. It is shown once, on standard output,
     /// and never logged.
     token: Option<String>,
@@ -70,7 +79,11 @@ pub(crate) struct MadeUp {
 }
 
 impl MadeUp {
-    fn without_a_file(admin: Option<SocketAddr>) -> anyhow::Result<Self> {
+    /// For a process without a file, whose admin API listens at `admin` if that was said.
+    ///
+    /// # Errors
+    /// When there is no randomness for a token.
+    pub fn without_a_file(admin: Option<SocketAddr>) -> anyhow::Result<Self> {
         let is_set = std::env::var(DEFAULT_TOKEN_ENV).is_ok_and(|token| !token.is_empty());
         let token = match is_set {
             true => None,
@@ -94,59 +107,11 @@ fn run_token() -> Result<String, aws_lc_rs::error::Unspecified> {
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// Runs the gateway until it is told to stop.
-pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
-    Usage::check_store(args.store.as_deref())?;
-    let overrides = Overrides {
-        listen: args.listen,
-        admin: args.admin,
-        store: args.store,
-        ..Overrides::default()
-    };
-    // Read before it is loaded: what changes in between is seen as a change.
-    let text = args.config.as_deref().map(config::read);
-    let read = match (&args.config, &args.upstream) {
-        (Some(file), _) => config::load(file, &overrides),
-        (None, Some(upstream)) => config::for_upstream(upstream, &overrides),
-        (None, None) => {
-            let ways = "nothing to serve; start with `onlyonce serve --upstream URL` to protect the API at \
-                        URL with the defaults, or with `onlyonce serve --config FILE`";
-            return Err(Usage::new(ways).into());
-        }
-    };
-    let given = args.config.is_some();
-    let source = args.config.map(|file| Source {
-        file,
-        overrides,
-        text: text.and_then(Result::ok),
-    });
-    let config = match read {
-        Ok(config) => config,
-        Err(diagnostics) => {
-            eprintln!("{diagnostics}");
-            // Without a file it is the arguments that cannot be used.
-            return Ok(match given {
-                true => ExitCode::FAILURE,
-                false => ExitCode::from(USAGE),
-            });
-        }
-    };
-    let made_up = match given {
-        true => MadeUp::default(),
-        false => MadeUp::without_a_file(args.admin)?,
-    };
-    let exit_with_parent = args.exit_with_parent;
-    start(Start {
-        config,
-        source,
-        part: Part::Gateway { exit_with_parent },
-        made_up,
-    })
-    .await
-}
-
 /// Opens the store, and plays the part until told to stop.
-pub(crate) async fn start(start: Start) -> anyhow::Result<ExitCode> {
+///
+/// # Errors
+/// What the process cannot start without.
+pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
     let config = Arc::new(start.config);
     let telemetry = Telemetry::start()?;
     for warning in &config.warnings {
@@ -226,7 +191,7 @@ async fn serve(
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
-            () = demo::parent_gone(), if exit_with_parent => {}
+            () = parent::gone(), if exit_with_parent => {}
         }
     };
     let mut told_to_stop = std::pin::pin!(told_to_stop);
@@ -380,7 +345,7 @@ async fn open(config: &Config, part: Part, may_create: bool) -> anyhow::Result<A
     let store: Arc<dyn Store> = match &config.store.cache {
         Some(StoreUrl::Redis(url)) => {
             // Whoever opens the database alone must know that there are copies.
-            let noted = truth.keep_block(keys::CACHED, b"1").await;
+            let noted = truth.keep_block(CACHED, b"1").await;
             noted.context("the database cannot be told that there is a cache")?;
             Arc::new(TieredStore::new(truth, url).context("store.cache")?)
         }
@@ -450,7 +415,10 @@ async fn open_truth(
 }
 
 /// `store` behind what compresses and encrypts, with the keys that the variable `key_env` holds.
-pub(crate) async fn sealed(
+///
+/// # Errors
+/// When the keys are not there, cannot be read, or do not fit the store.
+pub async fn sealed(
     store: Arc<dyn Store>,
     (is_memory, key_env): (bool, Option<&str>),
     compression: Compression,

@@ -40,12 +40,12 @@ pub(super) async fn index(headers: HeaderMap) -> Response {
 }
 
 /// `GET /assets/…`.
-pub(crate) async fn asset(Path(path): Path<String>, headers: HeaderMap) -> Response {
+pub async fn asset(Path(path): Path<String>, headers: HeaderMap) -> Response {
     file(&path, &headers)
 }
 
 /// The file of this name, or nothing if the browser has it already.
-pub(crate) fn file(path: &str, headers: &HeaderMap) -> Response {
+pub fn file(path: &str, headers: &HeaderMap) -> Response {
     let Some(found) = Files::get(path) else {
         let detail = "There is no such file.";
         return super::Refused::new(StatusCode::NOT_FOUND, "not_found", detail).into_response();
@@ -66,7 +66,7 @@ pub(crate) fn file(path: &str, headers: &HeaderMap) -> Response {
 }
 
 /// Adds what has the browser hold pages to their own files.
-pub(crate) async fn guarded(request: Request, next: Next) -> Response {
+pub async fn guarded(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     for (name, value) in GUARDS {
         let value = HeaderValue::from_static(value);

@@ -84,7 +84,7 @@ impl From<OperateError> for Refused {
 /// What is needed to show and change keys: a running gateway has it, and so has a command that opens
 /// a store by itself.
 #[derive(Clone)]
-pub(crate) struct Desk {
+pub struct Desk {
     engine: Engine,
     provider: Arc<dyn Ask>,
     mask_keys: Arc<AtomicBool>,
@@ -95,7 +95,8 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    pub(crate) fn new(engine: Engine, provider: Arc<dyn Ask>, mask_keys: bool) -> Self {
+    /// For the keys in the store of `engine`; `mask_keys` leaves raw keys out of answers.
+    pub fn new(engine: Engine, provider: Arc<dyn Ask>, mask_keys: bool) -> Self {
         let mask_keys = Arc::new(AtomicBool::new(mask_keys));
         Self {
             engine,
@@ -132,7 +133,7 @@ impl Desk {
     }
 
     /// For a store that is opened by itself, which says of some routes how long they keep answers.
-    pub(crate) fn without_gateway(mut self, kept: HashMap<String, Duration>) -> Self {
+    pub fn without_gateway(mut self, kept: HashMap<String, Duration>) -> Self {
         self.kept = Some(Arc::new(kept));
         self
     }
@@ -168,7 +169,7 @@ impl Desk {
     }
 
     /// The addresses of keys, and of the audit.
-    pub(crate) fn router<S>(self) -> Router<S> {
+    pub fn router<S>(self) -> Router<S> {
         let router = Router::new()
             .route("/idempotency/keys", get(list))
             .route("/idempotency/keys/{id}", get(show).delete(forget))

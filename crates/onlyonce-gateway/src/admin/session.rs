@@ -127,7 +127,7 @@ fn cookie_name(headers: &HeaderMap) -> String {
 }
 
 /// Whether a change was made by a page of this listener.
-pub(crate) fn is_from_own_page(headers: &HeaderMap) -> bool {
+pub fn is_from_own_page(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let same_site = text("sec-fetch-site").is_none_or(|site| site == "same-origin");
     let same_origin = match (text("origin"), text("host")) {
@@ -140,7 +140,7 @@ pub(crate) fn is_from_own_page(headers: &HeaderMap) -> bool {
 }
 
 /// Why a change is refused that another site may have made.
-pub(crate) fn forged() -> Refused {
+pub fn forged() -> Refused {
     let detail = "This was not sent by the dashboard of this gateway. Nothing was changed.";
     Refused::new(StatusCode::FORBIDDEN, "forbidden", detail)
 }

@@ -13,7 +13,7 @@ use crate::telemetry;
 ///
 /// # Errors
 /// When the findings cannot be written.
-pub(crate) fn run(
+pub fn check(
     path: &Path,
     overrides: &Overrides,
     verdict: &mut dyn Write,

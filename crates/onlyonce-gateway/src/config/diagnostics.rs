@@ -87,7 +87,7 @@ impl fmt::Display for Diagnostic {
 
 /// Everything that is wrong, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Diagnostics(pub(crate) Vec<Diagnostic>);
+pub struct Diagnostics(pub(crate) Vec<Diagnostic>);
 
 impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

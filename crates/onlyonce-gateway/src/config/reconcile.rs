@@ -21,7 +21,7 @@ use super::{
     tree::{Node, Span, Value},
     units::MAX_DURATION,
 };
-use crate::{provider, tls::Trust, verify::Endpoint};
+use crate::{http_client::Endpoint, provider, tls::Trust};
 
 /// The first look after a key became unknown unless said otherwise.
 const DEFAULT_AFTER: Duration = Duration::from_secs(5);

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::fields::{ALL, Field, Item, Kind, Schema, TOP};
 
 /// The schema, draft 2020-12.
-pub(crate) fn schema() -> Value {
+pub fn schema() -> Value {
     let mut defs: Map<String, Value> = ALL
         .iter()
         .filter(|section| section.name != TOP.name)

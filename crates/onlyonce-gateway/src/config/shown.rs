@@ -17,7 +17,7 @@ use super::{
 pub(super) const MASKED: &str = "***";
 
 /// `config` as JSON.
-pub(crate) fn shown(config: &Config) -> Value {
+pub fn shown(config: &Config) -> Value {
     let (admin, store, workers) = (&config.admin, &config.store, &config.workers);
     json!({
         "listen": config.listen.to_string(),

@@ -9,7 +9,7 @@ use onlyonce_store::{
 
 /// A store, by its URL. Its `Debug` form leaves out everything that could be a password.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum StoreUrl {
+pub enum StoreUrl {
     /// This process alone, until it ends.
     Memory,
     /// A file beside this process.
@@ -24,7 +24,7 @@ pub(crate) enum StoreUrl {
 
 /// Why a text is not the URL of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum StoreUrlError {
+pub enum StoreUrlError {
     /// No scheme, or one that names no store.
     #[error("this is not the URL of a store")]
     Scheme,
@@ -72,7 +72,7 @@ impl StoreUrlError {
 
 impl StoreUrl {
     /// Parses `memory:`, `sqlite:FILE`, `postgres://…`, `mysql://…` or `redis://…`.
-    pub(crate) fn parse(text: &str) -> Result<Self, StoreUrlError> {
+    pub fn parse(text: &str) -> Result<Self, StoreUrlError> {
         let (scheme, rest) = text.split_once(':').ok_or(StoreUrlError::Scheme)?;
         match scheme {
             "memory" if rest.is_empty() => Ok(Self::Memory),
@@ -115,7 +115,7 @@ impl StoreUrl {
     }
 
     /// The word for this kind of store.
-    pub(crate) fn scheme(&self) -> &'static str {
+    pub fn scheme(&self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Sqlite(_) => "sqlite",

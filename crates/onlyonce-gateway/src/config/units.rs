@@ -9,7 +9,7 @@ pub(super) const MAX_SIZE: u64 = 1 << 30;
 
 /// Why a text is not a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum UnitError {
+pub enum UnitError {
     /// A number alone does not say what it counts.
     #[error("a duration needs a unit")]
     BareNumber,
@@ -40,7 +40,7 @@ impl UnitError {
 }
 
 /// A Go-style duration.
-pub(crate) fn duration(text: &str) -> Result<Duration, UnitError> {
+pub fn duration(text: &str) -> Result<Duration, UnitError> {
     if !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.') {
         return Err(UnitError::BareNumber);
     }

@@ -13,7 +13,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::{
     config::QueryConfig,
-    verify::{Client, Endpoint, Outgoing},
+    http_client::{Client, Endpoint, Outgoing},
 };
 
 /// The largest answer of a provider, in bytes.
@@ -87,7 +87,7 @@ impl Query {
             keys: Vec::new(),
             body: Bytes::new(),
         };
-        match self.client.send("query", outgoing).await.answer {
+        match self.client.send(&outgoing).await {
             Ok(answer) => {
                 let kind = answer.headers.get(header::CONTENT_TYPE);
                 judge(&self.outcomes, Some(answer.status), kind, &answer.body)

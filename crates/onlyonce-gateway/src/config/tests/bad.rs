@@ -557,7 +557,8 @@ fn check_speaks_on_the_right_streams() {
     let path = folder.path().join("oo.yaml");
     let run = |path: &Path| {
         let (mut verdict, mut findings) = (Vec::new(), Vec::new());
-        let usable = check::run(path, &Overrides::default(), &mut verdict, &mut findings).unwrap();
+        let usable =
+            check::check(path, &Overrides::default(), &mut verdict, &mut findings).unwrap();
         (
             usable,
             String::from_utf8(verdict).unwrap(),

@@ -52,7 +52,8 @@ fn every_example_is_good() {
 
 /// A folder with a certificate.
 fn certificates() -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/http/verify/tls");
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../onlyonce-cli/tests/http/verify/tls");
     folder.display().to_string()
 }
 

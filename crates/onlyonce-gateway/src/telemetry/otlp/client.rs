@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, rustls};
 
-use crate::verify::trusting;
+use crate::http_client::trusting;
 
 /// The longest that one delivery may take.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,0 +1,39 @@
+//! The binary `onlyonce`: the command line of the gateway, the tools beside it, and the demo.
+//!
+//! Deliberately absent: anything that the server needs. That is in `onlyonce-gateway`, which knows nothing
+//! of what is here.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+// A reader that goes away is no reason to panic: `out!` and `outln!` are for that.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
+#[macro_use]
+mod out;
+
+mod audit;
+mod bench;
+mod cli;
+mod colour;
+mod demo;
+#[cfg(test)]
+mod deployed;
+mod keys;
+mod migrate;
+mod outbox;
+mod reconcile;
+mod serve;
+mod table;
+mod top;
+mod verify;
+mod worker;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    cli::run(cli::Cli::parse())
+}

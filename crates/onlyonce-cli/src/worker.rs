@@ -1,0 +1,63 @@
+//! `onlyonce worker`: the background loops without a data listener. It delivers messages, sweeps, reaps
+//! and reconciles, for applications that use the library or the SQL functions and have no gateway.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::Args;
+use onlyonce_gateway::{
+    config::{self, Overrides},
+    serve::{self, MadeUp, Part, Source, Start},
+};
+
+use crate::cli::{USAGE, Usage};
+
+/// What `worker` takes.
+#[derive(Args)]
+pub(crate) struct WorkerArgs {
+    /// The configuration file; targets of messages stand there, and routes need not
+    #[arg(long, value_name = "FILE", required_unless_present = "store")]
+    config: Option<PathBuf>,
+    /// The store: sqlite:FILE, postgres://… or mysql://…; without a file, it is swept and reaped
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+}
+
+/// Runs the loops until it is told to stop.
+pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
+    Usage::check_store(args.store.as_deref())?;
+    let overrides = Overrides {
+        store: args.store,
+        worker: true,
+        ..Overrides::default()
+    };
+    // Read before it is loaded: what changes in between is seen as a change.
+    let text = args.config.as_deref().map(config::read);
+    let read = match &args.config {
+        Some(file) => config::load(file, &overrides),
+        None => config::for_worker(&overrides),
+    };
+    let given = args.config.is_some();
+    let source = args.config.map(|file| Source {
+        file,
+        overrides,
+        text: text.and_then(Result::ok),
+    });
+    let config = match read {
+        Ok(config) => config,
+        Err(diagnostics) => {
+            eprintln!("{diagnostics}");
+            // Without a file it is the arguments that cannot be used.
+            return Ok(match given {
+                true => ExitCode::FAILURE,
+                false => ExitCode::from(USAGE),
+            });
+        }
+    };
+    serve::start(Start {
+        config,
+        source,
+        part: Part::Worker,
+        made_up: MadeUp::default(),
+    })
+    .await
+}

@@ -1,0 +1,23 @@
+//! Whom to believe behind `https://`.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::Context;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::tls;
+
+/// The public authorities, and those in `file`.
+///
+/// # Errors
+/// When the file cannot be read or holds no certificate.
+pub fn trusting(file: Option<&Path>) -> anyhow::Result<Arc<ClientConfig>> {
+    let mut roots = RootCertStore {
+        roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+    };
+    if let Some(file) = file {
+        let added = tls::contents(file).and_then(|pem| tls::add(&mut roots, &pem));
+        added.with_context(|| format!("--ca {}", file.display()))?;
+    }
+    Ok(tls::client(roots, &[tls::HTTP1]))
+}
