@@ -42,25 +42,22 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         store: args.store,
         ..Overrides::default()
     };
-    // Read before it is loaded: what changes in between is seen as a change.
-    let text = args.config.as_deref().map(config::read);
-    let read = match (&args.config, &args.upstream) {
-        (Some(file), _) => config::load(file, &overrides),
-        (None, Some(upstream)) => config::for_upstream(upstream, &overrides),
+    let given = args.config.is_some();
+    let read = match (args.config, args.upstream) {
+        (Some(file), _) => {
+            Source::load(file, overrides).map(|(config, source)| (config, Some(source)))
+        }
+        (None, Some(upstream)) => {
+            config::for_upstream(&upstream, &overrides).map(|config| (config, None))
+        }
         (None, None) => {
             let ways = "nothing to serve; start with `onlyonce serve --upstream URL` to protect the API at \
                         URL with the defaults, or with `onlyonce serve --config FILE`";
             return Err(Usage::new(ways).into());
         }
     };
-    let given = args.config.is_some();
-    let source = args.config.map(|file| Source {
-        file,
-        overrides,
-        text: text.and_then(Result::ok),
-    });
-    let config = match read {
-        Ok(config) => config,
+    let (config, source) = match read {
+        Ok(read) => read,
         Err(diagnostics) => {
             eprintln!("{diagnostics}");
             // Without a file it is the arguments that cannot be used.

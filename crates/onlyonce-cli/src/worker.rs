@@ -30,20 +30,13 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         worker: true,
         ..Overrides::default()
     };
-    // Read before it is loaded: what changes in between is seen as a change.
-    let text = args.config.as_deref().map(config::read);
-    let read = match &args.config {
-        Some(file) => config::load(file, &overrides),
-        None => config::for_worker(&overrides),
-    };
     let given = args.config.is_some();
-    let source = args.config.map(|file| Source {
-        file,
-        overrides,
-        text: text.and_then(Result::ok),
-    });
-    let config = match read {
-        Ok(config) => config,
+    let read = match args.config {
+        Some(file) => Source::load(file, overrides).map(|(config, source)| (config, Some(source))),
+        None => config::for_worker(&overrides).map(|config| (config, None)),
+    };
+    let (config, source) = match read {
+        Ok(read) => read,
         Err(diagnostics) => {
             eprintln!("{diagnostics}");
             // Without a file it is the arguments that cannot be used.

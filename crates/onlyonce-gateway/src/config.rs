@@ -429,10 +429,7 @@ pub fn for_worker(overrides: &Overrides) -> Result<Config, Diagnostics> {
 }
 
 /// The text of a file that is not larger than a configuration can be by much.
-///
-/// # Errors
-/// When the file cannot be read.
-pub fn read(path: &Path) -> io::Result<String> {
+pub(crate) fn read(path: &Path) -> io::Result<String> {
     use io::Read as _;
 
     let mut text = String::new();

@@ -80,14 +80,30 @@ impl Status {
     }
 }
 
-/// Where the configuration comes from.
+/// The file that the configuration comes from.
 pub struct Source {
-    /// The file.
-    pub file: PathBuf,
-    /// What the command line says over it.
-    pub overrides: Overrides,
+    file: PathBuf,
+    overrides: Overrides,
     /// What stood in it before it was read for the first time.
-    pub text: Option<String>,
+    text: Option<String>,
+}
+
+impl Source {
+    /// Reads the configuration in `file`, over which the command line says `overrides`.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn load(file: PathBuf, overrides: Overrides) -> Result<(Config, Self), Diagnostics> {
+        // Read before it is loaded: what changes in between is seen as a change.
+        let text = config::read(&file).ok();
+        let config = config::load(&file, &overrides)?;
+        let source = Self {
+            file,
+            overrides,
+            text,
+        };
+        Ok((config, source))
+    }
 }
 
 /// What a configuration is made from: the text of its file, and what stands in the files that it names,

@@ -99,7 +99,7 @@ impl Target {
             duplicates: usize::from(args.duplicates),
             rate: 0,
             timeout: args.timeout,
-            tls: trusting(args.ca.as_deref())?,
+            tls: trusted(args.ca.as_deref())?,
             cases: Case::collect(&args.case)?,
         };
         let default = match target.is_loopback() {
@@ -136,6 +136,15 @@ impl Target {
             true => request.with_key(&format!("\"{key}\"")),
             false => request.with_key(key),
         }
+    }
+}
+
+/// The public authorities, and those in `file`.
+fn trusted(file: Option<&Path>) -> anyhow::Result<Arc<ClientConfig>> {
+    let trusted = trusting(file);
+    match file {
+        Some(file) => trusted.with_context(|| format!("--ca {}", file.display())),
+        None => trusted,
     }
 }
 

@@ -16,13 +16,13 @@ pub enum UnitError {
     /// Not a duration at all.
     #[error("this is not a duration")]
     Duration,
-    /// Longer than [`MAX_DURATION`].
+    /// Longer than ten years.
     #[error("the longest duration is ten years")]
     TooLong,
     /// Thousands are not 1024s.
     #[error("this is not a size")]
     Size,
-    /// Larger than [`MAX_SIZE`].
+    /// Larger than 1 GiB.
     #[error("the largest size is 1GiB")]
     TooLarge,
 }

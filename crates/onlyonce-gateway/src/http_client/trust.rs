@@ -2,7 +2,6 @@
 
 use std::{path::Path, sync::Arc};
 
-use anyhow::Context;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::tls;
@@ -16,8 +15,8 @@ pub fn trusting(file: Option<&Path>) -> anyhow::Result<Arc<ClientConfig>> {
         roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
     };
     if let Some(file) = file {
-        let added = tls::contents(file).and_then(|pem| tls::add(&mut roots, &pem));
-        added.with_context(|| format!("--ca {}", file.display()))?;
+        let pem = tls::contents(file)?;
+        tls::add(&mut roots, &pem)?;
     }
     Ok(tls::client(roots, &[tls::HTTP1]))
 }
