@@ -211,7 +211,7 @@ fn named_tests(text: &str) -> Vec<Named> {
     named
         .map(|(file, test)| {
             let folder = match file.split_once('/') {
-                Some(("http", _)) => "crates/onlyonce-gateway/tests/",
+                Some(("http", _)) => "crates/onlyonce-cli/tests/",
                 Some(("machine", _)) => "crates/onlyonce-core/src/machine/tests/",
                 Some(("policy", _)) => "crates/onlyonce-core/src/policy/",
                 Some(("store", _)) => "crates/onlyonce-store/src/",
