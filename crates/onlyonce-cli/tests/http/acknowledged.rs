@@ -363,6 +363,9 @@ async fn redis_cluster() {
     trial
         .with(async |_| {
             block_in_place(|| {
+                // Without the marks of the store's making the replica would rightly be taken for an empty
+                // one.
+                cluster.until_heard(1);
                 cluster.masters()[1].freeze();
                 cluster.until_all_know(1);
                 cluster.masters()[1].thaw();
