@@ -213,7 +213,10 @@ async fn with_sentinels() {
     .await;
     survives(
         ("a master frozen, with Sentinels", &url),
-        || servers.replica.freeze(),
+        || {
+            servers.replica.until_heard_by(&servers.master);
+            servers.replica.freeze();
+        },
         || servers.until_named(servers.master.port()),
         || {
             servers.replica.thaw();
@@ -225,7 +228,11 @@ async fn with_sentinels() {
     let servers = std::cell::RefCell::new(servers);
     survives(
         ("a master killed, with Sentinels", &url),
-        || servers.borrow_mut().master.kill(),
+        || {
+            let mut servers = servers.borrow_mut();
+            servers.master.until_heard_by(&servers.replica);
+            servers.master.kill();
+        },
         || servers.borrow().until_named(port),
         || {},
     )
@@ -246,7 +253,10 @@ async fn in_a_cluster() {
     let cluster = std::cell::RefCell::new(cluster);
     survives(
         ("a master frozen, in a cluster", &url),
-        || cluster.borrow_mut().masters()[2].freeze(),
+        || {
+            cluster.borrow().until_heard(2);
+            cluster.borrow_mut().masters()[2].freeze();
+        },
         || cluster.borrow().until_all_know(2),
         || {
             cluster.borrow_mut().masters()[2].thaw();
@@ -256,7 +266,10 @@ async fn in_a_cluster() {
     .await;
     survives(
         ("a master killed, in a cluster", &url),
-        || cluster.borrow_mut().masters()[1].kill(),
+        || {
+            cluster.borrow().until_heard(1);
+            cluster.borrow_mut().masters()[1].kill();
+        },
         || cluster.borrow().until_all_know(1),
         || {},
     )

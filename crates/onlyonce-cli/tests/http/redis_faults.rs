@@ -86,6 +86,7 @@ async fn a_frozen_master_is_left() {
     let gateway = setup(&servers.url()).start(&upstream).await;
     let load = Load::start(&gateway, &upstream);
     load.more(100).await;
+    tokio::task::block_in_place(|| servers.master.until_heard_by(&servers.replica));
     servers.master.freeze();
     tokio::task::block_in_place(|| servers.until_failed_over());
     let chosen = Instant::now();

@@ -180,6 +180,20 @@ impl Redis {
         });
     }
 
+    /// Waits until `replica` has heard of everything that this server knows now. To be called before the
+    /// replica takes over: one that has not even heard of the store's making is an empty store.
+    pub fn until_heard_by(&self, replica: &Self) {
+        let offset = |server: &Self, name: &str| -> Option<u64> {
+            let info = server.cli(&["info", "replication"]);
+            let mut lines = info.lines();
+            lines.find_map(|line| line.trim().strip_prefix(name)?.parse().ok())
+        };
+        let known = offset(self, "master_repl_offset:");
+        until("a replica to hear what its master knows", || {
+            known.is_some() && offset(replica, "slave_repl_offset:") >= known
+        });
+    }
+
     /// Whether it runs.
     pub fn is_up(&self) -> bool {
         self.kept.is_some()
@@ -281,15 +295,7 @@ impl RedisCluster {
 
     /// Waits until the replica of a master has heard of everything that the master knows now.
     pub fn until_heard(&self, index: usize) {
-        let offset = |server: &Redis, name: &str| -> Option<u64> {
-            let info = server.cli(&["info", "replication"]);
-            let mut lines = info.lines();
-            lines.find_map(|line| line.trim().strip_prefix(name)?.parse().ok())
-        };
-        let known = offset(&self.masters[index], "master_repl_offset:");
-        until("a replica to hear what its master knows", || {
-            known.is_some() && offset(&self.replicas[index], "slave_repl_offset:") >= known
-        });
+        self.masters[index].until_heard_by(&self.replicas[index]);
     }
 
     /// Starts every master that is not up, and waits until they have found each other.
