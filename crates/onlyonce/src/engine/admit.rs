@@ -98,8 +98,10 @@ impl Engine {
         let mut began = Began::New;
         for _ in 0..MAX_ROUNDS {
             let has_room = room.is_some();
+            let mut makes_new = false;
             let moved = self.transition(id, known, |record, now| {
                 let step = self.decided(attempt_id, arrival, record, now, policy, has_room);
+                makes_new = matches!(step.effect, Ok(Admission::Execute(Began::New)));
                 if let Ok(Admission::Execute(as_)) = step.effect {
                     began = as_;
                 }
@@ -116,6 +118,7 @@ impl Engine {
                 Err(StoreError::Held) => return Ok(Admitted::InFlight(policy.on_in_flight)),
                 Err(error) => {
                     if error.is_ambiguous()
+                        && makes_new
                         && let Some(room) = room
                     {
                         // It may have been made after all.

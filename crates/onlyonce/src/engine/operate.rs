@@ -253,8 +253,10 @@ impl Engine {
             }
             let now = clock.lease_time(longest, now);
             for Listed { record, .. } in listed {
-                let id = record.id;
+                let (id, listed) = (record.id, record.revision);
                 let moved = self.transition(id, Known::Read(Arc::new(record), now), |record, _| {
+                    // Whoever has written to it since has done so by the clock as it is.
+                    let record = record.filter(|record| record.revision == listed);
                     let step = self.applied(record, &ClockWasSetBack, now);
                     (step, Unanswered::Fail)
                 });

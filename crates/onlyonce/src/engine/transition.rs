@@ -46,9 +46,9 @@ pub(crate) enum Unanswered {
 
 /// What is known of a key when a transition begins.
 pub(crate) enum Known {
-    /// Nothing: it is looked up.
+    /// Nothing: it is looked up, unless the event makes a new key, since inserting tells as well.
     Nothing,
-    /// Nothing, and it is taken to be new: inserting tells.
+    /// Nothing, and it is taken to be new.
     Assumed,
     /// What the store said at that time.
     Read(Arc<Record>, Timestamp),
@@ -172,14 +172,11 @@ pub(crate) async fn transition<R: Records, E>(
     known: Known,
     mut decide: impl FnMut(Option<&Record>, Timestamp) -> (Step<E>, Unanswered),
 ) -> Result<Transition<E>, R::Error> {
-    let mut certain = !matches!(known, Known::Remembered(..));
-    let (mut record, mut now) = match known {
-        Known::Nothing => {
-            let Reply { now, value } = records.look_up(id, Patience::Usual).await?;
-            (value.map(Arc::new), now)
-        }
-        Known::Assumed => (None, Timestamp::default()),
-        Known::Read(record, now) | Known::Remembered(record, now) => (Some(record), now),
+    let (mut record, mut now, mut certain) = match known {
+        Known::Nothing => (None, Timestamp::default(), false),
+        Known::Assumed => (None, Timestamp::default(), true),
+        Known::Read(record, now) => (Some(record), now, true),
+        Known::Remembered(record, now) => (Some(record), now, false),
     };
     let mut patience = Patience::Usual;
     let mut pause = FIRST_PAUSE;
@@ -187,6 +184,11 @@ pub(crate) async fn transition<R: Records, E>(
     loop {
         let (Step { write, effect }, unanswered) = decide(record.as_deref(), now);
         if matches!(write, Write::Stay) && certain {
+            if patience == Patience::SecondLook {
+                // Of the same record, so that something else speaks against the write by now. The first one
+                // may stand all the same.
+                return Err(R::Error::busy().after_an_unanswered_write());
+            }
             return Ok(done(effect, Wrote::Nothing, record, now));
         }
         let found = match carry_out(records, id, record.as_deref(), write, patience).await {
@@ -413,3 +415,6 @@ impl Engine {
         transition(&mut InStore(self), id, known, decide).await
     }
 }
+
+#[cfg(test)]
+mod tests;

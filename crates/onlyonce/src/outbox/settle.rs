@@ -165,16 +165,16 @@ impl Engine {
             ending,
             claim_was_lost: false,
         };
+        let began = self.moment();
         let moved = transition(&mut together, key, Known::Nothing, |record, now| {
             let step = machine::apply(record, &end, now, &policy);
-            (step, Unanswered::KeepTrying)
+            let unanswered = match began.is_within(MAX_SETTLING, self.moment()) {
+                true => Unanswered::KeepTrying,
+                false => Unanswered::Fail,
+            };
+            (step, unanswered)
         });
-        let Ok(moved) = tokio::time::timeout(MAX_SETTLING, moved).await else {
-            // Nothing could be written for a long time: the claim lapses, and the message is looked at
-            // again.
-            return Settled::Together;
-        };
-        match moved {
+        match moved.await {
             // Somebody else has claimed it since: that attempt settles.
             _ if together.claim_was_lost => Settled::Together,
             Ok(moved) if moved.wrote == Wrote::Yes => Settled::Together,
@@ -184,6 +184,7 @@ impl Engine {
                 }
                 Settled::OnItsOwn
             }
+            // Nothing could be written for a long time: the claim lapses, and the message is looked at again.
             Err(error) => {
                 tracing::warn!(%error, "what became of a message could not be written");
                 Settled::Together
