@@ -66,6 +66,8 @@ pub struct Trial {
     pub attested_at: Option<u64>,
     /// When its key became unknown, by the time that went by.
     pub unknown_at: Option<u64>,
+    /// Since when, once, the provider answers from a copy that has not heard of it.
+    pub stale_since: Option<u64>,
 }
 
 /// Everything that happened in one run.
@@ -303,6 +305,7 @@ impl History {
             settled: None,
             attested_at: None,
             unknown_at: None,
+            stale_since: None,
         };
         // A request that could not tell whether it had reserved asks again with the same attempt
         // id; what it reserved then may be gone by now. It has sent nothing for it.

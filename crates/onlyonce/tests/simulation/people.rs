@@ -186,7 +186,23 @@ pub fn webhook(shared: &Shared, node: &Node) {
     });
 }
 
-/// The provider as a reconciler asks it: it tells the truth, or nothing.
+/// Whether the provider answers from a copy that has not heard of the operation: once, and for less than
+/// the `negative_gap`, which is there for that. Half of it, since clocks are not alike.
+fn asks_a_stale_copy(history: &mut History, record: &Record) -> bool {
+    let reconcile = history.setup.policy.reconcile.as_ref();
+    let gap = reconcile.map_or(0, |reconcile| reconcile.negative_gap.as_millis());
+    let lasts = u64::try_from(gap / 2).unwrap_or(0);
+    let (now, begins) = (history.now, history.rng.percent(30));
+    let trial = history.trials.get_mut(&record.attempt_id.0);
+    trial.is_some_and(|trial| {
+        if begins && trial.stale_since.is_none() {
+            trial.stale_since = Some(now);
+        }
+        trial.stale_since.is_some_and(|since| now < since + lasts)
+    })
+}
+
+/// The provider as a reconciler asks it: it tells the truth as far as it knows, or nothing.
 struct Truthful(Shared);
 
 impl Ask for Truthful {
@@ -198,8 +214,11 @@ impl Ask for Truthful {
         let unknown_at = trial.and_then(|trial| trial.unknown_at);
         // What was begun may be known to the provider only after a while, within its bound.
         let knows_late = unknown_at.is_some_and(|at| history.now < at + KNOWS_AFTER);
+        let is_stale = asks_a_stale_copy(&mut history, record);
         let judged = match (found(&history, record), response) {
-            (Found::TookEffect, _) if knows_late && !luck => Judged::Says(Evidence::NotExecuted),
+            (Found::TookEffect, _) if is_stale || (knows_late && !luck) => {
+                Judged::Says(Evidence::NotExecuted)
+            }
             (Found::TookEffect, Some(response)) if luck => {
                 history.attested(record, &response);
                 Judged::Says(Evidence::Completed(response))
