@@ -45,6 +45,7 @@ use who::{UnmarkedSessions, Who};
 use crate::{
     auth::{Auth, Found, Shown},
     config::{Config, Route},
+    cores::Place,
     provider::Provider,
     routing,
     upstream::{Forwarding, Upstream, UpstreamError, UpstreamOptions},
@@ -59,11 +60,12 @@ pub(crate) struct Came {
     pub(crate) is_secure: bool,
 }
 
-/// The seat of a connection, as a request extension: an upgraded connection keeps it, and works for as long
-/// as it lasts.
+/// The seat of a connection and its place on a core, as a request extension: an upgraded connection keeps
+/// them, and works for as long as it lasts.
 #[derive(Clone)]
 pub(crate) struct KeptSeat(
-    #[expect(dead_code, reason = "held, never looked at")] Arc<(Arc<seats::Seat>, seats::Working)>,
+    #[expect(dead_code, reason = "held, never looked at")]
+    Arc<(Arc<seats::Seat>, Arc<Place>, seats::Working)>,
 );
 
 /// A route, ready to take requests.

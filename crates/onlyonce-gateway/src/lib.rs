@@ -2,6 +2,7 @@
 //!
 //! The rooms, in the order in which a request passes through them:
 //!
+//! - `cores` gives each core an event loop of its own, and each connection to one of them;
 //! - `edge` takes connections, reads heads, and puts a request through the layer of `onlyonce`;
 //! - [`routing`] says which route takes the request, and whose rules hold for it;
 //! - `auth` says who is asking;
@@ -27,6 +28,7 @@ pub mod admin;
 mod auth;
 pub mod clock;
 pub mod config;
+mod cores;
 mod edge;
 pub mod http_client;
 mod outbound;

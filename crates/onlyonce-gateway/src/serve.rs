@@ -30,6 +30,7 @@ use tokio::{
 use crate::{
     admin,
     config::{Config, DEFAULT_TOKEN_ENV, StoreUrl},
+    cores::Cores,
     edge,
     outbox::{self, Prepared},
     parent,
@@ -176,9 +177,12 @@ async fn serve(
     if let Some(listener) = listeners.admin {
         tokio::spawn(admin::serve(admin.clone(), listener));
     }
-    let serving = listeners
-        .data
-        .map(|data| tokio::spawn(edge::serve(current.clone(), data, stopping)));
+    // Until the end of this function, since executions outlive their connections.
+    let cores = listeners.data.as_ref().map(|_| Arc::new(Cores::start()));
+    let serving = listeners.data.zip(cores.clone()).map(|(data, cores)| {
+        let served = edge::serve(current.clone(), data, cores, stopping);
+        tokio::spawn(served)
+    });
     let parts = (current.clone(), engine.clone(), admin);
     let mut reloader = Reloader::new(source, parts, status, prepared);
     announce(&config, &engine, addresses, has_token, made_up)?;

@@ -11,6 +11,7 @@ use onlyonce::ConnectionId;
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest},
     net::{TcpListener, TcpStream},
+    runtime::Handle,
     sync::watch,
     task::JoinSet,
 };
@@ -24,7 +25,11 @@ use super::{
     seats::Seat,
     streams::{InParts, Streams},
 };
-use crate::{config::Config, tls};
+use crate::{
+    config::Config,
+    cores::{Cores, Place},
+    tls,
+};
 
 /// How long to wait before accepting again when the system is out of something.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -32,8 +37,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const HTTP2_BEGINS: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Requests at once on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 250;
-/// Header lines of one request.
-const MAX_HEADERS: usize = 128;
 /// How long an HTTP/2 connection may be without a request after its first one.
 const IDLE_HTTP2: Duration = Duration::from_secs(300);
 
@@ -45,9 +48,11 @@ const LAST_REQUEST: Duration = Duration::from_secs(1);
 pub(crate) async fn serve(
     current: Arc<Current>,
     listener: TcpListener,
+    cores: Arc<Cores>,
     stopping: watch::Receiver<bool>,
 ) {
     let mut door = Door {
+        cores,
         seats: Seats::new(current.config().max_connections),
         connections: JoinSet::new(),
         waiting: None,
@@ -71,6 +76,7 @@ pub(crate) async fn serve(
 
 /// Where connections come in.
 struct Door {
+    cores: Arc<Cores>,
     current: Arc<Current>,
     listener: TcpListener,
     seats: Arc<Seats>,
@@ -115,11 +121,25 @@ impl Door {
 
     /// Gives the one that waits its seat.
     fn let_in(&mut self, seat: Seat) {
-        if let Some(came) = self.waiting.take() {
-            let (current, stopping) = (self.current.clone(), self.stopping.clone());
-            self.connections
-                .spawn(connection(current, came, seat, stopping));
-        }
+        let Some((stream, peer)) = self.waiting.take() else {
+            return;
+        };
+        let (core, place) = self.cores.next();
+        let (current, stopping) = (self.current.clone(), self.stopping.clone());
+        let accepting = Handle::current();
+        // An event loop only hears of sockets that are its own.
+        let socket = stream.into_std();
+        let connection = async move {
+            let home = Home {
+                place: Arc::new(place),
+                accepting,
+            };
+            match socket.and_then(TcpStream::from_std) {
+                Ok(stream) => connection((current, home), (stream, peer), seat, stopping).await,
+                Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
+            }
+        };
+        self.connections.spawn_on(connection, &core);
     }
 
     /// Lets in who has come by now, as far as there are seats: closing the listener would reset them.
@@ -139,14 +159,22 @@ impl Door {
     }
 }
 
+/// Where a connection is served.
+struct Home {
+    /// On its core.
+    place: Arc<Place>,
+    /// The runtime that accepted it.
+    accepting: Handle,
+}
+
 async fn connection(
-    current: Arc<Current>,
+    served: (Arc<Current>, Home),
     (stream, peer): (TcpStream, IpAddr),
     seat: Seat,
     stopping: watch::Receiver<bool>,
 ) {
     let seat = Arc::new(seat);
-    let talking = talk((current, stopping), (stream, peer), seat.clone());
+    let talking = talk(served, stopping, (stream, peer), seat.clone());
     tokio::select! {
         () = talking => {}
         () = seat.wanted() => tracing::debug!("a silent connection made room for another"),
@@ -154,7 +182,8 @@ async fn connection(
 }
 
 async fn talk(
-    (current, stopping): (Arc<Current>, watch::Receiver<bool>),
+    (current, home): (Arc<Current>, Home),
+    stopping: watch::Receiver<bool>,
     (stream, peer): (TcpStream, IpAddr),
     seat: Arc<Seat>,
 ) {
@@ -166,6 +195,7 @@ async fn talk(
     let line = Arc::new(Line::default());
     let talk = Talk {
         current,
+        home,
         config: config.clone(),
         came: Came { peer, is_secure },
         seat,
@@ -201,6 +231,7 @@ async fn talk(
 /// A connection that is ready to be spoken over.
 struct Talk {
     current: Arc<Current>,
+    home: Home,
     config: Arc<Config>,
     came: Came,
     seat: Arc<Seat>,
@@ -234,6 +265,7 @@ impl Talk {
             seat,
             line,
             stopping,
+            home,
         } = self;
         let id = ConnectionId::unique();
         let stops = stopping.clone();
@@ -244,7 +276,7 @@ impl Talk {
             let (version, line) = (request.version(), line.clone());
             let activity = seat.activity();
             if request.headers().contains_key(header::UPGRADE) {
-                let kept = (seat.clone(), activity.work());
+                let kept = (seat.clone(), home.place.clone(), activity.work());
                 request.extensions_mut().insert(KeptSeat(Arc::new(kept)));
             }
             let working = activity.work();
@@ -266,8 +298,8 @@ impl Talk {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(config.header_timeout)
+            // Of at most a hundred lines, hyper's own limit: for more it would take its table from the heap.
             .max_buf_size(config.max_header_bytes)
-            .max_headers(MAX_HEADERS)
             .auto_date_header(false)
             // A client that has said all it has to say may still listen.
             .half_close(true)
@@ -289,6 +321,7 @@ impl Talk {
     {
         let Self {
             current,
+            home,
             config,
             came,
             stopping,
@@ -310,7 +343,7 @@ impl Talk {
                 Ok::<_, Infallible>(answer.map(InParts::new))
             }
         });
-        let streams = Streams::new(config.send_timeout);
+        let streams = Streams::new(config.send_timeout, home.accepting.clone());
         let connection = http2::Builder::new(streams.clone())
             .timer(TokioTimer::new())
             .max_concurrent_streams(MAX_STREAMS)

@@ -21,6 +21,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::rt::Executor;
 use parking_lot::Mutex;
 use tokio::{
+    runtime::Handle,
     sync::Notify,
     time::{Instant, Sleep, sleep_until},
 };
@@ -43,6 +44,8 @@ struct Stream {
 #[derive(Clone)]
 pub(super) struct Streams {
     send_timeout: Duration,
+    /// Where the streams run.
+    runtime: Handle,
     running: Arc<Running>,
 }
 
@@ -55,9 +58,10 @@ struct Running {
 }
 
 impl Streams {
-    pub(super) fn new(send_timeout: Duration) -> Self {
+    pub(super) fn new(send_timeout: Duration, runtime: Handle) -> Self {
         Self {
             send_timeout,
+            runtime,
             running: Arc::default(),
         }
     }
@@ -96,7 +100,7 @@ where
     fn execute(&self, stream: F) {
         let (watched, send_timeout) = (Arc::<Stream>::default(), self.send_timeout);
         let counted = Counted::new(self.running.clone());
-        tokio::spawn(STREAM.scope(watched.clone(), async move {
+        let stream = STREAM.scope(watched.clone(), async move {
             let _counted = counted;
             Patient {
                 stream,
@@ -105,7 +109,8 @@ where
                 timer: None,
             }
             .await;
-        }));
+        });
+        self.runtime.spawn(stream);
     }
 }
 

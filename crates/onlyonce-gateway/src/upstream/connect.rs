@@ -21,7 +21,7 @@ use super::{
     request,
     transport::Transport,
 };
-use crate::tls;
+use crate::{cores, tls};
 use onlyonce::{Body, DispatchGuard, GuardFailed, NotSent};
 use onlyonce_store::failpoint;
 
@@ -76,6 +76,8 @@ enum Sender {
 pub(super) struct Link {
     sender: Sender,
     wire: Arc<Wire>,
+    /// The core that drives it.
+    core: Option<usize>,
 }
 
 impl Link {
@@ -112,6 +114,7 @@ impl Link {
         Ok(Self {
             sender: Sender::Http1(sender),
             wire,
+            core: cores::here(),
         })
     }
 
@@ -127,7 +130,13 @@ impl Link {
         Ok(Self {
             sender: Sender::Http2(sender),
             wire,
+            core: cores::here(),
         })
+    }
+
+    /// The core that drives it, where one does.
+    pub(super) fn core(&self) -> Option<usize> {
+        self.core
     }
 
     /// Sends one request. The link comes back with the answer, for the body to hold.

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::connect::Link;
+use crate::cores;
 
 pub(super) struct Pool {
     /// Oldest in front.
@@ -32,23 +33,32 @@ impl Pool {
         }
     }
 
-    /// Takes out the newest connection that can be used and that `suits`.
+    /// Takes out the newest connection that can be used and that `suits`; rather one of this core than
+    /// another's, whose event loop would have to be woken.
     ///
     /// A connection may arrive here a moment before hyper has finished with its last response; it
     /// is passed over until then.
     pub(super) fn checkout(&self, suits: impl Fn(&Link) -> bool) -> Option<Link> {
         let mut idle = self.idle.lock();
         self.prune(&mut idle, Instant::now());
+        let here = cores::here();
+        let mut of_another_core = None;
         let mut at = idle.len();
         while at > 0 {
             at -= 1;
-            if idle[at].link.is_closed() {
+            let link = &idle[at].link;
+            if link.is_closed() {
                 idle.remove(at);
-            } else if suits(&idle[at].link) && idle[at].link.is_ready() {
+                // What stood behind it has moved up.
+                of_another_core = of_another_core.map(|newest| newest - 1);
+            } else if !suits(link) || !link.is_ready() {
+            } else if link.core() == here {
                 return idle.remove(at).map(|idle| idle.link);
+            } else {
+                of_another_core = of_another_core.or(Some(at));
             }
         }
-        None
+        idle.remove(of_another_core?).map(|idle| idle.link)
     }
 
     /// Puts a connection back whose last response was read to its end.
