@@ -129,6 +129,31 @@ async fn the_limit_is(limit: usize) {
     }
 }
 
+/// Goal: a head has at most a hundred lines, to the line.
+///
+/// Method: heads of 99 to 129 lines, the hundred and first of them last.
+/// Evidence: executed up to the limit, and 431 beyond it.
+#[tokio::test]
+async fn the_limit_of_lines_is_exact() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    for lines in [99, 100, 101, 102, 128, 129] {
+        let key = format!("lines-{lines}");
+        let filler: String = (4..lines).map(|n| format!("X-{n}: v\r\n")).collect();
+        let bytes = format!(
+            "POST /pay HTTP/1.1\r\nHost: a\r\nConnection: close\r\nIdempotency-Key: {key}\r\n{filler}\
+             Content-Length: 2\r\n\r\n{{}}"
+        );
+        let answer = answer_to(&gateway, bytes.as_bytes()).await;
+        let fits = lines <= 100;
+        match fits {
+            true => drop(answer.expect(201)),
+            false => drop(answer.refused(431, "request_headers_too_large")),
+        }
+        assert_eq!(upstream.executions_of(&key), usize::from(fits), "{lines}");
+    }
+}
+
 /// Goal: a client that has closed its side gets its answer all the same.
 ///
 /// Method: a whole request, with a key and without, and then FIN, before the upstream has answered; also a
