@@ -14,6 +14,7 @@
 
 mod batch;
 mod checkpoint;
+mod known_ids;
 mod lock;
 mod outbox;
 mod read;
@@ -51,6 +52,7 @@ use crate::{
 };
 use batch::{Done, Operation, Writer};
 use checkpoint::Checkpointer;
+use known_ids::KnownIds;
 use lock::{Lock, Places};
 use outbox::SqliteOutbox;
 use read::Readers;
@@ -202,6 +204,7 @@ pub struct SqliteStore {
     own_identity: Mutex<Option<Vec<u8>>>,
     clock: StoreClock,
     readers: Readers,
+    known_ids: KnownIds,
     /// For scans of the background loops, and for those of people: neither holds up the other, and
     /// neither holds up requests.
     worker_scans: Arc<Slot>,
@@ -286,6 +289,7 @@ impl SqliteStore {
             own_identity: Mutex::new(own_identity),
             clock,
             readers,
+            known_ids: KnownIds::of(path),
             worker_scans: Arc::new(Slot::new(schema::connect_to_read(path).map_err(sqlite)?)),
             admin_scans: Arc::new(Slot::new(schema::connect_to_read(path).map_err(sqlite)?)),
             writer,
@@ -324,6 +328,7 @@ impl SqliteStore {
     /// the file, and the file says that it is whole. A second call does nothing.
     fn stop(&self) {
         self.outbox.close();
+        self.known_ids.end();
         self.worker_scans.interrupt();
         self.admin_scans.interrupt();
         self.readers.close();
@@ -394,6 +399,11 @@ impl Store for SqliteStore {
     }
 
     fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
+        // A new key is the usual case, and every commit has just invalidated the pages that a look at the
+        // file would read.
+        if !self.known_ids.may_contain(id) {
+            return None;
+        }
         // An error here is met again, and reported, on the way that waits.
         let value = self
             .readers
@@ -417,6 +427,7 @@ impl Store for SqliteStore {
     }
 
     async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
+        self.known_ids.add(draft.record.id);
         match self
             .writer
             .submit(Operation::Insert(Box::new(draft)))
