@@ -1,7 +1,15 @@
 //! Accepts connections, secures them where that is configured, finds out which HTTP they speak, and
 //! ends them in good order.
 
-use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 use http::{HeaderValue, Request, StatusCode, header};
@@ -228,6 +236,26 @@ async fn talk(
     }
 }
 
+/// The turns of a connection on its core. In each it is answered one request: a client that has sent a
+/// thousand ahead waits for the other connections between them.
+#[derive(Default)]
+struct Turns {
+    begun: AtomicU64,
+    used: AtomicU64,
+}
+
+impl Turns {
+    fn begin(&self) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether this turn has had its request. It is used up from now on.
+    fn is_over(&self) -> bool {
+        let turn = self.begun.load(Ordering::Relaxed);
+        self.used.swap(turn, Ordering::Relaxed) == turn
+    }
+}
+
 /// A connection that is ready to be spoken over.
 struct Talk {
     current: Arc<Current>,
@@ -269,7 +297,10 @@ impl Talk {
         } = self;
         let id = ConnectionId::unique();
         let stops = stopping.clone();
+        let turns = Arc::new(Turns::default());
+        let turn = turns.clone();
         let service = service_fn(move |mut request: Request<Incoming>| {
+            let waits = turn.is_over();
             request.extensions_mut().insert(came);
             request.extensions_mut().insert(id);
             request.extensions_mut().insert(line.presence.clone());
@@ -285,6 +316,9 @@ impl Talk {
             let request = Lingering::request(request);
             let stops = stops.clone();
             async move {
+                if waits {
+                    tokio::task::yield_now().await;
+                }
                 let mut answer = edge.handle(request).await;
                 date(answer.headers_mut());
                 if *stops.borrow() && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -306,8 +340,12 @@ impl Talk {
             .serve_connection(io, service)
             .with_upgrades();
         let mut connection = std::pin::pin!(connection);
+        let in_turns = std::future::poll_fn(|cx| {
+            turns.begin();
+            connection.as_mut().poll(cx)
+        });
         tokio::select! {
-            _ = connection.as_mut() => {}
+            _ = in_turns => {}
             () = last_request(stopping) => {
                 connection.as_mut().graceful_shutdown();
                 let _ = connection.await;
@@ -402,5 +440,24 @@ async fn speaks_http2(stream: &TcpStream) -> std::io::Result<bool> {
         }
         // `peek` would return at once with the same bytes.
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_turn_has_one_request() {
+        let turns = Turns::default();
+        for _ in 0..3 {
+            turns.begin();
+            assert!(!turns.is_over(), "the first of its turn");
+            assert!(turns.is_over());
+            assert!(turns.is_over());
+        }
+        turns.begin();
+        turns.begin();
+        assert!(!turns.is_over(), "one without a request");
     }
 }
