@@ -1,5 +1,5 @@
 //! The only caller of both the machine and the store: what happens to a key goes through
-//! [`transition`], the one loop that loads, applies and swaps.
+//! `transition`, the one loop that loads, applies and swaps.
 //!
 //! The engine knows nothing of HTTP beyond the values in a stored response. It holds no locks across
 //! an await, and nothing it does is undone by dropping a future: whoever starts an attempt must see
