@@ -14,7 +14,6 @@
 
 mod batch;
 mod checkpoint;
-mod known_ids;
 mod lock;
 mod outbox;
 mod read;
@@ -52,7 +51,6 @@ use crate::{
 };
 use batch::{Done, Operation, Writer};
 use checkpoint::Checkpointer;
-use known_ids::KnownIds;
 use lock::{Lock, Places};
 use outbox::SqliteOutbox;
 use read::Readers;
@@ -204,7 +202,6 @@ pub struct SqliteStore {
     own_identity: Mutex<Option<Vec<u8>>>,
     clock: StoreClock,
     readers: Readers,
-    known_ids: KnownIds,
     /// For scans of the background loops, and for those of people: neither holds up the other, and
     /// neither holds up requests.
     worker_scans: Arc<Slot>,
@@ -289,7 +286,6 @@ impl SqliteStore {
             own_identity: Mutex::new(own_identity),
             clock,
             readers,
-            known_ids: KnownIds::of(path),
             worker_scans: Arc::new(Slot::new(schema::connect_to_read(path).map_err(sqlite)?)),
             admin_scans: Arc::new(Slot::new(schema::connect_to_read(path).map_err(sqlite)?)),
             writer,
@@ -328,7 +324,6 @@ impl SqliteStore {
     /// the file, and the file says that it is whole. A second call does nothing.
     fn stop(&self) {
         self.outbox.close();
-        self.known_ids.end();
         self.worker_scans.interrupt();
         self.admin_scans.interrupt();
         self.readers.close();
@@ -399,11 +394,6 @@ impl Store for SqliteStore {
     }
 
     fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
-        // A new key is the usual case, and every commit has just invalidated the pages that a look at the
-        // file would read.
-        if !self.known_ids.may_contain(id) {
-            return None;
-        }
         // An error here is met again, and reported, on the way that waits.
         let value = self
             .readers
@@ -427,7 +417,6 @@ impl Store for SqliteStore {
     }
 
     async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
-        self.known_ids.add(draft.record.id);
         match self
             .writer
             .submit(Operation::Insert(Box::new(draft)))
