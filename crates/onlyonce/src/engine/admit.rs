@@ -11,7 +11,7 @@ use onlyonce_store::{Reply, StoreError, failpoint};
 use super::{
     Admitted, Arrival, Attempt, Engine, Unavailable, replay,
     room::Room,
-    transition::{Known, MAX_ROUNDS, Transition, Unanswered, Wrote},
+    transition::{Fault as _, Known, MAX_ROUNDS, Transition, Unanswered, Wrote},
 };
 use crate::{clock::Moment, limits::Limited, stats::Background};
 
@@ -182,8 +182,7 @@ impl Engine {
                 | (Ok(Admission::Lapse | Admission::Replay(_)), None) => known = Known::Nothing,
             }
         }
-        let busy = "the key changes faster than it can be read";
-        Err(Unavailable(StoreError::Unavailable(busy.into())))
+        Err(Unavailable(StoreError::busy()))
     }
 
     /// What the machine says of a request, unless something has to be got first.

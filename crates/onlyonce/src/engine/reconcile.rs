@@ -12,7 +12,7 @@ use onlyonce_store::{Filter, JournalRow, Reply, StoreError};
 
 use super::{
     Engine,
-    transition::{Known, MAX_ROUNDS, Unanswered, Wrote},
+    transition::{Fault as _, Known, MAX_ROUNDS, Unanswered, Wrote},
 };
 use crate::{
     reconcile::{Answer, Ask, Judged, Told},
@@ -300,9 +300,7 @@ impl Engine {
                 return self.nothing(Taken::Nothing).await;
             }
         }
-        Err(StoreError::Unavailable(
-            "the key changes faster than it can be read".into(),
-        ))
+        Err(StoreError::busy())
     }
 
     /// What is unknown now, counted up to a bound, for the gauges and the alarm of old ones.

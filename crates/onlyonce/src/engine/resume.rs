@@ -11,7 +11,7 @@ use onlyonce_store::StoreError;
 
 use super::{
     Attempt, Engine, Unavailable,
-    transition::{Known, MAX_ROUNDS, Unanswered, Wrote},
+    transition::{Fault as _, Known, MAX_ROUNDS, Unanswered, Wrote},
 };
 
 /// How far taking over has come.
@@ -54,8 +54,7 @@ impl Engine {
                 (Taking::Over | Taking::Further | Taking::Nothing, _) => return Ok(None),
             }
         }
-        let busy = "the key changes faster than it can be read";
-        Err(Unavailable(StoreError::Unavailable(busy.into())))
+        Err(Unavailable(StoreError::busy()))
     }
 }
 
