@@ -19,21 +19,19 @@ use std::{
 };
 
 use http::{
-    HeaderValue, Method, Request, Response, StatusCode,
-    header::{CONNECTION, HOST, UPGRADE},
-    uri::PathAndQuery,
+    HeaderValue, Method, Request, Response, StatusCode, Version, header::HOST, uri::PathAndQuery,
 };
-use hyper::body::Incoming;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use onlyonce::{Body, DispatchGuard, NotSent};
+use onlyonce::{Body, BoxError, DispatchGuard, NotSent};
 
 use crate::config::{Backend, DEFAULT_TUNNEL_IDLE};
 
 mod connect;
 mod forward;
 mod frames;
+mod http1;
 mod io;
 mod pool;
 mod request;
@@ -47,6 +45,7 @@ pub(crate) use connect::Unreached;
 use connect::{Attempt, Link};
 pub(crate) use forward::Forwarding;
 use pool::Pool;
+use response::Coming;
 pub(crate) use response::{FromUpstream, UpstreamBody};
 use tunnel::Tunnel;
 
@@ -108,7 +107,7 @@ pub(crate) enum UpstreamError {
     NotSent(#[source] NotSent),
     /// The connection failed after the first byte; the upstream may have acted.
     #[error("the upstream connection was lost after the request was sent")]
-    Lost(#[source] hyper::Error),
+    Lost(#[source] BoxError),
     /// It answered with 101, although nobody had asked for another protocol. Its answer to the request
     /// will not come.
     #[error("the upstream switched to another protocol that nobody had asked for")]
@@ -218,9 +217,10 @@ impl Shared {
                 .attempt(request, guard.as_ref(), self.connect_timeout, sharing)
                 .await
             {
-                Attempt::Answered((response, link)) => {
-                    let pool = Some(&node.pool).filter(|_| sharing.may_share(&link));
-                    return self.receive(response, &method, (link, pool), tunnel);
+                Attempt::Answered(response) => {
+                    let is_http2 = response.version() == Version::HTTP_2;
+                    let pool = Some(&node.pool).filter(|_| sharing.may_share(is_http2));
+                    return self.receive(response, &method, pool, tunnel);
                 }
                 Attempt::HandedBack(unsent, why) => (request, reason) = (*unsent, why),
                 Attempt::Unsent(proof) => return Err(UpstreamError::NotSent(proof)),
@@ -234,28 +234,21 @@ impl Shared {
     /// What the client gets of an answer.
     fn receive(
         &self,
-        mut response: Response<Incoming>,
+        response: Response<Coming>,
         method: &Method,
-        (link, pool): (Link, Option<&Arc<Pool>>),
+        pool: Option<&Arc<Pool>>,
         tunnel: Option<Tunnel>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        if switches && tunnel.is_none() {
-            return Err(UpstreamError::Switched);
+        match tunnel {
+            Some(tunnel) if switches => return Ok(tunnel.open(response, self.tunnel_idle)),
+            None if switches => return Err(UpstreamError::Switched),
+            _ => {}
         }
         if !response::is_plainly_coded(response.headers()) {
             return Err(UpstreamError::Coded);
         }
-        let protocol = tunnel
-            .filter(|_| switches)
-            .map(|tunnel| tunnel.open(&mut response, self.tunnel_idle));
-        let mut response = response::receive(response, method, link, pool);
-        if let Some(protocol) = protocol {
-            let headers = response.headers_mut();
-            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-            headers.insert(UPGRADE, protocol);
-        }
-        Ok(response)
+        Ok(response::receive(response, method, pool))
     }
 
     /// The backend to try next: in turn, the ejected ones last.
@@ -304,10 +297,10 @@ enum Sharing {
 }
 
 impl Sharing {
-    fn may_share(self, link: &Link) -> bool {
+    fn may_share(self, is_http2: bool) -> bool {
         match self {
             Self::Pooled => true,
-            Self::Alone => link.is_http2(),
+            Self::Alone => is_http2,
             Self::Upgraded => false,
         }
     }
@@ -341,17 +334,17 @@ impl Node {
         Ok(())
     }
 
-    /// Tries a pooled connection, and if that hands the request back, a fresh one.
+    /// Tries the pooled connections until one takes the request, and then a fresh one.
     async fn attempt(
         &self,
         mut request: Request<Body>,
         guard: Option<&DispatchGuard>,
         connect_timeout: Duration,
         sharing: Sharing,
-    ) -> Attempt<(Response<Incoming>, Link)> {
+    ) -> Attempt<Response<Coming>> {
         let scheme = self.backend.scheme();
-        let pooled = self.pool.checkout(|link| sharing.may_share(link));
-        if let Some(link) = pooled {
+        let suits = |link: &Link| sharing.may_share(link.is_http2());
+        while let Some(link) = self.pool.checkout(suits) {
             match link.send(request, guard.cloned(), scheme).await {
                 Attempt::HandedBack(unsent, _) => request = *unsent,
                 other => return other,

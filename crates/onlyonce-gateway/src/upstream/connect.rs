@@ -7,29 +7,25 @@ use std::{io, sync::Arc, time::Duration};
 
 use h2::Reason;
 use http::{Request, Response};
-use hyper::{
-    body::Incoming,
-    client::conn::{TrySendError, http1, http2},
-};
+use hyper::client::conn::{TrySendError, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 use super::{
     Backend,
+    http1::{Broken, Connection, Failed},
     io::{Verdict, Wire, WireIo},
     request,
+    response::Coming,
     transport::Transport,
 };
 use crate::{cores, tls};
-use onlyonce::{Body, DispatchGuard, GuardFailed, NotSent};
+use onlyonce::{Body, BoxError, DispatchGuard, GuardFailed, NotSent};
 use onlyonce_store::failpoint;
 
 /// The largest head of an answer over HTTP/2, in bytes.
 const MAX_HEADER_LIST: u32 = 64 << 10;
-/// The lines and the bytes of the largest head of an answer over HTTP/1.1.
-const MAX_HEADER_LINES: usize = 512;
-const MAX_HEAD: usize = 512 << 10;
 
 /// Why no connection could take the request.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +42,7 @@ pub(crate) enum Unreached {
     ConnectTimeout(Duration),
     /// A connection was there, and ended before the request began.
     #[error("the connection ended before the request began")]
-    Ended(#[source] hyper::Error),
+    Ended(#[source] BoxError),
     /// The path prefix of the backend and the path of the request do not make a request target.
     #[error("the backend's path prefix does not fit the request")]
     Target(#[source] http::uri::InvalidUri),
@@ -64,25 +60,26 @@ pub(super) enum Attempt<T> {
     /// No byte of the request has left, but it cannot be had back.
     Unsent(NotSent),
     /// A byte has left, and no answer came.
-    Lost(hyper::Error),
+    Lost(BoxError),
 }
 
-enum Sender {
-    Http1(http1::SendRequest<Body>),
-    Http2(http2::SendRequest<Body>),
+enum Kind {
+    /// Driven by whoever waits for its answer.
+    Http1(Box<Connection>),
+    /// Driven by a task of its own.
+    Http2 {
+        sender: http2::SendRequest<Body>,
+        wire: Arc<Wire>,
+        /// The core of that task.
+        core: Option<usize>,
+    },
 }
 
 /// A connection that is held exclusively, or rests in the pool.
-pub(super) struct Link {
-    sender: Sender,
-    wire: Arc<Wire>,
-    /// The core that drives it.
-    core: Option<usize>,
-}
+pub(super) struct Link(Kind);
 
 impl Link {
-    /// Connects, in the HTTP that the backend is spoken to in, and starts the task that drives the
-    /// connection until it ends.
+    /// Connects, in the HTTP that the backend is spoken to in.
     pub(super) async fn open(backend: &Backend, limit: Duration) -> Result<Self, Unreached> {
         Self::open_as(backend, backend.http2, limit).await
     }
@@ -103,19 +100,12 @@ impl Link {
         if is_http2 {
             return Self::over_http2(transport).await;
         }
-        let wire = Wire::shut();
-        let (sender, connection) = http1::Builder::new()
-            .max_headers(MAX_HEADER_LINES)
-            .max_buf_size(MAX_HEAD)
-            .handshake(TokioIo::new(WireIo::new(transport, Arc::clone(&wire))))
-            .await
-            .map_err(Unreached::Ended)?;
-        drive(connection.with_upgrades());
-        Ok(Self {
-            sender: Sender::Http1(sender),
-            wire,
-            core: cores::here(),
-        })
+        Ok(Self::http1(Connection::new(transport)))
+    }
+
+    /// One that waits for its next request.
+    pub(super) fn http1(connection: Box<Connection>) -> Self {
+        Self(Kind::Http1(connection))
     }
 
     async fn over_http2(transport: Transport) -> Result<Self, Unreached> {
@@ -125,86 +115,108 @@ impl Link {
             .max_header_list_size(MAX_HEADER_LIST)
             .handshake(TokioIo::new(WireIo::new(transport, Arc::clone(&wire))))
             .await
-            .map_err(Unreached::Ended)?;
+            .map_err(|error| Unreached::Ended(error.into()))?;
         drive(connection);
-        Ok(Self {
-            sender: Sender::Http2(sender),
-            wire,
-            core: cores::here(),
-        })
+        let core = cores::here();
+        Ok(Self(Kind::Http2 { sender, wire, core }))
     }
 
     /// The core that drives it, where one does.
     pub(super) fn core(&self) -> Option<usize> {
-        self.core
+        match &self.0 {
+            Kind::Http1(connection) => connection.core(),
+            Kind::Http2 { core, .. } => *core,
+        }
     }
 
     /// Sends one request. The link comes back with the answer, for the body to hold.
     pub(super) async fn send(
-        mut self,
+        self,
         mut request: Request<Body>,
         guard: Option<DispatchGuard>,
         scheme: &str,
-    ) -> Attempt<(Response<Incoming>, Self)> {
-        let sent = match &mut self.sender {
-            Sender::Http1(sender) => {
-                self.wire.arm(guard);
-                sender.try_send_request(request).await
+    ) -> Attempt<Response<Coming>> {
+        let (mut sender, wire, core) = match self.0 {
+            Kind::Http1(connection) => {
+                return match connection.exchange(request, guard).await {
+                    Ok(response) => Attempt::Answered(response.map(Coming::Http1)),
+                    Err(failed) => failed.into(),
+                };
             }
-            Sender::Http2(sender) => {
-                request::into_http2(&mut request, scheme);
-                self.wire.arm(guard);
-                sender.try_send_request(request).await
-            }
+            Kind::Http2 { sender, wire, core } => (sender, wire, core),
         };
-        match sent {
+        request::into_http2(&mut request, scheme);
+        wire.arm(guard);
+        match sender.try_send_request(request).await {
             Ok(response) => {
                 failpoint!("upstream.answered");
-                Attempt::Answered((response, self))
+                let link = Self(Kind::Http2 { sender, wire, core });
+                Attempt::Answered(response.map(|body| Coming::Http2(body, Some(link))))
             }
-            Err(failure) => self.failed(failure),
-        }
-    }
-
-    fn failed<T>(self, mut failure: TrySendError<Request<Body>>) -> Attempt<T> {
-        let is_http2 = self.is_http2();
-        let verdict = self.wire.verdict();
-        let message = failure.take_message();
-        let error = failure.into_error();
-        match (verdict, message) {
-            (Verdict::Refused, _) => Attempt::Unsent(NotSent::new(GuardFailed)),
-            // What leaves over HTTP/2 need not have been of this request, which never began.
-            (verdict, Some(mut request)) if verdict == Verdict::Unsent || is_http2 => {
-                request::into_http1(&mut request);
-                Attempt::HandedBack(Box::new(request), Unreached::Ended(error))
-            }
-            (Verdict::Unsent, _) => Attempt::Unsent(NotSent::new(error)),
-            (Verdict::Sent, _) if is_http2 && was_refused(&error) && !self.wire.is_answered() => {
-                Attempt::Unsent(NotSent::new(error))
-            }
-            (Verdict::Sent, _) => Attempt::Lost(error),
+            Err(failure) => failed(&wire, failure),
         }
     }
 
     /// Whether several requests can be told apart on it.
     pub(super) fn is_http2(&self) -> bool {
-        matches!(self.sender, Sender::Http2(_))
+        matches!(self.0, Kind::Http2 { .. })
     }
 
     /// Whether the connection waits for its next request.
     pub(super) fn is_ready(&self) -> bool {
-        match &self.sender {
-            Sender::Http1(sender) => sender.is_ready(),
-            Sender::Http2(sender) => sender.is_ready(),
+        match &self.0 {
+            Kind::Http1(_) => true,
+            Kind::Http2 { sender, .. } => sender.is_ready(),
         }
     }
 
-    /// Whether the connection has ended.
-    pub(super) fn is_closed(&self) -> bool {
-        match &self.sender {
-            Sender::Http1(sender) => sender.is_closed(),
-            Sender::Http2(sender) => sender.is_closed(),
+    /// Whether the backend is still there, by what the kernel knows.
+    pub(super) fn is_there(&self) -> bool {
+        match &self.0 {
+            Kind::Http1(connection) => connection.is_silent(),
+            Kind::Http2 { sender, .. } => !sender.is_closed(),
         }
+    }
+
+    /// Whether the connection is known to have ended. One that nobody drives is asked when it is used.
+    pub(super) fn is_closed(&self) -> bool {
+        match &self.0 {
+            Kind::Http1(_) => false,
+            Kind::Http2 { sender, .. } => sender.is_closed(),
+        }
+    }
+}
+
+impl<T> From<Failed> for Attempt<T> {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Ended(request) => {
+                Self::HandedBack(request, Unreached::Ended(Broken::Ended.into()))
+            }
+            Failed::Refused => Self::Unsent(NotSent::new(GuardFailed)),
+            Failed::Unsent(error) => Self::Unsent(NotSent::new(error)),
+            Failed::Lost(error) => Self::Lost(error.into()),
+        }
+    }
+}
+
+/// What became of a request over HTTP/2 that has no answer.
+fn failed<T>(wire: &Wire, mut failure: TrySendError<Request<Body>>) -> Attempt<T> {
+    let verdict = wire.verdict();
+    let message = failure.take_message();
+    let error = failure.into_error();
+    match (verdict, message) {
+        (Verdict::Refused, _) => Attempt::Unsent(NotSent::new(GuardFailed)),
+        // What has left need not have been of this request, which never began.
+        (_, Some(mut request)) => {
+            request::into_http1(&mut request);
+            Attempt::HandedBack(Box::new(request), Unreached::Ended(error.into()))
+        }
+        (Verdict::Unsent, None) => Attempt::Unsent(NotSent::new(error)),
+        (Verdict::Sent, None) if was_refused(&error) && !wire.is_answered() => {
+            Attempt::Unsent(NotSent::new(error))
+        }
+        (Verdict::Sent, None) => Attempt::Lost(error.into()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The socket below an upstream connection. It knows whether any byte of the current request has
+//! The socket below an HTTP/2 connection. It knows whether any byte of the current request has
 //! left, and it asks the dispatch guard before the first one does.
 //!
 //! That knowledge decides between "the key may be used again" and "the outcome is unknown", so
@@ -25,7 +25,7 @@ use super::{
 use onlyonce::{DispatchGuard, GuardFailed};
 use onlyonce_store::failpoint;
 
-/// No byte may leave: there is no request yet, or its attempt has been declared unsent.
+/// No byte may leave: the attempt has been declared unsent.
 const SHUT: u8 = 0;
 /// A request was handed to the connection and none of its bytes has left.
 const ARMED: u8 = 1;
@@ -50,27 +50,17 @@ pub(super) enum Verdict {
 /// The half of the socket's knowledge that is shared with whoever sends the request.
 pub(super) struct Wire {
     stage: AtomicU8,
-    /// Whether the peer has begun to answer the current request. Over HTTP/2 alone; over HTTP/1.1 nothing
-    /// that the peer says is proof.
+    /// Whether the peer has begun to answer the current request.
     answered: AtomicBool,
     guard: Mutex<Option<DispatchGuard>>,
 }
 
 impl Wire {
-    /// Nothing leaves before the first request.
-    pub(super) fn shut() -> Arc<Self> {
-        Self::at(SHUT)
-    }
-
-    /// For HTTP/2, which has something to say between requests as well. While a request is armed, it is
-    /// its head that is guarded: whatever leaves before that is not of the request.
+    /// HTTP/2 has something to say between requests as well. While a request is armed, it is its head
+    /// that is guarded: whatever leaves before that is not of the request.
     pub(super) fn open() -> Arc<Self> {
-        Self::at(OPEN)
-    }
-
-    fn at(stage: u8) -> Arc<Self> {
         Arc::new(Self {
-            stage: AtomicU8::new(stage),
+            stage: AtomicU8::new(OPEN),
             answered: AtomicBool::new(false),
             guard: Mutex::new(None),
         })
@@ -84,7 +74,7 @@ impl Wire {
         self.stage.store(ARMED, Ordering::Release);
     }
 
-    /// Whether the peer has begun to answer over HTTP/2, if only with a 1xx: then its word that it has not
+    /// Whether the peer has begun to answer, if only with a 1xx: then its word that it has not
     /// looked at the request contradicts itself.
     pub(super) fn is_answered(&self) -> bool {
         self.answered.load(Ordering::Acquire)
@@ -144,42 +134,32 @@ impl Wire {
 pub(super) struct WireIo {
     transport: Transport,
     wire: Arc<Wire>,
-    /// Where the frames that leave stand, over HTTP/2; there the peer may say something between requests.
-    frames: Option<Frames>,
+    /// Where the frames that leave stand.
+    leaving: Frames,
     /// Where those that come stand.
-    coming: Option<Frames>,
+    coming: Frames,
     /// Whether the peer was found present since the current request was armed.
     probed: bool,
-    /// Whether a request has gone over it before the current one.
-    used: bool,
 }
 
 impl WireIo {
     pub(super) fn new(transport: Transport, wire: Arc<Wire>) -> Self {
-        let is_http2 = wire.stage.load(Ordering::Acquire) == OPEN;
         Self {
             transport,
-            frames: is_http2.then(Frames::ours),
-            coming: is_http2.then(Frames::theirs),
+            leaving: Frames::ours(),
+            coming: Frames::theirs(),
             wire,
             probed: false,
-            used: false,
         }
     }
 
-    /// Asks the kernel whether the peer has hung up or spoken out of turn; `Pending` means that it
-    /// is there and silent.
+    /// Asks the kernel whether the peer has hung up; `Pending` means that it is there.
     ///
     /// tokio reads only after its event loop has seen the socket become readable, which lags behind
     /// under load. Without this question a connection whose end has long arrived would be
     /// written to, and each such write is an outcome that nobody can know.
-    ///
-    /// After an HTTP/1.1 answer nothing may come: bytes that wait are a second answer, or the beginning of a
-    /// farewell. A fresh secured connection may still have something to say about itself.
     fn probe(&mut self) -> Poll<io::Result<()>> {
-        let transport = &self.transport;
-        let may_speak = self.frames.is_some() || (transport.is_secured() && !self.used);
-        match transport.peer(may_speak)? {
+        match self.transport.peer(true)? {
             Peer::Gone => Poll::Ready(Ok(())),
             Peer::Silent => {
                 self.probed = true;
@@ -195,13 +175,10 @@ impl WireIo {
         slices: &[IoSlice<'_>],
         write: impl FnOnce(Pin<&mut Transport>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        let Some(frames) = self.frames else {
-            return self.poll_first(cx, write);
-        };
         // Looked at once: the next request may be armed at any moment.
         let stage = self.wire.stage.load(Ordering::Acquire);
         let armed = stage == ARMED;
-        let result = match frames.until_a_request(slices).filter(|_| armed) {
+        let result = match self.leaving.until_a_request(slices).filter(|_| armed) {
             // Words of the connection's own: a setting, an acknowledgement. They go by themselves, so
             // that the request is asked about when it leaves itself.
             Some(before @ 1..) => {
@@ -212,8 +189,8 @@ impl WireIo {
             None if armed || stage == OPEN => write(Pin::new(&mut self.transport), cx),
             _ => self.poll_first(cx, write),
         };
-        if let (Poll::Ready(Ok(count)), Some(frames)) = (&result, &mut self.frames) {
-            frames.advance(slices, *count);
+        if let Poll::Ready(Ok(count)) = &result {
+            self.leaving.advance(slices, *count);
         }
         result
     }
@@ -223,12 +200,6 @@ impl WireIo {
         cx: &mut Context<'_>,
         write: impl FnOnce(Pin<&mut Transport>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        if self.wire.stage.load(Ordering::Acquire) == OPEN {
-            failpoint!("upstream.more_bytes.before");
-            let result = write(Pin::new(&mut self.transport), cx);
-            failpoint!("upstream.more_bytes.after");
-            return result;
-        }
         if !self.probed && self.probe()?.is_ready() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
@@ -239,7 +210,6 @@ impl WireIo {
         failpoint!("upstream.first_byte.after");
         self.wire.wrote(&result, self.transport.is_secured());
         self.probed = false;
-        self.used |= self.wire.stage.load(Ordering::Acquire) == OPEN;
         result
     }
 }
@@ -260,15 +230,8 @@ impl AsyncRead for WireIo {
             return this.probe();
         }
         ready!(read)?;
-        match &mut this.coming {
-            // Even if the answer has come whole: a second one that the peer holds back until the first is
-            // acknowledged would otherwise arrive as the answer to the next request.
-            None => this.transport.acknowledge(),
-            Some(frames) => {
-                if frames.begin_an_answer(&buffer.filled()[before..]) {
-                    this.wire.answered.store(true, Ordering::Release);
-                }
-            }
+        if this.coming.begin_an_answer(&buffer.filled()[before..]) {
+            this.wire.answered.store(true, Ordering::Release);
         }
         Poll::Ready(Ok(()))
     }

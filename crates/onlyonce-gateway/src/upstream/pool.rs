@@ -1,22 +1,35 @@
 //! The idle connections to one backend: newest first, none older than the limit, never more than
 //! the limit.
 //!
-//! Deliberately absent: a task that closes old ones. They are closed when the pool is next used,
-//! and until then their number is bounded.
+//! While there are any, a task closes those that are too old or that the backend has closed.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::connect::Link;
 use crate::cores;
 
+/// How often idle connections are looked at. Those that were used since are not asked how they are.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 pub(super) struct Pool {
-    /// Oldest in front.
-    idle: Mutex<VecDeque<Idle>>,
+    idle: Mutex<Resting>,
     max_idle: usize,
     max_age: Duration,
+}
+
+#[derive(Default)]
+struct Resting {
+    /// Oldest in front.
+    links: VecDeque<Idle>,
+    /// Whether a task looks after them.
+    is_tended: bool,
 }
 
 struct Idle {
@@ -27,7 +40,7 @@ struct Idle {
 impl Pool {
     pub(super) fn new(max_idle: usize, max_age: Duration) -> Self {
         Self {
-            idle: Mutex::new(VecDeque::new()),
+            idle: Mutex::default(),
             max_idle,
             max_age,
         }
@@ -36,11 +49,11 @@ impl Pool {
     /// Takes out the newest connection that can be used and that `suits`; rather one of this core than
     /// another's, whose event loop would have to be woken.
     ///
-    /// A connection may arrive here a moment before hyper has finished with its last response; it
+    /// An HTTP/2 connection may arrive here a moment before hyper has finished with its last response; it
     /// is passed over until then.
     pub(super) fn checkout(&self, suits: impl Fn(&Link) -> bool) -> Option<Link> {
-        let mut idle = self.idle.lock();
-        self.prune(&mut idle, Instant::now());
+        let idle = &mut self.idle.lock().links;
+        self.prune(idle, Instant::now());
         let here = cores::here();
         let mut of_another_core = None;
         let mut at = idle.len();
@@ -62,17 +75,31 @@ impl Pool {
     }
 
     /// Puts a connection back whose last response was read to its end.
-    pub(super) fn give_back(&self, link: Link) {
+    pub(super) fn give_back(self: &Arc<Self>, link: Link) {
         if link.is_closed() || self.max_idle == 0 {
             return;
         }
         let mut idle = self.idle.lock();
         let now = Instant::now();
-        self.prune(&mut idle, now);
-        if idle.len() >= self.max_idle {
-            idle.pop_front();
+        self.prune(&mut idle.links, now);
+        if idle.links.len() >= self.max_idle {
+            idle.links.pop_front();
         }
-        idle.push_back(Idle { link, since: now });
+        idle.links.push_back(Idle { link, since: now });
+        if !std::mem::replace(&mut idle.is_tended, true) {
+            tokio::spawn(tend(Arc::downgrade(self)));
+        }
+    }
+
+    /// Closes what is too old or has ended. Says whether any are left.
+    fn close_ended(&self) -> bool {
+        let mut idle = self.idle.lock();
+        let now = Instant::now();
+        self.prune(&mut idle.links, now);
+        idle.links
+            .retain(|idle| now.duration_since(idle.since) < LOOK_EVERY || idle.link.is_there());
+        idle.is_tended = !idle.links.is_empty();
+        idle.is_tended
     }
 
     fn prune(&self, idle: &mut VecDeque<Idle>, now: Instant) {
@@ -86,6 +113,16 @@ impl Pool {
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.idle.lock().len()
+        self.idle.lock().links.len()
+    }
+}
+
+/// Looks after the connections of `pool` until there are none.
+async fn tend(pool: Weak<Pool>) {
+    loop {
+        sleep(LOOK_EVERY).await;
+        if !pool.upgrade().is_some_and(|pool| pool.close_ended()) {
+            return;
+        }
     }
 }

@@ -12,12 +12,11 @@ use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, Method, Response, StatusCode, Version,
     header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING},
-    response::Parts,
 };
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::{connect::Link, pool::Pool};
+use super::{connect::Link, http1::Answer, pool::Pool, transport::Transport};
 use onlyonce::{
     BoxError, EndedByClose,
     body::{Framing, Whole},
@@ -32,11 +31,18 @@ use onlyonce::{
 ///
 /// Read to its end, it returns its connection to the pool; dropped before, it closes it.
 pub(crate) struct UpstreamBody {
-    incoming: Whole<Incoming>,
-    /// Held even if it is to be closed, because it must live until the body has been read.
-    link: Option<Link>,
-    /// Where the link goes, if it may be used again.
+    coming: Whole<Coming>,
+    /// Where the connection goes, if it may be used again.
     home: Option<Arc<Pool>>,
+}
+
+/// The body as it comes, in either HTTP, and the connection that it comes over.
+pub(super) enum Coming {
+    Http1(Answer),
+    /// The link must live until the body has been read.
+    Http2(Incoming, Option<Link>),
+    /// There is none: the connection has become a tunnel.
+    Nothing,
 }
 
 /// Marks an answer as an upstream's own, as a response extension. A replay has none.
@@ -45,14 +51,13 @@ pub(crate) struct FromUpstream;
 
 /// Turns what hyper received into what may be passed on.
 pub(super) fn receive(
-    response: Response<Incoming>,
+    response: Response<Coming>,
     method: &Method,
-    link: Link,
     pool: Option<&Arc<Pool>>,
 ) -> Response<UpstreamBody> {
-    let (mut head, incoming) = response.into_parts();
+    let (mut head, coming) = response.into_parts();
     let framing = Framing::of_answer(&head, method);
-    if is_ended_by_close(&head, &incoming) {
+    if coming.ends_by_close() {
         head.extensions.insert(EndedByClose);
     }
     // An HTTP/1.0 peer is not asked twice: hyper would speak HTTP/1.0 to it from now on.
@@ -70,22 +75,13 @@ pub(super) fn receive(
 
     let home = pool.filter(|_| reusable).map(Arc::clone);
     let mut body = UpstreamBody {
-        incoming: Whole::new(framing, incoming),
-        link: Some(link),
+        coming: Whole::new(framing, coming),
         home,
     };
-    if body.incoming.is_end_stream() {
+    if body.coming.is_end_stream() {
         body.release();
     }
     Response::from_parts(head, body)
-}
-
-/// Whether nothing but the end of the connection will tell where the body ends.
-fn is_ended_by_close(head: &Parts, incoming: &Incoming) -> bool {
-    head.version != Version::HTTP_2
-        && !incoming.is_end_stream()
-        && incoming.size_hint().exact().is_none()
-        && !is_chunked(&head.headers)
 }
 
 /// Whether the body is sent as it is: in chunks at most, or by the old word for no coding at all.
@@ -94,8 +90,8 @@ pub(super) fn is_plainly_coded(headers: &HeaderMap) -> bool {
         .all(|word| word.eq_ignore_ascii_case(b"chunked") || word.eq_ignore_ascii_case(b"identity"))
 }
 
-/// Whether `chunked` is the last transfer coding, as hyper reads it.
-fn is_chunked(headers: &HeaderMap) -> bool {
+/// Whether `chunked` is the last transfer coding.
+pub(super) fn is_chunked(headers: &HeaderMap) -> bool {
     let last = words(headers, &TRANSFER_ENCODING).last();
     last.is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"))
 }
@@ -115,7 +111,7 @@ fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = 
 impl UpstreamBody {
     /// The body is at its end: the connection is free.
     fn release(&mut self) {
-        if let (Some(link), Some(home)) = (self.link.take(), self.home.take()) {
+        if let (Some(home), Some(link)) = (self.home.take(), self.coming.get_mut().take_link()) {
             home.give_back(link);
         }
     }
@@ -129,31 +125,81 @@ impl Body for UpstreamBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match ready!(Pin::new(&mut self.incoming).poll_frame(cx)) {
-            Some(Ok(frame)) => {
-                // A reader that knows the length does not ask again after the last byte.
-                if self.incoming.is_end_stream() {
-                    self.release();
-                }
-                Poll::Ready(Some(Ok(frame)))
-            }
-            Some(Err(error)) => {
-                self.link = None;
-                Poll::Ready(Some(Err(error)))
-            }
-            None => {
-                self.release();
-                Poll::Ready(None)
-            }
+        let frame = ready!(Pin::new(&mut self.coming).poll_frame(cx));
+        match &frame {
+            // A reader that knows the length does not ask again after the last byte.
+            Some(Ok(_)) if !self.coming.is_end_stream() => {}
+            Some(Ok(_)) | None => self.release(),
+            Some(Err(_)) => drop(self.coming.get_mut().take_link()),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.coming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.coming.size_hint()
+    }
+}
+
+impl Coming {
+    /// Whether nothing but the end of the connection will tell where the body ends.
+    fn ends_by_close(&self) -> bool {
+        match self {
+            Self::Http1(answer) => answer.ends_by_close(),
+            Self::Http2(..) | Self::Nothing => false,
+        }
+    }
+
+    /// The connection, where it can be used again after a body that has been read.
+    fn take_link(&mut self) -> Option<Link> {
+        match self {
+            Self::Http1(answer) => answer.take_idle().map(Link::http1),
+            Self::Http2(_, link) => link.take(),
+            Self::Nothing => None,
+        }
+    }
+
+    /// The connection itself, and what has come behind the head, when it stops being HTTP.
+    pub(super) fn into_tunnel(self) -> Option<(Transport, Bytes)> {
+        match self {
+            Self::Http1(answer) => answer.into_tunnel(),
+            Self::Http2(..) | Self::Nothing => None,
+        }
+    }
+}
+
+impl Body for Coming {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.get_mut() {
+            Self::Http1(answer) => Pin::new(answer).poll_frame(cx).map_err(Into::into),
+            Self::Http2(body, _) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Self::Nothing => Poll::Ready(None),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        match self {
+            Self::Http1(answer) => answer.is_end_stream(),
+            Self::Http2(body, _) => body.is_end_stream(),
+            Self::Nothing => true,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        match self {
+            Self::Http1(answer) => answer.size_hint(),
+            Self::Http2(body, _) => body.size_hint(),
+            Self::Nothing => SizeHint::with_exact(0),
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use super::{Backend, Upstream, UpstreamBody, UpstreamError, UpstreamOptions};
 use onlyonce::Body;
 
 mod answers;
+mod differential;
 mod http2;
 mod proof;
 mod requests;

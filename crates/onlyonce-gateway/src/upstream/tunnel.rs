@@ -10,11 +10,9 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Request, Response, header};
-use hyper::{
-    body::Incoming,
-    upgrade::{OnUpgrade, Upgraded},
-};
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, header};
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use onlyonce::Body;
 use tokio::{
@@ -22,6 +20,10 @@ use tokio::{
     time::Instant,
 };
 
+use super::{
+    response::{self, Coming, UpstreamBody},
+    transport::Transport,
+};
 use crate::edge::{KeptSeat, Upgrade};
 
 /// What is taken from one side before it goes to the other, in bytes.
@@ -54,21 +56,34 @@ impl Tunnel {
             .insert(header::UPGRADE, self.protocol.clone());
     }
 
-    /// Opens it, after the backend has agreed; returns what the client is told of the protocol.
-    pub(super) fn open(self, response: &mut Response<Incoming>, idle: Duration) -> HeaderValue {
-        let protocol = response.headers().get(header::UPGRADE).cloned();
-        let backend = hyper::upgrade::on(response);
+    /// Opens it, after the backend has agreed; returns what the client is told.
+    pub(super) fn open(
+        self,
+        mut response: Response<Coming>,
+        idle: Duration,
+    ) -> Response<UpstreamBody> {
+        let protocol = response.headers_mut().remove(header::UPGRADE);
+        let (head, coming) = response.into_parts();
+        let backend = coming.into_tunnel();
+        let mut told = response::receive(
+            Response::from_parts(head, Coming::Nothing),
+            &Method::GET,
+            None,
+        );
+        let headers = told.headers_mut();
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, protocol.unwrap_or(self.protocol));
         let (client, seat) = (self.client, self.seat);
         tokio::spawn(async move {
             let _seat = seat;
-            let Ok((client, backend)) = tokio::try_join!(client, backend) else {
+            let (Some(backend), Ok(client)) = (backend, client.await) else {
                 return;
             };
             if let Err(error) = join(client, backend, idle).await {
                 tracing::debug!(%error, "a tunnel ended");
             }
         });
-        protocol.unwrap_or(self.protocol)
+        told
     }
 }
 
@@ -96,13 +111,18 @@ impl Alive {
     }
 }
 
-async fn join(client: Upgraded, backend: Upgraded, idle: Duration) -> io::Result<()> {
+async fn join(
+    client: Upgraded,
+    (backend, said): (Transport, Bytes),
+    idle: Duration,
+) -> io::Result<()> {
     let alive = Arc::new(Alive {
         began: Instant::now(),
         last: AtomicU64::new(0),
     });
     let (from_client, to_client) = split(TokioIo::new(client));
-    let (from_backend, to_backend) = split(TokioIo::new(backend));
+    let (from_backend, to_backend) = split(backend);
+    let from_backend = io::Cursor::new(said).chain(from_backend);
     let both = async {
         tokio::try_join!(
             copy(from_client, to_backend, &alive),

@@ -35,8 +35,12 @@ pub enum NotWhole {
 
 /// What a head says about the length of its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Declared {
+pub enum Declared {
+    /// There is no body, whatever else the head says.
+    NoBody,
+    /// Nothing: a transfer coding tells its end, or the end of the stream or connection does.
     Nothing,
+    /// One length, however often.
     Exactly(u64),
     /// Several lengths, or one that is no number: no body fits it.
     Nonsense,
@@ -70,11 +74,16 @@ impl Framing {
             || (*method == Method::CONNECT && head.status.is_success());
         Self {
             declared: match bodiless {
-                true => Declared::Nothing,
+                true => Declared::NoBody,
                 false => declared(&head.headers),
             },
             is_http2: head.version == Version::HTTP_2,
         }
+    }
+
+    /// What the head says about the body's length.
+    pub fn declared(&self) -> Declared {
+        self.declared
     }
 }
 
@@ -130,9 +139,14 @@ impl<B: Body> Whole<B> {
         }
     }
 
+    /// The body below.
+    pub fn get_mut(&mut self) -> &mut B {
+        &mut self.body
+    }
+
     fn is_as_long_as_declared(&self) -> bool {
         match self.framing.declared {
-            Declared::Nothing => true,
+            Declared::NoBody | Declared::Nothing => true,
             Declared::Exactly(length) => self.read == length,
             Declared::Nonsense => false,
         }

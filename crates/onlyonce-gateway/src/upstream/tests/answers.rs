@@ -2,7 +2,7 @@
 
 use futures_util::future::join;
 use http::header::CONTENT_LENGTH;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{proof::proves_not_sent, *};
 
@@ -176,4 +176,43 @@ async fn an_answer_before_the_end_of_the_request_comes_through() {
     let (body, (mut second, _)) = join(fetch(&upstream, post("")), answer_once(&server, OK)).await;
     assert_eq!(body, "ok");
     second.shutdown().await.expect("an open connection");
+}
+
+/// Goal: a backend that answers early still gets the whole request, also after its answer was read.
+///
+/// Method: far more than any socket buffer, of which the backend reads only the head before it answers; for
+/// a body in memory, and for one that comes in pieces. Evidence: what the backend reads afterwards.
+#[tokio::test]
+async fn the_rest_of_a_request_follows_an_early_answer() {
+    const LENGTH: usize = 32 << 20;
+    for in_pieces in [false, true] {
+        let body = if in_pieces {
+            let pieces = (0..32).map(|_| Ok::<_, std::io::Error>(Bytes::from(vec![b'a'; 1 << 20])));
+            let pieces = pieces.map(|piece| piece.map(http_body::Frame::data));
+            Body::stream(http_body_util::StreamBody::new(futures_util::stream::iter(
+                pieces,
+            )))
+        } else {
+            Body::from(Bytes::from(vec![b'a'; LENGTH]))
+        };
+        let server = Server::start().await;
+        let upstream = server.upstream();
+        let serve = async {
+            let mut socket = server.accept().await;
+            let mut seen = Vec::new();
+            while !seen.windows(4).any(|end| end == b"\r\n\r\n") {
+                socket.read_buf(&mut seen).await.expect("a request");
+            }
+            socket.write_all(OK).await.expect("an open connection");
+            (socket, seen)
+        };
+        let fetched = fetch(&upstream, post("").map(|_| body));
+        let (answer, (mut socket, mut seen)) = join(fetched, serve).await;
+        assert_eq!(answer, "ok");
+        within(socket.read_to_end(&mut seen)).await.expect("an end");
+        let count = seen.iter().filter(|byte| **byte == b'a').count();
+        // The head has a few letters of its own, and the sizes of chunks have none.
+        assert!(count >= LENGTH && count < LENGTH + 16, "{count}");
+        assert_eq!(upstream.0.nodes[0].pool.len(), 0, "it is not used again");
+    }
 }

@@ -205,32 +205,35 @@ async fn a_lost_request_is_not_tried_elsewhere() {
 /// request in its buffer and flushes it while it closes.
 #[tokio::test]
 async fn the_verdict_unsent_shuts_the_socket() {
-    let server = Server::start().await;
-    let address = server.0.local_addr().expect("a bound listener");
-    let (client, peer) = join(TcpStream::connect(address), server.accept()).await;
-    let wire = Wire::shut();
-    let mut socket = WireIo::new(
-        Transport::Plain(client.expect("a connection")),
-        wire.clone(),
-    );
-    let mut write = async |bytes: &[u8]| {
-        std::future::poll_fn(|cx| {
-            tokio::io::AsyncWrite::poll_write(std::pin::Pin::new(&mut socket), cx, bytes)
-        })
-        .await
-    };
-
-    write(b"before any request")
-        .await
-        .expect_err("no request was armed");
-    wire.arm(None);
-    assert_eq!(wire.verdict(), Verdict::Unsent);
-    write(b"after the verdict")
-        .await
-        .expect_err("the socket is shut");
-    wire.arm(None);
-    assert_eq!(write(b"sent").await.expect("an open connection"), 4);
-    assert_eq!(wire.verdict(), Verdict::Sent);
-    drop(socket);
-    assert_eq!(read_to_end(peer).await, "sent");
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    const REQUEST: &[u8] = &[0, 0, 1, 1, 5, 0, 0, 0, 1, 0x82];
+    for shuts in [false, true] {
+        let server = Server::start().await;
+        let address = server.0.local_addr().expect("a bound listener");
+        let (client, mut peer) = join(TcpStream::connect(address), server.accept()).await;
+        let wire = Wire::open();
+        let mut socket = WireIo::new(
+            Transport::Plain(client.expect("a connection")),
+            wire.clone(),
+        );
+        let mut write = async |bytes: &[u8]| {
+            std::future::poll_fn(|cx| {
+                tokio::io::AsyncWrite::poll_write(std::pin::Pin::new(&mut socket), cx, bytes)
+            })
+            .await
+        };
+        write(PREFACE).await.expect("no request yet");
+        wire.arm(None);
+        if shuts {
+            assert_eq!(wire.verdict(), Verdict::Unsent);
+            write(REQUEST).await.expect_err("the socket is shut");
+        } else {
+            assert_eq!(write(REQUEST).await.expect("open"), REQUEST.len());
+            assert_eq!(wire.verdict(), Verdict::Sent);
+        }
+        drop(socket);
+        let mut seen = Vec::new();
+        peer.read_to_end(&mut seen).await.expect("an orderly end");
+        assert_eq!(seen.len() > PREFACE.len(), !shuts);
+    }
 }

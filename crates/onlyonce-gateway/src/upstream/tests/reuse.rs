@@ -167,3 +167,20 @@ async fn an_answer_to_no_request_is_not_taken_for_the_next_one() {
     assert_eq!(body, "ok");
     first.shutdown().await.ok();
 }
+
+/// Goal: an idle connection that its server closes is closed here too, though no request comes.
+#[tokio::test]
+async fn an_idle_connection_that_ends_is_closed_without_a_request() {
+    let server = Server::start().await;
+    let upstream = Upstream::new(UpstreamOptions {
+        upstream_idle: Duration::from_secs(3_600),
+        ..server.options()
+    });
+    let (_, (mut first, _)) = join(fetch(&upstream, post("1")), answer_once(&server, OK)).await;
+    let pool = &upstream.0.nodes[0].pool;
+    assert_eq!(pool.len(), 1);
+    first.shutdown().await.expect("an open connection");
+    // What is waited for is our own end of it.
+    assert_eq!(within(first.read(&mut [0; 8])).await.expect("an end"), 0);
+    assert_eq!(pool.len(), 0);
+}

@@ -1,0 +1,114 @@
+//! An answer that comes before its request has wholly left.
+//!
+//! The rest of the request is still owed to a backend that goes on reading, and whoever reads the answer
+//! may be slow, or want to send all of its request first. So a task of its own sends and reads at once,
+//! and hands the answer over piece by piece. Such a connection is closed afterwards.
+
+use std::{
+    future::poll_fn,
+    pin::pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use http_body::Frame;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
+    sync::mpsc,
+    time::timeout,
+};
+
+use super::{Broken, Connection, Decoded, Decoder, LARGEST_READ, upload::Upload};
+
+/// How long the rest of the request may take once the answer has ended.
+const REST_WITHIN: Duration = Duration::from_secs(60);
+
+type Piece = Result<Frame<Bytes>, Broken>;
+
+/// The answer, as its reader gets it.
+pub(super) struct Overtaken(mpsc::Receiver<Piece>);
+
+impl Overtaken {
+    /// Starts the task.
+    pub(super) fn start(connection: Connection, decoder: Decoder) -> Self {
+        let (pieces, answer) = mpsc::channel(1);
+        tokio::spawn(run(connection, decoder, pieces));
+        Self(answer)
+    }
+
+    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Piece>> {
+        self.0.poll_recv(cx)
+    }
+}
+
+/// Ends when both have, or when nobody wants the answer any more.
+async fn run(connection: Connection, decoder: Decoder, pieces: mpsc::Sender<Piece>) {
+    let (from, to) = split(connection.transport);
+    let mut rest = pin!(send(connection.upload, to));
+    let mut answer = pin!(receive(decoder, connection.coming, from, pieces.clone()));
+    tokio::select! {
+        sent = &mut rest => match sent {
+            Ok(()) => {
+                drop(pieces);
+                answer.await;
+            }
+            Err(error) => {
+                let _ = pieces.send(Err(error)).await;
+            }
+        },
+        ended = &mut answer => {
+            drop(pieces);
+            if ended {
+                let _ = timeout(REST_WITHIN, rest).await;
+            }
+        }
+    }
+}
+
+/// Sends what is left. That a backend takes no more of it is for its answer to explain.
+async fn send(mut upload: Upload, mut to: impl AsyncWrite + Unpin) -> Result<(), Broken> {
+    while !upload.is_done() {
+        let filled = poll_fn(|cx| match upload.poll_fill(cx) {
+            Poll::Pending if upload.has_bytes() => Poll::Ready(Ok(())),
+            filled => filled,
+        });
+        filled.await.map_err(Broken::Request)?;
+        if upload.has_bytes() && poll_fn(|cx| upload.poll_write(cx, &mut to)).await.is_err() {
+            return Ok(());
+        }
+        let _ = to.flush().await;
+    }
+    Ok(())
+}
+
+/// Hands the answer over. Says whether it came to its end.
+async fn receive(
+    mut decoder: Decoder,
+    mut coming: BytesMut,
+    mut from: impl AsyncRead + Unpin,
+    pieces: mpsc::Sender<Piece>,
+) -> bool {
+    loop {
+        let piece = match decoder.decode(&mut coming) {
+            Ok(Decoded::Frame(frame)) => Ok(frame),
+            Ok(Decoded::End) => return true,
+            Ok(Decoded::More) => {
+                coming.reserve(LARGEST_READ);
+                match from.read_buf(&mut coming).await.map_err(Broken::Io) {
+                    Ok(0) => match decoder.ends_here() {
+                        Ok(()) => return true,
+                        Err(error) => Err(error),
+                    },
+                    Ok(_) => continue,
+                    Err(error) => Err(error),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        let failed = piece.is_err();
+        if pieces.send(piece).await.is_err() || failed {
+            return false;
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The bytes of a request on their way out.
+//!
+//! Deliberately absent: trailers of requests. Which of them a backend wants is said in `Trailer`, which
+//! ends at the gateway.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes};
+use http::{
+    Request,
+    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
+};
+use http_body::Body as _;
+use onlyonce::{Body, BoxError};
+use tokio::io::AsyncWrite;
+
+use super::head;
+
+/// Pieces of a body up to this many bytes are copied behind the head, so that both leave at once; larger
+/// ones leave from where they are.
+const COPIED_BYTES: usize = 16 << 10;
+/// No more of the body is asked for while this many bytes wait.
+const WAITING_BYTES: usize = 64 << 10;
+
+/// What is left of one request. Empty between two.
+#[derive(Default)]
+pub(super) struct Upload {
+    /// The head, and whatever is small.
+    out: Vec<u8>,
+    written: usize,
+    /// Follows `out`.
+    piece: Bytes,
+    /// The piece is a chunk, which a line break ends.
+    closes_chunk: bool,
+    /// What has not been asked for yet.
+    body: Option<Body>,
+    framing: Framing,
+}
+
+#[derive(Clone, Copy, Default)]
+enum Framing {
+    Chunked,
+    /// This many bytes are to come.
+    Length(u64),
+    #[default]
+    Nothing,
+}
+
+/// A request's body is not as long as its head says.
+#[derive(Debug, thiserror::Error)]
+#[error("the body of the request is not as long as its Content-Length says")]
+struct OtherLength;
+
+impl Upload {
+    /// Takes `request`, whose framing headers say what its body is.
+    pub(super) fn begin(&mut self, request: Request<Body>) {
+        self.out.clear();
+        self.written = 0;
+        head::write(&request, &mut self.out);
+        let length = request.headers().get(CONTENT_LENGTH);
+        let length = length.and_then(|value| value.to_str().ok()?.parse().ok());
+        self.framing = match length {
+            _ if request.headers().contains_key(TRANSFER_ENCODING) => Framing::Chunked,
+            Some(0) | None => Framing::Nothing,
+            Some(length) => Framing::Length(length),
+        };
+        let is_empty = matches!(self.framing, Framing::Nothing);
+        self.body = Some(request.into_body()).filter(|_| !is_empty);
+    }
+
+    /// Whether all of the request has left.
+    pub(super) fn is_done(&self) -> bool {
+        self.body.is_none() && !self.has_bytes() && !self.closes_chunk
+    }
+
+    /// Whether there is something to write.
+    pub(super) fn has_bytes(&self) -> bool {
+        self.written < self.out.len() || !self.piece.is_empty()
+    }
+
+    /// Asks the body for more, until enough waits or no more is there; pending while the body has nothing.
+    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        while self.piece.is_empty() && self.out.len() - self.written < WAITING_BYTES {
+            if self.written == self.out.len() {
+                self.out.clear();
+                self.written = 0;
+            }
+            if std::mem::take(&mut self.closes_chunk) {
+                self.out.extend_from_slice(b"\r\n");
+            }
+            let Some(body) = &mut self.body else { break };
+            let data = match ready!(Pin::new(body).poll_frame(cx)).transpose()? {
+                // Trailers end it.
+                Some(frame) => frame.into_data().ok(),
+                None => None,
+            };
+            match data {
+                Some(data) if data.is_empty() => {}
+                Some(data) => self.add(data)?,
+                None => self.end()?,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn add(&mut self, data: Bytes) -> Result<(), OtherLength> {
+        match &mut self.framing {
+            Framing::Chunked => {
+                self.closes_chunk = true;
+                let size = format!("{:x}\r\n", data.len());
+                self.out.extend_from_slice(size.as_bytes());
+            }
+            Framing::Length(left) => {
+                *left = left.checked_sub(data.len() as u64).ok_or(OtherLength)?;
+                if *left == 0 {
+                    // Nothing more is asked for.
+                    self.body = None;
+                    self.framing = Framing::Nothing;
+                }
+            }
+            Framing::Nothing => return Err(OtherLength),
+        }
+        if data.len() <= COPIED_BYTES {
+            self.out.extend_from_slice(&data);
+        } else {
+            self.piece = data;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), OtherLength> {
+        self.body = None;
+        match std::mem::take(&mut self.framing) {
+            Framing::Chunked => self.out.extend_from_slice(b"0\r\n\r\n"),
+            Framing::Length(_) => return Err(OtherLength),
+            Framing::Nothing => {}
+        }
+        Ok(())
+    }
+
+    /// Writes once. Ready with what the transport said; then at least one byte has left.
+    pub(super) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &mut (impl AsyncWrite + Unpin),
+    ) -> Poll<io::Result<()>> {
+        let to = Pin::new(to);
+        let small = &self.out[self.written..];
+        let written = if self.piece.is_empty() {
+            to.poll_write(cx, small)
+        } else {
+            let both = [IoSlice::new(small), IoSlice::new(&self.piece)];
+            to.poll_write_vectored(cx, &both[usize::from(small.is_empty())..])
+        };
+        let count = ready!(written)?;
+        if count == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        let of_small = count.min(small.len());
+        self.written += of_small;
+        self.piece.advance(count - of_small);
+        Poll::Ready(Ok(()))
+    }
+}
