@@ -127,6 +127,9 @@ impl Connection {
         request: Request<Body>,
         guard: Option<DispatchGuard>,
     ) -> Result<Response<Answer>, Failed> {
+        // Requests that came together leave together: a backend that is awake for the first of them need
+        // not be woken for the others.
+        tokio::task::yield_now().await;
         let is_there = poll_fn(|cx| Poll::Ready(self.is_there(cx)));
         if !is_there.await {
             return Err(Failed::Ended(Box::new(request)));
