@@ -70,6 +70,7 @@ mod payments;
 mod postgres;
 mod postgres_faults;
 mod postgres_schema;
+mod power_loss;
 mod probes;
 mod problems;
 mod promised;
