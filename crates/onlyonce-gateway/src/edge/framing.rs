@@ -10,6 +10,7 @@ use onlyonce::Problem;
 const AROUND_A_HEADER: usize = 4;
 /// Around a request's target: two spaces, the version and a line's end; and the empty line behind a head.
 const AROUND_A_TARGET: usize = 14;
+const MAX_PORT_DIGITS: usize = 5;
 
 /// Whether the request can be read in one way only, and its head is not too large.
 ///
@@ -107,13 +108,23 @@ fn without_default_port(host: &[u8]) -> &[u8] {
 
 /// Whether `value` is a host, with a port or without.
 fn is_host(value: &HeaderValue) -> bool {
+    // Most are a plain name and a number, and need no parser.
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+    let mut parts = value.as_bytes().splitn(2, |byte| *byte == b':');
+    let (name, port) = (parts.next().unwrap_or(b""), parts.next().unwrap_or(b""));
+    let is_port = port.len() <= MAX_PORT_DIGITS && port.iter().all(u8::is_ascii_digit);
+    if !name.is_empty() && name.iter().all(is_plain) && is_port {
+        return true;
+    }
     let Ok(authority) = Authority::try_from(value.as_bytes()) else {
         return false;
     };
     let text = authority.as_str();
     let after_name = text.strip_prefix(authority.host());
     let port = after_name.map(|rest| rest.strip_prefix(':').unwrap_or("0"));
-    let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.len() <= 5;
+    let digits = |port: &str| {
+        port.bytes().all(|byte| byte.is_ascii_digit()) && port.len() <= MAX_PORT_DIGITS
+    };
     !authority.host().is_empty() && !text.contains('@') && port.is_some_and(digits)
 }
 

@@ -63,12 +63,13 @@ fn fresh() -> HeaderValue {
         u64::from_ne_bytes(bytes)
     });
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    let text = format!(
-        "{:016x}{:016x}",
-        *PROCESS,
-        COUNT.fetch_add(1, Ordering::Relaxed)
-    );
-    HeaderValue::try_from(text).expect("hex digits make a header value")
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let mut digits = [0; 32];
+    for (at, digit) in digits.iter_mut().enumerate() {
+        let number = if at < 16 { *PROCESS } else { count };
+        *digit = b"0123456789abcdef"[(number >> (60 - 4 * (at % 16)) & 0xf) as usize];
+    }
+    HeaderValue::from_bytes(&digits).expect("hex digits make a header value")
 }
 
 #[cfg(test)]

@@ -20,6 +20,9 @@ const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HOST_ASKED: HeaderName = HeaderName::from_static("x-forwarded-host");
 const PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 
+/// The lines that are added at most.
+const MARKS: usize = 4;
+
 /// How requests of one route are marked on their way.
 #[derive(Clone, Debug)]
 pub(crate) struct Forwarding {
@@ -45,6 +48,7 @@ impl Forwarding {
             return;
         }
         let headers = request.headers_mut();
+        headers.reserve(MARKS);
         let peer = came.peer.to_canonical();
         if !self.config.trust.iter().any(|block| block.contains(peer)) {
             for name in [FOR, PROTO, HOST_ASKED, PORT, FORWARDED] {
@@ -81,6 +85,12 @@ impl Forwarding {
 
     /// Puts `element` at the end of a list, in one line.
     fn append(&self, headers: &mut HeaderMap, name: HeaderName, element: &str) {
+        if !headers.contains_key(&name) {
+            if let Ok(value) = HeaderValue::from_str(element) {
+                self.set(headers, name, value);
+            }
+            return;
+        }
         let mut list: Vec<u8> = Vec::new();
         for value in headers.get_all(&name) {
             list.extend_from_slice(value.as_bytes());
