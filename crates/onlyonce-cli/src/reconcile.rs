@@ -221,7 +221,7 @@ async fn rules_of(way: &Way, route: &str, args: &ReconcileArgs) -> anyhow::Resul
     }
     let config = match (&args.config, running) {
         (Some(file), _) => match config::load(file, &Overrides::default()) {
-            Ok(config) => config::shown(&config),
+            Ok(config) => config::view(&config),
             Err(diagnostics) => bail!(Usage::new(diagnostics.to_string())),
         },
         (None, Some(config)) => config,

@@ -48,7 +48,7 @@ use session::{Role, Sessions};
 
 use crate::{
     clock::rfc3339,
-    config::{Config, shown},
+    config::{self, Config},
     edge::{Activity, Current, Worked},
     reload::Status,
 };
@@ -184,7 +184,7 @@ pub(crate) async fn serve(admin: Admin, listener: TcpListener) {
 
 /// `GET /config`.
 async fn config(State(admin): State<Admin>) -> Json<Value> {
-    Json(shown::shown(&admin.0.current.config()))
+    Json(config::view(&admin.0.current.config()))
 }
 
 async fn tidy(request: Request, next: Next) -> Response {

@@ -1,9 +1,9 @@
 //! What the gateway is told to do: a YAML file, read once, valid ever after.
 //!
-//! Text becomes a tree with places (`tree.rs`), the tree is read section by section into options
-//! (`section.rs`, `options.rs`, `routes.rs`), options become policies, and policies are held
-//! against each other (`rules.rs`). Every stage goes on after a mistake, so that one run of
-//! `onlyonce check` shows all of them.
+//! Every field is declared once, in `fields/`. Text becomes a tree with places (`tree.rs`), the tree
+//! is read section by section as the fields are declared (`section.rs`, `setting.rs`), options
+//! become policies (`lower.rs`), and policies are held against each other (`rules.rs`). Every stage
+//! goes on after a mistake, so that one run of `onlyonce check` shows all of them.
 //!
 //! Deliberately absent: secrets. A configuration holds the names of the variables that hold them.
 
@@ -25,15 +25,17 @@ mod rules;
 mod scalar;
 pub(crate) mod schema;
 mod section;
-pub(crate) mod shown;
+mod setting;
 mod store;
 mod traffic;
 mod tree;
 pub(crate) mod units;
+pub(crate) mod view;
+mod words;
 
 use std::{
     fs, io,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -41,185 +43,32 @@ use std::{
 
 use http::Method;
 use onlyonce_core::policy::Policy;
-use onlyonce_store::{at_rest::Compression, postgres::Pooler};
 
 #[cfg(test)]
 pub(crate) use auth::ApiKey;
-pub(crate) use auth::{
-    AuthConfig, Endpoint, ExternalConfig, JwtConfig, JwtKeys, TrustedHeader, is_client_id,
-};
+pub(crate) use auth::{JwtConfig, JwtKeys, is_client_id};
 pub(crate) use backend::Backend;
 pub use check::check;
 pub(crate) use cors::{CorsConfig, Origins};
 pub(crate) use diagnostics::Diagnostic;
 pub use diagnostics::Diagnostics;
-pub(crate) use outbox::{Broker, BrokerConfig, HttpConfig, OutboxConfig, TargetConfig, WayConfig};
+pub(crate) use fields::{AuthConfig, ExternalConfig, Forwarded, OutboxConfig, TrustedHeader};
+pub use fields::{Config, StoreConfig};
+pub(crate) use outbox::{BrokerConfig, HttpConfig, TargetConfig, WayConfig};
 pub(crate) use reconcile::{QueryConfig, ReconcileConfig, Scheme, WebhookConfig};
 pub use schema::schema;
-pub use shown::shown;
 pub use store::{StoreUrl, StoreUrlError};
-pub(crate) use traffic::{Forwarded, ForwardedHeaders, TlsConfig};
+pub(crate) use traffic::{ForwardedHeaders, TlsConfig};
 pub use units::{UnitError, duration};
+pub use view::view;
 
 use diagnostics::Report;
 use tree::{Node, Span, Value};
 
-/// Where requests are taken unless said otherwise.
-pub(crate) const DEFAULT_LISTEN: SocketAddr = loopback(8080);
-/// Where the admin API is unless said otherwise.
-pub(crate) const DEFAULT_ADMIN_LISTEN: SocketAddr = loopback(9090);
 /// The variable that holds the admin token unless said otherwise.
 pub const DEFAULT_TOKEN_ENV: &str = "ONLYONCE_ADMIN_TOKEN";
 /// The variable that holds the store's keys where there is no file to say so.
 pub const DEFAULT_ENCRYPTION_KEY_ENV: &str = "ONLYONCE_ENCRYPTION_KEYS";
-/// The file of the embedded store unless said otherwise.
-pub(crate) const DEFAULT_STORE_FILE: &str = "onlyonce.db";
-/// How long the store may take unless said otherwise.
-pub(crate) const DEFAULT_STORE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long running requests may go on after SIGTERM unless said otherwise.
-pub(crate) const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// A pooled connection that idled longer is not used for a new key unless said otherwise.
-pub(crate) const DEFAULT_UPSTREAM_IDLE: Duration = Duration::from_secs(1);
-/// How long a connection to a backend may take to come about unless said otherwise.
-pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a client may take to send the head of a request unless said otherwise.
-pub(crate) const DEFAULT_HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client may take to send the body of a request with a key unless said otherwise.
-pub(crate) const DEFAULT_BODY_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a client may take nothing of its answer unless said otherwise.
-pub(crate) const DEFAULT_SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long an upgraded connection may be silent unless said otherwise.
-pub(crate) const DEFAULT_TUNNEL_IDLE: Duration = Duration::from_secs(600);
-/// Connections of clients at once unless said otherwise.
-pub(crate) const DEFAULT_MAX_CONNECTIONS: usize = 10_000;
-/// The largest head of a request unless said otherwise, in bytes.
-pub(crate) const DEFAULT_MAX_HEADER_BYTES: usize = 64 << 10;
-/// See [`Config::held_bytes`].
-pub(crate) const DEFAULT_HELD_BYTES: usize = onlyonce::limits::DEFAULT_HELD_BYTES;
-
-/// A configuration without a mistake in it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Config {
-    /// Where requests are taken.
-    pub(crate) listen: SocketAddr,
-    /// What is shown there to clients; `None` is plain text.
-    pub(crate) tls: Option<TlsConfig>,
-    /// The admin API.
-    pub(crate) admin: AdminConfig,
-    /// Where records are kept.
-    pub store: StoreConfig,
-    /// How callers are authenticated; `None` is not at all.
-    pub(crate) auth: Option<AuthConfig>,
-    /// What holds for answers that no route gives.
-    pub(crate) elsewhere: Policy,
-    /// How often the background loops run.
-    pub(crate) workers: Workers,
-    /// Where messages go.
-    pub(crate) outbox: OutboxConfig,
-    /// Which requests go where. Empty only for a worker.
-    pub routes: Vec<Route>,
-    /// How long running requests may go on after SIGTERM.
-    pub(crate) drain_timeout: Duration,
-    /// How long a client may take to send the head of a request, counted from its connecting or from
-    /// the end of the request before: a connection that is idle for longer is closed.
-    pub(crate) header_timeout: Duration,
-    /// How long a client may take to send the whole body of a request with a key. Without a key the
-    /// body is streamed, and the route's `timeout` holds.
-    pub(crate) body_timeout: Duration,
-    /// How long a client may take nothing of its answer before its connection is closed. A slow
-    /// reader is none: every byte it takes begins this time anew.
-    pub(crate) send_timeout: Duration,
-    /// How long an upgraded connection may be silent.
-    pub(crate) tunnel_idle: Duration,
-    /// Connections of clients at once.
-    pub(crate) max_connections: usize,
-    /// The largest head of a request, in bytes.
-    pub(crate) max_header_bytes: usize,
-    /// Bytes that are held for clients at once.
-    pub(crate) held_bytes: usize,
-    /// What upstreams are told about the way of a request.
-    pub(crate) forwarded: Forwarded,
-    /// Whether a request without an id is given one on its way.
-    pub(crate) request_id: bool,
-    /// Whether a reload may change what makes a scope.
-    pub(crate) allow_scope_change: bool,
-    /// What is allowed and should be known; for the start-up log and `check`.
-    pub(crate) warnings: Vec<Diagnostic>,
-}
-
-/// The admin API.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AdminConfig {
-    /// Whether anything was said about it: a worker listens only then.
-    pub is_said: bool,
-    /// Its own listener.
-    pub listen: SocketAddr,
-    /// The variable that holds the token.
-    pub token_env: String,
-    /// The variable that holds a token for looking only.
-    pub readonly_token_env: Option<String>,
-    /// Whether `/metrics` needs no token.
-    pub public_metrics: bool,
-    /// Whether raw keys are left out of answers.
-    pub mask_keys: bool,
-    /// How long it is kept what operators did to keys that are gone.
-    pub audit_retention: Duration,
-}
-
-/// Where records are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreConfig {
-    /// Which store.
-    pub url: StoreUrl,
-    /// How long it may take before it counts as unavailable.
-    pub(crate) timeout: Duration,
-    /// Whether `serve` brings its schema up to date.
-    pub(crate) migrate: bool,
-    /// Whether `serve` may make a store where there is none and a route has profile `payments`.
-    pub(crate) create: bool,
-    /// Whether this is the only gateway, so that an embedded store is enough for profile `payments`.
-    pub(crate) single_node: bool,
-    /// The variable that holds the keys that records are encrypted with.
-    pub(crate) encryption_key_env: Option<String>,
-    /// How answers are made smaller.
-    pub(crate) compression: Compression,
-    /// Whether SQL may settle keys with answers as they are, though others are encrypted.
-    pub(crate) plain_settle: bool,
-    /// What stands between the gateway and a PostgreSQL server.
-    pub(crate) pooler: Pooler,
-    /// The Redis in front of a SQL store.
-    pub(crate) cache: Option<StoreUrl>,
-    /// Whether a Redis server may throw records away when its memory is full.
-    pub(crate) allow_eviction: bool,
-    /// The identity that the store must have, in hexadecimal.
-    pub(crate) identity: Option<String>,
-    /// Where results are kept that a shared store cannot take in time.
-    pub(crate) spool_dir: Option<PathBuf>,
-}
-
-/// How often the background loops run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Workers {
-    /// Lapsed leases become unknown.
-    pub sweep_every: Duration,
-    /// Expired records go.
-    pub reap_every: Duration,
-    /// Unknown outcomes are looked into.
-    pub reconcile_every: Duration,
-    /// Outbox messages are delivered.
-    pub deliver_every: Duration,
-}
-
-impl Default for Workers {
-    fn default() -> Self {
-        Self {
-            sweep_every: Duration::from_secs(5),
-            reap_every: Duration::from_secs(60),
-            reconcile_every: Duration::from_secs(5),
-            deliver_every: Duration::from_millis(500),
-        }
-    }
-}
 
 /// Which requests are taken, what holds for them, and where they go.
 #[derive(Clone, Debug, PartialEq)]
@@ -439,10 +288,6 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
         .take(limit)
         .read_to_string(&mut text)?;
     Ok(text)
-}
-
-const fn loopback(port: u16) -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 
 #[cfg(test)]

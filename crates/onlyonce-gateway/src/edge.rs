@@ -178,7 +178,7 @@ impl Edge {
         B::Error: Into<BoxError>,
     {
         let is_keyed = request.headers().contains_key(&self.policy.header_name);
-        if let Err(problem) = framing::check(&request, self.config.max_header_bytes) {
+        if let Err(problem) = framing::check(&request, self.config.max_header_size) {
             let mut refused = refused(&problem, &self.policy, is_keyed);
             let close = HeaderValue::from_static("close");
             refused.headers_mut().insert(header::CONNECTION, close);

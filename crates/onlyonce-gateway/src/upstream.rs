@@ -26,7 +26,7 @@ use tower_service::Service;
 
 use onlyonce::{Body, BoxError, DispatchGuard, NotSent};
 
-use crate::config::{Backend, DEFAULT_TUNNEL_IDLE};
+use crate::config::Backend;
 
 mod connect;
 mod forward;
@@ -53,6 +53,8 @@ use tunnel::Tunnel;
 pub(crate) const UPSTREAM_IDLE: Duration = Duration::from_secs(1);
 /// Name resolution and connecting together may take this long, for each backend tried.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long an upgraded connection may be silent unless said otherwise.
+pub(crate) const TUNNEL_IDLE: Duration = Duration::from_secs(600);
 /// Idle connections kept for each backend.
 pub(crate) const MAX_IDLE_PER_BACKEND: usize = 1024;
 /// A backend that could not be reached is tried last for this long, and for twice as long each time
@@ -89,7 +91,7 @@ impl UpstreamOptions {
             upstream_reuse: true,
             connect_timeout: CONNECT_TIMEOUT,
             max_idle_per_backend: MAX_IDLE_PER_BACKEND,
-            tunnel_idle: DEFAULT_TUNNEL_IDLE,
+            tunnel_idle: TUNNEL_IDLE,
             forwarding: None,
         }
     }

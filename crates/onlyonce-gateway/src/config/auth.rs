@@ -5,50 +5,26 @@
 
 use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
-use http::{HeaderName, Uri};
+use http::Uri;
+use serde_json::{Value as Json, json};
 
 use super::{
+    AuthConfig, ExternalConfig, TrustedHeader,
     backend::Backend,
     diagnostics::{Report, quoted},
-    fields::{API_KEY, AUTH, EXTERNAL, JWT, TRUSTED_HEADER},
-    lower::variable,
-    options::SOME,
+    fields::{API_KEY, AUTH, EXTERNAL, Field, JWT, TRUSTED_HEADER},
     scalar::Found,
     section::Section,
+    setting::{Group, Scalar, Setting, View},
     traffic,
-    tree::{Node, Value},
+    tree::{Node, Span, Value},
+    view::{MASKED, url},
 };
 
 /// The longest id of a client, in bytes.
 pub(crate) const MAX_CLIENT_ID: usize = 256;
 /// API keys in one file.
 const MAX_API_KEYS: usize = 10_000;
-/// Clocks that differ by more than this are wrong.
-const LEEWAY: std::ops::RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3_600);
-/// How far clocks may differ unless said otherwise.
-const DEFAULT_LEEWAY: Duration = Duration::from_secs(5);
-/// How old a key set may become before it is read again, unless said otherwise.
-const DEFAULT_REFRESH: Duration = Duration::from_secs(300);
-/// How long the authenticating service may take unless said otherwise.
-const DEFAULT_EXTERNAL_TIMEOUT: Duration = Duration::from_secs(2);
-/// The claim that names the client unless said otherwise.
-const DEFAULT_CLAIM: &str = "sub";
-
-/// How callers are authenticated; at least one way.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct AuthConfig {
-    /// Keys that clients send as they are.
-    pub api_keys: Vec<ApiKey>,
-    /// Signed tokens.
-    pub jwt: Option<JwtConfig>,
-    /// A header that a proxy in front says it in.
-    pub trusted_header: Option<TrustedHeader>,
-    /// A service that is asked about every request.
-    pub external: Option<ExternalConfig>,
-    /// Whether the same id from two of these is the same client.
-    pub shared_client_ids: bool,
-}
-
 impl AuthConfig {
     /// Where the gateway itself asks.
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = &Backend> {
@@ -120,26 +96,6 @@ pub(crate) struct Endpoint {
     pub target: String,
 }
 
-/// A header that names the client, believed from some addresses only.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TrustedHeader {
-    /// Its name.
-    pub name: HeaderName,
-    /// Whose word it is.
-    pub from: Vec<Network>,
-}
-
-/// A service that is asked about every request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ExternalConfig {
-    /// Where it is.
-    pub url: Endpoint,
-    /// The header of its answer that names the client.
-    pub client_id_header: HeaderName,
-    /// How long it may take.
-    pub timeout: Duration,
-}
-
 /// A block of addresses, `10.0.0.0/8` for instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
@@ -202,54 +158,54 @@ pub(crate) fn is_client_id(id: &str) -> bool {
     (1..=MAX_CLIENT_ID).contains(&id.len()) && !id.chars().any(char::is_control)
 }
 
-/// The section `auth`, where there is one.
-pub(super) fn read(top: &Section<'_>, report: &mut Report<'_>) -> Option<AuthConfig> {
-    if !top.says("auth") {
-        return None;
+impl Setting for AuthConfig {
+    fn read(top: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        if !top.says(field.name) {
+            return None;
+        }
+        let section = top.section(field.name, &AUTH, report);
+        let config = <Self as Group>::read(&section, report)?;
+        let at = top.place(field.name).unwrap_or(top.at);
+        let ways = ["api_keys", "jwt", "trusted_header", "external"];
+        let said: Vec<&str> = ways.into_iter().filter(|way| section.says(way)).collect();
+        if said.is_empty() {
+            report
+                .error(
+                    at,
+                    "`auth` names no way to authenticate, so nobody would get in",
+                )
+                .hint("for example `auth: { api_keys: [{ client_id: acme, sha256: HEX }] }`");
+        }
+        if said.len() > 1 && !config.shared_client_ids {
+            let ways = said.join("` and `");
+            report
+                .error(
+                    at,
+                    format!(
+                        "`{ways}` both name clients: who is called the same by both would share keys and answers"
+                    ),
+                )
+                .hint(
+                    "if the same id means the same client wherever it comes from, say \
+                     `shared_client_ids: true`; otherwise keep one of them",
+                );
+        }
+        Some(config)
     }
-    let section = top.section("auth", &AUTH, report);
-    let ways = ["api_keys", "jwt", "trusted_header", "external"];
-    if !ways.iter().any(|way| section.says(way)) {
-        report
-            .error(
-                top.place("auth").unwrap_or(top.at),
-                "`auth` names no way to authenticate, so nobody would get in",
-            )
-            .hint("for example `auth: { api_keys: [{ client_id: acme, sha256: HEX }] }`");
-    }
-    let shared_client_ids = section.boolean("shared_client_ids", report) == Some(true);
-    let said: Vec<&str> = ways.into_iter().filter(|way| section.says(way)).collect();
-    if said.len() > 1 && !shared_client_ids {
-        let ways = said.join("` and `");
-        report
-            .error(
-                top.place("auth").unwrap_or(top.at),
-                format!(
-                    "`{ways}` both name clients: who is called the same by both would share keys and answers"
-                ),
-            )
-            .hint(
-                "if the same id means the same client wherever it comes from, say \
-                 `shared_client_ids: true`; otherwise keep one of them",
-            );
-    }
-    Some(AuthConfig {
-        shared_client_ids,
-        api_keys: api_keys(&section, report),
-        jwt: jwt(&section, report),
-        trusted_header: trusted_header(&section, report),
-        external: external(&section, report),
-    })
 }
 
-fn api_keys(section: &Section<'_>, report: &mut Report<'_>) -> Vec<ApiKey> {
+impl Setting for Vec<ApiKey> {
+    fn read(section: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        let (node, key_at) = section.node(field.name)?;
+        api_keys(node, key_at, report)
+    }
+}
+
+fn api_keys(node: &Node, key_at: Span, report: &mut Report<'_>) -> Option<Vec<ApiKey>> {
     const HINT: &str = "for example `api_keys: [{ client_id: acme, sha256: HEX }]`";
-    let Some((node, key_at)) = section.node("api_keys") else {
-        return Vec::new();
-    };
     let Value::List(items) = &node.value else {
         report.error(key_at, "`api_keys` must be a list").hint(HINT);
-        return Vec::new();
+        return None;
     };
     if items.is_empty() {
         report.error(key_at, "`api_keys` is empty").hint(HINT);
@@ -258,7 +214,7 @@ fn api_keys(section: &Section<'_>, report: &mut Report<'_>) -> Vec<ApiKey> {
         report
             .error(key_at, format!("at most {MAX_API_KEYS} API keys"))
             .hint("for more clients, use `jwt` or `external`");
-        return Vec::new();
+        return None;
     }
     let mut keys: Vec<ApiKey> = Vec::new();
     for item in items {
@@ -279,15 +235,13 @@ fn api_keys(section: &Section<'_>, report: &mut Report<'_>) -> Vec<ApiKey> {
         }
         keys.push(key);
     }
-    keys
+    Some(keys)
 }
 
 fn api_key(item: &Node, report: &mut Report<'_>) -> Option<ApiKey> {
     let section = Section::open(&API_KEY, item, item.at, report);
     required(&section, &["client_id", "sha256"], item, report);
-    let client_id = section
-        .scalar("client_id", report)
-        .and_then(|found| client_id(found, report));
+    let client_id = section.get("client_id", report);
     let sha256 = section
         .scalar("sha256", report)
         .and_then(|found| digest(found, report));
@@ -297,7 +251,13 @@ fn api_key(item: &Node, report: &mut Report<'_>) -> Option<ApiKey> {
     })
 }
 
-fn client_id(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
+impl View for ApiKey {
+    fn view(&self) -> Json {
+        json!({ "client_id": self.client_id, "sha256": MASKED })
+    }
+}
+
+pub(super) fn client_id(found: Found<'_>, _: &str, report: &mut Report<'_>) -> Option<String> {
     if !is_client_id(found.text) {
         report
             .error(
@@ -341,11 +301,33 @@ fn from_hex(text: &str) -> Option<[u8; 32]> {
     Some(digest)
 }
 
+impl Setting for JwtConfig {
+    fn read(auth: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        auth.says(field.name).then(|| jwt(auth, report)).flatten()
+    }
+}
+
+impl View for JwtConfig {
+    fn view(&self) -> Json {
+        let (name, source) = match &self.keys {
+            JwtKeys::File(path) => ("jwks_file", path.view()),
+            JwtKeys::Url(endpoint) => ("jwks_url", endpoint.view()),
+            JwtKeys::Secret(name) => ("secret_env", name.view()),
+            JwtKeys::PublicKey(path) => ("public_key_file", path.view()),
+        };
+        json!({
+            "issuer": self.issuer,
+            "audience": self.audience,
+            "client_id_claim": self.client_id_claim,
+            "leeway": self.leeway.view(),
+            "refresh": self.refresh.view(),
+            name: source,
+        })
+    }
+}
+
 fn jwt(auth: &Section<'_>, report: &mut Report<'_>) -> Option<JwtConfig> {
     const SOURCES: [&str; 4] = ["jwks_file", "jwks_url", "secret_env", "public_key_file"];
-    if !auth.says("jwt") {
-        return None;
-    }
     let section = auth.section("jwt", &JWT, report);
     let at = auth.place("jwt").unwrap_or(auth.at);
     let said: Vec<&str> = SOURCES
@@ -367,14 +349,14 @@ fn jwt(auth: &Section<'_>, report: &mut Report<'_>) -> Option<JwtConfig> {
         report.error(at, "`ca_file` has no meaning without `jwks_url`");
     }
     let file = |field: &str, report: &mut Report<'_>| {
-        let found = section.scalar(field, report)?;
-        (!found.text.is_empty()).then(|| PathBuf::from(found.text))
+        let path: Option<PathBuf> = section.get(field, report);
+        path.filter(|path| !path.as_os_str().is_empty())
     };
     let keys = match said.first().copied() {
         Some("jwks_file") => file("jwks_file", report).map(JwtKeys::File),
         Some("public_key_file") => file("public_key_file", report).map(JwtKeys::PublicKey),
-        Some("secret_env") => variable(&section, "secret_env", report).map(JwtKeys::Secret),
-        Some(_) => endpoint(&section, "jwks_url", report).map(JwtKeys::Url),
+        Some("secret_env") => section.get("secret_env", report).map(JwtKeys::Secret),
+        Some(_) => section.get("jwks_url", report).map(JwtKeys::Url),
         None => None,
     };
     // What cannot be used now could not be when the gateway starts.
@@ -390,19 +372,12 @@ fn jwt(auth: &Section<'_>, report: &mut Report<'_>) -> Option<JwtConfig> {
         };
         report.error(found.at, message);
     }
-    let claim = section
-        .scalar("client_id_claim", report)
-        .map_or(DEFAULT_CLAIM, |found| found.text);
     let config = JwtConfig {
-        issuer: words(&section, "issuer", report),
-        audience: words(&section, "audience", report),
-        client_id_claim: claim.to_owned(),
-        leeway: section
-            .duration("leeway", LEEWAY, report)
-            .unwrap_or(DEFAULT_LEEWAY),
-        refresh: section
-            .duration("refresh", SOME, report)
-            .unwrap_or(DEFAULT_REFRESH),
+        issuer: section.get("issuer", report),
+        audience: section.get("audience", report),
+        client_id_claim: section.get_or_default("client_id_claim", report),
+        leeway: section.get_or_default("leeway", report),
+        refresh: section.get_or_default("refresh", report),
         keys: keys?,
     };
     if config.audience.is_none() && !report.has_errors() {
@@ -416,67 +391,55 @@ fn jwt(auth: &Section<'_>, report: &mut Report<'_>) -> Option<JwtConfig> {
     Some(config)
 }
 
-/// One word or a list of them; never an empty list.
-fn words(section: &Section<'_>, field: &str, report: &mut Report<'_>) -> Option<Vec<String>> {
-    let (node, key_at) = section.node(field)?;
-    let said = match node.value {
-        Value::List(_) => section.list(field, report, |found, _| Some(found.text.to_owned()))?,
-        _ => vec![section.scalar(field, report)?.text.to_owned()],
-    };
-    if said.is_empty() {
-        report.error(key_at, format!("`{field}` is empty"));
-        return None;
+impl Setting for TrustedHeader {
+    fn read(auth: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        let (node, key_at) = auth.node(field.name)?;
+        let section = Section::open(&TRUSTED_HEADER, node, key_at, report);
+        required(&section, &["name", "from"], node, report);
+        let at = section.place("from").unwrap_or(key_at);
+        if section.is_empty_list("from") {
+            report
+                .error(at, "`from` is empty: nobody is trusted")
+                .hint("for example `from: [\"10.0.0.0/8\"]`");
+        }
+        let from: Option<Vec<Network>> = section.get("from", &mut Report::new("", ""));
+        if from.iter().flatten().any(Network::is_everybody) {
+            report
+                .warning(at, "everybody may say in this header who they are")
+                .hint("name the addresses of the proxy that sets it");
+        }
+        <Self as Group>::read(&section, report)
     }
-    Some(said)
 }
 
-fn trusted_header(auth: &Section<'_>, report: &mut Report<'_>) -> Option<TrustedHeader> {
-    let (node, key_at) = auth.node("trusted_header")?;
-    let section = Section::open(&TRUSTED_HEADER, node, key_at, report);
-    required(&section, &["name", "from"], node, report);
-    let name = section.header("name", report);
-    let from = section.list("from", report, network)?;
-    let at = section.place("from").unwrap_or(key_at);
-    if section.is_empty_list("from") {
-        report
-            .error(at, "`from` is empty: nobody is trusted")
-            .hint("for example `from: [\"10.0.0.0/8\"]`");
+impl Scalar for Network {
+    fn of(found: Found<'_>, _: &Field, report: &mut Report<'_>) -> Option<Self> {
+        let network = found.text.parse().ok();
+        if network.is_none() {
+            report
+                .error(
+                    found.at,
+                    format!("{} is not a block of addresses", quoted(found.written)),
+                )
+                .hint("for example `10.0.0.0/8`, `192.0.2.7` or `fd00::/8`");
+        }
+        network
     }
-    if from.iter().any(Network::is_everybody) {
-        report
-            .warning(at, "everybody may say in this header who they are")
-            .hint("name the addresses of the proxy that sets it");
-    }
-    Some(TrustedHeader { name: name?, from })
 }
 
-pub(super) fn network(found: Found<'_>, report: &mut Report<'_>) -> Option<Network> {
-    let network = found.text.parse().ok();
-    if network.is_none() {
-        report
-            .error(
-                found.at,
-                format!("{} is not a block of addresses", quoted(found.written)),
-            )
-            .hint("for example `10.0.0.0/8`, `192.0.2.7` or `fd00::/8`");
+impl View for Network {
+    fn view(&self) -> Json {
+        self.to_string().into()
     }
-    network
 }
 
-fn external(auth: &Section<'_>, report: &mut Report<'_>) -> Option<ExternalConfig> {
-    let (node, key_at) = auth.node("external")?;
-    let section = Section::open(&EXTERNAL, node, key_at, report);
-    required(&section, &["url", "client_id_header"], node, report);
-    let url = endpoint(&section, "url", report);
-    let client_id_header = section.header("client_id_header", report);
-    let timeout = section
-        .duration("timeout", SOME, report)
-        .unwrap_or(DEFAULT_EXTERNAL_TIMEOUT);
-    Some(ExternalConfig {
-        url: url?,
-        client_id_header: client_id_header?,
-        timeout,
-    })
+impl Setting for ExternalConfig {
+    fn read(auth: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        let (node, key_at) = auth.node(field.name)?;
+        let section = Section::open(&EXTERNAL, node, key_at, report);
+        required(&section, &["url", "client_id_header"], node, report);
+        <Self as Group>::read(&section, report)
+    }
 }
 
 fn required(section: &Section<'_>, fields: &[&str], node: &Node, report: &mut Report<'_>) {
@@ -488,16 +451,23 @@ fn required(section: &Section<'_>, fields: &[&str], node: &Node, report: &mut Re
     }
 }
 
-/// An address that the gateway itself asks: host, path and query.
-pub(super) fn endpoint(
-    section: &Section<'_>,
-    field: &str,
-    report: &mut Report<'_>,
-) -> Option<Endpoint> {
-    let found = section.scalar(field, report)?;
-    let base = found.text.split(['?', '#']).next().unwrap_or_default();
-    match (Backend::parse(base), found.text.parse::<Uri>()) {
-        (Ok(backend), Ok(uri)) => Some(Endpoint {
+/// An address that the gateway itself asks: host, path and query, and whom to believe there.
+impl Setting for Endpoint {
+    fn read(section: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        let found = section.scalar(field.name, report)?;
+        let base = found.text.split(['?', '#']).next().unwrap_or_default();
+        let (Ok(backend), Ok(uri)) = (Backend::parse(base), found.text.parse::<Uri>()) else {
+            let message = format!(
+                "`{}` is a URL with scheme and host, not {}",
+                field.name,
+                quoted(found.written)
+            );
+            report
+                .error(found.at, message)
+                .hint("for example `http://127.0.0.1:4000/auth`");
+            return None;
+        };
+        Some(Self {
             backend: Backend {
                 prefix: String::new(),
                 tls: traffic::trust(section, backend.tls.is_some(), report).ok()?,
@@ -506,19 +476,18 @@ pub(super) fn endpoint(
             target: uri
                 .path_and_query()
                 .map_or_else(|| "/".to_owned(), ToString::to_string),
-        }),
-        _ => {
-            report
-                .error(
-                    found.at,
-                    format!(
-                        "`{field}` is a URL with scheme and host, not {}",
-                        quoted(found.written)
-                    ),
-                )
-                .hint("for example `http://127.0.0.1:4000/auth`");
-            None
-        }
+        })
+    }
+}
+
+/// A query may hold a credential.
+impl View for Endpoint {
+    fn view(&self) -> Json {
+        let shown = match self.target.split_once('?') {
+            Some((path, _)) => format!("{}?{MASKED}", url(&self.backend, path)),
+            None => url(&self.backend, &self.target),
+        };
+        shown.into()
     }
 }
 

@@ -8,28 +8,26 @@ use std::collections::{HashMap, HashSet};
 use http::Method;
 use onlyonce_core::policy::KeyScope;
 
-use super::{AuthConfig, Config, Route};
+use super::{AuthConfig, Config, Route, setting::Group};
 
 /// What of `new` cannot take the place of `old` while the gateway runs: each with its name. Empty
 /// where there is nothing.
 pub(crate) fn refusals(old: &Config, new: &Config) -> Vec<String> {
-    let mut found = Vec::new();
-    let held = [
-        ("listen", old.listen != new.listen),
-        ("admin.listen", old.admin.listen != new.admin.listen),
-        ("store", old.store != new.store),
-        // Another certificate is fine; clients that were promised a secured connection are not given
-        // a plain one, nor the other way round.
-        ("tls", old.tls.is_some() != new.tls.is_some()),
-        (
-            "max_connections",
-            old.max_connections != new.max_connections,
-        ),
-        ("limits.held_bytes", old.held_bytes != new.held_bytes),
-    ];
-    for (name, _) in held.iter().filter(|(_, changed)| *changed) {
-        found.push(format!("`{name}` cannot be changed without a restart"));
+    let mut held: Vec<String> = Vec::new();
+    let top = old.needing_restart(new).into_iter();
+    held.extend(top.map(str::to_owned));
+    let admin = old.admin.needing_restart(&new.admin).into_iter();
+    held.extend(admin.map(|name| format!("admin.{name}")));
+    // Another certificate is fine; clients that were promised a secured connection are not given a
+    // plain one, nor the other way round.
+    if old.tls.is_some() != new.tls.is_some() {
+        held.push("tls".to_owned());
     }
+    if old.held_bytes != new.held_bytes {
+        held.push("limits.held_bytes".to_owned());
+    }
+    let refused = |name: &String| format!("`{name}` cannot be changed without a restart");
+    let mut found: Vec<String> = held.iter().map(refused).collect();
     if !new.allow_scope_change {
         scopes(old, new, &mut found);
     }

@@ -2,12 +2,14 @@
 
 use http::{HeaderName, HeaderValue, Uri, header};
 use onlyonce_core::Policy;
+use serde_json::{Value, json};
 
 use super::{
     diagnostics::{Report, quoted},
-    fields::CORS,
-    scalar::{Found, header_name},
+    fields::{CORS, Field},
+    scalar::Found,
     section::Section,
+    setting::{Scalar, Setting, View},
 };
 
 /// Which pages may read the gateway's own answers, and what of them.
@@ -59,63 +61,79 @@ impl Origins {
     }
 }
 
-/// `cors` under `route`.
-pub(super) fn read(route: &Section<'_>, report: &mut Report<'_>) -> Option<CorsConfig> {
-    let at = route.place("cors")?;
-    let section = route.section("cors", &CORS, report);
-    const EXAMPLE: &str = "for example `cors: { origins: [\"https://shop.example.com\"] }`";
-    if !section.says("origins") {
-        report.error(at, "`cors` without `origins`").hint(EXAMPLE);
-    } else if section.is_empty_list("origins") {
-        let at = section.place("origins").unwrap_or(at);
-        report.error(at, "`origins` is empty").hint(EXAMPLE);
+impl Setting for CorsConfig {
+    fn read(route: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        let at = route.place(field.name)?;
+        let section = route.section(field.name, &CORS, report);
+        const EXAMPLE: &str = "for example `cors: { origins: [\"https://shop.example.com\"] }`";
+        if !section.says("origins") {
+            report.error(at, "`cors` without `origins`").hint(EXAMPLE);
+        } else if section.is_empty_list("origins") {
+            let at = section.place("origins").unwrap_or(at);
+            report.error(at, "`origins` is empty").hint(EXAMPLE);
+        }
+        let origins: Vec<HeaderValue> = section.get("origins", report).unwrap_or_default();
+        let is_any = origins.iter().any(|origin| origin == "*");
+        if is_any && origins.len() > 1 {
+            let at = section.place("origins").unwrap_or(at);
+            report
+                .error(at, "`origins` names every origin, and others")
+                .hint("leave out `*`, or everything else");
+        }
+        let credentials = section.get_or_default("credentials", report);
+        if is_any && credentials {
+            let at = section.place("credentials").unwrap_or(at);
+            report
+                .error(
+                    at,
+                    "`credentials: true` with every origin: browsers refuse that",
+                )
+                .hint("list the origins of your pages");
+        }
+        Some(Self {
+            origins: match is_any {
+                true => Origins::Any,
+                false => Origins::These(origins),
+            },
+            expose_headers: section.get("expose_headers", report),
+            credentials,
+        })
     }
-    let origins = section.list("origins", report, origin).unwrap_or_default();
-    let is_any = origins.iter().any(|origin| origin == "*");
-    if is_any && origins.len() > 1 {
-        let at = section.place("origins").unwrap_or(at);
-        report
-            .error(at, "`origins` names every origin, and others")
-            .hint("leave out `*`, or everything else");
+}
+
+impl View for CorsConfig {
+    fn view(&self) -> Value {
+        json!({
+            "origins": match &self.origins {
+                Origins::Any => json!(["*"]),
+                Origins::These(origins) => origins.view(),
+            },
+            "expose_headers": self.expose_headers.view(),
+            "credentials": self.credentials,
+        })
     }
-    let credentials = section.boolean("credentials", report).unwrap_or(false);
-    if is_any && credentials {
-        let at = section.place("credentials").unwrap_or(at);
-        report
-            .error(
-                at,
-                "`credentials: true` with every origin: browsers refuse that",
-            )
-            .hint("list the origins of your pages");
-    }
-    Some(CorsConfig {
-        origins: match is_any {
-            true => Origins::Any,
-            false => Origins::These(origins),
-        },
-        expose_headers: section.list("expose_headers", report, header_name),
-        credentials,
-    })
 }
 
 /// An origin as browsers send it: compared byte by byte, so another spelling would never match.
-fn origin(found: Found<'_>, report: &mut Report<'_>) -> Option<HeaderValue> {
-    if found.text == "*" {
-        return Some(HeaderValue::from_static("*"));
+impl Scalar for HeaderValue {
+    fn of(found: Found<'_>, _: &Field, report: &mut Report<'_>) -> Option<Self> {
+        if found.text == "*" {
+            return Some(HeaderValue::from_static("*"));
+        }
+        let sent = sent_by_browsers(found.text);
+        if sent.as_deref() != Some(found.text) {
+            // What a variable holds is not repeated.
+            let meant = sent.filter(|_| found.text == found.written);
+            let hint = match meant {
+                Some(sent) => format!("did you mean `{sent}`?"),
+                None => "a scheme and a host, for example `https://shop.example.com`".to_owned(),
+            };
+            let message = format!("{} is no origin", quoted(found.written));
+            report.error(found.at, message).hint(hint);
+            return None;
+        }
+        HeaderValue::from_str(found.text).ok()
     }
-    let sent = sent_by_browsers(found.text);
-    if sent.as_deref() != Some(found.text) {
-        // What a variable holds is not repeated.
-        let meant = sent.filter(|_| found.text == found.written);
-        let hint = match meant {
-            Some(sent) => format!("did you mean `{sent}`?"),
-            None => "a scheme and a host, for example `https://shop.example.com`".to_owned(),
-        };
-        let message = format!("{} is no origin", quoted(found.written));
-        report.error(found.at, message).hint(hint);
-        return None;
-    }
-    HeaderValue::from_str(found.text).ok()
 }
 
 /// The origin of the page at `text`: in lower case, without a path and without the scheme's own port.

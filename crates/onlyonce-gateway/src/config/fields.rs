@@ -1,53 +1,81 @@
-//! The names that a configuration may contain, section by section.
+//! The fields of a configuration, section by section, each declared once.
 //!
-//! The same tables make the reader's list of names, `onlyonce schema` and the tables of
-//! `docs/reference/config.md`.
+//! From a row of these tables follow the reader with its ranges and defaults, the struct that it
+//! fills, `onlyonce schema`, the tables of `docs/reference/config.md`, `GET /config`, and whether a
+//! reload may change the field. `declare.rs` says how a row is written.
+
+#[macro_use]
+mod declare;
 
 mod auth;
+mod idempotency;
 mod outbox;
 mod reconcile;
 mod routes;
 mod top;
 mod traffic;
 
+use std::{ops::RangeInclusive, time};
+
 pub(super) use auth::{API_KEY, AUTH, EXTERNAL, JWT, TRUSTED_HEADER};
+pub(crate) use auth::{AuthConfig, ExternalConfig, TrustedHeader};
+pub(super) use idempotency::{FINGERPRINT, IDEMPOTENCY, LIMITS};
+pub(super) use idempotency::{FingerprintTable, LimitTable, OptionTable};
+pub(crate) use outbox::OutboxConfig;
 pub(super) use outbox::{OUTBOX, TARGET};
 pub(super) use reconcile::{COMPLETE, OUTCOME, QUERY, RECONCILE, WEBHOOK, WHEN};
-pub(super) use routes::{BACKEND, CORS, FINGERPRINT, IDEMPOTENCY, LIMITS, ROUTE};
+pub(super) use routes::{BACKEND, CORS, ROUTE, RouteFields};
 pub(super) use top::{ADMIN, REDIS, STORE, TOP, WORKERS};
+pub use top::{Config, StoreConfig};
+pub(crate) use traffic::Forwarded;
 pub(super) use traffic::{FORWARDED, TLS};
 
+use super::{diagnostics::Report, scalar::Found, units::MAX_DURATION};
+
+/// Any duration, and none.
+const ANY: RangeInclusive<time::Duration> = time::Duration::ZERO..=MAX_DURATION;
+/// Any duration that is one.
+const SOME: RangeInclusive<time::Duration> = time::Duration::from_millis(1)..=MAX_DURATION;
+
 /// A section: how messages name it, and its fields.
-#[derive(Debug)]
 pub(super) struct Schema {
     pub(super) name: &'static str,
     pub(super) fields: &'static [Field],
 }
 
 /// A field: what it is called, what it takes, and what the reference says of it.
-#[derive(Debug)]
 pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     /// `required`, a value in backticks, or words.
     pub(super) default: &'static str,
+    /// The default as a file would say it, where it is a value.
+    pub(super) value: Option<&'static str>,
     pub(super) about: &'static str,
+    /// Whether a reload cannot change it.
+    pub(super) restart: bool,
 }
 
+/// Reads a text of a form of its own; takes the name of the field for messages.
+type Check = fn(Found<'_>, &str, &mut Report<'_>) -> Option<String>;
+
 /// What a field takes.
-#[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Address,
     Boolean,
-    Duration,
+    CheckedText(Check),
+    Duration(RangeInclusive<time::Duration>),
     File,
     Folder,
     Header,
     Hex,
-    Name,
-    Number,
-    Path,
-    Size,
+    Name(Check),
+    Number(RangeInclusive<u64>),
+    Path(Check),
+    /// The address of a Redis server, as a URL or without a scheme.
+    RedisAddress,
+    RedisUrl,
+    Size(RangeInclusive<u64>),
     Text,
     TextOrList,
     Url,
@@ -66,37 +94,28 @@ pub(super) enum Kind {
 }
 
 /// What a list holds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) enum Item {
     AnyStatuses,
     Cookies,
     Headers,
+    /// Methods on which a key can be honoured.
+    KeyedMethods,
     Methods,
     Networks,
     Origins,
     Pointers,
     Statuses,
+    /// Names, which are not empty.
     Texts,
-}
-
-const fn field(
-    name: &'static str,
-    kind: Kind,
-    default: &'static str,
-    about: &'static str,
-) -> Field {
-    Field {
-        name,
-        kind,
-        default,
-        about,
-    }
+    /// Any texts.
+    Values,
 }
 
 impl Schema {
-    /// Whether it has a field of this name.
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.fields.iter().any(|field| field.name == name)
+    /// Its field of this name.
+    pub(super) fn field(&self, name: &str) -> Option<&'static Field> {
+        self.fields.iter().find(|field| field.name == name)
     }
 
     /// The names of its fields.
@@ -108,35 +127,35 @@ impl Schema {
 impl Kind {
     /// How the reference names it.
     #[cfg(test)]
-    pub(super) fn words(self) -> String {
-        match self {
-            Self::Address => "address".to_owned(),
-            Self::Boolean => "boolean".to_owned(),
-            Self::Duration => "duration".to_owned(),
-            Self::File => "file".to_owned(),
-            Self::Folder => "folder".to_owned(),
-            Self::Header => "header".to_owned(),
-            Self::Hex => "hex".to_owned(),
-            Self::Name => "name".to_owned(),
-            Self::Number => "number".to_owned(),
-            Self::Path => "path".to_owned(),
-            Self::Size => "size".to_owned(),
-            Self::Text => "text".to_owned(),
-            Self::TextOrList => "text or list".to_owned(),
-            Self::Url => "URL".to_owned(),
-            Self::Words(words) => {
-                let ticked: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
-                ticked.join(", ")
+    pub(super) fn words(&self) -> String {
+        let text = match self {
+            Self::Address => "address",
+            Self::Boolean => "boolean",
+            Self::Duration(_) => "duration",
+            Self::File => "file",
+            Self::Folder => "folder",
+            Self::Header => "header",
+            Self::Hex => "hex",
+            Self::Name(_) => "name",
+            Self::Number(_) => "number",
+            Self::Path(_) => "path",
+            Self::Size(_) => "size",
+            Self::Text | Self::CheckedText(_) | Self::RedisAddress => "text",
+            Self::TextOrList => "text or list",
+            Self::Url | Self::RedisUrl => "URL",
+            Self::Words(words) => return format!("`{}`", words.join("`, `")),
+            Self::WordsOrSection(words, _) => {
+                return format!("`{}` or section", words.join("`, `"));
             }
-            Self::WordsOrSection(words, _) => format!("`{}` or section", words.join("`, `")),
-            Self::Map => "mapping".to_owned(),
-            Self::List(item) => item.words().to_owned(),
+            Self::Map => "mapping",
+            Self::List(item) => item.words(),
             Self::WordsOrList(words, item) => {
-                format!("`{}` or {}", words.join("`, `"), item.words())
+                return format!("`{}` or {}", words.join("`, `"), item.words());
             }
-            Self::Section(_) => "section".to_owned(),
-            Self::Sections(_) => "list".to_owned(),
-        }
+            Self::Section(_) => "section",
+            Self::Sections(_) => "list",
+        };
+        text.to_owned()
     }
 }
 
@@ -148,17 +167,17 @@ impl Item {
             Self::AnyStatuses | Self::Statuses => "list of statuses",
             Self::Cookies => "list of cookies",
             Self::Headers => "list of headers",
-            Self::Methods => "list of methods",
+            Self::KeyedMethods | Self::Methods => "list of methods",
             Self::Networks => "list of address blocks",
             Self::Origins => "list of origins",
             Self::Pointers => "list of JSON pointers",
-            Self::Texts => "list of texts",
+            Self::Texts | Self::Values => "list of texts",
         }
     }
 }
 
 /// Every section, the likeliest home of a stray field first.
-pub(super) const ALL: [&Schema; 26] = [
+pub(super) static ALL: [&Schema; 26] = [
     &IDEMPOTENCY,
     &ROUTE,
     &TOP,
@@ -190,6 +209,12 @@ pub(super) const ALL: [&Schema; 26] = [
 /// The section that `field` belongs to.
 pub(super) fn home_of(field: &str) -> Option<&'static str> {
     ALL.iter()
-        .find(|schema| schema.has(field))
+        .find(|schema| schema.field(field).is_some())
         .map(|schema| schema.name)
+}
+
+/// The names of the fields that are marked as changed.
+fn changed_names(fields: &[(&'static str, bool)]) -> Vec<&'static str> {
+    let changed = fields.iter().filter(|(_, changed)| *changed);
+    changed.map(|(name, _)| *name).collect()
 }

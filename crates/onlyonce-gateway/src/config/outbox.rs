@@ -3,51 +3,31 @@
 //! Deliberately absent: secrets. A signing secret's variable is named here; the headers of a target and
 //! the URL of a broker may hold a credential, and nothing prints them.
 
-use std::{collections::HashSet, fmt, ops::RangeInclusive, time::Duration};
+use std::{collections::HashSet, fmt, time::Duration};
 
 use http::{HeaderMap, HeaderName};
-use onlyonce::outbox::{DEFAULT_AT_ONCE, DEFAULT_TIMEOUT, TargetRules};
+use onlyonce::outbox::TargetRules;
 use onlyonce_core::fingerprint::Pointer;
 use onlyonce_publish::http::Secrets;
+use serde_json::{Value as Json, json};
 
 use super::{
-    auth::{Endpoint, endpoint},
+    Config,
+    auth::Endpoint,
     diagnostics::{Report, quoted},
-    fields::{OUTBOX, TARGET},
-    lower::env_holding,
-    options::{ANY, SOME, pointer},
+    fields::{Field, OUTBOX, TARGET},
     reconcile::{headers, require},
-    scalar::Found,
+    scalar::{Found, holding},
     section::Section,
-    store::StoreUrl,
+    setting::{Setting, View, Word},
     tree::{Node, Value},
+    view::{MASKED, masked},
 };
 
-/// How long delivered messages are kept unless said otherwise.
-pub(crate) const DEFAULT_KEEP_DELIVERED: Duration = Duration::from_secs(24 * 3_600);
 /// For how long a stream of NATS knows a message again, unless it was told otherwise.
 const NATS_WINDOW: Duration = Duration::from_secs(120);
-/// The header that carries a message's key unless said otherwise.
-const DEFAULT_KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
-/// Where an answer says what the receiver calls a message unless said otherwise.
-const DEFAULT_PROVIDER_ID: &str = "/id";
 /// The longest name of a target, in characters.
 const MAX_NAME_LENGTH: usize = 64;
-/// More attempts than these are nobody's plan.
-const ATTEMPTS: RangeInclusive<usize> = 1..=1_000;
-/// Messages under way at once: each may need a connection.
-const AT_ONCE: RangeInclusive<usize> = 1..=10_000;
-/// A message that takes longer holds up its place.
-const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(600);
-
-/// Where messages go.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct OutboxConfig {
-    /// How long messages are kept that were delivered or discarded.
-    pub keep_delivered: Duration,
-    /// The receivers.
-    pub targets: Vec<TargetConfig>,
-}
 
 /// A receiver, and what is agreed with it.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,18 +93,13 @@ impl fmt::Debug for BrokerConfig {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Kind {
+/// What takes messages to a target, by its word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Carrier {
     Http,
     Broker(Broker),
 }
 
-const KINDS: [(&str, Kind); 4] = [
-    ("http", Kind::Http),
-    ("nats", Kind::Broker(Broker::Nats)),
-    ("rabbitmq", Kind::Broker(Broker::RabbitMq)),
-    ("kafka", Kind::Broker(Broker::Kafka)),
-];
 const OF_HTTP: [&str; 5] = [
     "ca_file",
     "secret_env",
@@ -137,11 +112,7 @@ const OF_BROKERS: [&str; 4] = ["subject", "exchange", "routing_key", "topic"];
 impl Broker {
     /// The word for it, which is the name of its feature too.
     pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Nats => "nats",
-            Self::RabbitMq => "rabbitmq",
-            Self::Kafka => "kafka",
-        }
+        Carrier::Broker(self).name()
     }
 
     /// Whether this program was built with it.
@@ -172,13 +143,11 @@ impl Broker {
     }
 }
 
-pub(super) fn read(top: &Section<'_>, store: &StoreUrl, report: &mut Report<'_>) -> OutboxConfig {
-    let section = top.section("outbox", &OUTBOX, report);
-    let keep_delivered = section
-        .duration("keep_delivered", ANY, report)
-        .unwrap_or(DEFAULT_KEEP_DELIVERED);
-    let targets = targets(&section, report);
-    if !targets.is_empty() && !store.has_outbox() {
+/// Targets need a store that messages can be left in.
+pub(super) fn rules(top: &Section<'_>, config: &Config, report: &mut Report<'_>) {
+    let store = &config.store.url;
+    if !config.outbox.targets.is_empty() && !store.has_outbox() {
+        let section = top.section("outbox", &OUTBOX, &mut Report::new("", ""));
         let at = section.place("targets").unwrap_or(section.at);
         let kind = store.scheme();
         report
@@ -188,22 +157,22 @@ pub(super) fn read(top: &Section<'_>, store: &StoreUrl, report: &mut Report<'_>)
             )
             .hint("messages are left in a SQL transaction: `sqlite:FILE` or `postgres://…`");
     }
-    OutboxConfig {
-        keep_delivered,
-        targets,
+}
+
+impl Setting for Vec<TargetConfig> {
+    fn read(section: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        let (node, at) = section.node(field.name)?;
+        let Value::List(items) = &node.value else {
+            report
+                .error(at, "`targets` must be a list")
+                .hint("for example `[{ name: receipts, url: \"http://mail.internal/receipts\" }]`");
+            return None;
+        };
+        Some(targets(items, report))
     }
 }
 
-fn targets(section: &Section<'_>, report: &mut Report<'_>) -> Vec<TargetConfig> {
-    let Some((node, at)) = section.node("targets") else {
-        return Vec::new();
-    };
-    let Value::List(items) = &node.value else {
-        report
-            .error(at, "`targets` must be a list")
-            .hint("for example `[{ name: receipts, url: \"http://mail.internal/receipts\" }]`");
-        return Vec::new();
-    };
+fn targets(items: &[Node], report: &mut Report<'_>) -> Vec<TargetConfig> {
     let mut names = HashSet::new();
     let mut found = Vec::new();
     for item in items {
@@ -222,59 +191,56 @@ fn targets(section: &Section<'_>, report: &mut Report<'_>) -> Vec<TargetConfig> 
 pub(super) fn target(node: &Node, report: &mut Report<'_>) -> Option<TargetConfig> {
     let section = Section::open(&TARGET, node, node.at, report);
     require(&section, &["name", "url"], node.at, report);
-    let kind = section.word("kind", &KINDS, report);
-    let rules = rules(&section, kind, report);
-    let at_once = section.number("at_once", AT_ONCE, report);
-    let timeout = section.duration("timeout", TIMEOUT, report);
-    let name = section
-        .scalar("name", report)
-        .and_then(|found| name(found, report));
+    let kind = section.get("kind", report);
+    let rules = target_rules(&section, kind, report);
+    let at_once = section.get_or_default("at_once", report);
+    let timeout = section.get_or_default("timeout", report);
+    let name = section.get("name", report);
     let kind = match (kind, section.says("kind")) {
         (Some(kind), _) => kind,
-        (None, false) => Kind::Http,
+        (None, false) => Carrier::Http,
         // What it should have been is not known, so neither is what belongs to it.
         (None, true) => return None,
     };
     let way = match kind {
-        Kind::Http => http(&section, report).map(|http| WayConfig::Http(Box::new(http))),
-        Kind::Broker(broker) => self::broker(broker, &section, report).map(WayConfig::Broker),
+        Carrier::Http => http(&section, report).map(|http| WayConfig::Http(Box::new(http))),
+        Carrier::Broker(broker) => self::broker(broker, &section, report).map(WayConfig::Broker),
     };
     Some(TargetConfig {
         name: name?,
         way: way?,
         rules,
-        at_once: at_once.unwrap_or(DEFAULT_AT_ONCE),
-        timeout: timeout.unwrap_or(DEFAULT_TIMEOUT),
+        at_once,
+        timeout,
     })
 }
 
-fn rules(section: &Section<'_>, kind: Option<Kind>, report: &mut Report<'_>) -> TargetRules {
-    let mut defaults = TargetRules::default();
-    if let Some(Kind::Broker(Broker::Nats)) = kind {
-        defaults.key_ttl = NATS_WINDOW;
-    }
-    let attempts = section.number("max_attempts", ATTEMPTS, report);
-    let mut time = |field: &str, default| section.duration(field, SOME, report).unwrap_or(default);
-    let first_pause = time("first_pause", defaults.first_pause);
-    let said_longest = section.says("longest_pause");
-    let longest_pause = time("longest_pause", defaults.longest_pause);
-    let key_ttl = time("key_ttl", defaults.key_ttl);
-    if said_longest && longest_pause < first_pause {
-        let at = section.place("longest_pause").unwrap_or(section.at);
+fn target_rules(
+    section: &Section<'_>,
+    kind: Option<Carrier>,
+    report: &mut Report<'_>,
+) -> TargetRules {
+    let first_pause = section.get_or_default("first_pause", report);
+    let longest_pause: Duration = section.get_or_default("longest_pause", report);
+    if let Some(at) = section.place("longest_pause")
+        && longest_pause < first_pause
+    {
         report.error(at, "`longest_pause` is shorter than `first_pause`");
     }
+    let key_ttl = match kind {
+        Some(Carrier::Broker(Broker::Nats)) => NATS_WINDOW,
+        _ => TargetRules::default().key_ttl,
+    };
     TargetRules {
-        dedups: section.boolean("dedups", report).unwrap_or(defaults.dedups),
-        key_ttl,
-        max_attempts: attempts
-            .and_then(|attempts| u32::try_from(attempts).ok())
-            .unwrap_or(defaults.max_attempts),
+        dedups: section.get_or_default("dedups", report),
+        key_ttl: section.get("key_ttl", report).unwrap_or(key_ttl),
+        max_attempts: section.get_or_default("max_attempts", report),
         first_pause,
         longest_pause: longest_pause.max(first_pause),
     }
 }
 
-fn name(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
+pub(super) fn name(found: Found<'_>, _: &str, report: &mut Report<'_>) -> Option<String> {
     let valid = (1..=MAX_NAME_LENGTH).contains(&found.text.len())
         && found
             .text
@@ -295,21 +261,16 @@ fn http(section: &Section<'_>, report: &mut Report<'_>) -> Option<HttpConfig> {
     foreign(section, &OF_BROKERS, "http", report);
     let usable = |secret: &str| Secrets::parse(secret).is_ok();
     let hint = "it is `whsec_` and base64, as Standard Webhooks have it";
-    let secret_env = env_holding(section, "secret_env", report, usable, hint);
-    let key_header = section.header("key_header", report);
-    let provider_id = section
-        .scalar("provider_id", report)
-        .and_then(|found| pointer(found, report));
+    let secret_env = holding(section, "secret_env", report, usable, hint);
+    let key_header = section.get_or_default("key_header", report);
+    let provider_id = section.get_or_default("provider_id", report);
     let headers = headers(section, report);
     Some(HttpConfig {
-        url: endpoint(section, "url", report)?,
+        url: section.get("url", report)?,
         secret_env,
         headers,
-        key_header: key_header.unwrap_or(DEFAULT_KEY_HEADER),
-        provider_id: match provider_id {
-            Some(pointer) => pointer,
-            None => Pointer::parse(DEFAULT_PROVIDER_ID).ok()?,
-        },
+        key_header,
+        provider_id,
     })
 }
 
@@ -363,5 +324,49 @@ fn foreign(section: &Section<'_>, fields: &[&str], kind: &str, report: &mut Repo
             let message = format!("`{field}` has no meaning for a target of kind `{kind}`");
             report.error(at, message);
         }
+    }
+}
+
+impl View for TargetConfig {
+    fn view(&self) -> Json {
+        let rules = &self.rules;
+        let mut shown = json!({
+            "name": self.name,
+            "dedups": rules.dedups,
+            "key_ttl": rules.key_ttl.view(),
+            "max_attempts": rules.max_attempts,
+            "first_pause": rules.first_pause.view(),
+            "longest_pause": rules.longest_pause.view(),
+            "at_once": self.at_once,
+            "timeout": self.timeout.view(),
+        });
+        let own = match &self.way {
+            WayConfig::Http(http) => json!({
+                "kind": Carrier::Http.name(),
+                "url": http.url.view(),
+                "ca_file": http.url.backend.tls.as_ref().and_then(|trust| trust.path()),
+                "secret_env": http.secret_env,
+                "headers": masked(&http.headers),
+                "key_header": http.key_header.view(),
+                "provider_id": http.provider_id.view(),
+            }),
+            WayConfig::Broker(broker) => {
+                let (place, fields) = broker.broker.fields();
+                // The URL may hold a password.
+                let mut own = json!({
+                    "kind": broker.broker.word(),
+                    "url": MASKED,
+                    place: broker.place,
+                });
+                if fields.contains(&"exchange") {
+                    own["exchange"] = broker.exchange.view();
+                }
+                own
+            }
+        };
+        if let (Some(shown), Json::Object(own)) = (shown.as_object_mut(), own) {
+            shown.extend(own);
+        }
+        shown
     }
 }

@@ -3,38 +3,26 @@
 //! Deliberately absent: a webhook's secret. Its variable's name stands here. The headers of a query may
 //! hold a credential, and are marked so that nothing prints them.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use onlyonce::reconcile::{Rule, Then, When};
 use onlyonce_core::{fingerprint::Pointer, policy::ReconcilePolicy};
+use serde_json::{Value as Json, json};
 
 use super::{
+    Route,
     diagnostics::{Report, quoted},
     fields::{COMPLETE, OUTCOME, QUERY, RECONCILE, WEBHOOK, WHEN},
-    lower::env_holding,
-    options::{SOME, pointer},
-    scalar::{self, Found, header_name},
+    scalar::{self, Found, header_name, holding},
     section::Section,
-    shown::MASKED,
+    setting::View,
     traffic::trust,
     tree::{Node, Span, Value},
-    units::MAX_DURATION,
+    view::{MASKED, masked},
 };
 use crate::{http_client::Endpoint, provider, tls::Trust};
 
-/// The first look after a key became unknown unless said otherwise.
-const DEFAULT_AFTER: Duration = Duration::from_secs(5);
-/// Looks that find out nothing before a person has to decide, unless said otherwise.
-const DEFAULT_ATTEMPTS: usize = 8;
-/// More looks than these are nobody's plan.
-const ATTEMPTS: RangeInclusive<usize> = 1..=100;
-/// How long a provider may take to answer unless said otherwise.
-const DEFAULT_QUERY_TIMEOUT: Duration = Duration::from_secs(10);
-/// A question that takes longer holds up the others.
-const QUERY_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
-/// How old a signature may be unless said otherwise.
-const DEFAULT_TOLERANCE: Duration = Duration::from_secs(300);
 /// What may stand in the URL of a query.
 pub(crate) const PLACEHOLDERS: [&str; 3] = ["{key}", "{client}", "{route}"];
 
@@ -108,7 +96,7 @@ pub(super) struct StatedReconcile {
 pub(super) fn read(parent: &Section<'_>, report: &mut Report<'_>) -> Option<StatedReconcile> {
     let (node, key_at) = parent.node("reconcile")?;
     if !matches!(node.value, Value::Map(_)) {
-        parent.word("reconcile", &[("operator", ())], report);
+        parent.word("reconcile", report);
         return None;
     }
     let section = Section::open(&RECONCILE, node, key_at, report);
@@ -129,17 +117,10 @@ pub(super) fn read(parent: &Section<'_>, report: &mut Report<'_>) -> Option<Stat
         }
     }
     let policy = ReconcilePolicy {
-        after: section
-            .duration("after", SOME, report)
-            .unwrap_or(DEFAULT_AFTER),
-        attempts: section
-            .number("attempts", ATTEMPTS, report)
-            .and_then(|attempts| u16::try_from(attempts).ok())
-            .unwrap_or(DEFAULT_ATTEMPTS as u16),
-        upstream_max_execution: section.duration("upstream_max_execution", SOME, report),
-        negative_gap: section
-            .duration("negative_gap", SOME, report)
-            .unwrap_or(ReconcilePolicy::NEGATIVE_GAP),
+        after: section.get_or_default("after", report),
+        attempts: section.get_or_default("attempts", report),
+        upstream_max_execution: section.get("upstream_max_execution", report),
+        negative_gap: section.get_or_default("negative_gap", report),
         asks: section.says("query"),
     };
     let releases = |rules: &[Rule]| rules.iter().any(|rule| rule.then == Then::NotExecuted);
@@ -169,9 +150,7 @@ pub(super) fn read(parent: &Section<'_>, report: &mut Report<'_>) -> Option<Stat
             query,
             outcomes,
             webhook,
-            provider_keys_unique: section
-                .boolean("provider_keys_unique", report)
-                .unwrap_or(false),
+            provider_keys_unique: section.get_or_default("provider_keys_unique", report),
             policy,
         },
     })
@@ -182,7 +161,7 @@ fn query(parent: &Section<'_>, report: &mut Report<'_>) -> Option<QueryConfig> {
     let section = Section::open(&QUERY, node, at, report);
     require(&section, &["url"], at, report);
     let headers = headers(&section, report);
-    let timeout = section.duration("timeout", QUERY_TIMEOUT, report);
+    let timeout = section.get_or_default("timeout", report);
     let found = section.scalar("url", report)?;
     let trust = trust(&section, found.text.starts_with("https://"), report);
     Some(QueryConfig {
@@ -190,7 +169,7 @@ fn query(parent: &Section<'_>, report: &mut Report<'_>) -> Option<QueryConfig> {
         shown_url: without_secrets(found.written),
         trust: trust.ok()?.unwrap_or_else(Trust::public),
         headers,
-        timeout: timeout.unwrap_or(DEFAULT_QUERY_TIMEOUT),
+        timeout,
     })
 }
 
@@ -288,8 +267,7 @@ fn webhook(parent: &Section<'_>, report: &mut Report<'_>) -> Option<WebhookConfi
     let (node, at) = parent.node("webhook")?;
     let section = Section::open(&WEBHOOK, node, at, report);
     require(&section, &["secret_env", "key", "outcomes"], at, report);
-    let schemes = [("standard", Scheme::Standard), ("stripe", Scheme::Stripe)];
-    let scheme = section.word("scheme", &schemes, report);
+    let scheme = section.get_or_default("scheme", report);
     let outcomes = outcomes(&section, Answers::HaveNot, report);
     let said_at = section.says("at");
     if !said_at && outcomes.iter().any(|rule| rule.then == Then::NotExecuted) {
@@ -297,23 +275,19 @@ fn webhook(parent: &Section<'_>, report: &mut Report<'_>) -> Option<WebhookConfi
             .error(at, "a webhook with `not_executed` demands `at`")
             .hint("a late word about an earlier attempt would release the current one");
     }
-    let tolerance = section.duration("tolerance", SOME, report);
-    let mut read = |field: &str| {
-        let found = section.scalar(field, report)?;
-        pointer(found, report)
-    };
-    let (key, client, when) = (read("key"), read("client"), read("at"));
-    let scheme = scheme.unwrap_or(Scheme::Standard);
+    let tolerance = section.get_or_default("tolerance", report);
+    let (key, client) = (section.get("key", report), section.get("client", report));
+    let when = section.get("at", report);
     let usable = |secret: &str| provider::is_webhook_secret(scheme, secret);
     let hint = "it is the secret that the provider shows for this webhook";
     Some(WebhookConfig {
         scheme,
-        secret_env: env_holding(&section, "secret_env", report, usable, hint)?,
+        secret_env: holding(&section, "secret_env", report, usable, hint)?,
         key: key?,
         client,
         at: when,
         outcomes,
-        tolerance: tolerance.unwrap_or(DEFAULT_TOLERANCE).min(MAX_DURATION),
+        tolerance,
     })
 }
 
@@ -360,8 +334,8 @@ fn outcome(node: &Node, answers: Answers, report: &mut Report<'_>) -> Option<Rul
         (&condition, "pending", Then::Pending),
     ] {
         if place.says(name) {
-            let word = place.word(name, &[("true", ())], report);
-            said.push(word.map(|()| then));
+            let word = place.word(name, report);
+            said.push(word.map(|_| then));
         }
     }
     match <[_; 1]>::try_from(said) {
@@ -395,19 +369,12 @@ fn when(section: &Section<'_>, at: Span, answers: Answers, report: &mut Report<'
             .error(at, "`when` is empty, and would match every answer")
             .hint("say which answers are meant, for example `{ status: [404] }`");
     }
-    let mut at = |field| {
-        let found = section.scalar(field, report)?;
-        pointer(found, report)
-    };
-    let (pointer, empty, absent) = (at("pointer"), at("empty"), at("absent"));
     When {
-        status: section.list("status", report, status).unwrap_or_default(),
-        pointer,
-        one_of: section
-            .list("in", report, |found, _| Some(found.text.to_owned()))
-            .unwrap_or_default(),
-        empty,
-        absent,
+        status: section.get("status", report).unwrap_or_default(),
+        pointer: section.get("pointer", report),
+        one_of: section.get("in", report).unwrap_or_default(),
+        empty: section.get("empty", report),
+        absent: section.get("absent", report),
     }
 }
 
@@ -415,27 +382,9 @@ fn complete(parent: &Section<'_>, report: &mut Report<'_>) -> Option<Then> {
     let (node, at) = parent.node("complete")?;
     let section = Section::open(&COMPLETE, node, at, report);
     require(&section, &["status"], at, report);
-    let body = section
-        .scalar("body", report)
-        .and_then(|found| pointer(found, report));
-    let status = section.number("status", 200..=599, report)?;
-    let status = u16::try_from(status).ok()?;
-    Some(Then::Complete {
-        status: StatusCode::from_u16(status).ok()?,
-        body,
-    })
-}
-
-fn status(found: Found<'_>, report: &mut Report<'_>) -> Option<StatusCode> {
-    let code: Option<u16> = found.text.parse().ok();
-    let status = code
-        .filter(|code| (100..=599).contains(code))
-        .and_then(|code| StatusCode::from_u16(code).ok());
-    if status.is_none() {
-        let message = format!("{} is not a status", quoted(found.written));
-        report.error(found.at, message);
-    }
-    status
+    let body = section.get("body", report);
+    let status = StatusCode::from_u16(section.get("status", report)?).ok()?;
+    Some(Then::Complete { status, body })
 }
 
 /// Complains of each of `fields` that is missing.
@@ -489,5 +438,75 @@ pub(super) fn rules(stated: &StatedReconcile, per_client: bool, report: &mut Rep
                 "a webhook without `client`, and each client has keys of its own",
             )
             .hint(HINT);
+    }
+}
+
+/// How unknown outcomes of `route` are looked into, as `GET /config` shows it.
+pub(super) fn view(route: &Route) -> Json {
+    route
+        .reconcile
+        .as_deref()
+        .map_or_else(|| "operator".into(), View::view)
+}
+
+impl View for ReconcileConfig {
+    fn view(&self) -> Json {
+        let policy = &self.policy;
+        json!({
+            "query": self.query.view(),
+            "outcomes": self.outcomes.view(),
+            "upstream_max_execution": policy.upstream_max_execution.view(),
+            "negative_gap": policy.negative_gap.view(),
+            "after": policy.after.view(),
+            "attempts": policy.attempts,
+            "webhook": self.webhook.view(),
+            "provider_keys_unique": self.provider_keys_unique,
+        })
+    }
+}
+
+impl View for QueryConfig {
+    fn view(&self) -> Json {
+        json!({
+            "url": self.shown_url,
+            "ca_file": self.trust.path(),
+            "headers": masked(&self.headers),
+            "timeout": self.timeout.view(),
+        })
+    }
+}
+
+impl View for WebhookConfig {
+    fn view(&self) -> Json {
+        json!({
+            "scheme": self.scheme.view(),
+            "secret_env": self.secret_env,
+            "key": self.key.view(),
+            "client": self.client.view(),
+            "at": self.at.view(),
+            "outcomes": self.outcomes.view(),
+            "tolerance": self.tolerance.view(),
+        })
+    }
+}
+
+impl View for Rule {
+    fn view(&self) -> Json {
+        let when = &self.when;
+        let mut shown = json!({ "when": {
+            "status": when.status.view(),
+            "pointer": when.pointer.view(),
+            "in": when.one_of,
+            "empty": when.empty.view(),
+            "absent": when.absent.view(),
+        }});
+        match &self.then {
+            Then::NotExecuted => shown["not_executed"] = true.into(),
+            Then::Pending => shown["pending"] = true.into(),
+            Then::Complete { status, body } => {
+                shown["complete"] = json!({ "status": status.view(), "body": body.view() });
+            }
+        }
+        shown
     }
 }

@@ -1,44 +1,37 @@
 //! The routes of a configuration: which requests they take, and where those go.
 
-use std::time::Duration;
-
 use http::Method;
 
 use super::{
     backend::Backend,
-    cors::{self, CorsConfig},
     diagnostics::{Report, quoted},
-    fields::{BACKEND, IDEMPOTENCY, ROUTE},
-    options::{ANY, SOME, Stated},
-    scalar::{Found, method},
+    fields::{BACKEND, IDEMPOTENCY, ROUTE, RouteFields},
+    options::Stated,
+    scalar::Found,
     section::Section,
+    setting::Group,
     traffic,
     tree::{Node, Span, Value},
 };
 
 /// The longest route id, in characters.
 const MAX_ID_LENGTH: usize = 64;
-/// The largest weight of a backend.
-const MAX_WEIGHT: usize = 1_000;
 /// The gateway's own paths.
 const RESERVED_PATH: &str = "/.onlyonce";
 
-/// A route as written. `id`, `path` and `backends` are `None` where they were missing or wrong,
-/// which the report knows.
+/// Whether requests without a key need a credential, where `auth` is configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RouteAuth {
+    Required,
+    Optional,
+}
+
+/// A route as written. What was missing or wrong in it, the report knows.
 pub(super) struct WrittenRoute<'n> {
-    pub(super) id: Option<String>,
-    pub(super) path: Option<String>,
-    pub(super) methods: Option<Vec<Method>>,
+    pub(super) fields: RouteFields,
     pub(super) backends: Vec<Backend>,
-    pub(super) upstream_idle: Option<Duration>,
-    pub(super) upstream_reuse: Option<bool>,
-    pub(super) connect_timeout: Option<Duration>,
-    pub(super) first_byte_timeout: Option<Duration>,
-    /// Whether requests without a key need no credential.
-    pub(super) auth_optional: bool,
-    /// Where that was said.
+    /// Where `auth` was said.
     pub(super) auth_at: Option<Span>,
-    pub(super) cors: Option<CorsConfig>,
     pub(super) stated: Stated<'n>,
     /// Where to point when the route as a whole is meant.
     pub(super) at: Span,
@@ -55,7 +48,10 @@ pub(super) fn read<'n>(top: &Section<'n>, report: &mut Report<'_>) -> Vec<Writte
         return Vec::new();
     };
     let routes: Vec<_> = match &node.value {
-        Value::List(items) => items.iter().map(|item| route(item, report)).collect(),
+        Value::List(items) => items
+            .iter()
+            .filter_map(|item| route(item, report))
+            .collect(),
         Value::Null => Vec::new(),
         Value::Map(_) | Value::Scalar(_) | Value::Broken => {
             report
@@ -72,14 +68,13 @@ pub(super) fn read<'n>(top: &Section<'n>, report: &mut Report<'_>) -> Vec<Writte
     routes
 }
 
-fn route<'n>(node: &'n Node, report: &mut Report<'_>) -> WrittenRoute<'n> {
+fn route<'n>(node: &'n Node, report: &mut Report<'_>) -> Option<WrittenRoute<'n>> {
     let section = Section::open(&ROUTE, node, node.at, report);
     for field in ["id", "path", "backends"] {
         if !section.says(field) {
             report.error(node.at, format!("a route without `{field}`"));
         }
     }
-    let methods = section.list("methods", report, method);
     if section.is_empty_list("methods") {
         let at = section.place("methods").unwrap_or(node.at);
         report
@@ -95,34 +90,16 @@ fn route<'n>(node: &'n Node, report: &mut Report<'_>) -> WrittenRoute<'n> {
         "path_readings",
     ];
     stated.lift(section, &lifted, report);
-    WrittenRoute {
-        id: section
-            .scalar("id", report)
-            .and_then(|found| id(found, report)),
-        path: section
-            .scalar("path", report)
-            .and_then(|found| path(found, report)),
-        methods,
+    Some(WrittenRoute {
+        fields: RouteFields::read(&section, report)?,
         backends: backends(&section, report),
-        upstream_idle: section.duration("upstream_idle", ANY, report),
-        upstream_reuse: section.boolean("upstream_reuse", report),
-        connect_timeout: section.duration("connect_timeout", SOME, report),
-        first_byte_timeout: section.duration("first_byte_timeout", SOME, report),
-        auth_optional: auth(&section, report),
         auth_at: section.place("auth"),
-        cors: cors::read(&section, report),
         stated,
         at: section.place("id").unwrap_or(node.at),
-    }
+    })
 }
 
-/// Whether requests without a key need no credential.
-fn auth(section: &Section<'_>, report: &mut Report<'_>) -> bool {
-    let words = [("required", false), ("optional", true)];
-    section.word("auth", &words, report).unwrap_or(false)
-}
-
-fn id(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
+pub(super) fn id(found: Found<'_>, _: &str, report: &mut Report<'_>) -> Option<String> {
     let valid = (1..=MAX_ID_LENGTH).contains(&found.text.len())
         && found
             .text
@@ -139,7 +116,7 @@ fn id(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
     valid.then(|| found.text.to_owned())
 }
 
-fn path(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
+pub(super) fn path(found: Found<'_>, _: &str, report: &mut Report<'_>) -> Option<String> {
     let text = found.text;
     let complaint = if !text.starts_with('/') {
         Some((
@@ -221,14 +198,12 @@ fn backends(section: &Section<'_>, report: &mut Report<'_>) -> Vec<Backend> {
 }
 
 fn backend(section: &Section<'_>, report: &mut Report<'_>) -> Option<Backend> {
-    let weight = section
-        .number("weight", 1..=MAX_WEIGHT, report)
-        .unwrap_or(1);
-    let http2 = section.boolean("http2", report);
+    let weight = section.get_or_default("weight", report);
+    let http2 = section.get("http2", report);
     let found = section.scalar("url", report)?;
     match Backend::parse(found.text) {
         Ok(backend) => Some(Backend {
-            weight: u32::try_from(weight).unwrap_or(1),
+            weight,
             tls: traffic::trust(section, backend.tls.is_some(), report).ok()?,
             http2,
             ..backend
@@ -244,10 +219,10 @@ fn backend(section: &Section<'_>, report: &mut Report<'_>) -> Option<Backend> {
 
 fn repeated_ids(routes: &[WrittenRoute<'_>], report: &mut Report<'_>) {
     for (index, route) in routes.iter().enumerate() {
-        let Some(id) = &route.id else { continue };
+        let Some(id) = &route.fields.id else { continue };
         let before = routes[..index]
             .iter()
-            .find(|other| other.id.as_ref() == Some(id));
+            .find(|other| other.fields.id.as_ref() == Some(id));
         if let Some(first) = before {
             report
                 .error(
@@ -266,16 +241,19 @@ fn unreachable_routes(routes: &[WrittenRoute<'_>], report: &mut Report<'_>) {
         let tunnels = |methods: &Vec<Method>| {
             !methods.is_empty() && methods.iter().all(|method| method == Method::CONNECT)
         };
-        if route.methods.as_ref().is_some_and(tunnels) {
+        if route.fields.methods.as_ref().is_some_and(tunnels) {
             report
                 .error(route.at, "no request can reach a route for CONNECT alone")
                 .hint("a gateway opens no tunnels: CONNECT gets 404");
         }
     }
     for (index, route) in routes.iter().enumerate() {
-        let Some(path) = &route.path else { continue };
+        let Some(path) = &route.fields.path else {
+            continue;
+        };
         let rival = routes[..index].iter().find(|other| {
-            other.path.as_ref() == Some(path) && overlap(&other.methods, &route.methods)
+            other.fields.path.as_ref() == Some(path)
+                && overlap(&other.fields.methods, &route.fields.methods)
         });
         if let Some(first) = rival {
             let message = format!("two routes take the same requests under {}", quoted(path));

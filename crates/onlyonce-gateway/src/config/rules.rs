@@ -42,7 +42,7 @@ impl Ruled<'_, '_> {
     }
 
     pub(super) fn name(&self) -> &str {
-        self.route.id.as_deref().unwrap_or("?")
+        self.route.fields.id.as_deref().unwrap_or("?")
     }
 }
 
@@ -315,6 +315,7 @@ fn route_warnings(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: 
     let takes = |method: &Method| {
         ruled
             .route
+            .fields
             .methods
             .as_ref()
             .is_none_or(|methods| methods.contains(method))

@@ -6,6 +6,7 @@ use http::{HeaderName, Method};
 
 use super::{
     diagnostics::{Report, quoted},
+    section::Section,
     tree::{Node, Span, Value},
 };
 
@@ -91,6 +92,21 @@ pub(super) fn method(found: Found<'_>, report: &mut Report<'_>) -> Option<Method
     }
 }
 
+/// The cookie that `found` names.
+pub(super) fn cookie_name(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
+    // A token of RFC 9110, as a header's name is; but letter case counts.
+    if HeaderName::from_bytes(found.text.as_bytes()).is_ok() {
+        return Some(found.text.to_owned());
+    }
+    report
+        .error(
+            found.at,
+            format!("{} cannot be the name of a cookie", quoted(found.written)),
+        )
+        .hint("for example `[session]`, or `auto`");
+    None
+}
+
 /// The single value that `node` is; `what` names it in messages.
 pub(super) fn of<'n>(
     node: &'n Node,
@@ -116,12 +132,31 @@ pub(super) fn of<'n>(
     }
 }
 
+/// The name of an environment variable that must hold something `usable`; the hint says what is.
+/// What it holds is never said.
+pub(super) fn holding(
+    section: &Section<'_>,
+    field: &str,
+    report: &mut Report<'_>,
+    usable: impl Fn(&str) -> bool,
+    hint: &str,
+) -> Option<String> {
+    let name: String = section.get(field, report)?;
+    if let (Some(at), Some(value)) = (section.place(field), report.value(&name))
+        && !usable(&value)
+    {
+        let what = format!("`{field}`: {name} holds no usable secret");
+        report.error(at, what).hint(hint);
+    }
+    Some(name)
+}
+
 /// `value`, where it is within `bounds`.
 pub(super) fn bounded<T: PartialOrd>(
     field: &str,
     found: Found<'_>,
     value: T,
-    bounds: RangeInclusive<T>,
+    bounds: &RangeInclusive<T>,
     report: &mut Report<'_>,
     show: impl Fn(&T) -> String,
 ) -> Option<T> {

@@ -4,7 +4,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::fields::{ALL, Field, Item, Kind, Schema, TOP};
+use super::{
+    fields::{ALL, Field, Item, Kind, Schema, TOP},
+    setting::word,
+};
 
 /// The schema, draft 2020-12.
 pub fn schema() -> Value {
@@ -60,7 +63,7 @@ fn object(section: &Schema) -> Value {
 }
 
 fn property(field: &Field) -> Value {
-    let mut property = takes(field.kind);
+    let mut property = takes(&field.kind);
     if !field.about.is_empty() {
         property["description"] = plain(field.about).into();
     }
@@ -70,18 +73,19 @@ fn property(field: &Field) -> Value {
     property
 }
 
-fn takes(kind: Kind) -> Value {
+fn takes(kind: &Kind) -> Value {
     let string = || json!({ "type": "string" });
     match kind {
-        Kind::Address | Kind::File | Kind::Folder | Kind::Header | Kind::Name => string(),
-        Kind::Path | Kind::Text | Kind::Url => string(),
+        Kind::Address | Kind::File | Kind::Folder | Kind::Header | Kind::Name(_) => string(),
+        Kind::Path(_) | Kind::Text | Kind::CheckedText(_) | Kind::Url => string(),
+        Kind::RedisAddress | Kind::RedisUrl => string(),
         Kind::Boolean => or_variable(json!({ "type": "boolean" })),
-        Kind::Duration => {
+        Kind::Duration(_) => {
             or_variable(json!({ "type": "string", "pattern": "^[0-9]+(\\.[0-9]+)? *[a-zµ]" }))
         }
         Kind::Hex => or_variable(json!({ "type": "string", "pattern": "^[0-9A-Fa-f]+$" })),
-        Kind::Number => or_variable(json!({ "type": "integer", "minimum": 0 })),
-        Kind::Size => json!({
+        Kind::Number(_) => or_variable(json!({ "type": "integer", "minimum": 0 })),
+        Kind::Size(_) => json!({
             "anyOf": [
                 { "type": "integer", "minimum": 0 },
                 { "type": "string", "pattern": "^[0-9]+ *([KMG]iB|B)?$" },
@@ -92,19 +96,19 @@ fn takes(kind: Kind) -> Value {
             "anyOf": [string(), { "type": "array", "items": string() }],
         }),
         Kind::Words(words) => {
-            or_variable(json!({ "enum": words.iter().map(value).collect::<Vec<_>>() }))
+            or_variable(json!({ "enum": words.iter().map(|one| word(one)).collect::<Vec<_>>() }))
         }
-        Kind::List(item) => json!({ "type": "array", "items": item_of(item) }),
+        Kind::List(item) => json!({ "type": "array", "items": item_of(*item) }),
         Kind::WordsOrList(words, item) => json!({
             "anyOf": [
-                { "enum": words.iter().map(value).collect::<Vec<_>>() },
-                { "type": "array", "items": item_of(item) },
+                { "enum": words.iter().map(|one| word(one)).collect::<Vec<_>>() },
+                { "type": "array", "items": item_of(*item) },
             ],
         }),
         Kind::Section(section) => reference(&definition(section)),
         Kind::WordsOrSection(words, section) => json!({
             "anyOf": [
-                { "enum": words.iter().map(value).collect::<Vec<_>>() },
+                { "enum": words.iter().map(|one| word(one)).collect::<Vec<_>>() },
                 reference(&definition(section)),
             ],
         }),
@@ -122,11 +126,12 @@ fn item_of(item: Item) -> Value {
     match item {
         Item::Cookies
         | Item::Headers
+        | Item::KeyedMethods
         | Item::Methods
         | Item::Networks
         | Item::Origins
         | Item::Pointers => json!({ "type": "string" }),
-        Item::Texts => json!({ "type": ["string", "integer", "number", "boolean"] }),
+        Item::Texts | Item::Values => json!({ "type": ["string", "integer", "number", "boolean"] }),
         Item::AnyStatuses => {
             or_variable(json!({ "type": "integer", "minimum": 100, "maximum": 599 }))
         }
@@ -146,15 +151,6 @@ fn or_variable(schema: Value) -> Value {
     json!({ "anyOf": [schema, variable()] })
 }
 
-/// A word of the file as YAML reads it.
-fn value(word: &&str) -> Value {
-    match *word {
-        "true" => true.into(),
-        "false" => false.into(),
-        word => word.into(),
-    }
-}
-
 /// The default, where the table says it as a value.
 fn default(field: &Field) -> Option<Value> {
     let text = field.default.strip_prefix('`')?.strip_suffix('`')?;
@@ -164,10 +160,10 @@ fn default(field: &Field) -> Option<Value> {
     let list = text
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'));
-    Some(match (list, field.kind) {
+    Some(match (list, &field.kind) {
         (Some(items), _) => items.split(", ").map(number_or_word).collect(),
-        (None, Kind::Number) => number_or_word(text),
-        (None, _) => value(&text),
+        (None, Kind::Number(_)) => number_or_word(text),
+        (None, _) => word(text),
     })
 }
 

@@ -3,16 +3,12 @@
 //! Every reader answers `None` both for "not said" and for "said wrongly"; in the second case the
 //! report knows, and no configuration comes of it.
 
-use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
-
-use http::HeaderName;
-
 use super::{
     diagnostics::{Report, listed, nearest, quoted},
-    fields::{self, Schema},
+    fields::{self, Kind, Schema},
     scalar::{self, Found},
+    setting::{self, Setting},
     tree::{Entry, Node, Span, Value},
-    units,
 };
 
 /// One mapping, its unknown fields already reported.
@@ -57,7 +53,7 @@ impl<'n> Section<'n> {
             }
         };
         for entry in entries {
-            if !schema.has(&entry.key) {
+            if schema.field(&entry.key).is_none() {
                 unknown_field(schema, entry, report);
             }
         }
@@ -85,7 +81,8 @@ impl<'n> Section<'n> {
 
     /// The value of `field`, where something was said and it is still to be read.
     pub(super) fn node(&self, field: &str) -> Option<(&'n Node, Span)> {
-        debug_assert!(self.schema.has(field), "{field} has no place in the schema");
+        let is_declared = self.schema.field(field).is_some();
+        debug_assert!(is_declared, "{field} has no place in the schema");
         let entry = self.entry(field)?;
         let readable = !matches!(entry.node.value, Value::Broken);
         readable.then_some((&entry.node, entry.key_at))
@@ -118,110 +115,41 @@ impl<'n> Section<'n> {
         scalar::of(node, key_at, &quoted(field), report)
     }
 
-    /// `true` or `false`.
-    pub(super) fn boolean(&self, field: &str, report: &mut Report<'_>) -> Option<bool> {
-        self.word(field, &[("true", true), ("false", false)], report)
+    /// What the file says of `field`: see [`Setting::read`].
+    pub(super) fn get<T: Setting>(&self, field: &str, report: &mut Report<'_>) -> Option<T> {
+        let declared = self.schema.field(field);
+        debug_assert!(declared.is_some(), "{field} has no place in the schema");
+        T::read(self, declared?, report)
     }
 
-    /// One of `words`.
-    pub(super) fn word<T: Copy>(
-        &self,
-        field: &str,
-        words: &[(&str, T)],
-        report: &mut Report<'_>,
-    ) -> Option<T> {
-        let found = self.scalar(field, report)?;
-        let known = words
-            .iter()
-            .find(|(word, _)| *word == found.text)
-            .map(|(_, value)| *value);
-        if known.is_none() {
-            let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            let message = format!(
-                "`{field}` is {}, not {}",
-                listed(&names),
-                quoted(found.written)
-            );
-            let meant = match found.text {
-                "yes" | "on" | "True" | "TRUE" if names.contains(&"true") => Some("true"),
-                "no" | "off" | "False" | "FALSE" if names.contains(&"false") => Some("false"),
-                text => nearest(text, &names),
+    /// The same, or the default of its declaration.
+    ///
+    /// # Panics
+    /// Where the declaration has no default that is a value of this type; a test reads them all.
+    pub(super) fn get_or_default<T: Setting>(&self, field: &str, report: &mut Report<'_>) -> T {
+        let default = || {
+            let value = self.schema.field(field)?.value?;
+            let entries = [Entry::unplaced(field, Node::word(value))];
+            let section = Section {
+                entries: &entries,
+                ..*self
             };
-            report
-                .error(found.at, message)
-                .hint_if(meant.map(|word| format!("did you mean `{word}`?")));
-        }
-        known
+            section.get(field, &mut Report::new("", ""))
+        };
+        let said = self.get(field, report).or_else(default);
+        said.expect("a default is a value of its field")
     }
 
-    /// A duration within `bounds`.
-    pub(super) fn duration(
-        &self,
-        field: &str,
-        bounds: RangeInclusive<Duration>,
-        report: &mut Report<'_>,
-    ) -> Option<Duration> {
+    /// The word of `field`, which takes nothing but words, or words beside something else.
+    pub(super) fn word(&self, field: &str, report: &mut Report<'_>) -> Option<&'static str> {
+        let (Kind::Words(names) | Kind::WordsOrList(names, _) | Kind::WordsOrSection(names, _)) =
+            self.schema.field(field)?.kind
+        else {
+            return None;
+        };
         let found = self.scalar(field, report)?;
-        match units::duration(found.text) {
-            Ok(duration) => scalar::bounded(field, found, duration, bounds, report, |bound| {
-                humantime::format_duration(*bound).to_string()
-            }),
-            Err(error) => {
-                let message = format!("`{field}`: {error}, {}", quoted(found.written));
-                report.error(found.at, message).hint(error.hint());
-                None
-            }
-        }
-    }
-
-    /// A size in bytes.
-    pub(super) fn size(&self, field: &str, report: &mut Report<'_>) -> Option<u64> {
-        let found = self.scalar(field, report)?;
-        let size = units::size(found.text);
-        if let Err(error) = size {
-            let message = format!("`{field}`: {error}, {}", quoted(found.written));
-            report.error(found.at, message).hint(error.hint());
-        }
-        size.ok()
-    }
-
-    /// A whole number within `bounds`.
-    pub(super) fn number(
-        &self,
-        field: &str,
-        bounds: RangeInclusive<usize>,
-        report: &mut Report<'_>,
-    ) -> Option<usize> {
-        let found = self.scalar(field, report)?;
-        match found.text.parse() {
-            Ok(number) => scalar::bounded(field, found, number, bounds, report, usize::to_string),
-            Err(_) => {
-                let message = format!("`{field}` is a whole number, not {}", quoted(found.written));
-                report.error(found.at, message);
-                None
-            }
-        }
-    }
-
-    /// An address to listen on.
-    pub(super) fn address(&self, field: &str, report: &mut Report<'_>) -> Option<SocketAddr> {
-        let found = self.scalar(field, report)?;
-        let address = found.text.parse().ok();
-        if address.is_none() {
-            let message = format!(
-                "`{field}` is an IP address and a port, not {}",
-                quoted(found.written)
-            );
-            report
-                .error(found.at, message)
-                .hint("for example `127.0.0.1:8080` or `[::1]:8080`");
-        }
-        address
-    }
-
-    /// A header that the gateway reads or writes.
-    pub(super) fn header(&self, field: &str, report: &mut Report<'_>) -> Option<HeaderName> {
-        scalar::own_header(field, self.scalar(field, report)?, report)
+        let index = setting::one_of(names, found, field, report)?;
+        names.get(index).copied()
     }
 
     /// A list whose items `read` makes sense of; items that make none are left out.

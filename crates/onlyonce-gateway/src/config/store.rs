@@ -3,8 +3,21 @@
 use std::{error::Error, fmt, iter, path::PathBuf};
 
 use onlyonce_store::{
+    at_rest::{Compression, Keyring},
+    identity::IDENTITY_BYTES,
     mysql, postgres,
     redis::{self, AddressError},
+};
+use serde_json::Value;
+
+use super::{
+    StoreConfig,
+    diagnostics::{Report, quoted},
+    fields::{Field, Kind, REDIS, STORE},
+    scalar::Found,
+    section::Section,
+    setting::{Scalar, View, variable},
+    tree::Span,
 };
 
 /// A store, by its URL. Its `Debug` form leaves out everything that could be a password.
@@ -164,6 +177,146 @@ impl fmt::Display for StoreUrl {
             }
         }
     }
+}
+
+impl Scalar for StoreUrl {
+    fn of(found: Found<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        let url = match field.kind {
+            Kind::RedisAddress | Kind::RedisUrl => Self::parse_redis(found.text),
+            _ => Self::parse(found.text),
+        };
+        if let Err(error) = url {
+            let message = format!("{error}: {}", quoted(found.written));
+            report.error(found.at, message).hint(error.hint());
+        }
+        url.ok()
+    }
+}
+
+impl View for StoreUrl {
+    fn view(&self) -> Value {
+        self.to_string().into()
+    }
+}
+
+/// The identity that the store must have: 32 hexadecimal digits, in any case.
+pub(super) fn identity(found: Found<'_>, _: &str, report: &mut Report<'_>) -> Option<String> {
+    let digits = found.text.to_ascii_lowercase();
+    if digits.len() == 2 * IDENTITY_BYTES && digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Some(digits);
+    }
+    report
+        .error(found.at, "`identity` is 32 hexadecimal digits")
+        .hint("`onlyonce migrate --store URL` and the start-up line print it");
+    None
+}
+
+/// The variable with the keys, which must hold some: a gateway that cannot read its records is better
+/// not started. What it holds is never said.
+pub(super) fn keys_variable(
+    found: Found<'_>,
+    field: &str,
+    report: &mut Report<'_>,
+) -> Option<String> {
+    let name = variable(found, field, report)?;
+    if !report.looks_at_env() {
+        return Some(name);
+    }
+    let form = "it holds ID:BASE64[,ID:BASE64…], each key 32 bytes: `openssl rand -base64 32`";
+    let mistake = match std::env::var(&name) {
+        Err(_) => Some(format!("`{field}`: {name} is not set")),
+        Ok(text) => Keyring::parse(&text)
+            .err()
+            .map(|error| format!("`{field}`: {name}: {error}")),
+    };
+    if let Some(mistake) = mistake {
+        report.error(found.at, mistake).hint(form);
+    }
+    Some(name)
+}
+
+/// Completes `config` with what other sections say of it, and holds its fields against each other.
+/// Answers where the store is named.
+pub(super) fn complete(
+    top: &Section<'_>,
+    config: &mut StoreConfig,
+    report: &mut Report<'_>,
+) -> Span {
+    // Its mistakes are reported already.
+    let section = top.section("store", &STORE, &mut Report::new("", ""));
+    if let Some(address) = redis_address(top, &section, report) {
+        config.url = address;
+    }
+    if !section.says("compression") && config.url == StoreUrl::Memory {
+        config.compression = Compression::None;
+    }
+    if let Some(at) = section.place("plain_settle")
+        && config.encryption_key_env.is_none()
+    {
+        let what = "`plain_settle` says something only with `encryption_key_env`";
+        report.error(at, what);
+    }
+    if let Some(at) = section.place("spool_dir")
+        && config.url.mode_name() == "local"
+    {
+        report
+            .error(
+                at,
+                "`spool_dir` needs a store that several gateways can share",
+            )
+            .hint("an embedded store is on this machine's disk already");
+    }
+    if let Some(at) = section.place("pooler")
+        && !matches!(config.url, StoreUrl::Postgres(_))
+    {
+        let kind = config.url.scheme();
+        report.error(at, format!("`pooler` has no meaning for a {kind} store"));
+    }
+    if let Some(at) = section.place("allow_eviction")
+        && !matches!(config.url, StoreUrl::Redis(_))
+    {
+        let kind = config.url.scheme();
+        report.error(
+            at,
+            format!("`allow_eviction` has no meaning for a {kind} store"),
+        );
+    }
+    if let Some(at) = section.place("cache")
+        && matches!(config.url, StoreUrl::Memory | StoreUrl::Redis(_))
+    {
+        let kind = config.url.scheme();
+        report
+            .error(
+                at,
+                format!("`cache` stands in front of SQL, not of a {kind} store"),
+            )
+            .hint("leave it out, or keep the records in PostgreSQL");
+    }
+    let places = [section.place("url"), top.place("redis")];
+    let place = places.into_iter().flatten().next();
+    place.unwrap_or(section.at)
+}
+
+/// The store that `redis.address` names, where `store.url` names none.
+fn redis_address(
+    top: &Section<'_>,
+    store: &Section<'_>,
+    report: &mut Report<'_>,
+) -> Option<StoreUrl> {
+    let at = top.place("redis")?;
+    let section = top.section("redis", &REDIS, report);
+    if !section.says("address") {
+        let hint = "for example `redis: { address: \"localhost:6379\" }`";
+        report.error(at, "`redis` without `address`").hint(hint);
+    } else if store.says("url") {
+        report
+            .error(
+                at,
+                "`redis` beside `store.url`: one store keeps the records",
+            )
+            .hint("leave one of them out; a Redis in front of SQL is `store.cache`");
+    }
+    section.get("address", report)
 }
 
 /// What a database's reader says of its URL, in words that repeat nothing of it.

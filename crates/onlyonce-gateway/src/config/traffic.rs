@@ -3,11 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
+
 use super::{
-    auth::{Network, network},
     diagnostics::{Report, quoted},
-    fields::{FORWARDED, TLS},
+    fields::{Field, TLS},
     section::Section,
+    setting::{Setting, View},
 };
 use crate::tls::{Part, Served, Trust};
 
@@ -20,15 +22,6 @@ pub(crate) struct TlsConfig {
     pub key: PathBuf,
     /// Both, ready for use.
     pub served: Served,
-}
-
-/// What upstreams are told about the way of a request.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Forwarded {
-    /// In which headers.
-    pub headers: ForwardedHeaders,
-    /// Whose word about it is kept; from anybody else it is replaced.
-    pub trust: Vec<Network>,
 }
 
 /// The headers that say where a request came from.
@@ -45,55 +38,46 @@ pub(crate) enum ForwardedHeaders {
     None,
 }
 
-const HEADERS: [(&str, ForwardedHeaders); 4] = [
-    ("x-forwarded", ForwardedHeaders::XForwarded),
-    ("forwarded", ForwardedHeaders::Forwarded),
-    ("both", ForwardedHeaders::Both),
-    ("none", ForwardedHeaders::None),
-];
-
-impl ForwardedHeaders {
-    /// As a file has it.
-    pub(crate) fn name(self) -> &'static str {
-        HEADERS
-            .iter()
-            .find(|(_, known)| *known == self)
-            .map_or("", |(name, _)| name)
+/// Its files are read, too.
+impl Setting for TlsConfig {
+    fn read(top: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        if !top.says(field.name) {
+            return None;
+        }
+        let section = top.section(field.name, &TLS, report);
+        let at = top.place(field.name).unwrap_or(top.at);
+        for field in ["cert", "key"] {
+            if !section.says(field) {
+                report
+                    .error(at, format!("`tls` without `{field}`"))
+                    .hint("for example `tls: { cert: server.pem, key: server.key }`");
+            }
+        }
+        let cert = section.scalar("cert", report);
+        let key = section.scalar("key", report);
+        let (cert, key) = (cert?, key?);
+        let (cert_file, key_file) = (PathBuf::from(cert.text), PathBuf::from(key.text));
+        match Served::read(&cert_file, &key_file) {
+            Ok(served) => Some(Self {
+                cert: cert_file,
+                key: key_file,
+                served,
+            }),
+            Err((part, error)) => {
+                let found = match part {
+                    Part::Certificate => cert,
+                    Part::Key => key,
+                };
+                report.error(found.at, format!("{} {error}", quoted(found.written)));
+                None
+            }
+        }
     }
 }
 
-/// `tls`, its files read.
-pub(super) fn tls(top: &Section<'_>, report: &mut Report<'_>) -> Option<TlsConfig> {
-    if !top.says("tls") {
-        return None;
-    }
-    let section = top.section("tls", &TLS, report);
-    let at = top.place("tls").unwrap_or(top.at);
-    for field in ["cert", "key"] {
-        if !section.says(field) {
-            report
-                .error(at, format!("`tls` without `{field}`"))
-                .hint("for example `tls: { cert: server.pem, key: server.key }`");
-        }
-    }
-    let cert = section.scalar("cert", report);
-    let key = section.scalar("key", report);
-    let (cert, key) = (cert?, key?);
-    let (cert_file, key_file) = (PathBuf::from(cert.text), PathBuf::from(key.text));
-    match Served::read(&cert_file, &key_file) {
-        Ok(served) => Some(TlsConfig {
-            cert: cert_file,
-            key: key_file,
-            served,
-        }),
-        Err((part, error)) => {
-            let found = match part {
-                Part::Certificate => cert,
-                Part::Key => key,
-            };
-            report.error(found.at, format!("{} {error}", quoted(found.written)));
-            None
-        }
+impl View for TlsConfig {
+    fn view(&self) -> Value {
+        json!({ "cert": self.cert, "key": self.key })
     }
 }
 
@@ -120,16 +104,5 @@ pub(super) fn trust(
             report.error(found.at, format!("{} {error}", quoted(found.written)));
             Err(())
         }
-    }
-}
-
-/// `forwarded`.
-pub(super) fn forwarded(top: &Section<'_>, report: &mut Report<'_>) -> Forwarded {
-    let section = top.section("forwarded", &FORWARDED, report);
-    Forwarded {
-        headers: section
-            .word("headers", &HEADERS, report)
-            .unwrap_or_default(),
-        trust: section.list("trust", report, network).unwrap_or_default(),
     }
 }

@@ -64,6 +64,17 @@ pub(super) struct Entry {
     pub(super) node: Node,
 }
 
+impl Entry {
+    /// An entry that stands in no file.
+    pub(super) fn unplaced(key: &str, node: Node) -> Self {
+        Self {
+            key: key.to_owned(),
+            key_at: Span::default(),
+            node,
+        }
+    }
+}
+
 impl Node {
     /// A value that stands in no file.
     pub(super) fn unplaced(value: Value) -> Self {
@@ -84,12 +95,8 @@ impl Node {
 
     /// A mapping that stands in no file.
     pub(super) fn map<const N: usize>(entries: [(&str, Node); N]) -> Self {
-        let entry = |(key, node): (&str, Node)| Entry {
-            key: key.to_owned(),
-            key_at: Span::default(),
-            node,
-        };
-        Self::unplaced(Value::Map(entries.map(entry).into()))
+        let entries = entries.map(|(key, node)| Entry::unplaced(key, node));
+        Self::unplaced(Value::Map(entries.into()))
     }
 
     /// Puts `node` at the end of `path`, over whatever is there.
@@ -108,12 +115,7 @@ impl Node {
             .iter()
             .position(|entry| entry.key == *first)
             .unwrap_or_else(|| {
-                let node = Node::unplaced(Value::Null);
-                entries.push(Entry {
-                    key: (*first).to_owned(),
-                    key_at: Span::default(),
-                    node,
-                });
+                entries.push(Entry::unplaced(first, Node::unplaced(Value::Null)));
                 entries.len() - 1
             });
         entries[index].node.set(rest, node);

@@ -103,6 +103,16 @@ pub(super) fn size(text: &str) -> Result<u64, UnitError> {
         .ok_or(UnitError::TooLarge)
 }
 
+/// A size in the largest binary unit that it is a whole number of.
+pub(super) fn binary(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let fits = |(shift, _): &(u32, &str)| bytes > 0 && bytes.trailing_zeros() >= *shift;
+    match units.into_iter().find(fits) {
+        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
+        None => format!("{bytes}B"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -333,7 +333,7 @@ impl Talk {
             .timer(TokioTimer::new())
             .header_read_timeout(config.header_timeout)
             // Of at most a hundred lines, hyper's own limit: for more it would take its table from the heap.
-            .max_buf_size(config.max_header_bytes)
+            .max_buf_size(config.max_header_size)
             .auto_date_header(false)
             // A client that has said all it has to say may still listen.
             .half_close(true)
@@ -385,7 +385,7 @@ impl Talk {
         let connection = http2::Builder::new(streams.clone())
             .timer(TokioTimer::new())
             .max_concurrent_streams(MAX_STREAMS)
-            .max_header_list_size(u32::try_from(config.max_header_bytes).unwrap_or(u32::MAX))
+            .max_header_list_size(u32::try_from(config.max_header_size).unwrap_or(u32::MAX))
             .keep_alive_interval(Some(config.header_timeout))
             .keep_alive_timeout(config.header_timeout)
             .serve_connection(io, service);

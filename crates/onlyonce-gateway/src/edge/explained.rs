@@ -82,7 +82,7 @@ impl<T> Explained<T> {
         if !is_bare {
             return None;
         }
-        let limit = self.current.config().max_header_bytes as u64;
+        let limit = self.current.config().max_header_size as u64;
         Some(match refusal.get(9..12)? {
             b"431" | b"414" => Problem::HeadersTooLarge(limit),
             _ if self.has_bad_key() => {

@@ -1,156 +1,85 @@
 //! Who is asking.
 
-use super::{Item, Kind::*, Schema, field};
+use std::{ops::RangeInclusive, time::Duration};
 
-pub(in crate::config) const AUTH: Schema = Schema {
-    name: "`auth`",
-    fields: &[
-        field(
-            "api_keys",
-            Sections(&API_KEY),
-            "",
-            "[keys](#an-api-key) that clients send in `Authorization: Bearer` or `X-Api-Key`",
-        ),
-        field(
-            "jwt",
-            Section(&JWT),
-            "",
-            "[signed tokens](#jwt) in `Authorization: Bearer`",
-        ),
-        field(
-            "trusted_header",
-            Section(&TRUSTED_HEADER),
-            "",
-            "[a header](#trusted_header) that a proxy in front sets",
-        ),
-        field(
-            "external",
-            Section(&EXTERNAL),
-            "",
-            "[a service](#external) that is asked about each request",
-        ),
-        field(
-            "shared_client_ids",
-            Boolean,
-            "`false`",
-            "whether the same id from two of these ways is the same client; two ways without it are refused",
-        ),
-    ],
+use http::HeaderName;
+use serde_json::{Map, Value};
+
+use super::{Field, Item, Kind::*, SOME, Schema, changed_names};
+use crate::config::{
+    auth::{ApiKey, Endpoint, JwtConfig, Network, client_id},
+    diagnostics::Report,
+    section::Section,
+    setting::{Group, View, variable},
 };
 
-pub(in crate::config) const API_KEY: Schema = Schema {
-    name: "an API key",
-    fields: &[
-        field(
-            "client_id",
-            Text,
-            "required",
-            "whose key it is, 1 to 256 bytes; several keys may name one client",
-        ),
-        field(
-            "sha256",
-            Hex,
-            "required",
-            "the SHA-256 of the key: `printf %s \"$KEY\" \\| sha256sum`",
-        ),
-    ],
-};
+/// Clocks that differ by more than this are wrong.
+const LEEWAY: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3_600);
 
-pub(in crate::config) const JWT: Schema = Schema {
-    name: "`jwt`",
-    fields: &[
-        field("jwks_file", File, "", "a JSON Web Key Set"),
-        field(
-            "jwks_url",
-            Url,
-            "",
-            "the address of one, `http://` or `https://`",
-        ),
-        field(
-            "ca_file",
-            File,
-            "the public authorities",
-            "with `https://`: the authorities that the certificate of `jwks_url` may come from",
-        ),
-        field(
-            "secret_env",
-            Name,
-            "",
-            "the environment variable that holds a shared secret (HS256, HS384, HS512)",
-        ),
-        field(
-            "public_key_file",
-            File,
-            "",
-            "an RSA, EC or Ed25519 public key in PEM form",
-        ),
-        field("issuer", TextOrList, "any", "what the claim `iss` must be"),
-        field(
-            "audience",
-            TextOrList,
-            "any",
-            "what the claim `aud` must hold one of; without it `check` warns",
-        ),
-        field(
-            "client_id_claim",
-            Text,
-            "`sub`",
-            "the claim that names the client: a text or a whole number",
-        ),
-        field(
-            "leeway",
-            Duration,
-            "`5s`",
-            "how far clocks may differ when `exp` and `nbf` are checked; at most `1h`",
-        ),
-        field(
-            "refresh",
-            Duration,
-            "`5m`",
-            "how old a key set may become before it is read again",
-        ),
-    ],
-};
+section! {
+    /// How callers are authenticated; at least one way.
+    #[derive(Default, Eq)]
+    pub(crate) struct AuthConfig: AUTH = "`auth`" {
+        pub api_keys: Vec<ApiKey> = Sections(&API_KEY), [""],
+            "[keys](#an-api-key) that clients send in `Authorization: Bearer` or `X-Api-Key`";
+        pub jwt: Option<JwtConfig> = Section(&JWT), (""),
+            "[signed tokens](#jwt) in `Authorization: Bearer`";
+        pub trusted_header: Option<TrustedHeader> = Section(&TRUSTED_HEADER), (""),
+            "[a header](#trusted_header) that a proxy in front sets";
+        pub external: Option<ExternalConfig> = Section(&EXTERNAL), (""),
+            "[a service](#external) that is asked about each request";
+        pub shared_client_ids: bool = Boolean, "false",
+            "whether the same id from two of these ways is the same client; two ways without it \
+             are refused";
+    }
+}
 
-pub(in crate::config) const TRUSTED_HEADER: Schema = Schema {
-    name: "`trusted_header`",
-    fields: &[
-        field(
-            "name",
-            Header,
-            "required",
-            "the header that holds the client's id",
-        ),
-        field(
-            "from",
-            List(Item::Networks),
-            "required",
-            "whose word it is, such as `10.0.0.0/8`; from anybody else the header is removed",
-        ),
-    ],
-};
+schema! {
+    API_KEY = "an API key" {
+        client_id = CheckedText(client_id), required,
+            "whose key it is, 1 to 256 bytes; several keys may name one client";
+        sha256 = Hex, required, "the SHA-256 of the key: `printf %s \"$KEY\" \\| sha256sum`";
+    }
+}
 
-pub(in crate::config) const EXTERNAL: Schema = Schema {
-    name: "`external`",
-    fields: &[
-        field(
-            "url",
-            Url,
-            "required",
-            "what is asked, `http://` or `https://`",
-        ),
-        field(
-            "ca_file",
-            File,
-            "the public authorities",
-            "with `https://`: the authorities that its certificate may come from",
-        ),
-        field(
-            "client_id_header",
-            Header,
-            "required",
-            "the header of its answer that holds the client's id",
-        ),
-        field("timeout", Duration, "`2s`", "how long it may take"),
-    ],
-};
+schema! {
+    JWT = "`jwt`" {
+        jwks_file = File, (""), "a JSON Web Key Set";
+        jwks_url = Url, (""), "the address of one, `http://` or `https://`";
+        ca_file = File, ("the public authorities"),
+            "with `https://`: the authorities that the certificate of `jwks_url` may come from";
+        secret_env = Name(variable), (""),
+            "the environment variable that holds a shared secret (HS256, HS384, HS512)";
+        public_key_file = File, (""), "an RSA, EC or Ed25519 public key in PEM form";
+        issuer = TextOrList, ("any"), "what the claim `iss` must be";
+        audience = TextOrList, ("any"),
+            "what the claim `aud` must hold one of; without it `check` warns";
+        client_id_claim = Text, "sub", "the claim that names the client: a text or a whole number";
+        leeway = Duration(LEEWAY), "5s",
+            "how far clocks may differ when `exp` and `nbf` are checked; at most `1h`";
+        refresh = Duration(SOME), "5m", "how old a key set may become before it is read again";
+    }
+}
+
+section! {
+    /// A header that names the client, believed from some addresses only.
+    #[derive(Eq)]
+    pub(crate) struct TrustedHeader: TRUSTED_HEADER = "`trusted_header`" {
+        pub name: HeaderName = Header, required, "the header that holds the client's id";
+        pub from: Vec<Network> = List(Item::Networks), required,
+            "whose word it is, such as `10.0.0.0/8`; from anybody else the header is removed";
+    }
+}
+
+section! {
+    /// A service that is asked about every request.
+    #[derive(Eq)]
+    pub(crate) struct ExternalConfig: EXTERNAL = "`external`" {
+        pub url: Endpoint = Url, required, "what is asked, `http://` or `https://`";
+        ca_file = File, ("the public authorities"),
+            "with `https://`: the authorities that its certificate may come from";
+        pub client_id_header: HeaderName = Header, required,
+            "the header of its answer that holds the client's id";
+        pub timeout: Duration = Duration(SOME), "2s", "how long it may take";
+    }
+}

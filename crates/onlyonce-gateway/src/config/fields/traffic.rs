@@ -1,41 +1,33 @@
 //! TLS, and what upstreams are told about the way of a request.
 
-use super::{Item, Kind::*, Schema, field};
+use serde_json::{Map, Value};
 
-pub(in crate::config) const TLS: Schema = Schema {
-    name: "`tls`",
-    fields: &[
-        field(
-            "cert",
-            File,
-            "required",
-            "the certificate in PEM form, followed by those between it and its authority",
-        ),
-        field(
-            "key",
-            File,
-            "required",
-            "its private key in PEM form, without a password",
-        ),
-    ],
+use super::{Field, Item, Kind::*, Schema, changed_names};
+use crate::config::{
+    auth::Network,
+    diagnostics::Report,
+    section::Section,
+    setting::{Group, View, Word},
+    traffic::ForwardedHeaders,
 };
 
-pub(in crate::config) const FORWARDED: Schema = Schema {
-    name: "`forwarded`",
-    fields: &[
-        field(
-            "headers",
-            Words(&["x-forwarded", "forwarded", "both", "none"]),
-            "`x-forwarded`",
+schema! {
+    TLS = "`tls`" {
+        cert = File, required,
+            "the certificate in PEM form, followed by those between it and its authority";
+        key = File, required, "its private key in PEM form, without a password";
+    }
+}
+
+section! {
+    /// What upstreams are told about the way of a request.
+    #[derive(Default)]
+    pub(crate) struct Forwarded: FORWARDED = "`forwarded`" {
+        pub headers: ForwardedHeaders = Words(ForwardedHeaders::NAMES), "x-forwarded",
             "what backends are told in: `X-Forwarded-For`, `-Proto` and `-Host`, or `Forwarded` \
-             of RFC 7239; with `none` nothing is added and nothing is touched",
-        ),
-        field(
-            "trust",
-            List(Item::Networks),
-            "none",
+             of RFC 7239; with `none` nothing is added and nothing is touched";
+        pub trust: Vec<Network> = List(Item::Networks), ["none"],
             "proxies in front, such as `10.0.0.0/8`: what they say is kept and added to. From \
-             anybody else these headers are replaced",
-        ),
-    ],
-};
+             anybody else these headers are replaced";
+    }
+}

@@ -361,10 +361,7 @@ const ROUTES: &[(&str, &[&str])] = &[
     ),
     (
         "max_header_size: 1KiB\nroutes: [{ id: a, path: /, backends: [{ url: http://u }] }]",
-        &[
-            "1:18: `max_header_size` is from 8KiB to 1MiB",
-            "2:1: no route is protected: every request passes through unrecorded",
-        ],
+        &["1:18: `max_header_size` is from 8KiB to 1MiB"],
     ),
     (
         "routes: [{ id: a, path: /, backends: [{ url: http://u, weight: 0 }] }]",

@@ -21,7 +21,15 @@ fn a_route_is_enough() {
     );
     assert_eq!(config.store.timeout, Duration::from_secs(2));
     assert!(config.store.migrate && !config.store.create && !config.store.single_node);
-    assert_eq!(config.workers, Workers::default());
+    let workers = &config.workers;
+    let every = [
+        workers.sweep_every,
+        workers.reap_every,
+        workers.reconcile_every,
+        workers.deliver_every,
+    ];
+    let expected = [5_000, 60_000, 5_000, 500].map(Duration::from_millis);
+    assert_eq!(every, expected);
     assert_eq!(config.drain_timeout, Duration::from_secs(30));
     assert_eq!(config.header_timeout, Duration::from_secs(10));
     assert_eq!(config.body_timeout, Duration::from_secs(60));
@@ -117,7 +125,7 @@ fn authenticated_clients_have_limits_without_a_word() {
     let auth = "auth: { trusted_header: { name: X-Client-Id, from: ['10.0.0.0/8'] } }\n";
     let limits = |text: &str| {
         let config = good(&format!("{text}idempotency: {{ enabled: true }}\n{ROUTE}"));
-        let shown = shown::shown(&config)["routes"][0]["idempotency"]["limits"].clone();
+        let shown = view::view(&config)["routes"][0]["idempotency"]["limits"].clone();
         ["new_keys_per_second", "burst", "live_keys"].map(|name| shown[name].as_u64())
     };
     assert_eq!(limits(""), [None; 3]);
@@ -199,8 +207,8 @@ fn variables_are_put_in() {
 #[test]
 fn the_command_line_overrides_the_file() {
     let overrides = Overrides {
-        listen: Some(loopback(1)),
-        admin: Some(loopback(3)),
+        listen: Some(SocketAddr::from(([127, 0, 0, 1], 1))),
+        admin: Some(SocketAddr::from(([127, 0, 0, 1], 3))),
         store: Some("memory:".to_owned()),
         no_env: false,
         worker: false,

@@ -1,7 +1,7 @@
 //! The section `outbox`: what is read, what is refused, and what is never shown.
 
 use super::*;
-use crate::config::{HttpConfig, TargetConfig, WayConfig, outbox, shown};
+use crate::config::{HttpConfig, TargetConfig, WayConfig, outbox, view};
 
 fn targets(list: &str) -> String {
     format!("store: {{ url: \"sqlite:oo.db\" }}\noutbox: {{ targets: [{list}] }}\n{ROUTE}")
@@ -50,7 +50,7 @@ fn everything_that_can_be_said() {
     assert_eq!(http.secret_env.as_deref(), Some("MAIL_SECRET"));
     assert_eq!(http.headers["authorization"], "Bearer sk_live_hunter2");
     assert_eq!(http.key_header, "x-key");
-    let told = format!("{config:?}{}", shown::shown(&config));
+    let told = format!("{config:?}{}", view::view(&config));
     assert!(!told.contains("hunter2"), "{told}");
     assert!(told.contains("a.b-c_1"), "{told}");
 }

@@ -38,7 +38,7 @@ fn everything_at_once() {
         !format!("{config:?}").contains("hunter2"),
         "a credential is never printed"
     );
-    assert!(!shown::shown(&config).to_string().contains("hunter2"));
+    assert!(!view::view(&config).to_string().contains("hunter2"));
     assert_eq!(reconcile.outcomes.len(), 2);
     assert_eq!(reconcile.outcomes[1].then, Then::NotExecuted);
     let webhook = reconcile.webhook.as_ref().unwrap();
@@ -57,7 +57,7 @@ fn a_querys_address_is_shown_without_its_secrets() {
     let query = |url: &str| {
         let outcomes = "outcomes: [{ when: { status: [200] }, complete: { status: 201 } }]";
         let config = good(&route(&format!("query: {{ url: \"{url}\" }}, {outcomes}")));
-        shown::shown(&config)["routes"][0]["idempotency"]["reconcile"]["query"]["url"].clone()
+        view::view(&config)["routes"][0]["idempotency"]["reconcile"]["query"]["url"].clone()
     };
     for (url, expected) in [
         (

@@ -1,0 +1,74 @@
+//! The configuration that is in effect, for operators: the names of the file, every default filled in,
+//! and no secret.
+//!
+//! Most of it follows from the declarations of the fields; what is here has other names or another
+//! form in the program than in the file.
+
+use http::HeaderMap;
+use serde_json::{Map, Value, json};
+
+use super::{
+    Backend, Config, Route,
+    fields::OptionTable,
+    setting::{Table, View},
+};
+
+/// What stands for a secret.
+pub(super) const MASKED: &str = "***";
+
+/// `config` as JSON.
+pub fn view(config: &Config) -> Value {
+    let mut shown = config.view();
+    shown["limits"] = json!({ "held_bytes": config.held_bytes });
+    shown["routes"] = config.routes.view();
+    shown
+}
+
+/// Headers by their names alone.
+pub(super) fn masked(headers: &HeaderMap) -> Map<String, Value> {
+    let names = headers.keys();
+    names
+        .map(|name| (name.to_string(), json!(MASKED)))
+        .collect()
+}
+
+impl View for Route {
+    fn view(&self) -> Value {
+        json!({
+            "id": self.id,
+            "path": self.path,
+            "methods": self.methods.view(),
+            "backends": self.backends.view(),
+            "upstream_idle": self.upstream_idle.view(),
+            "upstream_reuse": self.upstream_reuse,
+            "connect_timeout": self.connect_timeout.view(),
+            "first_byte_timeout": self.first_byte_timeout.view(),
+            "auth": if self.auth_optional { "optional" } else { "required" },
+            "cors": self.cors.as_ref().map(|cors| {
+                let mut shown = cors.view();
+                shown["expose_headers"] = cors.exposed(&self.policy).view();
+                shown
+            }),
+            "idempotency": OptionTable::view(self),
+        })
+    }
+}
+
+impl View for Backend {
+    fn view(&self) -> Value {
+        json!({
+            "url": url(self, &self.prefix),
+            "weight": self.weight,
+            "ca_file": self.tls.as_ref().and_then(|trust| trust.path()),
+            "http2": self.http2,
+        })
+    }
+}
+
+pub(super) fn url(backend: &Backend, path: &str) -> String {
+    let (scheme, host, port) = (backend.scheme(), &backend.host, backend.port);
+    match host.contains(':') {
+        true => format!("{scheme}://[{host}]:{port}{path}"),
+        false => format!("{scheme}://{host}:{port}{path}"),
+    }
+}
