@@ -14,6 +14,7 @@ mod check;
 mod cors;
 mod diagnostics;
 mod fields;
+mod headers;
 mod interpolate;
 mod lower;
 mod options;
@@ -49,13 +50,16 @@ pub(crate) use auth::ApiKey;
 pub(crate) use auth::{JwtConfig, JwtKeys, is_client_id};
 pub(crate) use backend::Backend;
 pub use check::check;
-pub(crate) use cors::{CorsConfig, Origins};
+pub(crate) use cors::Origins;
 pub(crate) use diagnostics::Diagnostic;
 pub use diagnostics::Diagnostics;
-pub(crate) use fields::{AuthConfig, ExternalConfig, Forwarded, OutboxConfig, TrustedHeader};
+pub(crate) use fields::{
+    AuthConfig, CorsConfig, ExternalConfig, Forwarded, OutboxConfig, ReconcileConfig,
+};
 pub use fields::{Config, StoreConfig};
+pub(crate) use fields::{TrustedHeader, WebhookConfig};
 pub(crate) use outbox::{BrokerConfig, HttpConfig, TargetConfig, WayConfig};
-pub(crate) use reconcile::{QueryConfig, ReconcileConfig, Scheme, WebhookConfig};
+pub(crate) use reconcile::{QueryConfig, Scheme};
 pub use schema::schema;
 pub use store::{StoreUrl, StoreUrlError};
 pub(crate) use traffic::{ForwardedHeaders, TlsConfig};

@@ -402,7 +402,7 @@ impl Setting for TrustedHeader {
                 .error(at, "`from` is empty: nobody is trusted")
                 .hint("for example `from: [\"10.0.0.0/8\"]`");
         }
-        let from: Option<Vec<Network>> = section.get("from", &mut Report::new("", ""));
+        let from: Option<Vec<Network>> = section.get("from", &mut Report::quiet());
         if from.iter().flatten().any(Network::is_everybody) {
             report
                 .warning(at, "everybody may say in this header who they are")

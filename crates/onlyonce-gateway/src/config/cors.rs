@@ -5,22 +5,13 @@ use onlyonce_core::Policy;
 use serde_json::{Value, json};
 
 use super::{
+    CorsConfig,
     diagnostics::{Report, quoted},
     fields::{CORS, Field},
     scalar::Found,
     section::Section,
-    setting::{Scalar, Setting, View},
+    setting::{Group, Scalar, Setting, View},
 };
-
-/// Which pages may read the gateway's own answers, and what of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CorsConfig {
-    pub origins: Origins,
-    /// `None` is what the gateway itself says with an answer.
-    pub expose_headers: Option<Vec<HeaderName>>,
-    /// Whether requests with cookies may read them.
-    pub credentials: bool,
-}
 
 /// The origins of pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,16 +63,11 @@ impl Setting for CorsConfig {
             let at = section.place("origins").unwrap_or(at);
             report.error(at, "`origins` is empty").hint(EXAMPLE);
         }
-        let origins: Vec<HeaderValue> = section.get("origins", report).unwrap_or_default();
-        let is_any = origins.iter().any(|origin| origin == "*");
-        if is_any && origins.len() > 1 {
-            let at = section.place("origins").unwrap_or(at);
-            report
-                .error(at, "`origins` names every origin, and others")
-                .hint("leave out `*`, or everything else");
-        }
-        let credentials = section.get_or_default("credentials", report);
-        if is_any && credentials {
+        let config = <Self as Group>::read(&section, report);
+        if let Some(config) = &config
+            && config.origins == Origins::Any
+            && config.credentials
+        {
             let at = section.place("credentials").unwrap_or(at);
             report
                 .error(
@@ -90,27 +76,32 @@ impl Setting for CorsConfig {
                 )
                 .hint("list the origins of your pages");
         }
-        Some(Self {
-            origins: match is_any {
-                true => Origins::Any,
-                false => Origins::These(origins),
-            },
-            expose_headers: section.get("expose_headers", report),
-            credentials,
-        })
+        config
     }
 }
 
-impl View for CorsConfig {
+impl Setting for Origins {
+    fn read(section: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        let origins = Vec::<HeaderValue>::read(section, field, report)?;
+        if !origins.iter().any(|origin| origin == "*") {
+            return Some(Self::These(origins));
+        }
+        if origins.len() > 1 {
+            let at = section.place(field.name).unwrap_or(section.at);
+            report
+                .error(at, "`origins` names every origin, and others")
+                .hint("leave out `*`, or everything else");
+        }
+        Some(Self::Any)
+    }
+}
+
+impl View for Origins {
     fn view(&self) -> Value {
-        json!({
-            "origins": match &self.origins {
-                Origins::Any => json!(["*"]),
-                Origins::These(origins) => origins.view(),
-            },
-            "expose_headers": self.expose_headers.view(),
-            "credentials": self.credentials,
-        })
+        match self {
+            Self::Any => json!(["*"]),
+            Self::These(origins) => origins.view(),
+        }
     }
 }
 

@@ -151,6 +151,11 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// For reading once more what has been reported already.
+    pub(super) fn quiet() -> Self {
+        Self::new("", "")
+    }
+
     /// The same, where variables that are named must hold something.
     pub(super) fn with_env(self, env: Env<'a>) -> Self {
         Self {

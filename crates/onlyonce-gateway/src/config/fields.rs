@@ -24,6 +24,8 @@ pub(super) use idempotency::{FingerprintTable, LimitTable, OptionTable};
 pub(crate) use outbox::OutboxConfig;
 pub(super) use outbox::{OUTBOX, TARGET};
 pub(super) use reconcile::{COMPLETE, OUTCOME, QUERY, RECONCILE, WEBHOOK, WHEN};
+pub(crate) use reconcile::{ReconcileConfig, WebhookConfig};
+pub(crate) use routes::CorsConfig;
 pub(super) use routes::{BACKEND, CORS, ROUTE, RouteFields};
 pub(super) use top::{ADMIN, REDIS, STORE, TOP, WORKERS};
 pub use top::{Config, StoreConfig};

@@ -71,8 +71,7 @@ fn config(root: &Node, worker: bool, report: &mut Report<'_>) -> Option<Config> 
                 policy = policy.for_authenticated(&route.stated.options, &global.options);
                 policy.key_scope = policy.key_scope.or(Some(KeyScope::PerClient));
             }
-            policy.reconcile =
-                looked_into(route, &global).map(|stated| stated.config.policy.clone());
+            policy.reconcile = looked_into(route, &global).map(|stated| stated.config.policy());
             policy
         })
         .collect();
@@ -189,7 +188,7 @@ fn distinct_listeners(
 ) {
     // Port 0 is a different port each time.
     if admin == data && admin.port() != 0 {
-        let section = top.section("admin", &ADMIN, &mut Report::new("", ""));
+        let section = top.section("admin", &ADMIN, &mut Report::quiet());
         let at = section
             .place("listen")
             .or(top.place("listen"))

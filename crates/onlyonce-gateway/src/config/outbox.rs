@@ -16,12 +16,12 @@ use super::{
     auth::Endpoint,
     diagnostics::{Report, quoted},
     fields::{Field, OUTBOX, TARGET},
-    reconcile::{headers, require},
-    scalar::{Found, holding},
+    reconcile::require,
+    scalar::{Found, check_secret},
     section::Section,
     setting::{Setting, View, Word},
     tree::{Node, Value},
-    view::{MASKED, masked},
+    view::MASKED,
 };
 
 /// For how long a stream of NATS knows a message again, unless it was told otherwise.
@@ -147,7 +147,7 @@ impl Broker {
 pub(super) fn rules(top: &Section<'_>, config: &Config, report: &mut Report<'_>) {
     let store = &config.store.url;
     if !config.outbox.targets.is_empty() && !store.has_outbox() {
-        let section = top.section("outbox", &OUTBOX, &mut Report::new("", ""));
+        let section = top.section("outbox", &OUTBOX, &mut Report::quiet());
         let at = section.place("targets").unwrap_or(section.at);
         let kind = store.scheme();
         report
@@ -261,10 +261,11 @@ fn http(section: &Section<'_>, report: &mut Report<'_>) -> Option<HttpConfig> {
     foreign(section, &OF_BROKERS, "http", report);
     let usable = |secret: &str| Secrets::parse(secret).is_ok();
     let hint = "it is `whsec_` and base64, as Standard Webhooks have it";
-    let secret_env = holding(section, "secret_env", report, usable, hint);
+    check_secret(section, "secret_env", report, usable, hint);
+    let secret_env = section.get("secret_env", report);
     let key_header = section.get_or_default("key_header", report);
     let provider_id = section.get_or_default("provider_id", report);
-    let headers = headers(section, report);
+    let headers = section.get("headers", report).unwrap_or_default();
     Some(HttpConfig {
         url: section.get("url", report)?,
         secret_env,
@@ -346,7 +347,7 @@ impl View for TargetConfig {
                 "url": http.url.view(),
                 "ca_file": http.url.backend.tls.as_ref().and_then(|trust| trust.path()),
                 "secret_env": http.secret_env,
-                "headers": masked(&http.headers),
+                "headers": http.headers.view(),
                 "key_header": http.key_header.view(),
                 "provider_id": http.provider_id.view(),
             }),

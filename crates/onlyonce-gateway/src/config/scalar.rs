@@ -132,23 +132,23 @@ pub(super) fn of<'n>(
     }
 }
 
-/// The name of an environment variable that must hold something `usable`; the hint says what is.
+/// Complains where the variable that `field` names holds nothing `usable`; the hint says what is.
 /// What it holds is never said.
-pub(super) fn holding(
+pub(super) fn check_secret(
     section: &Section<'_>,
     field: &str,
     report: &mut Report<'_>,
     usable: impl Fn(&str) -> bool,
     hint: &str,
-) -> Option<String> {
-    let name: String = section.get(field, report)?;
-    if let (Some(at), Some(value)) = (section.place(field), report.value(&name))
+) {
+    let name: Option<String> = section.get(field, &mut Report::quiet());
+    if let (Some(at), Some(name)) = (section.place(field), name)
+        && let Some(value) = report.value(&name)
         && !usable(&value)
     {
         let what = format!("`{field}`: {name} holds no usable secret");
         report.error(at, what).hint(hint);
     }
-    Some(name)
 }
 
 /// `value`, where it is within `bounds`.

@@ -134,7 +134,7 @@ impl<'n> Section<'n> {
                 entries: &entries,
                 ..*self
             };
-            section.get(field, &mut Report::new("", ""))
+            section.get(field, &mut Report::quiet())
         };
         let said = self.get(field, report).or_else(default);
         said.expect("a default is a value of its field")

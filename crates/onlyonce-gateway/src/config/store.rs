@@ -243,7 +243,7 @@ pub(super) fn complete(
     report: &mut Report<'_>,
 ) -> Span {
     // Its mistakes are reported already.
-    let section = top.section("store", &STORE, &mut Report::new("", ""));
+    let section = top.section("store", &STORE, &mut Report::quiet());
     if let Some(address) = redis_address(top, &section, report) {
         config.url = address;
     }

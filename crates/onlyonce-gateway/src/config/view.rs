@@ -4,8 +4,7 @@
 //! Most of it follows from the declarations of the fields; what is here has other names or another
 //! form in the program than in the file.
 
-use http::HeaderMap;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     Backend, Config, Route,
@@ -22,14 +21,6 @@ pub fn view(config: &Config) -> Value {
     shown["limits"] = json!({ "held_bytes": config.held_bytes });
     shown["routes"] = config.routes.view();
     shown
-}
-
-/// Headers by their names alone.
-pub(super) fn masked(headers: &HeaderMap) -> Map<String, Value> {
-    let names = headers.keys();
-    names
-        .map(|name| (name.to_string(), json!(MASKED)))
-        .collect()
 }
 
 impl View for Route {

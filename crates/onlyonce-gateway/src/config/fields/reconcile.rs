@@ -2,33 +2,40 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::{Field, Item, Kind::*, SOME, Schema};
+use onlyonce::reconcile::Rule;
+use onlyonce_core::fingerprint::Pointer;
+use serde_json::{Map, Value};
+
+use super::{Field, Item, Kind::*, SOME, Schema, changed_names};
 use crate::config::{
-    reconcile::Scheme,
-    setting::{Word, filled_variable},
+    diagnostics::Report,
+    reconcile::{QueryConfig, Scheme},
+    section::Section,
+    setting::{Group, View, Word, filled_variable},
 };
 
 /// A question that takes longer holds up the others.
 const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
 
-schema! {
-    RECONCILE = "`reconcile`" {
-        query = Section(&QUERY), (""),
+section! {
+    /// How it is found out what became of an unknown key.
+    pub(crate) struct ReconcileConfig: RECONCILE = "`reconcile`" {
+        pub query: Option<QueryConfig> = Section(&QUERY), (""),
             "[the question](#query) that asks the provider what became of a key";
-        outcomes = Sections(&OUTCOME), (""),
+        pub outcomes: Vec<Rule> = Sections(&OUTCOME), [""],
             "[what its answers mean](#an-outcome): the first that matches decides, and no match \
              is inconclusive";
-        upstream_max_execution = Duration(SOME), ("none"),
+        pub upstream_max_execution: Option<Duration> = Duration(SOME), ("none"),
             "how long the provider may go on with a request after its connection is gone; without \
              it `not_executed` never releases a key but makes a dead letter";
-        negative_gap = Duration(SOME), "1m",
+        pub negative_gap: Duration = Duration(SOME), "1m",
             "how far apart the two negative answers must be that release a key";
-        after = Duration(SOME), "5s",
+        pub after: Duration = Duration(SOME), "5s",
             "the first look after a key became unknown; the pause doubles with each further one";
-        attempts = Number(1..=100), "8",
+        pub attempts: u16 = Number(1..=100), "8",
             "looks that find out nothing before a person has to decide";
-        webhook = Section(&WEBHOOK), (""), "[what the provider tells](#webhook) of its own accord";
-        provider_keys_unique = Boolean, "false",
+        pub webhook: Option<WebhookConfig> = Section(&WEBHOOK), (""), "[what the provider tells](#webhook) of its own accord";
+        pub provider_keys_unique: bool = Boolean, "false",
             "says that no two clients send the same key to this provider, so that it need not be \
              told the client";
     }
@@ -76,20 +83,21 @@ schema! {
     }
 }
 
-schema! {
-    WEBHOOK = "`webhook`" {
-        scheme = Words(Scheme::NAMES), "standard",
+section! {
+    /// What the provider tells of its own accord.
+    pub(crate) struct WebhookConfig: WEBHOOK = "`webhook`" {
+        pub scheme: Scheme = Words(Scheme::NAMES), "standard",
             "how events are signed: Standard Webhooks, or as Stripe does";
-        secret_env = Name(filled_variable), required,
+        pub secret_env: String = Name(filled_variable), required,
             "the variable with the secret; several, separated by spaces, while one replaces \
              another";
-        key = Text, required, "a JSON pointer to the key in the event";
-        client = Text, (""), "a JSON pointer to the client's id";
-        at = Text, ("the signature's time"),
+        pub key: Pointer = Text, required, "a JSON pointer to the key in the event";
+        pub client: Option<Pointer> = Text, (""), "a JSON pointer to the client's id";
+        pub at: Option<Pointer> = Text, ("the signature's time"),
             "a JSON pointer to when it happened, in Unix seconds or RFC 3339; older than the \
              current attempt makes a dead letter. `not_executed` demands it";
-        outcomes = Sections(&OUTCOME), required,
+        pub outcomes: Vec<Rule> = Sections(&OUTCOME), required,
             "[what events mean](#an-outcome); events that match none are left alone";
-        tolerance = Duration(SOME), "5m", "how old, or how far in the future, a signature may be";
+        pub tolerance: Duration = Duration(SOME), "5m", "how old, or how far in the future, a signature may be";
     }
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use http::Method;
+use http::{HeaderName, Method};
 use onlyonce_core::policy::PathReadings;
 use serde_json::{Map, Value};
 
 use super::{ANY, IDEMPOTENCY, LIMITS, SOME};
 use super::{Field, Item, Kind::*, Schema, changed_names};
 use crate::config::{
-    cors::CorsConfig,
+    cors::Origins,
     diagnostics::Report,
     routes::{RouteAuth, id, path},
     section::Section,
@@ -64,13 +64,15 @@ schema! {
     }
 }
 
-schema! {
-    CORS = "`cors`" {
-        origins = List(Item::Origins), required,
+section! {
+    /// Which pages may read the gateway's own answers, and what of them.
+    #[derive(Eq)]
+    pub(crate) struct CorsConfig: CORS = "`cors`" {
+        pub origins: Origins = List(Item::Origins), required,
             "such as `https://shop.example.com`; `[\"*\"]` is every one";
-        expose_headers = List(Item::Headers), ("see below"),
+        pub expose_headers: Option<Vec<HeaderName>> = List(Item::Headers), ("see below"),
             "the headers of these answers that a page may read";
-        credentials = Boolean, "false",
+        pub credentials: bool = Boolean, "false",
             "whether requests with cookies may read them; not with every origin";
     }
 }
