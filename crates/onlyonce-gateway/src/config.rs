@@ -17,6 +17,7 @@ mod fields;
 mod headers;
 mod interpolate;
 mod lower;
+mod network;
 mod options;
 mod outbox;
 mod overruled;

@@ -3,7 +3,9 @@
 //! Deliberately absent: secrets. API keys stand here as hashes, and a shared secret as the name of the
 //! variable that holds it.
 
-use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
+mod jwt;
+
+use std::fmt;
 
 use http::Uri;
 use serde_json::{Value as Json, json};
@@ -12,14 +14,16 @@ use super::{
     AuthConfig, ExternalConfig, TrustedHeader,
     backend::Backend,
     diagnostics::{Report, quoted},
-    fields::{API_KEY, AUTH, EXTERNAL, Field, JWT, TRUSTED_HEADER},
+    fields::{API_KEY, AUTH, EXTERNAL, Field, TRUSTED_HEADER},
+    network::Network,
     scalar::Found,
     section::Section,
-    setting::{Group, Scalar, Setting, View},
+    setting::{Group, Setting, View},
     traffic,
     tree::{Node, Span, Value},
     view::{MASKED, url},
 };
+pub(crate) use jwt::{JwtConfig, JwtKeys};
 
 /// The longest id of a client, in bytes.
 pub(crate) const MAX_CLIENT_ID: usize = 256;
@@ -57,36 +61,6 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// Signed tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct JwtConfig {
-    /// What signatures are checked with.
-    pub keys: JwtKeys,
-    /// Who must have issued the token.
-    pub issuer: Option<Vec<String>>,
-    /// For whom it must have been issued.
-    pub audience: Option<Vec<String>>,
-    /// The claim that names the client.
-    pub client_id_claim: String,
-    /// How far clocks may differ.
-    pub leeway: Duration,
-    /// How old a key set may become before it is read again.
-    pub refresh: Duration,
-}
-
-/// What signatures are checked with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum JwtKeys {
-    /// A key set in a file.
-    File(PathBuf),
-    /// A key set at an address.
-    Url(Endpoint),
-    /// The variable that holds a shared secret.
-    Secret(String),
-    /// A public key in a file.
-    PublicKey(PathBuf),
-}
-
 /// An address that the gateway itself asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
@@ -94,63 +68,6 @@ pub(crate) struct Endpoint {
     pub backend: Backend,
     /// Path and query.
     pub target: String,
-}
-
-/// A block of addresses, `10.0.0.0/8` for instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Network {
-    address: IpAddr,
-    prefix: u32,
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix)
-    }
-}
-
-impl Network {
-    /// Whether `address` is in it. An IPv4 address in IPv6 form is an IPv4 address.
-    pub(crate) fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address.to_canonical()) {
-            (IpAddr::V4(net), IpAddr::V4(address)) => {
-                (u32::from(net) ^ u32::from(address)).leading_zeros() >= self.prefix
-            }
-            (IpAddr::V6(net), IpAddr::V6(address)) => {
-                (u128::from(net) ^ u128::from(address)).leading_zeros() >= self.prefix
-            }
-            _ => false,
-        }
-    }
-
-    /// Whether every address of its kind is in it.
-    fn is_everybody(&self) -> bool {
-        self.prefix == 0
-    }
-}
-
-impl FromStr for Network {
-    type Err = ();
-
-    /// `ADDRESS` or `ADDRESS/BITS`.
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| ())?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = match bits {
-            Some(bits) if bits.bytes().all(|b| b.is_ascii_digit()) => {
-                bits.parse().map_err(|_| ())?
-            }
-            Some(_) => return Err(()),
-            None => most,
-        };
-        (prefix <= most)
-            .then_some(Self { address, prefix })
-            .ok_or(())
-    }
 }
 
 /// Whether `id` can name a client in scopes, lists and logs.
@@ -301,96 +218,6 @@ fn from_hex(text: &str) -> Option<[u8; 32]> {
     Some(digest)
 }
 
-impl Setting for JwtConfig {
-    fn read(auth: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
-        auth.says(field.name).then(|| jwt(auth, report)).flatten()
-    }
-}
-
-impl View for JwtConfig {
-    fn view(&self) -> Json {
-        let (name, source) = match &self.keys {
-            JwtKeys::File(path) => ("jwks_file", path.view()),
-            JwtKeys::Url(endpoint) => ("jwks_url", endpoint.view()),
-            JwtKeys::Secret(name) => ("secret_env", name.view()),
-            JwtKeys::PublicKey(path) => ("public_key_file", path.view()),
-        };
-        json!({
-            "issuer": self.issuer,
-            "audience": self.audience,
-            "client_id_claim": self.client_id_claim,
-            "leeway": self.leeway.view(),
-            "refresh": self.refresh.view(),
-            name: source,
-        })
-    }
-}
-
-fn jwt(auth: &Section<'_>, report: &mut Report<'_>) -> Option<JwtConfig> {
-    const SOURCES: [&str; 4] = ["jwks_file", "jwks_url", "secret_env", "public_key_file"];
-    let section = auth.section("jwt", &JWT, report);
-    let at = auth.place("jwt").unwrap_or(auth.at);
-    let said: Vec<&str> = SOURCES
-        .into_iter()
-        .filter(|source| section.says(source))
-        .collect();
-    if said.len() != 1 {
-        let message = match said.as_slice() {
-            [] => "`jwt` without a key to check signatures with".to_owned(),
-            _ => format!("`jwt` has {} sources of keys", said.len()),
-        };
-        report
-            .error(at, message)
-            .hint("say one of `jwks_file`, `jwks_url`, `secret_env` and `public_key_file`");
-    }
-    if let Some(at) = section.place("ca_file")
-        && !section.says("jwks_url")
-    {
-        report.error(at, "`ca_file` has no meaning without `jwks_url`");
-    }
-    let file = |field: &str, report: &mut Report<'_>| {
-        let path: Option<PathBuf> = section.get(field, report);
-        path.filter(|path| !path.as_os_str().is_empty())
-    };
-    let keys = match said.first().copied() {
-        Some("jwks_file") => file("jwks_file", report).map(JwtKeys::File),
-        Some("public_key_file") => file("public_key_file", report).map(JwtKeys::PublicKey),
-        Some("secret_env") => section.get("secret_env", report).map(JwtKeys::Secret),
-        Some(_) => section.get("jwks_url", report).map(JwtKeys::Url),
-        None => None,
-    };
-    // What cannot be used now could not be when the gateway starts.
-    let is_skipped = matches!(keys, Some(JwtKeys::Secret(_))) && !report.looks_at_env();
-    if let (Some(keys), [source]) = (&keys, said.as_slice())
-        && !is_skipped
-        && let Err(error) = crate::auth::check_keys(keys)
-        && let Some(found) = section.scalar(source, report)
-    {
-        let message = match keys {
-            JwtKeys::Secret(_) => format!("{error:#}"),
-            _ => format!("{} {error:#}", quoted(found.written)),
-        };
-        report.error(found.at, message);
-    }
-    let config = JwtConfig {
-        issuer: section.get("issuer", report),
-        audience: section.get("audience", report),
-        client_id_claim: section.get_or_default("client_id_claim", report),
-        leeway: section.get_or_default("leeway", report),
-        refresh: section.get_or_default("refresh", report),
-        keys: keys?,
-    };
-    if config.audience.is_none() && !report.has_errors() {
-        report
-            .warning(
-                at,
-                "`jwt` without `audience`: tokens made for others are taken too",
-            )
-            .hint("say for whom tokens must have been issued");
-    }
-    Some(config)
-}
-
 impl Setting for TrustedHeader {
     fn read(auth: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
         let (node, key_at) = auth.node(field.name)?;
@@ -409,27 +236,6 @@ impl Setting for TrustedHeader {
                 .hint("name the addresses of the proxy that sets it");
         }
         <Self as Group>::read(&section, report)
-    }
-}
-
-impl Scalar for Network {
-    fn of(found: Found<'_>, _: &Field, report: &mut Report<'_>) -> Option<Self> {
-        let network = found.text.parse().ok();
-        if network.is_none() {
-            report
-                .error(
-                    found.at,
-                    format!("{} is not a block of addresses", quoted(found.written)),
-                )
-                .hint("for example `10.0.0.0/8`, `192.0.2.7` or `fd00::/8`");
-        }
-        network
-    }
-}
-
-impl View for Network {
-    fn view(&self) -> Json {
-        self.to_string().into()
     }
 }
 
@@ -494,39 +300,6 @@ impl View for Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn blocks_of_addresses() {
-        for (block, inside, outside) in [
-            ("10.0.0.0/8", "10.255.0.1", "11.0.0.1"),
-            ("192.0.2.7", "192.0.2.7", "192.0.2.8"),
-            ("0.0.0.0/0", "203.0.113.9", "::1"),
-            ("fd00::/8", "fdff::1", "fe80::1"),
-            ("::1", "::1", "127.0.0.1"),
-            ("127.0.0.0/8", "::ffff:127.0.0.1", "::ffff:128.0.0.1"),
-        ] {
-            let network: Network = block.parse().unwrap();
-            assert!(
-                network.contains(inside.parse().unwrap()),
-                "{block} {inside}"
-            );
-            assert!(
-                !network.contains(outside.parse().unwrap()),
-                "{block} {outside}"
-            );
-        }
-        for text in [
-            "",
-            "10.0.0.0/33",
-            "10.0.0/8",
-            "::/129",
-            "10.0.0.0/",
-            "10.0.0.0/+8",
-            "a",
-        ] {
-            assert_eq!(text.parse::<Network>(), Err(()), "{text}");
-        }
-    }
 
     #[test]
     fn ids_of_clients() {

@@ -1,6 +1,7 @@
 //! Configurations, good and bad, and exactly what is said about them.
 
 mod bad;
+mod declared;
 mod documents;
 mod good;
 mod hostile;

@@ -4,12 +4,21 @@
 //! Most of it follows from the declarations of the fields; what is here has other names or another
 //! form in the program than in the file.
 
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use onlyonce_core::fingerprint::Pointer;
 use serde_json::{Value, json};
 
 use super::{
     Backend, Config, Route,
     fields::OptionTable,
     setting::{Table, View},
+    units::go_duration,
 };
 
 /// What stands for a secret.
@@ -61,5 +70,58 @@ pub(super) fn url(backend: &Backend, path: &str) -> String {
     match host.contains(':') {
         true => format!("{scheme}://[{host}]:{port}{path}"),
         false => format!("{scheme}://{host}:{port}{path}"),
+    }
+}
+
+macro_rules! views {
+    ($($type:ty: |$value:ident| $view:expr;)*) => {$(
+        impl View for $type {
+            fn view(&self) -> Value {
+                let $value = self;
+                json!($view)
+            }
+        }
+    )*};
+}
+
+views! {
+    Duration: |value| go_duration(*value);
+    HeaderName: |value| value.as_str();
+    HeaderValue: |value| String::from_utf8_lossy(value.as_bytes());
+    Method: |value| value.as_str();
+    Path: |value| value;
+    PathBuf: |value| value;
+    Pointer: |value| value.to_string();
+    SocketAddr: |value| value.to_string();
+    StatusCode: |value| value.as_u16();
+    String: |value| value;
+    str: |value| value;
+    u16: |value| value;
+    u32: |value| value;
+    u64: |value| value;
+    usize: |value| value;
+}
+
+impl<T: View> View for Option<T> {
+    fn view(&self) -> Value {
+        self.as_ref().map_or(Value::Null, View::view)
+    }
+}
+
+impl<T: View> View for Vec<T> {
+    fn view(&self) -> Value {
+        self.as_slice().view()
+    }
+}
+
+impl<T: View> View for [T] {
+    fn view(&self) -> Value {
+        self.iter().map(View::view).collect()
+    }
+}
+
+impl View for Value {
+    fn view(&self) -> Value {
+        self.clone()
     }
 }

@@ -7,8 +7,9 @@ use serde_json::{Map, Value};
 
 use super::{Field, Item, Kind::*, SOME, Schema, changed_names};
 use crate::config::{
-    auth::{ApiKey, Endpoint, JwtConfig, Network, client_id},
+    auth::{ApiKey, Endpoint, JwtConfig, client_id},
     diagnostics::Report,
+    network::Network,
     section::Section,
     setting::{Group, View, variable},
 };

@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 
 use super::{Field, Item, Kind::*, Schema, changed_names};
 use crate::config::{
-    auth::Network,
     diagnostics::Report,
+    network::Network,
     section::Section,
     setting::{Group, View, Word},
     traffic::ForwardedHeaders,

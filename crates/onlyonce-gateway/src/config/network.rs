@@ -1,0 +1,128 @@
+//! Blocks of addresses: whose word is believed.
+
+use std::{fmt, net::IpAddr, str::FromStr};
+
+use serde_json::Value;
+
+use super::{
+    diagnostics::{Report, quoted},
+    fields::Field,
+    scalar::Found,
+    setting::{Scalar, View},
+};
+
+/// A block of addresses, `10.0.0.0/8` for instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network {
+    address: IpAddr,
+    prefix: u32,
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+impl Network {
+    /// Whether `address` is in it. An IPv4 address in IPv6 form is an IPv4 address.
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(net), IpAddr::V4(address)) => {
+                (u32::from(net) ^ u32::from(address)).leading_zeros() >= self.prefix
+            }
+            (IpAddr::V6(net), IpAddr::V6(address)) => {
+                (u128::from(net) ^ u128::from(address)).leading_zeros() >= self.prefix
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether every address of its kind is in it.
+    pub(super) fn is_everybody(&self) -> bool {
+        self.prefix == 0
+    }
+}
+
+impl FromStr for Network {
+    type Err = ();
+
+    /// `ADDRESS` or `ADDRESS/BITS`.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| ())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = match bits {
+            Some(bits) if bits.bytes().all(|b| b.is_ascii_digit()) => {
+                bits.parse().map_err(|_| ())?
+            }
+            Some(_) => return Err(()),
+            None => most,
+        };
+        (prefix <= most)
+            .then_some(Self { address, prefix })
+            .ok_or(())
+    }
+}
+
+impl Scalar for Network {
+    fn of(found: Found<'_>, _: &Field, report: &mut Report<'_>) -> Option<Self> {
+        let network = found.text.parse().ok();
+        if network.is_none() {
+            report
+                .error(
+                    found.at,
+                    format!("{} is not a block of addresses", quoted(found.written)),
+                )
+                .hint("for example `10.0.0.0/8`, `192.0.2.7` or `fd00::/8`");
+        }
+        network
+    }
+}
+
+impl View for Network {
+    fn view(&self) -> Value {
+        self.to_string().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_addresses() {
+        for (block, inside, outside) in [
+            ("10.0.0.0/8", "10.255.0.1", "11.0.0.1"),
+            ("192.0.2.7", "192.0.2.7", "192.0.2.8"),
+            ("0.0.0.0/0", "203.0.113.9", "::1"),
+            ("fd00::/8", "fdff::1", "fe80::1"),
+            ("::1", "::1", "127.0.0.1"),
+            ("127.0.0.0/8", "::ffff:127.0.0.1", "::ffff:128.0.0.1"),
+        ] {
+            let network: Network = block.parse().unwrap();
+            assert!(
+                network.contains(inside.parse().unwrap()),
+                "{block} {inside}"
+            );
+            assert!(
+                !network.contains(outside.parse().unwrap()),
+                "{block} {outside}"
+            );
+        }
+        for text in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "::/129",
+            "10.0.0.0/",
+            "10.0.0.0/+8",
+            "a",
+        ] {
+            assert_eq!(text.parse::<Network>(), Err(()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Single values of the types that several sections have.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use http::{HeaderName, Method, StatusCode};
+use onlyonce_core::fingerprint::Pointer;
+
+use super::Scalar;
+use crate::config::{
+    DEFAULT_TOKEN_ENV,
+    diagnostics::{Report, quoted},
+    fields::{Field, Item, Kind},
+    interpolate,
+    scalar::{self, Found},
+    units,
+};
+
+impl Scalar for Duration {
+    fn of(found: Found<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        let duration = match units::duration(found.text) {
+            Ok(duration) => duration,
+            Err(error) => {
+                let message = format!("`{}`: {error}, {}", field.name, quoted(found.written));
+                report.error(found.at, message).hint(error.hint());
+                return None;
+            }
+        };
+        let Kind::Duration(bounds) = &field.kind else {
+            return Some(duration);
+        };
+        scalar::bounded(field.name, found, duration, bounds, report, |bound| {
+            humantime::format_duration(*bound).to_string()
+        })
+    }
+}
+
+/// A whole number, of things or of bytes.
+fn whole(found: Found<'_>, field: &Field, report: &mut Report<'_>) -> Option<u64> {
+    let name = field.name;
+    match &field.kind {
+        Kind::Size(bounds) => match units::size(found.text) {
+            Ok(size) if bounds.contains(&size) => Some(size),
+            Ok(_) => {
+                let (least, most) = (units::binary(*bounds.start()), units::binary(*bounds.end()));
+                report.error(found.at, format!("`{name}` is from {least} to {most}"));
+                None
+            }
+            Err(error) => {
+                let message = format!("`{name}`: {error}, {}", quoted(found.written));
+                report.error(found.at, message).hint(error.hint());
+                None
+            }
+        },
+        kind => {
+            let Ok(number) = found.text.parse() else {
+                let message = format!("`{name}` is a whole number, not {}", quoted(found.written));
+                report.error(found.at, message);
+                return None;
+            };
+            let Kind::Number(bounds) = kind else {
+                return Some(number);
+            };
+            scalar::bounded(name, found, number, bounds, report, u64::to_string)
+        }
+    }
+}
+
+macro_rules! whole_numbers {
+    ($($type:ty),*) => {$(
+        impl Scalar for $type {
+            fn of(found: Found<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+                whole(found, field, report)?.try_into().ok()
+            }
+        }
+    )*};
+}
+whole_numbers!(u16, u32, u64, usize);
+
+impl Scalar for SocketAddr {
+    fn of(found: Found<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        let address = found.text.parse().ok();
+        if address.is_none() {
+            let message = format!(
+                "`{}` is an IP address and a port, not {}",
+                field.name,
+                quoted(found.written)
+            );
+            report
+                .error(found.at, message)
+                .hint("for example `127.0.0.1:8080` or `[::1]:8080`");
+        }
+        address
+    }
+}
+
+impl Scalar for HeaderName {
+    fn of(found: Found<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        match field.kind {
+            Kind::Header => scalar::own_header(field.name, found, report),
+            _ => scalar::header_name(found, report),
+        }
+    }
+}
+
+impl Scalar for Method {
+    fn of(found: Found<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        let method = scalar::method(found, report)?;
+        let honours = matches!(field.kind, Kind::List(Item::KeyedMethods));
+        if honours && (method == Method::CONNECT || method == Method::OPTIONS) {
+            let message = format!("{method} always passes through and takes no key");
+            report.error(found.at, message);
+            return None;
+        }
+        Some(method)
+    }
+}
+
+impl Scalar for StatusCode {
+    fn of(found: Found<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        let status = found.text.parse().ok();
+        let status = status.and_then(|code: u16| StatusCode::from_u16(code).ok());
+        let Some(status) = status.filter(|status| status.as_u16() <= 599) else {
+            let message = format!("{} is not a status", quoted(found.written));
+            report.error(found.at, message);
+            return None;
+        };
+        let releases = matches!(field.kind, Kind::List(Item::Statuses));
+        if releases && status.as_u16() < 400 {
+            let message = format!("`{}` cannot hold {}", field.name, status.as_u16());
+            report
+                .error(found.at, message)
+                .hint("a request that succeeded would be executed again");
+            return None;
+        }
+        Some(status)
+    }
+}
+
+impl Scalar for Pointer {
+    fn of(found: Found<'_>, _: &Field, report: &mut Report<'_>) -> Option<Self> {
+        let pointer = Pointer::parse(found.text);
+        if let Err(error) = &pointer {
+            report
+                .error(found.at, format!("{error}: {}", quoted(found.written)))
+                .hint("for example `/metadata/trace_id`");
+        }
+        pointer.ok()
+    }
+}
+
+impl Scalar for PathBuf {
+    fn of(found: Found<'_>, _: &Field, _: &mut Report<'_>) -> Option<Self> {
+        Some(found.text.into())
+    }
+}
+
+impl Scalar for String {
+    fn of(found: Found<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
+        match &field.kind {
+            Kind::Name(check) | Kind::Path(check) | Kind::CheckedText(check) => {
+                check(found, field.name, report)
+            }
+            Kind::List(Item::Headers) => {
+                let name = scalar::header_name(found, report)?;
+                Some(name.as_str().to_owned())
+            }
+            Kind::WordsOrList(_, Item::Cookies) => scalar::cookie_name(found, report),
+            kind => {
+                if matches!(kind, Kind::List(Item::Texts)) && found.text.is_empty() {
+                    report.error(found.at, "an empty name");
+                }
+                Some(found.text.to_owned())
+            }
+        }
+    }
+}
+
+/// The name of an environment variable, whose value is not looked at here.
+pub(in crate::config) fn variable(
+    found: Found<'_>,
+    field: &str,
+    report: &mut Report<'_>,
+) -> Option<String> {
+    if !interpolate::is_name(found.text) {
+        // Somebody who puts the token itself here must not find it in a log.
+        report
+            .error(
+                found.at,
+                format!("`{field}` is the name of an environment variable"),
+            )
+            .hint(format!("for example `{DEFAULT_TOKEN_ENV}`"));
+        return None;
+    }
+    Some(found.text.to_owned())
+}
+
+/// The name of an environment variable, which must hold something: without it the gateway would not
+/// start, or nobody would get in.
+pub(in crate::config) fn filled_variable(
+    found: Found<'_>,
+    field: &str,
+    report: &mut Report<'_>,
+) -> Option<String> {
+    let name = variable(found, field, report)?;
+    if report.is_unset(&name) {
+        report
+            .error(
+                found.at,
+                format!("`{field}`: the environment variable {name} is not set or empty"),
+            )
+            .hint("set it; `check --no-env` is for machines that have no secrets");
+    }
+    Some(name)
+}
