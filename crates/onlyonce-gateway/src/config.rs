@@ -64,6 +64,7 @@ pub(crate) use reconcile::{QueryConfig, Scheme};
 pub use schema::schema;
 pub use store::{StoreUrl, StoreUrlError};
 pub(crate) use traffic::{ForwardedHeaders, TlsConfig};
+pub use tree::yaml;
 pub use units::{UnitError, duration};
 pub use view::view;
 

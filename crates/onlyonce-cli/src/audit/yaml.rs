@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use anyhow::bail;
-use granit_parser::{Event, Parser, ScalarStyle};
+use onlyonce_gateway::config::yaml::{self, Event, Options};
 use serde_json::{Map, Value};
 
 /// The deepest nesting.
@@ -35,23 +35,21 @@ struct Members {
 /// # Errors
 /// Where it is not YAML, names a member twice, or is beyond the bounds.
 pub(crate) fn parse(text: &str) -> anyhow::Result<Value> {
-    let options = granit_parser::options! {
-        flow_nesting_limit: MAX_DEPTH,
-        block_nesting_limit: MAX_DEPTH,
+    let options = Options {
+        max_depth: MAX_DEPTH,
+        directives: true,
+        unknown_aliases: false,
     };
     let mut builder = Builder::default();
-    for parsed in Parser::new_from_str_with_options(text, options) {
-        let (event, span) = match parsed {
+    for parsed in yaml::events(text, options) {
+        let parsed = match parsed {
             Ok(parsed) => parsed,
-            Err(error) => {
-                let (line, why) = (error.marker().line(), error.info());
-                bail!("line {line}: this is not YAML: {why}");
-            }
+            Err(error) => bail!("line {}: {error}", error.at.line),
         };
-        match builder.take(event) {
+        match builder.take(parsed.event) {
             Ok(None) => {}
             Ok(Some(document)) => return Ok(document),
-            Err(why) => bail!("line {}: {why}", span.start.line()),
+            Err(why) => bail!("line {}: {why}", parsed.at.line),
         }
     }
     Ok(Value::Null)
@@ -68,19 +66,23 @@ impl Builder {
     /// The document, once it is complete.
     fn take(&mut self, event: Event<'_>) -> Result<Option<Value>, String> {
         match event {
-            Event::Scalar(text, style, anchor, _) => {
+            Event::Scalar {
+                text,
+                is_plain,
+                anchor,
+            } => {
                 let value = match self.open.last() {
                     // A name is text, also where it looks like a number.
                     Some(Open::Map(Members { name: None, .. }, _)) => {
                         Value::String(text.into_owned())
                     }
-                    _ => scalar(&text, style),
+                    _ => scalar(&text, is_plain),
                 };
                 self.place(value, anchor, 1)
             }
-            Event::SequenceStart(_, anchor, _) => self.begin(Open::List(Vec::new(), anchor)),
-            Event::MappingStart(_, anchor, _) => self.begin(Open::Map(Members::default(), anchor)),
-            Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
+            Event::List(anchor) => self.begin(Open::List(Vec::new(), anchor)),
+            Event::Map(anchor) => self.begin(Open::Map(Members::default(), anchor)),
+            Event::End => match self.open.pop() {
                 Some(Open::List(items, anchor)) => self.place(Value::Array(items), anchor, 1),
                 Some(Open::Map(members, anchor)) => self.place(members.finish(), anchor, 1),
                 None => Ok(None),
@@ -89,7 +91,7 @@ impl Builder {
                 Some((value, size)) => self.place(value, 0, size),
                 None => Err("an alias of something that is not complete".to_owned()),
             },
-            _ => Ok(None),
+            Event::Document | Event::UnknownAlias(_) => Ok(None),
         }
     }
 
@@ -163,8 +165,8 @@ fn size_of(value: &Value) -> usize {
     }
 }
 
-fn scalar(text: &str, style: ScalarStyle) -> Value {
-    if style != ScalarStyle::Plain {
+fn scalar(text: &str, is_plain: bool) -> Value {
+    if !is_plain {
         return text.into();
     }
     match text {

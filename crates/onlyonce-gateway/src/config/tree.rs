@@ -7,11 +7,12 @@
 //! Deliberately absent: merge keys (`<<`), tags, several documents, keys that are not plain words.
 
 mod build;
-
-use granit_parser::{Event, Parser};
+pub mod yaml;
 
 use super::diagnostics::{Report, quoted};
 use build::{Builder, Step};
+pub(super) use yaml::Span;
+use yaml::{Event, Options};
 
 /// The largest configuration, in bytes.
 pub(super) const MAX_TEXT_BYTES: usize = 1 << 20;
@@ -19,14 +20,6 @@ pub(super) const MAX_TEXT_BYTES: usize = 1 << 20;
 const MAX_DEPTH: usize = 32;
 /// Nodes after every alias is written out.
 const MAX_NODES: usize = 50_000;
-
-/// A place in the text: line and column from 1, width in characters. Line 0 is no place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) struct Span {
-    pub(super) line: u32,
-    pub(super) col: u32,
-    pub(super) width: u32,
-}
 
 /// A value and its place.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,44 +147,36 @@ pub(super) fn parse(
             ));
         return None;
     }
-    let options = granit_parser::options! {
-        emit_unresolved_aliases: true,
-        disallow_directives: true,
-        flow_nesting_limit: MAX_DEPTH,
-        block_nesting_limit: MAX_DEPTH,
+    let options = Options {
+        max_depth: MAX_DEPTH,
+        directives: false,
+        unknown_aliases: true,
     };
     let mut builder = Builder::new(env, report);
     let mut root = None;
-    for parsed in Parser::new_from_str_with_options(text, options) {
-        let (event, span) = match parsed {
+    for parsed in yaml::events(text, options) {
+        let parsed = match parsed {
             Ok(parsed) => parsed,
             Err(error) => {
-                let at = place(error.marker(), 1);
-                builder
-                    .report()
-                    .error(at, format!("this is not YAML: {}", error.info()));
+                builder.report().error(error.at, error.to_string());
                 return None;
             }
         };
-        let at = place(&span.start, width_of(&span));
-        if let (Event::DocumentStart(..), Some(_)) = (&event, &root) {
+        if let (Event::Document, Some(_)) = (&parsed.event, &root) {
             builder.report().error(
-                at,
+                parsed.at,
                 "a configuration is one YAML document, and here starts another",
             );
             return None;
         }
-        if let Some(tag) = event.tag() {
-            let message = format!("the tag {} has no meaning here", quoted(&tag.original()));
-            let tag_at = span
-                .tag_span()
-                .map_or(at, |tag| place(&tag.start, width_of(&tag)));
+        if let Some((tag, at)) = parsed.tag {
+            let message = format!("the tag {} has no meaning here", quoted(&tag));
             builder
                 .report()
-                .error(tag_at, message)
+                .error(at, message)
                 .hint("write the value without it");
         }
-        match builder.take(event, at) {
+        match builder.take(parsed.event, parsed.at) {
             Step::Going => {}
             Step::Done(node) => root = Some(node),
             Step::TooMuch => return None,
@@ -201,21 +186,4 @@ pub(super) fn parse(
         at: start,
         value: Value::Null,
     }))
-}
-
-fn place(marker: &granit_parser::Marker, width: usize) -> Span {
-    let bounded = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    Span {
-        line: bounded(marker.line()),
-        col: bounded(marker.col()).saturating_add(1),
-        width: bounded(width.max(1)),
-    }
-}
-
-fn width_of(span: &granit_parser::Span) -> usize {
-    if span.start.line() == span.end.line() {
-        span.end.col().saturating_sub(span.start.col())
-    } else {
-        1
-    }
 }

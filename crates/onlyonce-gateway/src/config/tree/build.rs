@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-use granit_parser::{Event, ScalarStyle};
-
-use super::{Entry, MAX_DEPTH, MAX_NODES, Node, Scalar, Span, Value};
+use super::{Entry, MAX_DEPTH, MAX_NODES, Node, Scalar, Span, Value, yaml::Event};
 use crate::config::{
     diagnostics::{Report, quoted},
     interpolate,
@@ -61,21 +59,25 @@ impl<'a, 'r> Builder<'a, 'r> {
     /// Takes the next event, which stands at `at`.
     pub(super) fn take(&mut self, event: Event<'_>, at: Span) -> Step {
         match event {
-            Event::Scalar(text, style, anchor, _) => {
-                let value = self.scalar(&text, style, at);
+            Event::Scalar {
+                text,
+                is_plain,
+                anchor,
+            } => {
+                let value = self.scalar(&text, is_plain, at);
                 self.place(Node { at, value }, anchor)
             }
-            Event::SequenceStart(_, anchor, _) => self.begin(Open {
+            Event::List(anchor) => self.begin(Open {
                 at,
                 anchor,
                 content: Content::List(Vec::new()),
             }),
-            Event::MappingStart(_, anchor, _) => self.begin(Open {
+            Event::Map(anchor) => self.begin(Open {
                 at,
                 anchor,
                 content: Content::Map(Vec::new(), None),
             }),
-            Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
+            Event::End => match self.open.pop() {
                 Some(Open {
                     at,
                     anchor,
@@ -90,7 +92,7 @@ impl<'a, 'r> Builder<'a, 'r> {
                 None => Step::Going,
             },
             Event::Alias(anchor) => self.alias(anchor, at),
-            Event::UnresolvedAlias(name) => {
+            Event::UnknownAlias(name) => {
                 let message = format!(
                     "no anchor {} stands before this",
                     quoted(&format!("&{name}"))
@@ -104,13 +106,12 @@ impl<'a, 'r> Builder<'a, 'r> {
                     0,
                 )
             }
-            _ => Step::Going,
+            Event::Document => Step::Going,
         }
     }
 
-    fn scalar(&mut self, text: &str, style: ScalarStyle, at: Span) -> Value {
-        let plain = style == ScalarStyle::Plain;
-        if plain && matches!(text, "" | "~" | "null" | "Null" | "NULL") {
+    fn scalar(&mut self, text: &str, is_plain: bool, at: Span) -> Value {
+        if is_plain && matches!(text, "" | "~" | "null" | "Null" | "NULL") {
             return Value::Null;
         }
         // A key is a name; variables belong in values.
