@@ -6,9 +6,12 @@
 use std::collections::{HashMap, HashSet};
 
 use http::Method;
-use onlyonce_core::policy::KeyScope;
 
-use super::{AuthConfig, Config, Route, setting::Group};
+use super::{
+    AuthConfig, Config, Route,
+    fields::{Field, OptionTable, Reload},
+    setting::{Group, Table},
+};
 
 /// What of `new` cannot take the place of `old` while the gateway runs: each with its name. Empty
 /// where there is nothing.
@@ -71,43 +74,26 @@ fn scopes(old: &Config, new: &Config, found: &mut Vec<String>) {
 }
 
 fn route((before, after): (&Route, &Route), told_by_headers: bool, found: &mut Vec<String>) {
-    let is_global = |route: &Route| route.policy.key_scope != Some(KeyScope::PerClient);
-    let per_route = (before.policy.key_per_route, after.policy.key_per_route);
     let of = format!(" of route `{}`", before.id);
     let mut note = |line: String| {
         if !found.contains(&line) {
             found.push(line);
         }
     };
-    if is_global(before) != is_global(after) {
-        note(refused("key_scope", &of));
+    let (old, new) = (OptionTable::view(before), OptionTable::view(after));
+    let changed = |field: &&Field| old[field.name] != new[field.name];
+    for field in OptionTable::SCHEMA.fields.iter().filter(changed) {
+        let name = field.name;
+        match field.reload {
+            Reload::Scope => note(refused(name, &of)),
+            Reload::Callers if told_by_headers => note(format!(
+                "`{name}`{of} tell callers apart: with others, retries would be taken for \
+                 somebody else's (allow_scope_change: true allows it)"
+            )),
+            Reload::Free | Reload::Restart | Reload::Callers => {}
+        }
     }
-    if per_route.0 != per_route.1 {
-        note(refused("key_per_route", &of));
-    }
-    if before.policy.header_name != after.policy.header_name {
-        note(refused("header_name", &of));
-    }
-    let (old, new) = (&before.policy, &after.policy);
-    let told_apart = [
-        (
-            "credential_headers",
-            old.credential_headers != new.credential_headers,
-        ),
-        (
-            "credential_cookies",
-            old.credential_cookies != new.credential_cookies,
-        ),
-    ];
-    for (name, _) in told_apart
-        .into_iter()
-        .filter(|(_, changed)| *changed && told_by_headers)
-    {
-        note(format!(
-            "`{name}`{of} tell callers apart: with others, retries would be taken for \
-             somebody else's (allow_scope_change: true allows it)"
-        ));
-    }
+    let per_route = (before.policy.key_per_route, after.policy.key_per_route);
     // Under another path the id is another route's; it makes the scope only where that holds it.
     if before.id != after.id && (before.path == after.path || per_route == (true, true)) {
         let id = &after.id;

@@ -54,8 +54,20 @@ pub(super) struct Field {
     /// The default as a file would say it, where it is a value.
     pub(super) value: Option<&'static str>,
     pub(super) about: &'static str,
-    /// Whether a reload cannot change it.
-    pub(super) restart: bool,
+    pub(super) reload: Reload,
+}
+
+/// What a reload may do to a field.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reload {
+    /// Change it.
+    Free,
+    /// Nothing: the process holds on to it.
+    Restart,
+    /// Nothing, unless `allow_scope_change` is said: it makes the scope of keys.
+    Scope,
+    /// The same, where it is what tells callers apart.
+    Callers,
 }
 
 /// Reads a text of a form of its own; takes the name of the field for messages.

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use super::{
     Route,
     diagnostics::{Report, listed, nearest, quoted},
-    fields::{Field, Kind, Schema},
+    fields::{Field, Kind, Reload, Schema},
     scalar::Found,
     section::Section,
     tree::Value,
@@ -61,7 +61,10 @@ pub(super) trait Group: Sized {
 
     /// Those of them that cannot change while the gateway runs.
     fn needing_restart(&self, new: &Self) -> Vec<&'static str> {
-        let fields = Self::SCHEMA.fields.iter().filter(|field| field.restart);
+        let fields = Self::SCHEMA
+            .fields
+            .iter()
+            .filter(|field| field.reload == Reload::Restart);
         let held: Vec<&str> = fields.map(|field| field.name).collect();
         let mut changed = self.changed(new);
         changed.retain(|name| held.contains(name));

@@ -12,14 +12,16 @@
 //! - `{ "words" }`: a section, which is read even where nothing is said of it;
 //! - `required`.
 //!
-//! A row without a type is read by the code of its section. `[restart]` at the end of a row marks
-//! a field that a reload cannot change.
+//! Whatever has a type here is shown by `GET /config`: what may hold a secret needs a type whose view
+//! hides it. A row without a type is read and shown by the code of its section.
+//! At the end of a row, `[restart]`, `[scope]` and `[callers]` say what a reload may do to the
+//! field: see [`Reload`](super::Reload).
 
 /// A section that its own code reads: the table alone.
 macro_rules! schema {
     ($schema:ident = $title:literal {$(
         $name:ident = $kind:expr, $default:tt $(as $words:literal)?, $about:literal
-        $([$flag:ident])?;
+        $([$($flag:ident),*])?;
     )*}) => {
         pub(in crate::config) static $schema: Schema = Schema {
             name: $title,
@@ -29,7 +31,7 @@ macro_rules! schema {
                 default: default_words!($default $($words)?),
                 value: default_value!($default),
                 about: $about,
-                restart: restart!($($flag)?),
+                reload: reload!($($($flag)*)?),
             }),*],
         };
     };
@@ -41,7 +43,7 @@ macro_rules! section {
         $(#[$meta:meta])*
         $vis:vis struct $type:ident: $schema:ident = $title:literal {$(
             $field_vis:vis $name:ident $(: $type_of:ty)? = $kind:expr,
-            $default:tt $(as $words:literal)?, $about:literal $([$flag:ident])?;
+            $default:tt $(as $words:literal)?, $about:literal $([$($flag:ident),*])?;
         )*}
         $(and {$(
             $(#[$extra_meta:meta])*
@@ -49,7 +51,7 @@ macro_rules! section {
         )*})?
     ) => {
         schema! { $schema = $title {$(
-            $name = $kind, $default $(as $words)?, $about $([$flag])?;
+            $name = $kind, $default $(as $words)?, $about $([$($flag),*])?;
         )*} }
 
         $(#[$meta])*
@@ -101,11 +103,11 @@ macro_rules! options {
         $(#[$meta:meta])*
         $table:ident: $schema:ident = $title:literal of $options:ty, shown by $route:ident {$(
             $name:ident = $kind:expr, $default:tt $(as $words:literal)?, $about:literal
-            $([$how:ident])? $(=> $shown:expr)?;
+            $([$($how:ident),*])? $(=> $shown:expr)?;
         )*}
     ) => {
         schema! { $schema = $title {$(
-            $name = $kind, $default $(as $words)?, $about;
+            $name = $kind, $default $(as $words)?, $about $([$($how),*])?;
         )*} }
 
         $(#[$meta])*
@@ -122,18 +124,18 @@ macro_rules! options {
                 report: &mut Report<'_>,
             ) {
                 match field {
-                    $(stringify!($name) => option!([$($how)?] options, $name, section, report),)*
+                    $(stringify!($name) => option!([$($($how)*)?] options, $name, section, report),)*
                     _ => {}
                 }
             }
 
             fn said(options: &$options) -> Vec<(&'static str, Option<Value>)> {
-                vec![$((stringify!($name), stated!([$($how)?] options, $name)),)*]
+                vec![$((stringify!($name), stated!([$($($how)*)?] options, $name)),)*]
             }
 
             fn view($route: &Route) -> Value {
                 let mut members = Map::new();
-                $(shown!([$($how)?] [$($shown)?] members, $name, $route);)*
+                $(shown!([$($($how)*)?] [$($shown)?] members, $name, $route);)*
                 Value::Object(members)
             }
         }
@@ -172,12 +174,22 @@ macro_rules! default_value {
     };
 }
 
-macro_rules! restart {
+/// What a reload may do to a field.
+macro_rules! reload {
     () => {
-        false
+        $crate::config::fields::Reload::Free
+    };
+    (apart $($flag:ident)?) => {
+        reload!($($flag)?)
     };
     (restart) => {
-        true
+        $crate::config::fields::Reload::Restart
+    };
+    (scope) => {
+        $crate::config::fields::Reload::Scope
+    };
+    (callers) => {
+        $crate::config::fields::Reload::Callers
     };
 }
 
@@ -211,30 +223,30 @@ macro_rules! built {
 }
 
 macro_rules! option {
-    ([] $options:ident, $name:ident, $section:ident, $report:ident) => {
+    ([apart $($flag:ident)?] $($rest:tt)*) => {{}};
+    ([$($flag:ident)?] $options:ident, $name:ident, $section:ident, $report:ident) => {
         $options.$name = $options
             .$name
             .take()
             .or($section.get(stringify!($name), $report))
     };
-    ([apart] $($rest:tt)*) => {{}};
 }
 
 macro_rules! stated {
-    ([] $options:ident, $name:ident) => {
-        $options.$name.as_ref().map(View::view)
-    };
-    ([apart] $($rest:tt)*) => {
+    ([apart $($flag:ident)?] $($rest:tt)*) => {
         None
+    };
+    ([$($flag:ident)?] $options:ident, $name:ident) => {
+        $options.$name.as_ref().map(View::view)
     };
 }
 
 macro_rules! shown {
-    ([] [] $members:ident, $name:ident, $from:ident) => {
+    ([apart] [] $($rest:tt)*) => {};
+    ([$($flag:ident)?] [] $members:ident, $name:ident, $from:ident) => {
         shown!([] [$from.policy.$name] $members, $name, $from)
     };
-    ([apart] [] $($rest:tt)*) => {};
-    ([$($how:ident)?] [$shown:expr] $members:ident, $name:ident, $from:ident) => {
+    ([$($how:ident)*] [$shown:expr] $members:ident, $name:ident, $from:ident) => {
         $members.insert(stringify!($name).to_owned(), $shown.view())
     };
 }

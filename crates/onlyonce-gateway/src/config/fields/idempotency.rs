@@ -52,7 +52,7 @@ options! {
         mode = Words(&["local", "distributed"]), ("follows `store.url`"),
             "says which kind of store is meant, and is refused beside another kind: `local` is \
              embedded, `distributed` can be shared by several gateways" [apart] => route.mode_name;
-        header_name = Header, "Idempotency-Key", "the header that carries the key";
+        header_name = Header, "Idempotency-Key", "the header that carries the key" [scope];
         replayed_header = Header, "X-Idempotent-Replayed", "the header that marks a replay";
         methods = List(Item::KeyedMethods), "[POST, PUT, PATCH]",
             "on which methods a key is honoured; never CONNECT or OPTIONS";
@@ -65,16 +65,16 @@ options! {
              of the two routes: it is not";
         key_scope = Words(KeyScope::NAMES), ("`per_client` with `auth`, else `global`"),
             "whose keys share a namespace; `per_client` without `auth` is an error"
-            => route.policy.key_scope.unwrap_or(KeyScope::Global);
-        key_per_route = Boolean, "false", "whether each route has a namespace of its own";
+            [scope] => route.policy.key_scope.unwrap_or(KeyScope::Global);
+        key_per_route = Boolean, "false", "whether each route has a namespace of its own" [scope];
         credential_headers = List(Item::Headers), "[Authorization, X-Api-Key]",
             "what tells callers apart in the scope `global` without `auth`; with `auth` it is the \
-             client's id. Another caller with the same key gets 422";
+             client's id. Another caller with the same key gets 422" [callers];
         credential_cookies = WordsOrList(&["auto"], Item::Cookies), "auto",
             "the cookies that tell callers apart where none of `credential_headers` is sent, by \
              their own values; `auto` is JSESSIONID, PHPSESSID, ASP.NET_SessionId, connect.sid, \
              sessionid, session and laravel_session, `[]` is none"
-            [apart] => route.policy.credential_cookies;
+            [apart, callers] => route.policy.credential_cookies;
         max_key_length = Number(KEY_LENGTH), "256",
             "in bytes after unwrapping; at most 1024" => route.policy.key_rules.max_length;
         min_key_length = Number(KEY_LENGTH), "1",

@@ -85,8 +85,41 @@ fn the_documented_default_holds() {
     assert!(count > 70, "{count}");
 }
 
-/// Goal: a file cannot be refused by the form of a field that the schema allows, nor the other way
-/// round, because of a row that contradicts itself.
+/// A gateway without a word in its file does what a user of the libraries gets.
+#[test]
+fn defaults_are_those_of_the_libraries() {
+    use crate::upstream::{CONNECT_TIMEOUT, TUNNEL_IDLE, UPSTREAM_IDLE};
+    use onlyonce::{limits, outbox, worker};
+    use onlyonce_core::policy::ReconcilePolicy;
+
+    let rules = outbox::TargetRules::default();
+    let durations = [
+        (&TOP, "upstream_idle", UPSTREAM_IDLE),
+        (&TOP, "connect_timeout", CONNECT_TIMEOUT),
+        (&TOP, "tunnel_idle", TUNNEL_IDLE),
+        (&ADMIN, "audit_retention", worker::DEFAULT_KEEP_AUDIT),
+        (&TARGET, "timeout", outbox::DEFAULT_TIMEOUT),
+        (&TARGET, "first_pause", rules.first_pause),
+        (&TARGET, "longest_pause", rules.longest_pause),
+        (&RECONCILE, "negative_gap", ReconcilePolicy::NEGATIVE_GAP),
+    ];
+    let value = |schema: &Schema, name| schema.field(name).unwrap().value.unwrap();
+    for (schema, name, expected) in durations {
+        assert_eq!(duration(value(schema, name)), Ok(expected), "{name}");
+    }
+    assert_eq!(value(&ADMIN, "token_env"), DEFAULT_TOKEN_ENV);
+    assert_eq!(value(&TARGET, "dedups"), rules.dedups.to_string());
+    assert_eq!(
+        value(&TARGET, "max_attempts"),
+        rules.max_attempts.to_string()
+    );
+    let at_once = outbox::DEFAULT_AT_ONCE.to_string();
+    assert_eq!(value(&TARGET, "at_once"), at_once);
+    let held = units::size(value(&LIMITS, "held_bytes"));
+    assert_eq!(held, Ok(limits::DEFAULT_HELD_BYTES as u64));
+}
+
+/// No name twice in a section, and no default that is documented as another one.
 #[test]
 fn rows_are_sound() {
     for schema in super::super::fields::ALL {
