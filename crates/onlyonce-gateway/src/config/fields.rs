@@ -34,6 +34,19 @@ pub(super) use traffic::{FORWARDED, TLS};
 
 use super::{diagnostics::Report, scalar::Found, units::MAX_DURATION};
 
+/// What the code that `section!` and `options!` make refers to.
+mod generated {
+    pub(super) use serde_json::{Map, Value};
+
+    pub(super) use super::{Schema, changed_names};
+    pub(super) use crate::config::{
+        Route,
+        diagnostics::Report,
+        section::Section,
+        setting::{Group, Table, View},
+    };
+}
+
 /// Any duration, and none.
 const ANY: RangeInclusive<time::Duration> = time::Duration::ZERO..=MAX_DURATION;
 /// Any duration that is one.

@@ -2,32 +2,13 @@
 
 use std::ops::RangeInclusive;
 
-use http::{HeaderName, Method};
+use http::HeaderName;
 
 use super::{
     diagnostics::{Report, quoted},
     section::Section,
     tree::{Node, Span, Value},
 };
-
-/// Headers that steer the connection or that the gateway itself writes: none can carry a key.
-const RESERVED_HEADERS: [&str; 15] = [
-    "authorization",
-    "connection",
-    "content-length",
-    "content-type",
-    "cookie",
-    "host",
-    "idempotency-attempt",
-    "idempotency-outcome",
-    "keep-alive",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 
 /// A scalar and where it stands.
 #[derive(Clone, Copy)]
@@ -37,23 +18,6 @@ pub(super) struct Found<'n> {
     /// What may be printed.
     pub(super) written: &'n str,
     pub(super) at: Span,
-}
-
-/// A header that the gateway itself reads or writes, under `field`.
-pub(super) fn own_header(
-    field: &str,
-    found: Found<'_>,
-    report: &mut Report<'_>,
-) -> Option<HeaderName> {
-    let name = header_name(found, report)?;
-    if RESERVED_HEADERS.contains(&name.as_str()) {
-        report.error(
-            found.at,
-            format!("`{field}` cannot be {}", quoted(found.written)),
-        );
-        return None;
-    }
-    Some(name)
 }
 
 /// The header that `found` names.
@@ -66,45 +30,6 @@ pub(super) fn header_name(found: Found<'_>, report: &mut Report<'_>) -> Option<H
         );
     }
     name
-}
-
-/// The method that `found` names.
-pub(super) fn method(found: Found<'_>, report: &mut Report<'_>) -> Option<Method> {
-    let upper = found.text.to_ascii_uppercase();
-    match Method::from_bytes(found.text.as_bytes()) {
-        Ok(method) if upper == found.text => Some(method),
-        Ok(_) => {
-            report
-                .error(
-                    found.at,
-                    format!("methods are upper case, not {}", quoted(found.written)),
-                )
-                .hint_if((found.text == found.written).then(|| format!("did you mean `{upper}`?")));
-            None
-        }
-        Err(_) => {
-            report.error(
-                found.at,
-                format!("{} is not a method", quoted(found.written)),
-            );
-            None
-        }
-    }
-}
-
-/// The cookie that `found` names.
-pub(super) fn cookie_name(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
-    // A token of RFC 9110, as a header's name is; but letter case counts.
-    if HeaderName::from_bytes(found.text.as_bytes()).is_ok() {
-        return Some(found.text.to_owned());
-    }
-    report
-        .error(
-            found.at,
-            format!("{} cannot be the name of a cookie", quoted(found.written)),
-        )
-        .hint("for example `[session]`, or `auto`");
-    None
 }
 
 /// The single value that `node` is; `what` names it in messages.

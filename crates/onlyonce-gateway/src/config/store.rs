@@ -69,47 +69,41 @@ pub(super) fn complete(
     if !section.says("compression") && config.url == StoreUrl::Memory {
         config.compression = Compression::None;
     }
-    if let Some(at) = section.place("plain_settle")
-        && config.encryption_key_env.is_none()
-    {
-        let what = "`plain_settle` says something only with `encryption_key_env`";
-        report.error(at, what);
-    }
-    if let Some(at) = section.place("spool_dir")
-        && config.url.mode_name() == "local"
-    {
-        report
-            .error(
-                at,
-                "`spool_dir` needs a store that several gateways can share",
-            )
-            .hint("an embedded store is on this machine's disk already");
-    }
-    if let Some(at) = section.place("pooler")
-        && !matches!(config.url, StoreUrl::Postgres(_))
-    {
-        let kind = config.url.scheme();
-        report.error(at, format!("`pooler` has no meaning for a {kind} store"));
-    }
-    if let Some(at) = section.place("allow_eviction")
-        && !matches!(config.url, StoreUrl::Redis(_))
-    {
-        let kind = config.url.scheme();
-        report.error(
-            at,
-            format!("`allow_eviction` has no meaning for a {kind} store"),
-        );
-    }
-    if let Some(at) = section.place("cache")
-        && matches!(config.url, StoreUrl::Memory | StoreUrl::Redis(_))
-    {
-        let kind = config.url.scheme();
-        report
-            .error(
-                at,
-                format!("`cache` stands in front of SQL, not of a {kind} store"),
-            )
-            .hint("leave it out, or keep the records in PostgreSQL");
+    let url = &config.url;
+    let (kind, is_postgres) = (url.scheme(), matches!(url, StoreUrl::Postgres(_)));
+    let is_redis = matches!(url, StoreUrl::Redis(_));
+    let no_meaning = |field| format!("`{field}` has no meaning for a {kind} store");
+    let misplaced = [
+        (
+            "plain_settle",
+            config.encryption_key_env.is_none(),
+            "`plain_settle` says something only with `encryption_key_env`".to_owned(),
+            None,
+        ),
+        (
+            "spool_dir",
+            url.mode_name() == "local",
+            "`spool_dir` needs a store that several gateways can share".to_owned(),
+            Some("an embedded store is on this machine's disk already"),
+        ),
+        ("pooler", !is_postgres, no_meaning("pooler"), None),
+        (
+            "allow_eviction",
+            !is_redis,
+            no_meaning("allow_eviction"),
+            None,
+        ),
+        (
+            "cache",
+            is_redis || *url == StoreUrl::Memory,
+            format!("`cache` stands in front of SQL, not of a {kind} store"),
+            Some("leave it out, or keep the records in PostgreSQL"),
+        ),
+    ];
+    for (field, is_misplaced, message, hint) in misplaced {
+        if let Some(at) = section.place(field).filter(|_| is_misplaced) {
+            report.error(at, message).hint_if(hint.map(str::to_owned));
+        }
     }
     let places = [section.place("url"), top.place("redis")];
     let place = places.into_iter().flatten().next();

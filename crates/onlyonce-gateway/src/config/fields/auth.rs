@@ -3,15 +3,12 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use http::HeaderName;
-use serde_json::{Map, Value};
 
-use super::{Field, Item, Kind::*, SOME, Schema, changed_names};
+use super::{Item, Kind::*, SOME};
 use crate::config::{
     auth::{ApiKey, Endpoint, JwtConfig, client_id},
-    diagnostics::Report,
     network::Network,
-    section::Section,
-    setting::{Group, View, variable},
+    setting::variable,
 };
 
 /// Clocks that differ by more than this are wrong.

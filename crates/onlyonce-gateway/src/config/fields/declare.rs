@@ -23,9 +23,9 @@ macro_rules! schema {
         $name:ident = $kind:expr, $default:tt $(as $words:literal)?, $about:literal
         $([$($flag:ident),*])?;
     )*}) => {
-        pub(in crate::config) static $schema: Schema = Schema {
+        pub(in crate::config) static $schema: $crate::config::fields::Schema = $crate::config::fields::Schema {
             name: $title,
-            fields: &[$(Field {
+            fields: &[$($crate::config::fields::Field {
                 name: stringify!($name),
                 kind: $kind,
                 default: default_words!($default $($words)?),
@@ -64,34 +64,38 @@ macro_rules! section {
             $($($(#[$extra_meta])* $extra_vis $extra: $extra_type,)*)?
         }
 
-        impl Group for $type {
-            const SCHEMA: &'static Schema = &$schema;
+        const _: () = {
+            use $crate::config::fields::generated::*;
 
-            fn read(section: &Section<'_>, report: &mut Report<'_>) -> Option<Self> {
-                $($(let $name = said!($default, $type_of, section, stringify!($name), report);)?)*
-                Some(Self {
-                    $($($name: built!($default, $type_of, $name),)?)*
-                    $($($extra: $init,)*)?
-                })
+            impl Group for $type {
+                const SCHEMA: &'static Schema = &$schema;
+
+                fn read(section: &Section<'_>, report: &mut Report<'_>) -> Option<Self> {
+                    $($(let $name = said!($default, $type_of, section, stringify!($name), report);)?)*
+                    Some(Self {
+                        $($($name: built!($default, $type_of, $name),)?)*
+                        $($($extra: $init,)*)?
+                    })
+                }
+
+                fn changed(&self, new: &Self) -> Vec<&'static str> {
+                    changed_names(&[
+                        $($((stringify!($name), <$type_of>::ne(&self.$name, &new.$name)),)?)*
+                    ])
+                }
             }
 
-            fn changed(&self, new: &Self) -> Vec<&'static str> {
-                changed_names(&[
-                    $($((stringify!($name), <$type_of>::ne(&self.$name, &new.$name)),)?)*
-                ])
+            impl View for $type {
+                fn view(&self) -> Value {
+                    let mut members = Map::new();
+                    $($(members.insert(
+                        stringify!($name).to_owned(),
+                        <$type_of as View>::view(&self.$name),
+                    );)?)*
+                    Value::Object(members)
+                }
             }
-        }
-
-        impl View for $type {
-            fn view(&self) -> Value {
-                let mut members = Map::new();
-                $($(members.insert(
-                    stringify!($name).to_owned(),
-                    <$type_of as View>::view(&self.$name),
-                );)?)*
-                Value::Object(members)
-            }
-        }
+        };
     };
 }
 
@@ -113,32 +117,36 @@ macro_rules! options {
         $(#[$meta])*
         pub(in crate::config) struct $table;
 
-        impl Table for $table {
-            type Options = $options;
-            const SCHEMA: &'static Schema = &$schema;
+        const _: () = {
+            use $crate::config::fields::generated::*;
 
-            fn read(
-                section: &Section<'_>,
-                field: &str,
-                options: &mut $options,
-                report: &mut Report<'_>,
-            ) {
-                match field {
-                    $(stringify!($name) => option!([$($($how)*)?] options, $name, section, report),)*
-                    _ => {}
+            impl Table for $table {
+                type Options = $options;
+                const SCHEMA: &'static Schema = &$schema;
+
+                fn read(
+                    section: &Section<'_>,
+                    field: &str,
+                    options: &mut $options,
+                    report: &mut Report<'_>,
+                ) {
+                    match field {
+                        $(stringify!($name) => option!([$($($how)*)?] options, $name, section, report),)*
+                        _ => {}
+                    }
+                }
+
+                fn said(options: &$options) -> Vec<(&'static str, Option<Value>)> {
+                    vec![$((stringify!($name), stated!([$($($how)*)?] options, $name)),)*]
+                }
+
+                fn view($route: &Route) -> Value {
+                    let mut members = Map::new();
+                    $(shown!([$($($how)*)?] [$($shown)?] members, $name, $route);)*
+                    Value::Object(members)
                 }
             }
-
-            fn said(options: &$options) -> Vec<(&'static str, Option<Value>)> {
-                vec![$((stringify!($name), stated!([$($($how)*)?] options, $name)),)*]
-            }
-
-            fn view($route: &Route) -> Value {
-                let mut members = Map::new();
-                $(shown!([$($($how)*)?] [$($shown)?] members, $name, $route);)*
-                Value::Object(members)
-            }
-        }
+        };
     };
 }
 

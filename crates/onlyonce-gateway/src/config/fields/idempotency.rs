@@ -14,16 +14,12 @@ use onlyonce_core::{
         OnInFlight, OnStoreError, Options, PathReadings, Profile, Remember,
     },
 };
-use serde_json::{Map, Value};
 
 use super::{ANY, RECONCILE, SOME};
-use super::{Field, Item, Kind::*, Schema};
+use super::{Item, Kind::*};
 use crate::config::{
-    Route,
-    diagnostics::Report,
     reconcile,
-    section::Section,
-    setting::{Table, View, Word},
+    setting::Word,
     units::{MAX_DURATION, MAX_SIZE},
 };
 

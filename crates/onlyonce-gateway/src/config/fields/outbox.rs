@@ -2,14 +2,10 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use serde_json::{Map, Value};
-
-use super::{ANY, Field, Kind::*, SOME, Schema, changed_names};
+use super::{ANY, Kind::*, SOME};
 use crate::config::{
-    diagnostics::Report,
     outbox::{Carrier, TargetConfig, name},
-    section::Section,
-    setting::{Group, View, Word, filled_variable},
+    setting::{Word, filled_variable},
 };
 
 /// A message that takes longer holds up its place.

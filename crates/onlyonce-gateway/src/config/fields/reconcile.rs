@@ -4,14 +4,11 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use onlyonce::reconcile::Rule;
 use onlyonce_core::fingerprint::Pointer;
-use serde_json::{Map, Value};
 
-use super::{Field, Item, Kind::*, SOME, Schema, changed_names};
+use super::{Item, Kind::*, SOME};
 use crate::config::{
-    diagnostics::Report,
     reconcile::{QueryConfig, Scheme},
-    section::Section,
-    setting::{Group, View, Word, filled_variable},
+    setting::{Word, filled_variable},
 };
 
 /// A question that takes longer holds up the others.

@@ -4,16 +4,13 @@ use std::time::Duration;
 
 use http::{HeaderName, Method};
 use onlyonce_core::policy::PathReadings;
-use serde_json::{Map, Value};
 
 use super::{ANY, IDEMPOTENCY, LIMITS, SOME};
-use super::{Field, Item, Kind::*, Schema, changed_names};
+use super::{Item, Kind::*};
 use crate::config::{
     cors::Origins,
-    diagnostics::Report,
     routes::{RouteAuth, id, path},
-    section::Section,
-    setting::{Group, View, Word},
+    setting::Word,
 };
 
 section! {

@@ -4,15 +4,12 @@ use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use onlyonce_core::policy::{PathReadings, Policy};
 use onlyonce_store::{at_rest::Compression, postgres::Pooler};
-use serde_json::{Map, Value};
 
+use super::Kind::*;
 use super::{ANY, AUTH, FORWARDED, IDEMPOTENCY, LIMITS, OUTBOX, ROUTE, SOME, TLS};
-use super::{Field, Kind::*, Schema, changed_names};
 use crate::config::{
     AuthConfig, Diagnostic, Forwarded, OutboxConfig, Route, StoreUrl, TlsConfig,
-    diagnostics::Report,
-    section::Section,
-    setting::{Group, View, Word, filled_variable},
+    setting::{Word, filled_variable},
     store::{identity, keys_variable},
 };
 

@@ -1,15 +1,7 @@
 //! TLS, and what upstreams are told about the way of a request.
 
-use serde_json::{Map, Value};
-
-use super::{Field, Item, Kind::*, Schema, changed_names};
-use crate::config::{
-    diagnostics::Report,
-    network::Network,
-    section::Section,
-    setting::{Group, View, Word},
-    traffic::ForwardedHeaders,
-};
+use super::{Item, Kind::*};
+use crate::config::{network::Network, setting::Word, traffic::ForwardedHeaders};
 
 schema! {
     TLS = "`tls`" {

@@ -15,6 +15,25 @@ use crate::config::{
     units,
 };
 
+/// Headers that steer the connection or that the gateway itself writes: none can carry a key.
+const RESERVED_HEADERS: [&str; 15] = [
+    "authorization",
+    "connection",
+    "content-length",
+    "content-type",
+    "cookie",
+    "host",
+    "idempotency-attempt",
+    "idempotency-outcome",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
 impl Scalar for Duration {
     fn of(found: Found<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
         let duration = match units::duration(found.text) {
@@ -95,16 +114,33 @@ impl Scalar for SocketAddr {
 
 impl Scalar for HeaderName {
     fn of(found: Found<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
-        match field.kind {
-            Kind::Header => scalar::own_header(field.name, found, report),
-            _ => scalar::header_name(found, report),
+        let name = scalar::header_name(found, report)?;
+        let is_own = matches!(field.kind, Kind::Header);
+        if is_own && RESERVED_HEADERS.contains(&name.as_str()) {
+            let message = format!("`{}` cannot be {}", field.name, quoted(found.written));
+            report.error(found.at, message);
+            return None;
         }
+        Some(name)
     }
 }
 
 impl Scalar for Method {
     fn of(found: Found<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
-        let method = scalar::method(found, report)?;
+        let upper = found.text.to_ascii_uppercase();
+        let Ok(method) = Method::from_bytes(found.text.as_bytes()) else {
+            let message = format!("{} is not a method", quoted(found.written));
+            report.error(found.at, message);
+            return None;
+        };
+        if upper != found.text {
+            let message = format!("methods are upper case, not {}", quoted(found.written));
+            let is_plain = found.text == found.written;
+            report
+                .error(found.at, message)
+                .hint_if(is_plain.then(|| format!("did you mean `{upper}`?")));
+            return None;
+        }
         let honours = matches!(field.kind, Kind::List(Item::KeyedMethods));
         if honours && (method == Method::CONNECT || method == Method::OPTIONS) {
             let message = format!("{method} always passes through and takes no key");
@@ -164,7 +200,17 @@ impl Scalar for String {
                 let name = scalar::header_name(found, report)?;
                 Some(name.as_str().to_owned())
             }
-            Kind::WordsOrList(_, Item::Cookies) => scalar::cookie_name(found, report),
+            Kind::WordsOrList(_, Item::Cookies) => {
+                // A token of RFC 9110, as a header's name is; but letter case counts.
+                let is_name = HeaderName::from_bytes(found.text.as_bytes()).is_ok();
+                if !is_name {
+                    let name = quoted(found.written);
+                    report
+                        .error(found.at, format!("{name} cannot be the name of a cookie"))
+                        .hint("for example `[session]`, or `auto`");
+                }
+                is_name.then(|| found.text.to_owned())
+            }
             kind => {
                 if matches!(kind, Kind::List(Item::Texts)) && found.text.is_empty() {
                     report.error(found.at, "an empty name");
