@@ -105,7 +105,8 @@ impl View for Origins {
     }
 }
 
-/// An origin as browsers send it: compared byte by byte, so another spelling would never match.
+/// An origin as browsers send it: compared byte by byte, so another spelling would never match. No
+/// other field takes the value of a header by itself.
 impl Scalar for HeaderValue {
     fn of(found: Found<'_>, _: &Field, report: &mut Report<'_>) -> Option<Self> {
         if found.text == "*" {

@@ -3,6 +3,11 @@
 //! From a row of these tables follow the reader with its ranges and defaults, the struct that it
 //! fills, `onlyonce schema`, the tables of `docs/reference/config.md`, `GET /config`, and whether a
 //! reload may change the field. `declare.rs` says how a row is written.
+//!
+//! A new field is a row. If no field has its type yet, the type says in `setting.rs`, or in the file
+//! of its section, how it is read and shown; an enumeration lists its words in `words.rs`. An option
+//! for keys is a member of the core's `Options` and `Policy` first. Sections of `schema!` have forms
+//! of their own in the program, and their code reads and shows what a row only declares.
 
 #[macro_use]
 mod declare;
