@@ -59,6 +59,8 @@ pub(crate) use fields::{
 };
 pub use fields::{Config, StoreConfig};
 pub(crate) use fields::{TrustedHeader, WebhookConfig};
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "kafka"))]
+pub(crate) use outbox::Broker;
 pub(crate) use outbox::{BrokerConfig, HttpConfig, TargetConfig, WayConfig};
 pub(crate) use reconcile::{QueryConfig, Scheme};
 pub use schema::schema;

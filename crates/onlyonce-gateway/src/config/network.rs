@@ -2,6 +2,7 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
+use ipnet::IpNet;
 use serde_json::Value;
 
 use super::{
@@ -13,34 +14,23 @@ use super::{
 
 /// A block of addresses, `10.0.0.0/8` for instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Network {
-    address: IpAddr,
-    prefix: u32,
-}
+pub(crate) struct Network(IpNet);
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix)
+        self.0.fmt(f)
     }
 }
 
 impl Network {
     /// Whether `address` is in it. An IPv4 address in IPv6 form is an IPv4 address.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address.to_canonical()) {
-            (IpAddr::V4(net), IpAddr::V4(address)) => {
-                (u32::from(net) ^ u32::from(address)).leading_zeros() >= self.prefix
-            }
-            (IpAddr::V6(net), IpAddr::V6(address)) => {
-                (u128::from(net) ^ u128::from(address)).leading_zeros() >= self.prefix
-            }
-            _ => false,
-        }
+        self.0.contains(&address.to_canonical())
     }
 
     /// Whether every address of its kind is in it.
     pub(super) fn is_everybody(&self) -> bool {
-        self.prefix == 0
+        self.0.prefix_len() == 0
     }
 }
 
@@ -49,22 +39,8 @@ impl FromStr for Network {
 
     /// `ADDRESS` or `ADDRESS/BITS`.
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| ())?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = match bits {
-            Some(bits) if bits.bytes().all(|b| b.is_ascii_digit()) => {
-                bits.parse().map_err(|_| ())?
-            }
-            Some(_) => return Err(()),
-            None => most,
-        };
-        (prefix <= most)
-            .then_some(Self { address, prefix })
-            .ok_or(())
+        let one = || text.parse::<IpAddr>().map(IpNet::from).map_err(|_| ());
+        text.parse().or_else(|_| one()).map(Self)
     }
 }
 

@@ -212,7 +212,7 @@ async fn the_rest_of_a_request_follows_an_early_answer() {
         within(socket.read_to_end(&mut seen)).await.expect("an end");
         let count = seen.iter().filter(|byte| **byte == b'a').count();
         // The head has a few letters of its own, and the sizes of chunks have none.
-        assert!(count >= LENGTH && count < LENGTH + 16, "{count}");
+        assert!((LENGTH..LENGTH + 16).contains(&count), "{count}");
         assert_eq!(upstream.0.nodes[0].pool.len(), 0, "it is not used again");
     }
 }
