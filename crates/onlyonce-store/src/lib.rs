@@ -26,7 +26,7 @@ pub mod postgres;
 pub mod redis;
 #[cfg(test)]
 mod soak;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

@@ -8,9 +8,9 @@
 //! Deliberately absent: any rule about states in SQL, and any trust in counts of affected rows.
 
 mod connect;
+mod dialect;
 mod failure;
 mod outbox;
-mod row;
 mod scan;
 mod schema;
 mod server;
@@ -36,7 +36,7 @@ use crate::{
     Reply, Standing, Store, StoreError, Swapped, Walk,
     identity::{IDENTITY, IDENTITY_BYTES},
     random_bytes,
-    sql::{lane::Lane, line::Line, open, queue::Queue},
+    sql::{self, lane::Lane, line::Line, open, queue::Queue},
 };
 use connect::{Dialler, Target};
 pub(crate) use failure::is_conflict;
@@ -225,11 +225,11 @@ impl Store for MySqlStore {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<Listed>, StoreError> {
-        self.scanners.list(filter, cursor, limit).await
+        sql::scan::list(&*self.scanners, filter, cursor, limit).await
     }
 
     async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
-        self.scanners.history(id).await
+        sql::scan::history(&*self.scanners, id).await
     }
 
     async fn audit(
@@ -237,7 +237,7 @@ impl Store for MySqlStore {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<JournalRow>, StoreError> {
-        self.scanners.audit(cursor, limit).await
+        sql::scan::audit(&*self.scanners, cursor, limit).await
     }
 
     async fn counts(&self) -> Result<Counts, StoreError> {
@@ -250,7 +250,7 @@ impl Store for MySqlStore {
         caller: Option<CallerMark>,
         limit: u64,
     ) -> Result<u64, StoreError> {
-        self.scanners.live_of(scope, caller, limit).await
+        sql::scan::live_of(&*self.scanners, scope, caller, limit).await
     }
 
     async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
@@ -265,7 +265,7 @@ impl Store for MySqlStore {
     }
 
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
-        self.scanners.recipe(id).await
+        sql::scan::recipe(&*self.scanners, id).await
     }
 
     async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
@@ -282,7 +282,7 @@ impl Store for MySqlStore {
     }
 
     async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.scanners.block(name).await
+        sql::scan::block(&*self.scanners, name).await
     }
 
     fn identity(&self) -> Identity {

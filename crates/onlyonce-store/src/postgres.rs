@@ -8,6 +8,7 @@
 //! Deliberately absent: any rule about states in SQL. A statement compares a revision and writes.
 
 mod connect;
+mod dialect;
 mod failure;
 #[cfg(test)]
 mod functions_table;
@@ -46,7 +47,7 @@ use crate::{
     Reply, Standing, Store, StoreError, Swapped, Walk,
     identity::{IDENTITY, IDENTITY_BYTES},
     random_bytes,
-    sql::{lane::Lane, line::Line, open, queue::Queue},
+    sql::{self, lane::Lane, line::Line, open, queue::Queue},
     wake::{MAX_UNSAID, Wake},
 };
 pub use connect::Pooler;
@@ -281,11 +282,11 @@ impl Store for PostgresStore {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<Listed>, StoreError> {
-        self.scanners.list(filter, cursor, limit).await
+        sql::scan::list(&self.scanners, filter, cursor, limit).await
     }
 
     async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
-        self.scanners.history(id).await
+        sql::scan::history(&self.scanners, id).await
     }
 
     async fn audit(
@@ -293,7 +294,7 @@ impl Store for PostgresStore {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<JournalRow>, StoreError> {
-        self.scanners.audit(cursor, limit).await
+        sql::scan::audit(&self.scanners, cursor, limit).await
     }
 
     async fn counts(&self) -> Result<Counts, StoreError> {
@@ -306,7 +307,7 @@ impl Store for PostgresStore {
         caller: Option<CallerMark>,
         limit: u64,
     ) -> Result<u64, StoreError> {
-        self.scanners.live_of(scope, caller, limit).await
+        sql::scan::live_of(&self.scanners, scope, caller, limit).await
     }
 
     async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
@@ -335,7 +336,7 @@ impl Store for PostgresStore {
     }
 
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
-        self.scanners.recipe(id).await
+        sql::scan::recipe(&self.scanners, id).await
     }
 
     async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
@@ -348,7 +349,7 @@ impl Store for PostgresStore {
     }
 
     async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.scanners.block(name).await
+        sql::scan::block(&self.scanners, name).await
     }
 
     fn identity(&self) -> Identity {

@@ -14,10 +14,10 @@
 
 mod batch;
 mod checkpoint;
+mod dialect;
 mod lock;
 mod outbox;
 mod read;
-mod row;
 mod schema;
 mod slot;
 mod stopped;
@@ -48,6 +48,7 @@ use crate::{
     clock::StoreClock,
     identity::{IDENTITY, IDENTITY_BYTES},
     random_bytes,
+    sql::{self, row::RowError},
 };
 use batch::{Done, Operation, Writer};
 use checkpoint::Checkpointer;
@@ -362,9 +363,9 @@ impl From<rusqlite::Error> for ReadError {
     }
 }
 
-impl From<crate::codec::CodecError> for ReadError {
-    fn from(error: crate::codec::CodecError) -> Self {
-        Self::Unreadable(Box::new(error))
+impl From<RowError> for ReadError {
+    fn from(RowError::Unreadable(error): RowError) -> Self {
+        Self::Unreadable(error)
     }
 }
 
@@ -497,18 +498,11 @@ impl Store for SqliteStore {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<Listed>, StoreError> {
-        let filter = filter.clone();
-        scan(&self.admin_scans, move |connection| {
-            read::list(connection, &filter, cursor, limit)
-        })
-        .await
+        sql::scan::list(&self.admin_scans, filter, cursor, limit).await
     }
 
     async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
-        scan(&self.admin_scans, move |connection| {
-            read::history(connection, id)
-        })
-        .await
+        sql::scan::history(&self.admin_scans, id).await
     }
 
     async fn audit(
@@ -516,10 +510,7 @@ impl Store for SqliteStore {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<JournalRow>, StoreError> {
-        scan(&self.admin_scans, move |connection| {
-            read::audit(connection, cursor, limit)
-        })
-        .await
+        sql::scan::audit(&self.admin_scans, cursor, limit).await
     }
 
     async fn counts(&self) -> Result<Counts, StoreError> {
@@ -532,11 +523,7 @@ impl Store for SqliteStore {
         caller: Option<CallerMark>,
         limit: u64,
     ) -> Result<u64, StoreError> {
-        let (readers, scope) = (self.readers.clone(), scope.clone());
-        let read =
-            move || readers.with(|connection| read::live_of(connection, &scope, caller, limit));
-        let read = tokio::task::spawn_blocking(read).await;
-        Ok(read.map_err(|error| StoreError::Unavailable(Box::new(error)))??)
+        sql::scan::live_of(&self.readers, scope, caller, limit).await
     }
 
     async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
@@ -545,10 +532,7 @@ impl Store for SqliteStore {
     }
 
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
-        scan(&self.admin_scans, move |connection| {
-            read::recipe(connection, id)
-        })
-        .await
+        sql::scan::recipe(&self.admin_scans, id).await
     }
 
     async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
@@ -559,11 +543,7 @@ impl Store for SqliteStore {
     }
 
     async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let name = name.to_owned();
-        scan(&self.admin_scans, move |connection| {
-            read::block(connection, &name)
-        })
-        .await
+        sql::scan::block(&self.admin_scans, name).await
     }
 
     fn identity(&self) -> Identity {

@@ -8,8 +8,8 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    AttemptId, MessageId, MessageState, RecordId, Timestamp,
-    outbox::{Next, Tried},
+    AttemptId, MessageId, MessageState,
+    outbox::Next,
     record::{Change, JournalEntry, Revision},
 };
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ use sqlx::mysql::MySqlRow;
 use tokio::sync::watch;
 
 use super::{
-    scan::{Scanners, before, nothing},
+    scan::Scanners,
     server::{Session, Shared, time, understood},
     text::{self, Script, bytes, literal},
     transactional::{held_record, hold_record},
@@ -26,14 +26,14 @@ use super::{
 use crate::{
     Page, Reply, StoreError, Swapped, failpoint,
     outbox::{
-        Claim, Claimed, Decision, Depth, Ending, ListedMessage, MAX_COUNTED, MessageFilter, Outbox,
-        millis, within_bytes,
+        Claim, Claimed, Decision, Depth, Ending, ListedMessage, MessageFilter, Outbox, millis,
+        within_bytes,
     },
     sql::{
         failure::Failure,
+        message,
         row::{self, Columns as _, RowError},
     },
-    transactional::{Message, Settles},
 };
 
 /// Connections for messages.
@@ -57,16 +57,10 @@ impl MySqlOutbox {
     }
 }
 
-/// What is read of a message that is claimed, as [`claimed`] takes it.
+/// What is read of a message that is claimed, as [`message::claimed`] takes it; the payload follows.
 const CLAIMED: &str = "o.id, o.attempts, o.unclear_since, o.created_at, o.target, o.type, \
      o.aggregatetype, o.aggregateid, o.ordering_key, o.downstream_key, o.headers, \
      o.key_id, o.settles, o.n";
-
-/// What lists show, as [`listed`] takes it.
-const LISTED: &str = "o.id, o.state, o.target, o.type, o.aggregatetype, o.aggregateid, \
-     o.ordering_key, o.downstream_key, o.key_id, o.settles IS NOT NULL, o.attempts, o.provider_id, \
-     o.last_error, o.created_at, o.due_at, o.delivered_at, \
-     CAST(LENGTH(o.payload) AS SIGNED), o.n, o.unclear_since";
 
 /// An attempt whose message this is has not said yet how it ended.
 const UNDER_WAY: &str = "state = 'pending' AND claimed_at IS NOT NULL";
@@ -127,7 +121,10 @@ async fn take(session: &mut Session<'_>, claim: &Claim) -> Result<Reply<Vec<Clai
     script.commit();
     let results = session.send(&script).await?;
     let rows = results.get(1).into_iter().flatten();
-    let value = understood(rows.map(|row| claimed(row, claim.attempt)).collect())?;
+    let value = understood(
+        rows.map(|row| message::claimed(row, claim.attempt))
+            .collect(),
+    )?;
     Ok(Reply { now, value })
 }
 
@@ -199,10 +196,7 @@ fn hold_messages(endings: &[Ending]) -> Script {
 
 /// Who has the messages that were read by [`hold_messages`].
 fn held_messages(rows: &[MySqlRow]) -> Result<HashSet<(u64, AttemptId)>, RowError> {
-    let read = |row: &MySqlRow| {
-        let attempt = u128::from_be_bytes(there(array(row, 1)?)?);
-        Ok((row::number(row, 0)?, AttemptId(attempt)))
-    };
+    let read = |row: &MySqlRow| Ok((row::number(row, 0)?, row::attempt(row, 1)?));
     rows.iter().map(read).collect()
 }
 
@@ -318,77 +312,6 @@ async fn decide(session: &mut Session<'_>, decided: &Decided) -> Result<bool, Fa
     Ok(true)
 }
 
-fn array<const N: usize>(row: &MySqlRow, column: usize) -> Result<Option<[u8; N]>, RowError> {
-    let wrong = |_| RowError::Unreadable("a stored id has a wrong length".into());
-    let found = row.bytes(column)?;
-    found
-        .map(|bytes| bytes.try_into().map_err(wrong))
-        .transpose()
-}
-
-fn word(row: &MySqlRow, column: usize) -> Result<Option<String>, RowError> {
-    Ok(row.text(column)?.map(str::to_owned))
-}
-
-fn there<T>(found: Option<T>) -> Result<T, RowError> {
-    found.ok_or_else(|| RowError::Unreadable("a stored value is missing".into()))
-}
-
-fn moment(row: &MySqlRow, column: usize) -> Result<Option<Timestamp>, RowError> {
-    Ok(row.number(column)?.map(Timestamp))
-}
-
-fn claimed(row: &MySqlRow, attempt: AttemptId) -> Result<Claimed, RowError> {
-    let payload = row.bytes(14)?;
-    Ok(Claimed {
-        unread: payload.is_none(),
-        id: MessageId(there(array(row, 0)?)?),
-        number: row::number(row, 13)?,
-        attempt,
-        tried: Tried {
-            attempts: row::number(row, 1)?,
-            unclear_since: moment(row, 2)?,
-        },
-        created_at: there(moment(row, 3)?)?,
-        message: Message {
-            target: there(word(row, 4)?)?,
-            kind: there(word(row, 5)?)?,
-            aggregate: word(row, 6)?.zip(word(row, 7)?),
-            ordering_key: word(row, 8)?,
-            downstream_key: word(row, 9)?,
-            headers: there(word(row, 10)?)?,
-            payload: payload.unwrap_or_default().to_vec(),
-            key: array(row, 11)?.map(RecordId),
-            settles: row.text(12)?.and_then(Settles::decode),
-        },
-    })
-}
-
-fn listed(row: &MySqlRow) -> Result<(u64, ListedMessage), RowError> {
-    let state = MessageState::from_word(there(row.text(1)?)?);
-    let strange = || RowError::Unreadable("a state that this program does not know".into());
-    let message = ListedMessage {
-        id: MessageId(there(array(row, 0)?)?),
-        state: state.ok_or_else(strange)?,
-        target: there(word(row, 2)?)?,
-        kind: there(word(row, 3)?)?,
-        aggregate: word(row, 4)?.zip(word(row, 5)?),
-        ordering_key: word(row, 6)?,
-        downstream_key: there(word(row, 7)?)?,
-        key: array(row, 8)?.map(RecordId),
-        settles: row.number(9)? == Some(1),
-        attempts: row::number(row, 10)?,
-        provider_id: word(row, 11)?,
-        last_error: word(row, 12)?,
-        created_at: there(moment(row, 13)?)?,
-        due_at: there(moment(row, 14)?)?,
-        delivered_at: moment(row, 15)?,
-        bytes: row::number(row, 16)?,
-        unclear_since: moment(row, 18)?,
-    };
-    Ok((row::number(row, 17)?, message))
-}
-
 #[async_trait]
 impl Outbox for MySqlOutbox {
     async fn claim(&self, claim: &Claim) -> Result<Reply<Vec<Claimed>>, StoreError> {
@@ -406,14 +329,7 @@ impl Outbox for MySqlOutbox {
         number: u64,
         attempt: AttemptId,
     ) -> Result<Option<Vec<u8>>, StoreError> {
-        let attempt = literal(attempt.0.to_be_bytes());
-        let rows = self.scanners.read(format!(
-            "SELECT payload FROM onlyonce_outbox \
-             WHERE n = {number} AND attempt_id = {attempt} AND {UNDER_WAY}"
-        ));
-        let rows = rows.await?;
-        let found = rows.first().map(|row| there(row.bytes(0)?));
-        Ok(found.transpose()?.map(<[u8]>::to_vec))
+        message::payload(&self.scanners, number, attempt).await
     }
 
     async fn give_back(&self, target: &str, attempt: AttemptId) -> Result<(), StoreError> {
@@ -470,39 +386,11 @@ impl Outbox for MySqlOutbox {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<ListedMessage>, StoreError> {
-        let mut conditions = format!("o.n < {}", before(cursor));
-        let words: Vec<_> = filter
-            .states
-            .iter()
-            .map(|state| literal(state.as_str()))
-            .collect();
-        if !words.is_empty() {
-            conditions.push_str(&format!(" AND o.state IN ({})", words.join(", ")));
-        }
-        if let Some(target) = &filter.target {
-            conditions.push_str(&format!(" AND o.target = {}", literal(target)));
-        }
-        // Few among many are found at once by their state; most are not.
-        let index = match words.is_empty() || filter.states.contains(&MessageState::Delivered) {
-            true => "PRIMARY",
-            false => "outbox_by_state",
-        };
-        let rows = self.scanners.read(format!(
-            "SELECT {LISTED} FROM onlyonce_outbox o FORCE INDEX ({index}) WHERE {conditions} \
-             ORDER BY o.n DESC LIMIT {}",
-            limit.saturating_add(1)
-        ));
-        let rows = rows.await?;
-        let rows = rows.iter().map(listed).collect::<Result<_, RowError>>()?;
-        Ok(Page::cut(rows, limit))
+        message::list(&self.scanners, filter, cursor, limit).await
     }
 
     async fn message(&self, id: MessageId) -> Result<Option<ListedMessage>, StoreError> {
-        let id = literal(id.0);
-        let sql = format!("SELECT {LISTED} FROM onlyonce_outbox o WHERE o.id = {id}");
-        let rows = self.scanners.read(sql).await?;
-        let message = rows.first().map(listed).transpose()?;
-        Ok(message.map(|(_, message)| message))
+        message::one(&self.scanners, id).await
     }
 
     async fn decide(
@@ -523,23 +411,7 @@ impl Outbox for MySqlOutbox {
     }
 
     async fn depth(&self) -> Result<Depth, StoreError> {
-        let states = [
-            MessageState::Pending,
-            MessageState::Dead,
-            MessageState::Unknown,
-        ];
-        let counts = states.map(|state| {
-            let state = literal(state.as_str());
-            format!(
-                "(SELECT COUNT(*) FROM (SELECT 1 FROM onlyonce_outbox FORCE INDEX \
-                 (outbox_by_state) WHERE state = {state} LIMIT {MAX_COUNTED}) AS counted)"
-            )
-        });
-        let rows = self.scanners.read(format!("SELECT {}", counts.join(", ")));
-        let rows = rows.await?;
-        let row = rows.first().ok_or_else(nothing)?;
-        let counted = |(column, state)| Ok((state, row::number(row, column)?));
-        states.into_iter().enumerate().map(counted).collect()
+        message::depth(&self.scanners).await
     }
 
     async fn tidy(&self, keep: Duration, limit: usize) -> Result<usize, StoreError> {

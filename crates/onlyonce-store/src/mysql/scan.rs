@@ -1,24 +1,28 @@
-//! What background loops and people read, on connections of their own.
+//! What background loops and people ask of MySQL or MariaDB, on connections of their own.
 
 use std::{collections::HashSet, sync::Arc};
 
 use futures_util::future::BoxFuture;
-use onlyonce_core::{CallerMark, Recipe, RecipeId, Record, RecordId, Scope, State, Timestamp};
+use onlyonce_core::{Record, RecordId, State, Timestamp};
 use sqlx::mysql::MySqlRow;
 
 use super::{
     connect::Dialler,
+    dialect::MySqlDialect,
     failure::{judge, was_deadlock, was_missing},
     server::{self, DEADLOCK_TRIES, Results, Session, Shared},
-    text::{self, NOW, Script, literal},
+    text::{self, NOW, Script},
 };
 use crate::{
-    Counts, Epoch, Filter, JournalRow, Listed, Page, Reply, Standing, StoreError, Walk,
+    Counts, Epoch, Reply, Standing, StoreError, Walk,
     identity::Numbered,
     sql::{
+        batch,
+        dialect::Statement,
         failure::Failure,
         line::{Access, Pool},
-        row::{self, COLUMNS, Columns as _, JOURNAL_COLUMNS, RowError},
+        row::{self, COLUMNS, Columns as _, RowError},
+        scan::{Reader, no_row},
     },
 };
 
@@ -62,7 +66,7 @@ impl Scanners {
     }
 
     /// Does `work`, which opens a transaction and ends it. If the server ends a deadlock at its cost,
-    /// nothing of it was written, and it is done again.
+    /// no_row of it was written, and it is done again.
     pub(super) async fn transact<A, T, W>(&self, asked: &A, work: W) -> Result<T, Failure>
     where
         A: Sync + ?Sized,
@@ -88,7 +92,7 @@ impl Scanners {
     }
 
     /// What one statement returns.
-    pub(super) async fn read(&self, statement: String) -> Result<Vec<MySqlRow>, StoreError> {
+    async fn ask(&self, statement: String) -> Result<Vec<MySqlRow>, StoreError> {
         let mut script = Script::default();
         script.add(statement);
         let results = self
@@ -111,7 +115,7 @@ impl Scanners {
             .await
             .map_err(|fault| fault.of_a_read())?;
         let now = results.pop().and_then(|rows| rows.into_iter().next());
-        let now: Timestamp = row::now(&now.ok_or_else(nothing)?, 0)?;
+        let now: Timestamp = row::now(&now.ok_or_else(no_row)?, 0)?;
         let value = results.pop().unwrap_or_default();
         Ok(Reply { now, value })
     }
@@ -133,34 +137,11 @@ impl Scanners {
              WHERE k.is_live = 1 AND k.{column} <= @oo_now ORDER BY k.n LIMIT {limit}"
         );
         let reply = self.read_timed(statement).await?;
-        let value = collect(&reply.value, row::read);
+        let value = batch::records(&reply.value);
         Ok(Reply {
             now: reply.now,
             value,
         })
-    }
-
-    /// How many keys of one client are in progress. The live ones are walked, which the limit of each
-    /// client keeps few.
-    pub(super) async fn live_of(
-        &self,
-        scope: &Scope,
-        caller: Option<CallerMark>,
-        limit: u64,
-    ) -> Result<u64, StoreError> {
-        let mut mark = String::new();
-        text::bytes(&mut mark, caller.as_ref().map(|mark| &mark.0[..]));
-        let rows = self
-            .read(format!(
-                "SELECT COUNT(*) FROM ( \
-                   SELECT 1 FROM onlyonce_keys k FORCE INDEX (keys_that_live) \
-                   WHERE k.is_live = 1 AND k.scope = {} AND k.caller <=> {mark} \
-                   AND k.lease_until IS NOT NULL LIMIT {limit} \
-                 ) AS counted",
-                literal(scope.as_str())
-            ))
-            .await?;
-        Ok(row::number(rows.first().ok_or_else(nothing)?, 0)?)
     }
 
     /// Those of `ids` of which no attempt is running.
@@ -169,13 +150,13 @@ impl Scanners {
         ids: &[RecordId],
     ) -> Result<Vec<RecordId>, StoreError> {
         let rows = self
-            .read(format!(
+            .ask(format!(
                 "SELECT id FROM onlyonce_keys FORCE INDEX (keys_by_id) \
                  WHERE id IN {} AND lease_until IS NOT NULL",
                 text::ids(ids.iter().copied())
             ))
             .await?;
-        let running = rows.iter().map(row::id).filter_map(Result::transpose);
+        let running = rows.iter().map(batch::id).filter_map(Result::transpose);
         let running = running.collect::<Result<HashSet<_>, RowError>>()?;
         let settled = ids.iter().filter(|id| !running.contains(id));
         Ok(settled.copied().collect())
@@ -206,111 +187,31 @@ impl Scanners {
             .await
             .map_err(|fault| fault.of_a_read())?;
         let told = results.pop().and_then(|rows| rows.into_iter().next());
-        let told = told.ok_or_else(nothing)?;
+        let told = told.ok_or_else(no_row)?;
         let seen: usize = row::number(&told, 1)?;
         let wrapped = seen < limit;
         let position = if wrapped { 0 } else { row::number(&told, 2)? };
         let due = results.pop().unwrap_or_default();
         let value = Walk {
-            candidates: collect(&due, row::read),
+            candidates: batch::records(&due),
             wrapped,
         };
         let now = row::now(&told, 0)?;
         Ok((Reply { now, value }, position))
     }
 
-    pub(super) async fn list(
-        &self,
-        filter: &Filter,
-        cursor: Option<u64>,
-        limit: usize,
-    ) -> Result<Page<Listed>, StoreError> {
-        let mut conditions = format!("k.n < {}", before(cursor));
-        let mut also = |condition: String| {
-            conditions.push_str(" AND ");
-            conditions.push_str(&condition);
-        };
-        if let Some(state) = filter.state {
-            also(format!("k.state = {}", literal(state.as_str())));
-        }
-        if let Some(route) = &filter.route {
-            also(format!("k.route = {}", literal(route)));
-        }
-        if let Some(key) = &filter.key {
-            also(format!("k.key = {}", literal(key.as_str())));
-        }
-        if let Some(client) = &filter.client {
-            also(format!(
-                "(k.scope = {} OR (k.scope LIKE 'route:%' AND \
-                 SUBSTRING(k.scope, LOCATE('/client:', k.scope)) = {}))",
-                literal(format!("client:{client}")),
-                literal(format!("/client:{client}"))
-            ));
-        }
-        if filter.dead_letters {
-            also("k.dead_letter = 1".to_owned());
-        }
-        // Few among many are found at once by the index of those that live.
-        let index = match filter.state {
-            None if filter.dead_letters => {
-                also("k.is_live = 1".to_owned());
-                "FORCE INDEX (keys_that_live)"
-            }
-            Some(State::InProgress | State::Unknown) => {
-                also("k.is_live = 1".to_owned());
-                "FORCE INDEX (keys_that_live)"
-            }
-            _ => "FORCE INDEX (PRIMARY)",
-        };
-        let rows = self
-            .read(format!(
-                "SELECT {COLUMNS}, k.n FROM onlyonce_keys k {index} WHERE {conditions} \
-                 ORDER BY k.n DESC LIMIT {}",
-                limit.saturating_add(1)
-            ))
-            .await?;
-        Ok(Page::cut(collect(&rows, row::read_listed), limit))
-    }
-
-    pub(super) async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
-        let rows = self
-            .read(format!(
-                "SELECT {JOURNAL_COLUMNS} FROM onlyonce_journal WHERE id = {} ORDER BY number",
-                literal(id.0)
-            ))
-            .await?;
-        Ok(collect(&rows, row::read_journal))
-    }
-
-    pub(super) async fn audit(
-        &self,
-        cursor: Option<u64>,
-        limit: usize,
-    ) -> Result<Page<JournalRow>, StoreError> {
-        let rows = self
-            .read(format!(
-                "SELECT {JOURNAL_COLUMNS} FROM onlyonce_journal WHERE number < {} \
-                 ORDER BY number DESC LIMIT {}",
-                before(cursor),
-                limit.saturating_add(1)
-            ))
-            .await?;
-        let read = |row: &MySqlRow| row::read_journal(row).map(|row| (row.number, row));
-        Ok(Page::cut(collect(&rows, read), limit))
-    }
-
     /// Records per state: those in progress or unknown to the letter; the others to the letter in a
     /// small table, and from a sample in a large one, since counting would read all of it.
     pub(super) async fn counts(&self) -> Result<Counts, StoreError> {
         let rows = self
-            .read(
+            .ask(
                 "SELECT CAST(table_rows AS SIGNED), (SELECT MIN(n) FROM onlyonce_keys), \
                  (SELECT MAX(n) FROM onlyonce_keys) FROM information_schema.tables \
                  WHERE table_schema = DATABASE() AND table_name = 'onlyonce_keys'"
                     .to_owned(),
             )
             .await?;
-        let first = rows.first().ok_or_else(nothing)?;
+        let first = rows.first().ok_or_else(no_row)?;
         let number = |column: usize| first.number(column).map(Option::unwrap_or_default);
         let (about, lowest, highest) = (number(0)?, number(1)?, number(2)?);
         let mut counts: Counts = State::ALL.into_iter().map(|state| (state, 0)).collect();
@@ -349,23 +250,13 @@ impl Scanners {
     }
 
     async fn add_counts(&self, counts: &mut Counts, sql: String) -> Result<(), StoreError> {
-        for row in self.read(sql).await? {
+        for row in self.ask(sql).await? {
             let word = row.text(0)?.unwrap_or_default();
             if let Some(state) = State::from_word(word) {
                 counts.insert(state, row::number(&row, 1)?);
             }
         }
         Ok(())
-    }
-
-    pub(super) async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let name = literal(format!("block/{name}"));
-        let sql = format!("SELECT value FROM onlyonce_meta WHERE name = {name}");
-        let rows = self.read(sql).await?;
-        let Some(row) = rows.first() else {
-            return Ok(None);
-        };
-        Ok(row.bytes(0)?.map(<[u8]>::to_vec))
     }
 
     /// What the store says of itself, and how far it has come. The number of the next key begins anew where
@@ -409,7 +300,7 @@ impl Scanners {
              CAST(SUBSTRING_INDEX(CAST(value AS CHAR), ' ', 1) AS UNSIGNED) + 1, ' ', {NOW})"
         ));
         self.write(&script).await?;
-        let read = self.read("SELECT value FROM onlyonce_meta WHERE name = 'epoch'".to_owned());
+        let read = self.ask("SELECT value FROM onlyonce_meta WHERE name = 'epoch'".to_owned());
         let rows = read
             .await
             .map_err(|error| StoreError::Ambiguous(Box::new(error)))?;
@@ -418,27 +309,11 @@ impl Scanners {
         value.and_then(Epoch::read).ok_or_else(unreadable)
     }
 
-    pub(super) async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
-        let rows = self
-            .read(format!(
-                "SELECT recipe FROM onlyonce_recipes WHERE id = {}",
-                literal(id.0)
-            ))
-            .await?;
-        let Some(row) = rows.first() else {
-            return Ok(None);
-        };
-        let recipe = Recipe::decode(row.bytes(0)?.unwrap_or_default());
-        recipe
-            .map(Some)
-            .map_err(|error| StoreError::Unreadable(error.into()))
-    }
-
-    /// Sees to it that the natural key with this hash, an expression, has a row. A read that locks nothing
+    /// Sees to it that the natural key with this hash, an expression, has a row. A read that locks no_row
     /// comes first: somebody may hold it.
     pub(super) async fn natural_key(&self, id: &str) -> Result<(), StoreError> {
         let there = format!("SELECT 1 FROM onlyonce_natural_keys WHERE id = {id}");
-        if !self.read(there).await?.is_empty() {
+        if !self.ask(there).await?.is_empty() {
             return Ok(());
         }
         let mut script = Script::default();
@@ -467,18 +342,16 @@ impl Scanners {
     }
 }
 
-pub(super) fn nothing() -> StoreError {
-    StoreError::Unavailable("the server returned no row".into())
-}
+impl Reader for Scanners {
+    type Dialect = MySqlDialect;
+    type Row<'r> = MySqlRow;
 
-pub(super) fn before(cursor: Option<u64>) -> i64 {
-    cursor.map_or(i64::MAX, |cursor| i64::try_from(cursor).unwrap_or(i64::MAX))
-}
-
-pub(super) fn collect<T>(
-    rows: &[MySqlRow],
-    read: impl Fn(&MySqlRow) -> Result<T, RowError>,
-) -> Vec<T> {
-    let is_empty = |row: &MySqlRow| matches!(row.bytes(0), Ok(None));
-    row::collect(rows, read, is_empty)
+    async fn read<T, F>(&self, statement: Statement, read: F) -> Result<Vec<T>, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'r> Fn(&MySqlRow) -> Result<T, RowError> + Send + 'static,
+    {
+        let rows = self.ask(statement.sql).await?;
+        Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
+    }
 }

@@ -25,6 +25,7 @@ use super::{
     write,
 };
 use crate::sql::{
+    batch,
     failure::{Failure, is_silence},
     lane::{Answer, Found, How, Server},
     line::{Access, Held, Line},
@@ -246,7 +247,7 @@ impl Session<'_> {
             let mut attempts = HashMap::with_capacity(drafts.len());
             for row in results.get(3).into_iter().flatten() {
                 let attempt = row.bytes(1)?.and_then(|bytes| bytes.try_into().ok());
-                if let (Some(id), Some(attempt)) = (row::id(row)?, attempt) {
+                if let (Some(id), Some(attempt)) = (batch::id(row)?, attempt) {
                     attempts.insert(id, AttemptId(u128::from_be_bytes(attempt)));
                 }
             }
@@ -332,7 +333,8 @@ struct Locked {
 
 impl Locked {
     fn read(row: &MySqlRow) -> Result<Self, RowError> {
-        let id = row::id(row)?.ok_or_else(|| RowError::Unreadable("a row without an id".into()))?;
+        let id =
+            batch::id(row)?.ok_or_else(|| RowError::Unreadable("a row without an id".into()))?;
         Ok(Self {
             id,
             revision: Revision(row::number(row, 1)?),
@@ -390,15 +392,15 @@ pub(super) fn select_whole(ids: &str) -> String {
 fn read_whole(rows: &[MySqlRow]) -> Result<HashMap<RecordId, Found>, RowError> {
     let mut found = HashMap::with_capacity(rows.len());
     for row in rows {
-        if let Some(id) = row::id(row)? {
-            found.insert(id, row::found(row));
+        if let Some(id) = batch::id(row)? {
+            found.insert(id, Found::in_row(row));
         }
     }
     Ok(found)
 }
 
 fn ids_in(rows: &[MySqlRow]) -> Result<HashSet<RecordId>, RowError> {
-    let ids = rows.iter().map(row::id);
+    let ids = rows.iter().map(batch::id);
     ids.filter_map(Result::transpose).collect()
 }
 

@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use onlyonce_core::{RecordId, time::Stamp};
 
+use crate::sql::dialect::Statement;
+
 /// The server's clock in milliseconds since 1970, whatever its time zone. It is the time at which the
 /// statement began, so it is asked for in a statement that waits for nobody.
 pub(super) const NOW: &str =
@@ -53,6 +55,14 @@ impl Script {
     pub(super) fn commit(&mut self) {
         self.commit = Some(self.statements);
         self.add("COMMIT");
+    }
+}
+
+impl From<Statement> for Script {
+    fn from(statement: Statement) -> Self {
+        let mut script = Self::default();
+        script.add(statement.sql);
+        script
     }
 }
 

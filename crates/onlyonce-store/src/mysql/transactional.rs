@@ -18,9 +18,10 @@ use onlyonce_core::{
     AttemptId, MessageId, Record, RecordId, Timestamp,
     record::{Change, Revision},
 };
-use sqlx::{Executor as _, MySql, MySqlConnection, MySqlPool, Transaction, mysql::MySqlRow};
+use sqlx::{Executor as _, MySql, MySqlConnection, MySqlPool, Transaction};
 
 use super::{
+    dialect::MySqlDialect,
     failure::{was_deadlock, was_duplicate},
     scan::Scanners,
     server::{self, Results, Shared, select_whole, time},
@@ -31,10 +32,7 @@ use crate::{
     Reply, StoreError, Swapped,
     outbox::millis,
     random_bytes,
-    sql::{
-        lane::Found,
-        row::{self, Columns as _, RowError},
-    },
+    sql::{lane::Found, phases, row::RowError},
     transactional::{Isolation, Message, Progress, Settles, TransactionError, TransactionalStore},
 };
 
@@ -134,12 +132,6 @@ impl MySqlTransactions {
     }
 }
 
-impl From<RowError> for TransactionError {
-    fn from(RowError::Unreadable(error): RowError) -> Self {
-        Self::Unreadable(error)
-    }
-}
-
 async fn send(
     connection: &mut MySqlConnection,
     script: &Script,
@@ -161,7 +153,7 @@ pub(super) fn hold_record(id: RecordId) -> Script {
 pub(super) fn held_record(results: &Results) -> Result<Reply<Option<Record>>, RowError> {
     let now = time(results, 2)?;
     let found = results.get(1).and_then(|rows| rows.first());
-    let value = match found.map(row::found) {
+    let value = match found.map(Found::in_row) {
         Some(Found::There(record)) => Some(*record),
         Some(Found::Unreadable(text)) => return Err(RowError::Unreadable(text.into())),
         Some(Found::New | Found::Busy) | None => None,
@@ -194,26 +186,6 @@ fn values(values: &[Option<&[u8]>]) -> String {
         bytes(&mut sql, *value);
     }
     sql
-}
-
-fn progress_in(row: &MySqlRow, id: RecordId) -> Result<Progress, RowError> {
-    let missing = || RowError::Unreadable("a stored value is missing".into());
-    let text = |column: usize| Ok::<_, RowError>(row.text(column)?.map(str::to_owned));
-    let whole = |column: usize| row.bytes(column)?.map(<[u8]>::to_vec).ok_or_else(missing);
-    let attempt = row.bytes(6)?.and_then(|bytes| bytes.try_into().ok());
-    Ok(Progress {
-        id,
-        operation: text(0)?.ok_or_else(missing)?,
-        point: text(1)?.ok_or_else(missing)?,
-        intent: text(2)?,
-        provider_id: text(3)?,
-        parameters: whole(4)?,
-        data: whole(5)?,
-        attempt: AttemptId(u128::from_be_bytes(attempt.ok_or_else(missing)?)),
-        generation: row::number(row, 7)?,
-        finished: row.flag(8)?,
-        updated_at: row::now(row, 9)?,
-    })
 }
 
 impl TransactionalStore for MySqlTransactions {
@@ -428,15 +400,9 @@ impl TransactionalStore for MySqlTransactions {
         connection: &mut MySqlConnection,
         id: RecordId,
     ) -> Result<Option<Progress>, TransactionError> {
-        let mut script = Script::default();
-        script.add(format_args!(
-            "SELECT operation, point, intent, provider_id, parameters, data, attempt_id, \
-             generation, finished, updated_at FROM onlyonce_phases WHERE id = {}",
-            literal(id.0)
-        ));
-        let results = send(connection, &script).await?;
+        let results = send(connection, &phases::of::<MySqlDialect>(id).into()).await?;
         let row = results.first().and_then(|rows| rows.first());
-        Ok(row.map(|row| progress_in(row, id)).transpose()?)
+        Ok(row.map(phases::read).transpose()?)
     }
 
     async fn discard(
@@ -445,13 +411,8 @@ impl TransactionalStore for MySqlTransactions {
         id: RecordId,
         attempt: AttemptId,
     ) -> Result<(), TransactionError> {
-        let mut script = Script::default();
-        script.add(format_args!(
-            "DELETE FROM onlyonce_phases WHERE id = {} AND attempt_id = {}",
-            literal(id.0),
-            literal(attempt.0.to_be_bytes())
-        ));
-        send(connection, &script).await.map(|_| ())
+        let statement = phases::discard::<MySqlDialect>(id, attempt);
+        send(connection, &statement.into()).await.map(|_| ())
     }
 
     async fn advance(
@@ -466,54 +427,21 @@ impl TransactionalStore for MySqlTransactions {
             ("intent", intent, MAX_NAME),
             ("provider_id", provider_id, MAX_MEDIUM_BLOB),
         ])?;
-        let columns = [
-            ("id", Some(&progress.id.0[..])),
-            ("operation", Some(progress.operation.as_bytes())),
-            ("point", Some(progress.point.as_bytes())),
-            ("intent", intent.map(str::as_bytes)),
-            ("provider_id", provider_id.map(str::as_bytes)),
-            ("parameters", Some(&progress.parameters)),
-            ("data", Some(&progress.data)),
-            ("attempt_id", Some(&progress.attempt.0.to_be_bytes())),
-        ];
-        let names = columns.map(|(name, _)| name).join(", ");
-        let values = values(&columns.map(|(_, value)| value));
-        let updates = columns.map(|(name, _)| format!("{name} = VALUES({name})"));
         let mut script = Script::timed();
-        script.add(format_args!(
-            "INSERT INTO onlyonce_phases ({names}, generation, finished, updated_at) \
-             VALUES ({values}, {}, {}, GREATEST(@oo_now, {})) ON DUPLICATE KEY UPDATE {}, \
-             generation = VALUES(generation), finished = VALUES(finished), \
-             updated_at = VALUES(updated_at)",
-            i32::try_from(progress.generation).unwrap_or(i32::MAX),
-            i32::from(progress.finished),
-            progress.updated_at.0,
-            updates.join(", ")
-        ));
+        script.add(phases::advance::<MySqlDialect>(progress, progress.updated_at).sql);
         send(connection, &script).await.map(|_| ())
     }
 
     async fn unfinished(
         &self,
         operation: &str,
-        (since, after): (Timestamp, RecordId),
+        after: (Timestamp, RecordId),
         limit: usize,
     ) -> Result<Vec<(Timestamp, RecordId)>, TransactionError> {
-        let mut script = Script::default();
-        script.add(format_args!(
-            "SELECT id, updated_at FROM onlyonce_phases WHERE operation = {} AND finished = 0 \
-             AND updated_at >= {since} AND (updated_at > {since} OR id > {}) \
-             ORDER BY updated_at, id LIMIT {limit}",
-            literal(operation),
-            literal(after.0),
-            since = since.0,
-        ));
+        let statement = phases::unfinished::<MySqlDialect>(operation, after, limit);
         let mut connection = self.pool.acquire().await?;
-        let results = send(&mut connection, &script).await?;
-        let found = results.iter().flatten().map(|row| {
-            let missing = || RowError::Unreadable("a stored value is missing".into());
-            Ok((row::now(row, 1)?, row::id(row)?.ok_or_else(missing)?))
-        });
-        Ok(found.collect::<Result<_, RowError>>()?)
+        let results = send(&mut connection, &statement.into()).await?;
+        let rows = results.iter().flatten().map(phases::read_unfinished);
+        Ok(rows.collect::<Result<_, RowError>>()?)
     }
 }

@@ -11,8 +11,9 @@ use super::text::{bytes, number, stamp};
 use crate::{
     codec,
     sql::{
+        batch::{Answered, is_live},
         queue::Swap,
-        row::{Answered, ROW_VERSION, clamped, is_live},
+        row::{ROW_VERSION, clamped},
     },
 };
 

@@ -1,49 +1,22 @@
-//! How records travel to PostgreSQL as arrays, a column each, and how its rows are read.
+//! How records travel to PostgreSQL as arrays, a column each.
 
 use onlyonce_core::{
     State,
     record::{Change, Draft, JournalEntry, LastError, Revision},
     time::Stamp,
 };
-use sqlx::{Row as _, TypeInfo as _, ValueRef as _, postgres::PgRow};
 
 use super::uuid::Uuid;
 use crate::{
     codec,
-    sql::row::{Answered, Columns, RowError, clamped, is_live},
+    sql::{
+        batch::{Answered, is_live},
+        row::clamped,
+    },
 };
 
 /// The columns of `keys` and of `live` in the order in which records are read.
 pub(super) const COLUMNS: &str = concat!("k.id, ", include_str!("columns.sql"));
-
-impl Columns for PgRow {
-    fn bytes(&self, column: usize) -> Result<Option<&[u8]>, RowError> {
-        // Both `bytea` and `uuid` are their bytes.
-        Ok(self.try_get_unchecked(column)?)
-    }
-
-    fn text(&self, column: usize) -> Result<Option<&str>, RowError> {
-        Ok(self.try_get(column)?)
-    }
-
-    fn number(&self, column: usize) -> Result<Option<i64>, RowError> {
-        let raw = self.try_get_raw(column)?;
-        if raw.is_null() {
-            return Ok(None);
-        }
-        let width = raw.type_info();
-        let number = match width.name() {
-            "INT4" => self.try_get::<i32, _>(column)?.into(),
-            "INT2" => self.try_get::<i16, _>(column)?.into(),
-            _ => self.try_get(column)?,
-        };
-        Ok(Some(number))
-    }
-
-    fn flag(&self, column: usize) -> Result<bool, RowError> {
-        Ok(self.try_get(column)?)
-    }
-}
 
 /// A stamp as one number: a time that is kept as it is, a duration from the server's now as a
 /// number below zero.

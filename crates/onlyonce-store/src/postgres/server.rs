@@ -25,6 +25,7 @@ use super::{
 use crate::{
     failpoint,
     sql::{
+        batch,
         failure::{Failure, no_answer},
         lane::{Answer, Found, How, Server},
         line::{Access, Dial, Held, Line},
@@ -33,6 +34,10 @@ use crate::{
     },
     wake::Wake,
 };
+
+/// Where the rows of an insert or a lookup say whether the key is new, and the time.
+const IS_NEW: usize = 34;
+const NOW: usize = 35;
 
 /// What the connections of one store share.
 pub(super) struct Shared {
@@ -194,11 +199,11 @@ pub(super) fn read(rows: &[PgRow]) -> Result<Answer, Failure> {
         let mut now = None;
         let mut found = HashMap::with_capacity(rows.len());
         for row in rows {
-            now = Some(row::now(row, row::NOW)?);
-            let Some(id) = row::id(row)? else { continue };
-            let what = match row.try_get(row::IS_NEW)? {
+            now = Some(row::now(row, NOW)?);
+            let Some(id) = batch::id(row)? else { continue };
+            let what = match row.try_get(IS_NEW)? {
                 true => Found::New,
-                false => row::found(row),
+                false => Found::in_row(row),
             };
             found.insert(id, what);
         }

@@ -12,10 +12,11 @@ use onlyonce_core::{
     AttemptId, MessageId, Record, RecordId, Timestamp,
     record::{Change, Revision},
 };
-use sqlx::{PgConnection, PgPool, Postgres, Row as _, Transaction, postgres::PgRow};
+use sqlx::{PgConnection, PgPool, Postgres, Row as _, Transaction};
 
 use super::{
     connect::{CONFIRM, NO_STANDBY},
+    dialect::{PgDialect, bound},
     notice::unwarned,
     row::Swaps,
     server::{Shared, read, written_ids},
@@ -26,6 +27,7 @@ use crate::{
     Reply, Swapped,
     sql::{
         lane::{Answer, Found, How},
+        phases,
         queue::Swap,
     },
     transactional::{
@@ -110,23 +112,6 @@ pub(super) async fn swap_on(
             now,
             value: Swapped::Absent,
         },
-    })
-}
-
-fn progress_in(row: &PgRow) -> Result<Progress, sqlx::Error> {
-    let generation: i32 = row.try_get(8)?;
-    Ok(Progress {
-        id: RecordId(row.try_get::<Uuid, _>(0)?.0),
-        operation: row.try_get(1)?,
-        point: row.try_get(2)?,
-        intent: row.try_get(3)?,
-        provider_id: row.try_get(4)?,
-        parameters: row.try_get(5)?,
-        data: row.try_get(6)?,
-        attempt: AttemptId(u128::from_be_bytes(row.try_get::<Uuid, _>(7)?.0)),
-        generation: generation.unsigned_abs(),
-        finished: row.try_get(9)?,
-        updated_at: Timestamp(row.try_get(10)?),
     })
 }
 
@@ -282,14 +267,8 @@ impl TransactionalStore for PgTransactions {
         connection: &mut PgConnection,
         id: RecordId,
     ) -> Result<Option<Progress>, TransactionError> {
-        let row = sqlx::query(
-            "SELECT id, operation, point, intent, provider_id, parameters, data, attempt_id, \
-             generation, finished, updated_at FROM onlyonce.phases WHERE id = $1",
-        )
-        .bind(Uuid(id.0))
-        .fetch_optional(connection)
-        .await?;
-        Ok(row.as_ref().map(progress_in).transpose()?)
+        let row = bound(phases::of::<PgDialect>(id)).fetch_optional(connection);
+        Ok(row.await?.as_ref().map(phases::read).transpose()?)
     }
 
     async fn discard(
@@ -298,9 +277,7 @@ impl TransactionalStore for PgTransactions {
         id: RecordId,
         attempt: AttemptId,
     ) -> Result<(), TransactionError> {
-        let sql = "DELETE FROM onlyonce.phases WHERE id = $1 AND attempt_id = $2";
-        let statement = sqlx::query(sql).bind(Uuid(id.0));
-        let statement = statement.bind(Uuid(attempt.0.to_be_bytes()));
+        let statement = bound(phases::discard::<PgDialect>(id, attempt));
         statement.execute(connection).await?;
         Ok(())
     }
@@ -310,52 +287,22 @@ impl TransactionalStore for PgTransactions {
         connection: &mut PgConnection,
         progress: &Progress,
     ) -> Result<(), TransactionError> {
-        sqlx::query(
-            "INSERT INTO onlyonce.phases (id, operation, point, intent, provider_id, parameters, \
-             data, attempt_id, generation, finished, updated_at) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, greatest(onlyonce.now_ms(), $11)) \
-             ON CONFLICT (id) DO UPDATE SET operation = excluded.operation, point = excluded.point, \
-             intent = excluded.intent, provider_id = excluded.provider_id, \
-             parameters = excluded.parameters, data = excluded.data, \
-             attempt_id = excluded.attempt_id, generation = excluded.generation, \
-             finished = excluded.finished, updated_at = excluded.updated_at",
-        )
-        .bind(Uuid(progress.id.0))
-        .bind(&progress.operation)
-        .bind(&progress.point)
-        .bind(&progress.intent)
-        .bind(&progress.provider_id)
-        .bind(&progress.parameters)
-        .bind(&progress.data)
-        .bind(Uuid(progress.attempt.0.to_be_bytes()))
-        .bind(i32::try_from(progress.generation).unwrap_or(i32::MAX))
-        .bind(progress.finished)
-        .bind(progress.updated_at.0)
-        .execute(connection)
-        .await?;
+        let statement = phases::advance::<PgDialect>(progress, progress.updated_at);
+        bound(statement).execute(connection).await?;
         Ok(())
     }
 
     async fn unfinished(
         &self,
         operation: &str,
-        (since, after): (Timestamp, RecordId),
+        after: (Timestamp, RecordId),
         limit: usize,
     ) -> Result<Vec<(Timestamp, RecordId)>, TransactionError> {
-        let rows = sqlx::query(
-            "SELECT id, updated_at FROM onlyonce.phases WHERE NOT finished AND operation = $1 \
-             AND (updated_at, id) > ($3, $4) ORDER BY updated_at, id LIMIT $2",
-        )
-        .bind(operation)
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .bind(since.0)
-        .bind(Uuid(after.0))
-        .fetch_all(&self.pool)
-        .await?;
-        let found = rows.iter().map(|row| {
-            let id = RecordId(row.try_get::<Uuid, _>(0)?.0);
-            Ok((Timestamp(row.try_get(1)?), id))
-        });
-        Ok(found.collect::<Result<_, sqlx::Error>>()?)
+        let statement = bound(phases::unfinished::<PgDialect>(operation, after, limit));
+        let rows = statement.fetch_all(&self.pool).await?;
+        Ok(rows
+            .iter()
+            .map(phases::read_unfinished)
+            .collect::<Result<_, _>>()?)
     }
 }

@@ -1,5 +1,8 @@
-//! The versioned row: how a record is read back from the columns of any SQL server, and what a
-//! response is stored as.
+//! The versioned row: how records and journal entries are read back from the columns of any SQL
+//! database.
+//!
+//! Deliberately absent: how a record is written. A batch of writes is arrays on PostgreSQL, text on
+//! MySQL and one prepared statement on SQLite.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,11 +14,9 @@ use onlyonce_core::{
         Actor, JournalEntry, JournalEvent, LastError, Revision, StoredBody, StoredResponse, Times,
     },
     secret::CallerMark,
-    time::Stamp,
 };
 
-use super::lane::Found;
-use crate::{BoxError, JournalRow, Listed, StoreError, codec};
+use crate::{BoxError, JournalRow, Listed, StoreError, codec, transactional::TransactionError};
 
 /// The version of a row. A row of another version is not read as if it were this one.
 pub(crate) const ROW_VERSION: i64 = 1;
@@ -28,12 +29,10 @@ pub(crate) const COLUMNS: &str = "k.id, k.row_version, k.scope, k.key, k.route, 
      k.response_bytes, k.response_head, k.evidence, k.negatives, k.inconclusive, k.dead_letter, \
      k.notes";
 
-/// Where the statements that return whole records have the rest.
+/// Where the statements that return whole records have the body.
 pub(crate) const BODY: usize = 33;
-/// Where the statements that return records without their responses have the rest.
+/// Where the statements that return records without their responses have their number.
 pub(crate) const COUNT: usize = 33;
-pub(crate) const IS_NEW: usize = 34;
-pub(crate) const NOW: usize = 35;
 
 /// Why a row could not be read.
 #[derive(Debug)]
@@ -42,6 +41,7 @@ pub(crate) enum RowError {
     Unreadable(BoxError),
 }
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 impl From<sqlx::Error> for RowError {
     fn from(error: sqlx::Error) -> Self {
         Self::Unreadable(Box::new(error))
@@ -67,7 +67,13 @@ impl From<RowError> for StoreError {
     }
 }
 
-fn unreadable(what: &'static str) -> RowError {
+impl From<RowError> for TransactionError {
+    fn from(RowError::Unreadable(error): RowError) -> Self {
+        Self::Unreadable(error)
+    }
+}
+
+pub(crate) fn unreadable(what: &'static str) -> RowError {
     RowError::Unreadable(what.into())
 }
 
@@ -80,15 +86,19 @@ pub(crate) trait Columns {
     fn flag(&self, column: usize) -> Result<bool, RowError>;
 }
 
-fn missing() -> RowError {
+pub(crate) fn missing() -> RowError {
     unreadable("a stored value is missing")
 }
 
-fn array<const N: usize>(row: &impl Columns, column: usize) -> Result<[u8; N], RowError> {
+/// The bytes in `column`, which must be there and so many.
+pub(crate) fn array<const N: usize>(
+    row: &impl Columns,
+    column: usize,
+) -> Result<[u8; N], RowError> {
     optional_array(row, column)?.ok_or_else(missing)
 }
 
-fn optional_array<const N: usize>(
+pub(crate) fn optional_array<const N: usize>(
     row: &impl Columns,
     column: usize,
 ) -> Result<Option<[u8; N]>, RowError> {
@@ -99,8 +109,19 @@ fn optional_array<const N: usize>(
         .transpose()
 }
 
-fn text(row: &impl Columns, column: usize) -> Result<&str, RowError> {
+/// The text in `column`, which must be there.
+pub(crate) fn text(row: &impl Columns, column: usize) -> Result<&str, RowError> {
     row.text(column)?.ok_or_else(missing)
+}
+
+/// The text in `column`, where there is one.
+pub(crate) fn word(row: &impl Columns, column: usize) -> Result<Option<String>, RowError> {
+    Ok(row.text(column)?.map(str::to_owned))
+}
+
+/// The bytes in `column`, where there are some.
+pub(crate) fn blob(row: &impl Columns, column: usize) -> Result<Option<Vec<u8>>, RowError> {
+    Ok(row.bytes(column)?.map(<[u8]>::to_vec))
 }
 
 /// The number in `column`, which must be there and in range.
@@ -114,9 +135,14 @@ pub(crate) fn now(row: &impl Columns, column: usize) -> Result<Timestamp, RowErr
     number(row, column).map(Timestamp)
 }
 
-/// The id in the first column; `None` on a row that only carries the time.
-pub(crate) fn id(row: &impl Columns) -> Result<Option<RecordId>, RowError> {
-    Ok(optional_array(row, 0)?.map(RecordId))
+/// The time in `column`, where there is one.
+pub(crate) fn moment(row: &impl Columns, column: usize) -> Result<Option<Timestamp>, RowError> {
+    Ok(row.number(column)?.map(Timestamp))
+}
+
+/// The attempt in `column`, which must be there.
+pub(crate) fn attempt(row: &impl Columns, column: usize) -> Result<AttemptId, RowError> {
+    Ok(AttemptId(u128::from_be_bytes(array(row, column)?)))
 }
 
 /// The record in `row`, whose columns are [`COLUMNS`]; without its response.
@@ -131,7 +157,6 @@ pub(crate) fn read(row: &impl Columns) -> Result<Record, RowError> {
         .map(|word| LastError::from_word(word).ok_or_else(|| unreadable("an unknown last_error")))
         .transpose()?;
     let evidence = row.bytes(28)?.map(codec::decode_evidence).transpose()?;
-    let time = |column: usize| row.number(column).map(|at| at.map(Timestamp));
     Ok(Record {
         id: RecordId(array(row, 0)?),
         scope: Scope::from_stored(text(row, 2)?),
@@ -141,7 +166,7 @@ pub(crate) fn read(row: &impl Columns) -> Result<Record, RowError> {
         path: Arc::from(text(row, 6)?),
         revision: Revision(number(row, 7)?),
         state: State::from_word(text(row, 8)?).ok_or_else(|| unreadable("an unknown state"))?,
-        attempt_id: AttemptId(u128::from_be_bytes(array(row, 9)?)),
+        attempt_id: attempt(row, 9)?,
         fence: Fence(number(row, 10)?),
         generation: number(row, 11)?,
         fingerprint: optional_array(row, 12)?.map(Fingerprint),
@@ -156,14 +181,14 @@ pub(crate) fn read(row: &impl Columns) -> Result<Record, RowError> {
         dead_letter: row.flag(31)?,
         notes: codec::decode_notes(row.bytes(32)?)?,
         times: Times {
-            created_at: time(17)?,
-            last_run_at: time(18)?,
-            completed_at: time(19)?,
-            expires_at: time(20)?,
-            lease_until: time(21)?,
-            unknown_since: time(22)?,
-            reconcile_after: time(23)?,
-            delete_at: time(24)?,
+            created_at: moment(row, 17)?,
+            last_run_at: moment(row, 18)?,
+            completed_at: moment(row, 19)?,
+            expires_at: moment(row, 20)?,
+            lease_until: moment(row, 21)?,
+            unknown_since: moment(row, 22)?,
+            reconcile_after: moment(row, 23)?,
+            delete_at: moment(row, 24)?,
         },
     })
 }
@@ -187,14 +212,6 @@ pub(crate) fn read_whole(row: &impl Columns) -> Result<Record, RowError> {
     };
     record.response = response.map(Arc::new);
     Ok(record)
-}
-
-/// What [`read_whole`] makes of a row, for whoever asked for its id.
-pub(crate) fn found(row: &impl Columns) -> Found {
-    match read_whole(row) {
-        Ok(record) => Found::There(Box::new(record)),
-        Err(RowError::Unreadable(error)) => Found::Unreadable(error.to_string()),
-    }
 }
 
 /// The status of the response, where there is one.
@@ -244,58 +261,13 @@ pub(crate) fn read_journal(row: &impl Columns) -> Result<JournalRow, RowError> {
     })
 }
 
-/// Reads all rows but those that only carry the time, whose first column is empty. One that cannot
-/// be read is passed over, with a complaint: it must not keep the others from being swept, reaped or
-/// shown.
-pub(crate) fn collect<R, T>(
-    rows: &[R],
-    read: impl Fn(&R) -> Result<T, RowError>,
-    is_empty: impl Fn(&R) -> bool,
-) -> Vec<T> {
-    rows.iter()
-        .filter(|row| !is_empty(row))
-        .filter_map(|row| match read(row) {
-            Ok(item) => Some(item),
-            Err(RowError::Unreadable(error)) => {
-                tracing::error!(%error, "a row of the store cannot be read; it is left as it is");
-                None
-            }
-        })
-        .collect()
-}
-
-/// A response as it is stored.
-#[derive(Default)]
-pub(crate) struct Answered<'a> {
-    pub(crate) status: Option<i16>,
-    pub(crate) length: Option<i32>,
-    pub(crate) head: Option<Vec<u8>>,
-    pub(crate) body: Option<&'a [u8]>,
-}
-
-impl<'a> Answered<'a> {
-    pub(crate) fn of(record: &'a Record) -> Self {
-        let Some(response) = record.response.as_deref() else {
-            return Self::default();
-        };
-        Self {
-            status: Some(clamped(response.status.as_u16().into(), i16::MAX)),
-            length: Some(clamped(response.stored_bytes(), i32::MAX)),
-            head: match response.body {
-                StoredBody::Packed { .. } => None,
-                _ => Some(codec::encode_head(response)),
-            },
-            body: codec::body_of(response),
-        }
-    }
-}
-
-/// Whether the row belongs to those that the sweeper looks at. A lease or an unknown outcome shows in
-/// the times, so no rule about states is repeated.
-pub(crate) fn is_live(stamps: &Times<Stamp>) -> bool {
-    stamps.lease_until != Stamp::Never
-        || stamps.reconcile_after != Stamp::Never
-        || stamps.unknown_since != Stamp::Never
+/// What was read, unless it cannot be: that is complained of and passed over, since one row must not
+/// keep the others from being swept, reaped or shown.
+pub(crate) fn readable<T>(read: Result<T, RowError>) -> Option<T> {
+    read.inspect_err(
+        |error| tracing::error!(%error, "a row of the store cannot be read; it is left as it is"),
+    )
+    .ok()
 }
 
 /// `value` as a column holds it.

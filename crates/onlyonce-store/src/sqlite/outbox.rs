@@ -4,14 +4,11 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    AttemptId, MessageId, MessageState, RecordId, Timestamp,
-    outbox::Tried,
+    AttemptId, MessageId, RecordId, Timestamp,
     record::{Change, JournalEntry, Revision},
 };
 use parking_lot::Mutex;
-use rusqlite::{
-    Connection, OptionalExtension, Row, Transaction, TransactionBehavior, named_params, params,
-};
+use rusqlite::{Transaction, TransactionBehavior, named_params, params};
 use tokio::sync::{broadcast, watch};
 
 use super::{
@@ -24,10 +21,10 @@ use crate::{
     clock::StoreClock,
     failpoint,
     outbox::{
-        Claim, Claimed, Decision, Depth, Ending, ListedMessage, MAX_COUNTED, MessageFilter, Outbox,
-        millis, within_bytes,
+        Claim, Claimed, Decision, Depth, Ending, ListedMessage, MessageFilter, Outbox, millis,
+        within_bytes,
     },
-    transactional::{Message, Settles},
+    sql::message,
 };
 
 /// The messages of one file.
@@ -35,7 +32,7 @@ use crate::{
 pub(super) struct SqliteOutbox(Arc<Inner>);
 
 struct Inner {
-    connection: Slot,
+    connection: Arc<Slot>,
     clock: StoreClock,
     tally: Arc<Tally>,
     wakeups: broadcast::Sender<RecordId>,
@@ -53,7 +50,7 @@ impl SqliteOutbox {
         messages: watch::Sender<u64>,
     ) -> rusqlite::Result<Self> {
         Ok(Self(Arc::new(Inner {
-            connection: Slot::new(schema::connect(path)?),
+            connection: Arc::new(Slot::new(schema::connect(path)?)),
             clock,
             tally,
             wakeups,
@@ -87,13 +84,6 @@ impl SqliteOutbox {
         let done = done.await;
         Ok(done.map_err(|error| StoreError::Ambiguous(Box::new(error)))??)
     }
-
-    async fn read<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Connection) -> Result<T, ReadError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.whole(move |open, _| Ok((false, work(open)?))).await
-    }
 }
 
 const DUE: &str = "\
@@ -111,13 +101,9 @@ UPDATE outbox SET
     claimed_at = :now, due_at = :now + :lease, attempts = attempts + 1, attempt_id = :attempt,
     unclear_since = coalesce(unclear_since, claimed_at)
 WHERE n = :n
-RETURNING n, id, attempts, unclear_since, created_at, target, type, aggregatetype, aggregateid,
-    ordering_key, downstream_key, headers, CASE WHEN :read THEN CAST(payload AS BLOB) END, key_id,
-    settles";
-
-const PAYLOAD: &str = "\
-SELECT CAST(payload AS BLOB) FROM outbox
-WHERE n = ?1 AND attempt_id = ?2 AND state = 'pending' AND claimed_at IS NOT NULL";
+RETURNING id, attempts, unclear_since, created_at, target, type, aggregatetype, aggregateid,
+    ordering_key, downstream_key, headers, key_id, settles, n,
+    CASE WHEN :read THEN CAST(payload AS BLOB) END";
 
 /// The claim has kept in `unclear_since` what was unclear before it.
 const GIVE_BACK: &str = "\
@@ -133,75 +119,6 @@ UPDATE outbox SET
     unclear_since = CASE WHEN :unclear THEN coalesce(unclear_since, claimed_at)
                     ELSE unclear_since END
 WHERE n = :n AND attempt_id = :attempt AND state = 'pending' AND claimed_at IS NOT NULL";
-
-/// What lists show, as [`listed`] reads it.
-const LISTED: &str = "n, id, state, target, type, aggregatetype, aggregateid, ordering_key, \
-     downstream_key, key_id, settles IS NOT NULL, attempts, provider_id, last_error, created_at, \
-     due_at, delivered_at, octet_length(payload), unclear_since";
-
-fn claimed(row: &Row<'_>, attempt: AttemptId) -> rusqlite::Result<Claimed> {
-    let number: i64 = row.get(0)?;
-    let unclear_since: Option<i64> = row.get(3)?;
-    let (kind, which): (Option<String>, Option<String>) = (row.get(7)?, row.get(8)?);
-    let key: Option<[u8; 16]> = row.get(13)?;
-    let settles: Option<String> = row.get(14)?;
-    let payload: Option<Vec<u8>> = row.get(12)?;
-    Ok(Claimed {
-        unread: payload.is_none(),
-        id: MessageId(row.get(1)?),
-        number: number.unsigned_abs(),
-        attempt,
-        tried: Tried {
-            attempts: row.get(2)?,
-            unclear_since: unclear_since.map(Timestamp),
-        },
-        created_at: Timestamp(row.get(4)?),
-        message: Message {
-            target: row.get(5)?,
-            kind: row.get(6)?,
-            aggregate: kind.zip(which),
-            ordering_key: row.get(9)?,
-            downstream_key: Some(row.get(10)?),
-            headers: row.get(11)?,
-            payload: payload.unwrap_or_default(),
-            key: key.map(RecordId),
-            settles: settles.as_deref().and_then(Settles::decode),
-        },
-    })
-}
-
-fn listed(row: &Row<'_>) -> Result<(u64, ListedMessage), ReadError> {
-    let n: i64 = row.get(0)?;
-    let word: String = row.get(2)?;
-    let unknown = "a state that this program does not know";
-    let state =
-        MessageState::from_word(&word).ok_or_else(|| ReadError::Unreadable(unknown.into()))?;
-    let (kind, which): (Option<String>, Option<String>) = (row.get(5)?, row.get(6)?);
-    let key: Option<[u8; 16]> = row.get(9)?;
-    let delivered_at: Option<i64> = row.get(16)?;
-    let bytes: i64 = row.get(17)?;
-    let unclear_since: Option<i64> = row.get(18)?;
-    let message = ListedMessage {
-        id: MessageId(row.get(1)?),
-        state,
-        target: row.get(3)?,
-        kind: row.get(4)?,
-        aggregate: kind.zip(which),
-        ordering_key: row.get(7)?,
-        downstream_key: row.get(8)?,
-        key: key.map(RecordId),
-        settles: row.get(10)?,
-        attempts: row.get(11)?,
-        provider_id: row.get(12)?,
-        last_error: row.get(13)?,
-        created_at: Timestamp(row.get(14)?),
-        due_at: Timestamp(row.get(15)?),
-        delivered_at: delivered_at.map(Timestamp),
-        bytes: bytes.unsigned_abs(),
-        unclear_since: unclear_since.map(Timestamp),
-    };
-    Ok((n.unsigned_abs(), message))
-}
 
 fn end(open: &Transaction<'_>, now: Timestamp, ending: &Ending) -> rusqlite::Result<bool> {
     let changed = open.prepare_cached(END)?.execute(named_params! {
@@ -236,7 +153,7 @@ impl Outbox for SqliteOutbox {
             let mut statement = open.prepare_cached(CLAIM)?;
             let mut value = Vec::with_capacity(due.len());
             for (n, read) in within_bytes(due) {
-                value.push(statement.query_row(
+                let taken = statement.query_row(
                     named_params! {
                         ":now": now.0,
                         ":lease": millis(claim.lease),
@@ -244,8 +161,9 @@ impl Outbox for SqliteOutbox {
                         ":n": n,
                         ":read": read,
                     },
-                    |row| claimed(row, claim.attempt),
-                )?);
+                    |row| Ok(message::claimed(row, claim.attempt)),
+                )?;
+                value.push(taken?);
             }
             value.sort_unstable_by_key(|one| one.number);
             Ok((!value.is_empty(), Reply { now, value }))
@@ -260,12 +178,7 @@ impl Outbox for SqliteOutbox {
         number: u64,
         attempt: AttemptId,
     ) -> Result<Option<Vec<u8>>, StoreError> {
-        self.read(move |connection| {
-            let of = params![number.cast_signed(), attempt.0.to_be_bytes()];
-            let found = connection.query_row(PAYLOAD, of, |row| row.get(0));
-            Ok(found.optional()?)
-        })
-        .await
+        message::payload(&self.0.connection, number, attempt).await
     }
 
     async fn give_back(&self, target: &str, attempt: AttemptId) -> Result<(), StoreError> {
@@ -331,44 +244,11 @@ impl Outbox for SqliteOutbox {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<ListedMessage>, StoreError> {
-        let filter = filter.clone();
-        let words: Vec<_> = match filter.states.as_slice() {
-            [] => MessageState::ALL.to_vec(),
-            states => states.to_vec(),
-        };
-        let words: Vec<_> = words
-            .iter()
-            .map(|state| format!("'{}'", state.as_str()))
-            .collect();
-        let sql = format!(
-            "SELECT {LISTED} FROM outbox WHERE n < ?1 AND state IN ({}) \
-             AND (?2 IS NULL OR target = ?2) ORDER BY n DESC LIMIT ?3",
-            words.join(", ")
-        );
-        let from = cursor.map_or(i64::MAX, |cursor| i64::try_from(cursor).unwrap_or(i64::MAX));
-        let rows = self.read(move |connection| {
-            let mut statement = connection.prepare(&sql)?;
-            let most = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
-            let mut rows = statement.query(params![from, filter.target, most])?;
-            let mut found = Vec::new();
-            while let Some(row) = rows.next()? {
-                found.push(listed(row)?);
-            }
-            Ok(found)
-        });
-        Ok(Page::cut(rows.await?, limit))
+        message::list(&self.0.connection, filter, cursor, limit).await
     }
 
     async fn message(&self, id: MessageId) -> Result<Option<ListedMessage>, StoreError> {
-        let sql = format!("SELECT {LISTED} FROM outbox WHERE id = ?1");
-        self.read(move |connection| {
-            let found = connection
-                .prepare_cached(&sql)?
-                .query_row(params![id.0], |row| Ok(listed(row)))
-                .optional()?;
-            Ok(found.transpose()?.map(|(_, message)| message))
-        })
-        .await
+        message::one(&self.0.connection, id).await
     }
 
     async fn decide(
@@ -404,24 +284,7 @@ impl Outbox for SqliteOutbox {
     }
 
     async fn depth(&self) -> Result<Depth, StoreError> {
-        self.read(|connection| {
-            let mut depth = Depth::new();
-            for state in [
-                MessageState::Pending,
-                MessageState::Dead,
-                MessageState::Unknown,
-            ] {
-                let sql = format!(
-                    "SELECT count(*) FROM (SELECT 1 FROM outbox WHERE state = '{}' \
-                     LIMIT {MAX_COUNTED})",
-                    state.as_str()
-                );
-                let count: i64 = connection.query_row(&sql, [], |row| row.get(0))?;
-                depth.insert(state, count.unsigned_abs());
-            }
-            Ok(depth)
-        })
-        .await
+        message::depth(&self.0.connection).await
     }
 
     async fn tidy(&self, keep: Duration, limit: usize) -> Result<usize, StoreError> {

@@ -18,19 +18,22 @@ use onlyonce_core::{
     AttemptId, MessageId, Record, RecordId, Timestamp,
     record::{Change, Revision},
 };
-use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
+use rusqlite::{Connection, ErrorCode, params};
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
     sync::{Mutex, OwnedMutexGuard, broadcast, watch},
 };
 
 use super::{
-    ReadError, read, schema,
+    ReadError,
+    dialect::SqliteDialect,
+    read, schema,
     write::{self, Step, Tally},
 };
 use crate::{
     Reply, StoreError, Swapped,
     clock::StoreClock,
+    sql::phases,
     transactional::{Isolation, Message, Progress, Settles, TransactionError, TransactionalStore},
 };
 
@@ -305,29 +308,11 @@ impl TransactionalStore for SqliteTransactions {
         connection: &mut SqliteConnection,
         id: RecordId,
     ) -> Result<Option<Progress>, TransactionError> {
-        let found = connection
-            .in_transaction()?
-            .prepare_cached(
-                "SELECT operation, point, intent, provider_id, parameters, data, attempt_id, \
-                 generation, finished, updated_at FROM phases WHERE id = ?1",
-            )?
-            .query_row(params![id.0], |row| {
-                Ok(Progress {
-                    id,
-                    operation: row.get(0)?,
-                    point: row.get(1)?,
-                    intent: row.get(2)?,
-                    provider_id: row.get(3)?,
-                    parameters: row.get(4)?,
-                    data: row.get(5)?,
-                    attempt: AttemptId(u128::from_be_bytes(row.get(6)?)),
-                    generation: row.get(7)?,
-                    finished: row.get(8)?,
-                    updated_at: Timestamp(row.get(9)?),
-                })
-            })
-            .optional()?;
-        Ok(found)
+        let statement = phases::of::<SqliteDialect>(id);
+        let mut found = read::asked(connection.in_transaction()?, statement, |row| {
+            phases::read(row)
+        })?;
+        Ok(found.pop())
     }
 
     async fn discard(
@@ -336,10 +321,8 @@ impl TransactionalStore for SqliteTransactions {
         id: RecordId,
         attempt: AttemptId,
     ) -> Result<(), TransactionError> {
-        let sql = "DELETE FROM phases WHERE id = ?1 AND attempt_id = ?2";
-        let mut statement = connection.in_transaction()?.prepare_cached(sql)?;
-        statement.execute(params![id.0, attempt.0.to_be_bytes()])?;
-        Ok(())
+        let statement = phases::discard::<SqliteDialect>(id, attempt);
+        Ok(write::execute(connection.in_transaction()?, statement)?)
     }
 
     async fn advance(
@@ -347,44 +330,20 @@ impl TransactionalStore for SqliteTransactions {
         connection: &mut SqliteConnection,
         progress: &Progress,
     ) -> Result<(), TransactionError> {
-        connection
-            .in_transaction()?
-            .prepare_cached(
-                "INSERT OR REPLACE INTO phases (id, operation, point, intent, provider_id, \
-                 parameters, data, attempt_id, generation, finished, updated_at) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
-            )?
-            .execute(params![
-                progress.id.0,
-                progress.operation,
-                progress.point,
-                progress.intent,
-                progress.provider_id,
-                progress.parameters,
-                progress.data,
-                progress.attempt.0.to_be_bytes(),
-                progress.generation,
-                progress.finished,
-                self.clock.now().max(progress.updated_at).0,
-            ])?;
-        Ok(())
+        let now = self.clock.now().max(progress.updated_at);
+        let statement = phases::advance::<SqliteDialect>(progress, now);
+        Ok(write::execute(connection.in_transaction()?, statement)?)
     }
 
     async fn unfinished(
         &self,
         operation: &str,
-        (since, after): (Timestamp, RecordId),
+        after: (Timestamp, RecordId),
         limit: usize,
     ) -> Result<Vec<(Timestamp, RecordId)>, TransactionError> {
+        let statement = phases::unfinished::<SqliteDialect>(operation, after, limit);
         let connection = self.connection.clone().lock_owned().await;
-        let mut statement = connection.prepare_cached(
-            "SELECT updated_at, id FROM phases WHERE NOT finished AND operation = ?1 \
-             AND (updated_at, id) > (?3, ?4) ORDER BY updated_at, id LIMIT ?2",
-        )?;
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let found = statement.query_map(params![operation, limit, since.0, after.0], |row| {
-            Ok((Timestamp(row.get(0)?), RecordId(row.get(1)?)))
-        })?;
-        Ok(found.collect::<rusqlite::Result<_>>()?)
+        let found = read::asked(&connection, statement, |row| phases::read_unfinished(row));
+        Ok(found?)
     }
 }

@@ -9,15 +9,20 @@ use onlyonce_core::{
     Record, RecordId, State, Timestamp,
     record::{Change, Draft, JournalEntry, Revision},
 };
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params, params_from_iter};
 
 use super::{
     ReadError,
     batch::{Done, Operation},
     read,
-    row::{COLUMNS, ROW_VERSION},
 };
-use crate::{Counts, Inserted, StoreError, Swapped, codec};
+use crate::{
+    Counts, Inserted, StoreError, Swapped, codec,
+    sql::{
+        dialect::Statement,
+        row::{COLUMNS, ROW_VERSION},
+    },
+};
 
 /// Records per state, kept in step with what was committed: counting rows would walk them all.
 pub(super) struct Tally([AtomicI64; State::ALL.len()]);
@@ -68,6 +73,13 @@ impl Tally {
             .map(|state| (state, count(state)))
             .collect()
     }
+}
+
+/// Runs a statement that writes.
+pub(super) fn execute(connection: &Connection, statement: Statement) -> rusqlite::Result<()> {
+    let Statement { sql, values } = statement;
+    let mut prepared = connection.prepare_cached(&sql)?;
+    prepared.execute(params_from_iter(values)).map(|_| ())
 }
 
 /// Applies one operation. An error leaves the transaction to be rolled back.
@@ -239,15 +251,19 @@ fn position(
 fn put(transaction: &Connection, n: Option<i64>, record: &Record) -> rusqlite::Result<()> {
     static INSERT: LazyLock<String> = LazyLock::new(|| {
         let places: Vec<String> = (1..=34).map(|place| format!("?{place}")).collect();
+        let columns = COLUMNS.replace("k.", "");
         format!(
-            "INSERT INTO keys ({COLUMNS}, n) VALUES ({})",
+            "INSERT INTO keys ({columns}, n) VALUES ({})",
             places.join(", ")
         )
     });
     // The id is not set again, so the index on it is not touched.
     static UPDATE: LazyLock<String> = LazyLock::new(|| {
-        let columns = COLUMNS.split(", ").enumerate().skip(1);
+        let columns = COLUMNS.replace("k.", "");
         let pairs: Vec<String> = columns
+            .split(", ")
+            .enumerate()
+            .skip(1)
             .map(|(index, column)| format!("{column} = ?{}", index + 1))
             .collect();
         format!(

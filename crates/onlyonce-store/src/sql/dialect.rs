@@ -1,0 +1,114 @@
+//! A statement in the words of one database.
+//!
+//! Statements that are not on the hot path are written once, as templates: `?1` stands for the first
+//! value, and what databases call by other names is a constant of [`Dialect`]. A value never becomes part
+//! of a statement except as the database's own literal of its type.
+
+use onlyonce_core::MessageState;
+
+/// What is put into a statement.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    /// Sixteen bytes that name a key, a message or an attempt.
+    Id([u8; 16]),
+    /// A whole number.
+    Number(i64),
+    /// Yes or no.
+    Flag(bool),
+    /// Text, or NULL.
+    Text(Option<String>),
+    /// Bytes, or NULL.
+    Bytes(Option<Vec<u8>>),
+}
+
+impl Value {
+    /// A count or a number that a column of 64 bits holds.
+    pub(crate) fn count(count: impl TryInto<i64>) -> Self {
+        Self::Number(count.try_into().unwrap_or(i64::MAX))
+    }
+
+    /// A text that is there.
+    pub(crate) fn text(text: impl Into<String>) -> Self {
+        Self::Text(Some(text.into()))
+    }
+
+    /// Bytes that are there.
+    pub(crate) fn bytes(bytes: impl Into<Vec<u8>>) -> Self {
+        Self::Bytes(Some(bytes.into()))
+    }
+}
+
+/// A statement, and the values that travel beside its text.
+#[derive(Clone, Debug)]
+pub(crate) struct Statement {
+    pub(crate) sql: String,
+    pub(crate) values: Vec<Value>,
+}
+
+/// How one database says what all of them can.
+pub(crate) trait Dialect {
+    /// What the names of tables begin with.
+    const TABLES: &'static str;
+    /// The key of a record `k`.
+    const KEY: &'static str;
+    /// Equal, or both NULL.
+    const SAME: &'static str;
+    /// That a record's state is the word of the value that follows.
+    const STATE_IS: &'static str;
+    /// That a record `k` belongs to the client with the name `?`.
+    const OF_CLIENT: &'static str;
+    /// Those records `k` that are in progress or unknown, up to a condition.
+    const LIVE: &'static str;
+    /// When a message `o` is tried next, or may be claimed by somebody else.
+    const DUE_AT: &'static str;
+    /// Bytes of the payload of a message `o`.
+    const PAYLOAD_BYTES: &'static str;
+    /// The payload of a message.
+    const PAYLOAD: &'static str;
+    /// Conditions under which a message is looked for by its name, one after the other.
+    const AMONG: &'static [&'static str] = &[""];
+    /// That an operation of several phases is not finished.
+    const UNFINISHED: &'static str = "NOT finished";
+    /// When a phase ended: `?11`, or now where that is later.
+    const ENDED_AT: &'static str;
+
+    /// Records `k` under conditions, those with the highest numbers first, and their numbers; `?2` at
+    /// most. Where `only_live`, all of them are in progress or unknown.
+    fn records(conditions: &str, only_live: bool) -> String;
+
+    /// How messages `o` of these states are found.
+    fn messages(_states: &[MessageState]) -> &'static str {
+        ""
+    }
+
+    /// What follows an insert that writes `columns` over a row with the same `key`.
+    fn or_update(key: &str, columns: &[&str]) -> String {
+        let set = columns
+            .iter()
+            .map(|name| format!("{name} = excluded.{name}"));
+        let set: Vec<String> = set.collect();
+        format!(" ON CONFLICT ({key}) DO UPDATE SET {}", set.join(", "))
+    }
+
+    /// Puts a value into the text, or notes that it is the value with this number.
+    fn put(sql: &mut String, number: usize, value: &Value);
+
+    /// Whether values travel beside the text.
+    const BINDS: bool = true;
+
+    /// The statement that `template` makes with `values`.
+    fn statement(template: &str, values: Vec<Value>) -> Statement {
+        let mut sql = String::with_capacity(template.len());
+        let mut parts = template.split('?');
+        sql.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+            let (number, rest) = part.split_at(digits);
+            let number: usize = number.parse().expect("a template numbers its values");
+            Self::put(&mut sql, number, &values[number - 1]);
+            sql.push_str(rest);
+        }
+        let values = if Self::BINDS { values } else { Vec::new() };
+        Statement { sql, values }
+    }
+}

@@ -1,0 +1,179 @@
+//! What background loops and people read of records and of the journal, written once for every SQL
+//! database.
+//!
+//! Deliberately absent: what depends on the time. A server tells its time with its rows, and SQLite is
+//! told the time by the store.
+
+use onlyonce_core::{CallerMark, Recipe, RecipeId, RecordId, Scope, State};
+
+use super::{
+    dialect::{Dialect, Statement, Value},
+    row::{self, Columns, JOURNAL_COLUMNS, RowError},
+};
+use crate::{Filter, JournalRow, Listed, Page, StoreError};
+
+/// Connections that statements are read on.
+pub(crate) trait Reader: Sync {
+    /// The words of the database.
+    type Dialect: Dialect;
+    /// A row of the driver.
+    type Row<'r>: Columns;
+
+    /// What `read` makes of each row of `statement`. A row that cannot be read is an error.
+    fn read<T, F>(
+        &self,
+        statement: Statement,
+        read: F,
+    ) -> impl Future<Output = Result<Vec<T>, StoreError>> + Send
+    where
+        T: Send + 'static,
+        F: for<'r> Fn(&Self::Row<'r>) -> Result<T, RowError> + Send + 'static;
+}
+
+/// The number below which the next page begins.
+pub(crate) fn before(cursor: Option<u64>) -> Value {
+    Value::count(cursor.unwrap_or(u64::MAX))
+}
+
+/// What a statement says that returns one number.
+pub(crate) async fn number<R: Reader>(reader: &R, statement: Statement) -> Result<u64, StoreError> {
+    let rows = reader.read(statement, |row| row::number(row, 0)).await?;
+    rows.first().copied().ok_or_else(no_row)
+}
+
+/// A statement returned nothing that always returns something.
+pub(crate) fn no_row() -> StoreError {
+    StoreError::Unavailable("the server returned no row".into())
+}
+
+/// Records, newest first.
+pub(crate) async fn list<R: Reader>(
+    reader: &R,
+    filter: &Filter,
+    cursor: Option<u64>,
+    limit: usize,
+) -> Result<Page<Listed>, StoreError> {
+    let mut conditions = String::from("k.n < ?1");
+    let mut values = vec![before(cursor), Value::count(limit.saturating_add(1))];
+    let mut also = |condition: &str, word: &str| {
+        values.push(Value::text(word));
+        let place = format!("?{}", values.len());
+        conditions.push_str(" AND ");
+        conditions.push_str(&condition.replace('?', &place));
+    };
+    if let Some(state) = filter.state {
+        also(R::Dialect::STATE_IS, state.as_str());
+    }
+    if let Some(route) = &filter.route {
+        also("k.route = ?", route);
+    }
+    if let Some(key) = &filter.key {
+        also(&format!("{} = ?", R::Dialect::KEY), key.as_str());
+    }
+    if let Some(client) = &filter.client {
+        also(R::Dialect::OF_CLIENT, client);
+    }
+    if filter.dead_letters {
+        conditions.push_str(" AND k.dead_letter");
+    }
+    // These are found at once among the few that live.
+    let only_live =
+        filter.dead_letters || matches!(filter.state, Some(State::InProgress | State::Unknown));
+    let sql = R::Dialect::records(&conditions, only_live);
+    let rows = reader.read(R::Dialect::statement(&sql, values), |row| {
+        Ok(row::readable(row::read_listed(row)))
+    });
+    Ok(Page::cut(
+        rows.await?.into_iter().flatten().collect(),
+        limit,
+    ))
+}
+
+/// The journal of one key, oldest first.
+pub(crate) async fn history<R: Reader>(
+    reader: &R,
+    id: RecordId,
+) -> Result<Vec<JournalRow>, StoreError> {
+    let tables = R::Dialect::TABLES;
+    let sql =
+        format!("SELECT {JOURNAL_COLUMNS} FROM {tables}journal WHERE id = ?1 ORDER BY number");
+    let rows = reader.read(R::Dialect::statement(&sql, vec![Value::Id(id.0)]), |row| {
+        Ok(row::readable(row::read_journal(row)))
+    });
+    Ok(rows.await?.into_iter().flatten().collect())
+}
+
+/// The journal, newest first.
+pub(crate) async fn audit<R: Reader>(
+    reader: &R,
+    cursor: Option<u64>,
+    limit: usize,
+) -> Result<Page<JournalRow>, StoreError> {
+    let sql = format!(
+        "SELECT {JOURNAL_COLUMNS} FROM {}journal WHERE number < ?1 ORDER BY number DESC LIMIT ?2",
+        R::Dialect::TABLES
+    );
+    let values = vec![before(cursor), Value::count(limit.saturating_add(1))];
+    let rows = reader.read(R::Dialect::statement(&sql, values), |row| {
+        let row = row::readable(row::read_journal(row));
+        Ok(row.map(|row| (row.number, row)))
+    });
+    Ok(Page::cut(
+        rows.await?.into_iter().flatten().collect(),
+        limit,
+    ))
+}
+
+/// How many keys of one client are in progress. Those that live are walked, which the limit of each
+/// client keeps few.
+pub(crate) async fn live_of<R: Reader>(
+    reader: &R,
+    scope: &Scope,
+    caller: Option<CallerMark>,
+    limit: u64,
+) -> Result<u64, StoreError> {
+    let (live, same) = (R::Dialect::LIVE, R::Dialect::SAME);
+    let sql = format!(
+        "SELECT count(*) FROM (SELECT 1 FROM {live} AND k.scope = ?1 AND k.caller {same} ?2 \
+         AND k.lease_until IS NOT NULL LIMIT ?3) AS counted"
+    );
+    let values = vec![
+        Value::text(scope.as_str()),
+        Value::Bytes(caller.map(|mark| mark.0.to_vec())),
+        Value::count(limit),
+    ];
+    number(reader, R::Dialect::statement(&sql, values)).await
+}
+
+/// The recipe of fingerprints with this id.
+pub(crate) async fn recipe<R: Reader>(
+    reader: &R,
+    id: RecipeId,
+) -> Result<Option<Recipe>, StoreError> {
+    let sql = format!(
+        "SELECT recipe FROM {}recipes WHERE id = ?1",
+        R::Dialect::TABLES
+    );
+    let rows = reader.read(
+        R::Dialect::statement(&sql, vec![Value::bytes(id.0)]),
+        |row| {
+            let bytes = row.bytes(0)?.ok_or_else(row::missing)?;
+            Recipe::decode(bytes).map_err(|error| RowError::Unreadable(error.into()))
+        },
+    );
+    Ok(rows.await?.pop())
+}
+
+/// What is kept under `name`.
+pub(crate) async fn block<R: Reader>(
+    reader: &R,
+    name: &str,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let sql = format!(
+        "SELECT value FROM {}meta WHERE name = ?1",
+        R::Dialect::TABLES
+    );
+    let values = vec![Value::text(format!("block/{name}"))];
+    let rows = reader.read(R::Dialect::statement(&sql, values), |row| row::blob(row, 0));
+    Ok(rows.await?.pop().flatten())
+}
