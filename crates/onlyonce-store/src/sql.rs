@@ -1,7 +1,7 @@
 //! What the stores on SQL databases share.
 //!
 //! Every one of them: how rows are read ([`row`], [`message`]), and what people
-//! and background loops ask ([`scan`], [`message`], [`phases`]) in the words of a [`dialect`]. The servers: the queue in front of their
+//! and background loops ask ([`scan`], [`message`], [`phases`], [`meta`]) in the words of a [`dialect`]. The servers: the queue in front of their
 //! connections, the lanes that serve it in batches, and how a failure is judged.
 //!
 //! Deliberately absent: the writes of the hot path, the schema and the level, which are each database's
@@ -21,6 +21,7 @@ pub(crate) mod lane;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod line;
 pub(crate) mod message;
+pub(crate) mod meta;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod open;
 pub(crate) mod phases;
@@ -28,5 +29,7 @@ pub(crate) mod phases;
 pub(crate) mod queue;
 pub(crate) mod row;
 pub(crate) mod scan;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod store;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod transaction;

@@ -532,7 +532,7 @@ impl Store for SqliteStore {
     }
 
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
-        sql::scan::recipe(&self.admin_scans, id).await
+        sql::meta::recipe(&self.admin_scans, id).await
     }
 
     async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
@@ -543,7 +543,7 @@ impl Store for SqliteStore {
     }
 
     async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        sql::scan::block(&self.admin_scans, name).await
+        sql::meta::block(&self.admin_scans, name).await
     }
 
     fn identity(&self) -> Identity {

@@ -2,20 +2,17 @@
 
 use std::{
     str::FromStr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
 use sqlx::{
-    ConnectOptions, Connection as _, MySqlConnection, Row as _,
+    ConnectOptions, MySqlConnection, Row as _,
     mysql::{MySqlConnectOptions, MySqlRow},
 };
 
 use super::{
-    OpenError,
+    Migrated, OpenError,
     failure::{judge, was_missing},
     schema,
     server::{self, Results},
@@ -24,10 +21,10 @@ use super::{
 use crate::{
     Level,
     sql::{
-        failure::{Failure, no_answer},
+        failure::Failure,
         hosts::{self, Hosts},
         line::Dial,
-        open,
+        open::Found,
     },
 };
 
@@ -39,10 +36,7 @@ const GREETINGS: usize = 2;
 const IDLE_SECONDS: u64 = 31_536_000;
 
 /// Where the database is.
-#[derive(Clone)]
-pub(super) struct Target(Arc<Inner>);
-
-struct Inner {
+pub(super) struct Target {
     hosts: Hosts<MySqlConnectOptions>,
     /// The longest message that the server takes, in bytes.
     longest: AtomicUsize,
@@ -63,70 +57,15 @@ impl Target {
                 Ok(options.disable_statement_logging())
             })
             .collect::<Result<Vec<_>, OpenError>>()?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self {
             hosts: Hosts::new(hosts, timeout),
             longest: AtomicUsize::new(0),
-        })))
-    }
-
-    /// How long a call may take.
-    pub(super) fn timeout(&self) -> Duration {
-        self.0.hosts.timeout()
-    }
-
-    /// What an acknowledged write survives, as it was last seen.
-    pub(super) fn level(&self) -> Level {
-        self.0.hosts.level()
+        })
     }
 
     /// The longest message that the server takes, in bytes.
     pub(super) fn longest(&self) -> usize {
-        self.0.longest.load(Ordering::Relaxed)
-    }
-
-    /// A connection to the host that takes writes.
-    pub(super) async fn connect(&self) -> Result<MySqlConnection, sqlx::Error> {
-        self.0.hosts.connect(|host| self.connect_to(host)).await
-    }
-
-    async fn connect_to(
-        &self,
-        options: &MySqlConnectOptions,
-    ) -> Result<(MySqlConnection, Level), sqlx::Error> {
-        let mut connection = options.connect().await?;
-        let results = server::run(&mut connection, &self.greeting()).await;
-        let results = results.map_err(|(_, error)| error)?;
-        let (level, longest) = read_questions(&results, GREETINGS)?;
-        self.0.longest.store(longest, Ordering::Relaxed);
-        Ok((connection, level))
-    }
-
-    /// Reads again what an acknowledged write survives, and says whether that is more than is known.
-    pub(super) async fn look(&self, connection: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
-        let mut script = Script::default();
-        ask(&mut script);
-        let results = server::run(connection, &script).await;
-        let results = results.map_err(|(_, error)| error)?;
-        let (level, _) = read_questions(&results, 0)?;
-        Ok(self.0.hosts.saw_again(level))
-    }
-
-    /// Commits something of no account, which is on disk when this returns. A commit can be read before it
-    /// is flushed, so one whose end nobody told may be less than that.
-    pub(super) async fn confirm(&self, connection: &mut MySqlConnection) -> Result<(), Failure> {
-        let mut script = Script::default();
-        // A row that stays as it is would be no write.
-        let value = "CONCAT(CONNECTION_ID(), '/', UTC_TIMESTAMP(6))";
-        script.add(format_args!(
-            "INSERT INTO onlyonce_meta (name, value) VALUES ('confirmed_at', {value}) \
-             ON DUPLICATE KEY UPDATE value = {value}"
-        ));
-        ask(&mut script);
-        let results = server::run(connection, &script).await;
-        let results = results.map_err(|(_, error)| judge(error))?;
-        let (level, _) = read_questions(&results, 1).map_err(Failure::Refused)?;
-        self.0.hosts.saw_again(level);
-        Ok(())
+        self.longest.load(Ordering::Relaxed)
     }
 
     /// What every session says of its statements, and what it asks. Bad data is an error, never a
@@ -144,6 +83,81 @@ impl Target {
         script.add("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
         ask(&mut script);
         script
+    }
+}
+
+impl Dial for Target {
+    type Connection = MySqlConnection;
+    type Options = MySqlConnectOptions;
+
+    fn hosts(&self) -> &Hosts<MySqlConnectOptions> {
+        &self.hosts
+    }
+
+    async fn greet(
+        &self,
+        options: &MySqlConnectOptions,
+    ) -> Result<(MySqlConnection, Level), sqlx::Error> {
+        let mut connection = options.connect().await?;
+        let results = server::run(&mut connection, &self.greeting()).await;
+        let results = results.map_err(|(_, error)| error)?;
+        let (level, longest) = read_questions(&results, GREETINGS)?;
+        self.longest.store(longest, Ordering::Relaxed);
+        Ok((connection, level))
+    }
+
+    async fn level_of(&self, connection: &mut MySqlConnection) -> Result<Level, sqlx::Error> {
+        let mut script = Script::default();
+        ask(&mut script);
+        let results = server::run(connection, &script).await;
+        let results = results.map_err(|(_, error)| error)?;
+        read_questions(&results, 0).map(|(level, _)| level)
+    }
+
+    const VERSION: i64 = schema::VERSION;
+
+    async fn found(&self, connection: &mut MySqlConnection) -> Result<Found, sqlx::Error> {
+        schema::found(connection).await
+    }
+
+    async fn migrate(connection: &mut MySqlConnection) -> Result<Migrated, OpenError> {
+        schema::migrate(connection).await
+    }
+
+    async fn own_identity(
+        &self,
+        connection: &mut MySqlConnection,
+    ) -> Result<(Option<Vec<u8>>, Vec<u8>), sqlx::Error> {
+        schema::own_identity(connection).await
+    }
+
+    async fn secret(
+        &self,
+        connection: &mut MySqlConnection,
+    ) -> Result<Option<Vec<u8>>, sqlx::Error> {
+        schema::secret(connection).await
+    }
+
+    fn is_missing(error: &sqlx::Error) -> bool {
+        was_missing(error)
+    }
+
+    /// A commit can be read before it is flushed, so one whose end nobody told may be less than that. The
+    /// commit of this is on disk when it returns.
+    async fn confirm(&self, connection: &mut MySqlConnection) -> Result<(), Failure> {
+        let mut script = Script::default();
+        // A row that stays as it is would be no write.
+        let value = "CONCAT(CONNECTION_ID(), '/', UTC_TIMESTAMP(6))";
+        script.add(format_args!(
+            "INSERT INTO onlyonce_meta (name, value) VALUES ('confirmed_at', {value}) \
+             ON DUPLICATE KEY UPDATE value = {value}"
+        ));
+        ask(&mut script);
+        let results = server::run(connection, &script).await;
+        let results = results.map_err(|(_, error)| judge(error))?;
+        let (level, _) = read_questions(&results, 1).map_err(Failure::Refused)?;
+        self.hosts.saw_again(level);
+        Ok(())
     }
 }
 
@@ -221,45 +235,6 @@ impl Settings {
             true => Level::Sync,
             false => Level::Async,
         }
-    }
-}
-
-/// How connections are made.
-pub(super) struct Dialler {
-    pub(super) target: Target,
-    pub(super) secret: Vec<u8>,
-}
-
-impl Dial for Dialler {
-    type Connection = MySqlConnection;
-
-    async fn dial(&self) -> Result<MySqlConnection, sqlx::Error> {
-        let mut connection = self.target.connect().await?;
-        let secret = schema::secret(&mut connection);
-        let found = tokio::time::timeout(self.timeout(), secret)
-            .await
-            .map_err(|_| no_answer("the server did not answer in time"))?;
-        let found = match found {
-            Err(error) if was_missing(&error) => None,
-            found => found?,
-        };
-        open::same(found.as_deref(), &self.secret)?;
-        Ok(connection)
-    }
-
-    async fn confirm(&self, connection: &mut MySqlConnection) -> Result<(), Failure> {
-        self.target.confirm(connection).await
-    }
-
-    fn timeout(&self) -> Duration {
-        self.target.timeout()
-    }
-
-    fn abandon(connection: MySqlConnection) {
-        tokio::spawn(async move {
-            // A server that does not answer would hold the close for ever.
-            let _ = tokio::time::timeout(Duration::from_secs(1), connection.close_hard()).await;
-        });
     }
 }
 

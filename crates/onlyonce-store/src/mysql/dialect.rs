@@ -9,7 +9,7 @@ use crate::sql::{
     row::{COLUMNS, Columns, RowError},
 };
 
-pub(super) struct MySqlDialect;
+pub(crate) struct MySqlDialect;
 
 impl Dialect for MySqlDialect {
     const TABLES: &'static str = "onlyonce_";
@@ -52,6 +52,11 @@ impl Dialect for MySqlDialect {
             .map(|name| format!("{name} = VALUES({name})"));
         let set: Vec<String> = set.collect();
         format!(" ON DUPLICATE KEY UPDATE {}", set.join(", "))
+    }
+
+    /// Not IGNORE, which would also ignore that a value does not fit.
+    fn or_nothing(key: &str) -> String {
+        format!(" ON DUPLICATE KEY UPDATE {key} = {key}")
     }
 
     fn put(sql: &mut String, _: usize, value: &Value) {

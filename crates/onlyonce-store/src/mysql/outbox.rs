@@ -439,7 +439,7 @@ impl Outbox for MySqlOutbox {
             script.add(format_args!(
                 "DELETE FROM onlyonce_outbox WHERE n IN {numbers}"
             ));
-            self.scanners.write(&script).await?;
+            self.scanners.execute(&script).await?;
         }
         // At the end it begins anew.
         *self.tidied.lock() = if stretch.len() == limit { last } else { 0 };

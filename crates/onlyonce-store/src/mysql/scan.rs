@@ -5,24 +5,26 @@ use std::{collections::HashSet, sync::Arc};
 use futures_util::future::BoxFuture;
 use onlyonce_core::{Record, RecordId, State, Timestamp};
 use sqlx::mysql::MySqlRow;
+use tokio::sync::broadcast;
 
 use super::{
-    connect::Dialler,
+    connect::Target,
     dialect::MySqlDialect,
     failure::{judge, was_deadlock, was_missing},
     server::{self, DEADLOCK_TRIES, Results, Session, Shared},
     text::{self, NOW, Script},
 };
 use crate::{
-    Counts, Epoch, Reply, Standing, StoreError, Walk,
+    Counts, Epoch, Level, Reply, Standing, StoreError, Walk,
     identity::Numbered,
     sql::{
         batch,
         dialect::Statement,
         failure::Failure,
-        line::{Access, Pool},
+        line::{Access, Dial as _, Pool},
         row::{self, COLUMNS, Columns as _, RowError},
         scan::{Reader, no_row},
+        store::Scans,
     },
 };
 
@@ -35,9 +37,9 @@ const SAMPLED_STRETCHES: i64 = 32;
 const SAMPLED_ROWS: i64 = 500;
 
 /// A few connections that are shared.
-pub(super) struct Scanners {
-    shared: Arc<Shared>,
-    pool: Pool<Dialler>,
+pub struct Scanners {
+    pub(super) shared: Arc<Shared>,
+    pool: Pool<Target>,
 }
 
 impl Scanners {
@@ -52,17 +54,14 @@ impl Scanners {
     }
 
     async fn run(&self, access: Access, script: &Script) -> Result<Results, Failure> {
-        let line = &self.shared.line;
-        let (_room, mut slot) = self.pool.take(line.dial.target.timeout()).await?;
-        let connection = line.ready(&mut slot).await?;
         // Each statement is a transaction of its own, so a failure leaves none open.
-        let work = async {
-            let results = server::run(connection, script).await;
-            results.map_err(|(_, error)| judge(error))
-        };
-        let outcome = line.in_time(access, work).await;
-        self.pool.give(slot, &outcome);
-        outcome
+        let results = self
+            .pool
+            .run(&self.shared.line, access, async |connection| {
+                let results = server::run(connection, script).await;
+                results.map_err(|(_, error)| judge(error))
+            });
+        results.await
     }
 
     /// Does `work`, which opens a transaction and ends it. If the server ends a deadlock at its cost,
@@ -76,15 +75,16 @@ impl Scanners {
         let mut tries = 0;
         loop {
             // Whoever is dropped in the middle closes the connection, and the server takes all of it back.
-            let (_room, mut slot) = self.pool.take(line.dial.target.timeout()).await?;
-            let mut session = Session {
-                connection: line.ready(&mut slot).await?,
-                longest: line.dial.target.longest(),
-            };
-            let outcome = line.in_time(Access::Write, work(&mut session, asked)).await;
-            self.pool.give(slot, &outcome);
+            let outcome = self.pool.run(line, Access::Write, async |connection| {
+                let longest = line.dial.longest();
+                let mut session = Session {
+                    connection,
+                    longest,
+                };
+                work(&mut session, asked).await
+            });
             tries += 1;
-            match outcome {
+            match outcome.await {
                 Err(Failure::Content(error)) if was_deadlock(&error) && tries < DEADLOCK_TRIES => {}
                 outcome => return outcome,
             }
@@ -121,27 +121,9 @@ impl Scanners {
     }
 
     /// Carries out statements of which the last one writes.
-    pub(super) async fn write(&self, script: &Script) -> Result<(), StoreError> {
+    pub(super) async fn execute(&self, script: &Script) -> Result<(), StoreError> {
         let outcome = self.run(Access::Write, script).await;
         outcome.map(|_| ()).map_err(|fault| fault.of_a_write())
-    }
-
-    /// Live records whose `column` has passed.
-    pub(super) async fn live(
-        &self,
-        column: &str,
-        limit: usize,
-    ) -> Result<Reply<Vec<Record>>, StoreError> {
-        let statement = format!(
-            "SELECT {COLUMNS} FROM onlyonce_keys k FORCE INDEX (keys_that_live) \
-             WHERE k.is_live = 1 AND k.{column} <= @oo_now ORDER BY k.n LIMIT {limit}"
-        );
-        let reply = self.read_timed(statement).await?;
-        let value = batch::records(&reply.value);
-        Ok(Reply {
-            now: reply.now,
-            value,
-        })
     }
 
     /// Those of `ids` of which no attempt is running.
@@ -162,12 +144,86 @@ impl Scanners {
         Ok(settled.copied().collect())
     }
 
-    /// The next stretch of the reaper's walk after row `from`, and where it ends.
-    pub(super) async fn walk(
+    async fn add_counts(&self, counts: &mut Counts, sql: String) -> Result<(), StoreError> {
+        for row in self.ask(sql).await? {
+            let word = row.text(0)?.unwrap_or_default();
+            if let Some(state) = State::from_word(word) {
+                counts.insert(state, row::number(&row, 1)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the natural key with this hash, an expression, has a row. A read that locks no_row
+    /// comes first: somebody may hold it.
+    pub(super) async fn natural_key(&self, id: &str) -> Result<(), StoreError> {
+        let there = format!("SELECT 1 FROM onlyonce_natural_keys WHERE id = {id}");
+        if !self.ask(there).await?.is_empty() {
+            return Ok(());
+        }
+        let mut script = Script::default();
+        script.add(format_args!(
+            "INSERT INTO onlyonce_natural_keys (id, made_at) VALUES ({id}, {NOW}) \
+             ON DUPLICATE KEY UPDATE id = id"
+        ));
+        self.execute(&script).await
+    }
+}
+
+impl Reader for Scanners {
+    type Dialect = MySqlDialect;
+    type Row<'r> = MySqlRow;
+
+    async fn read<T, F>(&self, statement: Statement, read: F) -> Result<Vec<T>, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'r> Fn(&MySqlRow) -> Result<T, RowError> + Send + 'static,
+    {
+        let rows = self.ask(statement.sql).await?;
+        Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
+    }
+}
+
+impl Scans for Scanners {
+    const NOW_BYTES: &'static str = NOW;
+
+    fn level(&self) -> Level {
+        self.shared.line.dial.hosts().level()
+    }
+
+    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
+        self.shared.watch.subscribe()
+    }
+
+    async fn write(&self, statement: Statement) -> Result<(), StoreError> {
+        self.execute(&statement.into()).await
+    }
+
+    async fn tidy(&self) {
+        if let Err(error) = self.forget().await {
+            // What is too old is passed over until it is gone; the walk goes on.
+            tracing::warn!(%error, "notes of old messages could not be deleted; later again");
+        }
+    }
+
+    async fn live(
         &self,
-        from: i64,
+        column: &'static str,
         limit: usize,
-    ) -> Result<(Reply<Walk>, i64), StoreError> {
+    ) -> Result<Reply<Vec<Record>>, StoreError> {
+        let statement = format!(
+            "SELECT {COLUMNS} FROM onlyonce_keys k FORCE INDEX (keys_that_live) \
+             WHERE k.is_live = 1 AND k.{column} <= @oo_now ORDER BY k.n LIMIT {limit}"
+        );
+        let reply = self.read_timed(statement).await?;
+        let value = batch::records(&reply.value);
+        Ok(Reply {
+            now: reply.now,
+            value,
+        })
+    }
+
+    async fn walk(&self, from: i64, limit: usize) -> Result<(Reply<Walk>, i64), StoreError> {
         let mut script = Script::timed();
         // The end of the stretch is a constant to the next statement, which then reads no further.
         script.add(format_args!(
@@ -200,9 +256,7 @@ impl Scanners {
         Ok((Reply { now, value }, position))
     }
 
-    /// Records per state: those in progress or unknown to the letter; the others to the letter in a
-    /// small table, and from a sample in a large one, since counting would read all of it.
-    pub(super) async fn counts(&self) -> Result<Counts, StoreError> {
+    async fn counts(&self) -> Result<Counts, StoreError> {
         let rows = self
             .ask(
                 "SELECT CAST(table_rows AS SIGNED), (SELECT MIN(n) FROM onlyonce_keys), \
@@ -249,19 +303,8 @@ impl Scanners {
         Ok(counts)
     }
 
-    async fn add_counts(&self, counts: &mut Counts, sql: String) -> Result<(), StoreError> {
-        for row in self.ask(sql).await? {
-            let word = row.text(0)?.unwrap_or_default();
-            if let Some(state) = State::from_word(word) {
-                counts.insert(state, row::number(&row, 1)?);
-            }
-        }
-        Ok(())
-    }
-
-    /// What the store says of itself, and how far it has come. The number of the next key begins anew where
-    /// its table was emptied.
-    pub(super) async fn standing(&self) -> Result<Standing, StoreError> {
+    /// The number of the next key begins anew where its table was emptied.
+    async fn standing(&self) -> Result<Standing, StoreError> {
         let mut script = Script::default();
         script.add(
             "SELECT (SELECT value FROM onlyonce_meta WHERE name = 'secret'), \
@@ -291,15 +334,14 @@ impl Scanners {
         })
     }
 
-    /// Raises the epoch by one.
-    pub(super) async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
+    async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
         let mut script = Script::default();
         script.add(format_args!(
             "INSERT INTO onlyonce_meta (name, value) VALUES ('epoch', CONCAT('1 ', {NOW})) \
              ON DUPLICATE KEY UPDATE value = CONCAT( \
              CAST(SUBSTRING_INDEX(CAST(value AS CHAR), ' ', 1) AS UNSIGNED) + 1, ' ', {NOW})"
         ));
-        self.write(&script).await?;
+        self.execute(&script).await?;
         let read = self.ask("SELECT value FROM onlyonce_meta WHERE name = 'epoch'".to_owned());
         let rows = read
             .await
@@ -309,24 +351,9 @@ impl Scanners {
         value.and_then(Epoch::read).ok_or_else(unreadable)
     }
 
-    /// Sees to it that the natural key with this hash, an expression, has a row. A read that locks no_row
-    /// comes first: somebody may hold it.
-    pub(super) async fn natural_key(&self, id: &str) -> Result<(), StoreError> {
-        let there = format!("SELECT 1 FROM onlyonce_natural_keys WHERE id = {id}");
-        if !self.ask(there).await?.is_empty() {
-            return Ok(());
-        }
-        let mut script = Script::default();
-        script.add(format_args!(
-            "INSERT INTO onlyonce_natural_keys (id, made_at) VALUES ({id}, {NOW}) \
-             ON DUPLICATE KEY UPDATE id = id"
-        ));
-        self.write(&script).await
-    }
-
-    /// Deletes what operators did longer ago than `keep` milliseconds, where the key is gone. Rows
-    /// stand in the order in which they were written, so that only the old ones are looked at.
-    pub(super) async fn prune_audit(&self, keep: i64) -> Result<(), StoreError> {
+    async fn prune_audit(&self, keep: i64) -> Result<(), StoreError> {
+        // No clock comes near to where the difference would not fit.
+        let keep = keep.min(i64::MAX / 2);
         let mut script = Script::default();
         script.add(format_args!("SET @oo_cutoff = {NOW} - {keep}"));
         script.add(
@@ -338,20 +365,6 @@ impl Scanners {
              AND at < @oo_cutoff AND actor = 'operator' \
              AND NOT EXISTS (SELECT 1 FROM onlyonce_keys k WHERE k.id = onlyonce_journal.id)",
         );
-        self.write(&script).await
-    }
-}
-
-impl Reader for Scanners {
-    type Dialect = MySqlDialect;
-    type Row<'r> = MySqlRow;
-
-    async fn read<T, F>(&self, statement: Statement, read: F) -> Result<Vec<T>, StoreError>
-    where
-        T: Send + 'static,
-        F: for<'r> Fn(&MySqlRow) -> Result<T, RowError> + Send + 'static,
-    {
-        let rows = self.ask(statement.sql).await?;
-        Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
+        self.execute(&script).await
     }
 }

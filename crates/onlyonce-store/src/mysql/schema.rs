@@ -165,6 +165,7 @@ mod tests {
             include_str!("watch.rs"),
             include_str!("write.rs"),
             include_str!("../sql/message.rs"),
+            include_str!("../sql/meta.rs"),
             include_str!("../sql/phases.rs"),
             include_str!("../sql/scan.rs"),
         ];

@@ -18,7 +18,7 @@ use sqlx::{AssertSqlSafe, Either, Executor as _, MySqlConnection, mysql::MySqlRo
 use tokio::sync::watch;
 
 use super::{
-    connect::Dialler,
+    connect::Target,
     failure::{judge, judge_commit, was_deadlock},
     text::{self, NOW, Script},
     watch::Watch,
@@ -46,7 +46,7 @@ pub(super) type Results = Vec<Vec<MySqlRow>>;
 
 /// What the connections of one store share.
 pub(super) struct Shared {
-    pub(super) line: Line<Dialler>,
+    pub(super) line: Line<Target>,
     pub(super) watch: Watch,
     /// Counts the news of messages that this process left.
     pub(super) messages: watch::Sender<u64>,
@@ -262,19 +262,19 @@ impl Session<'_> {
 /// A lane's connection.
 pub(super) struct MySqlServer {
     shared: Arc<Shared>,
-    slot: Option<Held<Dialler>>,
+    slot: Option<Held<Target>>,
 }
 
 impl MySqlServer {
-    pub(super) fn new(shared: Arc<Shared>, slot: Option<Held<Dialler>>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, slot: Option<Held<Target>>) -> Self {
         Self { shared, slot }
     }
 
     /// A connection that is in order, and the time that it may take.
-    async fn session(&mut self) -> Result<(&Line<Dialler>, Session<'_>), Failure> {
+    async fn session(&mut self) -> Result<(&Line<Target>, Session<'_>), Failure> {
         let line = &self.shared.line;
         let connection = line.ready(&mut self.slot).await?;
-        let longest = line.dial.target.longest();
+        let longest = line.dial.longest();
         let session = Session {
             connection,
             longest,
@@ -487,21 +487,7 @@ impl Server for MySqlServer {
     }
 
     async fn look(&mut self) {
-        let line = &self.shared.line;
-        let Ok(connection) = line.connected(&mut self.slot).await else {
-            return;
-        };
-        let look = async {
-            let looked = line.dial.target.look(connection).await;
-            looked.map_err(Failure::Lost)
-        };
-        let outcome = line.in_time(Access::Read, look).await;
-        line.judge(&mut self.slot, &outcome);
-        if matches!(outcome, Ok(true)) {
-            line.renew();
-            // A new connection is looked at before it is used.
-            let _ = line.connected(&mut self.slot).await;
-        }
+        self.shared.line.look(&mut self.slot).await;
     }
 
     fn settled(&self, id: RecordId) {

@@ -22,7 +22,7 @@ const NATURAL_KEYS_STAY: i64 = 3_600_000;
 
 impl Scanners {
     /// One round.
-    pub(super) async fn tidy(&self) -> Result<(), StoreError> {
+    pub(super) async fn forget(&self) -> Result<(), StoreError> {
         let outcome = self.transact(&(), |session, ()| Box::pin(tidy(session)));
         outcome.await.map_err(|failure| failure.of_a_write())
     }

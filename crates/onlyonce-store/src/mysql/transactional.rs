@@ -24,7 +24,7 @@ use super::{
     dialect::MySqlDialect,
     failure::{was_deadlock, was_duplicate},
     scan::Scanners,
-    server::{self, Results, Shared, select_whole, time},
+    server::{self, Results, select_whole, time},
     text::{self, Script, bytes, literal},
     write,
 };
@@ -32,7 +32,7 @@ use crate::{
     Reply, StoreError, Swapped,
     outbox::millis,
     random_bytes,
-    sql::{lane::Found, phases, row::RowError},
+    sql::{lane::Found, line::Dial as _, phases, row::RowError},
     transactional::{Isolation, Message, Progress, Settles, TransactionError, TransactionalStore},
 };
 
@@ -68,7 +68,6 @@ macro_rules! begin {
 #[derive(Clone)]
 pub struct MySqlTransactions {
     pool: MySqlPool,
-    shared: Arc<Shared>,
     scanners: Arc<Scanners>,
     /// Whether a message was left since deliverers were last told.
     enqueued: Arc<AtomicBool>,
@@ -117,10 +116,9 @@ async fn take_back(mut transaction: Transaction<'static, MySql>) {
 }
 
 impl MySqlTransactions {
-    pub(super) fn new(pool: MySqlPool, shared: Arc<Shared>, scanners: Arc<Scanners>) -> Self {
+    pub(super) fn new(pool: MySqlPool, scanners: Arc<Scanners>) -> Self {
         Self {
             pool,
-            shared,
             scanners,
             enqueued: Arc::default(),
         }
@@ -216,7 +214,7 @@ impl TransactionalStore for MySqlTransactions {
         script.add(RELEASE);
         script.commit();
         script.add(AS_FOUND);
-        let unanswered = self.shared.line.doubt.unless_answered();
+        let unanswered = self.scanners.shared.line.doubt.unless_answered();
         let outcome = server::run(&mut open, &script).await;
         let outcome = outcome.map_err(|(done, error)| match done {
             0 => error.into(),
@@ -233,15 +231,23 @@ impl TransactionalStore for MySqlTransactions {
             let _ = transaction.commit().await;
         }
         if self.enqueued.swap(false, Ordering::Relaxed) {
-            self.shared.messages.send_modify(|count| *count += 1);
+            self.scanners
+                .shared
+                .messages
+                .send_modify(|count| *count += 1);
         }
         Ok(())
     }
 
     async fn confirm(&self) -> Result<(), TransactionError> {
         let mut connection = self.pool.acquire().await?;
-        let target = &self.shared.line.dial.target;
-        Ok(target.confirm(&mut connection).await?)
+        Ok(self
+            .scanners
+            .shared
+            .line
+            .dial
+            .confirm(&mut connection)
+            .await?)
     }
 
     async fn rollback(&self, mut open: MySqlOpen) {
@@ -292,7 +298,7 @@ impl TransactionalStore for MySqlTransactions {
     }
 
     fn committed(&self, id: RecordId) {
-        self.shared.watch.settled(id);
+        self.scanners.shared.watch.settled(id);
     }
 
     async fn enqueue(

@@ -1,14 +1,11 @@
 //! How a connection is made, and what is checked before it is used.
 
-use std::{str::FromStr, sync::Arc, time::Duration};
+use std::{str::FromStr, time::Duration};
 
-use sqlx::{
-    ConnectOptions, Connection as _, Executor as _, PgConnection, Row as _,
-    postgres::PgConnectOptions,
-};
+use sqlx::{ConnectOptions, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
 
 use super::{
-    OpenError,
+    Migrated, OpenError,
     notice::{can_be_heard, unwarned},
     schema,
 };
@@ -17,7 +14,8 @@ use crate::{
     sql::{
         failure::Failure,
         hosts::{self, Hosts},
-        open,
+        line::Dial,
+        open::Found,
     },
 };
 
@@ -58,10 +56,7 @@ pub enum Pooler {
 }
 
 /// Where the database is.
-#[derive(Clone)]
-pub(super) struct Target(Arc<Inner>);
-
-struct Inner {
+pub(super) struct Target {
     hosts: Hosts<PgConnectOptions>,
     pooler: Pooler,
 }
@@ -88,61 +83,14 @@ impl Target {
                 })
             })
             .collect::<Result<Vec<_>, OpenError>>()?;
-        let hosts = Hosts::new(hosts, timeout);
-        Ok(Self(Arc::new(Inner { hosts, pooler })))
+        Ok(Self {
+            hosts: Hosts::new(hosts, timeout),
+            pooler,
+        })
     }
 
     pub(super) fn pooler(&self) -> Pooler {
-        self.0.pooler
-    }
-
-    /// How long a call may take.
-    pub(super) fn timeout(&self) -> Duration {
-        self.0.hosts.timeout()
-    }
-
-    /// What an acknowledged write survives, as it was last seen.
-    pub(super) fn level(&self) -> Level {
-        self.0.hosts.level()
-    }
-
-    /// A connection to the host that takes writes.
-    pub(super) async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
-        self.0.hosts.connect(|host| self.connect_to(host)).await
-    }
-
-    async fn connect_to(
-        &self,
-        options: &PgConnectOptions,
-    ) -> Result<(PgConnection, Level), sqlx::Error> {
-        let mut connection = options.connect().await?;
-        let level = self.begin(&mut connection, async |connection| {
-            level_of(connection).await
-        });
-        let level = level.await?;
-        Ok((connection, level))
-    }
-
-    /// Reads again what an acknowledged write survives, and says whether that is more than is known.
-    pub(super) async fn look(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let level = self.begin(connection, async |connection| level_of(connection).await);
-        Ok(self.0.hosts.saw_again(level.await?))
-    }
-
-    /// Commits something of no account, and returns once that commit has waited. Also reads again what an
-    /// acknowledged write survives: where commits have ceased to wait, this one proves nothing.
-    pub(super) async fn confirm(&self, connection: &mut PgConnection) -> Result<(), Failure> {
-        let commit = self.begin(connection, async |connection| {
-            let statement = sqlx::query(CONFIRM).persistent(false);
-            // To the end: the driver returns a single row before the commit that follows it.
-            statement.fetch_all(connection).await
-        });
-        if unwarned(commit).await?.is_empty() {
-            let nobody = std::io::Error::other(NO_STANDBY);
-            return Err(Failure::Cancelled(sqlx::Error::Io(nobody)));
-        }
-        let looked = self.look(connection).await;
-        looked.map(|_| ()).map_err(Failure::Refused)
+        self.pooler
     }
 
     /// Runs `work`: as it is, or, behind a pooler, in a transaction that holds one server
@@ -152,7 +100,7 @@ impl Target {
         connection: &mut PgConnection,
         work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
-        if self.0.pooler == Pooler::None {
+        if self.pooler == Pooler::None {
             return work(connection).await;
         }
         connection.execute(self.begin_behind_a_pooler()).await?;
@@ -175,7 +123,7 @@ impl Target {
         connection: &mut PgConnection,
         work: impl AsyncFnOnce(&mut PgConnection) -> Result<(bool, T), sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
-        match self.0.pooler {
+        match self.pooler {
             Pooler::None => connection.execute("BEGIN").await?,
             Pooler::Transaction => connection.execute(self.begin_behind_a_pooler()).await?,
         };
@@ -213,7 +161,80 @@ impl Target {
 
     /// How the host that took the last connection is reached.
     pub(super) fn options(&self) -> PgConnectOptions {
-        self.0.hosts.last().clone()
+        self.hosts.last().clone()
+    }
+}
+
+impl Dial for Target {
+    type Connection = PgConnection;
+    type Options = PgConnectOptions;
+
+    fn hosts(&self) -> &Hosts<PgConnectOptions> {
+        &self.hosts
+    }
+
+    async fn greet(
+        &self,
+        options: &PgConnectOptions,
+    ) -> Result<(PgConnection, Level), sqlx::Error> {
+        let mut connection = options.connect().await?;
+        let level = self.level_of(&mut connection).await?;
+        Ok((connection, level))
+    }
+
+    async fn level_of(&self, connection: &mut PgConnection) -> Result<Level, sqlx::Error> {
+        let level = self.begin(connection, async |connection| level_of(connection).await);
+        level.await
+    }
+
+    const VERSION: i64 = schema::VERSION;
+
+    async fn found(&self, connection: &mut PgConnection) -> Result<Found, sqlx::Error> {
+        let found = self.begin(connection, async |connection| {
+            schema::found(connection).await
+        });
+        found.await
+    }
+
+    async fn migrate(connection: &mut PgConnection) -> Result<Migrated, OpenError> {
+        schema::migrate(connection).await
+    }
+
+    async fn own_identity(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<(Option<Vec<u8>>, Vec<u8>), sqlx::Error> {
+        let identity = self.begin(connection, async |connection| {
+            let own = schema::own_identity(connection).await?;
+            Ok((own, schema::place(connection).await?))
+        });
+        identity.await
+    }
+
+    async fn secret(&self, connection: &mut PgConnection) -> Result<Option<Vec<u8>>, sqlx::Error> {
+        let secret = self.begin(connection, async |connection| {
+            schema::secret(connection).await
+        });
+        secret.await
+    }
+
+    fn is_missing(error: &sqlx::Error) -> bool {
+        schema::is_missing(error)
+    }
+
+    async fn confirm(&self, connection: &mut PgConnection) -> Result<(), Failure> {
+        let commit = self.begin(connection, async |connection| {
+            let statement = sqlx::query(CONFIRM).persistent(false);
+            // To the end: the driver returns a single row before the commit that follows it.
+            statement.fetch_all(connection).await
+        });
+        if unwarned(commit).await?.is_empty() {
+            let nobody = std::io::Error::other(NO_STANDBY);
+            return Err(Failure::Cancelled(sqlx::Error::Io(nobody)));
+        }
+        let level = self.level_of(connection).await.map_err(Failure::Refused)?;
+        self.hosts.saw_again(level);
+        Ok(())
     }
 }
 
@@ -264,32 +285,6 @@ fn judge(fsync: &str, commit: &str, names: &str, standbys: i64) -> Level {
         ("on", _) => Level::Sync,
         _ => Level::Volatile,
     }
-}
-
-/// Whether the database still is the one that the store was opened on.
-pub(super) async fn same_secret(
-    target: &Target,
-    connection: &mut PgConnection,
-    expected: &[u8],
-) -> Result<(), sqlx::Error> {
-    let found = target
-        .begin(connection, async |connection| {
-            schema::secret(connection).await
-        })
-        .await;
-    let found = match found {
-        Err(error) if schema::is_missing(&error) => None,
-        found => found?,
-    };
-    open::same(found.as_deref(), expected)
-}
-
-/// Ends a connection without waiting for anybody.
-pub(super) fn abandon(connection: PgConnection) {
-    tokio::spawn(async move {
-        // A server that does not answer would hold the close for ever.
-        let _ = tokio::time::timeout(Duration::from_secs(1), connection.close_hard()).await;
-    });
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::sql::{
     row::{Columns, RowError},
 };
 
-pub(super) struct PgDialect;
+pub(crate) struct PgDialect;
 
 impl Dialect for PgDialect {
     const TABLES: &'static str = "onlyonce.";

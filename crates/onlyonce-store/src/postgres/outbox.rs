@@ -172,7 +172,7 @@ impl Outbox for PgOutbox {
         let statement = sqlx::query(GIVE_BACK)
             .bind(target)
             .bind(Uuid(attempt.0.to_be_bytes()));
-        self.scanners.write(statement).await
+        self.scanners.execute(statement).await
     }
 
     async fn end(&self, endings: &[Ending]) -> Result<Vec<bool>, StoreError> {

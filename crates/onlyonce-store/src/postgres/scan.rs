@@ -2,30 +2,34 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use onlyonce_core::{Record, State, Timestamp};
+use onlyonce_core::{Policy, Record, RecordId, State, Timestamp};
 use sqlx::{
     AssertSqlSafe, PgConnection, Postgres, Row as _,
     postgres::{PgArguments, PgRow},
     query::Query,
 };
+use tokio::sync::broadcast;
 
 use super::{
     Pooler,
+    connect::Target,
     dialect::{PgDialect, bound},
     notice::unwarned,
     row::COLUMNS,
     schema,
-    server::{Dialler, Shared},
+    server::Shared,
 };
 use crate::{
-    Counts, Epoch, Reply, Standing, StoreError, Walk,
+    Counts, Epoch, Level, Reply, Standing, StoreError, Walk,
+    outbox::millis,
     sql::{
         batch,
         dialect::Statement,
         failure::Failure,
-        line::{Access, Pool},
+        line::{Access, Dial as _, Pool},
         row::RowError,
         scan::{Reader, no_row},
+        store::Scans,
     },
 };
 
@@ -41,9 +45,9 @@ const SAMPLED_PAGES: i64 = 2_048;
 pub(super) const NOW: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// A few connections that are shared.
-pub(super) struct Scanners {
-    shared: Arc<Shared>,
-    pool: Pool<Dialler>,
+pub struct Scanners {
+    pub(super) shared: Arc<Shared>,
+    pool: Pool<Target>,
     /// Whether the server keeps their statements prepared.
     prepared: bool,
 }
@@ -72,16 +76,15 @@ impl Scanners {
         access: Access,
         statement: Query<'_, Postgres, PgArguments>,
     ) -> Result<Vec<PgRow>, Failure> {
-        let (line, target) = (&self.shared.line, self.shared.target());
-        let (_room, mut slot) = self.pool.take(target.timeout()).await?;
-        let connection = line.ready(&mut slot).await?;
+        let line = &self.shared.line;
         let statement = statement.persistent(self.prepared);
-        let work = target.begin(connection, async |connection| {
-            statement.fetch_all(connection).await
+        let rows = self.pool.run(line, access, async |connection| {
+            let rows = line.dial.begin(connection, async |connection| {
+                statement.fetch_all(connection).await
+            });
+            unwarned(rows).await
         });
-        let outcome = line.in_time(access, unwarned(work)).await;
-        self.pool.give(slot, &outcome);
-        outcome
+        rows.await
     }
 
     /// Runs `work` in a transaction, which is committed if it says so.
@@ -89,15 +92,10 @@ impl Scanners {
         &self,
         work: impl AsyncFnOnce(&mut PgConnection) -> Result<(bool, T), sqlx::Error>,
     ) -> Result<T, StoreError> {
-        let (line, target) = (&self.shared.line, self.shared.target());
-        let outcome = async {
-            let (_room, mut slot) = self.pool.take(target.timeout()).await?;
-            let connection = line.ready(&mut slot).await?;
-            let work = target.whole(connection, work);
-            let outcome = line.in_time(Access::Write, unwarned(work)).await;
-            self.pool.give(slot, &outcome);
-            outcome
-        };
+        let line = &self.shared.line;
+        let outcome = self.pool.run(line, Access::Write, async |connection| {
+            unwarned(line.dial.whole(connection, work)).await
+        });
         outcome.await.map_err(|failure| failure.of_a_write())
     }
 
@@ -118,27 +116,86 @@ impl Scanners {
         outcome.map_err(|failure| failure.of_a_write())
     }
 
-    pub(super) async fn write(
+    pub(super) async fn execute(
         &self,
         statement: Query<'_, Postgres, PgArguments>,
     ) -> Result<(), StoreError> {
         self.written(statement).await.map(|_| ())
     }
 
-    /// Forgets some messages that came in and are past their time.
-    pub(super) async fn forget_messages(&self) -> Result<(), StoreError> {
+    async fn add_counts(
+        &self,
+        counts: &mut Counts,
+        sql: String,
+        factor: f64,
+    ) -> Result<(), StoreError> {
+        for row in self.ask(sqlx::query(AssertSqlSafe(sql))).await? {
+            let word: &str = row.try_get(0).map_err(RowError::from)?;
+            let count: i64 = row.try_get(1).map_err(RowError::from)?;
+            if let Some(state) = State::from_word(word) {
+                counts.insert(state, (count as f64 * factor).round() as u64);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn ttls(&self) -> Result<HashMap<String, Duration>, StoreError> {
+        let rows = self.ask(sqlx::query("SELECT route, ttl FROM onlyonce.routes"));
+        let ttl = |row: &PgRow| -> Result<(String, Duration), RowError> {
+            let millis: i64 = row.try_get(1)?;
+            let ttl = Duration::from_millis(millis.try_into().unwrap_or_default());
+            Ok((row.try_get(0)?, ttl))
+        };
+        let ttls: Result<_, RowError> = rows.await?.iter().map(ttl).collect();
+        Ok(ttls?)
+    }
+}
+
+impl Reader for Scanners {
+    type Dialect = PgDialect;
+    type Row<'r> = PgRow;
+
+    async fn read<T, F>(&self, statement: Statement, read: F) -> Result<Vec<T>, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'r> Fn(&PgRow) -> Result<T, RowError> + Send + 'static,
+    {
+        let rows = self.ask(bound(statement)).await?;
+        Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
+    }
+}
+
+impl Scans for Scanners {
+    const NOW_BYTES: &'static str =
+        "convert_to(floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint::text, 'UTF8')";
+
+    fn level(&self) -> Level {
+        self.shared.target().hosts().level()
+    }
+
+    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
+        self.shared.wake.subscribe()
+    }
+
+    async fn write(&self, statement: Statement) -> Result<(), StoreError> {
+        self.execute(bound(statement)).await
+    }
+
+    /// Forgets messages that came in and are past their time.
+    async fn tidy(&self) {
         let sql = format!(
             "DELETE FROM onlyonce.inbox i USING (SELECT ctid FROM onlyonce.inbox \
              WHERE keep_until <= {NOW} ORDER BY keep_until LIMIT {FORGOTTEN_AT_ONCE} \
              FOR UPDATE SKIP LOCKED) AS old WHERE i.ctid = old.ctid"
         );
-        self.write(sqlx::query(AssertSqlSafe(sql))).await
+        if let Err(error) = self.execute(sqlx::query(AssertSqlSafe(sql))).await {
+            tracing::debug!(%error, "old notes of messages stay for another round");
+        }
     }
 
-    /// Live records whose `column` has passed.
-    pub(super) async fn live(
+    async fn live(
         &self,
-        column: &str,
+        column: &'static str,
         limit: usize,
     ) -> Result<Reply<Vec<Record>>, StoreError> {
         let sql = format!(
@@ -154,12 +211,7 @@ impl Scanners {
         Ok(Reply { now, value })
     }
 
-    /// The next stretch of the reaper's walk after row `from`, and where it ends.
-    pub(super) async fn walk(
-        &self,
-        from: i64,
-        limit: usize,
-    ) -> Result<(Reply<Walk>, i64), StoreError> {
+    async fn walk(&self, from: i64, limit: usize) -> Result<(Reply<Walk>, i64), StoreError> {
         // Only what is due travels.
         let sql = format!(
             "WITH clock AS MATERIALIZED (SELECT {NOW} AS now), \
@@ -193,9 +245,7 @@ impl Scanners {
         Ok((Reply { now, value }, position))
     }
 
-    /// Records per state: those in progress or unknown to the letter; the others to the letter in a
-    /// small table, and from a sample in a large one, since counting would read all of it.
-    pub(super) async fn counts(&self) -> Result<Counts, StoreError> {
+    async fn counts(&self) -> Result<Counts, StoreError> {
         let sql = "SELECT pg_relation_size('onlyonce.keys') / \
                    current_setting('block_size')::bigint";
         let rows = self.ask(sqlx::query(sql)).await?;
@@ -221,24 +271,7 @@ impl Scanners {
         Ok(counts)
     }
 
-    async fn add_counts(
-        &self,
-        counts: &mut Counts,
-        sql: String,
-        factor: f64,
-    ) -> Result<(), StoreError> {
-        for row in self.ask(sqlx::query(AssertSqlSafe(sql))).await? {
-            let word: &str = row.try_get(0).map_err(RowError::from)?;
-            let count: i64 = row.try_get(1).map_err(RowError::from)?;
-            if let Some(state) = State::from_word(word) {
-                counts.insert(state, (count as f64 * factor).round() as u64);
-            }
-        }
-        Ok(())
-    }
-
-    /// What the store says of itself, and how far it has come.
-    pub(super) async fn standing(&self) -> Result<Standing, StoreError> {
+    async fn standing(&self) -> Result<Standing, StoreError> {
         let sql = "SELECT (SELECT value FROM onlyonce.meta WHERE name = 'secret'), \
                    (SELECT value FROM onlyonce.meta WHERE name = 'identity'), \
                    (SELECT value FROM onlyonce.meta WHERE name = 'epoch'), \
@@ -256,8 +289,7 @@ impl Scanners {
         Ok(Standing::read(value(0)?, value(1)?, value(2)?, value(3)?))
     }
 
-    /// Raises the epoch by one.
-    pub(super) async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
+    async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
         let sql = format!(
             "INSERT INTO onlyonce.meta AS m (name, value) \
              VALUES ('epoch', convert_to('1 ' || {NOW}, 'UTF8')) \
@@ -271,39 +303,26 @@ impl Scanners {
         value.and_then(Epoch::read).ok_or_else(unreadable)
     }
 
-    /// Notes that an operator accepts what is missing.
-    pub(super) async fn accept_incomplete(&self) -> Result<(), StoreError> {
-        let sql = format!(
-            "INSERT INTO onlyonce.meta (name, value) \
-             VALUES ('accepted', convert_to({NOW}::text, 'UTF8')) \
-             ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-        );
-        self.write(sqlx::query(AssertSqlSafe(sql))).await
+    async fn prune_audit(&self, keep: i64) -> Result<(), StoreError> {
+        let statement = sqlx::query(include_str!("prune_audit.sql")).bind(keep);
+        self.execute(statement).await
     }
 
-    pub(super) async fn ttls(&self) -> Result<HashMap<String, Duration>, StoreError> {
-        let rows = self.ask(sqlx::query("SELECT route, ttl FROM onlyonce.routes"));
-        let ttl = |row: &PgRow| -> Result<(String, Duration), RowError> {
-            let millis: i64 = row.try_get(1)?;
-            let ttl = Duration::from_millis(millis.try_into().unwrap_or_default());
-            Ok((row.try_get(0)?, ttl))
-        };
-        let ttls: Result<_, RowError> = rows.await?.iter().map(ttl).collect();
-        Ok(ttls?)
-    }
-}
-
-impl Reader for Scanners {
-    type Dialect = PgDialect;
-    type Row<'r> = PgRow;
-
-    async fn read<T, F>(&self, statement: Statement, read: F) -> Result<Vec<T>, StoreError>
-    where
-        T: Send + 'static,
-        F: for<'r> Fn(&PgRow) -> Result<T, RowError> + Send + 'static,
-    {
-        let rows = self.ask(bound(statement)).await?;
-        Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
+    async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
+        // Nothing is written where it says so already, which is nearly always.
+        let sql = "INSERT INTO onlyonce.routes (route, ttl, max_body_size, max_execution, reconcile_after) \
+                   VALUES ($1, $2, $3, $4, $5) ON CONFLICT (route) DO UPDATE SET \
+                   ttl = excluded.ttl, max_body_size = excluded.max_body_size, \
+                   max_execution = excluded.max_execution, \
+                   reconcile_after = excluded.reconcile_after WHERE routes IS DISTINCT FROM excluded";
+        let reconcile = policy.reconcile.as_ref();
+        let statement = sqlx::query(sql)
+            .bind(route)
+            .bind(millis(policy.ttl))
+            .bind(i64::try_from(policy.max_body_size).unwrap_or(i64::MAX))
+            .bind(millis(policy.max_execution))
+            .bind(reconcile.map(|reconcile| millis(reconcile.after)));
+        self.execute(statement).await
     }
 }
 

@@ -6,17 +6,16 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use onlyonce_core::{
     Record, RecordId, Timestamp,
     record::{Draft, JournalEntry, Revision},
 };
-use sqlx::{PgConnection, Row as _, postgres::PgRow};
+use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
-    connect::{Target, abandon, same_secret},
+    connect::Target,
     notice::unwarned,
     row::{Inserts, Journal, Swaps},
     statement::{self, Statement},
@@ -26,9 +25,9 @@ use crate::{
     failpoint,
     sql::{
         batch,
-        failure::{Failure, no_answer},
+        failure::Failure,
         lane::{Answer, Found, How, Server},
-        line::{Access, Dial, Held, Line},
+        line::{Access, Held, Line},
         queue::Swap,
         row,
     },
@@ -41,7 +40,7 @@ const NOW: usize = 35;
 
 /// What the connections of one store share.
 pub(super) struct Shared {
-    pub(super) line: Line<Dialler>,
+    pub(super) line: Line<Target>,
     pub(super) wake: Wake,
     /// Rows that were written since the table of what is in progress was tidied.
     pub(super) settled: AtomicU64,
@@ -49,50 +48,18 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn target(&self) -> &Target {
-        &self.line.dial.target
-    }
-}
-
-/// How connections are made.
-pub(super) struct Dialler {
-    pub(super) target: Target,
-    pub(super) secret: Vec<u8>,
-}
-
-impl Dial for Dialler {
-    type Connection = PgConnection;
-
-    async fn dial(&self) -> Result<PgConnection, sqlx::Error> {
-        let mut connection = self.target.connect().await?;
-        let check = same_secret(&self.target, &mut connection, &self.secret);
-        match tokio::time::timeout(self.target.timeout(), check).await {
-            Ok(Ok(())) => Ok(connection),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(no_answer("the server did not answer in time")),
-        }
-    }
-
-    async fn confirm(&self, connection: &mut PgConnection) -> Result<(), Failure> {
-        self.target.confirm(connection).await
-    }
-
-    fn timeout(&self) -> Duration {
-        self.target.timeout()
-    }
-
-    fn abandon(connection: PgConnection) {
-        abandon(connection);
+        &self.line.dial
     }
 }
 
 /// A lane's connection.
 pub(super) struct PgServer {
     shared: Arc<Shared>,
-    slot: Option<Held<Dialler>>,
+    slot: Option<Held<Target>>,
 }
 
 impl PgServer {
-    pub(super) fn new(shared: Arc<Shared>, slot: Option<Held<Dialler>>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, slot: Option<Held<Target>>) -> Self {
         Self { shared, slot }
     }
 
@@ -166,21 +133,7 @@ impl Server for PgServer {
     }
 
     async fn look(&mut self) {
-        let line = &self.shared.line;
-        let Ok(connection) = line.connected(&mut self.slot).await else {
-            return;
-        };
-        let look = async {
-            let looked = line.dial.target.look(connection).await;
-            looked.map_err(Failure::Lost)
-        };
-        let outcome = line.in_time(Access::Read, look).await;
-        line.judge(&mut self.slot, &outcome);
-        if matches!(outcome, Ok(true)) {
-            line.renew();
-            // A new connection is looked at before it is used.
-            let _ = line.connected(&mut self.slot).await;
-        }
+        self.shared.line.look(&mut self.slot).await;
     }
 
     fn settled(&self, id: RecordId) {

@@ -11,8 +11,8 @@ use std::{
 
 use sqlx::Executor as _;
 
-use super::{connect::abandon, server::Shared};
-use crate::sql::line::Dial as _;
+use super::server::Shared;
+use crate::sql::line::abandon;
 
 /// How often the count of settled keys is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -35,7 +35,12 @@ pub(super) async fn keep_small(shared: Arc<Shared>) {
         }
         shared.settled.store(0, Ordering::Relaxed);
         if connection.is_none() {
-            connection = shared.line.dial.dial().await.ok();
+            connection = shared
+                .line
+                .connect()
+                .await
+                .ok()
+                .map(|(connection, _)| connection);
         }
         let done = match &mut connection {
             Some(connection) => connection.execute(VACUUM).await.is_ok(),

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::sync::mpsc;
 
-use super::{connect::abandon, server::Shared};
-use crate::wake::{RECONNECT_PAUSE, WORDS_PER_NOTICE, Word, notice};
+use super::server::Shared;
+use crate::{
+    sql::line::{Dial as _, abandon},
+    wake::{RECONNECT_PAUSE, WORDS_PER_NOTICE, Word, notice},
+};
 
 /// The channel of the notifications.
 const CHANNEL: &str = "onlyonce";

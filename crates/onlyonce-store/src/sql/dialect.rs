@@ -90,6 +90,11 @@ pub(crate) trait Dialect {
         format!(" ON CONFLICT ({key}) DO UPDATE SET {}", set.join(", "))
     }
 
+    /// What follows an insert that leaves a row with the same `key` as it is.
+    fn or_nothing(_key: &str) -> String {
+        " ON CONFLICT DO NOTHING".to_owned()
+    }
+
     /// Puts a value into the text, or notes that it is the value with this number.
     fn put(sql: &mut String, number: usize, value: &Value);
 

@@ -1,42 +1,108 @@
-//! Connections that are made anew when they are lost, and a few of them that are shared.
+//! A small pool of connections that reconnect on failure.
+//!
+//! Deliberately absent: how a connection is opened and what a server says of itself, which each kind of
+//! server answers in a [`Dial`].
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
+use onlyonce_core::Secret;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     doubt::Doubt,
     failure::{Failure, no_answer, unfit},
+    hosts::Hosts,
+    open::{self, Found, Migrated, OpenError},
 };
+use crate::Level;
 
 /// How much longer than the server's own limit a statement is waited for: within it the server can
 /// say that it took the statement back, which is better than not knowing.
 const LAST_WORD: Duration = Duration::from_millis(250);
+/// How long a connection that is given up may take to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How connections to one database are made, and given up.
+/// How connections to one database are made.
 pub(crate) trait Dial: Send + Sync + 'static {
     /// A connection.
-    type Connection: Send + 'static;
+    type Connection: sqlx::Connection + 'static;
+    /// How one host is reached.
+    type Options: Send + Sync;
 
-    /// A new connection that has been checked to lead to the database that the store was opened on.
-    fn dial(&self) -> impl Future<Output = Result<Self::Connection, sqlx::Error>> + Send;
+    /// The hosts of the database.
+    fn hosts(&self) -> &Hosts<Self::Options>;
+
+    /// A connection to this host, which takes writes, and what an acknowledged write survives there.
+    fn greet(
+        &self,
+        host: &Self::Options,
+    ) -> impl Future<Output = Result<(Self::Connection, Level), sqlx::Error>> + Send;
+
+    /// What an acknowledged write survives.
+    fn level_of(
+        &self,
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Level, sqlx::Error>> + Send;
+
+    /// The newest schema that this program knows.
+    const VERSION: i64;
+
+    /// The version of the schema that is there, and the oldest program that can use it.
+    fn found(
+        &self,
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Found, sqlx::Error>> + Send;
+
+    /// Brings the schema up to date, unless it is or is newer. Safe to run on every node at once.
+    fn migrate(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Migrated, OpenError>> + Send;
+
+    /// The identity that an operator has made, where one has, and what tells this database from copies of
+    /// it elsewhere.
+    fn own_identity(
+        &self,
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<(Option<Vec<u8>>, Vec<u8>), sqlx::Error>> + Send;
+
+    /// The secret of the store in the database that a connection leads to.
+    fn secret(
+        &self,
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<Option<Vec<u8>>, sqlx::Error>> + Send;
+
+    /// Whether a statement failed because the store's tables are not there.
+    fn is_missing(error: &sqlx::Error) -> bool;
 
     /// Commits something of no account, and returns once that commit has waited for everybody whom commits
-    /// wait for: what was committed before it is then as safe.
+    /// wait for: what was committed before it is then as safe. Also looks again at what an acknowledged write
+    /// survives: where commits have ceased to wait, this one proves nothing.
     fn confirm(
         &self,
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// How long a call may take.
-    fn timeout(&self) -> Duration;
+    /// A connection to the host that takes writes.
+    fn connect(&self) -> impl Future<Output = Result<Self::Connection, sqlx::Error>> + Send {
+        self.hosts().connect(|host| self.greet(host))
+    }
 
-    /// Ends a connection without waiting for anybody.
-    fn abandon(connection: Self::Connection);
+    /// How long a call may take.
+    fn timeout(&self) -> Duration {
+        self.hosts().timeout()
+    }
+}
+
+/// Ends a connection without waiting for anybody.
+pub(crate) fn abandon<C: sqlx::Connection + 'static>(connection: C) {
+    tokio::spawn(async move {
+        // A server that does not answer would hold the close for ever.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, connection.close_hard()).await;
+    });
 }
 
 /// What statements do to records.
@@ -51,6 +117,8 @@ pub(crate) enum Access {
 /// Connections of one store.
 pub(crate) struct Line<D> {
     pub(crate) dial: D,
+    /// The secret of the store that was opened.
+    secret: Vec<u8>,
     /// Rises when a connection is lost: the others are then not trusted either.
     epoch: AtomicU64,
     pub(crate) doubt: Doubt,
@@ -60,9 +128,10 @@ pub(crate) struct Line<D> {
 pub(crate) type Held<D> = (<D as Dial>::Connection, u64);
 
 impl<D: Dial> Line<D> {
-    pub(crate) fn new(dial: D) -> Self {
+    pub(crate) fn new(dial: D, secret: &Secret) -> Self {
         Self {
             dial,
+            secret: secret.as_bytes().to_vec(),
             epoch: AtomicU64::new(0),
             doubt: Doubt::default(),
         }
@@ -75,13 +144,45 @@ impl<D: Dial> Line<D> {
 
     pub(crate) async fn connect(&self) -> Result<Held<D>, sqlx::Error> {
         let epoch = self.epoch.load(Ordering::SeqCst);
-        let dialled = self.dial.dial().await.inspect_err(|error| {
+        let dialled = self.dial().await.inspect_err(|error| {
             if unfit(error).is_some() {
                 // Connections from before would write into what has taken the store's place.
                 self.renew();
             }
         });
         Ok((dialled?, epoch))
+    }
+
+    /// A new connection that has been checked to lead to the database that the store was opened on.
+    async fn dial(&self) -> Result<D::Connection, sqlx::Error> {
+        let mut connection = self.dial.connect().await?;
+        let secret = self.dial.secret(&mut connection);
+        let found = tokio::time::timeout(self.dial.timeout(), secret).await;
+        let found = match found {
+            Ok(Err(error)) if D::is_missing(&error) => None,
+            Ok(found) => found?,
+            Err(_) => return Err(no_answer("the server did not answer in time")),
+        };
+        open::same(found.as_deref(), &self.secret)?;
+        Ok(connection)
+    }
+
+    /// Reads again, on the connection in use, what an acknowledged write survives.
+    pub(crate) async fn look(&self, slot: &mut Option<Held<D>>) {
+        let Ok(connection) = self.connected(slot).await else {
+            return;
+        };
+        let look = async {
+            let level = self.dial.level_of(connection).await;
+            level.map_err(Failure::Lost)
+        };
+        let outcome = self.in_time(Access::Read, look).await;
+        self.judge(slot, &outcome);
+        if outcome.is_ok_and(|level| self.dial.hosts().saw_again(level)) {
+            self.renew();
+            // A new connection is looked at before it is used.
+            let _ = self.connected(slot).await;
+        }
     }
 
     /// The connection in `slot`, or a new one where there is none that can be trusted, once there is no
@@ -122,7 +223,7 @@ impl<D: Dial> Line<D> {
     ) -> Result<&'s mut D::Connection, Failure> {
         let current = self.epoch.load(Ordering::SeqCst);
         if let Some((connection, _)) = slot.take_if(|(_, epoch)| *epoch != current) {
-            D::abandon(connection);
+            abandon(connection);
         }
         let held = match slot.take() {
             Some(held) => held,
@@ -169,7 +270,7 @@ impl<D: Dial> Line<D> {
             let _ =
                 self.epoch
                     .compare_exchange(epoch, epoch + 1, Ordering::SeqCst, Ordering::SeqCst);
-            D::abandon(connection);
+            abandon(connection);
         }
     }
 }
@@ -188,8 +289,23 @@ impl<D: Dial> Pool<D> {
         }
     }
 
+    /// What `work` comes to on a connection of the pool, within the time that a call may take. Whoever is
+    /// dropped in the middle closes the connection.
+    pub(crate) async fn run<T>(
+        &self,
+        line: &Line<D>,
+        access: Access,
+        work: impl AsyncFnOnce(&mut D::Connection) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let (_room, mut slot) = self.take(line.dial.timeout()).await?;
+        let connection = line.ready(&mut slot).await?;
+        let outcome = line.in_time(access, work(connection)).await;
+        self.give(slot, &outcome);
+        outcome
+    }
+
     /// A place for a statement, and a connection that is idle, if there is one.
-    pub(crate) async fn take(
+    async fn take(
         &self,
         limit: Duration,
     ) -> Result<(SemaphorePermit<'_>, Option<Held<D>>), Failure> {
@@ -200,11 +316,11 @@ impl<D: Dial> Pool<D> {
     }
 
     /// Keeps a connection for the next one, unless `outcome` says that it is of no more use.
-    pub(crate) fn give<T>(&self, slot: Option<Held<D>>, outcome: &Result<T, Failure>) {
+    fn give<T>(&self, slot: Option<Held<D>>, outcome: &Result<T, Failure>) {
         match outcome {
             Err(failure) if failure.ends_the_connection() => {
                 slot.into_iter()
-                    .for_each(|(connection, _)| D::abandon(connection));
+                    .for_each(|(connection, _)| abandon(connection));
             }
             _ => self.idle.lock().extend(slot),
         }

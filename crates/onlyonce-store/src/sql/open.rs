@@ -2,7 +2,8 @@
 
 use onlyonce_core::Secret;
 
-use crate::Unfit;
+use super::line::Dial;
+use crate::{Identity, Unfit};
 
 /// Why a database could not be opened as a store.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +61,7 @@ pub struct Migrated {
 pub(crate) type Found = Option<(i64, i64)>;
 
 /// Whether a program that knows `known` may use what is there.
-pub(crate) fn check(found: Found, known: i64) -> Result<(), OpenError> {
+fn check(found: Found, known: i64) -> Result<(), OpenError> {
     match found {
         None => Err(OpenError::Older { found: 0 }),
         Some((found, _)) if found < known => Err(OpenError::Older { found }),
@@ -71,6 +72,30 @@ pub(crate) fn check(found: Found, known: i64) -> Result<(), OpenError> {
         }),
         Some(_) => Ok(()),
     }
+}
+
+/// A connection to a store whose schema is as this program needs it, and which store that is.
+pub(crate) async fn prepare<D: Dial>(
+    dial: &D,
+    may_migrate: bool,
+    may_create: bool,
+) -> Result<(D::Connection, Secret, Identity), OpenError> {
+    let mut connection = dial.connect().await.map_err(OpenError::Connect)?;
+    let found = dial.found(&mut connection).await.map_err(OpenError::Sql)?;
+    if found.is_none() && !may_create {
+        return Err(OpenError::Absent);
+    }
+    if may_migrate && found.is_none_or(|(version, _)| version < D::VERSION) {
+        D::migrate(&mut connection).await?;
+    } else {
+        check(found, D::VERSION)?;
+    }
+    let secret = dial.secret(&mut connection).await;
+    let secret = as_secret(secret.map_err(OpenError::Sql)?)?;
+    let own = dial.own_identity(&mut connection).await;
+    let (own, place) = own.map_err(OpenError::Sql)?;
+    let identity = Identity::found(&secret, own.as_deref()).at(place);
+    Ok((connection, secret, identity))
 }
 
 /// Whether a database still is the one that the store was opened on, by its secret.
@@ -93,7 +118,7 @@ pub(crate) fn same(found: Option<&[u8]>, expected: &[u8]) -> Result<(), sqlx::Er
 }
 
 /// The secret in its own type.
-pub(crate) fn as_secret(bytes: Option<Vec<u8>>) -> Result<Secret, OpenError> {
+fn as_secret(bytes: Option<Vec<u8>>) -> Result<Secret, OpenError> {
     bytes
         .and_then(|bytes| bytes.try_into().ok())
         .map(Secret::from_bytes)

@@ -4,7 +4,7 @@
 //! Deliberately absent: what depends on the time. A server tells its time with its rows, and SQLite is
 //! told the time by the store.
 
-use onlyonce_core::{CallerMark, Recipe, RecipeId, RecordId, Scope, State};
+use onlyonce_core::{CallerMark, RecordId, Scope, State};
 
 use super::{
     dialect::{Dialect, Statement, Value},
@@ -143,37 +143,4 @@ pub(crate) async fn live_of<R: Reader>(
         Value::count(limit),
     ];
     number(reader, R::Dialect::statement(&sql, values)).await
-}
-
-/// The recipe of fingerprints with this id.
-pub(crate) async fn recipe<R: Reader>(
-    reader: &R,
-    id: RecipeId,
-) -> Result<Option<Recipe>, StoreError> {
-    let sql = format!(
-        "SELECT recipe FROM {}recipes WHERE id = ?1",
-        R::Dialect::TABLES
-    );
-    let rows = reader.read(
-        R::Dialect::statement(&sql, vec![Value::bytes(id.0)]),
-        |row| {
-            let bytes = row.bytes(0)?.ok_or_else(row::missing)?;
-            Recipe::decode(bytes).map_err(|error| RowError::Unreadable(error.into()))
-        },
-    );
-    Ok(rows.await?.pop())
-}
-
-/// What is kept under `name`.
-pub(crate) async fn block<R: Reader>(
-    reader: &R,
-    name: &str,
-) -> Result<Option<Vec<u8>>, StoreError> {
-    let sql = format!(
-        "SELECT value FROM {}meta WHERE name = ?1",
-        R::Dialect::TABLES
-    );
-    let values = vec![Value::text(format!("block/{name}"))];
-    let rows = reader.read(R::Dialect::statement(&sql, values), |row| row::blob(row, 0));
-    Ok(rows.await?.pop().flatten())
 }

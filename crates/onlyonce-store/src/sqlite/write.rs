@@ -14,12 +14,14 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params, params_from_i
 use super::{
     ReadError,
     batch::{Done, Operation},
+    dialect::SqliteDialect,
     read,
 };
 use crate::{
     Counts, Inserted, StoreError, Swapped, codec,
     sql::{
-        dialect::Statement,
+        dialect::{Statement, Value},
+        meta,
         row::{COLUMNS, ROW_VERSION},
     },
 };
@@ -97,36 +99,20 @@ pub(super) fn apply(
             .map(|swapped| Done::Swapped(Box::new(swapped))),
         Operation::Delete(id, expected) => delete(transaction, *id, *expected, steps),
         Operation::Append(journal) => note(transaction, now, journal).map(|()| Done::Written),
-        Operation::KeepRecipe(id, recipe) => transaction
-            .execute(
-                "INSERT INTO recipes (id, recipe) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
-                params![id.0, recipe],
-            )
-            .map(|_| Done::Written)
-            .map_err(ReadError::from),
-        Operation::KeepBlock(name, block) => transaction
-            .execute(
-                "INSERT INTO meta (name, value) VALUES ('block/' || ?1, ?2) ON CONFLICT DO NOTHING",
-                params![name, block],
-            )
-            .map(|_| Done::Written)
-            .map_err(ReadError::from),
-        Operation::Note(name, bytes) => transaction
-            .execute(
-                "INSERT INTO meta (name, value) VALUES ('block/' || ?1, ?2) \
-                 ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                params![name, bytes],
-            )
-            .map(|_| Done::Written)
-            .map_err(ReadError::from),
-        Operation::Probe => transaction
-            .execute(
-                "INSERT INTO meta (name, value) VALUES ('probed_at', ?1) \
-                 ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                params![now.0],
-            )
-            .map(|_| Done::Written)
-            .map_err(ReadError::from),
+        Operation::KeepRecipe(id, recipe) => {
+            let statement = meta::keep_recipe::<SqliteDialect>(*id, recipe.clone());
+            written(transaction, statement)
+        }
+        Operation::KeepBlock(name, block) => {
+            written(transaction, meta::keep_block::<SqliteDialect>(name, block))
+        }
+        Operation::Note(name, bytes) => {
+            note_value(transaction, format!("block/{name}"), Value::bytes(&**bytes))
+        }
+        Operation::Probe => note_value(transaction, "probed_at", Value::Number(now.0)),
+        Operation::WalkedTo(position) => {
+            note_value(transaction, "walked_to", Value::Number(*position))
+        }
         // Rows stand in the order in which they were written, so that only the old ones are looked at.
         Operation::PruneAudit(keep) => transaction
             .execute(
@@ -138,16 +124,21 @@ pub(super) fn apply(
             )
             .map(|_| Done::Written)
             .map_err(ReadError::from),
-        Operation::WalkedTo(position) => transaction
-            .execute(
-                "INSERT INTO meta (name, value) VALUES ('walked_to', ?1) \
-                 ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                params![position],
-            )
-            .map(|_| Done::Written)
-            .map_err(ReadError::from),
     };
     outcome.map_err(StoreError::from)
+}
+
+fn written(transaction: &Transaction<'_>, statement: Statement) -> Result<Done, ReadError> {
+    execute(transaction, statement)?;
+    Ok(Done::Written)
+}
+
+fn note_value(
+    transaction: &Transaction<'_>,
+    name: impl Into<String>,
+    value: Value,
+) -> Result<Done, ReadError> {
+    written(transaction, meta::note::<SqliteDialect>(name, value))
 }
 
 fn insert(

@@ -1,0 +1,82 @@
+//! What a store keeps beside its records, in the words of every SQL database: recipes of fingerprints,
+//! blocks that never change, and notes that are written over.
+
+use onlyonce_core::{Recipe, RecipeId};
+
+use super::{
+    dialect::{Dialect, Statement, Value},
+    row::{self, Columns as _, RowError},
+    scan::Reader,
+};
+use crate::StoreError;
+
+/// Keeps a recipe, unless it is kept already.
+pub(crate) fn keep_recipe<D: Dialect>(id: RecipeId, recipe: Vec<u8>) -> Statement {
+    let (tables, or_nothing) = (D::TABLES, D::or_nothing("id"));
+    let sql = format!("INSERT INTO {tables}recipes (id, recipe) VALUES (?1, ?2){or_nothing}");
+    D::statement(&sql, vec![Value::bytes(id.0), Value::bytes(recipe)])
+}
+
+/// Keeps a block, unless there is one of this name.
+pub(crate) fn keep_block<D: Dialect>(name: &str, block: &[u8]) -> Statement {
+    let (tables, or_nothing) = (D::TABLES, D::or_nothing("name"));
+    let sql = format!("INSERT INTO {tables}meta (name, value) VALUES (?1, ?2){or_nothing}");
+    D::statement(&sql, vec![block_name(name), Value::bytes(block)])
+}
+
+/// Notes a value under a name.
+pub(crate) fn note<D: Dialect>(name: impl Into<String>, value: Value) -> Statement {
+    noted::<D>("?2", vec![Value::text(name), value])
+}
+
+/// Notes the time under a name, as the `now` of a server.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn note_time<D: Dialect>(name: &str, now: &str) -> Statement {
+    noted::<D>(now, vec![Value::text(name)])
+}
+
+/// Notes the value of `expression` under a name.
+fn noted<D: Dialect>(expression: &str, values: Vec<Value>) -> Statement {
+    let (tables, or_update) = (D::TABLES, D::or_update("name", &["value"]));
+    let sql =
+        format!("INSERT INTO {tables}meta (name, value) VALUES (?1, {expression}){or_update}");
+    D::statement(&sql, values)
+}
+
+/// The recipe of fingerprints with this id.
+pub(crate) async fn recipe<R: Reader>(
+    reader: &R,
+    id: RecipeId,
+) -> Result<Option<Recipe>, StoreError> {
+    let sql = format!(
+        "SELECT recipe FROM {}recipes WHERE id = ?1",
+        R::Dialect::TABLES
+    );
+    let rows = reader.read(
+        R::Dialect::statement(&sql, vec![Value::bytes(id.0)]),
+        |row| {
+            let bytes = row.bytes(0)?.ok_or_else(row::missing)?;
+            Recipe::decode(bytes).map_err(|error| RowError::Unreadable(error.into()))
+        },
+    );
+    Ok(rows.await?.pop())
+}
+
+/// What is kept under `name`.
+pub(crate) async fn block<R: Reader>(
+    reader: &R,
+    name: &str,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let sql = format!(
+        "SELECT value FROM {}meta WHERE name = ?1",
+        R::Dialect::TABLES
+    );
+    let values = vec![block_name(name)];
+    let rows = reader.read(R::Dialect::statement(&sql, values), |row| row::blob(row, 0));
+    Ok(rows.await?.pop().flatten())
+}
+
+/// What the block `name` is kept under.
+fn block_name(name: &str) -> Value {
+    Value::text(format!("block/{name}"))
+}

@@ -1,0 +1,283 @@
+//! A store on a database server: one database, any number of gateways.
+//!
+//! What every kind of server does alike is here: which queue or which scan answers a call. What it says
+//! to its server is in its [`Scans`] and in its lanes.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use onlyonce_core::{
+    CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret,
+    record::{Change, Draft, JournalEntry, Revision},
+};
+use parking_lot::Mutex;
+use tokio::{sync::broadcast, task::JoinSet};
+
+use super::{
+    dialect::{Statement, Value},
+    lane::{Lane, Server},
+    meta,
+    queue::Queue,
+    scan::{self, Reader},
+};
+use crate::{
+    CLOCK_MARK, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Outbox, Page,
+    Reply, Standing, Store, StoreError, Swapped, Walk,
+    identity::{IDENTITY, IDENTITY_BYTES},
+    outbox::millis,
+    random_bytes,
+};
+
+/// Connections that carry batches. More of them make the batches smaller, not the server faster.
+const LANES: usize = 2;
+
+/// What background loops and people ask of one kind of server, where its words differ.
+pub(crate) trait Scans: Reader + Send + 'static {
+    /// The server's time in milliseconds, as the bytes of its digits.
+    const NOW_BYTES: &'static str;
+
+    /// What an acknowledged write survives, as it was last seen.
+    fn level(&self) -> Level;
+
+    /// Keys that have changed.
+    fn wakeups(&self) -> broadcast::Receiver<RecordId>;
+
+    /// Runs a statement that writes.
+    fn write(&self, statement: Statement) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Live records whose `column` has passed.
+    fn live(
+        &self,
+        column: &'static str,
+        limit: usize,
+    ) -> impl Future<Output = Result<Reply<Vec<Record>>, StoreError>> + Send;
+
+    /// The next stretch of the reaper's walk after row `from`, and where it ends.
+    fn walk(
+        &self,
+        from: i64,
+        limit: usize,
+    ) -> impl Future<Output = Result<(Reply<Walk>, i64), StoreError>> + Send;
+
+    /// Forgets some of what applications left and nobody needs any more, after every whole walk.
+    fn tidy(&self) -> impl Future<Output = ()> + Send;
+
+    /// Records per state: those in progress or unknown to the letter; the others to the letter in a
+    /// small table, and from a sample in a large one, since counting would read all of it.
+    fn counts(&self) -> impl Future<Output = Result<Counts, StoreError>> + Send;
+
+    /// What the store says of itself, and how far it has come.
+    fn standing(&self) -> impl Future<Output = Result<Standing, StoreError>> + Send;
+
+    /// Raises the epoch by one.
+    fn raise_epoch(&self) -> impl Future<Output = Result<Epoch, StoreError>> + Send;
+
+    /// Deletes what operators did longer ago than `keep` milliseconds, where the key is gone. Rows
+    /// stand in the order in which they were written, so that only the old ones are looked at.
+    fn prune_audit(&self, keep: i64) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Notes what SQL functions have to know of a route.
+    fn keep_policy(
+        &self,
+        _route: &str,
+        _policy: &Policy,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        async { Ok(()) }
+    }
+}
+
+/// A store in a database of a server.
+pub struct ServerStore<S> {
+    secret: Secret,
+    identity: Identity,
+    queue: Arc<Queue>,
+    pub(crate) scans: Arc<S>,
+    outbox: Arc<dyn Outbox>,
+    walked: Mutex<i64>,
+    /// End with the store.
+    _tasks: JoinSet<()>,
+}
+
+impl<S> ServerStore<S> {
+    /// Starts lanes in the tokio runtime that this is called in, beside the tasks that run already.
+    pub(crate) fn start<L: Server>(
+        (secret, identity): (Secret, Identity),
+        scans: Arc<S>,
+        outbox: Arc<dyn Outbox>,
+        mut lane: impl FnMut() -> L,
+        mut tasks: JoinSet<()>,
+    ) -> Self {
+        let queue = Arc::new(Queue::default());
+        for _ in 0..LANES {
+            tasks.spawn(Lane::new(queue.clone(), lane()).run());
+        }
+        Self {
+            secret,
+            identity,
+            queue,
+            scans,
+            outbox,
+            walked: Mutex::new(0),
+            _tasks: tasks,
+        }
+    }
+}
+
+#[async_trait]
+impl<S: Scans> Store for ServerStore<S> {
+    fn level(&self) -> Level {
+        self.scans.level()
+    }
+
+    fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
+        self.queue.ask(Queue::lookup, id).await
+    }
+
+    async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
+        self.queue.insert_or_get(draft).await
+    }
+
+    async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
+        self.queue.swap_from(expected, change).await
+    }
+
+    async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
+        self.queue.ask(Queue::delete, (id, expected)).await
+    }
+
+    async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
+        self.queue.ask(Queue::append, journal).await
+    }
+
+    async fn prune_audit(&self, keep: Duration) -> Result<(), StoreError> {
+        self.scans.prune_audit(millis(keep)).await
+    }
+
+    async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        self.scans.live("lease_until", limit).await
+    }
+
+    async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
+        self.scans.live("reconcile_after", limit).await
+    }
+
+    async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError> {
+        let from = *self.walked.lock();
+        let (reply, position) = self.scans.walk(from, limit).await?;
+        *self.walked.lock() = position;
+        if reply.value.wrapped {
+            self.scans.tidy().await;
+        }
+        Ok(reply)
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<Listed>, StoreError> {
+        scan::list(&*self.scans, filter, cursor, limit).await
+    }
+
+    async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
+        scan::history(&*self.scans, id).await
+    }
+
+    async fn audit(
+        &self,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Page<JournalRow>, StoreError> {
+        scan::audit(&*self.scans, cursor, limit).await
+    }
+
+    async fn counts(&self) -> Result<Counts, StoreError> {
+        self.scans.counts().await
+    }
+
+    async fn live(
+        &self,
+        scope: &Scope,
+        caller: Option<CallerMark>,
+        limit: u64,
+    ) -> Result<u64, StoreError> {
+        scan::live_of(&*self.scans, scope, caller, limit).await
+    }
+
+    async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
+        let statement = meta::keep_recipe::<S::Dialect>(recipe.id(), recipe.encode());
+        self.scans.write(statement).await
+    }
+
+    async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
+        self.scans.keep_policy(route, policy).await
+    }
+
+    async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
+        meta::recipe(&*self.scans, id).await
+    }
+
+    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let statement = meta::keep_block::<S::Dialect>(name, bytes);
+        self.scans.write(statement).await?;
+        let lost = || StoreError::Unavailable("a block that was written is not there".into());
+        self.block(name).await?.ok_or_else(lost)
+    }
+
+    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        meta::block(&*self.scans, name).await
+    }
+
+    fn identity(&self) -> Identity {
+        self.identity.clone()
+    }
+
+    async fn standing(&self) -> Result<Option<Standing>, StoreError> {
+        self.scans.standing().await.map(Some)
+    }
+
+    async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
+        self.scans.raise_epoch().await
+    }
+
+    async fn accept_incomplete(&self) -> Result<(), StoreError> {
+        let statement = meta::note_time::<S::Dialect>("accepted", S::NOW_BYTES);
+        self.scans.write(statement).await
+    }
+
+    async fn renew_identity(&self) -> Result<Identity, StoreError> {
+        let own = random_bytes::<IDENTITY_BYTES>().to_vec();
+        let statement = meta::note::<S::Dialect>(IDENTITY, Value::bytes(&*own));
+        self.scans.write(statement).await?;
+        let place = self.identity.place().to_vec();
+        Ok(Identity::found(&self.secret, Some(&own)).at(place))
+    }
+
+    async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
+        let name = format!("block/{CLOCK_MARK}");
+        let statement = meta::note::<S::Dialect>(name, Value::bytes(mark));
+        self.scans.write(statement).await
+    }
+
+    async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.block(CLOCK_MARK).await
+    }
+
+    async fn probe(&self) -> Result<(), StoreError> {
+        let statement = meta::note_time::<S::Dialect>("probed_at", S::NOW_BYTES);
+        self.scans.write(statement).await
+    }
+
+    fn outbox(&self) -> Option<Arc<dyn Outbox>> {
+        Some(self.outbox.clone())
+    }
+
+    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
+        self.scans.wakeups()
+    }
+}
