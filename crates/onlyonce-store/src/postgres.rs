@@ -14,7 +14,6 @@ mod failure;
 mod functions_table;
 mod notice;
 mod outbox;
-mod row;
 mod scan;
 mod schema;
 mod server;

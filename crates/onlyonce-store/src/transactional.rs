@@ -28,6 +28,18 @@ pub enum Isolation {
     Serializable,
 }
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+impl Isolation {
+    /// Its name in SQL.
+    pub(crate) fn as_sql(self) -> &'static str {
+        match self {
+            Self::ReadCommitted => "READ COMMITTED",
+            Self::RepeatableRead => "REPEATABLE READ",
+            Self::Serializable => "SERIALIZABLE",
+        }
+    }
+}
+
 /// Why something in a transaction failed. The transaction is of no more use: it is rolled back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use sqlx::{
     ConnectOptions, MySqlConnection, Row as _,
     mysql::{MySqlConnectOptions, MySqlRow},
@@ -86,6 +87,7 @@ impl Target {
     }
 }
 
+#[async_trait]
 impl Dial for Target {
     type Connection = MySqlConnection;
     type Options = MySqlConnectOptions;

@@ -13,13 +13,10 @@ pub(crate) struct MySqlDialect;
 
 impl Dialect for MySqlDialect {
     const TABLES: &'static str = "onlyonce_";
-    const KEY: &'static str = "k.key";
     const SAME: &'static str = "<=>";
-    const STATE_IS: &'static str = "k.state = ?";
     const OF_CLIENT: &'static str = "(k.scope = CONCAT('client:', ?) OR (k.scope LIKE 'route:%' \
          AND SUBSTRING(k.scope, LOCATE('/client:', k.scope)) = CONCAT('/client:', ?)))";
     const LIVE: &'static str = "onlyonce_keys k FORCE INDEX (keys_that_live) WHERE k.is_live = 1";
-    const DUE_AT: &'static str = "o.due_at";
     const PAYLOAD_BYTES: &'static str = "CAST(LENGTH(o.payload) AS SIGNED)";
     const PAYLOAD: &'static str = "payload";
     const UNFINISHED: &'static str = "finished = 0";

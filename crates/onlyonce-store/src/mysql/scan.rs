@@ -2,8 +2,9 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use onlyonce_core::{Record, RecordId, State, Timestamp};
+use onlyonce_core::{Record, RecordId, Timestamp};
 use sqlx::mysql::MySqlRow;
 use tokio::sync::broadcast;
 
@@ -22,8 +23,9 @@ use crate::{
         dialect::Statement,
         failure::Failure,
         line::{Access, Dial as _, Pool},
+        meta,
         row::{self, COLUMNS, Columns as _, RowError},
-        scan::{Reader, no_row},
+        scan::{self, Reader, no_row},
         store::Scans,
     },
 };
@@ -144,16 +146,6 @@ impl Scanners {
         Ok(settled.copied().collect())
     }
 
-    async fn add_counts(&self, counts: &mut Counts, sql: String) -> Result<(), StoreError> {
-        for row in self.ask(sql).await? {
-            let word = row.text(0)?.unwrap_or_default();
-            if let Some(state) = State::from_word(word) {
-                counts.insert(state, row::number(&row, 1)?);
-            }
-        }
-        Ok(())
-    }
-
     /// Sees to it that the natural key with this hash, an expression, has a row. A read that locks no_row
     /// comes first: somebody may hold it.
     pub(super) async fn natural_key(&self, id: &str) -> Result<(), StoreError> {
@@ -184,6 +176,7 @@ impl Reader for Scanners {
     }
 }
 
+#[async_trait]
 impl Scans for Scanners {
     const NOW_BYTES: &'static str = NOW;
 
@@ -256,7 +249,7 @@ impl Scans for Scanners {
         Ok((Reply { now, value }, position))
     }
 
-    async fn counts(&self) -> Result<Counts, StoreError> {
+    async fn settled(&self) -> Result<Counts, StoreError> {
         let rows = self
             .ask(
                 "SELECT CAST(table_rows AS SIGNED), (SELECT MIN(n) FROM onlyonce_keys), \
@@ -268,53 +261,43 @@ impl Scans for Scanners {
         let first = rows.first().ok_or_else(no_row)?;
         let number = |column: usize| first.number(column).map(Option::unwrap_or_default);
         let (about, lowest, highest) = (number(0)?, number(1)?, number(2)?);
-        let mut counts: Counts = State::ALL.into_iter().map(|state| (state, 0)).collect();
-        let everything = "SELECT state, COUNT(*) FROM onlyonce_keys GROUP BY state";
         if about <= COUNTED_ROWS {
-            self.add_counts(&mut counts, everything.to_owned()).await?;
-        } else {
-            let step = ((highest - lowest) / SAMPLED_STRETCHES).max(1);
-            let stretches: Vec<String> = (0..SAMPLED_STRETCHES)
-                .map(|stretch| {
-                    let from = lowest + stretch * step;
-                    format!(
-                        "(SELECT state FROM onlyonce_keys WHERE n >= {from} ORDER BY n \
-                         LIMIT {SAMPLED_ROWS})"
-                    )
-                })
-                .collect();
-            let sample = format!(
-                "SELECT state, COUNT(*) FROM ({}) AS sample GROUP BY state",
-                stretches.join(" UNION ALL ")
-            );
-            self.add_counts(&mut counts, sample).await?;
-            let seen = counts.values().sum::<u64>().max(1);
-            let factor = about as f64 / seen as f64;
-            for count in counts.values_mut() {
-                *count = (*count as f64 * factor).round() as u64;
-            }
+            let everything = "SELECT state, COUNT(*) FROM onlyonce_keys GROUP BY state";
+            return scan::counted(self, everything).await;
         }
-        for state in [State::InProgress, State::Unknown] {
-            counts.insert(state, 0);
+        let step = ((highest - lowest) / SAMPLED_STRETCHES).max(1);
+        let stretches: Vec<String> = (0..SAMPLED_STRETCHES)
+            .map(|stretch| {
+                let from = lowest + stretch * step;
+                format!(
+                    "(SELECT state FROM onlyonce_keys WHERE n >= {from} ORDER BY n \
+                     LIMIT {SAMPLED_ROWS})"
+                )
+            })
+            .collect();
+        let sample = format!(
+            "SELECT state, COUNT(*) FROM ({}) AS sample GROUP BY state",
+            stretches.join(" UNION ALL ")
+        );
+        let mut counts = scan::counted(self, &sample).await?;
+        let seen = counts.values().sum::<u64>().max(1);
+        let factor = about as f64 / seen as f64;
+        for count in counts.values_mut() {
+            *count = (*count as f64 * factor).round() as u64;
         }
-        let live = "SELECT state, COUNT(*) FROM onlyonce_keys FORCE INDEX (keys_that_live) \
-                    WHERE is_live = 1 GROUP BY state";
-        self.add_counts(&mut counts, live.to_owned()).await?;
         Ok(counts)
     }
 
     /// The number of the next key begins anew where its table was emptied.
     async fn standing(&self) -> Result<Standing, StoreError> {
         let mut script = Script::default();
-        script.add(
-            "SELECT (SELECT value FROM onlyonce_meta WHERE name = 'secret'), \
-             (SELECT value FROM onlyonce_meta WHERE name = 'identity'), \
-             (SELECT value FROM onlyonce_meta WHERE name = 'epoch'), \
-             (SELECT value FROM onlyonce_meta WHERE name = 'accepted'), \
+        script.add(format_args!(
+            "SELECT {}, \
              (SELECT CAST(auto_increment AS CHAR) FROM information_schema.tables \
               WHERE table_schema = DATABASE() AND table_name = 'onlyonce_keys'), \
              CAST(CONCAT(HEX(@@hostname), '/', @@port, '/', @@server_id) AS CHAR)",
-        );
+            meta::standing_columns::<MySqlDialect>()
+        ));
         let results = match self.run(Access::Read, &script).await {
             Err(Failure::Refused(error)) if was_missing(&error) => return Ok(Standing::default()),
             results => results.map_err(|fault| fault.of_a_read())?,
@@ -322,7 +305,7 @@ impl Scans for Scanners {
         let Some(row) = results.first().and_then(|rows| rows.first()) else {
             return Ok(Standing::default());
         };
-        let standing = Standing::read(row.bytes(0)?, row.bytes(1)?, row.bytes(2)?, row.bytes(3)?);
+        let standing = meta::read_standing(row)?;
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
         let next = row.bytes(4)?.and_then(text);
         let next = next.and_then(|next| next.parse().ok());

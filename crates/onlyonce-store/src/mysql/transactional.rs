@@ -18,7 +18,7 @@ use onlyonce_core::{
     AttemptId, MessageId, Record, RecordId, Timestamp,
     record::{Change, Revision},
 };
-use sqlx::{Executor as _, MySql, MySqlConnection, MySqlPool, Transaction};
+use sqlx::{AssertSqlSafe, Executor as _, MySql, MySqlConnection, MySqlPool, Transaction};
 
 use super::{
     dialect::MySqlDialect,
@@ -52,17 +52,6 @@ const AS_FOUND: &str = "SET autocommit = 1";
 const TAKE_BACK: &str = "ROLLBACK; SET autocommit = 1";
 /// The pool does not use a connection again that does not answer.
 const LAST_RESORT: &str = "KILL CONNECTION_ID()";
-
-/// What opens a transaction at a level.
-macro_rules! begin {
-    ($isolation:literal) => {
-        concat!(
-            "SET TRANSACTION ISOLATION LEVEL ",
-            $isolation,
-            "; START TRANSACTION; SAVEPOINT onlyonce; SET autocommit = 0"
-        )
-    };
-}
 
 /// The store of a MySQL or MariaDB database, in transactions of the application's own pool.
 #[derive(Clone)]
@@ -191,11 +180,11 @@ impl TransactionalStore for MySqlTransactions {
     type Open = MySqlOpen;
 
     async fn begin(&self, isolation: Isolation) -> Result<MySqlOpen, TransactionError> {
-        let begin = match isolation {
-            Isolation::ReadCommitted => begin!("READ COMMITTED"),
-            Isolation::RepeatableRead => begin!("REPEATABLE READ"),
-            Isolation::Serializable => begin!("SERIALIZABLE"),
-        };
+        let begin = AssertSqlSafe(format!(
+            "SET TRANSACTION ISOLATION LEVEL {}; \
+             START TRANSACTION; SAVEPOINT onlyonce; SET autocommit = 0",
+            isolation.as_sql()
+        ));
         let pool = self.pool.clone();
         // In a task of its own: whoever is dropped in the middle would leave the pool a connection of which
         // the driver does not know that a transaction is open.

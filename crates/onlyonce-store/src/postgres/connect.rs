@@ -2,6 +2,7 @@
 
 use std::{str::FromStr, time::Duration};
 
+use async_trait::async_trait;
 use sqlx::{ConnectOptions, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
 
 use super::{
@@ -103,18 +104,8 @@ impl Target {
         if self.pooler == Pooler::None {
             return work(connection).await;
         }
-        connection.execute(self.begin_behind_a_pooler()).await?;
-        match work(connection).await {
-            Ok(value) => {
-                connection.execute("COMMIT").await?;
-                Ok(value)
-            }
-            Err(error) => {
-                // If even this fails, the connection is given up with the error.
-                let _ = connection.execute("ROLLBACK").await;
-                Err(error)
-            }
-        }
+        let work = async |connection: &mut PgConnection| Ok((true, work(connection).await?));
+        self.whole(connection, work).await
     }
 
     /// Runs `work` in a transaction, which is committed if it says so.
@@ -165,6 +156,7 @@ impl Target {
     }
 }
 
+#[async_trait]
 impl Dial for Target {
     type Connection = PgConnection;
     type Options = PgConnectOptions;

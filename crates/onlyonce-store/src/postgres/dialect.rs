@@ -6,11 +6,14 @@ use sqlx::{
     query::Query,
 };
 
-use super::{row::COLUMNS, uuid::Uuid};
+use super::uuid::Uuid;
 use crate::sql::{
     dialect::{Dialect, Statement, Value},
     row::{Columns, RowError},
 };
+
+/// The columns of `keys` and of `live` in the order in which records are read.
+pub(super) const COLUMNS: &str = concat!("k.id, ", include_str!("columns.sql"));
 
 pub(crate) struct PgDialect;
 

@@ -13,16 +13,13 @@ use onlyonce_core::{
 };
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgRow};
 
-use super::{
-    PostgresOptions, migrate,
-    row::{Inserts, Swaps},
-    statement,
-};
+use super::{PostgresOptions, migrate, statement};
 use crate::{
     codec::body_of,
     private::Postgres,
     sql::{
         lane::{Found, How},
+        queue::Swap,
         row::{self, JOURNAL_COLUMNS},
     },
 };
@@ -147,17 +144,17 @@ impl Place {
             record: before.clone(),
             ..draft.clone()
         };
-        let mut rows = Inserts::default();
-        rows.push(&first);
-        let inserted = statement::insert(rows).fetch_all(&mut self.connection);
+        let inserted = statement::insert(&[&first]).fetch_all(&mut self.connection);
         inserted.await.unwrap();
-        let change = onlyonce_core::record::Change {
-            draft: Box::new(draft),
-            journal: Vec::new(),
+        let swap = Swap {
+            expected: before.revision,
+            change: Box::new(onlyonce_core::record::Change {
+                draft: Box::new(draft),
+                journal: Vec::new(),
+            }),
+            met_a_lock: false,
         };
-        let mut rows = Swaps::default();
-        rows.push(before.revision, &change);
-        let swapped = statement::swap(rows, How::Any).fetch_all(&mut self.connection);
+        let swapped = statement::swap(&[&swap], How::Any).fetch_all(&mut self.connection);
         assert_eq!(swapped.await.unwrap().len(), 1);
     }
 

@@ -13,7 +13,6 @@ use sqlx::{AssertSqlSafe, Postgres, Row as _, postgres::PgArguments, query::Quer
 use tokio::sync::watch;
 
 use super::{
-    row::Journal,
     scan::{NOW, Scanners, limit_of},
     server::Shared,
     statement,
@@ -243,8 +242,6 @@ impl Outbox for PgOutbox {
              AND ($3::bigint IS NULL OR unclear_since IS NULL OR unclear_since > {NOW} - $3) \
              RETURNING id"
         );
-        let mut row = Journal::default();
-        row.push(&journal);
         let decided = self.scanners.whole(async |connection| {
             let change = sqlx::query(AssertSqlSafe(sql))
                 .bind(Uuid(id.0))
@@ -253,7 +250,9 @@ impl Outbox for PgOutbox {
                 .bind(decision == Decision::RetryByForce);
             let changed = change.fetch_optional(&mut *connection).await?.is_some();
             if changed {
-                statement::append(row).execute(connection).await?;
+                statement::append(std::slice::from_ref(&journal))
+                    .execute(connection)
+                    .await?;
             }
             Ok((changed, changed))
         });

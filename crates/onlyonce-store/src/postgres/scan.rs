@@ -2,7 +2,8 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use onlyonce_core::{Policy, Record, RecordId, State, Timestamp};
+use async_trait::async_trait;
+use onlyonce_core::{Policy, Record, RecordId, Timestamp};
 use sqlx::{
     AssertSqlSafe, PgConnection, Postgres, Row as _,
     postgres::{PgArguments, PgRow},
@@ -13,9 +14,8 @@ use tokio::sync::broadcast;
 use super::{
     Pooler,
     connect::Target,
-    dialect::{PgDialect, bound},
+    dialect::{COLUMNS, PgDialect, bound},
     notice::unwarned,
-    row::COLUMNS,
     schema,
     server::Shared,
 };
@@ -24,11 +24,12 @@ use crate::{
     outbox::millis,
     sql::{
         batch,
-        dialect::Statement,
+        dialect::{Dialect as _, Statement},
         failure::Failure,
         line::{Access, Dial as _, Pool},
+        meta,
         row::RowError,
-        scan::{Reader, no_row},
+        scan::{self, Reader, no_row},
         store::Scans,
     },
 };
@@ -38,9 +39,9 @@ const SCANNERS: usize = 3;
 /// Messages that came in and are forgotten in one round.
 const FORGOTTEN_AT_ONCE: i64 = 5_000;
 /// Pages of `keys` up to which records are counted one by one; beyond it a sample is taken.
-const COUNTED_PAGES: i64 = 8_192;
+const COUNTED_PAGES: u64 = 8_192;
 /// Pages in a sample.
-const SAMPLED_PAGES: i64 = 2_048;
+const SAMPLED_PAGES: u64 = 2_048;
 
 pub(super) const NOW: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
@@ -123,22 +124,6 @@ impl Scanners {
         self.written(statement).await.map(|_| ())
     }
 
-    async fn add_counts(
-        &self,
-        counts: &mut Counts,
-        sql: String,
-        factor: f64,
-    ) -> Result<(), StoreError> {
-        for row in self.ask(sqlx::query(AssertSqlSafe(sql))).await? {
-            let word: &str = row.try_get(0).map_err(RowError::from)?;
-            let count: i64 = row.try_get(1).map_err(RowError::from)?;
-            if let Some(state) = State::from_word(word) {
-                counts.insert(state, (count as f64 * factor).round() as u64);
-            }
-        }
-        Ok(())
-    }
-
     pub(super) async fn ttls(&self) -> Result<HashMap<String, Duration>, StoreError> {
         let rows = self.ask(sqlx::query("SELECT route, ttl FROM onlyonce.routes"));
         let ttl = |row: &PgRow| -> Result<(String, Duration), RowError> {
@@ -165,7 +150,9 @@ impl Reader for Scanners {
     }
 }
 
+#[async_trait]
 impl Scans for Scanners {
+    const STATE: &'static str = "k.state::text";
     const NOW_BYTES: &'static str =
         "convert_to(floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint::text, 'UTF8')";
 
@@ -245,13 +232,10 @@ impl Scans for Scanners {
         Ok((Reply { now, value }, position))
     }
 
-    async fn counts(&self) -> Result<Counts, StoreError> {
+    async fn settled(&self) -> Result<Counts, StoreError> {
         let sql = "SELECT pg_relation_size('onlyonce.keys') / \
                    current_setting('block_size')::bigint";
-        let rows = self.ask(sqlx::query(sql)).await?;
-        let first = rows.first().ok_or_else(no_row)?;
-        let pages: i64 = first.try_get(0).map_err(RowError::from)?;
-        let mut counts: Counts = State::ALL.into_iter().map(|state| (state, 0)).collect();
+        let pages = scan::number(self, PgDialect::statement(sql, Vec::new())).await?;
         let (sample, factor) = if pages > COUNTED_PAGES {
             let share = SAMPLED_PAGES as f64 / pages as f64;
             (
@@ -262,31 +246,24 @@ impl Scans for Scanners {
             (String::new(), 1.0)
         };
         let sql = format!("SELECT state::text, count(*) FROM onlyonce.keys{sample} GROUP BY state");
-        self.add_counts(&mut counts, sql, factor).await?;
-        let sql = "SELECT state::text, count(*) FROM onlyonce.live GROUP BY state";
-        for state in [State::InProgress, State::Unknown] {
-            counts.insert(state, 0);
+        let mut counts = scan::counted(self, &sql).await?;
+        for count in counts.values_mut() {
+            *count = (*count as f64 * factor).round() as u64;
         }
-        self.add_counts(&mut counts, sql.to_owned(), 1.0).await?;
         Ok(counts)
     }
 
     async fn standing(&self) -> Result<Standing, StoreError> {
-        let sql = "SELECT (SELECT value FROM onlyonce.meta WHERE name = 'secret'), \
-                   (SELECT value FROM onlyonce.meta WHERE name = 'identity'), \
-                   (SELECT value FROM onlyonce.meta WHERE name = 'epoch'), \
-                   (SELECT value FROM onlyonce.meta WHERE name = 'accepted')";
-        let rows = match self.rows(Access::Read, sqlx::query(sql)).await {
+        let sql = format!("SELECT {}", meta::standing_columns::<PgDialect>());
+        let statement = sqlx::query(AssertSqlSafe(sql));
+        let rows = match self.rows(Access::Read, statement).await {
             Err(Failure::Refused(error)) if schema::is_missing(&error) => {
                 return Ok(Standing::default());
             }
             rows => rows.map_err(|failure| failure.of_a_read())?,
         };
-        let Some(row) = rows.first() else {
-            return Ok(Standing::default());
-        };
-        let value = |column: usize| -> Result<Option<&[u8]>, RowError> { Ok(row.try_get(column)?) };
-        Ok(Standing::read(value(0)?, value(1)?, value(2)?, value(3)?))
+        let standing = rows.first().map(meta::read_standing).transpose()?;
+        Ok(standing.unwrap_or_default())
     }
 
     async fn raise_epoch(&self) -> Result<Epoch, StoreError> {

@@ -17,7 +17,6 @@ use sqlx::{Row as _, postgres::PgRow};
 use super::{
     connect::Target,
     notice::unwarned,
-    row::{Inserts, Journal, Swaps},
     statement::{self, Statement},
     uuid::Uuid,
 };
@@ -83,10 +82,8 @@ impl PgServer {
 
 impl Server for PgServer {
     async fn insert(&mut self, drafts: &[&Draft]) -> Result<Answer, Failure> {
-        let mut rows = Inserts::default();
-        drafts.iter().for_each(|draft| rows.push(draft));
         failpoint!("postgres.insert.before");
-        let outcome = self.ask(Access::Write, statement::insert(rows)).await;
+        let outcome = self.ask(Access::Write, statement::insert(drafts)).await;
         failpoint!("postgres.insert.after");
         read(&outcome?)
     }
@@ -96,12 +93,8 @@ impl Server for PgServer {
         swaps: &[&Swap],
         how: How,
     ) -> Result<(Timestamp, Vec<RecordId>), Failure> {
-        let mut rows = Swaps::default();
-        swaps
-            .iter()
-            .for_each(|swap| rows.push(swap.expected, &swap.change));
         failpoint!("postgres.swap.before");
-        let outcome = self.ask(Access::Write, statement::swap(rows, how)).await;
+        let outcome = self.ask(Access::Write, statement::swap(swaps, how)).await;
         failpoint!("postgres.swap.after");
         let written = written_ids(&outcome?).map_err(Failure::Lost)?;
         let count = written.1.len() as u64;
@@ -120,10 +113,8 @@ impl Server for PgServer {
     }
 
     async fn append(&mut self, journal: &[JournalEntry]) -> Result<(), Failure> {
-        let mut rows = Journal::default();
-        journal.iter().for_each(|entry| rows.push(entry));
         failpoint!("postgres.append.before");
-        let outcome = self.ask(Access::Write, statement::append(rows)).await;
+        let outcome = self.ask(Access::Write, statement::append(journal)).await;
         failpoint!("postgres.append.after");
         outcome.map(|_| ())
     }

@@ -1,13 +1,23 @@
-//! The statements of the hot path, bound to their columns.
+//! The statements of the hot path. Rows travel as arrays, a column each, in the order of the
+//! statement's parameters.
 
-use onlyonce_core::{RecordId, record::Revision};
+use onlyonce_core::{
+    RecordId, State,
+    record::{Draft, JournalEntry, LastError, Revision},
+    time::Stamp,
+};
 use sqlx::{Postgres, postgres::PgArguments, query::Query};
 
-use super::{
-    row::{Inserts, Journal, Swaps},
-    uuid::Uuid,
+use super::uuid::Uuid;
+use crate::{
+    codec,
+    sql::{
+        batch::{Answered, is_live},
+        lane::How,
+        queue::Swap,
+        row::clamped,
+    },
 };
-use crate::sql::lane::How;
 
 /// The records of those of `each` that are not new. A key stands in one of the two tables.
 macro_rules! whole {
@@ -80,129 +90,207 @@ const APPEND: &str = "INSERT INTO onlyonce.journal \
 
 pub(super) type Statement<'q> = Query<'q, Postgres, PgArguments>;
 
-pub(super) fn insert(rows: Inserts<'_>) -> Statement<'_> {
-    let Inserts {
-        common,
-        scope,
-        key,
-        key_uuid,
-    } = rows;
-    sqlx::query(INSERT)
-        .bind(common.id)
-        .bind(common.revision)
-        .bind(common.tombstone_ttl)
-        .bind(common.fence)
-        .bind(common.generation)
-        .bind(common.attempt_id)
-        .bind(common.fingerprint)
-        .bind(common.recipe)
-        .bind(common.caller)
-        .bind(common.state)
-        .bind(scope)
-        .bind(key)
-        .bind(key_uuid)
-        .bind(common.route)
-        .bind(common.method)
-        .bind(common.path)
-        .bind(common.created_at)
-        .bind(common.last_run_at)
-        .bind(common.lease_until)
-        .bind(common.notes)
+/// One column of `rows`.
+fn column<'r, R, T>(rows: &'r [R], value: impl Fn(&'r R) -> T) -> Vec<T> {
+    rows.iter().map(value).collect()
 }
 
-pub(super) fn swap(rows: Swaps<'_>, how: How) -> Statement<'_> {
+/// A stamp as one number: a time that is kept as it is, a duration from the server's now as a
+/// number below zero.
+fn stamp(stamp: Stamp) -> Option<i64> {
+    match stamp {
+        Stamp::Never => None,
+        Stamp::At(at) => Some(at.0.max(0)),
+        Stamp::In(duration) => Some(-i64::try_from(duration.as_millis()).unwrap_or(i64::MAX) - 1),
+    }
+}
+
+/// When it last ran, empty where that is when it was made.
+fn last_run_at(draft: &Draft) -> Option<i64> {
+    let last_run_at = Some(draft.stamps.last_run_at);
+    let differs = last_run_at.filter(|at| *at != draft.stamps.created_at);
+    differs.and_then(stamp)
+}
+
+/// A count, empty for none.
+fn count(of: u16) -> Option<i16> {
+    (of > 0).then(|| clamped(of.into(), i16::MAX))
+}
+
+fn tombstone_ttl(draft: &Draft) -> i64 {
+    let millis = u64::try_from(draft.record.tombstone_ttl.as_millis()).unwrap_or(u64::MAX);
+    clamped(millis, i64::MAX)
+}
+
+/// Inserts new keys.
+pub(super) fn insert<'q>(drafts: &[&'q Draft]) -> Statement<'q> {
+    let uuids = column(drafts, |one| Uuid::parse(one.record.key.as_str()));
+    // A key that is a UUID stands in a column of its own.
+    let texts = drafts.iter().zip(&uuids).map(|(one, uuid)| {
+        let key: &'q str = one.record.key.as_str();
+        uuid.is_none().then_some(key)
+    });
+    let texts: Vec<_> = texts.collect();
+    sqlx::query(INSERT)
+        .bind(column(drafts, |one| Uuid(one.record.id.0)))
+        .bind(column(drafts, |one| {
+            clamped(one.record.revision.0, i64::MAX)
+        }))
+        .bind(column(drafts, |one| tombstone_ttl(one)))
+        .bind(column(drafts, |one| {
+            clamped(one.record.fence.0.into(), i32::MAX)
+        }))
+        .bind(column(drafts, |one| {
+            clamped(one.record.generation.into(), i32::MAX)
+        }))
+        .bind(column(drafts, |one| {
+            Uuid(one.record.attempt_id.0.to_be_bytes())
+        }))
+        .bind(column(drafts, |one| {
+            one.record.fingerprint.map(|print| print.0)
+        }))
+        .bind(column(drafts, |one| one.record.recipe.0))
+        .bind(column(drafts, |one| {
+            one.record.caller.map(|caller| caller.0)
+        }))
+        .bind(column(drafts, |one| one.record.state.as_str()))
+        .bind(column(drafts, |one| -> &'q str {
+            one.record.scope.as_str()
+        }))
+        .bind(texts)
+        .bind(uuids)
+        .bind(column(drafts, |one| -> &'q str { &one.record.route }))
+        .bind(column(drafts, |one| -> &'q str { &one.record.method }))
+        .bind(column(drafts, |one| -> &'q str { &one.record.path }))
+        .bind(column(drafts, |one| stamp(one.stamps.created_at)))
+        .bind(column(drafts, |one| last_run_at(one)))
+        .bind(column(drafts, |one| stamp(one.stamps.lease_until)))
+        .bind(column(drafts, |one| codec::encode_notes(&one.record.notes)))
+}
+
+/// Changes keys, and writes their journal.
+pub(super) fn swap<'q>(swaps: &[&'q Swap], how: How) -> Statement<'q> {
+    let drafts: Vec<&'q Draft> = column(swaps, |swap| &*swap.change.draft);
+    let drafts = &*drafts;
+    let mut answers: Vec<Answered<'q>> = column(drafts, |one| Answered::of(&one.record));
+    let heads: Vec<_> = answers
+        .iter_mut()
+        .map(|answer| answer.head.take())
+        .collect();
+    let expected = column(swaps, |swap| clamped(swap.expected.0, i64::MAX));
     if how == How::Complete {
         return sqlx::query(COMPLETE)
-            .bind(rows.common.id)
-            .bind(rows.expected)
-            .bind(rows.common.tombstone_ttl)
-            .bind(rows.response_status)
-            .bind(rows.response_bytes)
-            .bind(rows.response_head)
-            .bind(rows.response_body)
-            .bind(rows.completed_at)
-            .bind(rows.expires_at);
+            .bind(column(drafts, |one| Uuid(one.record.id.0)))
+            .bind(expected)
+            .bind(column(drafts, |one| tombstone_ttl(one)))
+            .bind(column(&answers, |answer| answer.status))
+            .bind(column(&answers, |answer| answer.length))
+            .bind(heads)
+            .bind(column(&answers, |answer| answer.body))
+            .bind(column(drafts, |one| stamp(one.stamps.completed_at)))
+            .bind(column(drafts, |one| stamp(one.stamps.expires_at)));
     }
     let sql = if how == How::Any { SWAP } else { SWAP_SKIPPING };
-
-    let Swaps {
-        common, journal, ..
-    } = rows;
     let query = sqlx::query(sql)
-        .bind(common.id)
-        .bind(rows.expected)
-        .bind(common.revision)
-        .bind(rows.is_live)
-        .bind(common.tombstone_ttl)
-        .bind(common.fence)
-        .bind(common.generation)
-        .bind(common.attempt_id)
-        .bind(common.fingerprint)
-        .bind(common.recipe)
-        .bind(common.caller)
-        .bind(common.state)
-        .bind(common.route)
-        .bind(common.method)
-        .bind(common.path)
-        .bind(rows.last_error)
-        .bind(rows.response_status)
-        .bind(rows.response_bytes)
-        .bind(rows.response_head)
-        .bind(rows.response_body)
-        .bind(rows.evidence)
-        .bind(rows.negatives)
-        .bind(rows.inconclusive)
-        .bind(rows.dead_letter)
-        .bind(common.created_at)
-        .bind(common.last_run_at)
-        .bind(rows.completed_at)
-        .bind(rows.expires_at)
-        .bind(common.lease_until)
-        .bind(rows.unknown_since)
-        .bind(rows.reconcile_after)
-        .bind(rows.delete_at)
-        .bind(common.notes);
-    bind_journal(query, journal)
+        .bind(column(drafts, |one| Uuid(one.record.id.0)))
+        .bind(expected)
+        .bind(column(drafts, |one| {
+            clamped(one.record.revision.0, i64::MAX)
+        }))
+        .bind(column(drafts, |one| is_live(&one.stamps)))
+        .bind(column(drafts, |one| tombstone_ttl(one)))
+        .bind(column(drafts, |one| {
+            clamped(one.record.fence.0.into(), i32::MAX)
+        }))
+        .bind(column(drafts, |one| {
+            clamped(one.record.generation.into(), i32::MAX)
+        }))
+        .bind(column(drafts, |one| {
+            Uuid(one.record.attempt_id.0.to_be_bytes())
+        }))
+        .bind(column(drafts, |one| {
+            one.record.fingerprint.map(|print| print.0)
+        }))
+        .bind(column(drafts, |one| one.record.recipe.0))
+        .bind(column(drafts, |one| {
+            one.record.caller.map(|caller| caller.0)
+        }))
+        .bind(column(drafts, |one| one.record.state.as_str()))
+        .bind(column(drafts, |one| -> &'q str { &one.record.route }))
+        .bind(column(drafts, |one| -> &'q str { &one.record.method }))
+        .bind(column(drafts, |one| -> &'q str { &one.record.path }))
+        .bind(column(drafts, |one| {
+            one.record.last_error.map(LastError::as_str)
+        }))
+        .bind(column(&answers, |answer| answer.status))
+        .bind(column(&answers, |answer| answer.length))
+        .bind(heads)
+        .bind(column(&answers, |answer| answer.body))
+        .bind(column(drafts, |one| {
+            one.record.evidence.as_ref().map(codec::encode_evidence)
+        }))
+        .bind(column(drafts, |one| count(one.record.negatives)))
+        .bind(column(drafts, |one| count(one.record.inconclusive)))
+        .bind(column(drafts, |one| one.record.dead_letter.then_some(true)))
+        .bind(column(drafts, |one| stamp(one.stamps.created_at)))
+        .bind(column(drafts, |one| last_run_at(one)))
+        .bind(column(drafts, |one| stamp(one.stamps.completed_at)))
+        .bind(column(drafts, |one| stamp(one.stamps.expires_at)))
+        .bind(column(drafts, |one| stamp(one.stamps.lease_until)))
+        .bind(column(drafts, |one| stamp(one.stamps.unknown_since)))
+        .bind(column(drafts, |one| stamp(one.stamps.reconcile_after)))
+        .bind(column(drafts, |one| stamp(one.stamps.delete_at)))
+        .bind(column(drafts, |one| codec::encode_notes(&one.record.notes)));
+    bind_journal(query, swaps.iter().flat_map(|swap| &swap.change.journal))
 }
 
-/// Completes the one key in `rows`, in a session that is not ours.
-pub(super) fn complete_one(mut rows: Swaps<'_>) -> Statement<'_> {
+/// Completes one key, in a session that is not ours.
+pub(super) fn complete_one(swap: &Swap) -> Statement<'_> {
+    let draft = &*swap.change.draft;
+    let answered = Answered::of(&draft.record);
     sqlx::query("SELECT id, now FROM onlyonce.complete_one($1, $2, $3, $4, $5, $6, $7, $8, $9)")
-        .bind(rows.common.id.pop())
-        .bind(rows.expected.pop())
-        .bind(rows.common.tombstone_ttl.pop())
-        .bind(rows.response_status.pop().flatten())
-        .bind(rows.response_bytes.pop().flatten())
-        .bind(rows.response_head.pop().flatten())
-        .bind(rows.response_body.pop().flatten())
-        .bind(rows.completed_at.pop().flatten())
-        .bind(rows.expires_at.pop().flatten())
+        .bind(Uuid(draft.record.id.0))
+        .bind(clamped(swap.expected.0, i64::MAX))
+        .bind(tombstone_ttl(draft))
+        .bind(answered.status)
+        .bind(answered.length)
+        .bind(answered.head)
+        .bind(answered.body)
+        .bind(stamp(draft.stamps.completed_at))
+        .bind(stamp(draft.stamps.expires_at))
 }
 
-fn bind_journal<'q>(query: Statement<'q>, journal: Journal<'q>) -> Statement<'q> {
+fn bind_journal<'q>(
+    query: Statement<'q>,
+    entries: impl IntoIterator<Item = &'q JournalEntry>,
+) -> Statement<'q> {
+    let entries: Vec<&'q JournalEntry> = entries.into_iter().collect();
+    let entries = &*entries;
     query
-        .bind(journal.id)
-        .bind(journal.event)
-        .bind(journal.from)
-        .bind(journal.to)
-        .bind(journal.attempt)
-        .bind(journal.actor)
-        .bind(journal.detail)
+        .bind(column(entries, |entry| Uuid(entry.id.0)))
+        .bind(column(entries, |entry| entry.event.as_str()))
+        .bind(column(entries, |entry| entry.from.map(State::as_str)))
+        .bind(column(entries, |entry| entry.to.map(State::as_str)))
+        .bind(column(entries, |entry| {
+            clamped(entry.attempt.into(), i32::MAX)
+        }))
+        .bind(column(entries, |entry| entry.actor.as_str()))
+        .bind(column(entries, |entry| -> Option<&'q str> {
+            entry.detail.as_deref()
+        }))
 }
 
-pub(super) fn append(journal: Journal<'_>) -> Statement<'_> {
+/// Writes journal rows that belong to no change.
+pub(super) fn append(journal: &[JournalEntry]) -> Statement<'_> {
     bind_journal(sqlx::query(APPEND), journal)
 }
 
 pub(super) fn lookup(ids: &[RecordId]) -> Statement<'static> {
-    sqlx::query(LOOKUP).bind(ids.iter().map(|id| Uuid(id.0)).collect::<Vec<_>>())
+    sqlx::query(LOOKUP).bind(column(ids, |id| Uuid(id.0)))
 }
 
 pub(super) fn delete(rows: &[(RecordId, Revision)]) -> Statement<'static> {
-    let ids: Vec<_> = rows.iter().map(|(id, _)| Uuid(id.0)).collect();
-    let revisions: Vec<_> = rows
-        .iter()
-        .map(|(_, revision)| i64::try_from(revision.0).unwrap_or(i64::MAX))
-        .collect();
-    sqlx::query(DELETE).bind(ids).bind(revisions)
+    sqlx::query(DELETE)
+        .bind(column(rows, |(id, _)| Uuid(id.0)))
+        .bind(column(rows, |(_, revision)| clamped(revision.0, i64::MAX)))
 }

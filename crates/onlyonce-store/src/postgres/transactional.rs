@@ -12,13 +12,12 @@ use onlyonce_core::{
     AttemptId, MessageId, Record, RecordId, Timestamp,
     record::{Change, Revision},
 };
-use sqlx::{PgConnection, PgPool, Postgres, Row as _, Transaction};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row as _, Transaction};
 
 use super::{
     connect::{CONFIRM, NO_STANDBY},
     dialect::{PgDialect, bound},
     notice::unwarned,
-    row::Swaps,
     server::{Shared, read, written_ids},
     statement,
     uuid::Uuid,
@@ -90,11 +89,9 @@ pub(super) async fn swap_on(
         change: Box::new(change.clone()),
         met_a_lock: false,
     };
-    let mut rows = Swaps::default();
-    rows.push(expected, &swap.change);
     let statement = match swap.only_completes() {
-        true => statement::complete_one(rows),
-        false => statement::swap(rows, How::Any),
+        true => statement::complete_one(&swap),
+        false => statement::swap(&[&swap], How::Any),
     };
     let answer = statement.fetch_all(&mut *connection).await?;
     let (now, written) = written_ids(&answer)?;
@@ -122,21 +119,11 @@ impl TransactionalStore for PgTransactions {
     async fn begin(&self, isolation: Isolation) -> Result<Self::Open, TransactionError> {
         // Said even where it is the usual one: a role or a database may have another. And warnings are
         // heard, for the sake of the commit.
-        macro_rules! begin {
-            ($isolation:literal) => {
-                concat!(
-                    "BEGIN ISOLATION LEVEL ",
-                    $isolation,
-                    "; SET LOCAL client_min_messages = warning"
-                )
-            };
-        }
-        let begin = match isolation {
-            Isolation::ReadCommitted => begin!("READ COMMITTED"),
-            Isolation::RepeatableRead => begin!("REPEATABLE READ"),
-            Isolation::Serializable => begin!("SERIALIZABLE"),
-        };
-        Ok(self.pool.begin_with(begin).await?)
+        let begin = format!(
+            "BEGIN ISOLATION LEVEL {}; SET LOCAL client_min_messages = warning",
+            isolation.as_sql()
+        );
+        Ok(self.pool.begin_with(AssertSqlSafe(begin)).await?)
     }
 
     async fn commit(&self, open: Self::Open) -> Result<(), TransactionError> {

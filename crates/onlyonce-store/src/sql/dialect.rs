@@ -50,17 +50,17 @@ pub(crate) trait Dialect {
     /// What the names of tables begin with.
     const TABLES: &'static str;
     /// The key of a record `k`.
-    const KEY: &'static str;
+    const KEY: &'static str = "k.key";
     /// Equal, or both NULL.
     const SAME: &'static str;
     /// That a record's state is the word of the value that follows.
-    const STATE_IS: &'static str;
+    const STATE_IS: &'static str = "k.state = ?";
     /// That a record `k` belongs to the client with the name `?`.
     const OF_CLIENT: &'static str;
     /// Those records `k` that are in progress or unknown, up to a condition.
     const LIVE: &'static str;
     /// When a message `o` is tried next, or may be claimed by somebody else.
-    const DUE_AT: &'static str;
+    const DUE_AT: &'static str = "o.due_at";
     /// Bytes of the payload of a message `o`.
     const PAYLOAD_BYTES: &'static str;
     /// The payload of a message.

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use onlyonce_core::Secret;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -27,6 +28,7 @@ const LAST_WORD: Duration = Duration::from_millis(250);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How connections to one database are made.
+#[async_trait]
 pub(crate) trait Dial: Send + Sync + 'static {
     /// A connection.
     type Connection: sqlx::Connection + 'static;
@@ -37,43 +39,32 @@ pub(crate) trait Dial: Send + Sync + 'static {
     fn hosts(&self) -> &Hosts<Self::Options>;
 
     /// A connection to this host, which takes writes, and what an acknowledged write survives there.
-    fn greet(
-        &self,
-        host: &Self::Options,
-    ) -> impl Future<Output = Result<(Self::Connection, Level), sqlx::Error>> + Send;
+    async fn greet(&self, host: &Self::Options) -> Result<(Self::Connection, Level), sqlx::Error>;
 
     /// What an acknowledged write survives.
-    fn level_of(
-        &self,
-        connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<Level, sqlx::Error>> + Send;
+    async fn level_of(&self, connection: &mut Self::Connection) -> Result<Level, sqlx::Error>;
 
     /// The newest schema that this program knows.
     const VERSION: i64;
 
     /// The version of the schema that is there, and the oldest program that can use it.
-    fn found(
-        &self,
-        connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<Found, sqlx::Error>> + Send;
+    async fn found(&self, connection: &mut Self::Connection) -> Result<Found, sqlx::Error>;
 
     /// Brings the schema up to date, unless it is or is newer. Safe to run on every node at once.
-    fn migrate(
-        connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<Migrated, OpenError>> + Send;
+    async fn migrate(connection: &mut Self::Connection) -> Result<Migrated, OpenError>;
 
     /// The identity that an operator has made, where one has, and what tells this database from copies of
     /// it elsewhere.
-    fn own_identity(
+    async fn own_identity(
         &self,
         connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<(Option<Vec<u8>>, Vec<u8>), sqlx::Error>> + Send;
+    ) -> Result<(Option<Vec<u8>>, Vec<u8>), sqlx::Error>;
 
     /// The secret of the store in the database that a connection leads to.
-    fn secret(
+    async fn secret(
         &self,
         connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<Option<Vec<u8>>, sqlx::Error>> + Send;
+    ) -> Result<Option<Vec<u8>>, sqlx::Error>;
 
     /// Whether a statement failed because the store's tables are not there.
     fn is_missing(error: &sqlx::Error) -> bool;
@@ -81,14 +72,11 @@ pub(crate) trait Dial: Send + Sync + 'static {
     /// Commits something of no account, and returns once that commit has waited for everybody whom commits
     /// wait for: what was committed before it is then as safe. Also looks again at what an acknowledged write
     /// survives: where commits have ceased to wait, this one proves nothing.
-    fn confirm(
-        &self,
-        connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<(), Failure>> + Send;
+    async fn confirm(&self, connection: &mut Self::Connection) -> Result<(), Failure>;
 
     /// A connection to the host that takes writes.
-    fn connect(&self) -> impl Future<Output = Result<Self::Connection, sqlx::Error>> + Send {
-        self.hosts().connect(|host| self.greet(host))
+    async fn connect(&self) -> Result<Self::Connection, sqlx::Error> {
+        self.hosts().connect(|host| self.greet(host)).await
     }
 
     /// How long a call may take.

@@ -5,9 +5,11 @@ use onlyonce_core::{Recipe, RecipeId};
 
 use super::{
     dialect::{Dialect, Statement, Value},
-    row::{self, Columns as _, RowError},
+    row::{self, Columns, RowError},
     scan::Reader,
 };
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::Standing;
 use crate::StoreError;
 
 /// Keeps a recipe, unless it is kept already.
@@ -79,4 +81,21 @@ pub(crate) async fn block<R: Reader>(
 /// What the block `name` is kept under.
 fn block_name(name: &str) -> Value {
     Value::text(format!("block/{name}"))
+}
+
+/// What a store says of itself, as [`read_standing`] takes it.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn standing_columns<D: Dialect>() -> String {
+    let names = ["secret", "identity", "epoch", "accepted"];
+    let tables = D::TABLES;
+    names
+        .map(|name| format!("(SELECT value FROM {tables}meta WHERE name = '{name}')"))
+        .join(", ")
+}
+
+/// What a row says that begins with [`standing_columns`].
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn read_standing(row: &impl Columns) -> Result<Standing, RowError> {
+    let value = |column| row.bytes(column);
+    Ok(Standing::read(value(0)?, value(1)?, value(2)?, value(3)?))
 }

@@ -10,6 +10,8 @@ use super::{
     dialect::{Dialect, Statement, Value},
     row::{self, Columns, JOURNAL_COLUMNS, RowError},
 };
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::Counts;
 use crate::{Filter, JournalRow, Listed, Page, StoreError};
 
 /// Connections that statements are read on.
@@ -122,6 +124,16 @@ pub(crate) async fn audit<R: Reader>(
         rows.await?.into_iter().flatten().collect(),
         limit,
     ))
+}
+
+/// Records per state, as `sql` counts them.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) async fn counted<R: Reader>(reader: &R, sql: &str) -> Result<Counts, StoreError> {
+    let rows = reader.read(R::Dialect::statement(sql, Vec::new()), |row| {
+        let state = State::from_word(row::text(row, 0)?);
+        Ok(state.zip(Some(row::number(row, 1)?)))
+    });
+    Ok(rows.await?.into_iter().flatten().collect())
 }
 
 /// How many keys of one client are in progress. Those that live are walked, which the limit of each

@@ -7,14 +7,14 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret,
+    CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret, State,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use parking_lot::Mutex;
 use tokio::{sync::broadcast, task::JoinSet};
 
 use super::{
-    dialect::{Statement, Value},
+    dialect::{Dialect as _, Statement, Value},
     lane::{Lane, Server},
     meta,
     queue::Queue,
@@ -32,7 +32,10 @@ use crate::{
 const LANES: usize = 2;
 
 /// What background loops and people ask of one kind of server, where its words differ.
+#[async_trait]
 pub(crate) trait Scans: Reader + Send + 'static {
+    /// The word of the state of a record `k`.
+    const STATE: &'static str = "k.state";
     /// The server's time in milliseconds, as the bytes of its digits.
     const NOW_BYTES: &'static str;
 
@@ -43,46 +46,38 @@ pub(crate) trait Scans: Reader + Send + 'static {
     fn wakeups(&self) -> broadcast::Receiver<RecordId>;
 
     /// Runs a statement that writes.
-    fn write(&self, statement: Statement) -> impl Future<Output = Result<(), StoreError>> + Send;
+    async fn write(&self, statement: Statement) -> Result<(), StoreError>;
 
     /// Live records whose `column` has passed.
-    fn live(
+    async fn live(
         &self,
         column: &'static str,
         limit: usize,
-    ) -> impl Future<Output = Result<Reply<Vec<Record>>, StoreError>> + Send;
+    ) -> Result<Reply<Vec<Record>>, StoreError>;
 
     /// The next stretch of the reaper's walk after row `from`, and where it ends.
-    fn walk(
-        &self,
-        from: i64,
-        limit: usize,
-    ) -> impl Future<Output = Result<(Reply<Walk>, i64), StoreError>> + Send;
+    async fn walk(&self, from: i64, limit: usize) -> Result<(Reply<Walk>, i64), StoreError>;
 
     /// Forgets some of what applications left and nobody needs any more, after every whole walk.
-    fn tidy(&self) -> impl Future<Output = ()> + Send;
+    async fn tidy(&self);
 
-    /// Records per state: those in progress or unknown to the letter; the others to the letter in a
-    /// small table, and from a sample in a large one, since counting would read all of it.
-    fn counts(&self) -> impl Future<Output = Result<Counts, StoreError>> + Send;
+    /// Records per state: to the letter in a small table, and from a sample in a large one, since
+    /// counting would read all of it. Those in progress or unknown are counted apart.
+    async fn settled(&self) -> Result<Counts, StoreError>;
 
     /// What the store says of itself, and how far it has come.
-    fn standing(&self) -> impl Future<Output = Result<Standing, StoreError>> + Send;
+    async fn standing(&self) -> Result<Standing, StoreError>;
 
     /// Raises the epoch by one.
-    fn raise_epoch(&self) -> impl Future<Output = Result<Epoch, StoreError>> + Send;
+    async fn raise_epoch(&self) -> Result<Epoch, StoreError>;
 
     /// Deletes what operators did longer ago than `keep` milliseconds, where the key is gone. Rows
     /// stand in the order in which they were written, so that only the old ones are looked at.
-    fn prune_audit(&self, keep: i64) -> impl Future<Output = Result<(), StoreError>> + Send;
+    async fn prune_audit(&self, keep: i64) -> Result<(), StoreError>;
 
     /// Notes what SQL functions have to know of a route.
-    fn keep_policy(
-        &self,
-        _route: &str,
-        _policy: &Policy,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        async { Ok(()) }
+    async fn keep_policy(&self, _route: &str, _policy: &Policy) -> Result<(), StoreError> {
+        Ok(())
     }
 }
 
@@ -197,7 +192,15 @@ impl<S: Scans> Store for ServerStore<S> {
     }
 
     async fn counts(&self) -> Result<Counts, StoreError> {
-        self.scans.counts().await
+        let mut counts: Counts = State::ALL.into_iter().map(|state| (state, 0)).collect();
+        counts.extend(self.scans.settled().await?);
+        for state in [State::InProgress, State::Unknown] {
+            counts.insert(state, 0);
+        }
+        let (state, live) = (S::STATE, S::Dialect::LIVE);
+        let sql = format!("SELECT {state}, count(*) FROM {live} GROUP BY k.state");
+        counts.extend(scan::counted(&*self.scans, &sql).await?);
+        Ok(counts)
     }
 
     async fn live(

@@ -14,13 +14,10 @@ pub(super) struct SqliteDialect;
 
 impl Dialect for SqliteDialect {
     const TABLES: &'static str = "";
-    const KEY: &'static str = "k.key";
     const SAME: &'static str = "IS";
-    const STATE_IS: &'static str = "k.state = ?";
     const OF_CLIENT: &'static str = "(k.scope = 'client:' || ? \
          OR substr(k.scope, instr(k.scope, '/client:')) = '/client:' || ?)";
     const LIVE: &'static str = "live JOIN keys k ON k.n = live.n WHERE true";
-    const DUE_AT: &'static str = "o.due_at";
     const PAYLOAD_BYTES: &'static str = "octet_length(o.payload)";
     const PAYLOAD: &'static str = "CAST(payload AS BLOB)";
     const ENDED_AT: &'static str = "?11";
