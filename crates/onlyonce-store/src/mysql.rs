@@ -8,7 +8,7 @@
 //! Deliberately absent: any rule about states in SQL, and any trust in counts of affected rows.
 
 mod connect;
-mod dialect;
+pub(crate) mod dialect;
 mod failure;
 mod outbox;
 mod scan;

@@ -8,7 +8,7 @@
 //! Deliberately absent: any rule about states in SQL. A statement compares a revision and writes.
 
 mod connect;
-mod dialect;
+pub(crate) mod dialect;
 mod failure;
 #[cfg(test)]
 mod functions_table;

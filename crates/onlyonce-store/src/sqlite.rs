@@ -14,7 +14,7 @@
 
 mod batch;
 mod checkpoint;
-mod dialect;
+pub(crate) mod dialect;
 mod lock;
 mod outbox;
 mod read;
@@ -48,10 +48,16 @@ use crate::{
     clock::StoreClock,
     identity::{IDENTITY, IDENTITY_BYTES},
     random_bytes,
-    sql::{self, row::RowError},
+    sql::{
+        dialect::{Dialect as _, Statement, Value},
+        meta,
+        row::RowError,
+        scan,
+    },
 };
 use batch::{Done, Operation, Writer};
 use checkpoint::Checkpointer;
+use dialect::SqliteDialect;
 use lock::{Lock, Places};
 use outbox::SqliteOutbox;
 use read::Readers;
@@ -321,6 +327,31 @@ impl SqliteStore {
 }
 
 impl SqliteStore {
+    /// Runs a statement among the writes, and returns once it is durable.
+    async fn run(&self, statement: Statement) -> Result<(), StoreError> {
+        let operation = Operation::Run(statement);
+        self.writer.submit(operation).await.map(|_| ())
+    }
+
+    /// Notes a value under a name, in place of what is there.
+    async fn note(&self, name: &str, value: Value) -> Result<(), StoreError> {
+        self.run(meta::note::<SqliteDialect>(name, value)).await
+    }
+
+    /// Live records whose `column` has passed.
+    async fn passed(
+        &self,
+        column: &'static str,
+        limit: usize,
+    ) -> Result<Reply<Vec<Record>>, StoreError> {
+        let now = self.clock.now();
+        let value = in_background(&self.worker_scans, move |connection| {
+            read::live(connection, column, now, limit)
+        });
+        let value = value.await?;
+        Ok(Reply { now, value })
+    }
+
     /// Closes every connection, the writing one last: what is queued is committed, the log is moved into
     /// the file, and the file says that it is whole. A second call does nothing.
     fn stop(&self) {
@@ -340,7 +371,7 @@ impl Drop for SqliteStore {
 }
 
 /// Runs a scan in a thread that may wait.
-async fn scan<T: Send + 'static>(
+async fn in_background<T: Send + 'static>(
     connection: &Arc<Slot>,
     read: impl FnOnce(&Connection) -> Result<T, ReadError> + Send + 'static,
 ) -> Result<T, StoreError> {
@@ -454,32 +485,28 @@ impl Store for SqliteStore {
     }
 
     async fn prune_audit(&self, keep: std::time::Duration) -> Result<(), StoreError> {
-        let operation = Operation::PruneAudit(keep);
-        self.writer.submit(operation).await.map(|_| ())
+        // Rows stand in the order in which they were written, so that only the old ones are looked at.
+        let sql = "DELETE FROM journal WHERE at < ?1 AND actor = 'operator' \
+                   AND number < coalesce((SELECT number FROM journal WHERE at >= ?1 \
+                                          ORDER BY number LIMIT 1), 9223372036854775807) \
+                   AND NOT EXISTS (SELECT 1 FROM keys WHERE keys.id = journal.id)";
+        let cutoff = crate::cutoff(self.clock.now(), keep);
+        let statement = SqliteDialect::statement(sql, vec![Value::Number(cutoff.0)]);
+        self.run(statement).await
     }
 
     async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
-        let now = self.clock.now();
-        let value = scan(&self.worker_scans, move |connection| {
-            read::lapsed(connection, now, limit)
-        })
-        .await?;
-        Ok(Reply { now, value })
+        self.passed("lease_until", limit).await
     }
 
     async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
-        let now = self.clock.now();
-        let value = scan(&self.worker_scans, move |connection| {
-            read::due(connection, now, limit)
-        })
-        .await?;
-        Ok(Reply { now, value })
+        self.passed("reconcile_after", limit).await
     }
 
     async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError> {
         let now = self.clock.now();
         let from = *self.walked.lock();
-        let (walk, position) = scan(&self.worker_scans, move |connection| {
+        let (walk, position) = in_background(&self.worker_scans, move |connection| {
             read::walk(connection, from, now, limit)
         })
         .await?;
@@ -487,7 +514,7 @@ impl Store for SqliteStore {
         // Starting over after a restart costs a walk, so the place need not be durable each time.
         let stretch = self.stretches.fetch_add(1, Ordering::Relaxed) + 1;
         if stretch.is_multiple_of(STRETCHES_PER_NOTE) {
-            self.writer.submit(Operation::WalkedTo(position)).await?;
+            self.note("walked_to", Value::Number(position)).await?;
         }
         Ok(Reply { now, value: walk })
     }
@@ -498,11 +525,11 @@ impl Store for SqliteStore {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<Listed>, StoreError> {
-        sql::scan::list(&self.admin_scans, filter, cursor, limit).await
+        scan::list(&self.admin_scans, filter, cursor, limit).await
     }
 
     async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
-        sql::scan::history(&self.admin_scans, id).await
+        scan::history(&self.admin_scans, id).await
     }
 
     async fn audit(
@@ -510,7 +537,7 @@ impl Store for SqliteStore {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<JournalRow>, StoreError> {
-        sql::scan::audit(&self.admin_scans, cursor, limit).await
+        scan::audit(&self.admin_scans, cursor, limit).await
     }
 
     async fn counts(&self) -> Result<Counts, StoreError> {
@@ -523,27 +550,27 @@ impl Store for SqliteStore {
         caller: Option<CallerMark>,
         limit: u64,
     ) -> Result<u64, StoreError> {
-        sql::scan::live_of(&self.readers, scope, caller, limit).await
+        scan::live_of(&self.readers, scope, caller, limit).await
     }
 
     async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
-        let operation = Operation::KeepRecipe(recipe.id(), recipe.encode());
-        self.writer.submit(operation).await.map(|_| ())
+        let statement = meta::keep_recipe::<SqliteDialect>(recipe.id(), recipe.encode());
+        self.run(statement).await
     }
 
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
-        sql::meta::recipe(&self.admin_scans, id).await
+        meta::recipe(&self.admin_scans, id).await
     }
 
     async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
-        let operation = Operation::KeepBlock(name.to_owned(), bytes.to_vec());
-        self.writer.submit(operation).await?;
+        self.run(meta::keep_block::<SqliteDialect>(name, bytes))
+            .await?;
         let lost = || StoreError::Unavailable("a block that was written is not there".into());
         self.block(name).await?.ok_or_else(lost)
     }
 
     async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        sql::meta::block(&self.admin_scans, name).await
+        meta::block(&self.admin_scans, name).await
     }
 
     fn identity(&self) -> Identity {
@@ -552,15 +579,15 @@ impl Store for SqliteStore {
 
     async fn renew_identity(&self) -> Result<Identity, StoreError> {
         let own = random_bytes::<IDENTITY_BYTES>().to_vec();
-        let operation = Operation::Note(IDENTITY, own.clone());
-        self.writer.submit(operation).await?;
+        self.note(&format!("block/{IDENTITY}"), Value::bytes(&*own))
+            .await?;
         *self.own_identity.lock() = Some(own);
         Ok(self.identity())
     }
 
     async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
-        let operation = Operation::Note(CLOCK_MARK, mark.to_vec());
-        self.writer.submit(operation).await.map(|_| ())
+        self.note(&format!("block/{CLOCK_MARK}"), Value::bytes(mark))
+            .await
     }
 
     async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
@@ -568,7 +595,8 @@ impl Store for SqliteStore {
     }
 
     async fn probe(&self) -> Result<(), StoreError> {
-        self.writer.submit(Operation::Probe).await.map(|_| ())
+        let now = self.clock.now();
+        self.note("probed_at", Value::Number(now.0)).await
     }
 
     async fn close(&self) {

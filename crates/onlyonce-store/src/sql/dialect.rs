@@ -117,3 +117,42 @@ pub(crate) trait Dialect {
         Statement { sql, values }
     }
 }
+
+#[cfg(all(test, feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod tests {
+    use super::*;
+    use crate::{mysql::dialect::MySqlDialect, postgres::dialect::PgDialect};
+
+    fn both<D: Dialect>() -> (String, usize) {
+        let values = vec![Value::text("a' OR '?2"), Value::Number(7)];
+        let statement = D::statement("x > ?2 AND (y = ?1 OR z = ?1)", values);
+        (statement.sql, statement.values.len())
+    }
+
+    #[test]
+    fn values_are_bound_or_literals() {
+        let (sql, values) = both::<PgDialect>();
+        assert_eq!((&*sql, values), ("x > $2 AND (y = $1 OR z = $1)", 2));
+        let (sql, values) = both::<crate::sqlite::dialect::SqliteDialect>();
+        assert_eq!((&*sql, values), ("x > ?2 AND (y = ?1 OR z = ?1)", 2));
+        let (sql, values) = both::<MySqlDialect>();
+        let text = "x'6127204f5220273f32'";
+        let expected = format!("x > 7 AND (y = {text} OR z = {text})");
+        assert_eq!((sql, values), (expected, 0));
+    }
+
+    #[test]
+    fn a_row_with_the_same_key_is_written_over_or_left() {
+        let update = PgDialect::or_update("id", &["a", "b"]);
+        let expected = " ON CONFLICT (id) DO UPDATE SET a = excluded.a, b = excluded.b";
+        assert_eq!(update, expected);
+        let update = MySqlDialect::or_update("id", &["a", "b"]);
+        assert_eq!(
+            update,
+            " ON DUPLICATE KEY UPDATE a = VALUES(a), b = VALUES(b)"
+        );
+        assert_eq!(PgDialect::or_nothing("id"), " ON CONFLICT DO NOTHING");
+        let nothing = MySqlDialect::or_nothing("id");
+        assert_eq!(nothing, " ON DUPLICATE KEY UPDATE id = id");
+    }
+}

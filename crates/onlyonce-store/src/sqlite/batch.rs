@@ -8,7 +8,7 @@ use std::{
 };
 
 use onlyonce_core::{
-    RecipeId, RecordId, Timestamp,
+    RecordId, Timestamp,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use parking_lot::{Mutex, RwLock};
@@ -20,7 +20,7 @@ use super::{
     stopped,
     write::{self, Tally},
 };
-use crate::{Inserted, StoreError, Swapped, clock::StoreClock, failpoint};
+use crate::{Inserted, StoreError, Swapped, clock::StoreClock, failpoint, sql::dialect::Statement};
 
 /// Operations in one transaction.
 const MAX_GROUP: usize = 256;
@@ -33,13 +33,8 @@ pub(super) enum Operation {
     Swap(Revision, Box<Change>),
     Delete(RecordId, Revision),
     Append(Vec<JournalEntry>),
-    KeepRecipe(RecipeId, Vec<u8>),
-    KeepBlock(String, Vec<u8>),
-    /// In place of what is kept under this name.
-    Note(&'static str, Vec<u8>),
-    WalkedTo(i64),
-    Probe,
-    PruneAudit(std::time::Duration),
+    /// What no answer depends on.
+    Run(Statement),
 }
 
 #[cfg(feature = "failpoints")]

@@ -10,7 +10,7 @@ use crate::sql::{
     row::{COLUMNS, Columns, RowError},
 };
 
-pub(super) struct SqliteDialect;
+pub(crate) struct SqliteDialect;
 
 impl Dialect for SqliteDialect {
     const TABLES: &'static str = "";

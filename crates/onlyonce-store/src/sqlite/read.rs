@@ -11,7 +11,7 @@ use std::{
 use onlyonce_core::{Record, RecordId, Timestamp};
 use rusqlite::{Connection, Row, params, params_from_iter};
 
-use super::{ReadError, dialect::SqliteDialect, scan, schema, slot::Slot};
+use super::{ReadError, dialect::SqliteDialect, in_background, schema, slot::Slot};
 use crate::{
     StoreError, Walk,
     memory::is_due,
@@ -89,36 +89,21 @@ pub(super) fn record(connection: &Connection, id: RecordId) -> Result<Option<Rec
     Ok(row.map(row::read_whole).transpose()?)
 }
 
-fn live(
+/// Live records whose `column` has passed.
+pub(super) fn live(
     connection: &Connection,
-    condition: &str,
+    column: &str,
     now: Timestamp,
     limit: usize,
 ) -> Result<Vec<Record>, ReadError> {
     let sql = format!(
-        "SELECT {COLUMNS} FROM live JOIN keys k ON k.n = live.n WHERE live.{condition} <= ?1 \
+        "SELECT {COLUMNS} FROM live JOIN keys k ON k.n = live.n WHERE live.{column} <= ?1 \
          ORDER BY live.n LIMIT ?2"
     );
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let read = |row: &Row<'_>| Ok(row::readable(row::read(row)));
     let found = rows(connection, &sql, params![now.0, limit], read)?;
     Ok(found.into_iter().flatten().collect())
-}
-
-pub(super) fn lapsed(
-    connection: &Connection,
-    now: Timestamp,
-    limit: usize,
-) -> Result<Vec<Record>, ReadError> {
-    live(connection, "lease_until", now, limit)
-}
-
-pub(super) fn due(
-    connection: &Connection,
-    now: Timestamp,
-    limit: usize,
-) -> Result<Vec<Record>, ReadError> {
-    live(connection, "reconcile_after", now, limit)
 }
 
 /// The next stretch of the reaper's walk after row `from`, and where it ends.
@@ -180,7 +165,7 @@ impl Reader for Arc<Slot> {
         T: Send + 'static,
         F: for<'r> Fn(&Row<'r>) -> Result<T, RowError> + Send + 'static,
     {
-        scan(self, move |connection| asked(connection, statement, read)).await
+        in_background(self, move |connection| asked(connection, statement, read)).await
     }
 }
 

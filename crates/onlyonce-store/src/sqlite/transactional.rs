@@ -322,7 +322,7 @@ impl TransactionalStore for SqliteTransactions {
         attempt: AttemptId,
     ) -> Result<(), TransactionError> {
         let statement = phases::discard::<SqliteDialect>(id, attempt);
-        Ok(write::execute(connection.in_transaction()?, statement)?)
+        Ok(write::execute(connection.in_transaction()?, &statement)?)
     }
 
     async fn advance(
@@ -332,7 +332,7 @@ impl TransactionalStore for SqliteTransactions {
     ) -> Result<(), TransactionError> {
         let now = self.clock.now().max(progress.updated_at);
         let statement = phases::advance::<SqliteDialect>(progress, now);
-        Ok(write::execute(connection.in_transaction()?, statement)?)
+        Ok(write::execute(connection.in_transaction()?, &statement)?)
     }
 
     async fn unfinished(

@@ -14,14 +14,12 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params, params_from_i
 use super::{
     ReadError,
     batch::{Done, Operation},
-    dialect::SqliteDialect,
     read,
 };
 use crate::{
     Counts, Inserted, StoreError, Swapped, codec,
     sql::{
-        dialect::{Statement, Value},
-        meta,
+        dialect::Statement,
         row::{COLUMNS, ROW_VERSION},
     },
 };
@@ -78,10 +76,10 @@ impl Tally {
 }
 
 /// Runs a statement that writes.
-pub(super) fn execute(connection: &Connection, statement: Statement) -> rusqlite::Result<()> {
-    let Statement { sql, values } = statement;
-    let mut prepared = connection.prepare_cached(&sql)?;
-    prepared.execute(params_from_iter(values)).map(|_| ())
+pub(super) fn execute(connection: &Connection, statement: &Statement) -> rusqlite::Result<()> {
+    let mut prepared = connection.prepare_cached(&statement.sql)?;
+    let values = params_from_iter(&statement.values);
+    prepared.execute(values).map(|_| ())
 }
 
 /// Applies one operation. An error leaves the transaction to be rolled back.
@@ -99,46 +97,11 @@ pub(super) fn apply(
             .map(|swapped| Done::Swapped(Box::new(swapped))),
         Operation::Delete(id, expected) => delete(transaction, *id, *expected, steps),
         Operation::Append(journal) => note(transaction, now, journal).map(|()| Done::Written),
-        Operation::KeepRecipe(id, recipe) => {
-            let statement = meta::keep_recipe::<SqliteDialect>(*id, recipe.clone());
-            written(transaction, statement)
-        }
-        Operation::KeepBlock(name, block) => {
-            written(transaction, meta::keep_block::<SqliteDialect>(name, block))
-        }
-        Operation::Note(name, bytes) => {
-            note_value(transaction, format!("block/{name}"), Value::bytes(&**bytes))
-        }
-        Operation::Probe => note_value(transaction, "probed_at", Value::Number(now.0)),
-        Operation::WalkedTo(position) => {
-            note_value(transaction, "walked_to", Value::Number(*position))
-        }
-        // Rows stand in the order in which they were written, so that only the old ones are looked at.
-        Operation::PruneAudit(keep) => transaction
-            .execute(
-                "DELETE FROM journal WHERE at < ?1 AND actor = 'operator' \
-                 AND number < coalesce((SELECT number FROM journal WHERE at >= ?1 \
-                                        ORDER BY number LIMIT 1), 9223372036854775807) \
-                 AND NOT EXISTS (SELECT 1 FROM keys WHERE keys.id = journal.id)",
-                params![crate::cutoff(now, *keep).0],
-            )
-            .map(|_| Done::Written)
+        Operation::Run(statement) => execute(transaction, statement)
+            .map(|()| Done::Written)
             .map_err(ReadError::from),
     };
     outcome.map_err(StoreError::from)
-}
-
-fn written(transaction: &Transaction<'_>, statement: Statement) -> Result<Done, ReadError> {
-    execute(transaction, statement)?;
-    Ok(Done::Written)
-}
-
-fn note_value(
-    transaction: &Transaction<'_>,
-    name: impl Into<String>,
-    value: Value,
-) -> Result<Done, ReadError> {
-    written(transaction, meta::note::<SqliteDialect>(name, value))
 }
 
 fn insert(
