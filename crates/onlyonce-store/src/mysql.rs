@@ -24,10 +24,12 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::task::JoinSet;
 
-pub use crate::sql::open::{Migrated, OpenError};
 use crate::sql::{
     line::{Dial as _, Line},
     open,
+};
+pub use crate::sql::{
+    open::{Migrated, OpenError},
     store::ServerStore,
 };
 use connect::Target;

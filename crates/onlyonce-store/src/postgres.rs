@@ -31,13 +31,15 @@ use std::{
 
 use tokio::{sync::mpsc, task::JoinSet};
 
-pub use crate::sql::open::{Migrated, OpenError};
+pub use crate::sql::{
+    open::{Migrated, OpenError},
+    store::ServerStore,
+};
 use crate::{
     StoreError,
     sql::{
         line::{Dial as _, Line},
         open,
-        store::ServerStore,
     },
     wake::{MAX_UNSAID, Wake},
 };

@@ -1,8 +1,10 @@
 //! What the stores on SQL databases share.
 //!
-//! Every one of them: how rows are read ([`row`], [`message`]), and what people
-//! and background loops ask ([`scan`], [`message`], [`phases`], [`meta`]) in the words of a [`dialect`]. The servers: the queue in front of their
-//! connections, the lanes that serve it in batches, and how a failure is judged.
+//! Every database: how a row is read ([`row`]), and what people, background loops and applications ask
+//! ([`scan`], [`message`], [`phases`], [`meta`]), in the words of its [`dialect`].
+//!
+//! Every server, beside SQLite: the store itself ([`store`]), the queue in front of its connections, the
+//! lanes that serve the queue in batches, how connections are made, and how a failure is judged.
 //!
 //! Deliberately absent: the writes of the hot path, the schema and the level, which are each database's
 //! own.
