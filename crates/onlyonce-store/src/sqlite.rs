@@ -121,10 +121,7 @@ impl SqliteStore {
         let lock = path.exists().then(|| Lock::take(path)).transpose()?;
         stopped::check(path, &mut lock_file, options.accept_incomplete)?;
         let lock = lock.map_or_else(|| Lock::take(path), Ok)?;
-        let sqlite = |source| OpenError::Sqlite {
-            path: path.to_owned(),
-            source,
-        };
+        let sqlite = OpenError::sqlite(path);
         let mut connection = schema::connect(path).map_err(sqlite)?;
         // SQLite opens a file that it cannot write for reading, without a word.
         if connection.is_readonly(rusqlite::MAIN_DB).map_err(sqlite)? {
@@ -135,10 +132,7 @@ impl SqliteStore {
         let secret = schema::secret(&connection, path)?;
         let own_identity = schema::own_identity(&connection).map_err(sqlite)?;
         stopped::begin(&connection, path, &mut lock_file)?;
-        let io = |source| OpenError::Io {
-            path: path.to_owned(),
-            source,
-        };
+        let io = OpenError::io(path);
         let places = Places::note(path).map_err(io)?;
         let walked = schema::walk_position(&connection).map_err(sqlite)?;
         let tally = Arc::new(Tally::count(&connection).map_err(sqlite)?);
@@ -189,10 +183,7 @@ impl SqliteStore {
         let (tally, wakeups) = (self.tally.clone(), self.wakeups.clone());
         let (clock, messages) = (self.clock.clone(), self.messages.clone());
         let opened = SqliteTransactions::open(&self.path, clock, tally, wakeups, messages);
-        opened.map_err(|source| OpenError::Sqlite {
-            path: self.path.clone(),
-            source,
-        })
+        opened.map_err(OpenError::sqlite(&self.path))
     }
 }
 

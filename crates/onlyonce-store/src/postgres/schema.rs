@@ -144,18 +144,17 @@ pub(super) async fn place(connection: &mut PgConnection) -> Result<Vec<u8>, sqlx
 pub(super) async fn own_identity(
     connection: &mut PgConnection,
 ) -> Result<Option<Vec<u8>>, sqlx::Error> {
-    sqlx::query("SELECT value FROM onlyonce.meta WHERE name = $1")
-        .bind(IDENTITY)
-        .persistent(false)
-        .fetch_optional(connection)
-        .await?
-        .map(|row| row.try_get(0))
-        .transpose()
+    noted(connection, IDENTITY).await
 }
 
 /// The secret that was created with the schema.
 pub(super) async fn secret(connection: &mut PgConnection) -> Result<Option<Vec<u8>>, sqlx::Error> {
-    sqlx::query("SELECT value FROM onlyonce.meta WHERE name = 'secret'")
+    noted(connection, "secret").await
+}
+
+async fn noted(connection: &mut PgConnection, name: &str) -> Result<Option<Vec<u8>>, sqlx::Error> {
+    sqlx::query("SELECT value FROM onlyonce.meta WHERE name = $1")
+        .bind(name)
         .persistent(false)
         .fetch_optional(connection)
         .await?

@@ -44,10 +44,7 @@ impl Drop for Lock {
 impl Lock {
     /// Takes the lock on the file itself, which is made if it is not there, for its owner alone.
     pub(super) fn take(path: &Path) -> Result<Self, OpenError> {
-        let io = |source| OpenError::Io {
-            path: path.to_owned(),
-            source,
-        };
+        let io = OpenError::io(path);
         let in_use = || OpenError::InUse(path.to_owned());
         let mut open = OPEN.lock();
         if std::fs::metadata(path).is_ok_and(|found| open.contains(&inode(&found))) {
@@ -84,10 +81,7 @@ impl Lock {
 
 /// Takes the lock file beside `path`, which keeps out programs that know of nothing else.
 pub(super) fn beside(path: &Path) -> Result<File, OpenError> {
-    let io = |source| OpenError::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = OpenError::io(path);
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let file = File::options()

@@ -2,7 +2,7 @@
 //!
 //! Deliberately absent: opening. [`SqliteStore::open_with`](super::SqliteStore::open_with) does that.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::clock::StoreClock;
 
@@ -112,6 +112,24 @@ pub enum OpenError {
     /// The secret in the file is not one.
     #[error("{0} holds no usable secret: it is damaged, or not a store of this program")]
     Damaged(PathBuf),
+}
+
+impl OpenError {
+    /// SQLite said no to the file `path`.
+    pub(super) fn sqlite(path: &Path) -> impl Fn(rusqlite::Error) -> Self + Copy {
+        move |source| Self::Sqlite {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// The file system said no to the file `path`.
+    pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> Self + Copy {
+        move |source| Self::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
 }
 
 /// How a file is opened.

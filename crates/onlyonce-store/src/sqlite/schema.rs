@@ -4,7 +4,7 @@
 use std::{path::Path, time::Duration};
 
 use onlyonce_core::Secret;
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params, types::FromSql};
 
 use super::{OpenError, SqliteOptions};
 use crate::{identity::IDENTITY, random_secret};
@@ -175,10 +175,7 @@ pub(super) fn check_settings(connection: &Connection, path: &Path) -> Result<(),
     for (pragma, expected) in wanted {
         let found: rusqlite::types::Value = connection
             .pragma_query_value(None, pragma, |row| row.get(0))
-            .map_err(|source| OpenError::Sqlite {
-                path: path.to_owned(),
-                source,
-            })?;
+            .map_err(OpenError::sqlite(path))?;
         let found = match found {
             rusqlite::types::Value::Text(text) => text,
             rusqlite::types::Value::Integer(number) => number.to_string(),
@@ -201,10 +198,7 @@ pub(super) fn prepare(
     path: &Path,
     options: &SqliteOptions,
 ) -> Result<(), OpenError> {
-    let sqlite = |source| OpenError::Sqlite {
-        path: path.to_owned(),
-        source,
-    };
+    let sqlite = OpenError::sqlite(path);
     let found: i64 = connection
         .pragma_query_value(None, "user_version", |row| row.get(0))
         .map_err(sqlite)?;
@@ -253,15 +247,7 @@ fn upgrade(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
 
 /// The secret that was created with the schema.
 pub(super) fn secret(connection: &Connection, path: &Path) -> Result<Secret, OpenError> {
-    let found: Option<Vec<u8>> = connection
-        .query_row("SELECT value FROM meta WHERE name = 'secret'", [], |row| {
-            row.get(0)
-        })
-        .optional()
-        .map_err(|source| OpenError::Sqlite {
-            path: path.to_owned(),
-            source,
-        })?;
+    let found: Option<Vec<u8>> = noted(connection, "secret").map_err(OpenError::sqlite(path))?;
     found
         .and_then(|bytes| bytes.try_into().ok())
         .map(Secret::from_bytes)
@@ -270,20 +256,20 @@ pub(super) fn secret(connection: &Connection, path: &Path) -> Result<Secret, Ope
 
 /// The identity that an operator has made, where one has.
 pub(super) fn own_identity(connection: &Connection) -> rusqlite::Result<Option<Vec<u8>>> {
-    let sql = "SELECT value FROM meta WHERE name = 'block/' || ?1";
-    connection
-        .query_row(sql, params![IDENTITY], |row| row.get(0))
-        .optional()
+    noted(connection, &format!("block/{IDENTITY}"))
 }
 
 /// Where the reaper's walk stood.
 pub(super) fn walk_position(connection: &Connection) -> rusqlite::Result<i64> {
-    let found = connection
-        .query_row(
-            "SELECT value FROM meta WHERE name = 'walked_to'",
-            [],
-            |row| row.get(0),
-        )
-        .optional()?;
-    Ok(found.unwrap_or(0))
+    Ok(noted(connection, "walked_to")?.unwrap_or(0))
+}
+
+/// What is noted under `name`.
+pub(super) fn noted<T: FromSql>(
+    connection: &Connection,
+    name: &str,
+) -> rusqlite::Result<Option<T>> {
+    let sql = "SELECT value FROM meta WHERE name = ?1";
+    let found = connection.query_row(sql, params![name], |row| row.get(0));
+    found.optional()
 }

@@ -27,10 +27,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use rusqlite::{Connection, OpenFlags};
 
-use super::OpenError;
-use crate::random_bytes;
+use super::{OpenError, dialect::SqliteDialect, schema, write};
+use crate::{
+    random_bytes,
+    sql::{dialect::Value, meta},
+};
 
 /// Bytes of a session's id.
 const SESSION_BYTES: usize = 8;
@@ -97,14 +100,8 @@ pub(super) fn begin(
     path: &Path,
     lock: &mut File,
 ) -> Result<(), OpenError> {
-    let sqlite = |source| OpenError::Sqlite {
-        path: path.to_owned(),
-        source,
-    };
-    let io = |source| OpenError::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let sqlite = OpenError::sqlite(path);
+    let io = OpenError::io(path);
     let id: String = random_bytes::<SESSION_BYTES>()
         .iter()
         .map(|byte| format!("{byte:02x}"))
@@ -145,16 +142,12 @@ fn move_log(connection: &Connection) -> rusqlite::Result<bool> {
 }
 
 fn say(connection: &Connection, value: &str) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO meta (name, value) VALUES (?1, ?2) \
-               ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-    connection.execute(sql, params![ROW, value]).map(|_| ())
+    let statement = meta::note::<SqliteDialect>(ROW, Value::text(value));
+    write::execute(connection, &statement)
 }
 
 fn read(connection: &Connection) -> rusqlite::Result<Option<Told>> {
-    let sql = "SELECT value FROM meta WHERE name = ?1";
-    let value: Option<String> = connection
-        .query_row(sql, params![ROW], |row| row.get(0))
-        .optional()?;
+    let value: Option<String> = schema::noted(connection, ROW)?;
     Ok(value.as_deref().and_then(|value| {
         let (id, state) = value.split_once(' ')?;
         Some(Told {
