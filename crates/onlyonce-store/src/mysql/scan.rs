@@ -23,10 +23,9 @@ use crate::{
         dialect::Statement,
         failure::Failure,
         line::{Access, Dial as _, Pool},
-        meta,
         row::{self, COLUMNS, Columns as _, RowError},
-        scan::{self, Reader, no_row},
-        store::Scans,
+        scan::{Reader, no_row},
+        store::{self, Scans},
     },
 };
 
@@ -94,7 +93,7 @@ impl Scanners {
     }
 
     /// What one statement returns.
-    async fn ask(&self, statement: String) -> Result<Vec<MySqlRow>, StoreError> {
+    async fn fetch(&self, statement: String) -> Result<Vec<MySqlRow>, StoreError> {
         let mut script = Script::default();
         script.add(statement);
         let results = self
@@ -134,7 +133,7 @@ impl Scanners {
         ids: &[RecordId],
     ) -> Result<Vec<RecordId>, StoreError> {
         let rows = self
-            .ask(format!(
+            .fetch(format!(
                 "SELECT id FROM onlyonce_keys FORCE INDEX (keys_by_id) \
                  WHERE id IN {} AND lease_until IS NOT NULL",
                 text::ids(ids.iter().copied())
@@ -150,7 +149,7 @@ impl Scanners {
     /// comes first: somebody may hold it.
     pub(super) async fn natural_key(&self, id: &str) -> Result<(), StoreError> {
         let there = format!("SELECT 1 FROM onlyonce_natural_keys WHERE id = {id}");
-        if !self.ask(there).await?.is_empty() {
+        if !self.fetch(there).await?.is_empty() {
             return Ok(());
         }
         let mut script = Script::default();
@@ -171,7 +170,7 @@ impl Reader for Scanners {
         T: Send + 'static,
         F: for<'r> Fn(&MySqlRow) -> Result<T, RowError> + Send + 'static,
     {
-        let rows = self.ask(statement.sql).await?;
+        let rows = self.fetch(statement.sql).await?;
         Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
     }
 }
@@ -251,7 +250,7 @@ impl Scans for Scanners {
 
     async fn settled(&self) -> Result<Counts, StoreError> {
         let rows = self
-            .ask(
+            .fetch(
                 "SELECT CAST(table_rows AS SIGNED), (SELECT MIN(n) FROM onlyonce_keys), \
                  (SELECT MAX(n) FROM onlyonce_keys) FROM information_schema.tables \
                  WHERE table_schema = DATABASE() AND table_name = 'onlyonce_keys'"
@@ -263,7 +262,7 @@ impl Scans for Scanners {
         let (about, lowest, highest) = (number(0)?, number(1)?, number(2)?);
         if about <= COUNTED_ROWS {
             let everything = "SELECT state, COUNT(*) FROM onlyonce_keys GROUP BY state";
-            return scan::counted(self, everything).await;
+            return store::counted(self, everything).await;
         }
         let step = ((highest - lowest) / SAMPLED_STRETCHES).max(1);
         let stretches: Vec<String> = (0..SAMPLED_STRETCHES)
@@ -279,7 +278,7 @@ impl Scans for Scanners {
             "SELECT state, COUNT(*) FROM ({}) AS sample GROUP BY state",
             stretches.join(" UNION ALL ")
         );
-        let mut counts = scan::counted(self, &sample).await?;
+        let mut counts = store::counted(self, &sample).await?;
         let seen = counts.values().sum::<u64>().max(1);
         let factor = about as f64 / seen as f64;
         for count in counts.values_mut() {
@@ -296,7 +295,7 @@ impl Scans for Scanners {
              (SELECT CAST(auto_increment AS CHAR) FROM information_schema.tables \
               WHERE table_schema = DATABASE() AND table_name = 'onlyonce_keys'), \
              CAST(CONCAT(HEX(@@hostname), '/', @@port, '/', @@server_id) AS CHAR)",
-            meta::standing_columns::<MySqlDialect>()
+            store::standing_columns::<MySqlDialect>()
         ));
         let results = match self.run(Access::Read, &script).await {
             Err(Failure::Refused(error)) if was_missing(&error) => return Ok(Standing::default()),
@@ -305,7 +304,7 @@ impl Scans for Scanners {
         let Some(row) = results.first().and_then(|rows| rows.first()) else {
             return Ok(Standing::default());
         };
-        let standing = meta::read_standing(row)?;
+        let standing = store::read_standing(row)?;
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
         let next = row.bytes(4)?.and_then(text);
         let next = next.and_then(|next| next.parse().ok());
@@ -325,7 +324,7 @@ impl Scans for Scanners {
              CAST(SUBSTRING_INDEX(CAST(value AS CHAR), ' ', 1) AS UNSIGNED) + 1, ' ', {NOW})"
         ));
         self.execute(&script).await?;
-        let read = self.ask("SELECT value FROM onlyonce_meta WHERE name = 'epoch'".to_owned());
+        let read = self.fetch("SELECT value FROM onlyonce_meta WHERE name = 'epoch'".to_owned());
         let rows = read
             .await
             .map_err(|error| StoreError::Ambiguous(Box::new(error)))?;

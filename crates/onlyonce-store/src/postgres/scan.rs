@@ -24,13 +24,12 @@ use crate::{
     outbox::millis,
     sql::{
         batch,
-        dialect::{Dialect as _, Statement},
+        dialect::Statement,
         failure::Failure,
         line::{Access, Dial as _, Pool},
-        meta,
         row::RowError,
         scan::{self, Reader, no_row},
-        store::Scans,
+        store::{self, Scans},
     },
 };
 
@@ -100,7 +99,7 @@ impl Scanners {
         outcome.await.map_err(|failure| failure.of_a_write())
     }
 
-    async fn ask(
+    async fn fetch(
         &self,
         statement: Query<'_, Postgres, PgArguments>,
     ) -> Result<Vec<PgRow>, StoreError> {
@@ -125,7 +124,7 @@ impl Scanners {
     }
 
     pub(super) async fn ttls(&self) -> Result<HashMap<String, Duration>, StoreError> {
-        let rows = self.ask(sqlx::query("SELECT route, ttl FROM onlyonce.routes"));
+        let rows = self.fetch(sqlx::query("SELECT route, ttl FROM onlyonce.routes"));
         let ttl = |row: &PgRow| -> Result<(String, Duration), RowError> {
             let millis: i64 = row.try_get(1)?;
             let ttl = Duration::from_millis(millis.try_into().unwrap_or_default());
@@ -145,7 +144,7 @@ impl Reader for Scanners {
         T: Send + 'static,
         F: for<'r> Fn(&PgRow) -> Result<T, RowError> + Send + 'static,
     {
-        let rows = self.ask(bound(statement)).await?;
+        let rows = self.fetch(bound(statement)).await?;
         Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
     }
 }
@@ -191,7 +190,7 @@ impl Scans for Scanners {
              LEFT JOIN onlyonce.live k ON k.{column} <= c.now ORDER BY k.n LIMIT $1"
         );
         let rows = self
-            .ask(sqlx::query(AssertSqlSafe(sql)).bind(limit_of(limit)))
+            .fetch(sqlx::query(AssertSqlSafe(sql)).bind(limit_of(limit)))
             .await?;
         let now = now_of(rows.first(), 33)?;
         let value = batch::records(&rows);
@@ -212,7 +211,7 @@ impl Scans for Scanners {
              ) ON s.expires_at <= c.now OR s.delete_at <= c.now"
         );
         let rows = self
-            .ask(
+            .fetch(
                 sqlx::query(AssertSqlSafe(sql))
                     .bind(from)
                     .bind(limit_of(limit)),
@@ -235,7 +234,7 @@ impl Scans for Scanners {
     async fn settled(&self) -> Result<Counts, StoreError> {
         let sql = "SELECT pg_relation_size('onlyonce.keys') / \
                    current_setting('block_size')::bigint";
-        let pages = scan::number(self, PgDialect::statement(sql, Vec::new())).await?;
+        let pages = scan::number(self, sql, Vec::new()).await?;
         let (sample, factor) = if pages > COUNTED_PAGES {
             let share = SAMPLED_PAGES as f64 / pages as f64;
             (
@@ -246,7 +245,7 @@ impl Scans for Scanners {
             (String::new(), 1.0)
         };
         let sql = format!("SELECT state::text, count(*) FROM onlyonce.keys{sample} GROUP BY state");
-        let mut counts = scan::counted(self, &sql).await?;
+        let mut counts = store::counted(self, &sql).await?;
         for count in counts.values_mut() {
             *count = (*count as f64 * factor).round() as u64;
         }
@@ -254,7 +253,7 @@ impl Scans for Scanners {
     }
 
     async fn standing(&self) -> Result<Standing, StoreError> {
-        let sql = format!("SELECT {}", meta::standing_columns::<PgDialect>());
+        let sql = format!("SELECT {}", store::standing_columns::<PgDialect>());
         let statement = sqlx::query(AssertSqlSafe(sql));
         let rows = match self.rows(Access::Read, statement).await {
             Err(Failure::Refused(error)) if schema::is_missing(&error) => {
@@ -262,7 +261,7 @@ impl Scans for Scanners {
             }
             rows => rows.map_err(|failure| failure.of_a_read())?,
         };
-        let standing = rows.first().map(meta::read_standing).transpose()?;
+        let standing = rows.first().map(store::read_standing).transpose()?;
         Ok(standing.unwrap_or_default())
     }
 

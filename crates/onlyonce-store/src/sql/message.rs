@@ -113,7 +113,7 @@ pub(crate) async fn list<R: Reader>(
         R::Dialect::messages(states),
         words.join(", ")
     );
-    let rows = reader.read(R::Dialect::statement(&sql, values), |row| listed(row));
+    let rows = reader.ask(&sql, values, |row| listed(row));
     Ok(Page::cut(rows.await?, limit))
 }
 
@@ -125,9 +125,8 @@ pub(crate) async fn one<R: Reader>(
     let (columns, tables) = (listed_columns::<R::Dialect>(), R::Dialect::TABLES);
     for among in R::Dialect::AMONG {
         let sql = format!("SELECT {columns} FROM {tables}outbox o WHERE o.id = ?1{among}");
-        let statement = R::Dialect::statement(&sql, vec![Value::Id(id.0)]);
-        let mut rows = reader.read(statement, |row| listed(row)).await?;
-        if let Some((_, message)) = rows.pop() {
+        let rows = reader.ask(&sql, vec![Value::Id(id.0)], |row| listed(row));
+        if let Some((_, message)) = rows.await?.pop() {
             return Ok(Some(message));
         }
     }
@@ -150,9 +149,7 @@ pub(crate) async fn payload<R: Reader>(
         Value::Number(number.cast_signed()),
         Value::Id(attempt.0.to_be_bytes()),
     ];
-    let rows = reader.read(R::Dialect::statement(&sql, values), |row| {
-        blob(row, 0)?.ok_or_else(missing)
-    });
+    let rows = reader.ask(&sql, values, |row| blob(row, 0)?.ok_or_else(missing));
     Ok(rows.await?.pop())
 }
 
@@ -174,7 +171,7 @@ pub(crate) async fn depth<R: Reader>(reader: &R) -> Result<Depth, StoreError> {
         )
     });
     let sql = format!("SELECT {}", counts.join(", "));
-    let rows = reader.read(R::Dialect::statement(&sql, Vec::new()), |row| {
+    let rows = reader.ask(&sql, Vec::new(), |row| {
         let counted = |(column, state)| Ok((state, number(row, column)?));
         STATES.into_iter().enumerate().map(counted).collect()
     });

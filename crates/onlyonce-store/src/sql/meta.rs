@@ -5,11 +5,9 @@ use onlyonce_core::{Recipe, RecipeId};
 
 use super::{
     dialect::{Dialect, Statement, Value},
-    row::{self, Columns, RowError},
+    row::{self, Columns as _, RowError},
     scan::Reader,
 };
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-use crate::Standing;
 use crate::StoreError;
 
 /// Keeps a recipe, unless it is kept already.
@@ -54,13 +52,10 @@ pub(crate) async fn recipe<R: Reader>(
         "SELECT recipe FROM {}recipes WHERE id = ?1",
         R::Dialect::TABLES
     );
-    let rows = reader.read(
-        R::Dialect::statement(&sql, vec![Value::bytes(id.0)]),
-        |row| {
-            let bytes = row.bytes(0)?.ok_or_else(row::missing)?;
-            Recipe::decode(bytes).map_err(|error| RowError::Unreadable(error.into()))
-        },
-    );
+    let rows = reader.ask(&sql, vec![Value::bytes(id.0)], |row| {
+        let bytes = row.bytes(0)?.ok_or_else(row::missing)?;
+        Recipe::decode(bytes).map_err(|error| RowError::Unreadable(error.into()))
+    });
     Ok(rows.await?.pop())
 }
 
@@ -74,28 +69,11 @@ pub(crate) async fn block<R: Reader>(
         R::Dialect::TABLES
     );
     let values = vec![block_name(name)];
-    let rows = reader.read(R::Dialect::statement(&sql, values), |row| row::blob(row, 0));
+    let rows = reader.ask(&sql, values, |row| row::blob(row, 0));
     Ok(rows.await?.pop().flatten())
 }
 
 /// What the block `name` is kept under.
 fn block_name(name: &str) -> Value {
     Value::text(format!("block/{name}"))
-}
-
-/// What a store says of itself, as [`read_standing`] takes it.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) fn standing_columns<D: Dialect>() -> String {
-    let names = ["secret", "identity", "epoch", "accepted"];
-    let tables = D::TABLES;
-    names
-        .map(|name| format!("(SELECT value FROM {tables}meta WHERE name = '{name}')"))
-        .join(", ")
-}
-
-/// What a row says that begins with [`standing_columns`].
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) fn read_standing(row: &impl Columns) -> Result<Standing, RowError> {
-    let value = |column| row.bytes(column);
-    Ok(Standing::read(value(0)?, value(1)?, value(2)?, value(3)?))
 }

@@ -10,8 +10,6 @@ use super::{
     dialect::{Dialect, Statement, Value},
     row::{self, Columns, JOURNAL_COLUMNS, RowError},
 };
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-use crate::Counts;
 use crate::{Filter, JournalRow, Listed, Page, StoreError};
 
 /// Connections that statements are read on.
@@ -30,6 +28,20 @@ pub(crate) trait Reader: Sync {
     where
         T: Send + 'static,
         F: for<'r> Fn(&Self::Row<'r>) -> Result<T, RowError> + Send + 'static;
+
+    /// What `read` makes of each row of the statement that `template` makes with `values`.
+    fn ask<T, F>(
+        &self,
+        template: &str,
+        values: Vec<Value>,
+        read: F,
+    ) -> impl Future<Output = Result<Vec<T>, StoreError>> + Send
+    where
+        T: Send + 'static,
+        F: for<'r> Fn(&Self::Row<'r>) -> Result<T, RowError> + Send + 'static,
+    {
+        self.read(Self::Dialect::statement(template, values), read)
+    }
 }
 
 /// The number below which the next page begins.
@@ -38,9 +50,13 @@ pub(crate) fn before(cursor: Option<u64>) -> Value {
 }
 
 /// What a statement says that returns one number.
-pub(crate) async fn number<R: Reader>(reader: &R, statement: Statement) -> Result<u64, StoreError> {
-    let rows = reader.read(statement, |row| row::number(row, 0)).await?;
-    rows.first().copied().ok_or_else(no_row)
+pub(crate) async fn number<R: Reader>(
+    reader: &R,
+    template: &str,
+    values: Vec<Value>,
+) -> Result<u64, StoreError> {
+    let rows = reader.ask(template, values, |row| row::number(row, 0));
+    rows.await?.pop().ok_or_else(no_row)
 }
 
 /// A statement returned nothing that always returns something.
@@ -82,9 +98,7 @@ pub(crate) async fn list<R: Reader>(
     let only_live =
         filter.dead_letters || matches!(filter.state, Some(State::InProgress | State::Unknown));
     let sql = R::Dialect::records(&conditions, only_live);
-    let rows = reader.read(R::Dialect::statement(&sql, values), |row| {
-        Ok(row::readable(row::read_listed(row)))
-    });
+    let rows = reader.ask(&sql, values, |row| Ok(row::readable(row::read_listed(row))));
     Ok(Page::cut(
         rows.await?.into_iter().flatten().collect(),
         limit,
@@ -99,7 +113,7 @@ pub(crate) async fn history<R: Reader>(
     let tables = R::Dialect::TABLES;
     let sql =
         format!("SELECT {JOURNAL_COLUMNS} FROM {tables}journal WHERE id = ?1 ORDER BY number");
-    let rows = reader.read(R::Dialect::statement(&sql, vec![Value::Id(id.0)]), |row| {
+    let rows = reader.ask(&sql, vec![Value::Id(id.0)], |row| {
         Ok(row::readable(row::read_journal(row)))
     });
     Ok(rows.await?.into_iter().flatten().collect())
@@ -116,7 +130,7 @@ pub(crate) async fn audit<R: Reader>(
         R::Dialect::TABLES
     );
     let values = vec![before(cursor), Value::count(limit.saturating_add(1))];
-    let rows = reader.read(R::Dialect::statement(&sql, values), |row| {
+    let rows = reader.ask(&sql, values, |row| {
         let row = row::readable(row::read_journal(row));
         Ok(row.map(|row| (row.number, row)))
     });
@@ -124,16 +138,6 @@ pub(crate) async fn audit<R: Reader>(
         rows.await?.into_iter().flatten().collect(),
         limit,
     ))
-}
-
-/// Records per state, as `sql` counts them.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) async fn counted<R: Reader>(reader: &R, sql: &str) -> Result<Counts, StoreError> {
-    let rows = reader.read(R::Dialect::statement(sql, Vec::new()), |row| {
-        let state = State::from_word(row::text(row, 0)?);
-        Ok(state.zip(Some(row::number(row, 1)?)))
-    });
-    Ok(rows.await?.into_iter().flatten().collect())
 }
 
 /// How many keys of one client are in progress. Those that live are walked, which the limit of each
@@ -154,5 +158,5 @@ pub(crate) async fn live_of<R: Reader>(
         Value::Bytes(caller.map(|mark| mark.0.to_vec())),
         Value::count(limit),
     ];
-    number(reader, R::Dialect::statement(&sql, values)).await
+    number(reader, &sql, values).await
 }

@@ -14,10 +14,11 @@ use parking_lot::Mutex;
 use tokio::{sync::broadcast, task::JoinSet};
 
 use super::{
-    dialect::{Dialect as _, Statement, Value},
+    dialect::{Dialect, Statement, Value},
     lane::{Lane, Server},
     meta,
     queue::Queue,
+    row::{self, Columns, RowError},
     scan::{self, Reader},
 };
 use crate::{
@@ -79,6 +80,30 @@ pub(crate) trait Scans: Reader + Send + 'static {
     async fn keep_policy(&self, _route: &str, _policy: &Policy) -> Result<(), StoreError> {
         Ok(())
     }
+}
+
+/// Records per state, as `sql` counts them.
+pub(crate) async fn counted<R: Reader>(reader: &R, sql: &str) -> Result<Counts, StoreError> {
+    let rows = reader.ask(sql, Vec::new(), |row| {
+        let state = State::from_word(row::text(row, 0)?);
+        Ok(state.zip(Some(row::number(row, 1)?)))
+    });
+    Ok(rows.await?.into_iter().flatten().collect())
+}
+
+/// What a store says of itself, as [`read_standing`] takes it.
+pub(crate) fn standing_columns<D: Dialect>() -> String {
+    let names = ["secret", "identity", "epoch", "accepted"];
+    let tables = D::TABLES;
+    names
+        .map(|name| format!("(SELECT value FROM {tables}meta WHERE name = '{name}')"))
+        .join(", ")
+}
+
+/// What a row says that begins with [`standing_columns`].
+pub(crate) fn read_standing(row: &impl Columns) -> Result<Standing, RowError> {
+    let value = |column| row.bytes(column);
+    Ok(Standing::read(value(0)?, value(1)?, value(2)?, value(3)?))
 }
 
 /// A store in a database of a server.
@@ -199,7 +224,7 @@ impl<S: Scans> Store for ServerStore<S> {
         }
         let (state, live) = (S::STATE, S::Dialect::LIVE);
         let sql = format!("SELECT {state}, count(*) FROM {live} GROUP BY k.state");
-        counts.extend(scan::counted(&*self.scans, &sql).await?);
+        counts.extend(counted(&*self.scans, &sql).await?);
         Ok(counts)
     }
 
