@@ -9,6 +9,16 @@
 //! decision.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(all(
+        feature = "sqlite",
+        feature = "postgres",
+        feature = "mysql",
+        feature = "redis"
+    )),
+    allow(dead_code, reason = "of what stores share, one alone may need a part")
+)]
 
 pub mod at_rest;
 pub mod clock;

@@ -15,6 +15,7 @@
 //! Deliberately absent: listeners, configuration files and a CLI. Those are in the gateway.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod at_once;
 pub mod audit;
@@ -36,6 +37,7 @@ pub mod seam;
 pub mod shadow;
 pub mod spool;
 pub mod stats;
+pub mod store;
 pub mod trace;
 pub mod transaction;
 pub mod worker;
@@ -44,7 +46,9 @@ pub use body::{Body, BoxError};
 pub use engine::{Engine, EngineOptions};
 pub use layer::{IdempotencyLayer, IdempotencyService, Identify, Identity};
 pub use limits::{ConnectionId, Presence};
-pub use onlyonce_core::{Policy, policy};
+pub use onlyonce_core::{
+    Key, KeyError, KeyRules, Policy, Record, Scope, State, StoredResponse, Timestamp, policy,
+};
 pub use phases::Phases;
 pub use problem::Problem;
 pub use seam::{
