@@ -352,9 +352,15 @@ async fn lane(
     };
     let policy = route.policy.clone();
     let layer = match before {
-        Some(before) => before.layer.successor(policy, identify).await?,
-        None => IdempotencyLayer::new(engine.clone(), &route.id, policy, identify).await?,
+        Some(before) => before.layer.successor(policy, identify),
+        None => IdempotencyLayer::builder(engine.clone())
+            .route(&route.id)
+            .policy(policy)
+            .identify(identify)
+            .build(),
     };
+    // A gateway without its store does not start, and is not reloaded.
+    layer.prepare().await?;
     let upstream = Upstream::new(options);
     let service = layer.layer(upstream.clone());
     Ok(Lane {

@@ -8,15 +8,12 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use axum::{Router, body::Bytes, http::StatusCode, http::header::CONTENT_TYPE, routing::post};
-use onlyonce::{Engine, EngineOptions, IdempotencyLayer, Identity, Policy};
+use onlyonce::{IdempotencyLayer, Identity};
 use onlyonce_store::memory::MemoryStore;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -43,7 +40,7 @@ async fn main() {
     for _ in 0..ROUNDS {
         let bare = serve(app()).await;
         found[0].push(measure(bare, false).await);
-        let layered = serve(app().layer(layer().await)).await;
+        let layered = serve(app().layer(layer())).await;
         found[1].push(measure(layered, false).await);
         found[2].push(measure(layered, true).await);
     }
@@ -74,12 +71,12 @@ fn app() -> Router {
     )
 }
 
-async fn layer() -> IdempotencyLayer {
-    let engine = Engine::start(Arc::new(MemoryStore::new()), EngineOptions::default());
+fn layer() -> IdempotencyLayer {
     let identify = |_: &axum::http::request::Parts| Some(Identity::client("bench"));
-    IdempotencyLayer::new(engine, "payments", Policy::default(), identify)
-        .await
-        .unwrap()
+    IdempotencyLayer::builder(MemoryStore::new())
+        .route("payments")
+        .identify(identify)
+        .build()
 }
 
 async fn serve(app: Router) -> SocketAddr {

@@ -10,10 +10,7 @@
 
 use std::{
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use axum::{
@@ -24,8 +21,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::post,
 };
-use onlyonce::{Engine, EngineOptions, IdempotencyLayer, Identity, Policy, worker};
-use onlyonce_store::sqlite::SqliteStore;
+use onlyonce::{IdempotencyLayer, Identity, store::SqliteStore, worker};
 
 /// Who asks, as the authentication found out.
 #[derive(Clone)]
@@ -56,11 +52,6 @@ async fn pay() -> (StatusCode, String) {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let store = Arc::new(SqliteStore::open(Path::new("axum-example.db"))?);
-    let engine = Engine::start(store, EngineOptions::default());
-    // Sweeps and reaps for as long as it is kept.
-    let _workers = worker::start(&engine, worker::Pace::default());
-
     // The scope comes from what the authentication left behind, never from a header.
     let identify = |request: &Parts| {
         request
@@ -68,7 +59,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             .get::<ClientId>()
             .map(|client| Identity::client(&client.0))
     };
-    let once = IdempotencyLayer::new(engine, "payments", Policy::default(), identify).await?;
+    let store = SqliteStore::open(Path::new("axum-example.db"))?;
+    let once = IdempotencyLayer::builder(store)
+        .route("payments")
+        .identify(identify)
+        .build();
+    // Sweeps and reaps for as long as it is kept.
+    let _workers = worker::start(once.engine(), worker::Pace::default());
 
     // The last layer is the outermost: requests are authenticated first.
     let app = Router::new()

@@ -9,20 +9,18 @@
 //! The service sends each payment to a bank on another socket, so it can tell the layer what a plain
 //! handler cannot: that nothing was sent, or that the bank declined to do anything.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header, request::Parts};
 use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::rt::TokioIo;
 use onlyonce::{
-    Body, BoxError, DispatchGuard, Engine, EngineOptions, IdempotencyLayer, Identity, NotSent,
-    Outcome, Policy,
+    Body, BoxError, DispatchGuard, IdempotencyLayer, Identity, NotSent, Outcome, Policy, Scope,
     policy::{Declared, Enforce, On5xx},
+    store::MemoryStore,
     worker,
 };
-use onlyonce_core::Scope;
-use onlyonce_store::memory::MemoryStore;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
@@ -87,15 +85,18 @@ async fn main() -> Result<(), BoxError> {
     let bank_address = bank_listener.local_addr()?;
     tokio::spawn(bank(bank_listener));
 
-    let engine = Engine::start(Arc::new(MemoryStore::new()), EngineOptions::default());
-    let _workers = worker::start(&engine, worker::Pace::default());
     let policy = Policy {
         enforce: Enforce::On,
         on_5xx: On5xx::Unknown,
         ttl: Duration::from_secs(72 * 3_600),
         ..Policy::default()
     };
-    let once = IdempotencyLayer::new(engine.clone(), "payments", policy, identify).await?;
+    let once = IdempotencyLayer::builder(MemoryStore::new())
+        .route("payments")
+        .policy(policy)
+        .identify(identify)
+        .build();
+    let _workers = worker::start(once.engine(), worker::Pace::default());
     let service = once.layer(tower::service_fn(move |request| {
         charge(bank_address, request)
     }));
@@ -114,6 +115,6 @@ async fn main() -> Result<(), BoxError> {
         tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
     }
     // Executions whose clients have left are waited for too.
-    engine.idle().await;
+    once.engine().idle().await;
     Ok(())
 }

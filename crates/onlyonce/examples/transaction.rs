@@ -6,14 +6,13 @@
 //! curl -i localhost:3002/payments -H 'Idempotency-Key: order-1' -d 1000      # twice
 //! ```
 
-use std::sync::Arc;
-
 use axum::{Router, extract::State, http::StatusCode, routing::post};
 use onlyonce::{
-    Answer, Engine, EngineOptions, IdempotencyLayer, Identity, Policy, Reservation, RunError,
-    Transactions, outbox::Message, worker,
+    Answer, IdempotencyLayer, Identity, Policy, Reservation, RunError, Transactions,
+    outbox::Message,
+    store::{PgTransactions, PostgresOptions, PostgresStore},
+    worker,
 };
-use onlyonce_store::postgres::{PgTransactions, PostgresOptions, PostgresStore};
 use sqlx::{PgPool, Row as _};
 
 type App = State<Transactions<PgTransactions>>;
@@ -41,8 +40,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .execute(&pool)
         .await?;
     let inside = store.transactions(pool);
-    let engine = Engine::start(Arc::new(store), EngineOptions::default());
-    let _workers = worker::start(&engine, worker::Pace::default());
 
     // Stands for your authentication: everybody is one client.
     let identify = |_: &http::request::Parts| Some(Identity::client("somebody"));
@@ -50,7 +47,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         enforce: onlyonce::policy::Enforce::On,
         ..Policy::default()
     };
-    let once = IdempotencyLayer::new(engine.clone(), "payments", policy, identify).await?;
+    let once = IdempotencyLayer::builder(store)
+        .route("payments")
+        .policy(policy)
+        .identify(identify)
+        .build();
+    let engine = once.engine().clone();
+    let _workers = worker::start(&engine, worker::Pace::default());
     let app = Router::new()
         .route("/payments", post(pay))
         .layer(once)

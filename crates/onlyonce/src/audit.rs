@@ -87,16 +87,13 @@ impl Probe {
 /// instance.
 ///
 /// ```
-/// # use std::sync::Arc;
 /// # use axum::{Router, routing::post};
 /// # use http::Method;
-/// # use onlyonce::{Engine, EngineOptions, Identity, IdempotencyLayer, Policy, audit};
-/// # use onlyonce_store::memory::MemoryStore;
+/// # use onlyonce::{Identity, IdempotencyLayer, audit, store::MemoryStore};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let engine = Engine::start(Arc::new(MemoryStore::new()), EngineOptions::default());
 /// # let identify = |_: &http::request::Parts| Some(Identity::client("a"));
-/// # let once = IdempotencyLayer::new(engine, "payments", Policy::default(), identify).await?;
+/// # let once = IdempotencyLayer::builder(MemoryStore::new()).identify(identify).build();
 /// let app: Router = Router::new()
 ///     .route("/payments", post(async || "paid"))
 ///     .layer(once)

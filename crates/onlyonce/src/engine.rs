@@ -25,6 +25,7 @@ mod waiters;
 
 use std::{
     collections::{HashMap, HashSet},
+    fmt,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -212,6 +213,21 @@ impl Drop for Running {
         if inner.running.fetch_sub(1, Ordering::SeqCst) == 1 {
             inner.idle.notify_waiters();
         }
+    }
+}
+
+impl<S: Store> From<S> for Engine {
+    /// An engine on `store`, with the default options.
+    fn from(store: S) -> Self {
+        Self::start(Arc::new(store), EngineOptions::default())
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("options", &self.0.options)
+            .finish_non_exhaustive()
     }
 }
 

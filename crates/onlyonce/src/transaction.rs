@@ -99,9 +99,9 @@ pub enum RunError {
 
 impl<T: TransactionalStore> Transactions<T> {
     /// Transactions of `store`, which must be on the database of the engine's own store.
-    pub fn new(engine: Engine, store: T) -> Self {
+    pub fn new(engine: impl Into<Engine>, store: T) -> Self {
         Self {
-            engine,
+            engine: engine.into(),
             store,
             isolation: Isolation::default(),
             retries: DEFAULT_RETRIES,

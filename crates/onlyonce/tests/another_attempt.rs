@@ -47,8 +47,13 @@ async fn record(store: &dyn Store) -> Record {
 }
 
 async fn layer(engine: &Engine, policy: &Policy) -> IdempotencyLayer {
-    let made = IdempotencyLayer::new(engine.clone(), "r", policy.clone(), identify);
-    made.await.unwrap()
+    let made = IdempotencyLayer::builder(engine.clone())
+        .route("r")
+        .policy(policy.clone())
+        .identify(identify)
+        .build();
+    made.prepare().await.unwrap();
+    made
 }
 
 /// Goal: the spool keeps a result under the attempt that brought it.

@@ -16,21 +16,23 @@ use axum::{
     routing::post,
 };
 use onlyonce::{
-    Engine, EngineOptions, IdempotencyLayer, Identity, Policy,
+    IdempotencyLayer, Identity, Policy,
     audit::{Covered, Guard, probe},
     policy::Enforce,
 };
 use onlyonce_store::memory::MemoryStore;
 
-async fn layer(route: &str, enforce: Enforce) -> IdempotencyLayer {
-    let engine = Engine::start(Arc::new(MemoryStore::new()), EngineOptions::default());
+fn layer(route: &str, enforce: Enforce) -> IdempotencyLayer {
     let policy = Policy {
         enforce,
         ..Policy::default()
     };
     let identify = |_: &axum::http::request::Parts| Some(Identity::client("a"));
-    let layer = IdempotencyLayer::new(engine, route, policy, identify);
-    layer.await.unwrap()
+    IdempotencyLayer::builder(MemoryStore::new())
+        .route(route)
+        .policy(policy)
+        .identify(identify)
+        .build()
 }
 
 async fn authenticate(request: Request, next: Next) -> Response {
@@ -54,11 +56,11 @@ async fn every_route_says_who_guards_it_and_guarded_handlers_do_not_run() {
     };
     let app: Router = Router::new()
         .route("/payments", post(handler.clone()).delete(handler.clone()))
-        .route_layer(layer("payments", Enforce::On).await)
+        .route_layer(layer("payments", Enforce::On))
         .merge(
             Router::new()
                 .route("/notes", post(handler.clone()))
-                .route_layer(layer("notes", Enforce::Off).await),
+                .route_layer(layer("notes", Enforce::Off)),
         )
         .route("/mails", post(mail))
         .layer(middleware::from_fn(authenticate));

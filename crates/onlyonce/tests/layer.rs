@@ -60,10 +60,12 @@ impl World {
         }
     }
 
-    async fn layer(&self, policy: Policy) -> IdempotencyLayer {
-        IdempotencyLayer::new(self.engine.clone(), "r", policy, identify)
-            .await
-            .expect("memory does not fail")
+    fn layer(&self, policy: Policy) -> IdempotencyLayer {
+        IdempotencyLayer::builder(self.engine.clone())
+            .route("r")
+            .policy(policy)
+            .identify(identify)
+            .build()
     }
 
     fn calls(&self) -> usize {
@@ -122,7 +124,7 @@ async fn a_panic_is_unknown() {
             Ok::<_, Infallible>(Response::new(Body::empty()))
         }
     });
-    let service = world.layer(Policy::default()).await.layer(inner);
+    let service = world.layer(Policy::default()).layer(inner);
     let (status, body) = text(service.clone().oneshot(post("k")).await.unwrap()).await;
     assert_eq!(
         (status.as_u16(), code(&body).as_str()),
@@ -155,7 +157,7 @@ async fn only_a_proof_releases() {
             }
         }
     });
-    let service = world.layer(Policy::default()).await.layer(inner);
+    let service = world.layer(Policy::default()).layer(inner);
     let (status, body) = text(service.clone().oneshot(post("k")).await.unwrap()).await;
     assert_eq!(
         (status.as_u16(), code(&body).as_str()),
@@ -195,7 +197,7 @@ async fn a_handler_has_the_last_word() {
             Ok::<_, Infallible>(response)
         }
     });
-    let service = world.layer(Policy::default()).await.layer(inner);
+    let service = world.layer(Policy::default()).layer(inner);
     for _ in 0..2 {
         let response = service.clone().oneshot(post("final")).await.unwrap();
         assert_eq!(
@@ -224,7 +226,7 @@ async fn without_an_identity_nothing_happens() {
         calls.fetch_add(1, Ordering::SeqCst);
         async { Ok::<_, Infallible>(Response::new(Body::empty())) }
     });
-    let service = world.layer(Policy::default()).await.layer(inner);
+    let service = world.layer(Policy::default()).layer(inner);
     let mut request = post("k");
     request.extensions_mut().clear();
     let (status, body) = text(service.oneshot(request).await.unwrap()).await;
@@ -259,7 +261,7 @@ async fn the_guard_closes_with_the_lease() {
             Ok(()) => Ok(Response::new(Body::empty())),
         }
     });
-    let service = world.layer(policy).await.layer(inner);
+    let service = world.layer(policy).layer(inner);
     let (status, body) = text(service.oneshot(post("k")).await.unwrap()).await;
     assert_eq!(
         (status.as_u16(), code(&body).as_str()),
@@ -286,7 +288,7 @@ async fn it_fits_axum() {
     };
     let app = axum::Router::new()
         .route("/pay", axum::routing::post(handler))
-        .layer(world.layer(Policy::default()).await);
+        .layer(world.layer(Policy::default()));
     let requests: Vec<_> = (0..10)
         .map(|_| {
             let app = app.clone();
@@ -322,7 +324,7 @@ async fn a_dropped_future_releases_nothing() {
             Ok::<_, Infallible>(Response::new(Body::from(Bytes::from_static(b"done"))))
         }
     });
-    let service = world.layer(Policy::default()).await.layer(inner);
+    let service = world.layer(Policy::default()).layer(inner);
     let client = tokio::spawn(service.clone().oneshot(post("k")));
     inside.recv().await.unwrap();
     client.abort();
@@ -364,7 +366,7 @@ async fn a_panic_tells_no_secrets() {
         .finish();
     let _logging = tracing::subscriber::set_default(subscriber);
     let world = World::new();
-    let layer = world.layer(Policy::default()).await;
+    let layer = world.layer(Policy::default());
     let inner = service_fn(|request: Request<Body>| async move {
         assert!(request.uri().path() != "/panic", "a bug in the handler");
         if request.uri().path() == "/fail" {
@@ -430,7 +432,7 @@ async fn waiters_keep_room_for_what_they_are() {
         max_request_body: 1 << 20,
         ..Policy::default()
     };
-    let service = world.layer(policy).await.layer(inner);
+    let service = world.layer(policy).layer(inner);
     let of_any_length = |key: &str| {
         let frame = http_body::Frame::data(Bytes::from_static(b"{}"));
         let frames = futures_util::stream::iter([Ok::<_, BoxError>(frame)]);
@@ -462,13 +464,11 @@ async fn waiters_keep_room_for_what_they_are() {
 #[tokio::test]
 async fn bodies_that_do_not_come_take_no_room() {
     let world = World::with_room_for(3 << 20);
-    let service =
-        world
-            .layer(Policy::default())
-            .await
-            .layer(service_fn(|_: Request<Body>| async {
-                Ok::<_, Infallible>(Response::new(Body::empty()))
-            }));
+    let service = world
+        .layer(Policy::default())
+        .layer(service_fn(|_: Request<Body>| async {
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        }));
     let waiting: Vec<_> = (0..20)
         .map(|number| {
             let frame = http_body::Frame::data(Bytes::from_static(b"{"));
@@ -516,7 +516,7 @@ async fn bodies_under_way_keep_their_room() {
             Ok::<_, Infallible>(Response::new(Body::empty()))
         }
     });
-    let service = world.layer(Policy::default()).await.layer(inner);
+    let service = world.layer(Policy::default()).layer(inner);
     let large = Bytes::from(vec![b'x'; 1 << 20]);
     let of = |client: &'static str, key: &str| {
         let mut request = post(key).map(|_| Body::from(large.clone()));
@@ -574,7 +574,7 @@ async fn answers_that_nobody_takes_are_counted() {
         calls.fetch_add(1, Ordering::SeqCst);
         async { Ok::<_, Infallible>(Response::new(Body::from(Bytes::from(vec![b'a'; 1 << 20])))) }
     });
-    let service = world.layer(Policy::default()).await.layer(inner);
+    let service = world.layer(Policy::default()).layer(inner);
     let mut kept = Vec::new();
     for number in 0..10 {
         let answer = service.clone().oneshot(post(&format!("k{number}")));
@@ -626,7 +626,7 @@ async fn executions_without_a_client_are_bounded() {
         detached: 3,
         ..Policy::default()
     };
-    let service = world.layer(policy).await.layer(inner);
+    let service = world.layer(policy).layer(inner);
     for number in 0..3 {
         let asked = tokio::spawn(service.clone().oneshot(post(&format!("gone-{number}"))));
         while world.calls() <= number {
@@ -683,7 +683,7 @@ async fn a_duplicate_may_wait_for_ever() {
         wait_timeout: Duration::MAX,
         ..Policy::default()
     };
-    let service = world.layer(policy).await.layer(slow);
+    let service = world.layer(policy).layer(slow);
     let first = tokio::spawn(service.clone().oneshot(post("k")));
     while world.calls() == 0 {
         tokio::task::yield_now().await;
@@ -722,10 +722,10 @@ async fn old_records_are_compared_under_their_own_recipe() {
         recipe: Recipe::version_1(BodyMode::Json, vec![], vec![], names),
         ..Policy::default()
     };
-    let before = world.layer(old).await.layer(handler.clone());
+    let before = world.layer(old).layer(handler.clone());
     let first = at("old", "/pay", Some("a.test"));
     before.oneshot(first).await.unwrap();
-    let now = world.layer(Policy::default()).await.layer(handler);
+    let now = world.layer(Policy::default()).layer(handler);
     let send = async |request| now.clone().oneshot(request).await.unwrap().status();
     assert_eq!(send(at("old", "/pay", Some("b.test"))).await, 200);
     assert_eq!(world.calls(), 1);
@@ -752,7 +752,7 @@ async fn methods_and_upgrades_are_no_way_around() {
         calls.fetch_add(1, Ordering::SeqCst);
         async { Ok::<_, Infallible>(Response::new(Body::from(Bytes::from_static(b"paid")))) }
     });
-    let service = world.layer(Policy::default()).await.layer(handler);
+    let service = world.layer(Policy::default()).layer(handler);
     let spelled = [
         ("post", "x-none", ""),
         ("GET", "x-http-method-override", "POST"),

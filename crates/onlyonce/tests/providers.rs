@@ -58,9 +58,12 @@ async fn a_silent_provider_holds_up_its_own_route() {
     });
     for route in ["silent", "quick"] {
         let nobody = |_: &Parts| None;
-        IdempotencyLayer::new(engine.clone(), route, (*policy).clone(), nobody)
-            .await
-            .unwrap();
+        let layer = IdempotencyLayer::builder(engine.clone())
+            .route(route)
+            .policy((*policy).clone())
+            .identify(nobody)
+            .build();
+        layer.prepare().await.unwrap();
     }
     let unknown = async |route: &str, key: String| {
         let mut arrival = Arrival::new(

@@ -11,7 +11,7 @@ use http::{Request, Response, Version, request::Parts};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn as hyper_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use onlyonce::{Body, Engine, EngineOptions, IdempotencyLayer, Identity, Policy};
+use onlyonce::{Body, Engine, EngineOptions, IdempotencyLayer, Identity};
 use onlyonce_core::State;
 use onlyonce_store::{Filter, memory::MemoryStore};
 use parking_lot::Mutex;
@@ -24,11 +24,12 @@ use tower::{Layer, ServiceExt, service_fn};
 const HEADERS: u8 = 1;
 const PING: u8 = 6;
 
-async fn layer(engine: &Engine) -> IdempotencyLayer {
+fn layer(engine: &Engine) -> IdempotencyLayer {
     let identify = |_: &Parts| Some(Identity::client("ada"));
-    IdempotencyLayer::new(engine.clone(), "r", Policy::default(), identify)
-        .await
-        .unwrap()
+    IdempotencyLayer::builder(engine.clone())
+        .route("r")
+        .identify(identify)
+        .build()
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -89,7 +90,7 @@ async fn a_reset_stream_is_not_executed() {
                 Ok::<_, Infallible>(Response::new(Body::empty()))
             }
         });
-        let service = layer(&engine).await.layer(inner);
+        let service = layer(&engine).layer(inner);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut socket = TcpStream::connect(listener.local_addr().unwrap())
             .await
@@ -156,7 +157,7 @@ async fn parts_of_answers_are_unknown() {
             }
             Ok::<_, Infallible>(response.body(body).unwrap())
         });
-        let service = layer(&engine).await.layer(inner);
+        let service = layer(&engine).layer(inner);
         let request = Request::post("/pay").header("idempotency-key", "k");
         let answer = service.oneshot(request.body(Body::empty()).unwrap()).await;
         let case = format!("{version:?} {length:?}");

@@ -11,14 +11,11 @@
 mod provider;
 mod ride;
 
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
-use onlyonce::{Engine, EngineOptions, Policy, Transactions};
-use onlyonce_core::{Key, KeyRules, Scope};
-use onlyonce_store::{
-    mysql::{MySqlOptions, MySqlStore},
-    postgres::{PostgresOptions, PostgresStore},
-    sqlite::SqliteStore,
+use onlyonce::{
+    Key, KeyRules, Policy, Scope, Transactions,
+    store::{MySqlOptions, MySqlStore, PostgresOptions, PostgresStore, SqliteStore},
 };
 use provider::{Fault, Provider};
 
@@ -45,8 +42,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             sqlx::query(ride::TABLES).execute(&pool).await?;
             sqlx::query(ride::STEPS).execute(&pool).await?;
             let transactions = store.transactions(pool);
-            let engine = Engine::start(Arc::new(store), EngineOptions::default());
-            let operation = Transactions::new(engine, transactions)
+            let operation = Transactions::new(store, transactions)
                 .operation("rides", Policy::default())
                 .await?;
             let rides = ride::on_postgres(operation, provider.url.clone());
@@ -57,8 +53,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             sqlx::query(ride::TABLES).execute(&pool).await?;
             sqlx::query(ride::STEPS).execute(&pool).await?;
             let transactions = store.transactions(pool);
-            let engine = Engine::start(Arc::new(store), EngineOptions::default());
-            let operation = Transactions::new(engine, transactions)
+            let operation = Transactions::new(store, transactions)
                 .operation("rides", Policy::default())
                 .await?;
             let rides = ride::on_mysql(operation, provider.url.clone());
@@ -71,8 +66,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 ride::STEPS
             ))?;
             let transactions = store.transactions()?;
-            let engine = Engine::start(Arc::new(store), EngineOptions::default());
-            let operation = Transactions::new(engine, transactions)
+            let operation = Transactions::new(store, transactions)
                 .operation("rides", Policy::default())
                 .await?;
             let rides = ride::on_sqlite(operation, provider.url.clone());

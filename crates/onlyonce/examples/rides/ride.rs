@@ -3,10 +3,11 @@
 
 use futures_util::FutureExt as _;
 use http::StatusCode;
-use onlyonce::{Answer, Operation, Phases, outbox::Message, phases::CallFailed};
-use onlyonce_store::{
-    mysql::MySqlTransactions, postgres::PgTransactions, sqlite::SqliteTransactions,
-    transactional::TransactionError,
+use onlyonce::{
+    Answer, Operation, Phases,
+    outbox::Message,
+    phases::CallFailed,
+    store::{MySqlTransactions, PgTransactions, SqliteTransactions, TransactionError},
 };
 use serde_json::json;
 

@@ -51,13 +51,32 @@ impl Engine {
     /// # Errors
     /// [`Unavailable`] if the store cannot note it, or if a duration that must be positive is not.
     pub async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), Unavailable> {
-        if let Some(name) = policy.not_positive() {
-            let why = format!("{name} of the policy of {route} must be a positive duration");
+        if let Some(why) = unsound(route, policy) {
             return Err(Unavailable(StoreError::Unavailable(why.into())));
         }
         self.bounded_read(self.0.store.keep_policy(route, policy))
             .await
             .map_err(Unavailable)
+    }
+
+    /// Has the store keep what the keys of `route` are compared and judged by under `policy`: all that it
+    /// must know before the first of them.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the store cannot keep it, or if a duration that must be positive is not.
+    pub(crate) async fn prepare(&self, route: &str, policy: &Policy) -> Result<(), Unavailable> {
+        if let Some(why) = unsound(route, policy) {
+            // No outage: it neither counts as one, nor is it a reason to let requests pass unprotected.
+            return Err(Unavailable(StoreError::Unreadable(why.into())));
+        }
+        self.unless_open()?;
+        let kept = async {
+            self.recall_time().await?;
+            let (store, recipe) = (&self.0.store, &policy.recipe);
+            self.bounded_read(store.keep_recipe(recipe)).await?;
+            self.bounded_read(store.keep_policy(route, policy)).await
+        };
+        self.watched(kept.await).map_err(Unavailable)
     }
 
     pub(super) fn known_recipe(&self, id: RecipeId, policy: &Policy) -> Option<Arc<Recipe>> {
@@ -94,4 +113,12 @@ impl Engine {
         self.0.recipes.lock().insert(id, recipe.clone());
         Ok(recipe)
     }
+}
+
+/// Why nothing may be executed under `policy`, where that is so.
+fn unsound(route: &str, policy: &Policy) -> Option<String> {
+    let name = policy.not_positive()?;
+    Some(format!(
+        "{name} of the policy of {route} must be a positive duration"
+    ))
 }

@@ -1,6 +1,7 @@
 //! One request through the layer, up to the point where something has to be executed.
 
 use std::{
+    fmt,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -67,6 +68,30 @@ impl<S: Clone> Clone for IdempotencyService<S> {
 impl<S> IdempotencyService<S> {
     pub(super) fn new(shared: Arc<Shared>, inner: S) -> Self {
         Self { shared, inner }
+    }
+
+    /// The inner service.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The inner service. What is changed of it holds for requests from now on.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The inner service, without the layer.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for IdempotencyService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyService")
+            .field("route", &self.shared.route)
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
     }
 }
 
@@ -411,6 +436,11 @@ where
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
+    if !shared.is_prepared()
+        && let Err(error) = Box::pin(shared.prepare()).await
+    {
+        return Box::pin(unavailable(&shared, inner, pending, &error, false)).await;
+    }
     let policy = &shared.policy;
     pending.reserving = Some(pending.followed.timed(Stage::Reserve));
     let mut next = shared.engine.peek(&mut pending.arrival, policy);

@@ -64,7 +64,7 @@ where
             return timely(shared, pass(inner, parts, body, policy)).await;
         }
     };
-    let client = identity.client.as_ref();
+    let client = identity.name();
     let too_large = http_body::Body::size_hint(&body).lower() > policy.max_request_body;
     let connection = parts.extensions.get::<ConnectionId>().copied();
     let holder = Holder::of(identity.client_id().as_ref(), connection);
@@ -131,7 +131,7 @@ fn looked_at(shared: &Shared, parts: &Parts) -> Looked {
     let identity = shared.identify.identify(parts);
     let client = identity
         .as_ref()
-        .and_then(|identity| identity.client.clone());
+        .and_then(|identity| identity.name().cloned());
     let found = read_key(&parts.headers, policy);
     if matches!(found, KeyHeader::Absent) && !policy.demands_key(methods) {
         return Looked::Keyless(client);

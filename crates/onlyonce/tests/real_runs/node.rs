@@ -157,8 +157,12 @@ impl Node {
 /// A real store may be slow for once, and then the engine does not wait for it.
 async fn layer(engine: &Engine, policy: &Policy) -> IdempotencyLayer {
     for _ in 0..STARTS {
-        let (engine, policy) = (engine.clone(), policy.clone());
-        if let Ok(layer) = IdempotencyLayer::new(engine, ROUTE, policy, setup::identify).await {
+        let layer = IdempotencyLayer::builder(engine.clone())
+            .route(ROUTE)
+            .policy(policy.clone())
+            .identify(setup::identify)
+            .build();
+        if layer.prepare().await.is_ok() {
             return layer;
         }
     }

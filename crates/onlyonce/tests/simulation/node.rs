@@ -94,9 +94,13 @@ impl Node {
         let store: Arc<dyn Store> = faulty.clone();
         let (engine, layer, epoch) = runtime.block_on(async {
             let engine = Engine::start(store, options);
-            let layer = IdempotencyLayer::new(engine.clone(), ROUTE, policy, setup::identify)
-                .await
-                .expect("a healthy store keeps the recipe");
+            let layer = IdempotencyLayer::builder(engine.clone())
+                .route(ROUTE)
+                .policy(policy)
+                .identify(setup::identify)
+                .build();
+            let prepared = layer.prepare().await;
+            prepared.expect("a healthy store keeps the recipe");
             (engine, layer, Instant::now())
         });
         let upstream = Upstream {

@@ -3,7 +3,7 @@
 use axum::{Router, body::Body, extract::State, routing::post};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use onlyonce::{Answer, IdempotencyLayer, Identity, Policy, Reservation, RunError, Transactions};
+use onlyonce::{Answer, IdempotencyLayer, Identity, Reservation, RunError, Transactions};
 use onlyonce_store::transactional::TransactionError;
 use tower::ServiceExt as _;
 
@@ -52,9 +52,10 @@ async fn a_handler_completes_its_key() {
     let place = Place::<Pg>::new_with(|all| all.version(4, |_, _| None)).await;
     let engine = place.transactions.engine().clone();
     let identify = |_: &http::request::Parts| Some(Identity::client("ada"));
-    let layer = IdempotencyLayer::new(engine, "pay", Policy::default(), identify)
-        .await
-        .unwrap();
+    let layer = IdempotencyLayer::builder(engine)
+        .route("pay")
+        .identify(identify)
+        .build();
     let app = Router::new()
         .route("/pay", post(handler))
         .layer(layer)

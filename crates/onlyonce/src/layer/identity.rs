@@ -1,0 +1,167 @@
+//! Whose request it is: the answer of an application's own hook, and how callers that share a scope are
+//! told apart.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use onlyonce_core::{CallerMark, Record, Scope, Secret, record::MarkedBy};
+
+use crate::{
+    engine::{Engine, Marks},
+    limits::Client,
+};
+
+/// Whose request it is.
+#[derive(Clone)]
+pub struct Identity {
+    /// The namespace of its key.
+    pub scope: Scope,
+    /// What tells callers apart where they share the scope.
+    caller: Option<Vec<Vec<u8>>>,
+    /// What tells them apart where that is empty.
+    cookies: Vec<Vec<u8>>,
+    /// The id of an authenticated client.
+    client: Option<Arc<str>>,
+}
+
+impl std::fmt::Debug for Identity {
+    /// Without what tells callers apart, which may be a credential.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity")
+            .field("scope", &self.scope)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Identity {
+    /// An authenticated client with a namespace of its own.
+    pub fn client(id: &str) -> Self {
+        Self {
+            scope: Scope::client(id),
+            caller: None,
+            cookies: Vec::new(),
+            client: Some(id.into()),
+        }
+    }
+
+    /// An authenticated client that has a namespace of its own on each route.
+    pub fn client_of_route(route: &str, id: &str) -> Self {
+        Self {
+            scope: Scope::route(route, Some(id)),
+            caller: None,
+            cookies: Vec::new(),
+            client: Some(id.into()),
+        }
+    }
+
+    /// A caller in a scope that others use as well. Whoever uses the same key with other `caller`
+    /// bytes is refused; the bytes themselves are kept as a keyed hash only.
+    pub fn shared(scope: Scope, caller: Vec<Vec<u8>>) -> Self {
+        Self {
+            scope,
+            caller: Some(caller),
+            cookies: Vec::new(),
+            client: None,
+        }
+    }
+
+    /// The same caller, which sent these cookies of a session: they tell callers apart that send no
+    /// credential. A record remembers which of the two its caller was told by, and a retry is compared
+    /// in that way.
+    #[must_use]
+    pub fn with_cookies(self, cookies: Vec<Vec<u8>>) -> Self {
+        Self { cookies, ..self }
+    }
+
+    /// The name of an authenticated client.
+    pub(crate) fn name(&self) -> Option<&Arc<str>> {
+        self.client.as_ref()
+    }
+
+    /// The id of an authenticated client, as limits know it.
+    pub(crate) fn client_id(&self) -> Option<Client> {
+        self.client.clone().map(Client::Named)
+    }
+
+    /// Whose share of what is limited its requests take: the client's, or what tells callers apart.
+    pub fn limited_as(&self, secret: &Secret) -> Client {
+        match &self.client {
+            Some(id) => Client::Named(id.clone()),
+            None => Client::Marked(self.mark(secret)),
+        }
+    }
+
+    /// The mark of the caller for a new record, where callers share the scope.
+    pub fn mark(&self, secret: &Secret) -> Option<CallerMark> {
+        match self.marked_by() {
+            MarkedBy::Credentials => self.by_credentials(secret),
+            MarkedBy::Cookies => self.by_cookies(secret),
+        }
+    }
+
+    /// Whether `record` remembers this caller, by a mark made in the record's own way.
+    pub fn is_caller_of(&self, record: &Record, secret: &Secret) -> bool {
+        let mark = match record.notes.marked_by {
+            MarkedBy::Credentials => self.by_credentials(secret),
+            MarkedBy::Cookies => self.by_cookies(secret),
+        };
+        record.scope == self.scope && record.caller == mark
+    }
+
+    /// The caller's marks, from what `engine` has at hand where nothing tells callers apart.
+    pub(crate) fn marks(&self, engine: &Engine) -> Marks {
+        let credentials = match &self.caller {
+            Some(parts) if parts.is_empty() => Some(engine.derived(&self.scope).nobody),
+            _ => self.by_credentials(engine.secret()),
+        };
+        let cookies = self.by_cookies(engine.secret());
+        let marked_by = self.marked_by();
+        let (mark, other) = match marked_by {
+            MarkedBy::Credentials => (credentials, cookies),
+            MarkedBy::Cookies => (cookies, credentials),
+        };
+        Marks {
+            mark,
+            marked_by,
+            other,
+        }
+    }
+
+    fn marked_by(&self) -> MarkedBy {
+        let sends_credential = self.caller.as_ref().is_none_or(|parts| !parts.is_empty());
+        match sends_credential || self.cookies.is_empty() {
+            true => MarkedBy::Credentials,
+            false => MarkedBy::Cookies,
+        }
+    }
+
+    fn by_credentials(&self, secret: &Secret) -> Option<CallerMark> {
+        self.caller.as_ref().map(|parts| self.hashed(secret, parts))
+    }
+
+    fn by_cookies(&self, secret: &Secret) -> Option<CallerMark> {
+        let shared = self.caller.is_some() && !self.cookies.is_empty();
+        shared.then(|| self.hashed(secret, &self.cookies))
+    }
+
+    fn hashed(&self, secret: &Secret, parts: &[Vec<u8>]) -> CallerMark {
+        let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+        secret.caller_mark(self.scope.as_str(), &parts)
+    }
+}
+
+/// Finds out whose request it is. `None` refuses it.
+pub trait Identify: Send + Sync + 'static {
+    /// The identity, from what an authenticating layer left in the request's extensions. Never from
+    /// a header that a client can choose.
+    fn identify(&self, request: &Parts) -> Option<Identity>;
+}
+
+impl<F> Identify for F
+where
+    F: Fn(&Parts) -> Option<Identity> + Send + Sync + 'static,
+{
+    fn identify(&self, request: &Parts) -> Option<Identity> {
+        self(request)
+    }
+}
