@@ -8,14 +8,11 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use metrics::{counter, gauge};
-use onlyonce::{Engine, worker};
+use onlyonce::{Engine, Pace, Workers};
 use onlyonce_core::Timestamp;
 use onlyonce_store::clock::StoreClock;
 use parking_lot::Mutex;
-use tokio::{
-    task::JoinSet,
-    time::{Instant, MissedTickBehavior},
-};
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::{
     admin::Admin,
@@ -121,7 +118,7 @@ pub(crate) struct Reloader {
     current: Arc<Current>,
     admin: Admin,
     engine: Engine,
-    workers: JoinSet<()>,
+    workers: Workers,
     delivering: Delivering,
     status: Status,
     /// The content that was last decided upon, and the one of the last look.
@@ -148,7 +145,7 @@ impl Reloader {
         prepared: Prepared,
     ) -> Self {
         let config = current.config();
-        let workers = worker::start_with(&engine, pace(&config), current.clone());
+        let workers = Workers::start_with(&engine, pace(&config), current.clone());
         let text = source.as_ref().and_then(|source| source.text.clone());
         let named = tls::fingerprint_of(&config.files());
         Self {
@@ -263,7 +260,7 @@ impl Reloader {
         if pace(&config) != pace(before.config()) {
             // What a loop was doing when it ends is whole or has not happened.
             let pace = pace(&config);
-            self.workers = worker::start_with(&self.engine, pace, self.current.clone());
+            self.workers = Workers::start_with(&self.engine, pace, self.current.clone());
         }
         Ok(())
     }
@@ -314,8 +311,8 @@ impl Reloader {
     }
 }
 
-fn pace(config: &Config) -> worker::Pace {
-    worker::Pace {
+fn pace(config: &Config) -> Pace {
+    Pace {
         sweep_every: config.workers.sweep_every,
         reap_every: config.workers.reap_every,
         reconcile_every: config.workers.reconcile_every,

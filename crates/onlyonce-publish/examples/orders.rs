@@ -19,14 +19,13 @@ use axum::{
     routing::{get, post},
 };
 use onlyonce::{
-    Engine, EngineOptions, Operation, Policy, Ran, Transactions,
+    Engine, EngineOptions, Key, KeyRules, Operation, Pace, Policy, Ran, Scope, Transactions,
+    Workers,
     outbox::{Deliveries, Message, Target},
     policy::OnInFlight,
-    worker,
+    store::{PgTransactions, PostgresOptions, PostgresStore},
 };
-use onlyonce_core::{Key, KeyRules, Scope};
 use onlyonce_publish::http::{Http, HttpOptions, Pooled};
-use onlyonce_store::postgres::{PgTransactions, PostgresOptions, PostgresStore};
 use serde_json::json;
 use sqlx::PgPool;
 
@@ -95,7 +94,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .await?;
     let inside = store.transactions(pool);
     let engine = Engine::start(Arc::new(store), EngineOptions::default());
-    let _workers = worker::start(&engine, worker::Pace::default());
+    let _workers = Workers::start(&engine, Pace::default());
 
     let provider = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let place = format!("http://{}/charges", provider.local_addr()?);

@@ -21,7 +21,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::post,
 };
-use onlyonce::{IdempotencyLayer, Identity, store::SqliteStore, worker};
+use onlyonce::{IdempotencyLayer, Identity, Pace, Workers, store::SqliteStore};
 
 /// Who asks, as the authentication found out.
 #[derive(Clone)]
@@ -65,7 +65,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .identify(identify)
         .build();
     // Sweeps and reaps for as long as it is kept.
-    let _workers = worker::start(once.engine(), worker::Pace::default());
+    let _workers = Workers::start(once.engine(), Pace::default());
 
     // The last layer is the outermost: requests are authenticated first.
     let app = Router::new()

@@ -16,10 +16,10 @@ use http::{Request, Response, StatusCode, header, request::Parts};
 use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::rt::TokioIo;
 use onlyonce::{
-    Body, BoxError, DispatchGuard, IdempotencyLayer, Identity, NotSent, Outcome, Policy, Scope,
+    Body, BoxError, DispatchGuard, IdempotencyLayer, Identity, NotSent, Outcome, Pace, Policy,
+    Scope, Workers,
     policy::{Declared, Enforce, On5xx},
     store::MemoryStore,
-    worker,
 };
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -96,7 +96,7 @@ async fn main() -> Result<(), BoxError> {
         .policy(policy)
         .identify(identify)
         .build();
-    let _workers = worker::start(once.engine(), worker::Pace::default());
+    let _workers = Workers::start(once.engine(), Pace::default());
     let service = once.layer(tower::service_fn(move |request| {
         charge(bank_address, request)
     }));

@@ -8,10 +8,9 @@
 
 use axum::{Router, extract::State, http::StatusCode, routing::post};
 use onlyonce::{
-    Answer, IdempotencyLayer, Identity, Policy, Reservation, RunError, Transactions,
+    Answer, IdempotencyLayer, Identity, Pace, Policy, Reservation, RunError, Transactions, Workers,
     outbox::Message,
     store::{PgTransactions, PostgresOptions, PostgresStore},
-    worker,
 };
 use sqlx::{PgPool, Row as _};
 
@@ -53,7 +52,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .identify(identify)
         .build();
     let engine = once.engine().clone();
-    let _workers = worker::start(&engine, worker::Pace::default());
+    let _workers = Workers::start(&engine, Pace::default());
     let app = Router::new()
         .route("/payments", post(pay))
         .layer(once)

@@ -7,7 +7,7 @@
 //! - [`Engine`] is what it stands on: it asks the pure state machine of [`onlyonce_core`] and writes
 //!   to a [`Store`](onlyonce_store::Store).
 //! - [`worker`] holds the background loops that keep keys from being stuck or kept for ever. Start
-//!   them once for each process with [`worker::start`].
+//!   them once for each process with [`Workers::start`].
 //!
 //! A handler needs to know nothing of this. One that wants to say more about what happened puts an
 //! [`Outcome`] into its response's extensions.
@@ -56,3 +56,4 @@ pub use seam::{
 };
 pub use spool::Spool;
 pub use transaction::{Answer, DeferredWork, Operation, Ran, RunError, Transactions};
+pub use worker::{Pace, Workers};

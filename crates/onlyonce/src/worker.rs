@@ -1,6 +1,7 @@
-//! The background loops. Each is one `run_once`, safe to run on every node at once: what is right
-//! comes from the swap, not from who runs it.
+//! The background loops: [`Workers`] runs them. Each is one `run_once`, safe to run on every node at once:
+//! what is right comes from the swap, not from who runs it.
 
+mod handle;
 pub mod reap;
 pub mod reconcile;
 pub mod runs;
@@ -8,19 +9,18 @@ pub mod sweep;
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::task::JoinSet;
+pub use handle::{LoopReport, Workers};
 
 use crate::{
     engine::{Engine, known_store::LOOK_EVERY, store_clock::NOTE_EVERY},
-    reconcile::{Ask, Nobody},
+    reconcile::Ask,
 };
+use handle::Loops;
 
 /// How often the audit is pruned: so often within the time it is kept, and within these bounds.
 const PRUNES_PER_RETENTION: u32 = 10;
 const MIN_PRUNE_EVERY: Duration = Duration::from_millis(200);
 const PRUNE_EVERY: Duration = Duration::from_secs(3_600);
-/// How often it is asked what was last believed of the store's clock, until the store says so.
-const RECALL_EVERY: Duration = Duration::from_secs(1);
 /// How often the spool is looked at.
 const DRAIN_EVERY: Duration = Duration::from_secs(2);
 
@@ -56,123 +56,90 @@ impl Default for Pace {
     }
 }
 
-/// Starts the loops. They end when the set is dropped. Nobody is asked what became of keys whose
-/// outcome is unknown: that is left to people.
-pub fn start(engine: &Engine, pace: Pace) -> JoinSet<()> {
-    start_with(engine, pace, Arc::new(Nobody))
-}
-
-/// Starts the loops. They end when the set is dropped. `provider` is asked what became of keys whose
-/// outcome is unknown.
-pub fn start_with(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> JoinSet<()> {
-    let mut loops = JoinSet::new();
-    let reconciler = engine.clone();
-    loops.spawn(async move {
-        recalled(&reconciler).await;
-        let mut ticks = every(pace.reconcile_every);
-        loop {
-            ticks.tick().await;
-            let round = reconcile::run_once(&reconciler, &*provider);
-            if let Err(error) = noted(&reconciler, "reconcile", round, |settled| *settled).await {
+/// The loops of `engine`, where `provider` is asked what became of keys whose outcome is unknown.
+fn started(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> Loops {
+    let mut loops = Loops::of(engine);
+    loops.spawn_recalled("reconcile", every(pace.reconcile_every), move |engine| {
+        let provider = provider.clone();
+        async move {
+            let round = reconcile::run_once(&engine, &*provider);
+            let round = noted(&engine, "reconcile", round, |settled| *settled).await;
+            round.map(drop).inspect_err(|error| {
                 tracing::warn!(%error, "unknown keys could not be looked into; the next round tries again");
-            }
+            })
         }
     });
-    let sweeper = engine.clone();
-    loops.spawn(async move {
-        recalled(&sweeper).await;
-        let mut ticks = every(pace.sweep_every);
-        loop {
-            ticks.tick().await;
-            let round = sweep::run_once(&sweeper);
-            if let Err(error) = noted(&sweeper, "sweep", round, |swept| *swept).await {
-                tracing::warn!(%error, "the sweep could not be finished; the next one tries again");
-            }
-        }
+    loops.spawn_recalled("sweep", every(pace.sweep_every), async |engine: Engine| {
+        let round = sweep::run_once(&engine);
+        let round = noted(&engine, "sweep", round, |swept| *swept).await;
+        round.map(drop).inspect_err(|error| {
+            tracing::warn!(%error, "the sweep could not be finished; the next one tries again");
+        })
     });
     if let Some(spool) = engine.spool().cloned() {
-        let drainer = engine.clone();
-        loops.spawn(async move {
-            let mut ticks = every(DRAIN_EVERY);
-            loop {
-                ticks.tick().await;
-                match noted(&drainer, "spool", spool.drain(&drainer), |taken| *taken).await {
-                    Ok(0) => {}
-                    Ok(taken) => tracing::info!(taken, "results from the spool are in the store"),
-                    Err(error) => tracing::debug!(%error, "the spool waits for the store"),
+        loops.spawn("spool", every(DRAIN_EVERY), move |engine| {
+            let spool = spool.clone();
+            async move {
+                match noted(&engine, "spool", spool.drain(&engine), |taken| *taken).await {
+                    Ok(0) => Ok(()),
+                    Ok(taken) => {
+                        tracing::info!(taken, "results from the spool are in the store");
+                        Ok(())
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "the spool waits for the store");
+                        Err(error)
+                    }
                 }
             }
         });
     }
-    let watcher = engine.clone();
-    loops.spawn(async move {
-        let mut ticks = every(CENSUS_EVERY);
-        loop {
-            ticks.tick().await;
-            match watcher.census().await {
-                Ok(census) if census.oldest > OLD_UNKNOWN => {
-                    let (oldest, dead_letters) = (census.oldest.as_secs(), census.dead_letters);
-                    tracing::error!(
-                        oldest_seconds = oldest,
-                        dead_letters,
-                        "unknown_age: an outcome has been unknown for too long"
-                    );
-                }
-                Ok(_) => {}
-                Err(error) => tracing::debug!(%error, "unknown keys could not be counted"),
-            }
+    loops.spawn("census", every(CENSUS_EVERY), async |engine: Engine| {
+        let census = engine.census().await.inspect_err(|error| {
+            tracing::debug!(%error, "unknown keys could not be counted");
+        })?;
+        if census.oldest > OLD_UNKNOWN {
+            let (oldest, dead_letters) = (census.oldest.as_secs(), census.dead_letters);
+            tracing::error!(
+                oldest_seconds = oldest,
+                dead_letters,
+                "unknown_age: an outcome has been unknown for too long"
+            );
         }
+        Ok(())
     });
-    let reaper = engine.clone();
-    loops.spawn(async move {
-        recalled(&reaper).await;
-        let mut ticks = every(pace.reap_every);
-        loop {
-            ticks.tick().await;
-            // Listening first, so that a jump since the last round is noticed.
-            if reaper.store_now().await.is_err() || !reaper.store_clock().is_steady() {
-                continue;
-            }
-            let round = reap::run_once(&reaper);
-            let changed = |(expired, deleted): &(usize, usize)| expired + deleted;
-            if let Err(error) = noted(&reaper, "reap", round, changed).await {
-                tracing::warn!(%error, "the reaping could not be finished; the next one tries again");
-            }
+    loops.spawn_recalled("reap", every(pace.reap_every), async |engine: Engine| {
+        // Listening first, so that a jump since the last round is noticed.
+        engine.store_now().await?;
+        if !engine.store_clock().is_steady() {
+            return Ok(());
         }
+        let changed = |(expired, deleted): &(usize, usize)| expired + deleted;
+        let round = noted(&engine, "reap", reap::run_once(&engine), changed).await;
+        round.map(drop).inspect_err(|error| {
+            tracing::warn!(%error, "the reaping could not be finished; the next one tries again");
+        })
     });
-    let noter = engine.clone();
-    loops.spawn(async move {
-        let mut ticks = every(NOTE_EVERY);
-        loop {
-            ticks.tick().await;
-            if let Err(error) = noter.note_time().await {
-                tracing::debug!(%error, "the store's clock could not be noted");
-            }
-        }
+    loops.spawn("clock", every(NOTE_EVERY), async |engine: Engine| {
+        engine.note_time().await.inspect_err(|error| {
+            tracing::debug!(%error, "the store's clock could not be noted");
+        })
     });
-    let looker = engine.clone();
-    loops.spawn(async move {
-        let mut ticks = every(LOOK_EVERY);
-        loop {
-            ticks.tick().await;
-            if let Err(error) = looker.look_at_store().await {
-                tracing::debug!(%error, "the store could not be looked at");
-            }
-        }
+    loops.spawn("identity", every(LOOK_EVERY), async |engine: Engine| {
+        engine.look_at_store().await.inspect_err(|error| {
+            tracing::debug!(%error, "the store could not be looked at");
+        })
     });
-    let pruner = engine.clone();
-    loops.spawn(async move {
-        // It walks the whole journal, so it is not for every round of the reaper.
-        let period = (pace.keep_audit / PRUNES_PER_RETENTION).clamp(MIN_PRUNE_EVERY, PRUNE_EVERY);
-        let mut ticks = every(period);
-        // Nothing has grown old since the last process ended.
-        ticks.tick().await;
-        loop {
-            ticks.tick().await;
-            if let Err(error) = pruner.prune_audit(pace.keep_audit).await {
-                tracing::warn!(%error, "the audit could not be pruned; the next round tries again");
-            }
-        }
+    // It walks the whole journal, so it is not for every round of the reaper.
+    let period = (pace.keep_audit / PRUNES_PER_RETENTION).clamp(MIN_PRUNE_EVERY, PRUNE_EVERY);
+    let mut ticks = every(period);
+    // Nothing has grown old since the last process ended.
+    ticks.reset();
+    loops.spawn("audit", ticks, move |engine| async move {
+        let pruned = engine.prune_audit(pace.keep_audit).await;
+        pruned.inspect_err(|error| {
+            tracing::warn!(%error, "the audit could not be pruned; the next round tries again");
+        })
     });
     loops
 }
@@ -190,14 +157,6 @@ async fn noted<T, E>(
     let count = outcome.as_ref().ok().map(|done| changed(done) as u64);
     engine.noted_runs().note(name, began, clock.moment(), count);
     outcome
-}
-
-/// Returns once it is known what was last believed of the store's clock: nothing is decided before.
-async fn recalled(engine: &Engine) {
-    while let Err(error) = engine.recall_time().await {
-        tracing::warn!(%error, "the store does not say what was last believed of its clock; asking again");
-        tokio::time::sleep(RECALL_EVERY).await;
-    }
 }
 
 fn every(period: Duration) -> tokio::time::Interval {

@@ -7,18 +7,14 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use onlyonce::{
     Body, BoxError, DispatchGuard, Engine, EngineOptions, IdempotencyLayer, IdempotencyService,
-    NotSent, Policy,
-    worker::{self, Pace},
+    NotSent, Pace, Policy, Workers,
 };
 use onlyonce_store::{
     Store,
     faulty::{FaultPlan, FaultyStore},
 };
 use parking_lot::Mutex;
-use tokio::{
-    runtime::Runtime,
-    task::{JoinHandle, JoinSet},
-};
+use tokio::{runtime::Runtime, task::JoinHandle};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -47,7 +43,7 @@ pub struct Node {
     service: IdempotencyService<Upstream>,
     tape: Arc<Tape>,
     faulty: Arc<FaultyStore>,
-    workers: JoinSet<()>,
+    workers: Option<Workers>,
     body: Mortal,
 }
 
@@ -99,7 +95,7 @@ impl Node {
                 reap_every: Duration::from_millis(300),
                 ..Pace::default()
             };
-            let workers = worker::start(&engine, pace);
+            let workers = Workers::start(&engine, pace);
             (engine, layer, workers)
         });
         let (engine, layer, workers) = started.await.expect("a node that starts");
@@ -115,7 +111,7 @@ impl Node {
             service: layer.layer(upstream),
             tape,
             faulty,
-            workers,
+            workers: Some(workers),
             body,
         }
     }
@@ -127,7 +123,7 @@ impl Node {
 
     /// Ends its loops.
     pub fn rest(&mut self) {
-        self.workers.abort_all();
+        self.workers = None;
     }
 
     /// A client asks. The task ends with status and code of the answer; or with the node.
