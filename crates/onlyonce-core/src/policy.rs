@@ -2,8 +2,9 @@
 //! code paths.
 //!
 //! [`Options`] is what somebody wrote down; [`Policy`] is what holds after dialects, profiles and
-//! defaults were laid under it.
+//! defaults were laid under it, and [`EdgeRules`] what of it concerns an edge alone.
 
+mod edge_rules;
 mod options;
 mod proxies;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
 
+pub use edge_rules::EdgeRules;
 pub use options::{Dialect, FingerprintOptions, Options, Profile, usual_session_cookies};
 pub use proxies::lost_by_proxy;
 
@@ -190,12 +192,6 @@ pub struct Policy {
     pub methods: Vec<Method>,
     /// Which requests must carry a key.
     pub enforce: Enforce,
-    /// How paths are read to find the rules that hold.
-    pub path_readings: PathReadings,
-    /// Whose keys share a namespace; `None` follows the presence of authentication.
-    pub key_scope: Option<KeyScope>,
-    /// Whether each route has a namespace of its own.
-    pub key_per_route: bool,
     /// What a key may look like.
     pub key_rules: KeyRules,
     /// How long an answer is kept, from completion.
@@ -234,10 +230,6 @@ pub struct Policy {
     pub reused_status: StatusCode,
     /// The status for a missing key.
     pub missing_status: StatusCode,
-    /// The headers that tell callers apart where there is no authentication.
-    pub credential_headers: Vec<HeaderName>,
-    /// The cookies that tell them apart where none of these headers is sent.
-    pub credential_cookies: Vec<String>,
     /// How requests are compared.
     pub recipe: Recipe,
     /// Waiters on one key before further ones are refused.

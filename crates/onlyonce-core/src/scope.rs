@@ -44,6 +44,11 @@ impl Scope {
         self.0.strip_prefix("client:").or_else(of_route)
     }
 
+    /// Whether it is a namespace of one route.
+    pub fn is_of_route(&self) -> bool {
+        self.0.starts_with("route:")
+    }
+
     /// Whether callers share this scope, so that a record must remember which of them made it.
     pub fn is_shared(&self) -> bool {
         !self.0.contains("client:")

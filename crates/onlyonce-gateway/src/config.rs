@@ -44,7 +44,7 @@ use std::{
 };
 
 use http::Method;
-use onlyonce_core::policy::Policy;
+use onlyonce_core::policy::{EdgeRules, Policy};
 
 #[cfg(test)]
 pub(crate) use auth::ApiKey;
@@ -105,6 +105,8 @@ pub struct Route {
     pub(crate) cors: Option<CorsConfig>,
     /// Everything about keys.
     pub policy: Policy,
+    /// How its paths are read and its callers told apart.
+    pub(crate) edge: EdgeRules,
     /// How it is found out what became of its unknown keys; `None` leaves that to people.
     pub(crate) reconcile: Option<Arc<ReconcileConfig>>,
     /// `local` or `distributed`, as the admin API says it.

@@ -205,6 +205,9 @@ impl Edge {
         let Some((lane, rules)) = self.lanes_of(&request) else {
             return refused(&Problem::NoRoute, &self.policy, is_keyed);
         };
+        // Before the layer removes what `Connection` names.
+        let credentials = &rules.route.edge.credential_headers;
+        keep_credentials(request.headers_mut(), credentials);
         let service = lane.service_under(rules);
         let policy = rules.layer.policy();
         let methods = Methods::of(request.method(), request.headers());

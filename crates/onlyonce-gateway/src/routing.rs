@@ -92,7 +92,7 @@ fn strictest(
             search.offer(index);
         }
     }
-    let is_exact = config.routes[taken_by].policy.path_readings == PathReadings::Exact;
+    let is_exact = config.routes[taken_by].edge.path_readings == PathReadings::Exact;
     let overrides = || {
         let values = URL_OVERRIDES.iter().map(|name| headers.get_all(name));
         values.flatten().map(|value| value.as_bytes())
@@ -162,7 +162,7 @@ impl Search<'_> {
     /// Offers the route that a reading leads to: the longest, and of equally long ones the strictest.
     fn follow(&mut self, method: &str, reading: &Reading<'_>) {
         let begins = |route: &Route| {
-            let may = route.policy.path_readings == PathReadings::Common;
+            let may = route.edge.path_readings == PathReadings::Common;
             let begins = || reading.begins_with(&route.path);
             (may && route.takes_method(method)).then(begins).flatten()
         };

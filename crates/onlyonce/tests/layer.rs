@@ -106,6 +106,29 @@ fn code(body: &str) -> String {
     body["code"].as_str().unwrap().to_owned()
 }
 
+/// Goal: a credential that was checked reaches the handler, whatever `Connection` says.
+///
+/// Method: `Connection` names the credential and another header, with a key; a handler that says which of
+/// them it got.
+/// Evidence: the handler's own headers.
+#[tokio::test]
+async fn connection_takes_no_credential_away() {
+    let world = World::new();
+    let inner = service_fn(|request: Request<Body>| async move {
+        let has = |name| request.headers().contains_key(name).to_string();
+        let seen = [has("authorization"), has("x-one")].join(" ");
+        Ok::<_, Infallible>(Response::new(Body::from(Bytes::from(seen))))
+    });
+    let service = world.layer(Policy::default()).layer(inner);
+    let mut request = post("k");
+    let headers = request.headers_mut();
+    headers.insert("authorization", "Bearer t".parse().unwrap());
+    headers.insert("x-one", "1".parse().unwrap());
+    headers.insert("connection", "close, Authorization, X-One".parse().unwrap());
+    let (_, seen) = text(service.oneshot(request).await.unwrap()).await;
+    assert_eq!(seen, "true false");
+}
+
 /// Goal: a panic in a handler is unknown, not forgotten and not executed again.
 ///
 /// Method: a handler that counts and then panics; send twice.

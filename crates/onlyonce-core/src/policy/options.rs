@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderName, Method, StatusCode, header};
+use http::{HeaderName, Method, StatusCode};
 
 use super::{
     AfterExpiry, Enforce, ErrorFormat, KeyScope, On5xx, OnInFlight, OnStoreError, PathReadings,
@@ -292,15 +292,7 @@ const DEFAULT_REQUEST_TIME_HEADER: HeaderName = HeaderName::from_static("x-reque
 impl Policy {
     /// The policy of a route whose own options are `route` under the gateway's `global` ones.
     pub fn resolve(route: &Options, global: &Options) -> Self {
-        // A route that names a profile or a dialect of its own is not under the gateway's.
-        let under = Options {
-            profile: global.profile.filter(|_| route.profile.is_none()),
-            dialect: global.dialect.filter(|_| route.dialect.is_none()),
-            ..global.clone()
-        };
-        // A dialect has an opinion that depends on `enforce`, and none on `enforce` itself.
-        let enforce = layered(route, &under, Enforce::Off).enforce;
-        Self::from_stated(layered(route, &under, enforce.unwrap_or(Enforce::Off)))
+        Self::from_stated(Options::stated(route, global))
     }
 
     /// The same with what the profile `safe` allows clients that are authenticated. It is a default: whatever
@@ -329,9 +321,6 @@ impl Policy {
                 .methods
                 .unwrap_or_else(|| vec![Method::POST, Method::PUT, Method::PATCH]),
             enforce: said.enforce.unwrap_or(Enforce::Off),
-            path_readings: said.path_readings.unwrap_or(PathReadings::Common),
-            key_scope: said.key_scope,
-            key_per_route: said.key_per_route.unwrap_or(false),
             key_rules: KeyRules {
                 max_length: said.max_key_length.unwrap_or(256),
                 min_length: said.min_key_length.unwrap_or(1),
@@ -359,12 +348,6 @@ impl Policy {
                 .reused_status
                 .unwrap_or(StatusCode::UNPROCESSABLE_ENTITY),
             missing_status: said.missing_status.unwrap_or(StatusCode::BAD_REQUEST),
-            credential_headers: said.credential_headers.unwrap_or_else(|| {
-                vec![header::AUTHORIZATION, HeaderName::from_static("x-api-key")]
-            }),
-            credential_cookies: said
-                .credential_cookies
-                .unwrap_or_else(usual_session_cookies),
             recipe: Recipe::new(
                 fingerprint.mode.unwrap_or(BodyMode::Json),
                 fingerprint.fields.unwrap_or_default(),
@@ -414,6 +397,20 @@ fn layered(route: &Options, global: &Options, enforce: Enforce) -> Options {
 }
 
 impl Options {
+    /// Everything that holds for a route whose own options are `route` under the gateway's `global` ones,
+    /// before defaults.
+    pub(super) fn stated(route: &Self, global: &Self) -> Self {
+        // A route that names a profile or a dialect of its own is not under the gateway's.
+        let under = Options {
+            profile: global.profile.filter(|_| route.profile.is_none()),
+            dialect: global.dialect.filter(|_| route.dialect.is_none()),
+            ..global.clone()
+        };
+        // A dialect has an opinion that depends on `enforce`, and none on `enforce` itself.
+        let enforce = layered(route, &under, Enforce::Off).enforce;
+        layered(route, &under, enforce.unwrap_or(Enforce::Off))
+    }
+
     /// The same with the stricter of two limits, wherever both are there: a number that somebody wrote for all
     /// routes does not loosen a profile, and a profile does not loosen a number.
     fn within(self, explicit: Self, profile: Self) -> Self {

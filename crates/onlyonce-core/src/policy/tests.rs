@@ -49,7 +49,8 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(policy.replayed_header, "x-idempotent-replayed");
     assert_eq!(policy.methods, [Method::POST, Method::PUT, Method::PATCH]);
     assert_eq!(policy.enforce, Enforce::Off);
-    assert_eq!((policy.key_scope, policy.key_per_route), (None, false));
+    let edge = EdgeRules::resolve(&Options::default(), &Options::default());
+    assert_eq!((edge.key_scope, edge.key_per_route), (None, false));
     assert_eq!(policy.key_rules, KeyRules::default());
     assert_eq!((policy.ttl, policy.tombstone_ttl), (24 * HOUR, 24 * HOUR));
     assert_eq!(policy.after_expiry, AfterExpiry::New);
@@ -74,7 +75,7 @@ fn the_defaults_are_those_of_the_contract() {
         ),
         (422, 400)
     );
-    assert_eq!(policy.credential_headers, ["authorization", "x-api-key"]);
+    assert_eq!(edge.credential_headers, ["authorization", "x-api-key"]);
     assert_eq!(policy.recipe, Recipe::default());
     assert_eq!(policy.waiters_per_key, 1_000);
     assert_eq!(policy.reconcile, None);
@@ -121,12 +122,18 @@ fn runway_changes_missing_scope_and_failing_open() {
     let expected = Policy {
         dialect: Dialect::Runway,
         missing_status: StatusCode::UNPROCESSABLE_ENTITY,
-        key_scope: Some(KeyScope::Global),
-        key_per_route: true,
         on_store_error: OnStoreError::Bypass,
         ..Policy::default()
     };
     assert_eq!(alone(&dialect(Dialect::Runway)), expected);
+    let nothing = Options::default();
+    let expected = EdgeRules {
+        key_scope: Some(KeyScope::Global),
+        key_per_route: true,
+        ..EdgeRules::resolve(&nothing, &nothing)
+    };
+    let edge = EdgeRules::resolve(&dialect(Dialect::Runway), &nothing);
+    assert_eq!(edge, expected);
 }
 
 #[test]
@@ -355,7 +362,8 @@ fn a_list_replaces_the_default_list() {
     let policy = alone(&said);
     assert_eq!(codes(&policy.release_statuses), [418]);
     assert_eq!(policy.methods, [Method::DELETE]);
-    assert!(policy.credential_headers.is_empty());
+    let edge = EdgeRules::resolve(&said, &Options::default());
+    assert!(edge.credential_headers.is_empty());
 }
 
 #[test]

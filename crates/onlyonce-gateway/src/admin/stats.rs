@@ -33,7 +33,7 @@ fn route(lane: &Lane) -> Value {
         "header_name": header_case(policy.header_name.as_str()),
         "ttl": go_duration(policy.ttl),
         "enforce": policy.enforce != Enforce::Off,
-        "key_scope": match policy.key_scope {
+        "key_scope": match lane.route.edge.key_scope {
             Some(KeyScope::PerClient) => "per_client",
             Some(KeyScope::Global) | None => "global",
         },

@@ -93,7 +93,7 @@ fn route((before, after): (&Route, &Route), told_by_headers: bool, found: &mut V
             Reload::Free | Reload::Restart | Reload::Callers => {}
         }
     }
-    let per_route = (before.policy.key_per_route, after.policy.key_per_route);
+    let per_route = (before.edge.key_per_route, after.edge.key_per_route);
     // Under another path the id is another route's; it makes the scope only where that holds it.
     if before.id != after.id && (before.path == after.path || per_route == (true, true)) {
         let id = &after.id;

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use onlyonce_core::policy::{KeyScope, Policy, Profile};
+use onlyonce_core::policy::{EdgeRules, KeyScope, Policy, Profile};
 
 use super::{
     Config, Route,
@@ -69,10 +69,19 @@ fn config(root: &Node, worker: bool, report: &mut Report<'_>) -> Option<Config> 
             if top.says("auth") {
                 // Whoever sends a key is authenticated then, on every route.
                 policy = policy.for_authenticated(&route.stated.options, &global.options);
-                policy.key_scope = policy.key_scope.or(Some(KeyScope::PerClient));
             }
             policy.reconcile = looked_into(route, &global).map(|stated| stated.config.policy());
             policy
+        })
+        .collect();
+    let edges: Vec<EdgeRules> = written
+        .iter()
+        .map(|route| {
+            let mut edge = EdgeRules::resolve(&route.stated.options, &global.options);
+            if top.says("auth") {
+                edge.key_scope = edge.key_scope.or(Some(KeyScope::PerClient));
+            }
+            edge
         })
         .collect();
     let around = Surroundings {
@@ -85,13 +94,13 @@ fn config(root: &Node, worker: bool, report: &mut Report<'_>) -> Option<Config> 
             .filter(|_| for_all.upstream_reuse),
     };
     if !written.is_empty() {
-        rule(&written, &policies, &around, routes_at, report);
+        rule(&written, (&policies, &edges), &around, routes_at, report);
     }
 
     let routes = written
         .into_iter()
-        .zip(policies)
-        .map(|(written, policy)| route(written, policy, &global, &for_all));
+        .zip(policies.into_iter().zip(edges))
+        .map(|(written, rules)| route(written, rules, &global, &for_all));
     config.routes = routes.collect::<Option<_>>()?;
     config.elsewhere = Policy::resolve(&global.options, &global.options);
     Some(config)
@@ -120,7 +129,7 @@ struct ForAll {
 /// A route with what holds for it.
 fn route(
     written: WrittenRoute<'_>,
-    policy: Policy,
+    (policy, edge): (Policy, EdgeRules),
     global: &Stated<'_>,
     for_all: &ForAll,
 ) -> Option<Route> {
@@ -145,21 +154,26 @@ fn route(
         auth_optional: said.auth == RouteAuth::Optional,
         cors: said.cors,
         policy,
+        edge,
         mode_name: for_all.mode_name,
     })
 }
 
 fn rule(
     written: &[WrittenRoute<'_>],
-    policies: &[Policy],
+    (policies, edges): (&[Policy], &[EdgeRules]),
     around: &Surroundings<'_, '_>,
     routes_at: Span,
     report: &mut Report<'_>,
 ) {
     let ruled: Vec<_> = written
         .iter()
-        .zip(policies)
-        .map(|(route, policy)| Ruled { route, policy })
+        .zip(policies.iter().zip(edges))
+        .map(|(route, (policy, edge))| Ruled {
+            route,
+            policy,
+            edge,
+        })
         .collect();
     rules::section_contradictions(around.global, &around.store.url, around.has_auth, report);
     rules::in_vain(around.global, policies.iter(), report);

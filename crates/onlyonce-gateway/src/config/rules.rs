@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use http::Method;
-use onlyonce_core::policy::{Dialect, KeyScope, OnInFlight, OnStoreError, Policy, Profile};
+use onlyonce_core::policy::{
+    Dialect, EdgeRules, KeyScope, OnInFlight, OnStoreError, Policy, Profile,
+};
 
 use super::{
     StoreConfig, diagnostics::Report, lower, options::Stated, overruled, reconcile,
@@ -30,6 +32,7 @@ pub(super) struct Surroundings<'a, 'n> {
 pub(super) struct Ruled<'a, 'n> {
     pub(super) route: &'a WrittenRoute<'n>,
     pub(super) policy: &'a Policy,
+    pub(super) edge: &'a EdgeRules,
 }
 
 impl Ruled<'_, '_> {
@@ -158,7 +161,7 @@ pub(super) fn contradictions(
         payments(ruled, around, report);
     }
     if let Some(stated) = lower::looked_into(ruled.route, around.global) {
-        let per_client = policy.key_scope == Some(KeyScope::PerClient);
+        let per_client = ruled.edge.key_scope == Some(KeyScope::PerClient);
         reconcile::rules(stated, per_client, report);
     }
 }
@@ -187,8 +190,8 @@ fn quantities(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut
 }
 
 /// Whether requests of two callers can differ in what callers are marked by.
-fn tells_apart(policy: &Policy) -> bool {
-    !policy.credential_headers.is_empty()
+fn tells_apart(edge: &EdgeRules) -> bool {
+    !edge.credential_headers.is_empty()
 }
 
 fn payments(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut Report<'_>) {
@@ -204,7 +207,7 @@ fn payments(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut R
     let said = names
         .iter()
         .any(|name| ruled.route.stated.says(name) || around.global.says(name));
-    let told_apart = around.has_auth || said && tells_apart(ruled.policy);
+    let told_apart = around.has_auth || said && tells_apart(ruled.edge);
     if !told_apart {
         report
             .error(
@@ -257,7 +260,7 @@ pub(super) fn warnings(
     if !around.has_auth
         && let Some(shared) = protected
             .iter()
-            .find(|r| r.policy.key_scope != Some(KeyScope::PerClient))
+            .find(|r| r.edge.key_scope != Some(KeyScope::PerClient))
     {
         report
             .warning(
@@ -265,7 +268,7 @@ pub(super) fn warnings(
                 "without `auth` all clients share one namespace of keys",
             )
             .hint("callers are told apart by `credential_headers` and `credential_cookies` alone");
-        if shared.policy.credential_cookies.is_empty() {
+        if shared.edge.credential_cookies.is_empty() {
             report
                 .warning(
                     shared.place(around, &["credential_cookies"]),

@@ -130,12 +130,12 @@ fn lanes_for<'a>(edge: &'a Edge, route: Option<&str>) -> Vec<&'a Lane> {
     for lane in edge
         .lanes
         .iter()
-        .filter(|lane| !lane.route.policy.key_per_route)
+        .filter(|lane| !lane.route.edge.key_per_route)
     {
-        let scope = lane.route.policy.key_scope;
+        let scope = lane.route.edge.key_scope;
         if !lanes
             .iter()
-            .any(|other| other.route.policy.key_scope == scope)
+            .any(|other| other.route.edge.key_scope == scope)
         {
             lanes.push(lane);
         }

@@ -110,8 +110,8 @@ async fn take(
     told: &Told,
 ) -> Result<Taken, StoreError> {
     let keys = Key::meant_by(name);
-    let policy = &lane.route.policy;
-    let per_client = policy.key_scope == Some(KeyScope::PerClient);
+    let rules = &lane.route.edge;
+    let per_client = rules.key_scope == Some(KeyScope::PerClient);
     let found = match (per_client, client) {
         (true, None) => {
             let live = live(edge, lane, &keys).await?;
@@ -124,7 +124,7 @@ async fn take(
         }
         (_, client) => {
             let client = client.filter(|_| per_client);
-            let scope = match (policy.key_per_route, client) {
+            let scope = match (rules.key_per_route, client) {
                 (true, client) => Scope::route(&lane.route.id, client),
                 (false, Some(client)) => Scope::client(client),
                 (false, None) => Scope::global(),

@@ -24,10 +24,10 @@ impl Who {
     pub(super) fn new(route: &Route) -> Self {
         Self {
             route: route.id.clone(),
-            per_client: route.policy.key_scope == Some(KeyScope::PerClient),
-            per_route: route.policy.key_per_route,
-            credential_headers: route.policy.credential_headers.clone(),
-            credential_cookies: route.policy.credential_cookies.clone(),
+            per_client: route.edge.key_scope == Some(KeyScope::PerClient),
+            per_route: route.edge.key_per_route,
+            credential_headers: route.edge.credential_headers.clone(),
+            credential_cookies: route.edge.credential_cookies.clone(),
             needless_without: route
                 .auth_optional
                 .then(|| route.policy.header_name.clone()),

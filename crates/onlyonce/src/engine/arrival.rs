@@ -181,6 +181,11 @@ impl Arrival {
         (&self.scope, self.marks.mark)
     }
 
+    /// The namespace of its key.
+    pub(crate) fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
     /// The hash of scope and key.
     pub fn id(&self) -> RecordId {
         self.id

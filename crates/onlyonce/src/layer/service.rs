@@ -127,7 +127,7 @@ where
             // From here on a part of a body is an error for whoever reads it.
             let body = Whole::new(Framing::of_request(&parts), body);
             strip_claims(&mut parts.headers, &shared.policy);
-            keep_credentials(&mut parts.headers, &shared.policy.credential_headers);
+            keep_credentials(&mut parts.headers, &[]);
             let stats = shared.stats.clone();
             let trace = Trace::begin(&shared.route, &parts.method, &parts.headers);
             // What shadow mode observes it does not touch.
@@ -500,7 +500,11 @@ where
                 .engine
                 .note_retry(pending.arrival.id(), Retried::Refused);
             pending.followed.found_running();
-            let route = policy.key_per_route.then_some(&*shared.route);
+            let route = pending
+                .arrival
+                .scope()
+                .is_of_route()
+                .then_some(&*shared.route);
             let problem = reply::in_flight(how, pending.arrival.key(), route);
             return Ok(problem.response(policy));
         }
@@ -571,7 +575,11 @@ fn settled_answer(
             shared
                 .engine
                 .note_retry(pending.arrival.id(), Retried::Refused);
-            let route = policy.key_per_route.then_some(&*shared.route);
+            let route = pending
+                .arrival
+                .scope()
+                .is_of_route()
+                .then_some(&*shared.route);
             Ok(reply::refused(&refusal, pending.arrival.key(), route).response(policy))
         }
         Admitted::InFlight(how) => Err(how),

@@ -58,19 +58,21 @@ options! {
         path_readings = Words(PathReadings::NAMES), "common",
             "`common`: a request whose path leads to a stricter route by any [common \
              reading](#which-rules-hold) is under that route's `idempotency`. `exact`, on either \
-             of the two routes: it is not";
+             of the two routes: it is not" => route.edge.path_readings;
         key_scope = Words(KeyScope::NAMES), ("`per_client` with `auth`, else `global`"),
             "whose keys share a namespace; `per_client` without `auth` is an error"
-            [scope] => route.policy.key_scope.unwrap_or(KeyScope::Global);
-        key_per_route = Boolean, "false", "whether each route has a namespace of its own" [scope];
+            [scope] => route.edge.key_scope.unwrap_or(KeyScope::Global);
+        key_per_route = Boolean, "false", "whether each route has a namespace of its own"
+            [scope] => route.edge.key_per_route;
         credential_headers = List(Item::Headers), "[Authorization, X-Api-Key]",
             "what tells callers apart in the scope `global` without `auth`; with `auth` it is the \
-             client's id. Another caller with the same key gets 422" [callers];
+             client's id. Another caller with the same key gets 422"
+            [callers] => route.edge.credential_headers;
         credential_cookies = WordsOrList(&["auto"], Item::Cookies), "auto",
             "the cookies that tell callers apart where none of `credential_headers` is sent, by \
              their own values; `auto` is JSESSIONID, PHPSESSID, ASP.NET_SessionId, connect.sid, \
              sessionid, session and laravel_session, `[]` is none"
-            [apart, callers] => route.policy.credential_cookies;
+            [apart, callers] => route.edge.credential_cookies;
         max_key_length = Number(KEY_LENGTH), "256",
             "in bytes after unwrapping; at most 1024" => route.policy.key_rules.max_length;
         min_key_length = Number(KEY_LENGTH), "1",

@@ -70,7 +70,7 @@ fn every_supported_field_is_read() {
     assert!(!route.upstream_reuse);
     assert_eq!(route.connect_timeout, Duration::from_millis(300));
     let policy = &route.policy;
-    assert!(policy.enabled && policy.key_per_route && !policy.key_rules.reject_sensitive);
+    assert!(policy.enabled && route.edge.key_per_route && !policy.key_rules.reject_sensitive);
     assert_eq!(
         (policy.dialect, policy.profile),
         (Dialect::Stripe, Profile::Cache)
@@ -79,7 +79,7 @@ fn every_supported_field_is_read() {
     assert_eq!(policy.replayed_header, HeaderName::from_static("x-again"));
     assert_eq!(policy.methods, [Method::POST, Method::DELETE]);
     assert_eq!(policy.enforce, Enforce::All);
-    assert_eq!(policy.key_scope, Some(KeyScope::Global));
+    assert_eq!(route.edge.key_scope, Some(KeyScope::Global));
     assert_eq!(
         (policy.key_rules.min_length, policy.key_rules.max_length),
         (8, 64)
@@ -102,7 +102,7 @@ fn every_supported_field_is_read() {
     assert_eq!(policy.completion_grace, Duration::from_secs(3));
     assert_eq!(policy.error_format, ErrorFormat::Problem);
     assert_eq!(
-        policy.credential_headers,
+        route.edge.credential_headers,
         [HeaderName::from_static("x-tenant")]
     );
     assert_eq!((policy.waiters_per_key, policy.waiters), (5, 50));

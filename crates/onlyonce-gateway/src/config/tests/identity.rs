@@ -44,7 +44,7 @@ fn every_way_is_read() {
         (external.url.target.as_str(), external.timeout.as_millis()),
         ("/", 300)
     );
-    assert_eq!(config.routes[0].policy.key_scope, Some(KeyScope::PerClient));
+    assert_eq!(config.routes[0].edge.key_scope, Some(KeyScope::PerClient));
     assert!(!config.routes[0].auth_optional);
 }
 
@@ -74,7 +74,7 @@ fn two_sources_of_ids_must_be_said_to_agree() {
 fn cookies_are_the_usual_ones_unless_said() {
     let cookies = |options: &str| {
         let text = format!("idempotency: {{ enabled: true{options} }}\n{ROUTE}");
-        good(&text).routes[0].policy.credential_cookies.clone()
+        good(&text).routes[0].edge.credential_cookies.clone()
     };
     let usual = onlyonce_core::policy::usual_session_cookies();
     assert_eq!(usual.len(), 7);
@@ -100,7 +100,7 @@ fn cookies_are_the_usual_ones_unless_said() {
 
 #[test]
 fn the_scope_follows_auth_unless_said() {
-    let scope = |text: &str| good(text).routes[0].policy.key_scope;
+    let scope = |text: &str| good(text).routes[0].edge.key_scope;
     let keys = format!("auth: {{ api_keys: [{{ client_id: a, sha256: {HASH} }}] }}\n");
     for (options, expected) in [
         ("enabled: true", KeyScope::PerClient),
