@@ -27,7 +27,7 @@ mod vectors;
 pub use fingerprint::{Fingerprint, Recipe, RecipeId, RequestView};
 pub use key::{Key, KeyError, KeyRules, Spelling};
 pub use outbox::{MessageId, MessageState};
-pub use policy::Policy;
+pub use policy::{Policy, PolicyBuilder};
 pub use record::{AttemptId, Fence, Notes, Record, State, StoredResponse};
 pub use scope::Scope;
 pub use secret::{CallerMark, KeyTag, RecordId, ScopeHasher, Secret};

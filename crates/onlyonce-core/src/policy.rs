@@ -4,6 +4,7 @@
 //! [`Options`] is what somebody wrote down; [`Policy`] is what holds after dialects, profiles and
 //! defaults were laid under it, and [`EdgeRules`] what of it concerns an edge alone.
 
+mod builder;
 mod edge_rules;
 mod options;
 mod proxies;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
 
+pub use builder::PolicyBuilder;
 pub use edge_rules::EdgeRules;
 pub use options::{Dialect, FingerprintOptions, Options, Profile, usual_session_cookies};
 pub use proxies::lost_by_proxy;
@@ -175,8 +177,10 @@ pub enum Verdict {
     Unknown(LastError),
 }
 
-/// Everything the engine and the machine need to know about one route.
+/// Everything the engine and the machine need to know about one route: made by [`Policy::builder`], or by
+/// [`Policy::resolve`] from what a file says.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Policy {
     /// Whether keys are looked at.
     pub enabled: bool,

@@ -105,11 +105,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let deliveries = deliveries.target(Target::new("charges", charges));
     let _running = deliveries.start(Duration::from_millis(500));
 
-    let policy = Policy {
-        on_in_flight: OnInFlight::Accept,
-        max_execution: Duration::from_secs(3_600),
-        ..Policy::default()
-    };
+    let policy = Policy::builder()
+        .on_in_flight(OnInFlight::Accept)
+        .max_execution(Duration::from_secs(3_600))
+        .build();
     let transactions = Transactions::new(engine, inside);
     let orders = transactions.operation("orders", policy).await?;
     let app = Router::new()

@@ -518,10 +518,7 @@ pub async fn times_are_the_stores(store: Any) {
 }
 
 fn short_lease() -> Policy {
-    Policy {
-        lease: Duration::ZERO,
-        ..policy()
-    }
+    Policy::builder().lease(Duration::ZERO).build()
 }
 
 async fn reserve_under(store: &dyn Store, key: &str, policy: &Policy) -> Record {

@@ -85,12 +85,11 @@ async fn main() -> Result<(), BoxError> {
     let bank_address = bank_listener.local_addr()?;
     tokio::spawn(bank(bank_listener));
 
-    let policy = Policy {
-        enforce: Enforce::On,
-        on_5xx: On5xx::Unknown,
-        ttl: Duration::from_secs(72 * 3_600),
-        ..Policy::default()
-    };
+    let policy = Policy::builder()
+        .enforce(Enforce::On)
+        .on_5xx(On5xx::Unknown)
+        .ttl(Duration::from_secs(72 * 3_600))
+        .build();
     let once = IdempotencyLayer::builder(MemoryStore::new())
         .route("payments")
         .policy(policy)

@@ -42,10 +42,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Stands for your authentication: everybody is one client.
     let identify = |_: &http::request::Parts| Some(Identity::client("somebody"));
-    let policy = Policy {
-        enforce: onlyonce::policy::Enforce::On,
-        ..Policy::default()
-    };
+    let policy = Policy::builder()
+        .enforce(onlyonce::policy::Enforce::On)
+        .build();
     let once = IdempotencyLayer::builder(store)
         .route("payments")
         .policy(policy)

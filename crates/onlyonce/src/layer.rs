@@ -176,11 +176,9 @@ impl IdempotencyLayer {
     #[must_use]
     pub fn timed_as(&self, other: &Policy) -> Self {
         let mut shared = Shared::clone(&self.0);
-        shared.policy = Arc::new(Policy {
-            timeout: other.timeout,
-            max_execution: other.max_execution,
-            ..Policy::clone(&shared.policy)
-        });
+        let policy = Arc::make_mut(&mut shared.policy);
+        policy.timeout = other.timeout;
+        policy.max_execution = other.max_execution;
         Self(Arc::new(shared))
     }
 

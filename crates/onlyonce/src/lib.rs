@@ -47,7 +47,8 @@ pub use engine::{Engine, EngineOptions};
 pub use layer::{IdempotencyLayer, IdempotencyService, Identify, Identity};
 pub use limits::{ConnectionId, Presence};
 pub use onlyonce_core::{
-    Key, KeyError, KeyRules, Policy, Record, Scope, State, StoredResponse, Timestamp, policy,
+    Key, KeyError, KeyRules, Policy, PolicyBuilder, Record, Scope, State, StoredResponse,
+    Timestamp, policy,
 };
 pub use phases::Phases;
 pub use problem::Problem;

@@ -231,10 +231,9 @@ impl Observatory {
             }
         }
         // Nobody shows signs of life for it, so it counts as alive for as long as it may take.
-        let policy = Arc::new(Policy {
-            lease: policy.timeout.saturating_add(policy.lease),
-            ..policy.clone()
-        });
+        let mut policy = policy.clone();
+        policy.lease = policy.timeout.saturating_add(policy.lease);
+        let policy = Arc::new(policy);
         let admitted = match self.engine.admit(&mut arrival, &policy).await {
             Ok(admitted) => admitted,
             Err(_) => return (Would::Unobserved, None),

@@ -82,11 +82,10 @@ async fn a_spooled_result_keeps_its_own_name() {
     };
     let a = Engine::start(faulty.clone(), options.clone());
     let b = Engine::start(shared.clone(), EngineOptions::default());
-    let policy = Policy {
-        lease: LEASE,
-        completion_grace: Duration::from_millis(300),
-        ..Policy::default()
-    };
+    let short = Policy::builder()
+        .lease(LEASE)
+        .completion_grace(Duration::from_millis(300));
+    let policy = short.clone().build();
     let go = Arc::new(Notify::new());
     let told = go.clone();
     let never_sent = service_fn(move |_: Request<Body>| {
@@ -117,10 +116,7 @@ async fn a_spooled_result_keeps_its_own_name() {
             Ok::<_, BoxError>(Response::new(Body::from(Bytes::from_static(b"paid"))))
         }
     });
-    let long = Policy {
-        lease: Duration::from_secs(60),
-        ..policy.clone()
-    };
+    let long = short.clone().lease(Duration::from_secs(60)).build();
     let second = layer(&b, &long).await.layer(pays.clone());
     let second = tokio::spawn(second.oneshot(post()));
     while executed.load(Ordering::SeqCst) == 0 {
@@ -150,10 +146,7 @@ async fn a_spooled_result_keeps_its_own_name() {
         (State::InProgress, running.attempt_id),
         "another attempt's result was taken for this one's"
     );
-    let hasty = Policy {
-        wait_timeout: Duration::ZERO,
-        ..policy
-    };
+    let hasty = short.wait_timeout(Duration::ZERO).build();
     let retry = layer(&successor, &hasty).await.layer(pays);
     let retry = retry.oneshot(post()).await.unwrap();
     assert_eq!(retry.status(), http::StatusCode::CONFLICT);

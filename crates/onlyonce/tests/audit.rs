@@ -23,10 +23,7 @@ use onlyonce::{
 use onlyonce_store::memory::MemoryStore;
 
 fn layer(route: &str, enforce: Enforce) -> IdempotencyLayer {
-    let policy = Policy {
-        enforce,
-        ..Policy::default()
-    };
+    let policy = Policy::builder().enforce(enforce).build();
     let identify = |_: &axum::http::request::Parts| Some(Identity::client("a"));
     IdempotencyLayer::builder(MemoryStore::new())
         .route(route)

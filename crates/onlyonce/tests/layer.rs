@@ -267,10 +267,7 @@ async fn without_an_identity_nothing_happens() {
 #[tokio::test]
 async fn the_guard_closes_with_the_lease() {
     let world = World::new();
-    let policy = Policy {
-        lease: Duration::from_millis(50),
-        ..Policy::default()
-    };
+    let policy = Policy::builder().lease(Duration::from_millis(50)).build();
     let inner = service_fn(|request: Request<Body>| async move {
         let guard = request
             .extensions()
@@ -451,10 +448,7 @@ async fn waiters_keep_room_for_what_they_are() {
             Ok::<_, Infallible>(Response::new(Body::empty()))
         }
     });
-    let policy = Policy {
-        max_request_body: 1 << 20,
-        ..Policy::default()
-    };
+    let policy = Policy::builder().max_request_body(1 << 20).build();
     let service = world.layer(policy).layer(inner);
     let of_any_length = |key: &str| {
         let frame = http_body::Frame::data(Bytes::from_static(b"{}"));
@@ -645,10 +639,7 @@ async fn executions_without_a_client_are_bounded() {
             Ok::<_, Infallible>(Response::new(Body::empty()))
         }
     });
-    let policy = Policy {
-        detached: 3,
-        ..Policy::default()
-    };
+    let policy = Policy::builder().detached(3).build();
     let service = world.layer(policy).layer(inner);
     for number in 0..3 {
         let asked = tokio::spawn(service.clone().oneshot(post(&format!("gone-{number}"))));
@@ -702,10 +693,7 @@ async fn a_duplicate_may_wait_for_ever() {
             Ok::<_, Infallible>(Response::new(Body::from(Bytes::from_static(b"paid"))))
         }
     });
-    let policy = Policy {
-        wait_timeout: Duration::MAX,
-        ..Policy::default()
-    };
+    let policy = Policy::builder().wait_timeout(Duration::MAX).build();
     let service = world.layer(policy).layer(slow);
     let first = tokio::spawn(service.clone().oneshot(post("k")));
     while world.calls() == 0 {
@@ -741,10 +729,8 @@ async fn old_records_are_compared_under_their_own_recipe() {
         request
     };
     let names = vec!["content-type".to_owned()];
-    let old = Policy {
-        recipe: Recipe::version_1(BodyMode::Json, vec![], vec![], names),
-        ..Policy::default()
-    };
+    let mut old = Policy::builder().build();
+    old.recipe = Recipe::version_1(BodyMode::Json, vec![], vec![], names);
     let before = world.layer(old).layer(handler.clone());
     let first = at("old", "/pay", Some("a.test"));
     before.oneshot(first).await.unwrap();

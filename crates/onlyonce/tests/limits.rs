@@ -123,10 +123,7 @@ fn limited(admitted: Admitted) -> Limited {
 #[tokio::test]
 async fn a_token_comes_back_when_the_key_exists() {
     let world = World::new();
-    let policy = Arc::new(Policy {
-        new_keys: Some((1, 2)),
-        ..Policy::default()
-    });
+    let policy = Arc::new(Policy::builder().new_keys_per_second(1).burst(2).build());
     world.complete("a", "one", &policy).await;
     for _ in 0..100 {
         let again = world.admit("a", "one", &policy).await;
@@ -149,10 +146,7 @@ async fn a_token_comes_back_when_the_key_exists() {
 #[tokio::test]
 async fn known_keys_need_no_token() {
     let world = World::new();
-    let policy = Arc::new(Policy {
-        new_keys: Some((1, 3)),
-        ..Policy::default()
-    });
+    let policy = Arc::new(Policy::builder().new_keys_per_second(1).burst(3).build());
     world.complete("a", "done", &policy).await;
     let released = executed(world.admit("a", "released", &policy).await);
     released
@@ -179,10 +173,7 @@ async fn known_keys_need_no_token() {
 #[tokio::test]
 async fn live_keys_are_counted() {
     let world = World::new();
-    let policy = Arc::new(Policy {
-        live_keys: Some(2),
-        ..Policy::default()
-    });
+    let policy = Arc::new(Policy::builder().live_keys(2).build());
     for key in ["c1", "c2", "c3", "c4"] {
         world.complete("a", key, &policy).await;
     }
@@ -215,10 +206,7 @@ async fn live_keys_are_counted() {
 /// Evidence: seven of them execute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn live_keys_are_never_exceeded() {
-    let policy = Arc::new(Policy {
-        live_keys: Some(7),
-        ..Policy::default()
-    });
+    let policy = Arc::new(Policy::builder().live_keys(7).build());
     for round in 0..10 {
         let world = Arc::new(World::new());
         let mut tasks = tokio::task::JoinSet::new();

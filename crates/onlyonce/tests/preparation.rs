@@ -176,11 +176,10 @@ async fn a_store_that_hangs_is_waited_for_once() {
 #[tokio::test]
 async fn an_unsound_policy_executes_nothing() {
     let world = World::failing(FaultPlan::default());
-    let policy = Policy {
-        ttl: Duration::ZERO,
-        on_store_error: OnStoreError::Bypass,
-        ..Policy::default()
-    };
+    let policy = Policy::builder()
+        .ttl(Duration::ZERO)
+        .on_store_error(OnStoreError::Bypass)
+        .build();
     let layer = IdempotencyLayer::builder(world.engine.clone())
         .policy(policy.clone())
         .identify(identify)

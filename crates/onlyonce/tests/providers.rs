@@ -46,16 +46,17 @@ impl Ask for Providers {
 async fn a_silent_provider_holds_up_its_own_route() {
     let store = Arc::new(MemoryStore::new());
     let engine = Engine::start(store.clone(), EngineOptions::default());
-    let policy = Arc::new(Policy {
-        reconcile: Some(ReconcilePolicy {
-            after: Duration::ZERO,
-            attempts: 8,
-            upstream_max_execution: None,
-            negative_gap: ReconcilePolicy::NEGATIVE_GAP,
-            asks: true,
-        }),
-        ..Policy::default()
-    });
+    let policy = Arc::new(
+        Policy::builder()
+            .reconcile(ReconcilePolicy {
+                after: Duration::ZERO,
+                attempts: 8,
+                upstream_max_execution: None,
+                negative_gap: ReconcilePolicy::NEGATIVE_GAP,
+                asks: true,
+            })
+            .build(),
+    );
     for route in ["silent", "quick"] {
         let nobody = |_: &Parts| None;
         let layer = IdempotencyLayer::builder(engine.clone())

@@ -45,10 +45,7 @@ async fn reserve(store: &dyn Store, key: &str, policy: &Policy) -> Record {
 
 /// A key that has its answer, and whose time is over at once.
 async fn expired(store: &dyn Store, key: &str) {
-    let policy = Policy {
-        ttl: Duration::ZERO,
-        ..Policy::default()
-    };
+    let policy = Policy::builder().ttl(Duration::ZERO).build();
     let record = reserve(store, key, &policy).await;
     let answer = Settlement::Complete(Arc::new(StoredResponse {
         status: StatusCode::CREATED,

@@ -25,23 +25,25 @@ pub(crate) const UPSTREAM_MAX: Duration = Duration::from_millis(1);
 const FOREVER: Duration = Duration::from_secs(3_600);
 
 pub(crate) fn policy(bounds: &Bounds) -> Policy {
-    Policy {
-        lease: LEASE,
-        timeout: Duration::ZERO,
-        max_execution: 2 * LEASE,
-        ttl: bounds.ttl.unwrap_or(FOREVER),
-        tombstone_ttl: bounds.ttl.unwrap_or(FOREVER),
-        reconcile: bounds.reconciler.then_some(ReconcilePolicy {
-            after: Duration::ZERO,
-            attempts: 2,
-            upstream_max_execution: Some(UPSTREAM_MAX),
-            // How far apart two looks are is for the machine's own tests: here the clock stands still
-            // between most of them.
-            negative_gap: Duration::ZERO,
-            asks: true,
-        }),
-        ..Policy::default()
+    let policy = Policy::builder()
+        .lease(LEASE)
+        .timeout(Duration::ZERO)
+        .max_execution(2 * LEASE)
+        .ttl(bounds.ttl.unwrap_or(FOREVER))
+        .tombstone_ttl(bounds.ttl.unwrap_or(FOREVER));
+    if !bounds.reconciler {
+        return policy.build();
     }
+    let reconcile = ReconcilePolicy {
+        after: Duration::ZERO,
+        attempts: 2,
+        upstream_max_execution: Some(UPSTREAM_MAX),
+        // How far apart two looks are is for the machine's own tests: here the clock stands still
+        // between most of them.
+        negative_gap: Duration::ZERO,
+        asks: true,
+    };
+    policy.reconcile(reconcile).build()
 }
 
 fn request(content: Content, attempt_id: AttemptId) -> Request {

@@ -142,10 +142,7 @@ impl Desk {
     pub(super) fn learn(&self, route: &Arc<str>) {
         let Some(kept) = &self.kept else { return };
         let ttl = kept.get(&**route).copied().unwrap_or(UNTOLD_TTL);
-        let policy = Policy {
-            ttl,
-            ..Policy::default()
-        };
+        let policy = Policy::builder().ttl(ttl).build();
         self.engine.set_policy(route.clone(), Arc::new(policy));
     }
 

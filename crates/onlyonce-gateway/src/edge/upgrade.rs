@@ -47,14 +47,8 @@ mod tests {
             request.header("upgrade", "websocket").body(()).unwrap()
         };
         let protects = Policy::default();
-        let off = Policy {
-            enabled: false,
-            ..Policy::default()
-        };
-        let observes = Policy {
-            shadow: true,
-            ..Policy::default()
-        };
+        let off = Policy::builder().enabled(false).build();
+        let observes = Policy::builder().shadow(true).build();
         for method in ["GET", "get", "HEAD", "POST", "post", "DELETE", "OPTIONS"] {
             let is_get = method == "GET";
             assert_eq!(granted(&asks(method), &protects, false).is_some(), is_get);

@@ -71,11 +71,10 @@ async fn walk_all(store: &dyn Store) -> Vec<Record> {
 
 /// The walk finds what has expired, wherever it stands, and after expiry what may be deleted.
 pub async fn walk_finds_the_expired(store: Any) {
-    let gone = Policy {
-        ttl: Duration::ZERO,
-        tombstone_ttl: Duration::ZERO,
-        ..policy()
-    };
+    let gone = Policy::builder()
+        .ttl(Duration::ZERO)
+        .tombstone_ttl(Duration::ZERO)
+        .build();
     for number in 0..10 {
         let record = reserve_under(&*store, &format!("k{number}"), &gone).await;
         let kept = if number % 2 == 0 { &gone } else { &policy() };
@@ -115,11 +114,10 @@ pub async fn walk_finds_the_expired(store: Any) {
 
 /// What is in progress or unknown is never a candidate, however old.
 pub async fn walk_leaves_the_live(store: Any) {
-    let gone = Policy {
-        ttl: Duration::ZERO,
-        lease: Duration::ZERO,
-        ..policy()
-    };
+    let gone = Policy::builder()
+        .ttl(Duration::ZERO)
+        .lease(Duration::ZERO)
+        .build();
     reserve_under(&*store, "running", &gone).await;
     let record = reserve_under(&*store, "unclear", &gone).await;
     let change = settled(&record, &Settlement::Unknown(LastError::Timeout), &gone);

@@ -292,10 +292,7 @@ mod tests {
         let gzip = http::HeaderValue::from_static("gzip");
         encoded.headers.insert(header::CONTENT_ENCODING, gzip);
         assert!(is_doubtful(&encoded, JSON, &safe), "nobody can follow it");
-        let payments = Policy {
-            profile: Profile::Payments,
-            ..Policy::default()
-        };
+        let payments = Policy::builder().profile(Profile::Payments).build();
         for kind in ["application/json", "text/plain"] {
             assert!(is_doubtful(&parts(kind, true), JSON, &payments), "{kind}");
             assert!(!is_doubtful(&parts(kind, false), JSON, &payments), "{kind}");

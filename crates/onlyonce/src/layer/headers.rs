@@ -325,10 +325,9 @@ mod tests {
 
     #[test]
     fn the_configured_header_is_exempt() {
-        let policy = Policy {
-            header_name: HeaderName::from_static("x-request-id"),
-            ..Policy::default()
-        };
+        let policy = Policy::builder()
+            .header_name(HeaderName::from_static("x-request-id"))
+            .build();
         let answer = map(&[("x-request-id", "k")]);
         assert_eq!(stored(&answer, StatusCode::OK, &policy), answer);
     }

@@ -248,11 +248,10 @@ async fn note(engine: &Engine, entry: JournalEntry) {
 
 /// What the machine needs to know to settle the key of a message.
 fn policy(settles: &Settles) -> Policy {
-    Policy {
-        ttl: settles.ttl,
-        max_execution: settles.look_after,
-        ..Policy::default()
-    }
+    Policy::builder()
+        .ttl(settles.ttl)
+        .max_execution(settles.look_after)
+        .build()
 }
 
 /// What a message must carry so that its delivery settles the key of `attempt` with an answer of `version`.

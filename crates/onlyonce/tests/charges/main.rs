@@ -65,15 +65,14 @@ const WORKER_POINTS: [&str; 6] = [
 ];
 
 fn policy() -> Policy {
-    Policy {
-        lease: Duration::from_secs(1),
-        on_in_flight: OnInFlight::Accept,
-        max_execution: Duration::from_secs(match std::env::var_os(IMPATIENT) {
+    Policy::builder()
+        .lease(Duration::from_secs(1))
+        .on_in_flight(OnInFlight::Accept)
+        .max_execution(Duration::from_secs(match std::env::var_os(IMPATIENT) {
             Some(_) => 1,
             None => 120,
-        }),
-        ..Policy::default()
-    }
+        }))
+        .build()
 }
 
 /// Charges at the provider, which is a server of its own.

@@ -139,11 +139,10 @@ impl Place {
 
 /// An operation whose retries wait.
 async fn operation(all: Transactions<SqliteTransactions>) -> Operation<SqliteTransactions> {
-    let policy = Policy {
-        on_in_flight: OnInFlight::Wait,
-        wait_timeout: DEADLINE,
-        ..Policy::default()
-    };
+    let policy = Policy::builder()
+        .on_in_flight(OnInFlight::Wait)
+        .wait_timeout(DEADLINE)
+        .build();
     all.operation("orders", policy).await.unwrap()
 }
 

@@ -201,11 +201,10 @@ async fn a_deferred_commit_that_nobody_told_of() {
     let options = PostgresOptions::default();
     let store = PostgresStore::open(&own, &options).await.unwrap();
     let inside = store.transactions(PgPool::connect(&through).await.unwrap());
-    let policy = Policy {
-        lease: Duration::from_secs(1),
-        on_in_flight: OnInFlight::Reject,
-        ..Policy::default()
-    };
+    let policy = Policy::builder()
+        .lease(Duration::from_secs(1))
+        .on_in_flight(OnInFlight::Reject)
+        .build();
     let engine = Engine::start(Arc::new(store), EngineOptions::default());
     let transactions = Transactions::new(engine, inside);
     let operation = transactions.operation("orders", policy).await.unwrap();

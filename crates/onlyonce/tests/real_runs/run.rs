@@ -52,19 +52,18 @@ struct World {
 
 fn policy() -> Policy {
     let millis = Duration::from_millis;
-    Policy {
+    Policy::builder()
         // Far from the longest time to connect, so that a busy machine does not make a node begin
         // at the very end of its lease.
-        lease: millis(1_200),
-        timeout: millis(700),
-        max_execution: millis(1_500),
-        completion_grace: millis(300),
-        wait_timeout: millis(400),
-        ttl: millis(700),
-        tombstone_ttl: millis(400),
-        max_body_size: 256,
-        ..Policy::default()
-    }
+        .lease(millis(1_200))
+        .timeout(millis(700))
+        .max_execution(millis(1_500))
+        .completion_grace(millis(300))
+        .wait_timeout(millis(400))
+        .ttl(millis(700))
+        .tombstone_ttl(millis(400))
+        .max_body_size(256)
+        .build()
 }
 
 /// Two nodes lose replies; the third is in health.

@@ -37,11 +37,10 @@ const LEFT_BEHIND: u32 = 250;
 
 /// A key is forgotten a moment after it was used, and nobody reaps it.
 fn policy() -> Policy {
-    Policy {
-        ttl: Duration::from_millis(20),
-        tombstone_ttl: Duration::from_millis(20),
-        ..Policy::default()
-    }
+    Policy::builder()
+        .ttl(Duration::from_millis(20))
+        .tombstone_ttl(Duration::from_millis(20))
+        .build()
 }
 
 async fn forgotten() {

@@ -53,11 +53,10 @@ const POINTS: [&str; 15] = [
 ];
 
 fn policy() -> Policy {
-    Policy {
-        lease: Duration::from_secs(1),
-        wait_timeout: Duration::from_secs(20),
-        ..Policy::default()
-    }
+    Policy::builder()
+        .lease(Duration::from_secs(1))
+        .wait_timeout(Duration::from_secs(20))
+        .build()
 }
 
 async fn serve<T: TransactionalStore>(rides: Phases<T>, ride: &str) {

@@ -235,24 +235,27 @@ fn policy(rng: &mut Rng) -> Policy {
         negative_gap: millis(rng.pick(&[0, 400])),
         asks: true,
     };
-    Policy {
-        on_in_flight: rng.pick(&[
+    // In this order, which the seeds are kept for.
+    let mut policy = Policy::builder()
+        .on_in_flight(rng.pick(&[
             OnInFlight::Wait,
             OnInFlight::Wait,
             OnInFlight::Reject,
             OnInFlight::Accept,
-        ]),
-        on_5xx: rng.pick(&[On5xx::Retry, On5xx::Retry, On5xx::Store, On5xx::Unknown]),
-        after_expiry: rng.pick(&[AfterExpiry::New, AfterExpiry::New, AfterExpiry::Reject]),
-        reconcile: rng.percent(60).then_some(reconcile),
-        lease: millis(rng.pick(&[1_200, 3_000])),
-        timeout: millis(rng.pick(&[2_000, 4_500])),
-        max_execution: millis(8_000),
-        completion_grace: millis(700),
-        wait_timeout: millis(1_500),
-        ttl: millis(rng.pick(&[3_000, 12_000])),
-        tombstone_ttl: millis(rng.pick(&[2_000, 8_000])),
-        max_body_size: 256,
-        ..Policy::default()
+        ]))
+        .on_5xx(rng.pick(&[On5xx::Retry, On5xx::Retry, On5xx::Store, On5xx::Unknown]))
+        .after_expiry(rng.pick(&[AfterExpiry::New, AfterExpiry::New, AfterExpiry::Reject]));
+    if rng.percent(60) {
+        policy = policy.reconcile(reconcile);
     }
+    policy
+        .lease(millis(rng.pick(&[1_200, 3_000])))
+        .timeout(millis(rng.pick(&[2_000, 4_500])))
+        .max_execution(millis(8_000))
+        .completion_grace(millis(700))
+        .wait_timeout(millis(1_500))
+        .ttl(millis(rng.pick(&[3_000, 12_000])))
+        .tombstone_ttl(millis(rng.pick(&[2_000, 8_000])))
+        .max_body_size(256)
+        .build()
 }

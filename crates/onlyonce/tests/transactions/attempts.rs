@@ -194,10 +194,11 @@ pub(crate) async fn attempts<K: Kind>() {
 pub(crate) async fn unclear<K: Kind>() {
     let proxy = FaultProxy::start(K::port()).await;
     let place = Place::<K>::through(proxy.port()).await;
-    let policy = Arc::new(Policy {
-        completion_grace: std::time::Duration::ZERO,
-        ..Policy::default()
-    });
+    let policy = Arc::new(
+        Policy::builder()
+            .completion_grace(std::time::Duration::ZERO)
+            .build(),
+    );
     let effect: Effect<K::Inside> = |all, tx| pay::<K>(all, tx, 1);
     for (number, level) in (1..).zip(LEVELS) {
         let all = place.transactions.clone().isolation(level);

@@ -70,10 +70,7 @@ fn key(text: &str) -> Key {
 }
 
 fn rejecting() -> Policy {
-    Policy {
-        on_in_flight: OnInFlight::Reject,
-        ..Policy::default()
-    }
+    Policy::builder().on_in_flight(OnInFlight::Reject).build()
 }
 
 /// What one of the two processes of the next test does. Without its variable, nothing.
@@ -249,11 +246,10 @@ async fn dropped<K: Kind>() {
 /// Evidence: the key becomes unknown; nothing is written.
 async fn overdue<K: Kind>() {
     let place = Place::<K>::new().await;
-    let policy = Policy {
-        lease: Duration::from_secs(1),
-        max_execution: Duration::from_secs(2),
-        ..Policy::default()
-    };
+    let policy = Policy::builder()
+        .lease(Duration::from_secs(1))
+        .max_execution(Duration::from_secs(2))
+        .build();
     let operation = place.operation(policy).await;
     let running = tokio::spawn(async move {
         let run = operation.run(Scope::global(), key("k"), "1", |_| {
@@ -436,10 +432,9 @@ async fn versions<K: Kind>() {
 async fn a_key_in_the_making_is_in_flight() {
     use sqlx::{Connection as _, Executor as _};
     let place = Place::<Pg>::new().await;
-    let policy = Policy {
-        wait_timeout: Duration::from_secs(1),
-        ..Policy::default()
-    };
+    let policy = Policy::builder()
+        .wait_timeout(Duration::from_secs(1))
+        .build();
     let operation = place.operation(policy).await;
     let mut other = sqlx::PgConnection::connect(&place.url).await.unwrap();
     let reserved = "BEGIN; SELECT outcome FROM onlyonce.reserve('global', 'held')";

@@ -158,11 +158,10 @@ async fn reaped_under_a_foreign_key() {
         "ALTER TABLE payments ADD COLUMN key_id BINARY(16), ADD FOREIGN KEY (key_id) \
          REFERENCES onlyonce_keys (id) ON DELETE SET NULL",
     );
-    let policy = Policy {
-        ttl: Duration::from_millis(1),
-        tombstone_ttl: Duration::from_millis(1),
-        ..Policy::default()
-    };
+    let policy = Policy::builder()
+        .ttl(Duration::from_millis(1))
+        .tombstone_ttl(Duration::from_millis(1))
+        .build();
     let operation = place.operation(policy).await;
     let engine = place.transactions.engine();
     let id = engine.secret().record_id("global", &key("k"));

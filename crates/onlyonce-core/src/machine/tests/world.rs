@@ -39,27 +39,25 @@ pub(super) fn around(at: Timestamp) -> [Timestamp; 3] {
 }
 
 pub(super) fn policy() -> Policy {
-    Policy {
-        lease: LEASE,
-        max_execution: MAX_EXECUTION,
-        ttl: TTL,
-        tombstone_ttl: TOMBSTONE,
-        reconcile: Some(ReconcilePolicy {
+    Policy::builder()
+        .lease(LEASE)
+        .max_execution(MAX_EXECUTION)
+        .ttl(TTL)
+        .tombstone_ttl(TOMBSTONE)
+        .reconcile(ReconcilePolicy {
             after: LOOK_AFTER,
             attempts: 3,
             upstream_max_execution: Some(UPSTREAM_MAX),
             negative_gap: GAP,
             asks: true,
-        }),
-        ..Policy::default()
-    }
+        })
+        .build()
 }
 
 pub(super) fn rejecting() -> Policy {
-    Policy {
-        after_expiry: AfterExpiry::Reject,
-        ..policy()
-    }
+    let mut policy = policy();
+    policy.after_expiry = AfterExpiry::Reject;
+    policy
 }
 
 /// Every combination of the switches that the machine looks at.
@@ -76,12 +74,11 @@ pub(super) fn policies() -> Vec<Policy> {
     for after_expiry in [AfterExpiry::New, AfterExpiry::Reject] {
         for on_in_flight in [OnInFlight::Wait, OnInFlight::Reject, OnInFlight::Accept] {
             for reconcile in reconciles.clone() {
-                all.push(Policy {
-                    after_expiry,
-                    on_in_flight,
-                    reconcile,
-                    ..policy()
-                });
+                let mut policy = policy();
+                policy.after_expiry = after_expiry;
+                policy.on_in_flight = on_in_flight;
+                policy.reconcile = reconcile;
+                all.push(policy);
             }
         }
     }

@@ -222,17 +222,16 @@ fn another_machine_goes_on_from_the_last_believed_time() {
 #[test]
 fn a_denial_that_waits_for_long_makes_the_clock_wait_as_long() {
     let mut world = World::new();
-    let policy = Policy {
-        lease: Duration::from_secs(60),
-        reconcile: Some(ReconcilePolicy {
+    let policy = Policy::builder()
+        .lease(Duration::from_secs(60))
+        .reconcile(ReconcilePolicy {
             after: Duration::from_secs(5),
             attempts: 8,
             upstream_max_execution: Some(Duration::from_secs(3_600)),
             negative_gap: Duration::from_secs(60),
             asks: true,
-        }),
-        ..Policy::default()
-    };
+        })
+        .build();
     world.clock.learn(&policy);
     world.hear();
     world.store += 2 * HOUR;
