@@ -22,9 +22,9 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use onlyonce::{
     Answer, Body, BoxError,
     clock::Clock,
+    find_not_sent,
     layer::strip_hop_by_hop,
     outbox::{Delivery, Parcel, Publish},
-    seam::find_not_sent,
 };
 use onlyonce_core::fingerprint::Pointer;
 use tower::ServiceExt as _;

@@ -23,6 +23,7 @@
 pub mod at_rest;
 pub mod clock;
 pub mod codec;
+mod debug;
 #[doc(hidden)]
 pub mod failpoint;
 pub mod identity;

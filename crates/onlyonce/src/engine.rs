@@ -45,10 +45,11 @@ use onlyonce_store::{Reply, Store, StoreError};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+pub use crate::clock::Clock;
 pub use arrival::{Arrival, Marks};
 pub use attempt::{Attempt, Ended, Kept};
 pub use attempt_ids::AttemptIds;
-pub use onlyonce_core::machine::{Began, Seen};
+pub use onlyonce_core::machine::{Began, Grounds, Resolution, Seen};
 pub use operate::OperateError;
 pub use reconcile::{Census, Taken};
 pub use retries::{REMEMBERED_RETRIES, Retries};
@@ -56,7 +57,6 @@ pub use wait::Woken;
 
 use crate::{
     at_once::in_time,
-    clock::Clock,
     limits::{BodyBudget, DEFAULT_HELD_BYTES, DetachedExecutions, Limited, Limiter},
     shadow::Observatory,
     spool::Spool,

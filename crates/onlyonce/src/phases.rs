@@ -75,6 +75,16 @@ pub struct Phases<T: TransactionalStore> {
     answer: Box<dyn Fn(&Situation) -> Answer + Send + Sync>,
 }
 
+impl<T: TransactionalStore> std::fmt::Debug for Phases<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.phases.iter().map(|phase| phase.name).collect();
+        f.debug_struct("Phases")
+            .field("operation", &self.operation)
+            .field("phases", &names)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<T: TransactionalStore> Phases<T> {
     /// An operation without phases yet, which ends with what `answer` makes of the situation.
     pub fn new(

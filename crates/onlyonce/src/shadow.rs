@@ -134,6 +134,14 @@ pub struct Observations {
     week: Mutex<Week>,
 }
 
+impl std::fmt::Debug for Observations {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Observations")
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Observations {
     pub(crate) fn new(route: &str) -> Self {
         let declare = |would: &Would| {

@@ -300,6 +300,14 @@ pub struct RouteStats {
     times: [Histogram; Stage::ALL.len()],
 }
 
+impl std::fmt::Debug for RouteStats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RouteStats")
+            .field("route", &self.route)
+            .finish_non_exhaustive()
+    }
+}
+
 impl RouteStats {
     /// All at zero, and declared so to the metrics recorder.
     pub fn new(route: &str) -> Self {

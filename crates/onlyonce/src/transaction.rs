@@ -57,6 +57,16 @@ pub struct Transactions<T> {
     max_message_bytes: usize,
 }
 
+impl<T> std::fmt::Debug for Transactions<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transactions")
+            .field("isolation", &self.isolation)
+            .field("retries", &self.retries)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
 /// What `run` came to.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -196,6 +206,15 @@ pub struct Operation<T> {
     transactions: Transactions<T>,
     name: Arc<str>,
     policy: Arc<Policy>,
+}
+
+impl<T> std::fmt::Debug for Operation<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Operation")
+            .field("name", &self.name)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<T: TransactionalStore> Operation<T> {

@@ -1,6 +1,6 @@
 //! The documents say what the code says: codes, words, statuses and hints of
 //! `docs/reference/errors.md`, the tests and planted bugs of `docs/reference/threats.md`, and the listings
-//! of `docs/guide/library.md`.
+//! of the library's guides.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -324,23 +324,53 @@ fn lines(text: &str) -> Vec<&str> {
     lines.filter(|line| !line.is_empty()).collect()
 }
 
+/// The guides of the library, and the examples that their listings are parts of.
+const GUIDES: [(&str, &[&str]); 6] = [
+    (
+        "library",
+        &["onlyonce/examples/axum.rs", "onlyonce/examples/hyper.rs"],
+    ),
+    (
+        "axum",
+        &["onlyonce/examples/axum.rs", "onlyonce/examples/routes.rs"],
+    ),
+    ("transactions", &["onlyonce/examples/transaction.rs"]),
+    ("phases", &["onlyonce/examples/rides/ride.rs"]),
+    ("inbox", &["onlyonce/examples/inbox.rs"]),
+    (
+        "outbox",
+        &[
+            "onlyonce-publish/examples/outbox.rs",
+            "onlyonce-publish/examples/orders.rs",
+        ],
+    ),
+];
+
 #[test]
 fn listings_are_parts_of_the_examples() {
-    let examples =
-        ["axum", "hyper"].map(|name| read(&format!("crates/onlyonce/examples/{name}.rs")));
-    let page = read("docs/guide/library.md");
-    let listings: Vec<&str> = page
-        .split("```rust\n")
-        .skip(1)
-        .filter_map(|rest| rest.split_once("```").map(|(listing, _)| listing))
-        .collect();
-    assert!(!listings.is_empty());
-    for listing in listings {
-        let wanted = lines(listing);
-        let found = examples.iter().any(|example| {
-            let have = lines(example);
-            have.windows(wanted.len()).any(|window| window == wanted)
-        });
-        assert!(found, "in no example:\n{listing}");
+    for (guide, examples) in GUIDES {
+        let examples: Vec<String> = examples
+            .iter()
+            .map(|path| read(&format!("crates/{path}")))
+            .collect();
+        let page = read(&format!("docs/guide/{guide}.md"));
+        let listings: Vec<&str> = page
+            .split("```rust\n")
+            .skip(1)
+            .filter_map(|rest| rest.split_once("```").map(|(listing, _)| listing))
+            .collect();
+        assert!(!listings.is_empty(), "{guide}");
+        assert!(
+            !page.contains("```rust,"),
+            "{guide}: a listing of no example"
+        );
+        for listing in listings {
+            let wanted = lines(listing);
+            let found = examples.iter().any(|example| {
+                let have = lines(example);
+                have.windows(wanted.len()).any(|window| window == wanted)
+            });
+            assert!(found, "{guide}: in no example:\n{listing}");
+        }
     }
 }

@@ -54,6 +54,14 @@ struct Book {
     holders: HashMap<Holder, usize>,
 }
 
+impl std::fmt::Debug for BodyBudget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BodyBudget")
+            .field("limit", &self.0.limit)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Shared {
     /// Whether a body of `bytes` fits that would make the total `total`, beside what its holder has in
     /// `others`.
@@ -112,6 +120,7 @@ impl BodyBudget {
 }
 
 /// What one body takes of the budget. It goes back when this is dropped.
+#[derive(Debug)]
 pub struct Held {
     budget: BodyBudget,
     holder: Option<Holder>,

@@ -22,6 +22,14 @@ struct Seen {
     execution: Weak<Attendance>,
 }
 
+impl std::fmt::Debug for Presence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Presence")
+            .field("has_left", &self.0.lock().has_left)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Presence {
     /// The client has closed its side of the connection.
     pub fn left(&self) {

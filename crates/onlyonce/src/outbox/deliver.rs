@@ -57,7 +57,17 @@ pub struct Deliveries {
     keep: Duration,
 }
 
+impl std::fmt::Debug for Deliveries {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Deliveries")
+            .field("targets", &self.targets)
+            .field("keep", &self.keep)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Deliveries that are under way. They end when this is dropped; [`stop`](Self::stop) ends them well.
+#[derive(Debug)]
 pub struct Running {
     stopping: watch::Sender<bool>,
     loops: JoinSet<()>,

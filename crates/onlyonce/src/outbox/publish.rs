@@ -117,6 +117,17 @@ pub struct Target {
     pub timeout: Duration,
 }
 
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Target")
+            .field("name", &self.name)
+            .field("rules", &self.rules)
+            .field("at_once", &self.at_once)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Target {
     /// A receiver that knows its keys again.
     pub fn new(name: &str, publisher: impl Publish) -> Self {
