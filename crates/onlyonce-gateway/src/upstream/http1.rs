@@ -87,6 +87,8 @@ pub(super) struct Connection {
     used: bool,
     /// Whether it failed to take all of a request.
     shut: bool,
+    /// Whether all of the current request has left, and not only as far as a secured stream's buffer.
+    has_sent_all: bool,
     /// The core whose event loop it belongs to.
     core: Option<usize>,
 }
@@ -111,6 +113,7 @@ impl Connection {
             upload: Upload::default(),
             used: false,
             shut: false,
+            has_sent_all: false,
             core: cores::here(),
         })
     }
@@ -142,6 +145,7 @@ impl Connection {
             informed: 0,
         };
         self.upload.begin(request);
+        self.has_sent_all = false;
         let head = poll_fn(|cx| self.poll_head(cx, &mut exchange)).await?;
         self.used = true;
         failpoint!("upstream.answered");
@@ -177,8 +181,11 @@ impl Connection {
         if !exchange.sent {
             ready!(self.poll_first_write(cx, exchange))?;
         }
-        if let Poll::Ready(Err(error)) = self.poll_upload(cx) {
-            return Poll::Ready(Err(Failed::Lost(error)));
+        if !self.has_sent_all
+            && let Poll::Ready(sent) = self.poll_upload(cx)
+        {
+            sent.map_err(Failed::Lost)?;
+            self.has_sent_all = true;
         }
         loop {
             let head = exchange.next_head(&mut self.coming).map_err(Failed::Lost)?;
@@ -261,11 +268,6 @@ impl Connection {
         }
     }
 
-    /// Whether the whole request has left.
-    fn has_sent_all(&self) -> bool {
-        !self.shut && self.upload.is_done()
-    }
-
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.coming.reserve(self.read_size);
         let room = self.coming.capacity() - self.coming.len();
@@ -333,7 +335,7 @@ enum Source {
 
 impl Answer {
     fn new(connection: Box<Connection>, decoder: Decoder, status: StatusCode) -> Self {
-        let stays = connection.has_sent_all() || status == StatusCode::SWITCHING_PROTOCOLS;
+        let stays = connection.has_sent_all || status == StatusCode::SWITCHING_PROTOCOLS;
         let source = if stays {
             Source::Connection(Some(connection))
         } else {

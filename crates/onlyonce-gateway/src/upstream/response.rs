@@ -84,10 +84,12 @@ pub(super) fn receive(
     Response::from_parts(head, body)
 }
 
-/// Whether the body is sent as it is: in chunks at most, or by the old word for no coding at all.
+/// Whether the body is sent as it is, or in chunks: once, and in nothing else.
 pub(super) fn is_plainly_coded(headers: &HeaderMap) -> bool {
-    words(headers, &TRANSFER_ENCODING)
-        .all(|word| word.eq_ignore_ascii_case(b"chunked") || word.eq_ignore_ascii_case(b"identity"))
+    let mut codings = words(headers, &TRANSFER_ENCODING);
+    codings
+        .next()
+        .is_none_or(|first| first.eq_ignore_ascii_case(b"chunked") && codings.next().is_none())
 }
 
 /// Whether `chunked` is the last transfer coding.

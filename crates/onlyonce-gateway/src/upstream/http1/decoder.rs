@@ -61,7 +61,7 @@ impl Decoder {
     /// Takes what can be read off the front of `bytes`.
     pub(super) fn decode(&mut self, bytes: &mut BytesMut) -> Result<Decoded, Broken> {
         match self {
-            Self::Length(0) => Ok(Decoded::End),
+            _ if self.is_done() => Ok(Decoded::End),
             _ if bytes.is_empty() => Ok(Decoded::More),
             Self::Length(left) => {
                 let taken = bytes

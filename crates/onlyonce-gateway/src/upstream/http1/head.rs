@@ -5,7 +5,10 @@
 use std::mem::MaybeUninit;
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version,
+    header::TRANSFER_ENCODING,
+};
 
 use super::Broken;
 
@@ -72,8 +75,9 @@ pub(super) fn take(
     lines: &mut Lines,
 ) -> Result<Option<Response<()>>, Broken> {
     // Empty lines before the first are left out, as most clients do.
-    while *lines == Lines::default() && matches!(bytes[..], [b'\n', ..] | [b'\r', b'\n', ..]) {
+    while matches!(bytes[..], [b'\n', ..] | [b'\r', b'\n', ..]) {
         bytes.advance(if bytes[0] == b'\r' { 2 } else { 1 });
+        *lines = Lines::default();
     }
     let Some(length) = lines.end(bytes) else {
         return Ok(None);
@@ -117,7 +121,21 @@ fn parse_into<'h>(
         _ => Version::HTTP_11,
     };
     *response.headers_mut() = collect(head, parsed.headers)?;
+    forget_identity(response.headers_mut());
     Ok(response)
+}
+
+/// `identity` is the old word for no transfer coding at all: what it stands before is framed as if it were
+/// not there.
+fn forget_identity(headers: &mut HeaderMap) {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter().peekable();
+    let is_identity = |coding: &HeaderValue| {
+        let word = coding.as_bytes().trim_ascii();
+        word.eq_ignore_ascii_case(b"identity")
+    };
+    if codings.peek().is_some() && codings.all(is_identity) {
+        headers.remove(TRANSFER_ENCODING);
+    }
 }
 
 /// The lines of trailers, without the empty one at their end.

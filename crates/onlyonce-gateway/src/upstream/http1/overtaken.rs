@@ -48,21 +48,25 @@ async fn run(connection: Connection, decoder: Decoder, pieces: mpsc::Sender<Piec
     let mut rest = pin!(send(connection.upload, to));
     let mut answer = pin!(receive(decoder, connection.coming, from, pieces.clone()));
     tokio::select! {
-        sent = &mut rest => match sent {
-            Ok(()) => {
-                drop(pieces);
-                answer.await;
-            }
-            Err(error) => {
-                let _ = pieces.send(Err(error)).await;
-            }
-        },
+        biased;
         ended = &mut answer => {
             drop(pieces);
             if ended {
                 let _ = timeout(REST_WITHIN, rest).await;
             }
         }
+        sent = &mut rest => match sent {
+            Ok(()) => tokio::select! {
+                biased;
+                _ = answer => {}
+                () = pieces.closed() => {}
+            },
+            Err(error) => {
+                let _ = pieces.send(Err(error)).await;
+            }
+        },
+        // Before the answer has ended: nobody is owed anything any more.
+        () = pieces.closed() => {}
     }
 }
 
@@ -79,6 +83,8 @@ async fn send(mut upload: Upload, mut to: impl AsyncWrite + Unpin) -> Result<(),
         }
         let _ = to.flush().await;
     }
+    // A secured stream may have taken it, and kept the end to itself.
+    let _ = to.flush().await;
     Ok(())
 }
 
@@ -110,5 +116,33 @@ async fn receive(
         if pieces.send(piece).await.is_err() || failed {
             return false;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use onlyonce::Body;
+    use tokio::io::{BufWriter, duplex};
+
+    use super::*;
+
+    /// Goal: what a secured stream has taken leaves it, also where there is nothing more to write.
+    #[tokio::test]
+    async fn what_was_taken_is_flushed() {
+        let request = Request::builder().uri("/").header("host", "h");
+        let mut upload = Upload::default();
+        upload.begin(request.body(Body::empty()).expect("a request"));
+        let (ours, mut theirs) = duplex(1 << 10);
+        let mut writer = BufWriter::new(ours);
+        while !upload.is_done() {
+            poll_fn(|cx| upload.poll_write(cx, &mut writer))
+                .await
+                .expect("room");
+        }
+        send(upload, writer).await.expect("an open stream");
+        let mut seen = String::new();
+        theirs.read_to_string(&mut seen).await.expect("text");
+        assert_eq!(seen, "GET / HTTP/1.1\r\nhost: h\r\n\r\n");
     }
 }

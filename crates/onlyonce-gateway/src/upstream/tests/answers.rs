@@ -180,12 +180,15 @@ async fn an_answer_before_the_end_of_the_request_comes_through() {
 
 /// Goal: a backend that answers early still gets the whole request, also after its answer was read.
 ///
-/// Method: far more than any socket buffer, of which the backend reads only the head before it answers; for
-/// a body in memory, and for one that comes in pieces. Evidence: what the backend reads afterwards.
+/// Method: far more than any socket buffer, of which the backend reads only the head before it answers, with
+/// a length and in chunks with trailers; for a body in memory, and for one that comes in pieces. The backend
+/// keeps the connection open. Evidence: what it reads afterwards.
 #[tokio::test]
 async fn the_rest_of_a_request_follows_an_early_answer() {
     const LENGTH: usize = 32 << 20;
-    for in_pieces in [false, true] {
+    const CHUNKED: &[u8] =
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nx-sum: 1\r\n\r\n";
+    for (in_pieces, early) in [(false, OK), (true, OK), (false, CHUNKED), (true, CHUNKED)] {
         let body = if in_pieces {
             let pieces = (0..32).map(|_| Ok::<_, std::io::Error>(Bytes::from(vec![b'a'; 1 << 20])));
             let pieces = pieces.map(|piece| piece.map(http_body::Frame::data));
@@ -203,7 +206,7 @@ async fn the_rest_of_a_request_follows_an_early_answer() {
             while !seen.windows(4).any(|end| end == b"\r\n\r\n") {
                 socket.read_buf(&mut seen).await.expect("a request");
             }
-            socket.write_all(OK).await.expect("an open connection");
+            socket.write_all(early).await.expect("an open connection");
             (socket, seen)
         };
         let fetched = fetch(&upstream, post("").map(|_| body));
@@ -215,4 +218,27 @@ async fn the_rest_of_a_request_follows_an_early_answer() {
         assert!((LENGTH..LENGTH + 16).contains(&count), "{count}");
         assert_eq!(upstream.0.nodes[0].pool.len(), 0, "it is not used again");
     }
+}
+
+/// Goal: an early answer that nobody wants any more costs the backend's connection, not a task for ever.
+///
+/// Method: half of an answer, early; the backend then neither reads nor speaks, and the reader goes.
+/// Evidence: the backend sees the end of the connection.
+#[tokio::test]
+async fn an_early_answer_without_a_reader_ends() {
+    let server = Server::start().await;
+    let upstream = server.upstream();
+    let body = Body::from(Bytes::from(vec![b'a'; 32 << 20]));
+    let serve = async {
+        let mut socket = server.accept().await;
+        let mut seen = vec![0; 64];
+        socket.read_exact(&mut seen).await.expect("a request");
+        let half = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nha";
+        socket.write_all(half).await.expect("an open connection");
+        socket
+    };
+    let (response, mut socket) = join(call(&upstream, post("").map(|_| body)), serve).await;
+    drop(response.expect("the head of an answer"));
+    // What had left before is read to its end; a reset is an end as well.
+    let _ = within(socket.read_to_end(&mut Vec::new())).await;
 }
