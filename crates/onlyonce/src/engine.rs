@@ -10,6 +10,7 @@ mod arrival;
 mod attempt;
 mod attempt_ids;
 mod breaker;
+pub(crate) mod drive;
 pub(crate) mod known_store;
 mod operate;
 mod recipes;

@@ -13,6 +13,7 @@ mod execute;
 mod headers;
 mod hop;
 mod identity;
+mod judge;
 mod pipe;
 mod preparation;
 mod reply;

@@ -27,8 +27,8 @@ use serde_json::Value;
 pub use call::{CallFailed, Called, ForeignCall};
 
 use crate::{
-    engine::{Admitted, Attempt, Unavailable},
-    transaction::{Abandoned, Answer, Operation, Ran, RunError, beat, give_back},
+    engine::{Admitted, Attempt, Unavailable, drive::alive_during},
+    transaction::{Abandoned, Answer, Operation, Ran, RunError, give_back},
 };
 use steps::Ended;
 
@@ -285,11 +285,7 @@ impl<T: TransactionalStore> Phases<T> {
         request: Option<Bytes>,
     ) -> Result<Ran, RunError> {
         let abandoned = Abandoned::unless_seen_through(attempt);
-        let outcome = tokio::select! {
-            biased;
-            outcome = self.go_on(attempt, request) => outcome,
-            never = beat(attempt) => match never {},
-        };
+        let outcome = alive_during(attempt, self.go_on(attempt, request)).await;
         abandoned.seen_through();
         match outcome {
             Ok(Ended::Answer(answer)) => Ok(Ran::Executed(answer)),

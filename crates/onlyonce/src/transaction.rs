@@ -27,7 +27,7 @@ use onlyonce_store::{
 
 pub use answer::Answer;
 pub(crate) use answer::VERSION;
-pub(crate) use attempted::{Abandoned, Completion, beat, give_back};
+pub(crate) use attempted::{Abandoned, Completion, give_back};
 pub use deferred::DeferredWork;
 
 use crate::{

@@ -13,10 +13,8 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response, response::Parts};
 use onlyonce_core::{
-    Policy, Record, StoredResponse,
-    key::holds_card_number,
+    Record,
     machine::{self, Settlement},
-    policy::{Answered, Remember, Verdict, lost_by_proxy},
     record::{LastError, StoredBody},
 };
 use onlyonce_store::failpoint;
@@ -27,25 +25,22 @@ use tower_service::Service;
 use super::{
     Shared,
     capture::{Captured, capture, has_no_end, is_doubtful, is_unkeepable},
-    headers::{compact, head_only, stored, take_outcome},
+    headers::stored,
+    judge::judge,
     pipe::{cut_off, pipe, pump},
     reply,
     service::{Told, whole_or_error},
-    strip_hop_by_hop,
 };
 use crate::{
-    at_once::{after, at_once, in_time},
+    at_once::after,
     body::{Body, BoxError},
-    engine::{Attempt, Ended, Kept, Replay},
+    engine::{Attempt, Ended, Kept, Replay, drive},
     limits::{Attendance, Held, Holder, NoRoom},
     problem::Problem,
     seam::{FirstByteWithin, GuardFailed, Reservation, find_not_sent},
     stats::{Event, Stage},
     trace::Followed,
 };
-
-/// Signs of life within one lease.
-const BEATS_PER_LEASE: u32 = 3;
 
 /// How the inner service ended.
 enum Finished {
@@ -238,22 +233,11 @@ async fn watch(
     started: Instant,
     progress: &Progress,
 ) {
-    let beats = keep_alive(attempt, shared.policy.lease / BEATS_PER_LEASE);
+    let beats = drive::keep_alive(attempt);
     let wait = end_wait(shared, attempt, client, started, progress);
     let end = after(started, shared.policy.max_execution);
     let _ = tokio::time::timeout_at(end, async { tokio::join!(beats, wait) }).await;
     tokio::time::sleep_until(end).await;
-}
-
-/// Renews the lease until somebody else has settled the key. The result is worth having even then.
-async fn keep_alive(attempt: &Attempt, beat: Duration) {
-    loop {
-        tokio::time::sleep(beat).await;
-        if !attempt.renew().await {
-            attempt.close();
-            return;
-        }
-    }
 }
 
 /// Tells the client at `timeout` that the execution goes on. Nothing changes for the key.
@@ -474,75 +458,6 @@ fn replay_of(record: &Record) -> Option<Replay> {
     })
 }
 
-/// Whether a card number would lie in the store as it is.
-fn must_not_lie_open(
-    attempt: &Attempt,
-    policy: &Policy,
-    headers: &HeaderMap,
-    body: &StoredBody,
-) -> bool {
-    if !policy.hides_card_numbers() || attempt.store_encrypts() {
-        return false;
-    }
-    let (bytes, trailers) = match body {
-        StoredBody::Full { bytes, trailers } => (&bytes[..], trailers.as_ref()),
-        StoredBody::NotStored | StoredBody::Packed { .. } => (&[][..], None),
-    };
-    let mut fields = headers
-        .values()
-        .chain(trailers.into_iter().flat_map(HeaderMap::values));
-    holds_card_number(bytes) || fields.any(|value| holds_card_number(value.as_bytes()))
-}
-
-/// What an answer means for the key.
-fn judge(
-    shared: &Shared,
-    attempt: &Attempt,
-    parts: &mut Parts,
-    (body, trailers): (StoredBody, Option<&HeaderMap>),
-) -> Settlement {
-    let policy = &shared.policy;
-    let declared = take_outcome(&mut parts.headers, &mut parts.extensions, policy);
-    let read = match &body {
-        StoredBody::Full { bytes, .. } => &bytes[..],
-        StoredBody::NotStored | StoredBody::Packed { .. } => &[],
-    };
-    let answered = Answered {
-        status: parts.status,
-        declared,
-        reached_before: attempt.record().reached_before(),
-        // A proxy that loses an answer in its middle says so behind it.
-        lost_by_proxy: lost_by_proxy(parts.status, &parts.headers, read)
-            || trailers.is_some_and(|trailers| lost_by_proxy(parts.status, trailers, &[])),
-    };
-    strip_hop_by_hop(&mut parts.headers);
-    match policy.judge(&answered) {
-        Verdict::Complete => {
-            let mut headers = stored(&parts.headers, parts.status, policy);
-            let mut body = body;
-            if policy.remember == Remember::Head
-                || must_not_lie_open(attempt, policy, &headers, &body)
-            {
-                headers = head_only(&headers);
-                body = StoredBody::NotStored;
-            }
-            match &mut body {
-                StoredBody::Full { bytes, .. } => compact(&mut headers, bytes),
-                StoredBody::NotStored => compact(&mut headers, &mut Bytes::new()),
-                // No upstream makes one.
-                StoredBody::Packed { .. } => {}
-            }
-            Settlement::Complete(Arc::new(StoredResponse {
-                status: parts.status,
-                headers,
-                body,
-            }))
-        }
-        Verdict::Release(error) => Settlement::Release(error),
-        Verdict::Unknown(error) => Settlement::Unknown(error),
-    }
-}
-
 /// Settles an attempt that brought no answer, and tells the client what that means.
 async fn end_without(
     shared: &Shared,
@@ -552,25 +467,18 @@ async fn end_without(
     problem: Problem,
     started: Instant,
 ) {
-    let told = problem.response(&shared.policy);
-    let followed = client.followed.clone();
-    let settle = settle_within(shared, attempt, &followed, &settlement, started);
-    let mut settle = std::pin::pin!(settle);
-    tokio::select! {
-        biased;
-        ended = &mut settle => {
-            let response = match ended.as_ref().and_then(|ended| other_answer(ended, &settlement)) {
-                Some(replay) => client.replayed(&replay, shared),
-                None => told,
-            };
-            client.tell(response);
-        }
-        // What it says is true whether or not the store has heard it.
-        () = tokio::time::sleep(shared.policy.completion_grace) => {
-            client.tell(told);
-            spooled(shared, attempt, &settlement, settle).await;
-        }
-    }
+    let policy = &shared.policy;
+    // What it says is true whether or not the store has heard it.
+    let at_grace = |client: &mut Client| client.tell(problem.response(policy));
+    let ended = settled(shared, attempt, client, (&settlement, started), at_grace).await;
+    let response = match ended
+        .as_ref()
+        .and_then(|ended| other_answer(ended, &settlement))
+    {
+        Some(replay) => client.replayed(&replay, shared),
+        None => problem.response(policy),
+    };
+    client.tell(response);
 }
 
 /// Settles an attempt that brought an answer. `None` when the client could not wait: it has then
@@ -582,68 +490,31 @@ async fn settle(
     settlement: &Settlement,
     started: Instant,
 ) -> Option<Ended> {
-    let followed = client.followed.clone();
-    let settle = settle_within(shared, attempt, &followed, settlement, started);
-    let mut settle = std::pin::pin!(settle);
-    let ended = match in_time(shared.policy.completion_grace, settle.as_mut()).await {
-        Some(ended) => ended,
-        None => {
-            shared.stats.count(Event::StoreError);
-            client.tell(Problem::NotDurable.response(&shared.policy));
-            spooled(shared, attempt, settlement, settle).await;
-            return None;
-        }
+    let mut is_late = false;
+    let at_grace = |client: &mut Client| {
+        is_late = true;
+        shared.stats.count(Event::StoreError);
+        client.tell(Problem::NotDurable.response(&shared.policy));
     };
+    let ended = settled(shared, attempt, client, (settlement, started), at_grace).await;
     if ended.is_none() {
         client.tell(Problem::NotDurable.response(&shared.policy));
     }
-    ended
+    ended.filter(|_| !is_late)
 }
 
-/// Waits for `settle` with the result on this machine's disk, where there is a spool: should the
-/// process end first, the next one takes it from there.
-async fn spooled(
+/// Makes the end of an attempt durable, and counts what it was.
+async fn settled(
     shared: &Shared,
     attempt: &Attempt,
-    settlement: &Settlement,
-    settle: impl Future<Output = Option<Ended>>,
-) {
-    let Some(spool) = shared.engine.spool() else {
-        settle.await;
-        return;
-    };
-    let record = attempt.record();
-    let kept = spool
-        .keep(&**shared.engine.store(), &record, attempt.id(), settlement)
-        .await;
-    if let Err(error) = &kept {
-        tracing::error!(%error, "a result could be kept neither by the store nor by the spool");
-    }
-    if settle.await.is_some() && matches!(kept, Ok(true)) {
-        spool.remove(record.id, attempt.id()).await;
-    }
-}
-
-/// Tries to settle for as long as an execution may take.
-async fn settle_within(
-    shared: &Shared,
-    attempt: &Attempt,
-    followed: &Followed,
-    settlement: &Settlement,
-    started: Instant,
+    client: &mut Client,
+    (settlement, started): (&Settlement, Instant),
+    at_grace: impl FnOnce(&mut Client),
 ) -> Option<Ended> {
-    let policy = &shared.policy;
+    let followed = client.followed.clone();
     let timed = followed.timed(Stage::Complete);
-    let mut settle = std::pin::pin!(attempt.settle(settlement));
-    let ended = match at_once(settle.as_mut()).await {
-        Some(ended) => Some(ended),
-        None => {
-            // An execution that used up its time still gets the grace.
-            let grace = after(Instant::now(), policy.completion_grace);
-            let end = after(started, policy.max_execution).max(grace);
-            tokio::time::timeout_at(end, settle).await.ok()
-        }
-    };
+    let at_grace = || at_grace(client);
+    let ended = drive::settle(&shared.engine, attempt, settlement, started, at_grace).await;
     drop(timed);
     if let Some(record) = ended.as_ref().and_then(record_of) {
         followed.left(record);

@@ -1,7 +1,7 @@
 //! One attempt in the caller's transaction: the work, the completion, the commit, and what becomes of the
 //! key when one of them fails.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use onlyonce_core::{
     Record, Timestamp,
@@ -16,11 +16,10 @@ use onlyonce_store::{
 use super::{Answer, RunError, Transactions, Work};
 use crate::engine::{
     Attempt, Ended, Kept,
+    drive::alive_during,
     transition::{InTransaction, Known, Unanswered, Wrote, transition},
 };
 
-/// Signs of life within one lease.
-const BEATS_PER_LEASE: u32 = 3;
 /// The pause before work is run again after its first conflict; each further one is longer by as much.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(5);
 
@@ -44,19 +43,6 @@ impl Drop for Abandoned<'_> {
             && tokio::runtime::Handle::try_current().is_ok()
         {
             attempt.release_later();
-        }
-    }
-}
-
-/// Shows signs of life for ever.
-pub(crate) async fn beat(attempt: &Attempt) -> Infallible {
-    let mut ticks = tokio::time::interval(attempt.policy().lease / BEATS_PER_LEASE);
-    ticks.tick().await;
-    loop {
-        ticks.tick().await;
-        // The completion finds out for itself whether the key was lost, or has run for too long.
-        if !attempt.renew().await {
-            std::future::pending::<()>().await;
         }
     }
 }
@@ -106,11 +92,7 @@ impl<T: TransactionalStore> Transactions<T> {
             return self.answered_before(attempt).await;
         }
         let abandoned = Abandoned::unless_seen_through(attempt);
-        let outcome = tokio::select! {
-            biased;
-            outcome = self.tried(attempt, &mut work) => outcome,
-            never = beat(attempt) => match never {},
-        };
+        let outcome = alive_during(attempt, self.tried(attempt, &mut work)).await;
         abandoned.seen_through();
         outcome
     }

@@ -16,10 +16,11 @@ use onlyonce_store::{
     transactional::{Isolation, Message, Progress, TransactionError},
 };
 
-use super::{Abandoned, Operation, Ran, RunError, beat, give_back};
+use super::{Abandoned, Operation, Ran, RunError, give_back};
 use crate::{
     engine::{
         Admitted, Attempt,
+        drive::alive_during,
         transition::{InTransaction, Known, Unanswered, transition},
     },
     outbox,
@@ -106,11 +107,7 @@ impl<T: TransactionalStore> Operation<T> {
         let store = &self.transactions.store;
         failpoint!("deferred.begin.before");
         let abandoned = Abandoned::unless_seen_through(attempt);
-        let left = tokio::select! {
-            biased;
-            left = self.left(attempt, work) => left,
-            never = beat(attempt) => match never {},
-        };
+        let left = alive_during(attempt, self.left(attempt, work)).await;
         // From here on the key must not be given back by somebody who has lost patience: it stays in
         // progress once this is committed, and looks just as it does before.
         abandoned.seen_through();

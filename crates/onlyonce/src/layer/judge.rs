@@ -1,0 +1,89 @@
+//! What an upstream's answer means for its key, and what of it is stored.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, response::Parts};
+use onlyonce_core::{
+    Policy, StoredResponse,
+    key::holds_card_number,
+    machine::Settlement,
+    policy::{Answered, Remember, Verdict, lost_by_proxy},
+    record::StoredBody,
+};
+
+use super::{
+    Shared,
+    headers::{compact, head_only, stored, take_outcome},
+    strip_hop_by_hop,
+};
+use crate::engine::Attempt;
+
+/// What an answer means for the key.
+pub(super) fn judge(
+    shared: &Shared,
+    attempt: &Attempt,
+    parts: &mut Parts,
+    (body, trailers): (StoredBody, Option<&HeaderMap>),
+) -> Settlement {
+    let policy = &shared.policy;
+    let declared = take_outcome(&mut parts.headers, &mut parts.extensions, policy);
+    let read = match &body {
+        StoredBody::Full { bytes, .. } => &bytes[..],
+        StoredBody::NotStored | StoredBody::Packed { .. } => &[],
+    };
+    let answered = Answered {
+        status: parts.status,
+        declared,
+        reached_before: attempt.record().reached_before(),
+        // A proxy that loses an answer in its middle says so behind it.
+        lost_by_proxy: lost_by_proxy(parts.status, &parts.headers, read)
+            || trailers.is_some_and(|trailers| lost_by_proxy(parts.status, trailers, &[])),
+    };
+    strip_hop_by_hop(&mut parts.headers);
+    match policy.judge(&answered) {
+        Verdict::Complete => {
+            let mut headers = stored(&parts.headers, parts.status, policy);
+            let mut body = body;
+            if policy.remember == Remember::Head
+                || must_not_lie_open(attempt, policy, &headers, &body)
+            {
+                headers = head_only(&headers);
+                body = StoredBody::NotStored;
+            }
+            match &mut body {
+                StoredBody::Full { bytes, .. } => compact(&mut headers, bytes),
+                StoredBody::NotStored => compact(&mut headers, &mut Bytes::new()),
+                // No upstream makes one.
+                StoredBody::Packed { .. } => {}
+            }
+            Settlement::Complete(Arc::new(StoredResponse {
+                status: parts.status,
+                headers,
+                body,
+            }))
+        }
+        Verdict::Release(error) => Settlement::Release(error),
+        Verdict::Unknown(error) => Settlement::Unknown(error),
+    }
+}
+
+/// Whether a card number would lie in the store as it is.
+fn must_not_lie_open(
+    attempt: &Attempt,
+    policy: &Policy,
+    headers: &HeaderMap,
+    body: &StoredBody,
+) -> bool {
+    if !policy.hides_card_numbers() || attempt.store_encrypts() {
+        return false;
+    }
+    let (bytes, trailers) = match body {
+        StoredBody::Full { bytes, trailers } => (&bytes[..], trailers.as_ref()),
+        StoredBody::NotStored | StoredBody::Packed { .. } => (&[][..], None),
+    };
+    let mut fields = headers
+        .values()
+        .chain(trailers.into_iter().flat_map(HeaderMap::values));
+    holds_card_number(bytes) || fields.any(|value| holds_card_number(value.as_bytes()))
+}
