@@ -25,8 +25,8 @@ use drive::{ANSWER, IN_FLIGHT, ROUNDS, TIME, drive, line, median, p99, through_h
 use onlyonce_store::{
     Store,
     mysql::{MySqlOptions, MySqlStore},
-    private::MariaDb,
 };
+use onlyonce_testkit::servers::MariaDb;
 
 const CLIENTS: usize = 64;
 /// Keys that the plain clients share between them in one measurement, for each of them.

@@ -31,8 +31,8 @@ use onlyonce::{Engine, EngineOptions};
 use onlyonce_store::{
     Store,
     postgres::{PostgresOptions, PostgresStore},
-    private::Postgres,
 };
+use onlyonce_testkit::servers::Postgres;
 
 const PGBENCH_CLIENTS: usize = 64;
 /// How much the reaper looks at between two pauses, and how long those are at least.

@@ -29,9 +29,9 @@ use onlyonce_core::{
 };
 use onlyonce_store::{
     Inserted, Store, Swapped,
-    private::Redis,
     redis::{RedisOptions, RedisStore},
 };
+use onlyonce_testkit::servers::Redis;
 
 const ROUNDS: usize = 3;
 const IN_FLIGHT: usize = 256;

@@ -2,10 +2,9 @@
 //!
 //! A store compares a revision and swaps; it never decides. What may follow what is decided by
 //! [`onlyonce_core::machine`], and the engine carries it out. This crate holds the contract
-//! ([`Store`]), the contract as tests (`conformance`, with the feature of that name), and the
-//! stores.
+//! ([`Store`]) and the stores. The contract as tests is `onlyonce_testkit::conformance`.
 //!
-//! Deliberately absent: HTTP, the engine, and any `match` on a record's state that leads to a
+//! Deliberately absent: HTTP, the engine, test code, and any `match` on a record's state that leads to a
 //! decision.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -46,15 +45,6 @@ pub mod tiered;
 pub mod transactional;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod wake;
-
-#[cfg(feature = "conformance")]
-pub mod conformance;
-#[cfg(feature = "conformance")]
-pub mod fault_proxy;
-#[cfg(feature = "conformance")]
-pub mod faulty;
-#[cfg(feature = "conformance")]
-pub mod private;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 

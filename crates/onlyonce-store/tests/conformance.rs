@@ -11,37 +11,37 @@ use onlyonce_store::{
     memory::MemoryStore,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{Pooler, PostgresOptions, PostgresStore},
-    private::{MariaDb, PgBouncer, Postgres, Redis, RedisCluster},
     redis::{RedisOptions, RedisStore},
     sqlite::SqliteStore,
     tiered::TieredStore,
 };
+use onlyonce_testkit::servers::{MariaDb, PgBouncer, Postgres, Redis, RedisCluster};
 
-onlyonce_store::conformance!(memory, || async { MemoryStore::new() });
-onlyonce_store::conformance!(sqlite, || async { sqlite_in_a_folder_of_its_own() });
-onlyonce_store::conformance!(postgres, || async { postgres_database(Pooler::None).await });
-onlyonce_store::conformance!(sealed_memory, || async {
+onlyonce_testkit::conformance!(memory, || async { MemoryStore::new() });
+onlyonce_testkit::conformance!(sqlite, || async { sqlite_in_a_folder_of_its_own() });
+onlyonce_testkit::conformance!(postgres, || async { postgres_database(Pooler::None).await });
+onlyonce_testkit::conformance!(sealed_memory, || async {
     sealed(Arc::new(MemoryStore::new())).await
 });
-onlyonce_store::conformance!(sealed_sqlite, || async {
+onlyonce_testkit::conformance!(sealed_sqlite, || async {
     sealed(Arc::new(sqlite_in_a_folder_of_its_own())).await
 });
-onlyonce_store::conformance!(sealed_postgres, || async {
+onlyonce_testkit::conformance!(sealed_postgres, || async {
     sealed(Arc::new(postgres_database(Pooler::None).await)).await
 });
-onlyonce_store::conformance!(pgbouncer, || async {
+onlyonce_testkit::conformance!(pgbouncer, || async {
     postgres_database(Pooler::Transaction).await
 });
 
-onlyonce_store::conformance!(redis, || async { redis_store(&redis_database()).await });
-onlyonce_store::conformance!(sealed_redis, || async {
+onlyonce_testkit::conformance!(redis, || async { redis_store(&redis_database()).await });
+onlyonce_testkit::conformance!(sealed_redis, || async {
     sealed(Arc::new(redis_store(&redis_database()).await)).await
 });
-onlyonce_store::conformance!(redis_cluster, || async { redis_in_a_cluster().await });
+onlyonce_testkit::conformance!(redis_cluster, || async { redis_in_a_cluster().await });
 
-onlyonce_store::conformance!(tiered, || async { sqlite_behind_redis().await });
-onlyonce_store::conformance!(mariadb, || async { mariadb_database().await });
-onlyonce_store::conformance!(sealed_mariadb, || async {
+onlyonce_testkit::conformance!(tiered, || async { sqlite_behind_redis().await });
+onlyonce_testkit::conformance!(mariadb, || async { mariadb_database().await });
+onlyonce_testkit::conformance!(sealed_mariadb, || async {
     sealed(Arc::new(mariadb_database().await)).await
 });
 

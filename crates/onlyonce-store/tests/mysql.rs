@@ -18,9 +18,11 @@ use onlyonce_core::{
 };
 use onlyonce_store::{
     Filter, Inserted, Store, StoreError, Swapped,
-    fault_proxy::{FaultProxy, Mode},
     mysql::{MySqlOptions, MySqlStore},
-    private::MariaDb,
+};
+use onlyonce_testkit::{
+    servers::MariaDb,
+    tcp_faults::{FaultProxy, Mode},
 };
 use sqlx::{Connection as _, Executor as _, MySqlConnection};
 

@@ -11,16 +11,16 @@ use onlyonce_store::{
     mysql::{MySqlOptions, MySqlStore, MySqlTransactions},
     outbox::Claim,
     postgres::{PgTransactions, Pooler, PostgresOptions, PostgresStore},
-    private::{MariaDb, PgBouncer, Postgres},
     sqlite::{SqliteStore, SqliteTransactions},
     transactional::{Isolation, Message, TransactionalStore},
 };
+use onlyonce_testkit::servers::{MariaDb, PgBouncer, Postgres};
 use sqlx::{MySqlPool, PgPool};
 
-onlyonce_store::outbox_conformance!(sqlite, || async { sqlite_file() });
-onlyonce_store::outbox_conformance!(postgres, || async { database(Pooler::None).await });
-onlyonce_store::outbox_conformance!(pgbouncer, || async { database(Pooler::Transaction).await });
-onlyonce_store::outbox_conformance!(mariadb, || async { mariadb_database().await });
+onlyonce_testkit::outbox_conformance!(sqlite, || async { sqlite_file() });
+onlyonce_testkit::outbox_conformance!(postgres, || async { database(Pooler::None).await });
+onlyonce_testkit::outbox_conformance!(pgbouncer, || async { database(Pooler::Transaction).await });
+onlyonce_testkit::outbox_conformance!(mariadb, || async { mariadb_database().await });
 
 fn sqlite_file() -> (Arc<SqliteStore>, SqliteTransactions) {
     let folder = tempfile::tempdir().unwrap();

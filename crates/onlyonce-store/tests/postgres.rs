@@ -12,8 +12,8 @@ use onlyonce_core::{
 use onlyonce_store::{
     Inserted, Store, StoreError, Swapped,
     postgres::{PostgresOptions, PostgresStore},
-    private::{Postgres, free_port},
 };
+use onlyonce_testkit::servers::{Postgres, free_port};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
 async fn open(url: &str) -> PostgresStore {

@@ -24,8 +24,8 @@ use onlyonce_store::{
     Inserted, Store, Swapped,
     at_rest::{AtRest, AtRestOptions, Compression},
     postgres::{PostgresOptions, PostgresStore},
-    private::Postgres,
 };
+use onlyonce_testkit::servers::Postgres;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
 /// What of the usual figure a record may take.

@@ -8,8 +8,8 @@ use onlyonce_core::{Key, RecordId, Secret, State, Timestamp, record::StoredBody}
 use onlyonce_store::{
     Filter, Store,
     postgres::{PostgresOptions, PostgresStore},
-    private::Postgres,
 };
+use onlyonce_testkit::servers::Postgres;
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
 /// The schema as the first program made it.

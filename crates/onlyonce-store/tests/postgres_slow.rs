@@ -6,8 +6,8 @@ use onlyonce_core::RecordId;
 use onlyonce_store::{
     Store, StoreError,
     postgres::{PostgresOptions, PostgresStore},
-    private::Postgres,
 };
+use onlyonce_testkit::servers::Postgres;
 
 /// Goal: statements that run out of time cost no connections. When a server is slow, making them
 /// anew, all at once, would make it slower.

@@ -18,9 +18,9 @@ use onlyonce_core::{
 };
 use onlyonce_store::{
     Inserted, Level, Store, StoreError,
-    private::{Redis, RedisCluster, RedisSentinels},
     redis::{RedisOptions, RedisStore},
 };
+use onlyonce_testkit::servers::{Redis, RedisCluster, RedisSentinels};
 use tokio::time::Instant;
 
 /// Keys that are under way at once.

@@ -17,9 +17,9 @@ use onlyonce_core::{
 };
 use onlyonce_store::{
     Inserted, Level, Store, Swapped,
-    private::Redis,
     redis::{RedisOptions, RedisStore},
 };
+use onlyonce_testkit::servers::Redis;
 
 /// Keys that are under way at once.
 const WRITERS: usize = 16;

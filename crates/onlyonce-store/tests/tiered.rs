@@ -12,9 +12,9 @@ use onlyonce_core::{
     record::Draft,
 };
 use onlyonce_store::{
-    Inserted, Reply, Store, StoreError, Swapped, private::Redis, sqlite::SqliteStore,
-    tiered::TieredStore,
+    Inserted, Reply, Store, StoreError, Swapped, sqlite::SqliteStore, tiered::TieredStore,
 };
+use onlyonce_testkit::servers::Redis;
 use tokio::time::Instant;
 
 /// Much longer than a cache is waited for, and much shorter than a test may take.

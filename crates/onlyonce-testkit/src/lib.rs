@@ -1,7 +1,26 @@
-//! What the tests of OnlyOnce share. Never shipped.
+//! What the tests of OnlyOnce share. Never shipped: crates have it as a dev-dependency only.
 //!
-//! [`promise`] judges a history of what clients sent and heard and of what an API executed. It depends on
-//! nothing else of OnlyOnce, on purpose: a rule that is wrong in the program cannot be wrong here in the same
-//! way.
+//! - `conformance`: the contract of a store as tests
+//! - [`servers`]: private database servers and message brokers
+//! - `faulty_store` and [`tcp_faults`]: a store and a connection that fail on purpose
+//! - [`promise`]: the checker, which judges a history of what clients sent and heard and of what an API
+//!   executed
+//!
+//! The checker uses nothing of OnlyOnce, not even its types, on purpose: a rule that is wrong in the program
+//! cannot be wrong there in the same way.
+//!
+//! Unit tests of a crate must not hand that crate's types to this one: they would be those of a second copy
+//! of it. Tests in `tests/` may.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "this serves tests: what goes wrong here must stop them, loudly"
+)]
+
+#[cfg(feature = "store")]
+pub mod conformance;
+#[cfg(feature = "store")]
+pub mod faulty_store;
 pub mod promise;
+pub mod servers;
+pub mod tcp_faults;

@@ -20,10 +20,8 @@ use onlyonce::{
     Engine, EngineOptions,
     outbox::{Deliveries, Delivery, Parcel, Publish, Target},
 };
-use onlyonce_store::{
-    postgres::{PostgresOptions, PostgresStore},
-    private::Postgres,
-};
+use onlyonce_store::postgres::{PostgresOptions, PostgresStore};
+use onlyonce_testkit::servers::Postgres;
 use sqlx::{PgPool, Row as _};
 use tokio::time::Instant;
 

@@ -21,9 +21,9 @@ use onlyonce::{Answer, Engine, EngineOptions, Policy, Ran, Transactions};
 use onlyonce_core::{Key, Scope};
 use onlyonce_store::{
     postgres::{PostgresOptions, PostgresStore},
-    private::Postgres,
     transactional::TransactionError,
 };
+use onlyonce_testkit::servers::Postgres;
 use sqlx::{PgConnection, PgPool, Row as _, postgres::PgPoolOptions};
 use tokio::{task::JoinSet, time::Instant};
 

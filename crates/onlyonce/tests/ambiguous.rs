@@ -19,12 +19,8 @@ use onlyonce::{
     worker::sweep,
 };
 use onlyonce_core::{Key, Scope, Secret, State};
-use onlyonce_store::{
-    Store,
-    clock::StoreClock,
-    faulty::{FaultPlan, FaultyStore},
-    memory::MemoryStore,
-};
+use onlyonce_store::{Store, clock::StoreClock, memory::MemoryStore};
+use onlyonce_testkit::faulty_store::{FaultPlan, FaultyStore};
 
 /// Every call fails, half of them after having written.
 const HALF_WRITTEN: FaultPlan = FaultPlan {

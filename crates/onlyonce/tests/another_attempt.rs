@@ -20,11 +20,8 @@ use onlyonce_core::{
     Record, State,
     machine::{Grounds, Resolution},
 };
-use onlyonce_store::{
-    Filter, Store,
-    faulty::{FaultPlan, FaultyStore},
-    memory::MemoryStore,
-};
+use onlyonce_store::{Filter, Store, memory::MemoryStore};
+use onlyonce_testkit::faulty_store::{FaultPlan, FaultyStore};
 use tokio::sync::Notify;
 use tower::{Layer, ServiceExt, service_fn};
 

@@ -214,9 +214,9 @@ fn named_tests(text: &str) -> Vec<Named> {
                 Some(("http", _)) => "crates/onlyonce-cli/tests/",
                 Some(("machine", _)) => "crates/onlyonce-core/src/machine/tests/",
                 Some(("policy", _)) => "crates/onlyonce-core/src/policy/",
-                Some(("store", _)) => "crates/onlyonce-store/src/",
                 Some(("store_tests", _)) => "crates/onlyonce-store/tests/",
                 Some(("failover", _)) => "crates/onlyonce-store/tests/",
+                Some(("testkit", _)) => "crates/onlyonce-testkit/src/",
                 Some(("library", _)) => "crates/onlyonce/tests/",
                 Some(("reconcile", _)) => "crates/onlyonce/src/reconcile/",
                 Some(("store_clock", _)) => "crates/onlyonce/src/engine/store_clock/",
@@ -240,7 +240,7 @@ fn named_tests(text: &str) -> Vec<Named> {
 #[test]
 fn every_named_test_exists() {
     let page = read("docs/reference/threats.md");
-    let cases = read("crates/onlyonce-store/src/conformance.rs");
+    let cases = read("crates/onlyonce-testkit/src/conformance.rs");
     let named = named_tests(&page);
     for Named {
         module, test, text, ..

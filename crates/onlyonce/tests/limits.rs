@@ -23,12 +23,8 @@ use onlyonce_core::{
     machine::Settlement,
     record::{LastError, StoredBody},
 };
-use onlyonce_store::{
-    Filter, Store,
-    clock::StoreClock,
-    faulty::{FaultPlan, FaultyStore},
-    memory::MemoryStore,
-};
+use onlyonce_store::{Filter, Store, clock::StoreClock, memory::MemoryStore};
+use onlyonce_testkit::faulty_store::{FaultPlan, FaultyStore};
 use tokio::time::Instant;
 
 /// An engine whose clock stands still, on a store that answers no peek: every request takes the long

@@ -15,7 +15,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use onlyonce_store::private::{Nats, RabbitMq};
+use onlyonce_testkit::servers::{Nats, RabbitMq};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

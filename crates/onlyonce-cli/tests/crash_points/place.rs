@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Mutex};
 
-use onlyonce_store::private::Postgres;
+use onlyonce_testkit::servers::Postgres;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use crate::harness::{Gateway, Setup, ms};

@@ -12,9 +12,9 @@ use std::{
     },
 };
 
-use onlyonce_store::{
-    fault_proxy::{FaultProxy, Mode},
-    private::{MariaDb, Postgres, Redis, RedisCluster, RedisSentinels},
+use onlyonce_testkit::{
+    servers::{MariaDb, Postgres, Redis, RedisCluster, RedisSentinels},
+    tcp_faults::{FaultProxy, Mode},
 };
 use tokio::task::{JoinHandle, block_in_place};
 

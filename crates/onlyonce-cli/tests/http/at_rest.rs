@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use onlyonce_store::private::Postgres;
+use onlyonce_testkit::servers::Postgres;
 
 use crate::{
     dumps::files_of,

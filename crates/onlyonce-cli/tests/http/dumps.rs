@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use onlyonce_store::private::{MariaDb, Postgres, Redis};
+use onlyonce_testkit::servers::{MariaDb, Postgres, Redis};
 
 use crate::{
     at_rest::{ENV, OLD},

@@ -1,6 +1,6 @@
 //! `erase`: a person's data goes, and no charge comes back.
 
-use onlyonce_store::private::{MariaDb, Postgres, Redis};
+use onlyonce_testkit::servers::{MariaDb, Postgres, Redis};
 use serde_json::{Value, json};
 
 use crate::{

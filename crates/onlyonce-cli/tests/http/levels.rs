@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use onlyonce_store::private::{MariaDb, Postgres, Redis};
+use onlyonce_testkit::servers::{MariaDb, Postgres, Redis};
 
 use crate::harness::{Gateway, REPLAYED, Request, Setup, Upstream, eventually};
 

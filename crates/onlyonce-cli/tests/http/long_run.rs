@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use onlyonce_store::private::Postgres;
+use onlyonce_testkit::servers::Postgres;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},

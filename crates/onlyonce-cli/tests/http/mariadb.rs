@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use onlyonce_store::private::MariaDb;
+use onlyonce_testkit::servers::MariaDb;
 
 use crate::{harness::ms, shared_faults, shared_store};
 

@@ -1,7 +1,8 @@
 //! The schema of the MySQL store: made, printed, refused, and newer than the program; the level that
 //! the server's settings come to; and the command line on such a store.
 
-use onlyonce_store::{mysql::VERSION, private::MariaDb};
+use onlyonce_store::mysql::VERSION;
+use onlyonce_testkit::servers::MariaDb;
 
 use crate::{
     harness::{Request, Setup, Upstream},

@@ -1,6 +1,6 @@
 //! Messages that were left in a transaction arrive, under one key each, or wait for a person.
 
-use onlyonce_store::private::Postgres;
+use onlyonce_testkit::servers::Postgres;
 use sqlx::{Connection as _, Executor as _};
 use tempfile::TempDir;
 use tokio::process::Command;

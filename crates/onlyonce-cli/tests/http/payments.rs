@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use onlyonce_store::private::{MariaDb, Postgres, Redis};
+use onlyonce_testkit::servers::{MariaDb, Postgres, Redis};
 use tempfile::TempDir;
 
 use crate::{

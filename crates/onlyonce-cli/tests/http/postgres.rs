@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use onlyonce_store::private::Postgres;
+use onlyonce_testkit::servers::Postgres;
 use tokio::sync::Mutex;
 
 use crate::{

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use onlyonce_store::{fault_proxy::FaultProxy, private::Postgres};
+use onlyonce_testkit::{servers::Postgres, tcp_faults::FaultProxy};
 
 use crate::{
     harness::{Request, Script, Setup, Upstream, client, eventually, ms},

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use onlyonce_store::private::Postgres;
+use onlyonce_testkit::servers::Postgres;
 
 use crate::{
     harness::{Gateway, Request, Setup, Upstream},

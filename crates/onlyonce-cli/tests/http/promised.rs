@@ -9,8 +9,8 @@ use std::{
     },
 };
 
-use onlyonce_store::private::Postgres;
 use onlyonce_testkit::promise::{self, Asked, At, Event, Heard, Terms, check};
+use onlyonce_testkit::servers::Postgres;
 use tokio::{
     task::{JoinSet, block_in_place},
     time::{Instant, timeout},

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use onlyonce_store::private::Redis;
+use onlyonce_testkit::servers::Redis;
 
 use crate::{
     harness::{Gateway, REPLAYED, Request, Setup, Upstream, eventually, ms},
@@ -281,7 +281,7 @@ async fn on_the_command_line() {
 #[tokio::test]
 async fn tls() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/http/verify/tls");
-    let port = onlyonce_store::private::free_port();
+    let port = onlyonce_testkit::servers::free_port();
     let settings = [
         format!("tls-port {port}"),
         format!("tls-cert-file {folder}/server.pem"),

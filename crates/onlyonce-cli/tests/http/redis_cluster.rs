@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use onlyonce_store::private::RedisCluster;
+use onlyonce_testkit::servers::RedisCluster;
 
 use crate::{
     harness::{REPLAYED, Request, Upstream},

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use onlyonce_store::private::{Redis, RedisSentinels};
+use onlyonce_testkit::servers::{Redis, RedisSentinels};
 use tokio::time::Instant;
 
 use crate::{

@@ -1,7 +1,7 @@
 //! Sessions of the dashboard at the level of HTTP: who gets one, what it may do, and what it is not
 //! taken for. The pages themselves are in `browser.rs`.
 
-use onlyonce_store::private::Redis;
+use onlyonce_testkit::servers::Redis;
 use serde_json::{Value, json};
 use tokio::process::Command;
 

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use onlyonce_store::fault_proxy::{FaultProxy, Mode};
+use onlyonce_testkit::tcp_faults::{FaultProxy, Mode};
 use tokio::time::Instant;
 
 use crate::{

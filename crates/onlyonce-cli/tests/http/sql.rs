@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use onlyonce_store::private::{Postgres, free_port};
+use onlyonce_testkit::servers::{Postgres, free_port};
 use tokio::time::Instant;
 
 use crate::harness::{

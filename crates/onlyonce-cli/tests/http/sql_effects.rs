@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use onlyonce_store::{fault_proxy::FaultProxy, private::Postgres};
+use onlyonce_testkit::{servers::Postgres, tcp_faults::FaultProxy};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 use tokio::sync::Barrier;

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use onlyonce_store::private::{MariaDb, Postgres, Redis};
+use onlyonce_testkit::servers::{MariaDb, Postgres, Redis};
 use tempfile::TempDir;
 
 use crate::{

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use onlyonce_store::private::{Postgres, Redis};
+use onlyonce_testkit::servers::{Postgres, Redis};
 
 use crate::{
     harness::{

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use onlyonce_store::private::Redis;
+use onlyonce_testkit::servers::Redis;
 
 use crate::{
     harness::{Gateway, Request, Setup, Upstream, process::binary},

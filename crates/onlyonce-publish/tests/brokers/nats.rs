@@ -16,7 +16,7 @@ use onlyonce_publish::{
     Template,
     nats::{Nats, NatsError, NatsOptions},
 };
-use onlyonce_store::private;
+use onlyonce_testkit::servers;
 
 use crate::shop::{Consumer, Nobody, Seen, large, messages, once, patience, send_all, step};
 
@@ -59,7 +59,7 @@ async fn connected(nats: &Nats) -> Delivery {
 /// Evidence: the stream's own messages.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_stream_says() {
-    let server = private::Nats::start();
+    let server = servers::Nats::start();
     let nats = publisher(&server.url()).await;
     let delivery = connected(&nats).await;
     assert_eq!(
@@ -163,7 +163,7 @@ async fn consume(pull: &PullConsumer, consumer: &mut Consumer) {
 /// Evidence: the consumer's table of effects, and the stream's own count of messages.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_and_started_again() {
-    let mut server = private::Nats::start();
+    let mut server = servers::Nats::start();
     let url = server.url();
     let stream = stream(&url).await;
     let pull = puller(&stream).await;

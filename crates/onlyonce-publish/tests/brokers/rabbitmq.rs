@@ -20,7 +20,7 @@ use onlyonce_publish::{
     Template,
     rabbitmq::{DEFAULT_CHANNEL_WITHIN, RabbitMq, RabbitMqError, RabbitMqOptions},
 };
-use onlyonce_store::private;
+use onlyonce_testkit::servers;
 use tokio::net::TcpListener;
 
 use crate::shop::{Consumer, Nobody, Seen, once, patience, send_all, step};
@@ -113,7 +113,7 @@ async fn consume_from(channel: &Channel, consumer: &mut Consumer) -> lapin::Resu
 /// dies loses nothing and does nothing twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_private_server() {
-    let mut server = tokio::task::block_in_place(private::RabbitMq::start);
+    let mut server = tokio::task::block_in_place(servers::RabbitMq::start);
     queue(&server.url()).await;
     what_the_server_says(&server.url()).await;
     killed_and_started_again(&mut server).await;
@@ -185,7 +185,7 @@ async fn what_the_server_says(url: &str) {
 /// Method: the server is killed and started again while messages are sent and consumed; the sender
 /// repeats what it is not sure of, and some of what it is; the consumer gives some back that it had.
 /// Evidence: the consumer's table of effects.
-async fn killed_and_started_again(server: &mut private::RabbitMq) {
+async fn killed_and_started_again(server: &mut servers::RabbitMq) {
     let url = server.url();
     let rabbitmq = Arc::new(publisher(&url, EXCHANGE));
     let seen = Seen::new();

@@ -11,12 +11,12 @@ use onlyonce_core::{
     policy::{AfterExpiry, OnInFlight},
     record::{Draft, JournalEntry, Revision},
 };
+use onlyonce_testkit::servers::Postgres;
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgRow};
 
 use super::{PostgresOptions, migrate, statement};
 use crate::{
     codec::body_of,
-    private::Postgres,
     sql::{
         lane::{Found, How},
         queue::Swap,

@@ -10,10 +10,12 @@ use onlyonce_core::{
 };
 use onlyonce_store::{
     Filter, Inserted, Store, StoreError, Swapped,
-    fault_proxy::{FaultProxy, Mode},
     postgres::{Pooler, PostgresOptions, PostgresStore},
-    private::{PgBouncer, Postgres},
     transactional::{Isolation, TransactionalStore as _},
+};
+use onlyonce_testkit::{
+    servers::{PgBouncer, Postgres},
+    tcp_faults::{FaultProxy, Mode},
 };
 use sqlx::postgres::PgPoolOptions;
 

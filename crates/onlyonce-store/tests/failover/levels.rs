@@ -5,8 +5,8 @@ use std::sync::Arc;
 use onlyonce_store::{
     Level, Store,
     postgres::{PostgresOptions, PostgresStore},
-    private::Postgres,
 };
+use onlyonce_testkit::servers::Postgres;
 
 use super::{Writers, draft, eventually, on_postgres, set};
 

@@ -23,8 +23,8 @@ use onlyonce_core::{
 use onlyonce_store::{
     Inserted, Store, StoreError,
     postgres::{PostgresOptions, PostgresStore},
-    private::Postgres,
 };
+use onlyonce_testkit::servers::Postgres;
 
 /// How long a call may take.
 const TIMEOUT: Duration = Duration::from_millis(500);

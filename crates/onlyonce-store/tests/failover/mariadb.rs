@@ -4,9 +4,11 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use onlyonce_store::{
     Level, Store,
-    fault_proxy::{FaultProxy, Mode},
     mysql::{MySqlOptions, MySqlStore},
-    private::MariaDb,
+};
+use onlyonce_testkit::{
+    servers::MariaDb,
+    tcp_faults::{FaultProxy, Mode},
 };
 
 use super::{TIMEOUT, Writers, eventually, lost};

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use onlyonce_store::{
-    Level,
-    fault_proxy::{FaultProxy, Mode},
-    private::Postgres,
+use onlyonce_store::Level;
+use onlyonce_testkit::{
+    servers::Postgres,
+    tcp_faults::{FaultProxy, Mode},
 };
 use sqlx::{Connection as _, PgConnection};
 

@@ -28,9 +28,9 @@ use onlyonce_store::{
     Store as _, TransactionalStore,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
-    private::{MariaDb, Postgres},
     sqlite::SqliteStore,
 };
+use onlyonce_testkit::servers::{MariaDb, Postgres};
 use provider::{Fault, Provider, Told};
 
 const DATABASE: &str = "CHARGES_DATABASE";

@@ -7,11 +7,8 @@ use std::sync::{
 
 use onlyonce::RunError;
 use onlyonce_core::policy::OnInFlight;
-use onlyonce_store::{
-    fault_proxy::FaultProxy,
-    postgres::{PgTransactions, PostgresOptions, PostgresStore},
-    private::Postgres,
-};
+use onlyonce_store::postgres::{PgTransactions, PostgresOptions, PostgresStore};
+use onlyonce_testkit::{servers::Postgres, tcp_faults::FaultProxy};
 use sqlx::{Executor as _, PgConnection, PgPool};
 
 use super::*;

@@ -38,9 +38,9 @@ use onlyonce_store::{
     Store,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{Pooler, PostgresOptions, PostgresStore},
-    private::{MariaDb, PgBouncer, Postgres},
     sqlite::SqliteStore,
 };
+use onlyonce_testkit::servers::{MariaDb, PgBouncer, Postgres};
 use setup::NODES;
 
 /// A server for one test, on a thread where it may take its time.

@@ -9,10 +9,8 @@ use onlyonce::{
     Body, BoxError, DispatchGuard, Engine, EngineOptions, IdempotencyLayer, IdempotencyService,
     NotSent, Pace, Policy, Workers,
 };
-use onlyonce_store::{
-    Store,
-    faulty::{FaultPlan, FaultyStore},
-};
+use onlyonce_store::Store;
+use onlyonce_testkit::faulty_store::{FaultPlan, FaultyStore};
 use parking_lot::Mutex;
 use tokio::{runtime::Runtime, task::JoinHandle};
 use tower_layer::Layer;

@@ -7,7 +7,8 @@ use onlyonce_core::{
     Record, RecordId, State,
     machine::{Grounds, Resolution},
 };
-use onlyonce_store::{Store, faulty::FaultPlan};
+use onlyonce_store::Store;
+use onlyonce_testkit::faulty_store::FaultPlan;
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,

@@ -23,10 +23,10 @@ use onlyonce_store::{
     Store, TransactionalStore,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
-    private::{MariaDb, Postgres},
     sqlite::SqliteStore,
     transactional::{Isolation, Progress},
 };
+use onlyonce_testkit::servers::{MariaDb, Postgres};
 
 use super::Place;
 

@@ -22,9 +22,9 @@ use onlyonce_store::{
     TransactionalStore,
     mysql::{MySqlOptions, MySqlStore},
     postgres::{PostgresOptions, PostgresStore},
-    private::{MariaDb, Postgres},
     sqlite::SqliteStore,
 };
+use onlyonce_testkit::servers::{MariaDb, Postgres};
 use provider::{Fault, Provider};
 
 const DATABASE: &str = "RIDES_DATABASE";

@@ -2,7 +2,8 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use onlyonce_store::{Store, faulty::FaultPlan};
+use onlyonce_store::Store;
+use onlyonce_testkit::faulty_store::FaultPlan;
 
 use crate::{
     calls::Call,

@@ -12,11 +12,8 @@ use std::{
 use onlyonce::{
     Engine, EngineOptions, IdempotencyLayer, IdempotencyService, clock::Clock, engine::AttemptIds,
 };
-use onlyonce_store::{
-    Store,
-    faulty::{FaultPlan, FaultyStore},
-    memory::MemoryStore,
-};
+use onlyonce_store::{Store, memory::MemoryStore};
+use onlyonce_testkit::faulty_store::{FaultPlan, FaultyStore};
 use parking_lot::Mutex;
 use tokio::{runtime::Runtime, time::Instant};
 use tower_layer::Layer;

@@ -14,7 +14,8 @@ use onlyonce_core::{
     machine::{self, Reap, Resolution, Sweep},
     record::Change,
 };
-use onlyonce_store::{TransactionalStore, fault_proxy::FaultProxy, transactional::Isolation};
+use onlyonce_store::{TransactionalStore, transactional::Isolation};
+use onlyonce_testkit::tcp_faults::FaultProxy;
 
 use crate::place::{Kind, Place, pay};
 

@@ -24,10 +24,8 @@ use onlyonce_core::{
     Key, Scope,
     machine::{Grounds, Resolution},
 };
-use onlyonce_store::{
-    fault_proxy::FaultProxy,
-    transactional::{Isolation, TransactionError},
-};
+use onlyonce_store::transactional::{Isolation, TransactionError};
+use onlyonce_testkit::tcp_faults::FaultProxy;
 use place::{Kind, Maria, Pg, Place, pay};
 use shared::{natural_key, one_effect};
 use tokio::time::Instant;

@@ -18,9 +18,9 @@ use onlyonce_store::{
     Filter, Store, TransactionalStore,
     mysql::{MySqlOptions, MySqlStore, MySqlTransactions},
     postgres::{PgTransactions, PostgresOptions, PostgresStore},
-    private::{MariaDb, Postgres},
     transactional::TransactionError,
 };
+use onlyonce_testkit::servers::{MariaDb, Postgres};
 use serde_json::json;
 use sqlx::{
     MySqlConnection, PgConnection, Row as _, mysql::MySqlPoolOptions, postgres::PgPoolOptions,

@@ -1,6 +1,6 @@
 //! Database servers of tests that can be stopped, frozen, killed and started again.
 
-use onlyonce_store::private::{MariaDb, Postgres, Redis, RedisCluster};
+use onlyonce_testkit::servers::{MariaDb, Postgres, Redis, RedisCluster};
 
 /// Redis settings with which acknowledged writes survive the server's death.
 const DURABLE: [&str; 2] = ["appendonly yes", "appendfsync always"];

@@ -1,7 +1,7 @@
 //! The contract of an outbox as tests. One line adds one:
 //!
 //! ```text
-//! onlyonce_store::outbox_conformance!(postgres, || async { (store, transactions) });
+//! onlyonce_testkit::outbox_conformance!(postgres, || async { (store, transactions) });
 //! ```
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -14,7 +14,7 @@ use onlyonce_core::{
 };
 
 use super::{policy, reserve, response, settled};
-use crate::{
+use onlyonce_store::{
     Outbox, Store, Swapped, TransactionalStore,
     outbox::{CLAIM_BYTES, Claim, Claimed, Decision, Ending, MessageFilter},
     transactional::{Isolation, Message, Settles},
@@ -57,7 +57,7 @@ macro_rules! outbox_conformance {
             async fn $case() {
                 let make = $make;
                 let (store, transactions) = make().await;
-                let store: std::sync::Arc<dyn $crate::Store> = store;
+                let store: std::sync::Arc<dyn ::onlyonce_store::Store> = store;
                 $crate::conformance::outbox::$case(&store, &transactions).await;
             }
         )*

@@ -1,12 +1,6 @@
 //! A TCP proxy on the loopback address that misbehaves on demand: between a store and its server it
 //! cuts, delays, falls silent, or swallows the reply to a write that the server has carried out.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::missing_panics_doc,
-    reason = "this serves tests: what goes wrong here must stop them, loudly"
-)]
-
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{

@@ -1,17 +1,11 @@
 //! The contract of a store as tests. One line adds a store:
 //!
 //! ```text
-//! onlyonce_store::conformance!(memory, || async { MemoryStore::new() });
+//! onlyonce_testkit::conformance!(memory, || async { MemoryStore::new() });
 //! ```
 //!
 //! The cases drive the trait alone, through the machine's own drafts, so that a store is tested with
 //! exactly what the engine writes.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::missing_panics_doc,
-    reason = "these are tests"
-)]
 
 mod lists;
 pub mod outbox;
@@ -33,10 +27,10 @@ use onlyonce_core::{
     time::Stamp,
 };
 
-use crate::{Filter, Inserted, Store, StoreError, Swapped};
 pub use lists::{
     counts_count, dead_letters_are_listed, filters_filter, live_counts_one_client, pages_are_stable,
 };
+use onlyonce_store::{Filter, Inserted, Store, StoreError, Swapped};
 pub use walks::{
     delete_needs_the_revision, sweep_finds_the_lapsed, sweep_ignores_a_heartbeat,
     walk_finds_the_expired, walk_leaves_the_live,

@@ -10,7 +10,7 @@ use onlyonce_core::{
 use parking_lot::Mutex;
 
 use super::{Any, first, policy, request, response};
-use crate::{Inserted, Swapped};
+use onlyonce_store::{Inserted, Swapped};
 
 const WRITERS: u64 = 8;
 const KEYS: u64 = 5;

@@ -13,7 +13,7 @@ use onlyonce_core::{
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
-use crate::{
+use onlyonce_store::{
     Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Page, Reply, Standing,
     Store, StoreError, Swapped, Walk,
 };
