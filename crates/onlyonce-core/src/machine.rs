@@ -108,6 +108,3 @@ fn change(draft: Draft, journal: Vec<JournalEntry>) -> Change {
         journal,
     }
 }
-
-#[cfg(test)]
-mod tests;

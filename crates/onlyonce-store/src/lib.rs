@@ -50,14 +50,10 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use http::StatusCode;
-// The machine's own table is walked by a test of the SQL functions, and names things from its crate's
-// root.
 use onlyonce_core::{
     CallerMark, Key, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret, State, Timestamp,
     record::{Change, Draft, JournalEntry, Revision},
 };
-#[cfg(test)]
-use onlyonce_core::{fingerprint, key, machine, policy, record, scope, secret, time};
 use tokio::sync::broadcast;
 
 pub use identity::{Epoch, Identity, Standing};

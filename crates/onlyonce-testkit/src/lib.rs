@@ -3,6 +3,7 @@
 //! - `conformance`: the contract of a store as tests
 //! - [`servers`]: private database servers and message brokers
 //! - `faulty_store` and [`tcp_faults`]: a store and a connection that fail on purpose
+//! - [`scenarios`]: every kind of record, moment and event, for tests of the whole machine
 //! - [`promise`]: the checker, which judges a history of what clients sent and heard and of what an API
 //!   executed
 //!
@@ -22,5 +23,6 @@ pub mod conformance;
 #[cfg(feature = "store")]
 pub mod faulty_store;
 pub mod promise;
+pub mod scenarios;
 pub mod servers;
 pub mod tcp_faults;

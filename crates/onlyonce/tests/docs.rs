@@ -212,7 +212,7 @@ fn named_tests(text: &str) -> Vec<Named> {
         .map(|(file, test)| {
             let folder = match file.split_once('/') {
                 Some(("http", _)) => "crates/onlyonce-cli/tests/",
-                Some(("machine", _)) => "crates/onlyonce-core/src/machine/tests/",
+                Some(("machine", _)) => "crates/onlyonce-core/tests/machine/",
                 Some(("policy", _)) => "crates/onlyonce-core/src/policy/",
                 Some(("store_tests", _)) => "crates/onlyonce-store/tests/",
                 Some(("failover", _)) => "crates/onlyonce-store/tests/",
@@ -272,7 +272,9 @@ fn runs(command: &str, named: &Named) -> bool {
     };
     let mut words = words.peekable();
     if words.peek().is_none() {
-        return program == Some(&named.module);
+        // A program of several files has the name of their folder.
+        let folder = named.path.split("::").next();
+        return program == Some(&named.module) || program.is_some() && program == folder;
     }
     words.any(|word| {
         // A case of the stores' contract stands in a module for each store.

@@ -11,7 +11,13 @@ use onlyonce_core::{
     policy::{AfterExpiry, OnInFlight},
     record::{Draft, JournalEntry, Revision},
 };
-use onlyonce_testkit::servers::Postgres;
+use onlyonce_testkit::{
+    scenarios::{
+        events::{Effect, End, Event, Setting, Who, Whose, apply},
+        world::{self, FRESH, OTHER, START, answer, moments, policies, records, unstored},
+    },
+    servers::Postgres,
+};
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgRow};
 
 use super::{PostgresOptions, migrate, statement};
@@ -23,16 +29,6 @@ use crate::{
         row::{self, JOURNAL_COLUMNS},
     },
 };
-
-#[allow(dead_code)]
-#[path = "../../../onlyonce-core/src/machine/tests/events.rs"]
-mod events;
-#[allow(dead_code)]
-#[path = "../../../onlyonce-core/src/machine/tests/world.rs"]
-mod world;
-
-use events::{Effect, End, Event, Setting, Who, Whose, apply};
-use world::{FRESH, START, answer, moments, policies, records, unstored};
 
 /// The functions ask the test what time it is, and take the id that the machine is given.
 const UNDER_TEST: &str = "
@@ -408,7 +404,7 @@ async fn the_functions_do_what_the_machine_does() {
             now: Timestamp(START.0),
             policy: &policies[0],
             fresh: FRESH,
-            stranger: world::OTHER,
+            stranger: OTHER,
         };
         let expected = of_the_machine(None, event, setting);
         assert_eq!(

@@ -1,22 +1,20 @@
 //! The end of an attempt, early, late or too late, and its signs of life.
 
-use super::world::{
-    FRESH, LEASE, LOOK_AFTER, MAX_EXECUTION, OTHER, OWN, START, TTL, again, answer, around,
-    completed, declined, expired, failed, forgotten, in_progress, lapsed, left_by, not_stored,
-    policy, records, redirected, request, settled, unknown, with_evidence, written,
-};
-use crate::{
+use onlyonce_core::{
     machine::{
-        Admission, Lease, Refusal, Request, Settled, Settlement, Step, Wake, absent,
-        admit::admit,
-        is_running,
-        settle::{renew, settle},
-        wake,
+        Admission, Lease, Refusal, Request, Settled, Settlement, Wake, absent, is_running, wake,
     },
     policy::Policy,
     record::{AttemptId, Evidence, JournalEvent, LastError, Record, State},
     time::Timestamp,
 };
+use onlyonce_testkit::scenarios::world::{
+    FRESH, LEASE, LOOK_AFTER, MAX_EXECUTION, OTHER, OWN, START, TTL, again, answer, around,
+    completed, declined, expired, failed, forgotten, in_progress, lapsed, left_by, not_stored,
+    policy, records, redirected, request, settled, unknown, with_evidence, written,
+};
+
+use super::steps::{admit, renew, settle, stay};
 
 const NOW: Timestamp = Timestamp(START.0 + 777);
 
@@ -124,10 +122,7 @@ fn a_late_result_of_the_current_attempt_settles_an_unknown_key() {
         assert_eq!(journal, [JournalEvent::Released]);
 
         let end = Settlement::Unknown(LastError::Panicked);
-        assert_eq!(
-            settle(&record, OWN, &end, &policy()),
-            Step::stay(Settled::Kept)
-        );
+        assert_eq!(settle(&record, OWN, &end, &policy()), stay(Settled::Kept));
     }
 }
 
@@ -146,10 +141,7 @@ fn a_released_key_yields_to_an_answer_of_its_own_attempt_and_to_nothing_else() {
         Settlement::Release(LastError::GuardFailed),
         Settlement::Unknown(LastError::ConnectionLost),
     ] {
-        assert_eq!(
-            settle(&failed(), OWN, &end, &policy()),
-            Step::stay(Settled::Kept)
-        );
+        assert_eq!(settle(&failed(), OWN, &end, &policy()), stay(Settled::Kept));
     }
 }
 
@@ -157,10 +149,7 @@ fn a_released_key_yields_to_an_answer_of_its_own_attempt_and_to_nothing_else() {
 fn a_completed_key_keeps_its_answer_whatever_comes_late() {
     for record in [completed(), declined()] {
         for end in ends() {
-            assert_eq!(
-                settle(&record, OWN, &end, &policy()),
-                Step::stay(Settled::Kept)
-            );
+            assert_eq!(settle(&record, OWN, &end, &policy()), stay(Settled::Kept));
         }
     }
 }
@@ -168,7 +157,7 @@ fn a_completed_key_keeps_its_answer_whatever_comes_late() {
 #[test]
 fn a_result_of_another_attempt_or_of_an_expired_key_is_refused_and_noted() {
     for (name, record) in records() {
-        let stranger = crate::record::AttemptId(record.attempt_id.0 ^ 1);
+        let stranger = onlyonce_core::record::AttemptId(record.attempt_id.0 ^ 1);
         for end in ends() {
             let Settled::NotOurs(entry) = settle(&record, stranger, &end, &policy()).effect else {
                 panic!("{name}: {end:?}")
@@ -232,7 +221,7 @@ fn a_heartbeat_renews_the_lease_of_its_own_attempt_until_max_execution() {
     for now in [at, after] {
         assert_eq!(
             renew(&in_progress(), OWN, now, &policy()),
-            Step::stay(Lease::Lost)
+            stay(Lease::Lost)
         );
     }
 }
@@ -241,7 +230,7 @@ fn a_heartbeat_renews_the_lease_of_its_own_attempt_until_max_execution() {
 fn a_heartbeat_of_anybody_else_or_on_a_settled_key_learns_that_the_key_is_lost() {
     assert_eq!(
         renew(&in_progress(), OTHER, START, &policy()),
-        Step::stay(Lease::Lost)
+        stay(Lease::Lost)
     );
     for (name, record) in records() {
         let renewed = renew(&record, record.attempt_id, START, &policy());
@@ -337,7 +326,7 @@ fn a_broken_stream_is_noted() {
     assert_eq!(journal, [JournalEvent::StreamBroken]);
     for (record, attempt) in [(completed(), OWN), (failed(), OWN), (unknown(), OWN)] {
         let kept = settle(&record, attempt, &broke_off, &policy());
-        assert_eq!(kept, Step::stay(Settled::Kept), "{:?}", record.state);
+        assert_eq!(kept, stay(Settled::Kept), "{:?}", record.state);
     }
     let kept = settle(&not_stored(), OTHER, &broke_off, &policy());
     assert!(matches!(kept.effect, Settled::NotOurs(_)));

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 
-use crate::{
+use onlyonce_core::{
     fingerprint::{Fingerprint, RecipeId},
     key::Key,
     machine::{
@@ -19,26 +19,26 @@ use crate::{
     time::Timestamp,
 };
 
-pub(super) const START: Timestamp = Timestamp(1_000_000);
-pub(super) const LEASE: Duration = Duration::from_secs(10);
-pub(super) const MAX_EXECUTION: Duration = Duration::from_secs(60);
-pub(super) const UPSTREAM_MAX: Duration = Duration::from_secs(7);
-pub(super) const GAP: Duration = Duration::from_secs(3);
-pub(super) const TTL: Duration = Duration::from_secs(100);
-pub(super) const TOMBSTONE: Duration = Duration::from_secs(1_000);
-pub(super) const LOOK_AFTER: Duration = Duration::from_secs(5);
-pub(super) const MILLI: Duration = Duration::from_millis(1);
+pub const START: Timestamp = Timestamp(1_000_000);
+pub const LEASE: Duration = Duration::from_secs(10);
+pub const MAX_EXECUTION: Duration = Duration::from_secs(60);
+pub const UPSTREAM_MAX: Duration = Duration::from_secs(7);
+pub const GAP: Duration = Duration::from_secs(3);
+pub const TTL: Duration = Duration::from_secs(100);
+pub const TOMBSTONE: Duration = Duration::from_secs(1_000);
+pub const LOOK_AFTER: Duration = Duration::from_secs(5);
+pub const MILLI: Duration = Duration::from_millis(1);
 
-pub(super) const OWN: AttemptId = AttemptId(0xA11CE);
-pub(super) const OTHER: AttemptId = AttemptId(0xB0B);
-pub(super) const FRESH: AttemptId = AttemptId(0xF4E54);
+pub const OWN: AttemptId = AttemptId(0xA11CE);
+pub const OTHER: AttemptId = AttemptId(0xB0B);
+pub const FRESH: AttemptId = AttemptId(0xF4E54);
 
 /// A moment by its distance from `at`, and the ones just before and just after it.
-pub(super) fn around(at: Timestamp) -> [Timestamp; 3] {
+pub fn around(at: Timestamp) -> [Timestamp; 3] {
     [Timestamp(at.0 - 1), at, Timestamp(at.0 + 1)]
 }
 
-pub(super) fn policy() -> Policy {
+pub fn policy() -> Policy {
     Policy::builder()
         .lease(LEASE)
         .max_execution(MAX_EXECUTION)
@@ -54,14 +54,14 @@ pub(super) fn policy() -> Policy {
         .build()
 }
 
-pub(super) fn rejecting() -> Policy {
+pub fn rejecting() -> Policy {
     let mut policy = policy();
     policy.after_expiry = AfterExpiry::Reject;
     policy
 }
 
 /// Every combination of the switches that the machine looks at.
-pub(super) fn policies() -> Vec<Policy> {
+pub fn policies() -> Vec<Policy> {
     let bare = ReconcilePolicy {
         after: LOOK_AFTER,
         attempts: 3,
@@ -85,7 +85,7 @@ pub(super) fn policies() -> Vec<Policy> {
     all
 }
 
-pub(super) fn request(content: u8, caller: Option<u8>, attempt_id: AttemptId) -> Request {
+pub fn request(content: u8, caller: Option<u8>, attempt_id: AttemptId) -> Request {
     Request {
         id: RecordId([7; 16]),
         scope: Scope::global(),
@@ -98,24 +98,24 @@ pub(super) fn request(content: u8, caller: Option<u8>, attempt_id: AttemptId) ->
         route: "payments".into(),
         method: "POST".into(),
         path: "/payments".into(),
-        notes: crate::record::Notes::default(),
+        notes: onlyonce_core::record::Notes::default(),
     }
 }
 
 /// The request that every record of this file remembers, as a new attempt.
-pub(super) fn again() -> Request {
+pub fn again() -> Request {
     request(1, Some(1), FRESH)
 }
 
 /// An answer whose bytes name the attempt, so that one answer is never taken for another.
-pub(super) fn answer(attempt: AttemptId) -> Arc<StoredResponse> {
+pub fn answer(attempt: AttemptId) -> Arc<StoredResponse> {
     Arc::new(StoredResponse::plain(
         StatusCode::CREATED,
         attempt.to_string(),
     ))
 }
 
-pub(super) fn unstored() -> Arc<StoredResponse> {
+pub fn unstored() -> Arc<StoredResponse> {
     let plain = StoredResponse::plain(StatusCode::OK, "");
     Arc::new(StoredResponse {
         body: StoredBody::NotStored,
@@ -123,12 +123,12 @@ pub(super) fn unstored() -> Arc<StoredResponse> {
     })
 }
 
-pub(super) fn written(change: Change, now: Timestamp) -> Record {
+pub fn written(change: Change, now: Timestamp) -> Record {
     change.draft.stamp(now)
 }
 
 /// The record that `step` leaves.
-pub(super) fn left_by<E: std::fmt::Debug>(step: Step<E>, now: Timestamp) -> Record {
+pub fn left_by<E: std::fmt::Debug>(step: Step<E>, now: Timestamp) -> Record {
     match step.write {
         Write::Swap(change) => written(change, now),
         other => panic!("not written: {other:?}, {:?}", step.effect),
@@ -152,11 +152,11 @@ fn heard(evidence: &Evidence, source: Source) -> Look<'_> {
     }
 }
 
-pub(super) fn in_progress() -> Record {
+pub fn in_progress() -> Record {
     first(&request(1, Some(1), OWN), &policy()).stamp(START)
 }
 
-pub(super) fn settled(record: &Record, settlement: &Settlement) -> Record {
+pub fn settled(record: &Record, settlement: &Settlement) -> Record {
     let end = End {
         attempt: record.attempt_id,
         settlement,
@@ -164,48 +164,48 @@ pub(super) fn settled(record: &Record, settlement: &Settlement) -> Record {
     left(record, &end, START)
 }
 
-pub(super) fn completed() -> Record {
+pub fn completed() -> Record {
     settled(&in_progress(), &Settlement::Complete(answer(OWN)))
 }
 
-pub(super) fn not_stored() -> Record {
+pub fn not_stored() -> Record {
     settled(&in_progress(), &Settlement::Complete(unstored()))
 }
 
-pub(super) fn declined() -> Record {
+pub fn declined() -> Record {
     let answer = StoredResponse::plain(StatusCode::PAYMENT_REQUIRED, "no");
     settled(&in_progress(), &Settlement::Complete(Arc::new(answer)))
 }
 
-pub(super) fn failed() -> Record {
+pub fn failed() -> Record {
     settled(&in_progress(), &Settlement::Release(LastError::NotSent))
 }
 
-pub(super) fn redirected() -> Record {
+pub fn redirected() -> Record {
     settled(&in_progress(), &Settlement::Release(LastError::Redirected))
 }
 
-pub(super) fn unknown() -> Record {
+pub fn unknown() -> Record {
     settled(&in_progress(), &Settlement::Unknown(LastError::Timeout))
 }
 
-pub(super) fn with_evidence(evidence: &Evidence) -> Record {
+pub fn with_evidence(evidence: &Evidence) -> Record {
     let word = heard(evidence, Source::Webhook(About::Attempt(OWN)));
     left(&in_progress(), &word, START)
 }
 
-pub(super) fn lapsed(record: &Record) -> Record {
+pub fn lapsed(record: &Record) -> Record {
     let at = record.times.lease_until.expect("in progress");
     left(record, &Sweep { knows_route: true }, at)
 }
 
 /// From when on a negative answer counts.
-pub(super) fn settled_down(record: &Record) -> Timestamp {
+pub fn settled_down(record: &Record) -> Timestamp {
     let since = record.times.unknown_since.expect("unknown");
     since.plus(LEASE + UPSTREAM_MAX)
 }
 
-pub(super) fn once_negative() -> Record {
+pub fn once_negative() -> Record {
     let record = unknown();
     let now = settled_down(&record);
     let source = Source::Query(Negative::Proven);
@@ -213,21 +213,21 @@ pub(super) fn once_negative() -> Record {
 }
 
 /// Released by the second negative answer.
-pub(super) fn denied() -> Record {
+pub fn denied() -> Record {
     let now = settled_down(&unknown()).plus(GAP);
     let source = Source::Webhook(About::Attempt(OWN));
     let no = Evidence::NotExecuted;
     left(&once_negative(), &heard(&no, source), now)
 }
 
-pub(super) fn dead_letter() -> Record {
+pub fn dead_letter() -> Record {
     (0..3).fold(unknown(), |record, _| left(&record, &NOTHING, START))
 }
 
 /// An operator's release, whatever speaks against it.
-pub(super) const FORCED: Resolution = Resolution::FailedRetryable(Grounds::FORCED);
+pub const FORCED: Resolution = Resolution::FailedRetryable(Grounds::FORCED);
 
-pub(super) fn resolved(resolution: &Resolution) -> Record {
+pub fn resolved(resolution: &Resolution) -> Record {
     let unknown = unknown();
     let seen = Seen::AsItIs;
     let reason = "seen in the ledger";
@@ -239,12 +239,12 @@ pub(super) fn resolved(resolution: &Resolution) -> Record {
     left(&unknown, &resolve, START)
 }
 
-pub(super) fn expired(record: &Record) -> Record {
+pub fn expired(record: &Record) -> Record {
     let at = record.times.expires_at.expect("settled");
     left(record, &Reap, at)
 }
 
-pub(super) fn forgotten() -> Record {
+pub fn forgotten() -> Record {
     let reason = Some("asked for".to_owned());
     let forget = Forget {
         force: true,
@@ -254,7 +254,7 @@ pub(super) fn forgotten() -> Record {
     left(&completed(), &forget, START)
 }
 
-pub(super) fn second_generation() -> Record {
+pub fn second_generation() -> Record {
     let tombstone = expired(&completed());
     let now = tombstone.times.expires_at.expect("a tombstone");
     let second = request(1, Some(1), AttemptId(2));
@@ -262,7 +262,7 @@ pub(super) fn second_generation() -> Record {
 }
 
 /// One record of each kind, with a name for messages.
-pub(super) fn records() -> Vec<(&'static str, Record)> {
+pub fn records() -> Vec<(&'static str, Record)> {
     let took_effect = Evidence::Completed(answer(OWN));
     let inconclusive = left(&unknown(), &NOTHING, START);
     let later = Source::Query(Negative::Proven);
@@ -329,7 +329,7 @@ pub(super) fn records() -> Vec<(&'static str, Record)> {
 }
 
 /// Every moment at which something about `record` changes, with its neighbours.
-pub(super) fn moments(record: &Record) -> Vec<Timestamp> {
+pub fn moments(record: &Record) -> Vec<Timestamp> {
     let times = record.times;
     let tombstone_end = times.expires_at.map(|at| at.plus(record.tombstone_ttl));
     let overdue = times.last_run_at.map(|at| at.plus(MAX_EXECUTION));

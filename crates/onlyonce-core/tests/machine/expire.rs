@@ -1,26 +1,22 @@
 //! Time passes.
 
-use super::world::{
-    LEASE, LOOK_AFTER, OWN, START, TOMBSTONE, TTL, answer, around, completed, expired, failed,
-    forgotten, in_progress, left_by, policy, records, with_evidence, written,
-};
-use crate::{
-    machine::{
-        Step, Write,
-        expire::{expire, sweep},
-    },
+use onlyonce_core::{
+    machine::Write,
     policy::Policy,
     record::{Actor, Evidence, JournalEvent, LastError, Record, State},
     time::Timestamp,
 };
+use onlyonce_testkit::scenarios::world::{
+    LEASE, LOOK_AFTER, OWN, START, TOMBSTONE, TTL, answer, around, completed, expired, failed,
+    forgotten, in_progress, left_by, policy, records, with_evidence, written,
+};
+
+use super::steps::{expire, stay, sweep};
 
 #[test]
 fn a_lease_that_lapses_becomes_unknown_at_its_very_end() {
     let [before, at, after] = around(START.plus(LEASE));
-    assert_eq!(
-        sweep(&in_progress(), before, Some(&policy())),
-        Step::stay(())
-    );
+    assert_eq!(sweep(&in_progress(), before, Some(&policy())), stay(()));
     for now in [at, after] {
         let Some(change) = sweep(&in_progress(), now, Some(&policy())).swapped() else {
             panic!("alive at {now:?}")
@@ -74,7 +70,7 @@ fn the_sweeper_touches_nothing_but_running_keys() {
 fn an_answer_expires_at_its_very_end_and_leaves_a_tombstone() {
     for record in [completed(), failed()] {
         let [before, at, after] = around(START.plus(TTL));
-        assert_eq!(expire(&record, before), Step::stay(()));
+        assert_eq!(expire(&record, before), stay(()));
         for now in [at, after] {
             let Some(change) = expire(&record, now).swapped() else {
                 panic!("kept at {now:?}")
@@ -100,7 +96,7 @@ fn an_answer_expires_at_its_very_end_and_leaves_a_tombstone() {
 fn a_tombstone_is_deleted_at_its_very_end() {
     for record in [expired(&completed()), expired(&failed()), forgotten()] {
         let [before, at, after] = around(record.times.delete_at.expect("a tombstone"));
-        assert_eq!(expire(&record, before), Step::stay(()));
+        assert_eq!(expire(&record, before), stay(()));
         assert_eq!(expire(&record, at).write, Write::Delete);
         assert_eq!(expire(&record, after).write, Write::Delete);
     }
@@ -110,11 +106,7 @@ fn a_tombstone_is_deleted_at_its_very_end() {
 fn what_is_in_progress_or_unknown_never_expires() {
     for (name, record) in records() {
         if matches!(record.state, State::InProgress | State::Unknown) {
-            assert_eq!(
-                expire(&record, Timestamp(i64::MAX)),
-                Step::stay(()),
-                "{name}"
-            );
+            assert_eq!(expire(&record, Timestamp(i64::MAX)), stay(()), "{name}");
         }
     }
 }

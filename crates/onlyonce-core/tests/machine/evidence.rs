@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-use super::world::{
+use onlyonce_core::{
+    machine::{
+        About, Denied, Grounds, Heard, Negative, Resolution, Seen, Settled, Settlement, Source,
+        Step,
+    },
+    policy::{Policy, ReconcilePolicy},
+    record::{Actor, Change, Evidence, JournalEvent, LastError, Record, State},
+    time::Timestamp,
+};
+use onlyonce_testkit::scenarios::world::{
     FORCED, FRESH, GAP, LEASE, LOOK_AFTER, MAX_EXECUTION, OTHER, OWN, START, TOMBSTONE, TTL,
     UPSTREAM_MAX, answer, around, completed, dead_letter, declined, denied, expired, failed,
     in_progress, lapsed, left_by, not_stored, once_negative, policy, records, resolved,
     settled_down, unknown, with_evidence, written,
 };
-use crate::{
-    machine::{
-        About, Denied, Grounds, Heard, Negative, Resolution, Seen, Settled, Settlement, Source,
-        Step,
-        evidence::{ambiguous, look, no_look, reconcile},
-        expire::{stranded, sweep},
-        operate::{extend, forget, resolve},
-        settle::settle,
-    },
-    policy::{Policy, ReconcilePolicy},
-    record::{Actor, Change, Evidence, JournalEvent, LastError, Record, State},
-    time::Timestamp,
+
+use super::steps::{
+    ambiguous, extend, forget, look, no_look, reconcile, resolve, settle, stay, stranded, sweep,
 };
 
 const PROVEN: Source = Source::Query(Negative::Proven);
@@ -323,11 +323,7 @@ fn a_webhook_about_a_live_attempt_is_kept_and_only_that() {
         );
         for source in [Source::Kept, PROVEN, UNPROVEN] {
             let looked = reconcile(&in_progress(), &evidence, source, START, &policy());
-            assert_eq!(
-                looked,
-                Step::stay(()),
-                "{source:?} speaks of an earlier attempt"
-            );
+            assert_eq!(looked, stay(()), "{source:?} speaks of an earlier attempt");
         }
     }
 }
@@ -341,17 +337,17 @@ fn tell(record: &Record, evidence: &Evidence) -> Step {
 fn a_provider_that_contradicts_itself_proves_nothing_and_a_person_is_told() {
     for (one, other) in [(NO, took_effect()), (took_effect(), NO)] {
         let record = with_evidence(&one);
-        assert_eq!(tell(&record, &one), Step::stay(()));
+        assert_eq!(tell(&record, &one), stay(()));
         let torn = left_by(tell(&record, &other), START);
         assert_eq!(torn.evidence, Some(Evidence::Contradictory));
         assert!(!torn.dead_letter, "its execution may still end well");
         for third in [&one, &other] {
-            assert_eq!(tell(&torn, third), Step::stay(()));
+            assert_eq!(tell(&torn, third), stay(()));
         }
         let letter = lapsed(&torn);
         assert!(letter.dead_letter && letter.times.reconcile_after.is_none());
         for third in [&one, &other] {
-            assert_eq!(tell(&letter, third), Step::stay(()));
+            assert_eq!(tell(&letter, third), stay(()));
         }
         // The second word comes when the first is still to be used.
         let letter = change(tell(&lapsed(&record), &other));
@@ -370,11 +366,7 @@ fn a_word_about_an_earlier_attempt_settles_nothing() {
             };
             let letter = change(told(&unknown()));
             assert_eq!(event(&letter), Some(JournalEvent::DeadLettered));
-            assert_eq!(
-                told(&written(letter, START)),
-                Step::stay(()),
-                "once is enough"
-            );
+            assert_eq!(told(&written(letter, START)), stay(()), "once is enough");
             match told(&in_progress()).swapped() {
                 Some(change) => {
                     assert_eq!(evidence, took_effect());
@@ -427,12 +419,12 @@ fn what_was_released_and_took_effect_raises_an_alarm() {
     let operator = resolved(&FORCED);
     let told = written(change(tell(&operator, &yes)), START);
     assert_eq!(told.state, State::FailedRetryable, "a person's word stands");
-    assert_eq!(tell(&operator, &NO), Step::stay(()));
+    assert_eq!(tell(&operator, &NO), stay(()));
     let late = operator.times.expires_at.expect("a release expires");
     let source = Source::Webhook(About::Attempt(OWN));
     assert_eq!(
         reconcile(&operator, &yes, source, late, &policy()),
-        Step::stay(())
+        stay(())
     );
 }
 
@@ -454,15 +446,11 @@ fn evidence_for_a_settled_key_is_ignored() {
                     continue;
                 }
                 let looked = reconcile(&record, &evidence, source, START, &policy());
-                assert_eq!(looked, Step::stay(()), "{name}");
+                assert_eq!(looked, stay(()), "{name}");
             }
         }
         if record.state != State::Unknown {
-            assert_eq!(
-                look(&record, "nothing", &policy()),
-                Step::stay(()),
-                "{name}"
-            );
+            assert_eq!(look(&record, "nothing", &policy()), stay(()), "{name}");
         }
     }
 }
@@ -542,9 +530,9 @@ fn a_release_waits_for_the_provider_and_for_time_unless_it_is_forced() {
                 let (gentle, forced) = (release(false), release(true));
                 match (heard, is_early) {
                     (Heard::Nothing, _) => {
-                        assert_eq!(gentle, Step::stay(Err(Denied::Inconclusive)))
+                        assert_eq!(gentle, stay(Err(Denied::Inconclusive)))
                     }
-                    (_, true) => assert_eq!(gentle, Step::stay(Err(Denied::TooEarly(settles_at)))),
+                    (_, true) => assert_eq!(gentle, stay(Err(Denied::TooEarly(settles_at)))),
                     (_, false) => {
                         // Force that was not needed leaves no trace.
                         assert_eq!(gentle.effect, Ok(()));
@@ -601,7 +589,7 @@ fn a_release_that_the_provider_contradicts_is_unknown() {
             assert_eq!(settled.state, State::Unknown);
             assert_eq!(
                 settle(&settled, OWN, &release, &policy()),
-                Step::stay(Settled::Kept)
+                stay(Settled::Kept)
             );
             let kept = reconcile(&settled, &evidence, Source::Kept, START, &policy());
             match evidence {
@@ -632,7 +620,7 @@ fn what_may_be_running_cannot_be_forgotten_and_what_took_effect_only_by_force() 
     }
     for record in [completed(), not_stored()] {
         let step = forget(&record, false, FRESH, None);
-        assert_eq!(step, Step::stay(Err(Denied::TookEffect)));
+        assert_eq!(step, stay(Err(Denied::TookEffect)));
     }
     for record in [declined(), failed(), expired(&completed())] {
         assert!(forget(&record, false, FRESH, None).swapped().is_some());
@@ -678,7 +666,7 @@ fn only_an_expiry_that_is_still_to_come_can_be_moved() {
     for now in [at, after] {
         assert_eq!(
             extend(&completed(), TTL, now),
-            Step::stay(Err(Denied::State(State::Completed)))
+            stay(Err(Denied::State(State::Completed)))
         );
     }
 }

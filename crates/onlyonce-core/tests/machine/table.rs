@@ -3,21 +3,22 @@
 
 use std::{fmt::Write as _, path::Path, time::Duration};
 
-use super::{
+use onlyonce_core::{
+    machine::Resolution,
+    machine::{Step, Write},
+    record::{JournalEntry, JournalEvent, Record, State},
+    time::Timestamp,
+};
+use onlyonce_testkit::scenarios::{
     events::{Effect, End, Event, Says, Setting, Voice, Who, Whose, Word, apply},
-    invariants::check,
     world::{
         FRESH, GAP, LEASE, MAX_EXECUTION, OTHER, OWN, START, TOMBSTONE, TTL, answer, completed,
         expired, failed, in_progress, not_stored, once_negative, policy, rejecting, resolved,
         settled_down, unknown,
     },
 };
-use crate::{
-    machine::Resolution,
-    machine::{Step, Write},
-    record::{JournalEntry, JournalEvent, Record, State},
-    time::Timestamp,
-};
+
+use super::invariants::check;
 
 const PAGE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),

@@ -4,17 +4,18 @@ use std::{sync::Arc, time::Duration};
 
 use proptest::prelude::*;
 
-use super::{
-    events::{Effect, Event, Setting, Who, apply},
-    invariants::{check, check_shape},
-    world::{GAP, LEASE, MAX_EXECUTION, MILLI, START, TOMBSTONE, TTL, UPSTREAM_MAX, policies},
-};
-use crate::{
+use onlyonce_core::{
     machine::{Step, Write},
     policy::Policy,
     record::{AttemptId, Record, State, StoredResponse},
     time::Timestamp,
 };
+use onlyonce_testkit::scenarios::{
+    events::{Effect, Event, Setting, Who, apply},
+    world::{GAP, LEASE, MAX_EXECUTION, MILLI, START, TOMBSTONE, TTL, UPSTREAM_MAX, policies},
+};
+
+use super::invariants::{check, check_shape};
 
 /// Steps of the clock that land on, just before and just after what the policy says.
 fn pauses() -> Vec<Duration> {

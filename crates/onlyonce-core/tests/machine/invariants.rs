@@ -1,10 +1,12 @@
 //! What holds of every step, whatever led to it: the invariants of the architecture, and the shape of a
 //! record in each state.
 
-use super::events::{Effect, End, Event, Says, Setting, Voice, Who, Whose, Word};
-use crate::{
+use onlyonce_core::{
     machine::{Step, Write},
     record::{Evidence, JournalEvent, LastError, Record, State, StoredBody, StoredResponse},
+};
+use onlyonce_testkit::scenarios::events::{
+    Effect, End, Event, Says, Setting, Voice, Who, Whose, Word,
 };
 
 /// An edge of the machine; `None` is an absent key.
@@ -295,7 +297,7 @@ fn check_journal(
     before: &Record,
     after: &Record,
     event: Event,
-    journal: &[crate::record::JournalEntry],
+    journal: &[onlyonce_core::record::JournalEntry],
 ) {
     for entry in journal {
         assert_eq!(entry.id, after.id);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::world::{TTL, answer, request, unstored};
-use crate::{
+use onlyonce_core::{
     machine::{
         self, About, Admission, Denied, Found, Granted, Grounds, Heard, Heartbeat, Lease, Negative,
         Refusal, Resolution, Seen, Settled, Settlement, Source, Step, Write, absent, first,
@@ -16,7 +16,7 @@ use crate::{
 
 /// Whether a request is the one that is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Who {
+pub enum Who {
     Same,
     OtherContent,
     OtherCaller,
@@ -24,14 +24,14 @@ pub(super) enum Who {
 
 /// Whether an attempt is the one that owns the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Whose {
+pub enum Whose {
     Own,
     Other,
 }
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum End {
+pub enum End {
     Complete,
     CompleteUnstored,
     Release,
@@ -42,14 +42,14 @@ pub(super) enum End {
 
 /// What somebody says became of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Says {
+pub enum Says {
     TookEffect,
     NotExecuted,
 }
 
 /// Who says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Voice {
+pub enum Voice {
     Webhook(Whose),
     Kept,
     Proven,
@@ -58,14 +58,14 @@ pub(super) enum Voice {
 
 /// What the provider says before a release; see [`Heard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Word {
+pub enum Word {
     Nobody,
     Denial,
     Nothing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Event {
+pub enum Event {
     Request(Who),
     Settle(Whose, End),
     /// A completion in one transaction with the effect; stored, or not.
@@ -93,7 +93,7 @@ pub(super) enum Event {
 }
 
 impl Event {
-    pub(super) fn all() -> Vec<Self> {
+    pub fn all() -> Vec<Self> {
         use End::{BrokeOff, Complete, CompleteUnstored, Redirect, Release, Unknown};
         use Says::{NotExecuted, TookEffect};
         use Whose::{Other, Own};
@@ -144,7 +144,7 @@ impl Event {
 
 /// What the one who caused the event gets: of every kind of event in one type.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Effect {
+pub enum Effect {
     Execute,
     AskAgain,
     InFlight(OnInFlight),
@@ -165,17 +165,17 @@ pub(super) enum Effect {
 
 /// The circumstances of an event.
 #[derive(Clone, Copy)]
-pub(super) struct Setting<'a> {
-    pub(super) now: Timestamp,
-    pub(super) policy: &'a Policy,
+pub struct Setting<'a> {
+    pub now: Timestamp,
+    pub policy: &'a Policy,
     /// The id for whatever begins now; no record has it yet.
-    pub(super) fresh: AttemptId,
+    pub fresh: AttemptId,
     /// The id of somebody who does not own the key.
-    pub(super) stranger: AttemptId,
+    pub stranger: AttemptId,
 }
 
 /// Hands `event` to the machine, and renders its effect.
-pub(super) fn apply(record: Option<&Record>, event: Event, setting: Setting<'_>) -> Step<Effect> {
+pub fn apply(record: Option<&Record>, event: Event, setting: Setting<'_>) -> Step<Effect> {
     let Setting {
         now,
         policy,
@@ -354,7 +354,7 @@ fn on_request(record: Option<&Record>, who: Who, setting: Setting<'_>) -> Step<E
             Who::OtherCaller => {
                 let mut mark = record.caller.map_or([1; 16], |caller| caller.0);
                 mark[0] ^= 1;
-                request.caller = Some(crate::secret::CallerMark(mark));
+                request.caller = Some(onlyonce_core::secret::CallerMark(mark));
             }
         }
     }

@@ -3,15 +3,19 @@
 
 use std::collections::BTreeSet;
 
-use super::{
-    events::{Effect, Event, Setting, Who, apply},
-    invariants::{check, check_shape, edges},
-    world::{FRESH, OTHER, START, moments, policies, records},
-};
-use crate::{
-    machine::{Step, Write},
+use onlyonce_core::{
+    machine::Write,
     policy::AfterExpiry,
     record::{AttemptId, Record, State},
+};
+use onlyonce_testkit::scenarios::{
+    events::{Effect, Event, Setting, Who, apply},
+    world::{FRESH, OTHER, START, moments, policies, records},
+};
+
+use super::{
+    invariants::{check, check_shape, edges},
+    steps::stay,
 };
 
 #[test]
@@ -156,7 +160,7 @@ fn of_two_that_read_the_same_record_one_wins() {
                 if now.0 == i64::MAX {
                     continue; // The clock has no room for a lease.
                 }
-                let in_flight = Step::stay(Effect::InFlight(policy.on_in_flight));
+                let in_flight = stay(Effect::InFlight(policy.on_in_flight));
                 assert_eq!(ask(&current, loser), in_flight, "{name} at {now:?}");
             }
         }

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use super::world::{
-    FRESH, LEASE, LOOK_AFTER, OWN, START, TOMBSTONE, TTL, again, answer, around, completed,
-    dead_letter, expired, failed, forgotten, in_progress, not_stored, policy, records, rejecting,
-    request, second_generation, unknown, unstored, with_evidence, written,
-};
-use crate::{
-    machine::{Admission, Refusal, Request, Step, Write, admit::admit, first},
+use onlyonce_core::{
+    machine::{Admission, Refusal, Request, Step, Write, first},
     policy::{OnInFlight, Policy},
     record::{AttemptId, Evidence, JournalEvent, LastError, MarkedBy, Record, State},
     time::Timestamp,
 };
+use onlyonce_testkit::scenarios::world::{
+    FRESH, LEASE, LOOK_AFTER, OWN, START, TOMBSTONE, TTL, again, answer, around, completed,
+    dead_letter, expired, failed, forgotten, in_progress, not_stored, policy, records, rejecting,
+    request, second_generation, unknown, unstored, with_evidence, written,
+};
+
+use super::steps::{admit, stay};
 
 fn ask(record: &Record, now: Timestamp) -> Step<Admission> {
     admit(record, &again(), now, &policy())
@@ -40,7 +42,7 @@ fn an_attempt_knows_its_own_reservation_and_executes_only_while_it_holds() {
             };
             assert_eq!(
                 admit(&record, &same, now, &policy()),
-                Step::stay(expected),
+                stay(expected),
                 "{name}"
             );
         }
@@ -203,7 +205,7 @@ fn an_unknown_key_is_refused_and_the_next_look_is_moved_forward_but_not_below_a_
 
 #[test]
 fn nobody_is_nudged_without_a_reconciler_or_for_a_dead_letter() {
-    let plain = Step::stay(Admission::Refuse(Refusal::OutcomeUnknown));
+    let plain = stay(Admission::Refuse(Refusal::OutcomeUnknown));
     let alone = Policy {
         reconcile: None,
         ..policy()
@@ -285,9 +287,9 @@ fn the_end_of_the_tombstone_does_not_wait_for_the_reaper() {
 fn generations_go_on_rising() {
     let second = second_generation();
     assert_eq!((second.fence.0, second.generation), (2, 2));
-    let third = super::world::settled(
+    let third = onlyonce_testkit::scenarios::world::settled(
         &second,
-        &crate::machine::Settlement::Complete(answer(second.attempt_id)),
+        &onlyonce_core::machine::Settlement::Complete(answer(second.attempt_id)),
     );
     let now = third.times.expires_at.expect("completed");
     let (third, _) = executed(ask(&third, now), now);
@@ -309,7 +311,7 @@ fn a_forgotten_key_takes_any_request_even_where_expired_ones_are_refused() {
 #[test]
 fn a_retry_under_a_newer_recipe_keeps_the_recipe_of_its_record() {
     let mut newer = again();
-    newer.recipe = crate::fingerprint::RecipeId([9; 8]);
+    newer.recipe = onlyonce_core::fingerprint::RecipeId([9; 8]);
     for record in [failed(), expired(&completed())] {
         let (next, _) = executed(admit(&record, &newer, START, &policy()), START);
         assert_eq!(next.recipe, record.recipe);
@@ -337,7 +339,7 @@ fn callers_of_a_shared_scope_are_told_apart_and_a_missing_one_is_another() {
 #[test]
 fn a_mark_is_compared_in_the_way_it_was_made() {
     use MarkedBy::{Cookies, Credentials};
-    let mark = |of: u8| Some(crate::secret::CallerMark([of; 16]));
+    let mark = |of: u8| Some(onlyonce_core::secret::CallerMark([of; 16]));
     let marked = |by: MarkedBy, own: u8, other: Option<u8>| {
         let mut request = request(1, Some(own), FRESH);
         request.other_mark = other.and_then(mark);
@@ -380,8 +382,8 @@ fn a_mark_is_compared_in_the_way_it_was_made() {
             false => Admission::Refuse(Refusal::CallerDiffers(State::InProgress)),
         };
         assert_eq!(met.effect, expected, "{remembered:?} {asking:?}");
-        let released = crate::machine::Settlement::Release(LastError::NotSent);
-        let released = super::world::settled(&record, &released);
+        let released = onlyonce_core::machine::Settlement::Release(LastError::NotSent);
+        let released = onlyonce_testkit::scenarios::world::settled(&record, &released);
         let (next, _) = executed(admit(&released, &asking, START, &policy()), START);
         let kept = match same {
             true => (remembered.caller, remembered.notes.marked_by),
@@ -421,6 +423,6 @@ fn a_completed_record_without_an_answer_is_not_guessed_at() {
         response: None,
         ..completed()
     };
-    let refused = Step::stay(Admission::Refuse(Refusal::OutcomeUnknown));
+    let refused = stay(Admission::Refuse(Refusal::OutcomeUnknown));
     assert_eq!(ask(&broken, START), refused);
 }
