@@ -15,8 +15,6 @@ mod bench;
 mod cli;
 mod colour;
 mod demo;
-#[cfg(test)]
-mod deployed;
 mod keys;
 mod migrate;
 mod outbox;

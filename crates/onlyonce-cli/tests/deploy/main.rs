@@ -1,10 +1,13 @@
-//! What is in `deploy/` fits this program: tests only.
+//! What is in `deploy/` fits this program.
 //!
 //! Files of other programs are given to those programs where they are at hand. No container engine is
 //! assumed: of the image and the compose file it is checked that they hold together.
 
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
 mod dependencies;
 mod monitoring;
+mod yaml;
 
 use std::{
     fs,
@@ -15,8 +18,6 @@ use std::{
 use onlyonce_gateway::config::{self, Overrides};
 use serde_json::Value;
 
-use crate::audit::yaml;
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -26,7 +27,7 @@ fn read(path: &str) -> String {
 }
 
 fn read_yaml(path: &str) -> Value {
-    yaml::parse(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    yaml::parse(&read(path))
 }
 
 fn run(command: &mut Command) -> Output {
