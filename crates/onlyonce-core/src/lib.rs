@@ -18,8 +18,6 @@ pub mod readings;
 pub mod record;
 pub mod scope;
 pub mod secret;
-#[cfg(test)]
-mod soak;
 pub mod time;
 #[cfg(test)]
 mod vectors;

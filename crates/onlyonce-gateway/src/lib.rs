@@ -38,8 +38,6 @@ mod provider;
 mod reload;
 pub mod routing;
 pub mod serve;
-#[cfg(test)]
-mod soak;
 mod telemetry;
 mod tls;
 mod upstream;

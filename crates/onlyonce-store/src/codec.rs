@@ -438,7 +438,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::soak::cases(256))]
+        #![proptest_config(onlyonce_testkit::soak::cases(256))]
 
         #[test]
         fn damaged_blocks_are_errors_not_panics(

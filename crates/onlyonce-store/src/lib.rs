@@ -34,8 +34,6 @@ pub mod outbox;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(test)]
-mod soak;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod sql;
 #[cfg(feature = "sqlite")]

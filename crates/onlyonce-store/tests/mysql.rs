@@ -275,7 +275,7 @@ async fn rows_taken_in_another_order() {
     let url = database();
     let store = open(&url).await;
     let mut other = MySqlConnection::connect(&url).await.unwrap();
-    let rounds = if std::env::var_os("ONLYONCE_SOAK").is_some() {
+    let rounds = if onlyonce_testkit::soak::is_on() {
         400
     } else {
         40

@@ -36,9 +36,9 @@ const IN_FLIGHT: u64 = 128;
 const EXPIRES: u64 = 10;
 
 fn records() -> u64 {
-    match std::env::var_os("ONLYONCE_SOAK") {
-        Some(value) if value == "1" => 1_000_000,
-        _ => 60_000,
+    match onlyonce_testkit::soak::is_on() {
+        true => 1_000_000,
+        false => 60_000,
     }
 }
 

@@ -4,6 +4,7 @@
 //! - [`servers`]: private database servers and message brokers
 //! - `faulty_store` and [`tcp_faults`]: a store and a connection that fail on purpose
 //! - [`scenarios`]: every kind of record, moment and event, for tests of the whole machine
+//! - [`soak`]: how long random tests run
 //! - [`promise`]: the checker, which judges a history of what clients sent and heard and of what an API
 //!   executed
 //!
@@ -25,4 +26,5 @@ pub mod faulty_store;
 pub mod promise;
 pub mod scenarios;
 pub mod servers;
+pub mod soak;
 pub mod tcp_faults;

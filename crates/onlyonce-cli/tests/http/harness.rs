@@ -21,6 +21,7 @@ use std::time::Duration;
 
 pub(crate) use client::{Connection, Request, Response};
 pub(crate) use gateway::{Gateway, Setup};
+pub(crate) use onlyonce_testkit::soak::is_on as soak;
 pub(crate) use script::Script;
 pub(crate) use server::{Mortal, Server};
 pub(crate) use upstream::Upstream;
@@ -59,11 +60,6 @@ pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Opt
         }
     })
     .await
-}
-
-/// Whether the long counts were asked for.
-pub(crate) fn soak() -> bool {
-    std::env::var_os("ONLYONCE_SOAK").is_some_and(|value| value == "1")
 }
 
 /// Seconds since 1970 of an IMF-fixdate (`Sun, 06 Nov 1994 08:49:37 GMT`); `None` for any other form.

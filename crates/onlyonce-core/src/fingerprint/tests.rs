@@ -504,7 +504,7 @@ fn large_buffers_are_given_back() {
 }
 
 proptest! {
-    #![proptest_config(crate::soak::cases(256))]
+    #![proptest_config(onlyonce_testkit::soak::cases(256))]
 
     #[test]
     fn any_body_of_any_type_has_a_stable_fingerprint(

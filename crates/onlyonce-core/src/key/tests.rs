@@ -316,7 +316,7 @@ fn card_numbers_are_found_in_text_and_look_alikes_are_not() {
 }
 
 proptest! {
-    #![proptest_config(crate::soak::cases(256))]
+    #![proptest_config(onlyonce_testkit::soak::cases(256))]
 
     #[test]
     fn parse_never_panics(value in proptest::collection::vec(any::<u8>(), 0..300)) {

@@ -7,6 +7,8 @@
 //!
 //! Deliberately absent: the moment between guard and first byte, which nothing on this side of the
 //! connection can close; operators, and providers that lie.
+//!
+//! `ONLYONCE_SOAK=1` walks wider worlds, which take minutes instead of seconds.
 
 mod act;
 mod engine;
@@ -15,6 +17,7 @@ mod world;
 use std::time::Duration;
 
 use onlyonce_core::{Policy, State};
+use onlyonce_testkit::soak::is_on as soak;
 use stateright::{Checker, Model, Property};
 
 use act::{Action, actions, step};
@@ -175,11 +178,6 @@ fn explore(name: &str, bounds: Bounds) {
         println!("  {:?}: {}", property.expectation, property.name);
     }
     checker.assert_properties();
-}
-
-/// `ONLYONCE_SOAK=1` walks wider worlds, which take minutes instead of seconds.
-fn soak() -> bool {
-    std::env::var_os("ONLYONCE_SOAK").is_some()
 }
 
 #[test]

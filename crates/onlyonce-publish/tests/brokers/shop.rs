@@ -42,8 +42,11 @@ const PATIENCE: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 
 /// How many messages are sent.
 pub(crate) fn messages() -> usize {
-    let soak = std::env::var_os("ONLYONCE_SOAK").is_some_and(|value| value == "1");
-    if soak { MESSAGES.1 } else { MESSAGES.0 }
+    if onlyonce_testkit::soak::is_on() {
+        MESSAGES.1
+    } else {
+        MESSAGES.0
+    }
 }
 
 /// How long to wait for all of them.

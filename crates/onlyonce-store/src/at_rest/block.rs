@@ -202,7 +202,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::soak::cases(256))]
+        #![proptest_config(onlyonce_testkit::soak::cases(256))]
 
         #[test]
         fn bent_blocks_are_errors_or_bytes_never_panics(

@@ -17,6 +17,7 @@ use onlyonce_testkit::{
         world::{self, FRESH, OTHER, START, answer, moments, policies, records, unstored},
     },
     servers::Postgres,
+    soak,
 };
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgRow};
 
@@ -356,7 +357,7 @@ async fn the_functions_do_what_the_machine_does() {
         .into_iter()
         .filter(|policy| policy.on_in_flight == OnInFlight::Wait)
         .collect();
-    let everything = std::env::var_os("ONLYONCE_SOAK").is_some();
+    let everything = soak::is_on();
     let mut steps = 0;
     for (name, shared) in records() {
         let alone = Record {

@@ -140,7 +140,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::soak::cases(256))]
+        #![proptest_config(onlyonce_testkit::soak::cases(256))]
 
         /// A damaged row is an error, so that the engine fails closed: no panic, no default.
         #[test]

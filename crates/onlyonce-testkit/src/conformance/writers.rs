@@ -53,8 +53,11 @@ impl Numbers {
 /// leave one chain of revisions for each life of a key, and nobody ever reads what was not
 /// acknowledged.
 pub async fn writers_at_once(store: Any) {
-    let soak = std::env::var_os("ONLYONCE_SOAK").is_some_and(|value| value == "1");
-    let steps = if soak { STEPS * 20 } else { STEPS };
+    let steps = if crate::soak::is_on() {
+        STEPS * 20
+    } else {
+        STEPS
+    };
     let mut seed = [0; 8];
     aws_lc_rs::rand::fill(&mut seed).unwrap();
     let seed = u64::from_be_bytes(seed);

@@ -290,7 +290,7 @@ impl World {
 /// A client with one wish after the other. It retries what it may, on any node, hangs up, and
 /// changes its mind.
 async fn client(world: Arc<World>, mut rng: Rng) {
-    let soak = std::env::var_os("ONLYONCE_SOAK").is_some();
+    let soak = onlyonce_testkit::soak::is_on();
     let end = Instant::now() + if soak { BUSY_IN_A_SOAK } else { BUSY };
     while Instant::now() < end {
         let key = rng.index(KEYS);

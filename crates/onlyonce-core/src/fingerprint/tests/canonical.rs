@@ -243,7 +243,7 @@ fn decimal(text: &str) -> (bool, String, i64) {
 }
 
 proptest! {
-    #![proptest_config(crate::soak::cases(1024))]
+    #![proptest_config(onlyonce_testkit::soak::cases(1024))]
 
     #[test]
     fn agrees_with_another_implementation(value in json()) {

@@ -78,7 +78,7 @@ fn survives(text: &str) {
 }
 
 proptest! {
-    #![proptest_config(crate::soak::cases(256))]
+    #![proptest_config(onlyonce_testkit::soak::cases(256))]
 
     #[test]
     fn random_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..400)) {

@@ -308,7 +308,7 @@ fn changed(answer: &str, changes: &[Change]) -> Vec<u8> {
 
 proptest! {
     // The same ones every time; others in the long run.
-    #![proptest_config(crate::soak::same_cases(600))]
+    #![proptest_config(onlyonce_testkit::soak::same_cases(600))]
 
     #[test]
     fn changed_answers_are_seen_alike(
