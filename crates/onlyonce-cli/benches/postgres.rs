@@ -14,8 +14,9 @@
     reason = "a benchmark is about the real clock, and stops at what goes wrong"
 )]
 
-#[path = "load/drive.rs"]
-mod drive;
+mod load {
+    pub(crate) mod drive;
+}
 
 use std::{
     process::Command,
@@ -26,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drive::{ANSWER, IN_FLIGHT, ROUNDS, TIME, drive, line, median, p99, through_http};
+use load::drive::{ANSWER, IN_FLIGHT, ROUNDS, TIME, drive, line, median, p99, through_http};
 use onlyonce::{Engine, EngineOptions};
 use onlyonce_store::{
     Store,

@@ -276,5 +276,4 @@ fn read_node(told: &Value, asked: &Host) -> Option<(Host, String)> {
 }
 
 #[cfg(test)]
-#[path = "view_tests.rs"]
 mod tests;
