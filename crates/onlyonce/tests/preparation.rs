@@ -18,10 +18,8 @@ use onlyonce::{
     Body, Engine, EngineOptions, IdempotencyLayer, IdempotencyService, Identity, Policy,
     policy::OnStoreError,
 };
-use onlyonce_store::{
-    faulty::{FaultPlan, FaultyStore},
-    memory::MemoryStore,
-};
+use onlyonce_store::memory::MemoryStore;
+use onlyonce_testkit::faulty_store::{FaultPlan, FaultyStore};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_service::Service;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use onlyonce_core::{
     machine::{Admission, Refusal, Request, Step, Write, first},
-    policy::{OnInFlight, Policy},
+    policy::OnInFlight,
     record::{AttemptId, Evidence, JournalEvent, LastError, MarkedBy, Record, State},
     time::Timestamp,
 };
@@ -64,9 +64,10 @@ fn an_absent_key_begins_at_fence_and_generation_1() {
 #[test]
 fn a_live_attempt_is_waited_for_rejected_or_accepted_and_a_lapsed_one_becomes_unknown() {
     for on_in_flight in [OnInFlight::Wait, OnInFlight::Reject, OnInFlight::Accept] {
-        let policy = Policy {
-            on_in_flight,
-            ..policy()
+        let policy = {
+            let mut changed = policy();
+            changed.on_in_flight = on_in_flight;
+            changed
         };
         let [before, at, after] = around(START.plus(LEASE));
         let record = in_progress();
@@ -206,9 +207,10 @@ fn an_unknown_key_is_refused_and_the_next_look_is_moved_forward_but_not_below_a_
 #[test]
 fn nobody_is_nudged_without_a_reconciler_or_for_a_dead_letter() {
     let plain = stay(Admission::Refuse(Refusal::OutcomeUnknown));
-    let alone = Policy {
-        reconcile: None,
-        ..policy()
+    let alone = {
+        let mut changed = policy();
+        changed.reconcile = None;
+        changed
     };
     assert_eq!(admit(&unknown(), &again(), START, &alone), plain);
     assert_eq!(ask(&dead_letter(), START), plain);

@@ -7,7 +7,7 @@ use onlyonce_core::{
         About, Denied, Grounds, Heard, Negative, Resolution, Seen, Settled, Settlement, Source,
         Step,
     },
-    policy::{Policy, ReconcilePolicy},
+    policy::ReconcilePolicy,
     record::{Actor, Change, Evidence, JournalEvent, LastError, Record, State},
     time::Timestamp,
 };
@@ -152,9 +152,10 @@ fn what_is_still_under_way_is_no_look() {
 
 #[test]
 fn nobody_to_ask_is_a_dead_letter_at_once() {
-    let alone = Policy {
-        reconcile: None,
-        ..policy()
+    let alone = {
+        let mut changed = policy();
+        changed.reconcile = None;
+        changed
     };
     let end = Settlement::Unknown(LastError::ConnectionLost);
     let Some(change) = settle(&in_progress(), OWN, &end, &alone).swapped() else {
@@ -194,11 +195,12 @@ fn a_dead_letter_is_asked_about_every_hour_and_a_person_told_once() {
     let now = now.plus(GAP);
     let twice = left_by(reconcile(&once, &NO, PROVEN, now, &policy()), now);
     assert_eq!(twice.state, State::FailedRetryable);
-    let webhook_only = Policy {
-        reconcile: policy()
+    let webhook_only = {
+        let mut changed = policy();
+        changed.reconcile = policy()
             .reconcile
-            .map(|how| ReconcilePolicy { asks: false, ..how }),
-        ..policy()
+            .map(|how| ReconcilePolicy { asks: false, ..how });
+        changed
     };
     let letter = left_by(look(&letter, "nothing", &webhook_only), START);
     assert_eq!(letter.times.reconcile_after, None);
@@ -228,13 +230,15 @@ fn not_found_is_a_dead_letter_where_it_can_prove_nothing() {
         negative_gap: GAP,
         asks: false,
     };
-    let without = Policy {
-        reconcile: Some(unbounded),
-        ..policy()
+    let without = {
+        let mut changed = policy();
+        changed.reconcile = Some(unbounded);
+        changed
     };
-    let alone = Policy {
-        reconcile: None,
-        ..policy()
+    let alone = {
+        let mut changed = policy();
+        changed.reconcile = None;
+        changed
     };
     let told = Source::Webhook(About::Attempt(OWN));
     let cases = [
@@ -283,9 +287,10 @@ fn the_pause_between_looks_has_an_upper_bound() {
         negative_gap: GAP,
         asks: true,
     };
-    let policy = Policy {
-        reconcile: Some(patient),
-        ..policy()
+    let policy = {
+        let mut changed = policy();
+        changed.reconcile = Some(patient);
+        changed
     };
     let worn = Record {
         inconclusive: u16::MAX - 2,

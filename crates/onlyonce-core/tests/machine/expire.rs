@@ -2,7 +2,6 @@
 
 use onlyonce_core::{
     machine::Write,
-    policy::Policy,
     record::{Actor, Evidence, JournalEvent, LastError, Record, State},
     time::Timestamp,
 };
@@ -40,9 +39,10 @@ fn a_lease_that_lapses_becomes_unknown_at_its_very_end() {
 #[test]
 fn without_a_reconciler_nobody_is_asked_but_a_person_unless_the_provider_has_spoken() {
     let now = START.plus(LEASE);
-    let alone = Policy {
-        reconcile: None,
-        ..policy()
+    let alone = {
+        let mut changed = policy();
+        changed.reconcile = None;
+        changed
     };
     for (policy, told, due) in [(None, false, Some(now)), (Some(&alone), true, None)] {
         let after = |record: &Record| left_by(sweep(record, now, policy), now);

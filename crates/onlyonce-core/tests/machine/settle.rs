@@ -4,7 +4,6 @@ use onlyonce_core::{
     machine::{
         Admission, Lease, Refusal, Request, Settled, Settlement, Wake, absent, is_running, wake,
     },
-    policy::Policy,
     record::{AttemptId, Evidence, JournalEvent, LastError, Record, State},
     time::Timestamp,
 };
@@ -91,9 +90,10 @@ fn what_nobody_saw_is_unknown_and_looked_into_if_somebody_can() {
         "the provider has already spoken"
     );
 
-    let alone = Policy {
-        reconcile: None,
-        ..policy()
+    let alone = {
+        let mut changed = policy();
+        changed.reconcile = None;
+        changed
     };
     let Some(change) = settle(&in_progress(), OWN, &end, &alone).swapped() else {
         panic!("not written")
