@@ -25,6 +25,7 @@ pub mod codec;
 mod debug;
 #[doc(hidden)]
 pub mod failpoint;
+mod find;
 pub mod identity;
 pub mod memory;
 #[cfg(feature = "mysql")]
@@ -54,6 +55,7 @@ use onlyonce_core::{
 };
 use tokio::sync::broadcast;
 
+pub use find::{SCOPES_KNOWN, find, scope_id};
 pub use identity::{Epoch, Identity, Standing};
 pub use outbox::Outbox;
 pub use transactional::TransactionalStore;
@@ -67,6 +69,9 @@ pub(crate) const LEVEL_EVERY: Duration = Duration::from_secs(2);
 
 /// The name under which SQL and Redis keep what is believed of their clock, beside the blocks.
 pub(crate) const CLOCK_MARK: &str = "clock";
+
+/// Scopes that a store names at once.
+pub(crate) const SCOPES_AT_ONCE: usize = 1_000;
 
 /// Bytes of a block's name.
 pub const MAX_BLOCK_NAME: usize = 56;
@@ -201,12 +206,6 @@ pub struct Page<T> {
     pub next: Option<u64>,
 }
 
-#[cfg(any(
-    feature = "sqlite",
-    feature = "postgres",
-    feature = "mysql",
-    feature = "redis"
-))]
 impl<T> Page<T> {
     /// The page of numbered `rows`, of which one more than `limit` was asked for to see whether
     /// there are more.
@@ -378,6 +377,40 @@ pub trait Store: Send + Sync + 'static {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<Listed>, StoreError>;
+
+    /// Keeps `name` under `id`, in place of what is kept there: the name of a scope, under its
+    /// [`scope_id`]. Durable once it returns; whoever makes a record sees to it first that its scope is
+    /// known (`conformance::scopes_are_kept`).
+    ///
+    /// # Errors
+    /// As [`insert_or_get`](Self::insert_or_get).
+    async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
+        let _ = (id, name);
+        Ok(())
+    }
+
+    /// The next scopes after `after`, in the order of their ids: some, or none at the end. One that several
+    /// keep at once may be named twice. `None` where the store keeps none, or may lose some.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn scopes(
+        &self,
+        after: Option<RecordId>,
+    ) -> Result<Option<Vec<(RecordId, String)>>, StoreError> {
+        let _ = after;
+        Ok(None)
+    }
+
+    /// Those of `ids` that are there, each with its number: lists are in the order of numbers, and a cursor
+    /// is one (`conformance::a_key_is_found_by_probes`). A store that keeps scopes has to have it.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn listed(&self, ids: &[RecordId]) -> Result<Vec<(u64, Listed)>, StoreError> {
+        let _ = ids;
+        Ok(Vec::new())
+    }
 
     /// The journal of one record, oldest first.
     ///

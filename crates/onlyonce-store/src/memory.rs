@@ -1,8 +1,9 @@
 //! Records in this process's memory: for tests, simulation and `memory:`. Gone with the process.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque, hash_map::Entry},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque, hash_map::Entry},
     hash::{BuildHasherDefault, Hasher},
+    ops::Bound,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
@@ -15,8 +16,8 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use crate::{
-    CLOCK_MARK, Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store,
-    StoreError, Swapped, WAKEUP_BACKLOG, Walk, clock::StoreClock, random_secret,
+    CLOCK_MARK, Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, SCOPES_AT_ONCE,
+    Store, StoreError, Swapped, WAKEUP_BACKLOG, Walk, clock::StoreClock, random_secret,
 };
 
 /// Locks that keys are spread over, so that they do not meet.
@@ -34,6 +35,7 @@ pub struct MemoryStore {
     journal: Mutex<Journal>,
     recipes: Mutex<HashMap<RecipeId, Recipe>>,
     blocks: Mutex<HashMap<String, Vec<u8>>>,
+    scopes: Mutex<BTreeMap<RecordId, String>>,
     wakeups: broadcast::Sender<RecordId>,
 }
 
@@ -95,6 +97,7 @@ impl MemoryStore {
             journal: Mutex::default(),
             recipes: Mutex::default(),
             blocks: Mutex::default(),
+            scopes: Mutex::default(),
             wakeups: broadcast::Sender::new(WAKEUP_BACKLOG),
         }
     }
@@ -333,6 +336,30 @@ impl Store for MemoryStore {
         let next = found.last().map(|row| row.number).filter(|_| more);
         let items = found.into_iter().map(|row| listed(row.record)).collect();
         Ok(Page { items, next })
+    }
+
+    async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
+        self.scopes.lock().insert(id, name.to_owned());
+        Ok(())
+    }
+
+    async fn scopes(
+        &self,
+        after: Option<RecordId>,
+    ) -> Result<Option<Vec<(RecordId, String)>>, StoreError> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let scopes = self.scopes.lock();
+        let next = scopes
+            .range((after, Bound::Unbounded))
+            .take(SCOPES_AT_ONCE)
+            .map(|(id, name)| (*id, name.clone()));
+        Ok(Some(next.collect()))
+    }
+
+    async fn listed(&self, ids: &[RecordId]) -> Result<Vec<(u64, Listed)>, StoreError> {
+        let row = |id: &RecordId| self.shard(*id).lock().records.get(id).cloned();
+        let rows = ids.iter().filter_map(row);
+        Ok(rows.map(|row| (row.number, listed(row.record))).collect())
     }
 
     async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {

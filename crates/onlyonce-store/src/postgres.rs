@@ -14,6 +14,8 @@ mod failure;
 mod functions_table;
 mod notice;
 mod outbox;
+#[cfg(test)]
+mod plans;
 mod scan;
 mod schema;
 mod server;

@@ -430,6 +430,32 @@ impl Store for RedisStore {
         self.inner.list(filter, cursor, limit).await
     }
 
+    async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
+        let bucket = Bucket::of(id);
+        let names = &self.inner.names;
+        let call = Call::plain("HSET")
+            .arg(names.part(bucket, Part::Scopes))
+            .arg(&id.0[..])
+            .arg(name);
+        let kept = self.inner.net.call(names.slot(bucket), &call, Does::Write);
+        kept.await.map(|_| ()).map_err(Failure::of_a_write)
+    }
+
+    /// A server that may throw scopes away like anything else is not believed to know them all.
+    async fn scopes(
+        &self,
+        after: Option<RecordId>,
+    ) -> Result<Option<Vec<(RecordId, String)>>, StoreError> {
+        match self.inner.may_evict {
+            true => Ok(None),
+            false => self.inner.scopes(after).await.map(Some),
+        }
+    }
+
+    async fn listed(&self, ids: &[RecordId]) -> Result<Vec<(u64, Listed)>, StoreError> {
+        self.inner.listed(ids).await
+    }
+
     async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
         self.inner.history(id).await
     }

@@ -18,6 +18,8 @@ pub(crate) mod dialect;
 mod lock;
 mod open;
 mod outbox;
+#[cfg(test)]
+mod plans;
 mod read;
 mod schema;
 mod slot;
@@ -53,7 +55,7 @@ use crate::{
         dialect::{Dialect as _, Statement, Value},
         meta,
         row::RowError,
-        scan,
+        scan, scopes,
     },
 };
 use batch::{Done, Operation, Writer};
@@ -387,6 +389,21 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<Page<Listed>, StoreError> {
         scan::list(&self.admin_scans, filter, cursor, limit).await
+    }
+
+    async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
+        self.run(scopes::keep::<SqliteDialect>(id, name)).await
+    }
+
+    async fn scopes(
+        &self,
+        after: Option<RecordId>,
+    ) -> Result<Option<Vec<(RecordId, String)>>, StoreError> {
+        scopes::after(&self.admin_scans, after).await.map(Some)
+    }
+
+    async fn listed(&self, ids: &[RecordId]) -> Result<Vec<(u64, Listed)>, StoreError> {
+        scopes::listed(&self.admin_scans, ids).await
     }
 
     async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {

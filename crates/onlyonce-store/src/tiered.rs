@@ -283,6 +283,21 @@ impl Store for TieredStore {
         self.truth.list(filter, cursor, limit).await
     }
 
+    async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
+        self.truth.keep_scope(id, name).await
+    }
+
+    async fn scopes(
+        &self,
+        after: Option<RecordId>,
+    ) -> Result<Option<Vec<(RecordId, String)>>, StoreError> {
+        self.truth.scopes(after).await
+    }
+
+    async fn listed(&self, ids: &[RecordId]) -> Result<Vec<(u64, Listed)>, StoreError> {
+        self.truth.listed(ids).await
+    }
+
     async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
         self.truth.history(id).await
     }

@@ -28,9 +28,10 @@ use onlyonce_core::{
 };
 
 pub use lists::{
-    counts_count, dead_letters_are_listed, filters_filter, live_counts_one_client, pages_are_stable,
+    a_key_is_found_by_probes, counts_count, dead_letters_are_listed, filters_filter,
+    live_counts_one_client, pages_are_stable, scopes_are_kept,
 };
-use onlyonce_store::{Filter, Inserted, Store, StoreError, Swapped};
+use onlyonce_store::{Filter, Inserted, SCOPES_KNOWN, Store, StoreError, Swapped, scope_id};
 pub use walks::{
     delete_needs_the_revision, sweep_finds_the_lapsed, sweep_ignores_a_heartbeat,
     walk_finds_the_expired, walk_leaves_the_live,
@@ -67,6 +68,8 @@ macro_rules! conformance {
                 pages_are_stable,
                 dead_letters_are_listed,
                 filters_filter,
+                scopes_are_kept,
+                a_key_is_found_by_probes,
                 counts_count,
                 live_counts_one_client,
                 recipes_are_kept,

@@ -210,6 +210,22 @@ impl Store for FaultyStore {
         self.read(self.inner.list(filter, cursor, limit)).await
     }
 
+    /// Without faults of its own, so that the seeds that are kept stay what they are.
+    async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
+        self.inner.keep_scope(id, name).await
+    }
+
+    async fn scopes(
+        &self,
+        after: Option<RecordId>,
+    ) -> Result<Option<Vec<(RecordId, String)>>, StoreError> {
+        self.read(self.inner.scopes(after)).await
+    }
+
+    async fn listed(&self, ids: &[RecordId]) -> Result<Vec<(u64, Listed)>, StoreError> {
+        self.read(self.inner.listed(ids)).await
+    }
+
     async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
         self.read(self.inner.history(id)).await
     }

@@ -18,6 +18,7 @@ mod reconcile;
 mod resume;
 mod retries;
 mod room;
+mod scopes;
 pub(crate) mod store_clock;
 mod timed_store;
 pub(crate) mod transition;
@@ -68,6 +69,7 @@ pub(crate) use retries::Retried;
 use breaker::Breaker;
 use known_store::KnownStore;
 use retries::RecentRetries;
+use scopes::KnownScopes;
 pub use store_clock::STEADY_FOR;
 use store_clock::StoreClock;
 use timed_store::TimedStore;
@@ -192,6 +194,8 @@ struct Inner {
     runs: Runs,
     /// Retries of recent keys.
     retries: RecentRetries,
+    /// Scopes that the store knows.
+    scopes: KnownScopes,
     /// When the engine was started, by the wall clock.
     started: Duration,
 }
@@ -268,6 +272,7 @@ impl Engine {
             observatory: OnceLock::new(),
             runs: Runs::default(),
             retries: RecentRetries::default(),
+            scopes: KnownScopes::default(),
             started,
         }))
     }

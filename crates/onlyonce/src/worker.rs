@@ -24,6 +24,11 @@ const PRUNE_EVERY: Duration = Duration::from_secs(3_600);
 /// How often the spool is looked at.
 const DRAIN_EVERY: Duration = Duration::from_secs(2);
 
+/// How often the scopes of all records are made known, for a day after an upgrade; and how soon it is
+/// tried again.
+const LEARN_EVERY: Duration = Duration::from_secs(3_600);
+const LEARN_AGAIN: Duration = Duration::from_secs(10);
+
 /// How often unknown keys are counted.
 const CENSUS_EVERY: Duration = Duration::from_secs(60);
 /// An outcome that has been unknown for longer raises an alarm every time.
@@ -129,6 +134,13 @@ fn started(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> Loops {
         engine.look_at_store().await.inspect_err(|error| {
             tracing::debug!(%error, "the store could not be looked at");
         })
+    });
+    loops.spawn("scopes", every(LEARN_EVERY), async |engine: Engine| {
+        while let Err(error) = engine.learn_scopes().await {
+            tracing::debug!(%error, "the scopes of all keys are not known yet; trying again");
+            tokio::time::sleep(LEARN_AGAIN).await;
+        }
+        Ok(())
     });
     // It walks the whole journal, so it is not for every round of the reaper.
     let period = (pace.keep_audit / PRUNES_PER_RETENTION).clamp(MIN_PRUNE_EVERY, PRUNE_EVERY);

@@ -23,7 +23,7 @@ use onlyonce::{
     reconcile::Ask,
 };
 use onlyonce_core::{
-    Key, Policy, Record, RecordId, Scope, State as KeyState, StoredResponse,
+    Key, Policy, Record, RecordId, State as KeyState, StoredResponse,
     record::{Revision, StoredBody},
 };
 use onlyonce_store::{Filter, Listed, Page, StoreError};
@@ -274,39 +274,7 @@ impl Desk {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<Listed>, Refused> {
-        let mut page = self.engine.store().list(filter, cursor, limit).await?;
-        if page.items.is_empty() && cursor.is_none() {
-            page.items = self.erased(filter).await?;
-        }
-        Ok(page)
-    }
-
-    /// The erased keys that `filter` names: the key is gone from the record, and leads to it all the same.
-    async fn erased(&self, filter: &Filter) -> Result<Vec<Listed>, Refused> {
-        let (client, store) = (filter.client.as_deref(), self.engine.store());
-        let Some(key) = &filter.key else {
-            return Ok(Vec::new());
-        };
-        let shared = client.map_or_else(Scope::global, Scope::client);
-        let of_route = filter.route.as_deref();
-        let of_route = of_route.map(|route| Scope::route(route, client));
-        let others = Filter {
-            key: None,
-            ..filter.clone()
-        };
-        let mut found = Vec::new();
-        for scope in [Some(shared), of_route].into_iter().flatten() {
-            let id = self.engine.secret().record_id(scope.as_str(), key);
-            let record = store.lookup(id).await?.value;
-            let named = record.filter(|record| record.notes.erased && record.is_of(&scope, key));
-            let named = named.filter(|record| others.admits(record));
-            found.extend(named.map(|mut record| {
-                let response = record.response.take();
-                let response = response.map(|one| (one.status, one.stored_bytes()));
-                Listed { record, response }
-            }));
-        }
-        Ok(found)
+        Ok(onlyonce_store::find(&**self.engine.store(), filter, cursor, limit).await?)
     }
 }
 

@@ -9,7 +9,7 @@ use onlyonce_core::{
 };
 use tokio::sync::broadcast;
 
-use super::{AtRest, FILE_MARK, OpenError, Packing, block, keyring::Place};
+use super::{AtRest, FILE_MARK, OpenError, Packing, block, keyring::Place, names};
 use crate::{
     Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply,
     Standing, Store, StoreError, Swapped, Walk,
@@ -18,6 +18,9 @@ use crate::{
 /// Marks the cursor of a list that has come to the rows from before there were keys. Numbers of rows
 /// never come near.
 const UNHIDDEN: u64 = 1 << 62;
+
+/// What the name of a scope is encrypted as.
+const SCOPE: &str = "scope";
 
 fn file_place(id: RecordId) -> Place<'static> {
     Place {
@@ -56,6 +59,14 @@ impl AtRest {
             key: filter.key.as_ref().map(|key| names.key(key)),
             ..filter.clone()
         })
+    }
+
+    /// The name of a scope. One that cannot be opened stays as it is, and names no scope: it was encrypted
+    /// with a key that is no longer there, and no record since has needed it.
+    fn shown_scope(&self, id: RecordId, hidden: &str) -> String {
+        let name = names::reveal(self.keys.as_ref(), SCOPE, id, hidden);
+        let name = name.ok().and_then(|name| String::from_utf8(name).ok());
+        name.unwrap_or_else(|| hidden.to_owned())
     }
 
     async fn show_page(&self, page: Page<Listed>) -> Page<Listed> {
@@ -196,6 +207,41 @@ impl Store for AtRest {
         items.extend(page.items);
         let next = page.next.map(|next| next + UNHIDDEN);
         Ok(Page { items, next })
+    }
+
+    /// Encrypted where there are keys: a scope names its client.
+    async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
+        match &self.keys {
+            Some(keys) => {
+                let hidden = names::hide(keys, SCOPE, id, name.as_bytes());
+                self.inner.keep_scope(id, &hidden).await
+            }
+            None => self.inner.keep_scope(id, name).await,
+        }
+    }
+
+    async fn scopes(
+        &self,
+        after: Option<RecordId>,
+    ) -> Result<Option<Vec<(RecordId, String)>>, StoreError> {
+        let kept = self.inner.scopes(after).await?;
+        let shown = |(id, name): (RecordId, String)| {
+            let shown = match names::is_hidden(&name) {
+                true => self.shown_scope(id, &name),
+                false => name,
+            };
+            (id, shown)
+        };
+        Ok(kept.map(|kept| kept.into_iter().map(shown).collect()))
+    }
+
+    async fn listed(&self, ids: &[RecordId]) -> Result<Vec<(u64, Listed)>, StoreError> {
+        let mut shown = Vec::new();
+        for (number, Listed { record, response }) in self.inner.listed(ids).await? {
+            let record = self.readable(vec![record]).await.pop();
+            shown.extend(record.map(|record| (number, Listed { record, response })));
+        }
+        Ok(shown)
     }
 
     async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {

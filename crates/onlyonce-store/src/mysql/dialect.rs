@@ -35,6 +35,13 @@ impl Dialect for MySqlDialect {
         )
     }
 
+    fn by_ids(ids: &str) -> String {
+        format!(
+            "SELECT {COLUMNS}, k.n FROM onlyonce_keys k FORCE INDEX (keys_by_id) \
+             WHERE k.id IN ({ids})"
+        )
+    }
+
     /// Few among many are found at once by their state; most are not.
     fn messages(states: &[MessageState]) -> &'static str {
         match states.contains(&MessageState::Delivered) {

@@ -49,6 +49,20 @@ impl Dialect for PgDialect {
         }
     }
 
+    fn by_ids(ids: &str) -> String {
+        let of = |table: &str| {
+            format!("SELECT {COLUMNS}, k.n FROM onlyonce.{table} k WHERE k.id IN ({ids})")
+        };
+        format!("{} UNION ALL {}", of("live"), of("keys"))
+    }
+
+    /// No unique index decides: it would wait for an open transaction that keeps the same scope.
+    fn keep_scope() -> String {
+        "WITH kept AS (UPDATE onlyonce.scopes SET name = ?2 WHERE id = ?1 RETURNING id) \
+         INSERT INTO onlyonce.scopes (id, name) SELECT ?1, ?2 WHERE NOT EXISTS (SELECT FROM kept)"
+            .to_owned()
+    }
+
     fn put(sql: &mut String, number: usize, _: &Value) {
         sql.push_str(&format!("${number}"));
     }

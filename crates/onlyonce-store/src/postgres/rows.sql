@@ -82,7 +82,12 @@ $$;
 CREATE OR REPLACE FUNCTION onlyonce.put_first(u onlyonce.row) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     named uuid := onlyonce.key_as_uuid(u.key);
+    scope_id uuid := onlyonce.as_uuid(onlyonce.record_id(u.scope, ''));
 BEGIN
+    -- Known before there is a record in it.
+    IF NOT EXISTS (SELECT FROM onlyonce.scopes s WHERE s.id = scope_id) THEN
+        INSERT INTO onlyonce.scopes (id, name) VALUES (scope_id, u.scope);
+    END IF;
     -- No array at all means that somebody else's row stood in the way.
     RETURN coalesce(cardinality(onlyonce.put_new(
         0, ARRAY[onlyonce.as_uuid(u.id)], ARRAY[u.revision], ARRAY[u.tombstone_ttl], ARRAY[u.fence],

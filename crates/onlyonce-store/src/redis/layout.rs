@@ -46,6 +46,8 @@ pub(super) enum Part {
     Kept,
     /// Whose bucket it is.
     Mark,
+    /// The names of scopes by their ids, which belong to buckets as those of records do.
+    Scopes,
 }
 
 /// What lies in a bucket for each record.
@@ -91,6 +93,7 @@ impl Names {
             Part::Journal => 'j',
             Part::Kept => 'k',
             Part::Mark => 's',
+            Part::Scopes => 'g',
         };
         self.start(bucket, letter)
     }

@@ -280,18 +280,52 @@ impl Inner {
             _ => return self.list_all(filter, cursor, limit).await,
         };
         // Those have a small set of their own, so that few among many are found at once.
-        let rows = self.rows(self.ids(part).await?).await?;
-        let numbered = rows.into_iter().map(|row| {
-            let number = overall(Bucket::of(row.listed.record.id), row.number);
-            (number, row.listed)
-        });
+        let numbered = self.listed(&self.ids(part).await?).await?;
         let mut found: Vec<(u64, Listed)> = numbered
+            .into_iter()
             .filter(|(number, listed)| {
                 cursor.is_none_or(|cursor| *number < cursor) && filter.admits(&listed.record)
             })
             .collect();
         found.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
         Ok(Page::cut(found, limit))
+    }
+
+    /// Records of given ids, with their numbers.
+    pub(super) async fn listed(&self, ids: &[RecordId]) -> Result<Vec<(u64, Listed)>, StoreError> {
+        let rows = self.rows(ids.to_vec()).await?;
+        let numbered = rows.into_iter().map(|row| {
+            let number = overall(Bucket::of(row.listed.record.id), row.number);
+            (number, row.listed)
+        });
+        Ok(numbered.collect())
+    }
+
+    /// The scopes of the next buckets that hold some, in the order of their ids.
+    pub(super) async fn scopes(
+        &self,
+        after: Option<RecordId>,
+    ) -> Result<Vec<(RecordId, String)>, StoreError> {
+        let from = after.map_or(0, |id| usize::from(Bucket::of(id).0) + 1);
+        let buckets: Vec<Bucket> = Bucket::all().skip(from).collect();
+        for buckets in buckets.chunks(AT_ONCE) {
+            let reads = buckets.iter().copied().map(|bucket| async move {
+                let call = Call::plain("HGETALL").arg(self.names.part(bucket, Part::Scopes));
+                items(self.read(bucket, &call).await?)
+            });
+            let found: Vec<_> = stream::iter(reads).buffered(AT_ONCE).try_collect().await?;
+            let mut scopes = Vec::new();
+            for pair in found.iter().flat_map(|fields| fields.chunks_exact(2)) {
+                let name =
+                    bytes(Some(pair[1].clone())).and_then(|name| String::from_utf8(name).ok());
+                scopes.push((record_id(&pair[0])?, name.ok_or_else(strange)?));
+            }
+            if !scopes.is_empty() {
+                scopes.sort_unstable();
+                return Ok(scopes);
+            }
+        }
+        Ok(Vec::new())
     }
 
     async fn list_all(

@@ -76,6 +76,15 @@ pub(crate) trait Dialect {
     /// most. Where `only_live`, all of them are in progress or unknown.
     fn records(conditions: &str, only_live: bool) -> String;
 
+    /// Records `k` of the given ids, and their numbers, in any order.
+    fn by_ids(ids: &str) -> String;
+
+    /// Keeps the scope with the id `?1` under the name `?2`, in place of what is kept.
+    fn keep_scope() -> String {
+        let (tables, or_update) = (Self::TABLES, Self::or_update("id", &["name"]));
+        format!("INSERT INTO {tables}scopes (id, name) VALUES (?1, ?2){or_update}")
+    }
+
     /// How messages `o` of these states are found.
     fn messages(_states: &[MessageState]) -> &'static str {
         ""

@@ -98,11 +98,17 @@ pub(crate) async fn list<R: Reader>(
     let only_live =
         filter.dead_letters || matches!(filter.state, Some(State::InProgress | State::Unknown));
     let sql = R::Dialect::records(&conditions, only_live);
-    let rows = reader.ask(&sql, values, |row| Ok(row::readable(row::read_listed(row))));
-    Ok(Page::cut(
-        rows.await?.into_iter().flatten().collect(),
-        limit,
-    ))
+    let rows = reader.ask(&sql, values, |row| {
+        let listed = row::readable(row::read_listed(row));
+        Ok((
+            row::number(row, row::COUNT)?,
+            listed.map(|(_, listed)| listed),
+        ))
+    });
+    // A row that cannot be read is left out only now: it must not make a page look like the last one.
+    let Page { items, next } = Page::cut(rows.await?, limit);
+    let items = items.into_iter().flatten().collect();
+    Ok(Page { items, next })
 }
 
 /// The journal of one key, oldest first.

@@ -20,6 +20,7 @@ use super::{
     queue::Queue,
     row::{self, Columns, RowError},
     scan::{self, Reader},
+    scopes,
 };
 use crate::{
     CLOCK_MARK, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Outbox, Page,
@@ -202,6 +203,21 @@ impl<S: Scans> Store for ServerStore<S> {
         limit: usize,
     ) -> Result<Page<Listed>, StoreError> {
         scan::list(&*self.scans, filter, cursor, limit).await
+    }
+
+    async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
+        self.scans.write(scopes::keep::<S::Dialect>(id, name)).await
+    }
+
+    async fn scopes(
+        &self,
+        after: Option<RecordId>,
+    ) -> Result<Option<Vec<(RecordId, String)>>, StoreError> {
+        scopes::after(&*self.scans, after).await.map(Some)
+    }
+
+    async fn listed(&self, ids: &[RecordId]) -> Result<Vec<(u64, Listed)>, StoreError> {
+        scopes::listed(&*self.scans, ids).await
     }
 
     async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {

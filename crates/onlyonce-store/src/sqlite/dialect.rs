@@ -32,6 +32,10 @@ impl Dialect for SqliteDialect {
         )
     }
 
+    fn by_ids(ids: &str) -> String {
+        format!("SELECT {COLUMNS}, k.n FROM keys k WHERE k.id IN ({ids})")
+    }
+
     fn put(sql: &mut String, number: usize, _: &Value) {
         sql.push_str(&format!("?{number}"));
     }

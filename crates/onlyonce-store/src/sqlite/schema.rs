@@ -10,7 +10,7 @@ use super::{OpenError, SqliteOptions};
 use crate::{identity::IDENTITY, random_secret};
 
 /// The newest schema this program knows.
-pub(super) const VERSION: i64 = 3;
+pub(super) const VERSION: i64 = 4;
 /// The length of the secret.
 const SECRET_BYTES: usize = 32;
 /// How long a statement waits for a lock that a checkpoint holds.
@@ -133,6 +133,11 @@ CREATE INDEX phases_unfinished ON phases (operation, updated_at) WHERE NOT finis
 /// Version 3: what a record notes beside its columns.
 const VERSION_3: &str = "ALTER TABLE keys ADD COLUMN notes BLOB;\n";
 
+/// Version 4: the scopes that records are in, so that a key is found by one probe for each. They are made
+/// known by whoever makes a record; those of earlier records by a gateway, which looks at all of them once.
+const VERSION_4: &str =
+    "CREATE TABLE scopes (id BLOB PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID;\n";
+
 /// The SQL that makes a store of an empty file.
 pub fn script() -> String {
     format!(
@@ -143,6 +148,7 @@ pub fn script() -> String {
          INSERT INTO meta (name, value) VALUES ('secret', randomblob({SECRET_BYTES}));\n\
          {VERSION_2}\
          {VERSION_3}\
+         {VERSION_4}\
          PRAGMA user_version = {VERSION};\n\
          COMMIT;\n"
     )
@@ -240,7 +246,10 @@ fn upgrade(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
     if found < 2 {
         transaction.execute_batch(VERSION_2)?;
     }
-    transaction.execute_batch(VERSION_3)?;
+    if found < 3 {
+        transaction.execute_batch(VERSION_3)?;
+    }
+    transaction.execute_batch(VERSION_4)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()
 }

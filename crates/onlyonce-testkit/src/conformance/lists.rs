@@ -171,3 +171,107 @@ pub async fn live_counts_one_client(store: Any) {
         0
     );
 }
+
+async fn keep_scope(store: &dyn Store, scope: &Scope) {
+    let id = scope_id(store.secret(), scope);
+    store.keep_scope(id, scope.as_str()).await.unwrap();
+}
+
+/// Every scope that was kept is named once, in the order of ids, however often it was kept.
+pub async fn scopes_are_kept(store: Any) {
+    let mut expected = Vec::new();
+    for number in 0..1_200 {
+        let scope = Scope::client(&format!("c{number}"));
+        keep_scope(&*store, &scope).await;
+        expected.push((scope_id(store.secret(), &scope), scope.as_str().to_owned()));
+    }
+    keep_scope(&*store, &Scope::client("c7")).await;
+    expected.sort();
+    let mut named = Vec::new();
+    loop {
+        let after = named.last().map(|(id, _)| *id);
+        let next = store.scopes(after).await.unwrap().unwrap();
+        if next.is_empty() {
+            break;
+        }
+        named.extend(next);
+    }
+    assert_eq!(named, expected);
+}
+
+/// A key is found in every scope that is known, newest first and in pages, and erased keys with the others.
+/// Once all scopes are known nothing else is looked at: a record in a scope that nobody made known proves it.
+pub async fn a_key_is_found_by_probes(store: Any) {
+    let scopes = [
+        Scope::client("me"),
+        Scope::route("r", Some("me")),
+        Scope::client("you"),
+        Scope::global(),
+        Scope::client("untold"),
+    ];
+    for scope in &scopes {
+        for key in ["a", "b"] {
+            let draft = machine::first(&request(&*store, scope, key, 1), &policy());
+            store.insert_or_get(draft).await.unwrap();
+        }
+    }
+    let of_a = Filter {
+        key: Some(Key::from_stored("a")),
+        ..Filter::default()
+    };
+    let found = |filter: Filter, limit: usize| {
+        let store = store.clone();
+        async move {
+            let (mut found, mut cursor) = (Vec::new(), None);
+            loop {
+                let page = crate::find(&*store, &filter, cursor, limit).await.unwrap();
+                assert!(page.items.len() <= limit);
+                found.extend(page.items.into_iter().map(|one| one.record.scope));
+                cursor = page.next;
+                if cursor.is_none() {
+                    return found;
+                }
+            }
+        }
+    };
+    let mut newest_first: Vec<Scope> = scopes.iter().rev().cloned().collect();
+    assert_eq!(found(of_a.clone(), 10).await, newest_first);
+    for scope in &scopes[..4] {
+        keep_scope(&*store, scope).await;
+    }
+    assert_eq!(found(of_a.clone(), 2).await, newest_first);
+    store.keep_block(SCOPES_KNOWN, b"0").await.unwrap();
+    newest_first.remove(0);
+    for limit in [1, 3, 4, 10] {
+        assert_eq!(found(of_a.clone(), limit).await, newest_first);
+    }
+    let of_me = Filter {
+        client: Some("me".into()),
+        ..of_a.clone()
+    };
+    assert_eq!(found(of_me.clone(), 10).await, newest_first[2..]);
+    let completed = Filter {
+        state: Some(State::Completed),
+        ..of_me.clone()
+    };
+    assert!(found(completed.clone(), 10).await.is_empty());
+    let id = store
+        .secret()
+        .record_id("client:me", &Key::from_stored("a"));
+    let record = store.lookup(id).await.unwrap().value.unwrap();
+    let record = complete(&*store, &record, &policy()).await;
+    assert_eq!(found(completed.clone(), 10).await, scopes[..1]);
+    let page = crate::find(&*store, &completed, None, 10).await.unwrap();
+    assert!(page.items[0].record.response.is_none());
+    assert!(page.items[0].response.is_some());
+    let erase = machine::apply(
+        Some(&record),
+        &Erase { reason: None },
+        Timestamp::default(),
+        &policy(),
+    );
+    let change = erase.swapped().expect("it was not erased before");
+    done(store.swap(record.revision, change).await.unwrap().value);
+    assert_eq!(found(of_me, 10).await, newest_first[2..]);
+    assert_eq!(found(of_a, 10).await, newest_first);
+}

@@ -99,6 +99,21 @@ impl Store for TimedStore {
         self.inner.list(filter, cursor, limit).await
     }
 
+    async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
+        self.inner.keep_scope(id, name).await
+    }
+
+    async fn scopes(
+        &self,
+        after: Option<RecordId>,
+    ) -> Result<Option<Vec<(RecordId, String)>>, StoreError> {
+        self.inner.scopes(after).await
+    }
+
+    async fn listed(&self, ids: &[RecordId]) -> Result<Vec<(u64, Listed)>, StoreError> {
+        self.inner.listed(ids).await
+    }
+
     async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
         self.inner.history(id).await
     }

@@ -322,7 +322,12 @@ impl Records for InStore<'_> {
         draft: Draft,
         patience: Patience,
     ) -> Result<Reply<Inserted>, StoreError> {
-        within(self.limit(patience), self.0.store().insert_or_get(draft)).await
+        let insert = async {
+            // First: a key is found by the scopes that the store knows.
+            self.0.make_known(&draft.record.scope).await?;
+            self.0.store().insert_or_get(draft).await
+        };
+        within(self.limit(patience), insert).await
     }
 
     async fn swap(
