@@ -323,12 +323,21 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Page<Listed>, StoreError> {
         let mut found: Vec<Box<Row>> = Vec::new();
+        let is_wanted = |row: &Row| {
+            cursor.is_none_or(|cursor| row.number < cursor) && filter.admits(&row.record)
+        };
+        // These are found at once among the few that live.
+        let only_live =
+            filter.dead_letters || matches!(filter.state, Some(State::InProgress | State::Unknown));
         for shard in &self.shards {
             let shard = shard.lock();
-            let wanted = shard.records.values().filter(|row| {
-                cursor.is_none_or(|cursor| row.number < cursor) && filter.admits(&row.record)
-            });
-            found.extend(wanted.cloned());
+            if only_live {
+                let live = shard.live.iter().filter_map(|id| shard.records.get(id));
+                found.extend(live.filter(|row| is_wanted(row)).cloned());
+            } else {
+                let all = shard.records.values();
+                found.extend(all.filter(|row| is_wanted(row)).cloned());
+            }
         }
         found.sort_by_key(|row| std::cmp::Reverse(row.number));
         let more = found.len() > limit;

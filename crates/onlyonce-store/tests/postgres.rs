@@ -455,6 +455,30 @@ async fn functions_are_replaced() {
     assert_eq!(server.sql(may), "t");
 }
 
+/// Goal: a schema of version 9 gets the table of scopes, and what it holds stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn scopes_are_added() {
+    let server = tokio::task::block_in_place(Postgres::start);
+    let store = open(&server.url()).await;
+    reserve(&store, "before", 1).await;
+    drop(store);
+    server.sql(
+        "DROP TABLE onlyonce.scopes; \
+         UPDATE onlyonce.meta SET value = '9' WHERE name = 'schema_version'",
+    );
+    let store = open(&server.url()).await;
+    assert_eq!(store.scopes(None).await.unwrap(), Some(Vec::new()));
+    let again = draft(&store, &Scope::global(), "before", 2);
+    let found = store.insert_or_get(again).await.unwrap().value;
+    assert!(matches!(found, Inserted::Existing(_)));
+    // A reservation by SQL makes its scope known with itself.
+    server.sql("SELECT outcome FROM onlyonce.reserve('app:orders', 'k')");
+    let scope = Scope::from_stored("app:orders");
+    let id = onlyonce_store::scope_id(store.secret(), &scope);
+    let known = store.scopes(None).await.unwrap();
+    assert_eq!(known, Some(vec![(id, "app:orders".to_owned())]));
+}
+
 /// Goal: notes of messages that came in do not pile up: the reaper's walk forgets those past their time.
 #[tokio::test(flavor = "multi_thread")]
 async fn old_messages_are_forgotten() {

@@ -282,3 +282,30 @@ pub(super) fn noted<T: FromSql>(
     let found = connection.query_row(sql, params![name], |row| row.get(0));
     found.optional()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::SqliteStore;
+
+    /// Goal: a file of the version before is opened, keeps its secret, and has what this version needs.
+    #[test]
+    fn a_file_of_the_version_before_is_upgraded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.db");
+        let opened = |path: &Path| {
+            drop(SqliteStore::open(path).unwrap());
+            let connection = connect(path).unwrap();
+            let secret = secret(&connection, path).unwrap();
+            let version = connection.pragma_query_value(None, "user_version", |row| row.get(0));
+            let scopes = connection.query_row("SELECT count(*) FROM scopes", [], |row| row.get(0));
+            let (version, scopes): (i64, i64) = (version.unwrap(), scopes.unwrap());
+            (*secret.as_bytes(), version, scopes)
+        };
+        let new = opened(&path);
+        assert_eq!((new.1, new.2), (VERSION, 0));
+        let back = "DROP TABLE scopes; PRAGMA user_version = 3";
+        connect(&path).unwrap().execute_batch(back).unwrap();
+        assert_eq!(opened(&path), new);
+    }
+}
