@@ -9,10 +9,10 @@ use onlyonce_core::{
 };
 use onlyonce_store::{
     Filter, SCOPES_KNOWN, Store, find,
-    private::Redis,
     redis::{RedisOptions, RedisStore},
     scope_id,
 };
+use onlyonce_testkit::servers::Redis;
 
 /// Records, in ten scopes.
 const MANY: usize = 5_000;

@@ -8,12 +8,11 @@ use super::{
     dialect::{PgDialect, bound},
     migrate,
 };
-use crate::{
-    private::Postgres,
-    sql::{
-        dialect::{Dialect as _, Statement, Value},
-        scopes,
-    },
+use onlyonce_testkit::servers::Postgres;
+
+use crate::sql::{
+    dialect::{Dialect as _, Statement, Value},
+    scopes,
 };
 
 /// 200,000 settled keys, a few that live, and 20,000 scopes.

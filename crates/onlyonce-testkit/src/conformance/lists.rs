@@ -224,7 +224,9 @@ pub async fn a_key_is_found_by_probes(store: Any) {
         async move {
             let (mut found, mut cursor) = (Vec::new(), None);
             loop {
-                let page = crate::find(&*store, &filter, cursor, limit).await.unwrap();
+                let page = onlyonce_store::find(&*store, &filter, cursor, limit)
+                    .await
+                    .unwrap();
                 assert!(page.items.len() <= limit);
                 found.extend(page.items.into_iter().map(|one| one.record.scope));
                 cursor = page.next;
@@ -261,7 +263,9 @@ pub async fn a_key_is_found_by_probes(store: Any) {
     let record = store.lookup(id).await.unwrap().value.unwrap();
     let record = complete(&*store, &record, &policy()).await;
     assert_eq!(found(completed.clone(), 10).await, scopes[..1]);
-    let page = crate::find(&*store, &completed, None, 10).await.unwrap();
+    let page = onlyonce_store::find(&*store, &completed, None, 10)
+        .await
+        .unwrap();
     assert!(page.items[0].record.response.is_none());
     assert!(page.items[0].response.is_some());
     let erase = machine::apply(

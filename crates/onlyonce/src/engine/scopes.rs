@@ -54,6 +54,15 @@ impl KnownScopes {
 }
 
 impl Engine {
+    /// `scope`, if the store may not know it, or was told of it long ago.
+    pub(super) fn unfamiliar(&self, scope: &Scope) -> Option<Scope> {
+        let now = self.0.options.clock.moment();
+        match self.0.scopes.told(scope, now) {
+            Told::Lately => None,
+            Told::LongAgo | Told::Never => Some(scope.clone()),
+        }
+    }
+
     /// Sees to it that the store knows `scope`, and says whether it had to be told. Nothing of a record is
     /// written by this. A scope that the store was told of long ago is told again, but not waited for.
     pub(super) async fn make_known(&self, scope: &Scope) -> Result<bool, StoreError> {

@@ -322,12 +322,17 @@ impl Records for InStore<'_> {
         draft: Draft,
         patience: Patience,
     ) -> Result<Reply<Inserted>, StoreError> {
-        let insert = async {
+        let engine = self.0;
+        let scope = engine.unfamiliar(&draft.record.scope);
+        let insert = engine.store().insert_or_get(draft);
+        let known = async {
             // First: a key is found by the scopes that the store knows.
-            self.0.make_known(&draft.record.scope).await?;
-            self.0.store().insert_or_get(draft).await
+            if let Some(scope) = scope {
+                Box::pin(engine.make_known(&scope)).await?;
+            }
+            insert.await
         };
-        within(self.limit(patience), insert).await
+        within(self.limit(patience), known).await
     }
 
     async fn swap(
