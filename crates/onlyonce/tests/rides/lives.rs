@@ -285,7 +285,7 @@ async fn two_lives_on_postgres() {
     let store = PostgresStore::open(&place.url(), &options).await.unwrap();
     let pool = sqlx::PgPool::connect(&place.url()).await.unwrap();
     let inside = store.transactions(pool);
-    lives(Arc::new(store), inside).await;
+    Box::pin(lives(Arc::new(store), inside)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
