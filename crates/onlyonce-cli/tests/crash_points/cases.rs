@@ -256,7 +256,7 @@ pub(crate) fn sqlite_cases() -> Vec<Case> {
         ("sqlite.swap.applied", 1, LapsedSweep, Unknown, Unknown),
         ("sqlite.swap.committed", 1, LapsedSweep, Unknown, Unknown),
         ("engine.sweep.after", 1, LapsedSweep, Unknown, Unknown),
-        // A reservation that nobody heard of.
+        // A reservation that nobody heard of, after another key has made its scope known.
         (
             "engine.release_later.before",
             1,
@@ -264,10 +264,10 @@ pub(crate) fn sqlite_cases() -> Vec<Case> {
             Unknown,
             Executed,
         ),
-        ("sqlite.insert.applied", 1, Ambiguous, Executed, Executed),
-        ("sqlite.insert.committed", 1, Ambiguous, Unknown, Executed),
-        ("sqlite.swap.applied", 1, Ambiguous, Unknown, Executed),
-        ("sqlite.swap.committed", 1, Ambiguous, Executed, Executed),
+        ("sqlite.insert.applied", 2, Ambiguous, Executed, Executed),
+        ("sqlite.insert.committed", 2, Ambiguous, Unknown, Executed),
+        ("sqlite.swap.applied", 2, Ambiguous, Unknown, Executed),
+        ("sqlite.swap.committed", 2, Ambiguous, Executed, Executed),
         (
             "engine.release_later.after",
             1,

@@ -182,6 +182,8 @@ impl Scenario {
                 seen.extend(gateway.try_send(&request).await);
             }
             Self::Ambiguous => {
+                // A scope that the store does not know is told to it before anything is reserved.
+                let _ = gateway.try_send(&Request::pay("other")).await;
                 let held = place.hold_reservations(gateway).await;
                 let told = gateway.try_send(&request).await;
                 drop(held);

@@ -22,7 +22,6 @@ use super::{
 };
 use crate::{cores, tls};
 use onlyonce::{Body, BoxError, DispatchGuard, GuardFailed, NotSent};
-use onlyonce_store::failpoint;
 
 /// The largest head of an answer over HTTP/2, in bytes.
 const MAX_HEADER_LIST: u32 = 64 << 10;
@@ -149,7 +148,6 @@ impl Link {
         wire.arm(guard);
         match sender.try_send_request(request).await {
             Ok(response) => {
-                failpoint!("upstream.answered");
                 let link = Self(Kind::Http2 { sender, wire, core });
                 Attempt::Answered(response.map(|body| Coming::Http2(body, Some(link))))
             }

@@ -23,7 +23,6 @@ use super::{
     transport::{Peer, Transport},
 };
 use onlyonce::{DispatchGuard, GuardFailed};
-use onlyonce_store::failpoint;
 
 /// No byte may leave: the attempt has been declared unsent.
 const SHUT: u8 = 0;
@@ -203,11 +202,8 @@ impl WireIo {
         if !self.probed && self.probe()?.is_ready() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        failpoint!("upstream.guard.before");
         self.wire.claim()?;
-        failpoint!("upstream.first_byte.before");
         let result = write(Pin::new(&mut self.transport), cx);
-        failpoint!("upstream.first_byte.after");
         self.wire.wrote(&result, self.transport.is_secured());
         self.probed = false;
         result
