@@ -43,7 +43,7 @@ async fn a_waiter_on_another_node_is_woken() {
 ///
 /// Method: keys that expire at once.
 /// Evidence: they become tombstones, and nothing is left afterwards, neither of records nor of the
-/// sets that lead to them.
+/// sets that lead to them. The name of their scope stays.
 #[tokio::test]
 async fn everything_goes_in_the_end() {
     let server = Redis::start();
@@ -59,13 +59,16 @@ async fn everything_goes_in_the_end() {
         left.is_empty().then_some(())
     })
     .await;
-    // What is left is what every store has once, and a mark and a count for each bucket.
+    // What is left is what every store has once, a mark and a count for each bucket, and one scope.
     let left = server.cli(&["keys", "*"]);
     let strange = left.lines().find(|key| {
         let once = ["oo:meta", "oo:recipes", "oo:blocks"].contains(key);
-        !(key.ends_with(":s") || key.ends_with(":c") || once)
+        !([":s", ":c", ":g"].iter().any(|end| key.ends_with(end)) || once)
     });
     assert_eq!(strange, None, "{left}");
+    let scopes: Vec<&str> = left.lines().filter(|key| key.ends_with(":g")).collect();
+    assert_eq!(scopes.len(), 1, "{left}");
+    assert_eq!(server.cli(&["hvals", scopes[0]]).trim(), "global");
 }
 
 /// Goal: the level is what the server's settings come to, and `payments` refuses less than `sync`.
