@@ -85,6 +85,18 @@ impl Target {
         ask(&mut script);
         script
     }
+
+    /// What an acknowledged write survives on this server, and the longest message; and that it takes
+    /// writes at all.
+    fn read_questions(
+        &self,
+        results: &Results,
+        first: usize,
+    ) -> Result<(Level, usize), sqlx::Error> {
+        let (settings, longest) = read_settings(results, first)?;
+        let may_be_replaced = self.hosts.may_be_replaced(settings.replicas);
+        Ok((settings.judge(may_be_replaced), longest))
+    }
 }
 
 #[async_trait]
@@ -103,7 +115,7 @@ impl Dial for Target {
         let mut connection = options.connect().await?;
         let results = server::run(&mut connection, &self.greeting()).await;
         let results = results.map_err(|(_, error)| error)?;
-        let (level, longest) = read_questions(&results, GREETINGS)?;
+        let (level, longest) = self.read_questions(&results, GREETINGS)?;
         self.longest.store(longest, Ordering::Relaxed);
         Ok((connection, level))
     }
@@ -113,7 +125,7 @@ impl Dial for Target {
         ask(&mut script);
         let results = server::run(connection, &script).await;
         let results = results.map_err(|(_, error)| error)?;
-        read_questions(&results, 0).map(|(level, _)| level)
+        self.read_questions(&results, 0).map(|(level, _)| level)
     }
 
     const VERSION: i64 = schema::VERSION;
@@ -157,7 +169,7 @@ impl Dial for Target {
         ask(&mut script);
         let results = server::run(connection, &script).await;
         let results = results.map_err(|(_, error)| judge(error))?;
-        let (level, _) = read_questions(&results, 1).map_err(Failure::Refused)?;
+        let (level, _) = self.read_questions(&results, 1).map_err(Failure::Refused)?;
         self.hosts.saw_again(level);
         Ok(())
     }
@@ -172,7 +184,7 @@ fn ask(script: &mut Script) {
     script.add("SHOW GLOBAL STATUS WHERE Variable_name = 'Slaves_connected'");
     script.add(
         "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
-         ('rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')",
+         ('rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled', 'wsrep_on')",
     );
 }
 
@@ -182,9 +194,9 @@ fn word(row: &MySqlRow, column: usize) -> Result<String, sqlx::Error> {
     Ok(String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned())
 }
 
-/// What an acknowledged write survives on this server, and the longest message; and that it takes
-/// writes at all.
-fn read_questions(results: &Results, first: usize) -> Result<(Level, usize), sqlx::Error> {
+/// What decides what an acknowledged write survives on this server, and the longest message; and that it
+/// takes writes at all.
+fn read_settings(results: &Results, first: usize) -> Result<(Settings, usize), sqlx::Error> {
     let missing = || sqlx::Error::RowNotFound;
     let row = results.get(first).and_then(|rows| rows.first());
     let row = row.ok_or_else(missing)?;
@@ -204,9 +216,13 @@ fn read_questions(results: &Results, first: usize) -> Result<(Level, usize), sql
         settings.replicas = word(row, 1)?.parse().unwrap_or(0);
     }
     for row in results.get(first + 2).into_iter().flatten() {
-        settings.semi_sync |= matches!(word(row, 1)?.as_str(), "1" | "ON");
+        let is_on = matches!(word(row, 1)?.as_str(), "1" | "ON");
+        match word(row, 0)?.as_str() {
+            "wsrep_on" => settings.galera = is_on,
+            _ => settings.semi_sync |= is_on,
+        }
     }
-    Ok((settings.judge(), word(row, 1)?.parse().unwrap_or(0)))
+    Ok((settings, word(row, 1)?.parse().unwrap_or(0)))
 }
 
 #[derive(Default)]
@@ -217,6 +233,7 @@ struct Settings {
     sync_binlog: String,
     replicas: u64,
     semi_sync: bool,
+    galera: bool,
 }
 
 impl Settings {
@@ -226,13 +243,15 @@ impl Settings {
     /// - With replicas, a failover does. Semi-synchronous replication does not change that: a wait that ends
     ///   by its timeout or by KILL QUERY is reported as success, without a warning; a replica need not have
     ///   flushed what it has acknowledged; and others can read a commit before it is acknowledged.
-    fn judge(&self) -> Level {
+    /// - In a Galera cluster other nodes take writes too, and a node acknowledges what the others have received
+    ///   and not yet flushed; published tests have lost updates in a healthy cluster.
+    fn judge(&self, may_be_replaced: bool) -> Level {
         if matches!(self.flush_method.as_str(), "nosync" | "littlesync") {
             return Level::Volatile;
         }
         let flushed = matches!(self.flush.as_str(), "1" | "3");
         let logged = !self.binlog || self.sync_binlog == "1";
-        let alone = self.replicas == 0 && !self.semi_sync;
+        let alone = !may_be_replaced && !self.semi_sync && !self.galera;
         match flushed && logged && alone {
             true => Level::Sync,
             false => Level::Async,
@@ -246,6 +265,12 @@ mod tests {
 
     #[test]
     fn levels() {
+        let galera = Settings {
+            flush: "1".into(),
+            galera: true,
+            ..Settings::default()
+        };
+        assert_eq!(galera.judge(false), Level::Async, "Galera");
         for (flush, method, binlog, sync_binlog, replicas, semi_sync, level) in [
             ("1", "O_DIRECT", false, "0", 0, false, Level::Sync),
             ("1", "fsync", true, "1", 0, false, Level::Sync),
@@ -264,9 +289,10 @@ mod tests {
                 sync_binlog: sync_binlog.into(),
                 replicas,
                 semi_sync,
+                galera: false,
             };
             assert_eq!(
-                settings.judge(),
+                settings.judge(replicas > 0),
                 level,
                 "{flush} {method} {binlog} {sync_binlog} {replicas} {semi_sync}"
             );

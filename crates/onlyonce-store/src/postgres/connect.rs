@@ -175,8 +175,11 @@ impl Dial for Target {
     }
 
     async fn level_of(&self, connection: &mut PgConnection) -> Result<Level, sqlx::Error> {
-        let level = self.begin(connection, async |connection| level_of(connection).await);
-        level.await
+        let settings = self.begin(connection, async |connection| {
+            read_settings(connection).await
+        });
+        let settings = settings.await?;
+        Ok(settings.judge(self.hosts.may_be_replaced(settings.standbys)))
     }
 
     const VERSION: i64 = schema::VERSION;
@@ -230,18 +233,22 @@ impl Dial for Target {
     }
 }
 
-/// What an acknowledged write survives on this server, and that it takes writes at all.
-async fn level_of(connection: &mut PgConnection) -> Result<Level, sqlx::Error> {
-    let row = sqlx::query(
-        "SELECT current_setting('fsync'), current_setting('synchronous_commit'), \
-         current_setting('synchronous_standby_names'), pg_is_in_recovery(), \
-         (SELECT count(*) FROM pg_stat_replication \
-          WHERE coalesce(application_name, '') NOT IN ('pg_basebackup', 'pg_receivewal')), \
-         current_setting('server_encoding')",
-    )
-    .persistent(false)
-    .fetch_one(&mut *connection)
-    .await?;
+/// A standby that is away has left its slot, if it had one. A base backup and an archive are no standbys.
+const SETTINGS_OF_SERVER: &str = "WITH archives AS (SELECT pid FROM pg_stat_replication \
+     WHERE application_name IN ('pg_basebackup', 'pg_receivewal')) \
+     SELECT current_setting('fsync'), current_setting('synchronous_commit'), \
+     current_setting('synchronous_standby_names'), pg_is_in_recovery(), \
+     (SELECT count(*) FROM pg_stat_replication WHERE pid NOT IN (SELECT pid FROM archives)) \
+     + (SELECT count(*) FROM pg_replication_slots WHERE slot_type = 'physical' AND NOT temporary \
+        AND coalesce(active_pid NOT IN (SELECT pid FROM archives), true)), \
+     current_setting('server_encoding')";
+
+/// What decides what an acknowledged write survives on this server; and that it takes writes at all.
+async fn read_settings(connection: &mut PgConnection) -> Result<Settings, sqlx::Error> {
+    let row = sqlx::query(SETTINGS_OF_SERVER)
+        .persistent(false)
+        .fetch_one(&mut *connection)
+        .await?;
     if row.try_get::<bool, _>(3)? {
         return Err(sqlx::Error::Io(std::io::Error::other(
             "this server is a standby and takes no writes",
@@ -254,24 +261,41 @@ async fn level_of(connection: &mut PgConnection) -> Result<Level, sqlx::Error> {
              `ENCODING 'UTF8' TEMPLATE template0`"
         ))));
     }
-    let (fsync, commit): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
-    let (names, standbys): (&str, i64) = (row.try_get(2)?, row.try_get(4)?);
-    let level = judge(fsync, commit, names, standbys);
-    if !names.is_empty() && !can_be_heard() {
-        // Whether a commit has waited is said in a warning.
-        return Ok(level.min(Level::Async));
+    Ok(Settings {
+        fsync: row.try_get(0)?,
+        commit: row.try_get(1)?,
+        names: row.try_get(2)?,
+        standbys: u64::try_from(row.try_get::<i64, _>(4)?).unwrap_or(0),
+    })
+}
+
+struct Settings {
+    fsync: String,
+    commit: String,
+    names: String,
+    /// Attached, or expected to be.
+    standbys: u64,
+}
+
+impl Settings {
+    fn judge(&self, may_be_replaced: bool) -> Level {
+        let level = judge(&self.fsync, &self.commit, &self.names, may_be_replaced);
+        if !self.names.is_empty() && !can_be_heard() {
+            // Whether a commit has waited is said in a warning.
+            return level.min(Level::Async);
+        }
+        level
     }
-    Ok(level)
 }
 
 /// - Without `fsync` a crash of the machine loses anything.
 /// - With `synchronous_commit` off, the newest writes.
 /// - With standbys that no write waits for, a failover does.
-fn judge(fsync: &str, commit: &str, names: &str, standbys: i64) -> Level {
+fn judge(fsync: &str, commit: &str, names: &str, may_be_replaced: bool) -> Level {
     let waits_for_standbys = matches!(commit, "on" | "remote_apply") && !names.is_empty();
     match (fsync, commit) {
         ("on", "off") => Level::Async,
-        ("on", _) if standbys > 0 && !waits_for_standbys => Level::Async,
+        ("on", _) if may_be_replaced && !waits_for_standbys => Level::Async,
         // Asked to wait for a standby, but only until it has heard of it.
         ("on", "local" | "remote_write") if !names.is_empty() => Level::Async,
         ("on", _) => Level::Sync,
@@ -285,19 +309,19 @@ mod tests {
 
     #[test]
     fn levels() {
-        for (fsync, commit, names, standbys, level) in [
-            ("on", "on", "", 0, Level::Sync),
-            ("on", "on", "*", 1, Level::Sync),
-            ("on", "remote_apply", "*", 1, Level::Sync),
-            ("on", "local", "", 0, Level::Sync),
-            ("on", "on", "", 1, Level::Async),
-            ("on", "local", "*", 1, Level::Async),
-            ("on", "remote_write", "*", 1, Level::Async),
-            ("on", "off", "", 0, Level::Async),
-            ("off", "on", "*", 1, Level::Volatile),
+        for (fsync, commit, names, may_be_replaced, level) in [
+            ("on", "on", "", false, Level::Sync),
+            ("on", "on", "*", true, Level::Sync),
+            ("on", "remote_apply", "*", true, Level::Sync),
+            ("on", "local", "", false, Level::Sync),
+            ("on", "on", "", true, Level::Async),
+            ("on", "local", "*", true, Level::Async),
+            ("on", "remote_write", "*", true, Level::Async),
+            ("on", "off", "", false, Level::Async),
+            ("off", "on", "*", true, Level::Volatile),
         ] {
-            let found = judge(fsync, commit, names, standbys);
-            assert_eq!(found, level, "{fsync} {commit} {names} {standbys}");
+            let found = judge(fsync, commit, names, may_be_replaced);
+            assert_eq!(found, level, "{fsync} {commit} {names} {may_be_replaced}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The addresses of one database, of which one takes writes, and what is known of it.
 
 use std::{
-    sync::atomic::{AtomicU8, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -14,6 +14,7 @@ pub(crate) struct Hosts<O> {
     last: AtomicUsize,
     timeout: Duration,
     level: AtomicU8,
+    had_standby: AtomicBool,
 }
 
 impl<O> Hosts<O> {
@@ -23,12 +24,19 @@ impl<O> Hosts<O> {
             last: AtomicUsize::new(0),
             timeout,
             level: AtomicU8::new(code(Level::Volatile)),
+            had_standby: AtomicBool::new(false),
         }
     }
 
     /// How long a call may take.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// Whether another server may take the place of the one that takes writes: one that is attached to it, or
+    /// was when this process looked. It may come back without what was written while it was away.
+    pub(crate) fn may_be_replaced(&self, standbys: u64) -> bool {
+        self.had_standby.fetch_or(standbys > 0, Ordering::SeqCst) || standbys > 0
     }
 
     /// What an acknowledged write survives, as it was last seen.

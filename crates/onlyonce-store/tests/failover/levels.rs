@@ -46,11 +46,17 @@ async fn the_level_follows_the_server() {
     set(&server, "synchronous_standby_names = ''");
     becomes_level(&stores, Level::Async, "commits that have ceased to wait").await;
     tokio::task::block_in_place(|| standby.stop());
-    becomes_level(&stores, Level::Sync, "a server alone again").await;
+    let attached = "SELECT count(*) FROM pg_stat_replication";
+    eventually("the server to be alone", async || {
+        server.sql(attached) == "0"
+    })
+    .await;
     writers.more(1).await;
     writers.end().await;
 
-    // Nobody is there to wait for: once commits wait, none is acknowledged, and the level is not wrong.
+    // One that has not seen the standby. Nobody is there to wait for: once commits wait, none is acknowledged, and the level is not wrong.
+    let idle = on_postgres(&server, None).await;
+    becomes_level(&[&idle], Level::Sync, "a server alone again").await;
     set(&server, "synchronous_standby_names = 'nobody'");
     let mut number = 0;
     let mut refused = async || {
@@ -60,6 +66,45 @@ async fn the_level_follows_the_server() {
     };
     eventually("commits to wait", &mut refused).await;
     assert!(refused().await);
+}
+
+/// Goal: a server that has lost its standby is not taken for one that never had any: the standby may come
+/// back without what was written meanwhile, and be promoted.
+///
+/// Method: a standby that no commit waits for is stopped under two stores, of which one is opened afterwards;
+/// first one that leaves its slot, then one without.
+/// Evidence: the level, long after the server knows that it is alone, and that of a server that never had one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_that_is_away_counts() {
+    let server = tokio::task::block_in_place(Postgres::start);
+    let before = on_postgres(&server, None).await;
+    assert_eq!(before.level(), Level::Sync, "a server alone");
+    server.sql("SELECT pg_create_physical_replication_slot('away')");
+    becomes_level(&[&before], Level::Async, "a slot that nobody uses").await;
+    let after = on_postgres(&server, None).await;
+    assert_eq!(after.level(), Level::Async, "a slot that nobody uses");
+    server.sql("SELECT pg_drop_replication_slot('away')");
+    let after = on_postgres(&server, None).await;
+    assert_eq!(after.level(), Level::Sync, "it is gone, and was never seen");
+
+    let mut standby = tokio::task::block_in_place(|| server.standby("one"));
+    becomes_level(&[&after], Level::Async, "a standby").await;
+    tokio::task::block_in_place(|| standby.stop());
+    let attached = "SELECT count(*) FROM pg_stat_replication";
+    eventually("the server to be alone", async || {
+        server.sql(attached) == "0"
+    })
+    .await;
+    for settings in ["off", "on"] {
+        // Each is read by the store, which shows that it has looked again.
+        set(&server, &format!("fsync = {settings}"));
+        let level = match settings {
+            "off" => Level::Volatile,
+            _ => Level::Async,
+        };
+        becomes_level(&[&after], level, settings).await;
+    }
+    assert_eq!(after.level(), Level::Async, "the standby may come back");
 }
 
 /// Goal: the setting that counts is that of the sessions that write, whatever the server's is.
