@@ -2,6 +2,7 @@
 //!
 //! - `conformance`: the contract of a store as tests
 //! - [`servers`]: private database servers and message brokers
+//! - [`namespaces`]: machines that can be cut off from each other
 //! - `faulty_store` and [`tcp_faults`]: a store and a connection that fail on purpose
 //! - [`scenarios`]: every kind of record, moment and event, for tests of the whole machine
 //! - [`soak`]: how long random tests run
@@ -23,6 +24,7 @@
 pub mod conformance;
 #[cfg(feature = "store")]
 pub mod faulty_store;
+pub mod namespaces;
 pub mod promise;
 pub mod scenarios;
 pub mod servers;

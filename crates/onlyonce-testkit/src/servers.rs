@@ -11,6 +11,7 @@
 
 mod brokers;
 mod mariadb;
+mod patroni;
 mod postgres;
 mod redis;
 
@@ -27,6 +28,7 @@ use std::{
 pub use self::{
     brokers::{Nats, RabbitMq},
     mariadb::MariaDb,
+    patroni::{Patroni, Replication},
     postgres::{PgBouncer, Postgres},
     redis::{Redis, RedisCluster, RedisSentinels},
 };
@@ -48,8 +50,11 @@ pub fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
+/// The user and the group that a program runs as; `None` for those of the test.
+pub(crate) type User = Option<(u32, u32)>;
+
 /// Whom servers run as: they refuse to run as root, so then it is their package's own user.
-fn user(name: &str) -> Option<(u32, u32)> {
+fn user(name: &str) -> User {
     let root = fs::read_to_string("/proc/self/status")
         .unwrap()
         .lines()
@@ -66,7 +71,7 @@ fn user(name: &str) -> Option<(u32, u32)> {
     Some((fields[2].parse().unwrap(), fields[3].parse().unwrap()))
 }
 
-fn as_user(command: &mut Command, user: Option<(u32, u32)>) -> &mut Command {
+fn as_user(command: &mut Command, user: User) -> &mut Command {
     if let Some((uid, gid)) = user {
         command.uid(uid).gid(gid);
     }
@@ -74,7 +79,7 @@ fn as_user(command: &mut Command, user: Option<(u32, u32)>) -> &mut Command {
 }
 
 /// A folder of its own for one server.
-fn folder(owner: Option<(u32, u32)>) -> PathBuf {
+fn folder(owner: User) -> PathBuf {
     let path = tempfile::Builder::new()
         .prefix("onlyonce-server-")
         .tempdir()
@@ -86,7 +91,7 @@ fn folder(owner: Option<(u32, u32)>) -> PathBuf {
     path
 }
 
-fn run(command: &mut Command) {
+pub(crate) fn run(command: &mut Command) {
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(
         output.status.success(),
@@ -96,8 +101,12 @@ fn run(command: &mut Command) {
     );
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+fn until(what: &str, holds: impl FnMut() -> bool) {
+    until_within(PATIENCE, what, holds);
+}
+
+fn until_within(patience: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + patience;
     while !holds() {
         assert!(Instant::now() < end, "waited for {what} in vain");
         thread::sleep(LOOK_EVERY);
@@ -110,7 +119,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn start(folder: &Path, command: &[&str], user: Option<(u32, u32)>, log: &Path) -> Self {
+    fn start(folder: &Path, command: &[&str], user: User, log: &Path) -> Self {
         let log = fs::File::options()
             .create(true)
             .append(true)
@@ -138,7 +147,7 @@ impl Drop for Kept {
 }
 
 /// Sends a signal. A process may have ended before its turn.
-fn signal(pid: u32, name: &str) {
+pub(crate) fn signal(pid: u32, name: &str) {
     let mut kill = Command::new("kill");
     kill.arg(format!("-{name}")).arg(pid.to_string());
     let output = kill.stdin(Stdio::null()).output().unwrap();
@@ -148,7 +157,7 @@ fn signal(pid: u32, name: &str) {
 
 /// Freezes a process. A signal reaches threads that run on another core a little later than `kill` returns,
 /// and until then they go on answering; so this waits until every thread stands still.
-fn freeze(pid: u32) {
+pub(crate) fn freeze(pid: u32) {
     signal(pid, "STOP");
     let stands_still = |task: fs::DirEntry| {
         let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();

@@ -199,12 +199,27 @@ async fn level_of(gateway: &Gateway) -> Option<String> {
     Some(answer["store"]["level"].as_str()?.to_owned())
 }
 
+/// The server dies, and every gateway feels it. What comes back sooner than that is no fault: the store
+/// connects again within its timeout, and no client hears of it.
+async fn dies(server: &mut impl Mortal, gateways: &[Gateway]) {
+    block_in_place(|| server.kill());
+    for (number, gateway) in gateways.iter().enumerate() {
+        // The second in a row was sent while the server was away.
+        let mut failed = 0;
+        eventually("the fault to be felt", async || {
+            let key = format!("felt-{number}");
+            let answer = gateway.send(&Request::pay(&key)).await;
+            failed = if answer.status == 201 { 0 } else { failed + 1 };
+            (failed == 2).then_some(())
+        })
+        .await;
+    }
+}
+
 /// The server dies, and is started again.
-fn die(server: &mut impl Mortal) {
-    block_in_place(|| {
-        server.kill();
-        server.boot();
-    });
+async fn dies_and_returns(server: &mut impl Mortal, gateways: &[Gateway]) {
+    dies(server, gateways).await;
+    block_in_place(|| server.boot());
 }
 
 /// The same database at two servers, of which one takes writes.
@@ -231,7 +246,9 @@ async fn sqlite() {
 async fn postgres_alone() {
     let mut server = block_in_place(Postgres::start);
     let trial = Trial::of("PostgreSQL alone, killed", "sync", server.url());
-    trial.with(async |_| die(&mut server)).await;
+    trial
+        .with(async |gateways| dies_and_returns(&mut server, gateways).await)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -241,12 +258,9 @@ async fn postgres_and_a_cache() {
     let mut trial = Trial::of("PostgreSQL with a cache, both hurt", "sync", server.url());
     trial.options = format!(", cache: \"{}\"", cache.url());
     trial
-        .with(async |_| {
-            block_in_place(|| {
-                cache.cli(&["flushall"]);
-                server.kill();
-                server.boot();
-            });
+        .with(async |gateways| {
+            block_in_place(|| cache.cli(&["flushall"]));
+            dies_and_returns(&mut server, gateways).await;
         })
         .await;
 }
@@ -260,9 +274,9 @@ async fn postgres_with_a_synchronous_standby() {
     let url = either(&primary.url(), primary.port(), standby.port());
     let trial = Trial::of("PostgreSQL, synchronous, promoted", "sync", url);
     trial
-        .with(async |_| {
+        .with(async |gateways| {
+            dies(&mut primary, gateways).await;
             block_in_place(|| {
-                primary.kill();
                 standby.promote();
                 // The new primary waits for nobody.
                 standby.run_sql("postgres", "ALTER SYSTEM RESET synchronous_standby_names");
@@ -280,14 +294,12 @@ async fn postgres_with_an_asynchronous_standby() {
     let url = either(&primary.url(), primary.port(), standby.port());
     let trial = Trial::of("PostgreSQL, asynchronous, promoted", "async", url);
     trial
-        .with(async |_| {
+        .with(async |gateways| {
             proxy.set(Mode::Silent);
             // What is acknowledged now is what is lost.
             tokio::time::sleep(ms(200)).await;
-            block_in_place(|| {
-                primary.kill();
-                standby.promote();
-            });
+            dies(&mut primary, gateways).await;
+            block_in_place(|| standby.promote());
         })
         .await;
 }
@@ -296,7 +308,9 @@ async fn postgres_with_an_asynchronous_standby() {
 async fn mariadb_alone() {
     let mut server = block_in_place(MariaDb::start);
     let trial = Trial::of("MariaDB alone, killed", "sync", server.url());
-    trial.with(async |_| die(&mut server)).await;
+    trial
+        .with(async |gateways| dies_and_returns(&mut server, gateways).await)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -306,11 +320,9 @@ async fn mariadb_with_a_semi_synchronous_replica() {
     let url = either(&primary.url(), primary.port(), replica.port());
     let trial = Trial::of("MariaDB, semi-synchronous, promoted", "async", url);
     trial
-        .with(async |_| {
-            block_in_place(|| {
-                primary.kill();
-                replica.promote();
-            });
+        .with(async |gateways| {
+            dies(&mut primary, gateways).await;
+            block_in_place(|| replica.promote());
         })
         .await;
 }
@@ -320,7 +332,9 @@ async fn redis_that_flushes_always() {
     let settings = ["appendonly yes", "appendfsync always"];
     let mut server = block_in_place(|| Redis::start_with(&settings));
     let trial = Trial::of("Redis alone, flushing always, killed", "sync", server.url());
-    trial.with(async |_| die(&mut server)).await;
+    trial
+        .with(async |gateways| dies_and_returns(&mut server, gateways).await)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -332,7 +346,9 @@ async fn redis_that_flushes_each_second() {
         "async",
         server.url(),
     );
-    trial.with(async |_| die(&mut server)).await;
+    trial
+        .with(async |gateways| dies_and_returns(&mut server, gateways).await)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

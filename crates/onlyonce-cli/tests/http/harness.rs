@@ -7,6 +7,7 @@ pub(crate) mod client;
 pub(crate) mod clients;
 pub(crate) mod frames;
 pub(crate) mod gateway;
+pub(crate) mod history;
 pub(crate) mod mount;
 pub(crate) mod process;
 pub(crate) mod provider;

@@ -13,6 +13,8 @@ use super::{Kept, as_user, folder, free_port, freeze, run, signal, until, user};
 const SERVER: &str = "/usr/sbin/mariadbd";
 const INSTALLER: &str = "/usr/bin/mariadb-install-db";
 const CLIENT: &str = "/usr/bin/mariadb";
+/// Where Debian has the replication of Galera.
+const GALERA: &str = "/usr/lib/galera/libgalera_smm.so";
 
 /// A MariaDB server with a database `onlyonce` and a user `onlyonce` without a password.
 pub struct MariaDb {
@@ -31,6 +33,54 @@ impl MariaDb {
 
     /// A new server with settings such as `sync_binlog=0`.
     pub fn start_with(settings: &[&str]) -> Self {
+        let mut server = Self::install(settings);
+        server.boot();
+        server.make_database();
+        server
+    }
+
+    /// A Galera cluster of three servers, each of which takes writes.
+    pub fn start_galera() -> [Self; 3] {
+        let ports: [u16; 3] = std::array::from_fn(|_| free_port());
+        let name = format!("wsrep-cluster-name=onlyonce-{}", ports[0]);
+        let members = ports.map(|port| format!("127.0.0.1:{port}")).join(",");
+        std::array::from_fn(|number| {
+            // The first begins the cluster, and the others join it with a copy of its files.
+            let members = if number == 0 { "" } else { &members };
+            let (port, copies, rest) = (ports[number], free_port(), free_port());
+            let mut server = Self::install(&[
+                "wsrep-on=ON",
+                &format!("wsrep-provider={GALERA}"),
+                &name,
+                &format!("wsrep-node-name=node{number}"),
+                &format!("wsrep-cluster-address=gcomm://{members}"),
+                &format!("wsrep-node-address=127.0.0.1:{port}"),
+                &format!("wsrep-sst-receive-address=127.0.0.1:{copies}"),
+                &format!(
+                    "wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:{port};\
+                     ist.recv_addr=127.0.0.1:{rest}"
+                ),
+                "wsrep-sst-method=rsync",
+                "binlog-format=ROW",
+                "innodb-autoinc-lock-mode=2",
+            ]);
+            server.boot();
+            let state = "SHOW GLOBAL STATUS LIKE 'wsrep_local_state_comment'";
+            until("the server to have joined", || {
+                let said = server.client("root", "mysql", state).output().unwrap();
+                String::from_utf8_lossy(&said.stdout)
+                    .trim()
+                    .ends_with("Synced")
+            });
+            if number == 0 {
+                server.make_database();
+            }
+            server
+        })
+    }
+
+    /// The files of a new server that has not been started.
+    fn install(settings: &[&str]) -> Self {
         assert!(
             Path::new(SERVER).exists() && Path::new(INSTALLER).exists(),
             "MariaDB is not installed: run ./test, which installs it"
@@ -48,19 +98,20 @@ impl MariaDb {
                 .args(["--innodb-flush-method=nosync", "--innodb-log-file-size=8M"]),
             user,
         ));
-        let mut server = Self {
+        Self {
             folder,
             port: free_port(),
             user,
             settings: settings.iter().map(|word| format!("--{word}")).collect(),
             kept: None,
-        };
-        server.boot();
-        server.as_root(
+        }
+    }
+
+    fn make_database(&self) {
+        self.as_root(
             "CREATE USER onlyonce@'127.0.0.1'; GRANT ALL ON *.* TO onlyonce@'127.0.0.1' WITH GRANT OPTION; \
              CREATE DATABASE onlyonce",
         );
-        server
     }
 
     /// A primary for a semi-synchronous replica, which it waits for as long as there is one.

@@ -14,7 +14,7 @@ use super::{Kept, as_user, cpu_ticks, folder, free_port, freeze, run, signal, un
 const LOOKS_A_START: u32 = 100;
 
 /// Where Debian keeps the programs of PostgreSQL 15.
-fn postgres_program(name: &str) -> PathBuf {
+pub(super) fn postgres_program(name: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql");
     let versions = versions.expect("PostgreSQL is not installed: run ./test, which installs it");
     let mut found: Vec<PathBuf> = versions

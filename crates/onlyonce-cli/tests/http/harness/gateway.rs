@@ -131,6 +131,12 @@ impl Setup {
         self
     }
 
+    /// Logs of what fails only: of a store that is away, each request would tell.
+    pub(crate) fn quiet(mut self) -> Self {
+        self.log_level = "onlyonce_store=info,off";
+        self
+    }
+
     fn yaml(&self, folder: &str, upstream: &str) -> String {
         let store = self
             .store
