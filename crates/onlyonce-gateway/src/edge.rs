@@ -11,6 +11,8 @@ mod connection;
 mod cors;
 mod explained;
 mod framing;
+#[cfg(test)]
+mod fuzz;
 mod line;
 mod linger;
 mod lookup;

@@ -14,6 +14,8 @@
 
 mod block;
 mod dictionaries;
+#[cfg(all(test, feature = "redis", feature = "sqlite"))]
+mod fuzz;
 mod keyring;
 mod names;
 mod store;
@@ -377,7 +379,11 @@ fn response_in(whole: &[u8]) -> Option<StoredResponse> {
     let (length, rest) = whole.split_first_chunk::<4>()?;
     let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
     let (head, body) = rest.split_at_checked(length)?;
-    let body = codec::has_body(head).then(|| Bytes::copy_from_slice(body));
+    let body = match codec::has_body(head) {
+        true => Some(Bytes::copy_from_slice(body)),
+        false if body.is_empty() => None,
+        false => return None,
+    };
     codec::decode_head(head, body).ok()
 }
 

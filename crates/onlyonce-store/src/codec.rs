@@ -283,7 +283,7 @@ pub(crate) fn put_block(bytes: &[u8], out: &mut Vec<u8>) {
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "dynamodb"))]
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -317,10 +317,16 @@ impl<'a> Reader<'a> {
         let mut headers = HeaderMap::with_capacity(usize::from(count.min(64)));
         for _ in 0..count {
             let length = self.u16()?;
-            let name = HeaderName::from_bytes(self.take(usize::from(length))?)
+            let name = self.take(usize::from(length))?;
+            // A map holds what came over HTTP/2, where the library lets a name have a quote.
+            let name = HeaderName::from_lowercase(name)
+                .or_else(|_| HeaderName::from_bytes(name))
                 .map_err(|_| CodecError::Damaged)?;
             let value = HeaderValue::from_bytes(self.block()?).map_err(|_| CodecError::Damaged)?;
-            headers.append(name, value);
+            // A map has an end, beyond which appending panics.
+            headers
+                .try_append(name, value)
+                .map_err(|_| CodecError::Damaged)?;
         }
         Ok(headers)
     }
@@ -428,6 +434,36 @@ mod tests {
             assert_eq!(decode_notes(Some(damaged)), Err(CodecError::Damaged));
         }
         assert_eq!(decode_notes(Some(&[2, 1])), Err(CodecError::Version(2)));
+    }
+
+    /// Whatever a map can hold comes back: an answer that cannot be read again is never replayed.
+    #[test]
+    fn every_name_that_a_map_holds_comes_back() {
+        let mut response = sample();
+        for byte in 0..=u8::MAX {
+            if let Ok(name) = HeaderName::from_lowercase(&[b'x', byte]) {
+                response.headers.insert(name, HeaderValue::from_static("1"));
+            }
+        }
+        assert!(response.headers.len() > 50);
+        let body = body_of(&response).map(Bytes::copy_from_slice);
+        assert_eq!(decode_head(&encode_head(&response), body), Ok(response));
+    }
+
+    /// A count of 16 bits says more than a map of headers holds.
+    #[test]
+    fn more_headers_than_a_map_holds_are_damage() {
+        let count = u16::MAX;
+        let mut block = vec![HEAD_VERSION, 200, 0, BODY_FULL];
+        block.extend_from_slice(&count.to_le_bytes());
+        for number in 0..count {
+            let name = format!("x-{number:05}");
+            block.extend_from_slice(&(name.len() as u16).to_le_bytes());
+            block.extend_from_slice(name.as_bytes());
+            put_block(b"", &mut block);
+        }
+        let read = decode_head(&block, Some(Bytes::new()));
+        assert_eq!(read, Err(CodecError::Damaged));
     }
 
     #[test]

@@ -26,7 +26,9 @@ mod debug;
 #[doc(hidden)]
 pub mod failpoint;
 mod find;
-pub mod identity;
+pub #[cfg(all(test, feature = "redis", feature = "sqlite"))]
+mod fuzz;
+mod identity;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
@@ -35,6 +37,8 @@ pub mod outbox;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redis")]
+mod row;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod sql;
 #[cfg(feature = "sqlite")]

@@ -13,7 +13,6 @@ mod failure;
 mod identity;
 mod layout;
 mod net;
-pub(crate) mod row;
 mod scan;
 mod script;
 mod server;
@@ -38,7 +37,7 @@ use crate::{
     BoxError, CLOCK_MARK, Counts, Epoch, Filter, Identity, Inserted, JournalRow, LEVEL_EVERY,
     Level, Listed, Page, Reply, Standing, Store, StoreError, Swapped, Walk, cutoff,
     identity::{IDENTITY, IDENTITY_BYTES},
-    random_bytes, random_secret,
+    random_bytes, random_secret, row,
     wake::{MAX_UNSAID, Wake},
 };
 use address::Address;

@@ -6,6 +6,7 @@
 //! - `faulty_store` and [`tcp_faults`]: a store and a connection that fail on purpose
 //! - [`scenarios`]: every kind of record, moment and event, for tests of the whole machine
 //! - [`soak`]: how long random tests run
+//! - [`fuzz`]: inputs that are mutated, and a target that judges them
 //! - [`promise`]: the checker, which judges a history of what clients sent and heard and of what an API
 //!   executed
 //!
@@ -24,6 +25,7 @@
 pub mod conformance;
 #[cfg(feature = "store")]
 pub mod faulty_store;
+pub mod fuzz;
 pub mod namespaces;
 pub mod promise;
 pub mod scenarios;

@@ -73,6 +73,10 @@ pub(super) fn write_parts(body: &[u8], boundary: &[u8], out: &mut Vec<u8>) -> Op
             return (count > 0 && (end.is_empty() || end == CRLF)).then_some(());
         }
         let part = rest.strip_prefix(CRLF)?;
+        // The line break behind one delimiter may be the one before the next.
+        if part.starts_with(&delimiter[CRLF.len()..]) {
+            return None;
+        }
         let length = find_delimiter(part, &delimiter)?;
         let content = write_framed_with(out, |out| write_headers(&part[..length], out))?;
         write_framed(content, out);
@@ -204,6 +208,10 @@ mod tests {
                 "a line that begins like a boundary",
             ),
             (good.replace("--b\r\nContent", "--b \r\nContent"), "padding"),
+            (
+                good.replace("--b\r\nContent", "--b\r\n--b: x\r\nContent"),
+                "a header that begins like a boundary",
+            ),
             (good.replace("--b\r\n", "--b\n"), "bare line feed"),
             (
                 good.replace("Content-Type: text/plain", "Content-Type"),

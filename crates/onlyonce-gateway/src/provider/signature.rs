@@ -152,10 +152,8 @@ fn stripe(headers: &HeaderMap) -> Result<Parts, BadSignature> {
 
 fn hex(text: &str) -> Option<Vec<u8>> {
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    let byte = |pair: &[u8; 2]| {
-        let pair = std::str::from_utf8(pair).ok()?;
-        u8::from_str_radix(pair, 16).ok()
-    };
+    let nibble = |digit: u8| u8::try_from(char::from(digit).to_digit(16)?).ok();
+    let byte = |[high, low]: &[u8; 2]| Some(nibble(*high)? << 4 | nibble(*low)?);
     rest.is_empty()
         .then(|| pairs.iter().map(byte).collect())
         .flatten()
@@ -246,5 +244,73 @@ mod tests {
             assert!(keys(scheme, "whsec_").is_empty());
         }
         assert_eq!(keys(Scheme::Standard, "whsec_AAAA whsec_BBBB").len(), 2);
+    }
+
+    /// Goal: whatever is accepted is what the provider signed, to the byte: its id, its second, its body.
+    #[test]
+    fn nothing_else_is_taken_for_signed() {
+        let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+        let keys = [keys(Scheme::Standard, secret), keys(Scheme::Stripe, secret)];
+        let (id, seconds, body) = ("msg_1", "1674087231", "{\"type\":\"paid\"}");
+        let tag = hmac::sign(&keys[0][0], format!("{id}.{seconds}.{body}").as_bytes());
+        let tag = STANDARD.encode(tag);
+        let standard = format!(
+            "webhook-id: {id}\nwebhook-timestamp: {seconds}\nwebhook-signature: v1,AA== v1,{tag}\n\n{body}"
+        );
+        let tag = hmac::sign(&keys[1][0], format!("{seconds}.{body}").as_bytes());
+        let hex: String = tag
+            .as_ref()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let stripe = format!("stripe-signature: t={seconds},v1=00,v1={hex},v0=ab\n\n{body}");
+        onlyonce_testkit::fuzz::Fuzz::new("signature", 60_000)
+            .seeds([&standard, &stripe])
+            .words([
+                "v1,",
+                "v1=",
+                "t=",
+                ",",
+                " ",
+                "+",
+                "webhook-id: ",
+                "stripe-signature: ",
+                "\n\n",
+            ])
+            .max_bytes(400)
+            .run(|input| {
+                let text = String::from_utf8_lossy(input);
+                let (head, sent) = text.split_once("\n\n").unwrap_or((&text, ""));
+                let mut headers = HeaderMap::new();
+                for line in head.lines() {
+                    let (name, value) = line.split_once(": ").unwrap_or((line, ""));
+                    if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), value.parse()) {
+                        headers.append(name, value);
+                    }
+                }
+                let mut seen = Vec::new();
+                for (scheme, keys) in [Scheme::Standard, Scheme::Stripe].into_iter().zip(&keys) {
+                    let now = (NOW, TOLERANCE);
+                    let checked = check(scheme, keys, &headers, sent.as_bytes(), now);
+                    if let Ok(signed) = &checked {
+                        assert_eq!(sent, body);
+                        assert_eq!(signed.at, NOW);
+                        let expected = (scheme == Scheme::Standard).then_some(id);
+                        assert_eq!(signed.id.as_deref(), expected);
+                        assert!(is_present(scheme, &headers));
+                    }
+                    seen.push((checked.is_ok(), is_present(scheme, &headers)));
+                }
+                (seen, headers.len())
+            });
+    }
+
+    /// A sign is not a digit.
+    #[test]
+    fn digits_alone_are_hexadecimal() {
+        assert_eq!(hex("0fF0"), Some(vec![0x0f, 0xf0]));
+        for text in ["+f", "-f", "f", "0g", " f", "0f+f"] {
+            assert_eq!(hex(text), None, "{text}");
+        }
     }
 }

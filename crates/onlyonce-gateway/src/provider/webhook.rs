@@ -142,6 +142,12 @@ fn moment(text: &str) -> Option<(Timestamp, Duration)> {
 
 #[cfg(test)]
 mod tests {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+    use http::{HeaderName, HeaderValue};
+    use onlyonce_core::record::Evidence;
+    use onlyonce_testkit::fuzz::Fuzz;
+    use serde_json::{Value, value::RawValue};
+
     use super::*;
 
     #[test]
@@ -166,5 +172,104 @@ mod tests {
             let whole = expected.map(|millis: i64| millis % 1_000 == 999);
             assert_eq!(coarse.map(|coarse| coarse == SECOND_LEFT), whole, "{text}");
         }
+    }
+
+    const CONFIG: &str = "routes: [{ id: a, path: /, backends: [{ url: \"http://up\" }], idempotency: { \
+         enabled: true, enforce: true, reconcile: { webhook: { scheme: standard, secret_env: \
+         A_SECRET, key: /data/key, at: /at, outcomes: [{ when: { pointer: /type, in: [paid] }, \
+         complete: { status: 201, body: /data } }, { when: { pointer: /type, in: [refused] }, \
+         not_executed: true }] } } } }]\n";
+
+    fn webhook() -> Webhook {
+        let env = |name: &str| (name == "A_SECRET").then(|| "whsec_AAAA".to_owned());
+        let config = crate::config::parse("oo.yaml", CONFIG, &env, &Default::default());
+        let config = config.unwrap_or_else(|wrong| panic!("{wrong}"));
+        let reconcile = config.routes[0].reconcile.as_deref().unwrap();
+        let config = reconcile.webhook.clone().unwrap();
+        Webhook {
+            route: "a".to_owned(),
+            keys: signature::keys(config.scheme, "whsec_AAAA"),
+            config,
+        }
+    }
+
+    /// Goal: an event is about a key only if another reader of JSON finds that key, that word and a time in
+    /// it, and then it says what the word stands for; without its signature it is about nothing.
+    #[test]
+    fn events_are_about_what_they_say() {
+        let webhook = webhook();
+        let named = |name: &'static str, value: String| {
+            (
+                HeaderName::from_static(name),
+                value.parse::<HeaderValue>().unwrap(),
+            )
+        };
+        Fuzz::new("webhook", 25_000)
+            .seeds([
+                r#"{"type":"paid","at":1700000000,"data":{"key":"k-1","amount":1}}"#,
+                r#"{"type":"refused","at":"2023-11-14T22:13:20.250Z","data":{"key":"\"a b\""}}"#,
+                r#"{"type":"paid","type":"refused","at":1700000000123,"data":{"key":7}}"#,
+                r#"{"type":"\u0070aid","at":1.5e9,"data":[{"key":"x"}]}"#,
+            ])
+            .words([
+                "paid",
+                "refused",
+                "\"key\":",
+                "\"data\":{",
+                "\"at\":",
+                "\\u0000",
+                "null",
+                "{",
+                "}",
+                "1e400",
+            ])
+            .max_bytes(300)
+            .run(|event| {
+                let seconds = (clock::store_now().0 / 1_000).to_string();
+                let body = Bytes::copy_from_slice(event);
+                let message = [b"e.", seconds.as_bytes(), b".", event].concat();
+                let tag = STANDARD.encode(hmac::sign(&webhook.keys[0], &message));
+                let mut headers = HeaderMap::from_iter([
+                    named("webhook-id", "e".to_owned()),
+                    named("webhook-timestamp", seconds),
+                    named("webhook-signature", format!("v1,{tag}")),
+                ]);
+                let heard = webhook.hear(&headers, &body).expect("it is signed");
+                headers.insert("webhook-id", HeaderValue::from_static("f"));
+                assert_eq!(webhook.hear(&headers, &body), Err(BadSignature));
+
+                let Ok(value) = serde_json::from_slice::<Value>(event) else {
+                    // A number that no double holds is no reason not to read the rest.
+                    let is_json = serde_json::from_slice::<&RawValue>(event).is_ok();
+                    assert!(is_json || heard == Heard::NothingForUs);
+                    return (3, usize::from(is_json));
+                };
+                let at = |pointer: &str| value.pointer(pointer).filter(|it| !it.is_null());
+                let word = at("/type").and_then(Value::as_str);
+                let Heard::About { key, client, told } = heard else {
+                    let plain = at("/data/key").and_then(Value::as_str);
+                    let plain = plain.filter(|key| key.len() < 9 && !key.contains('\0'));
+                    let time = at("/at").and_then(Value::as_u64).filter(|at| *at < 1 << 40);
+                    let is_plain = plain.is_some() && time.is_some();
+                    assert!(!is_plain || !matches!(word, Some("paid" | "refused")));
+                    return (0, usize::from(word.is_some()));
+                };
+                assert_eq!(client, None);
+                match at("/data/key").expect("a key") {
+                    Value::String(text) => assert_eq!(*text, key),
+                    Value::Array(_) | Value::Object(_) | Value::Number(_) | Value::Bool(_) => {}
+                    Value::Null => panic!("no key"),
+                }
+                assert!(at("/at").is_some() && told.at.0 >= 0);
+                assert_eq!((&*told.route, &*told.event), ("a", "e"));
+                match (word, &told.evidence) {
+                    (Some("paid"), Evidence::Completed(answer)) => {
+                        assert_eq!(answer.status, 201);
+                        (1, key.len())
+                    }
+                    (Some("refused"), Evidence::NotExecuted) => (2, key.len()),
+                    other => panic!("{other:?}"),
+                }
+            });
     }
 }

@@ -15,10 +15,12 @@ use super::{
     Inner,
     layout::{BUCKETS, Bucket, Of, Part},
     net::Does,
-    row::{self, Row},
     script::{Call, PASSED, PRUNE},
 };
-use crate::{Counts, Filter, JournalRow, Listed, Page, Reply, StoreError, Walk};
+use crate::{
+    Counts, Filter, JournalRow, Listed, Page, Reply, StoreError, Walk,
+    row::{self, Row},
+};
 
 /// Calls of one scan that are under way at once.
 const AT_ONCE: usize = 64;

@@ -9,7 +9,7 @@ use onlyonce_core::{Record, RecordId, Secret, Timestamp};
 use crate::{
     Identity,
     codec::{Reader, put_block},
-    redis::row,
+    row,
 };
 
 /// The version of an entry, and what tells it from one that says that an answer was taken away.
@@ -107,6 +107,7 @@ mod tests {
         AttemptId, Fingerprint, Key, Policy, Recipe, Scope, StoredResponse,
         machine::{self, End, Request, Settlement},
     };
+    use onlyonce_testkit::fuzz::Fuzz;
 
     use super::*;
 
@@ -174,5 +175,27 @@ mod tests {
             assert_eq!(copy.open(record.id, &entry), None, "a copy of the store");
             assert_ne!(copy.name(), sealer.name());
         }
+    }
+
+    /// Goal: everything is forged that this store did not write of this very key, whatever it says.
+    #[test]
+    fn forged_entries_are_refused() {
+        let secret = Secret::from_bytes([1; 32]);
+        let sealer = Sealer::new(&secret, &Identity::of_secret(&secret));
+        let records = crate::fuzz::records();
+        let sealed = records.iter().map(|record| {
+            let entry = sealer.seal(record, Timestamp(3_000));
+            (record.id, entry)
+        });
+        let sealed: Vec<_> = sealed.collect();
+        let id = sealed[0].0;
+        Fuzz::new("cache entry", 60_000)
+            .seeds(sealed.iter().map(|(_, entry)| entry))
+            .run(|entry| {
+                let ours = |(of, ours): &(RecordId, Vec<u8>)| *of == id && ours == entry;
+                let is_ours = sealed.iter().any(ours);
+                assert_eq!(sealer.open(id, entry).is_some(), is_ours);
+                (is_ours, entry.len() / 16)
+            });
     }
 }

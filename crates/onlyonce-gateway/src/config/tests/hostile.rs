@@ -1,108 +1,113 @@
 //! Texts that were never meant to be read.
 
-use proptest::prelude::*;
+use onlyonce_testkit::fuzz::Fuzz;
 
 use super::*;
 use crate::config::diagnostics::Severity;
 
-/// YAML out of the pieces that matter here, well formed by chance only.
-fn yaml_like() -> impl Strategy<Value = String> {
-    let piece = prop::sample::select(vec![
-        "routes",
-        "idempotency",
-        "store",
-        "admin",
-        "limits",
-        "backends",
-        "url",
-        "id",
-        "path",
-        "auth",
-        "methods",
-        "ttl",
-        "enforce",
-        "fingerprint",
-        "reconcile",
-        "profile",
-        "payments",
-        "true",
-        "30s",
-        "1MiB",
-        "http://up",
-        "/",
-        "a",
-        ":",
-        ": ",
-        "- ",
-        "\n",
-        "\n  ",
-        "\n    ",
-        "[",
-        "]",
-        "{",
-        "}",
-        ", ",
-        "&a ",
-        "*a",
-        "\"",
-        "'",
-        "|\n",
-        "${PORT}",
-        "${",
-        "? ",
-        "!!str ",
-        "~",
-        "#",
-        "---\n",
-        "%",
-        "\t",
-        "é",
-        "\u{feff}",
-    ]);
-    prop::collection::vec(piece, 0..60).prop_map(|pieces| pieces.concat())
-}
+/// What configurations are made of.
+const WORDS: &[&str] = &[
+    "routes:\n",
+    "idempotency:",
+    "store:",
+    "admin:",
+    "limits:",
+    "backends:",
+    "url:",
+    "id:",
+    "path:",
+    "auth:",
+    "methods:",
+    "ttl:",
+    "enforce:",
+    "fingerprint:",
+    "reconcile:",
+    "profile:",
+    "payments",
+    "true",
+    "30s",
+    "1MiB",
+    "http://up",
+    "/",
+    "a",
+    ": ",
+    "- ",
+    "\n",
+    "\n  ",
+    "\n    ",
+    "[",
+    "]",
+    "{",
+    "}",
+    ", ",
+    "&a ",
+    "*a",
+    "\"",
+    "'",
+    "|\n",
+    ">-\n",
+    "${PORT}",
+    "${PSP_TOKEN}",
+    "${DB}",
+    "${",
+    "? ",
+    "!!str ",
+    "~",
+    "#",
+    " #",
+    "---\n",
+    "%",
+    "\t",
+    "\u{e9}",
+    "\u{feff}",
+    "\u{1f602}",
+    "<<: *a",
+];
 
-fn survives(text: &str) {
-    match parsed(text) {
-        Ok(config) => assert!(!config.routes.is_empty()),
-        Err(diagnostics) => {
-            assert!(
-                diagnostics
-                    .0
-                    .iter()
-                    .any(|one| one.severity == Severity::Error)
-            );
-            assert!(!diagnostics.to_string().is_empty());
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(onlyonce_testkit::soak::cases(256))]
-
-    #[test]
-    fn random_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        survives(&String::from_utf8_lossy(&bytes));
-    }
-
-    #[test]
-    fn random_text_is_survived(text in "\\PC*") {
-        survives(&text);
-    }
-
-    #[test]
-    fn yaml_like_text_is_survived(text in yaml_like()) {
-        survives(&text);
-    }
-
-    #[test]
-    fn a_broken_file_is_survived(cut in 0usize..2_000, length in 0usize..20, with in yaml_like()) {
-        let mut characters: Vec<char> = include_str!("full.yaml").chars().collect();
-        let start = cut.min(characters.len());
-        let end = (start + length).min(characters.len());
-        characters.splice(start..end, with.chars());
-        survives(&characters.into_iter().collect::<String>());
-    }
+/// Goal: a text is a configuration, which says the same when it is read again, or its errors say where they
+/// are; none of them shows what a variable holds.
+#[test]
+fn texts_are_read_or_refused() {
+    let route = format!("listen: 127.0.0.1:8080\n{ROUTE}");
+    Fuzz::new("config", 4_000)
+        .seeds([include_str!("full.yaml"), ROUTE, &route])
+        .seeds([
+            "a: &a [x, *a]\n? b\n: c\n",
+            "store: { url: \"${DB}\" }\nredis: { password: x }\n",
+        ])
+        .words(WORDS)
+        .max_bytes(3_000)
+        .run(|bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let diagnostics = match parsed(&text) {
+                Ok(config) => {
+                    assert!(!config.routes.is_empty());
+                    let shown = view::view(&config);
+                    let commented = format!("{text}\n# the end\n");
+                    if let Ok(again) = parsed(&commented) {
+                        assert_eq!(view::view(&again), shown);
+                    }
+                    return (0, config.warnings.len());
+                }
+                Err(diagnostics) => diagnostics,
+            };
+            let is_error = |one: &&Diagnostic| one.severity == Severity::Error;
+            let errors: Vec<_> = diagnostics.0.iter().filter(is_error).collect();
+            assert!(!errors.is_empty());
+            let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+            let lines: Vec<_> = text.split(['\n', '\r']).collect();
+            for one in &errors {
+                assert!(!one.message.is_empty());
+                assert!(
+                    (1..=lines.len() + 1).contains(&(one.line as usize)),
+                    "{one}"
+                );
+                assert!(one.col >= 1, "{one}");
+            }
+            let printed = format!("{diagnostics}\n{}", diagnostics.summary());
+            assert!(text.contains("hunter2") || !printed.contains("hunter2"));
+            (errors.len(), errors[0].message.len())
+        });
 }
 
 #[test]

@@ -9,7 +9,7 @@ use http::{HeaderMap, StatusCode};
 use http_body_util::Empty;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use proptest::{collection, prelude::*, sample::Index};
+use onlyonce_testkit::fuzz::{self, Fuzz};
 
 use super::*;
 use crate::upstream::{http1::Connection, response::is_plainly_coded, transport::Transport};
@@ -84,12 +84,21 @@ fn has_bare_line_break(pieces: &[&[u8]]) -> bool {
     (0..bytes.len()).any(is_bare)
 }
 
+fn has_last_length(pieces: &[&[u8]]) -> bool {
+    let text = pieces.concat();
+    let is_last = |length: u64| {
+        let digits = length.to_string().into_bytes();
+        text.windows(digits.len()).any(|window| window == digits)
+    };
+    is_last(u64::MAX) || is_last(u64::MAX - 1)
+}
+
 struct Pair(Server);
 
 impl Pair {
     async fn connect(&self) -> TcpStream {
         let address = self.0.0.local_addr().expect("a bound listener");
-        TcpStream::connect(address).await.expect("a connection")
+        fuzz::connect(address).await.expect("a connection")
     }
 
     /// Answers one request with these pieces, and closes.
@@ -150,23 +159,34 @@ impl Pair {
         within(join(client, self.serve(pieces))).await.0
     }
 
-    async fn agree(&self, method: &Method, pieces: &[&[u8]]) {
+    /// What both see, roughly.
+    async fn agree(&self, method: &Method, pieces: &[&[u8]]) -> (u16, usize) {
         let hypers = self.hypers(method, pieces).await;
         for overtaken in [false, true] {
             let ours = self.ours(method, pieces, overtaken).await;
             // In a coding that nobody asked for: refused by its name, whatever its bytes are.
             if [&ours, &hypers].into_iter().any(Seen::is_coded) {
-                return;
+                return (1, 0);
             }
             // We are stricter with trailers: their lines end with CR and LF.
             if matches!(ours, Seen::Part(_)) && hypers.has_trailers() && has_bare_line_break(pieces)
             {
-                return;
+                return (2, 0);
+            }
+            // Lengths that hyper keeps for its own use: it sees nothing, and we a body that breaks off.
+            if matches!((&ours, &hypers), (Seen::Part(_), Seen::Nothing)) && has_last_length(pieces)
+            {
+                return (3, 0);
             }
             let pieces = pieces.iter().map(|it| it.escape_ascii().to_string());
             let pieces: Vec<_> = pieces.collect();
             let case = format!("ours and hyper's, {method} {pieces:?}, overtaken: {overtaken}");
             assert_eq!(ours, hypers, "{case}");
+        }
+        match hypers {
+            Seen::Nothing => (0, 0),
+            Seen::Part(status) => (status.as_u16(), 0),
+            Seen::Whole { status, body, .. } => (status.as_u16(), 1 + body.len()),
         }
     }
 }
@@ -241,86 +261,42 @@ async fn answers_cut_anywhere_are_seen_alike() {
     }
 }
 
-/// One change to an answer.
-#[derive(Clone, Debug)]
-enum Change {
-    Put(Index, u8),
-    Insert(Index, &'static str),
-    Remove(Index, usize),
-    Repeat(Index, usize),
-}
+/// What answers are made of.
+const WORDS: &[&str] = &[
+    "\r\n",
+    "\n",
+    "\r",
+    "0\r\n\r\n",
+    "f",
+    ";",
+    " ",
+    ",",
+    ":",
+    "\0",
+    "HTTP/1.1 200 OK\r\n\r\n",
+    "HTTP/1.1 100 Continue\r\n\r\n",
+    "content-length: 1\r\n",
+    "transfer-encoding: chunked\r\n",
+    "\r\n\r\n",
+    "1\r\n",
+];
 
-fn change() -> impl Strategy<Value = Change> {
-    let words = prop::sample::select(vec![
-        "\r\n",
-        "\n",
-        "\r",
-        "0",
-        "f",
-        ";",
-        " ",
-        ",",
-        ":",
-        "\0",
-        "HTTP/1.1 200 OK\r\n\r\n",
-        "content-length: 1\r\n",
-        "transfer-encoding: chunked\r\n",
-        "\r\n\r\n",
-        "1\r\n",
-    ]);
-    prop_oneof![
-        (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Put(at, byte)),
-        (any::<Index>(), words).prop_map(|(at, word)| Change::Insert(at, word)),
-        (any::<Index>(), 1_usize..6).prop_map(|(at, count)| Change::Remove(at, count)),
-        (any::<Index>(), 1_usize..12).prop_map(|(at, count)| Change::Repeat(at, count)),
-    ]
-}
-
-fn changed(answer: &str, changes: &[Change]) -> Vec<u8> {
-    let mut bytes = answer.as_bytes().to_vec();
-    for change in changes {
-        if bytes.is_empty() {
-            break;
-        }
-        let end = |at: usize, count: usize| (at + count).min(bytes.len());
-        match change {
-            Change::Put(at, byte) => {
-                let at = at.index(bytes.len());
-                bytes[at] = *byte;
-            }
-            Change::Insert(at, word) => {
-                let at = at.index(bytes.len());
-                bytes.splice(at..at, word.bytes());
-            }
-            Change::Remove(at, count) => {
-                let at = at.index(bytes.len());
-                bytes.drain(at..end(at, *count));
-            }
-            Change::Repeat(at, count) => {
-                let at = at.index(bytes.len());
-                let piece = bytes[at..end(at, *count)].to_vec();
-                bytes.splice(at..at, piece);
-            }
-        }
-    }
-    bytes
-}
-
-proptest! {
-    // The same ones every time; others in the long run.
-    #![proptest_config(onlyonce_testkit::soak::same_cases(600))]
-
-    #[test]
-    fn changed_answers_are_seen_alike(
-        answer in prop::sample::select(ANSWERS),
-        changes in collection::vec(change(), 1..4),
-        cut in any::<Index>(),
-    ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(async {
-            let bytes = changed(answer, &changes);
-            let (one, two) = bytes.split_at(cut.index(bytes.len() + 1));
-            Pair(Server::start().await).agree(&Method::POST, &[one, two]).await;
+/// Goal: no change to an answer makes the two clients see different ones.
+#[test]
+fn changed_answers_are_seen_alike() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let pair = Pair(runtime.block_on(Server::start()));
+    Fuzz::new("answer", 2_500)
+        .seeds(ANSWERS)
+        .words(WORDS)
+        .max_bytes(400)
+        .run(|answer| {
+            // In two pieces, cut somewhere that is the same every time.
+            let cut = answer.iter().map(|byte| usize::from(*byte)).sum::<usize>();
+            let (one, two) = answer.split_at(cut % (answer.len() + 1));
+            runtime.block_on(pair.agree(&Method::POST, &[one, two]))
         });
-    }
 }

@@ -1,6 +1,7 @@
-//! The versioned row: how a record, its answer and its journal are laid out as bytes.
+//! The versioned row of stores without columns, Redis and DynamoDB: how a record, its answer and its
+//! journal are laid out as bytes.
 
-use std::{sync::Arc, time::Duration};
+use std::{str::FromStr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -51,15 +52,15 @@ impl From<Unreadable> for StoreError {
 }
 
 /// A record, and the number it is listed under.
-pub(super) struct Row {
+pub(crate) struct Row {
     /// Unique within its bucket.
-    pub(super) number: u64,
+    pub(crate) number: u64,
     /// Without the body of its answer, unless that was given.
-    pub(super) listed: Listed,
+    pub(crate) listed: Listed,
 }
 
 /// The times of a draft in the order in which scripts take them.
-pub(super) fn stamps(draft: &Draft) -> [String; 8] {
+pub(crate) fn stamps(draft: &Draft) -> [String; 8] {
     let stamps = &draft.stamps;
     [
         stamps.created_at,
@@ -79,12 +80,12 @@ pub(super) fn stamps(draft: &Draft) -> [String; 8] {
 }
 
 /// The word that records are counted by.
-pub(super) fn tag(state: State) -> &'static str {
+pub(crate) fn tag(state: State) -> &'static str {
     state.as_str()
 }
 
 /// Everything of a record but its revision, its times and the body of its answer.
-pub(super) fn block(record: &Record) -> Vec<u8> {
+pub(crate) fn block(record: &Record) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     out.push(VERSION);
     for text in [
@@ -169,9 +170,12 @@ fn field<'a>(text: &mut &'a [u8]) -> Result<&'a str, Unreadable> {
     std::str::from_utf8(field).map_err(|_| "a stored number is not text".into())
 }
 
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, Unreadable> {
-    text.parse()
-        .map_err(|_| "a stored number is not one".into())
+/// A number as it is written here, and in no other way.
+fn number<T: FromStr + ToString>(text: &str) -> Result<T, Unreadable> {
+    let number = text.parse().ok();
+    number
+        .filter(|number: &T| number.to_string() == text)
+        .ok_or_else(|| "a stored number is not one".into())
 }
 
 fn times(text: &str) -> Result<Times<Option<Timestamp>>, Unreadable> {
@@ -182,7 +186,7 @@ fn times(text: &str) -> Result<Times<Option<Timestamp>>, Unreadable> {
             word => number(word).map(|at| Some(Timestamp(at))),
         }
     };
-    Ok(Times {
+    let times = Times {
         created_at: next()?,
         last_run_at: next()?,
         completed_at: next()?,
@@ -191,7 +195,11 @@ fn times(text: &str) -> Result<Times<Option<Timestamp>>, Unreadable> {
         unknown_since: next()?,
         reconcile_after: next()?,
         delete_at: next()?,
-    })
+    };
+    match words.next() {
+        None => Ok(times),
+        Some(_) => Err("a stored row has too many times".into()),
+    }
 }
 
 fn text<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Unreadable> {
@@ -214,7 +222,7 @@ fn fixed<const N: usize>(bytes: Option<&[u8]>) -> Result<Option<[u8; N]>, Unread
 }
 
 /// The row of record `id`, without the body of its answer.
-pub(super) fn read(id: RecordId, stored: &[u8]) -> Result<Row, Unreadable> {
+pub(crate) fn read(id: RecordId, stored: &[u8]) -> Result<Row, Unreadable> {
     parts(id, stored).map(|(row, _)| row)
 }
 
@@ -270,7 +278,11 @@ fn parts(id: RecordId, stored: &[u8]) -> Result<(Row, Option<&[u8]>), Unreadable
         tombstone_ttl: Duration::from_millis(u64::from_le_bytes(reader.array()?)),
         negatives: reader.u16()?,
         inconclusive: reader.u16()?,
-        dead_letter: reader.byte()? != 0,
+        dead_letter: match reader.byte()? {
+            0 => false,
+            1 => true,
+            _ => return Err(CodecError::Damaged.into()),
+        },
         notes: Notes::default(),
         fingerprint: None,
         caller: None,
@@ -297,7 +309,7 @@ fn parts(id: RecordId, stored: &[u8]) -> Result<(Row, Option<&[u8]>), Unreadable
 }
 
 /// A journal row as scripts take it: whether it outlives its record, then its bytes.
-pub(super) fn journal_row(entry: &JournalEntry) -> Vec<u8> {
+pub(crate) fn journal_row(entry: &JournalEntry) -> Vec<u8> {
     let outlives = entry.actor == Actor::Operator;
     let mut out = vec![if outlives { b'1' } else { b'0' }, JOURNAL_VERSION];
     out.extend_from_slice(&entry.id.0);
@@ -314,8 +326,24 @@ pub(super) fn journal_row(entry: &JournalEntry) -> Vec<u8> {
     out
 }
 
+/// Whether a journal row outlives its record, as its first byte says.
+#[cfg(feature = "dynamodb")]
+pub(crate) fn outlives_its_record(stored: &[u8]) -> bool {
+    stored.first() == Some(&b'1')
+}
+
+/// A journal row as it is stored: scripts of Redis put the number and the time in themselves.
+#[cfg(feature = "dynamodb")]
+pub(crate) fn stored_journal(entry: &JournalEntry, number: u64, at: Timestamp) -> Vec<u8> {
+    let row = journal_row(entry);
+    let mut out = vec![row[0]];
+    out.extend_from_slice(format!("{number}|{}|", at.0).as_bytes());
+    out.extend_from_slice(&row[1..]);
+    out
+}
+
 /// A journal row as it was written, with the number it has within its bucket.
-pub(super) fn read_journal(stored: &[u8]) -> Result<JournalRow, Unreadable> {
+pub(crate) fn read_journal(stored: &[u8]) -> Result<JournalRow, Unreadable> {
     let mut rest = stored.get(1..).ok_or("a stored journal row is empty")?;
     let row_number = number(field(&mut rest)?)?;
     let at = Timestamp(number(field(&mut rest)?)?);
