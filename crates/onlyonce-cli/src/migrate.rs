@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use onlyonce::loss_accepted;
 use onlyonce_gateway::config::StoreUrl;
 use onlyonce_store::{
     Store,
@@ -99,12 +100,21 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Does to the store what was asked for, and says which one it is. Whoever makes a new store accepts that it
-/// knows nothing.
+/// Does to the store what was asked for, and says which one it is.
 async fn identify(store: &dyn Store, args: &MigrateArgs, is_new: bool) -> anyhow::Result<()> {
-    if args.accept_incomplete || is_new {
-        let accepted = store.accept_incomplete().await;
+    if args.accept_incomplete {
+        let noted = store.append(vec![loss_accepted("migrate --accept-incomplete")]);
+        let accepted = async {
+            noted.await?;
+            store.accept_incomplete().await
+        };
+        let accepted = accepted.await;
         accepted.context("the store could not be told that what it lacks is accepted")?;
+    } else if is_new {
+        outln!(
+            "a new store knows no key: gateways that knew another store hold new keys back, unless you say \
+             `--accept-incomplete`"
+        );
     }
     let identity = match args.new_identity {
         true => {

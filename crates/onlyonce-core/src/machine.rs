@@ -13,6 +13,7 @@ mod admit;
 mod event;
 mod evidence;
 mod expire;
+mod history;
 mod operate;
 mod settle;
 
@@ -27,6 +28,7 @@ pub use event::{
     Reap, Resolve, Sweep, apply,
 };
 pub use evidence::{About, Negative, Source};
+pub use history::{History, NewKey, new_key};
 pub use operate::{Denied, Granted, Grounds, Heard, Resolution, Seen, releasable_from};
 pub use settle::{Lease, Settled, Settlement, Wake, absent, is_running, is_settled, wake};
 

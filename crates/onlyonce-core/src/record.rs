@@ -441,6 +441,17 @@ impl Record {
         }
     }
 
+    /// Until when the record's answer stands, where it has one that nothing but its time, or an operator, can
+    /// take away.
+    pub fn answers_until(&self) -> Option<Timestamp> {
+        let times = &self.times;
+        let is_final = self.response.is_some()
+            && times.completed_at.is_some()
+            && times.lease_until.is_none()
+            && times.unknown_since.is_none();
+        times.expires_at.filter(|_| is_final)
+    }
+
     /// Whether `now` is past the record's expiry, reaped or not.
     pub fn is_past_expiry(&self, now: Timestamp) -> bool {
         self.times.expires_at.is_some_and(|at| at <= now)
@@ -568,11 +579,13 @@ pub enum JournalEvent {
     MessageRetried,
     /// An operator said that a message is not to be sent.
     MessageDiscarded,
+    /// An operator accepted that the store has lost keys.
+    LossAccepted,
 }
 
 impl JournalEvent {
     /// Every value, for the documents and for decoders.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::ExecutedAgain,
         Self::ExecutedAfterExpiry,
         Self::Released,
@@ -597,6 +610,7 @@ impl JournalEvent {
         Self::ResponseShown,
         Self::MessageRetried,
         Self::MessageDiscarded,
+        Self::LossAccepted,
     ];
 
     /// The word for it.
@@ -626,6 +640,7 @@ impl JournalEvent {
             Self::ResponseShown => "response_shown",
             Self::MessageRetried => "message_retried",
             Self::MessageDiscarded => "message_discarded",
+            Self::LossAccepted => "loss_accepted",
         }
     }
 

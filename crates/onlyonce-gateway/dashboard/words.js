@@ -70,6 +70,7 @@ export const EVENTS = {
   response_shown: "Answer viewed",
   message_retried: "Message retried",
   message_discarded: "Message discarded",
+  loss_accepted: "Loss of keys accepted",
 };
 
 /** What shadow mode says would have become of a request. */

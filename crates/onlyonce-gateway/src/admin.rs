@@ -14,6 +14,7 @@ mod response;
 mod session;
 mod shadow;
 mod stats;
+mod store_loss;
 mod view;
 
 pub use files::{asset, file, guarded};
@@ -36,6 +37,10 @@ use http::{HeaderValue, StatusCode, header};
 use http_body_util::BodyExt;
 use metrics_exporter_prometheus::PrometheusHandle;
 use onlyonce::{ConnectionId, Engine, limits::Holder};
+use onlyonce_core::{
+    Policy,
+    machine::{self, NewKey},
+};
 use onlyonce_store::{Level, StoreError};
 use parking_lot::RwLock;
 use serde_json::{Value, json};
@@ -386,15 +391,12 @@ impl Admin {
         let open = inner.engine.breaker_is_open();
         let config = inner.current.config();
         let level = inner.engine.store().level();
-        let refusing: Vec<&str> = match level < Level::Sync {
-            true => {
-                let demanding = config
-                    .protected()
-                    .filter(|route| route.policy.demands_sync());
-                demanding.map(|route| route.id.as_str()).collect()
-            }
-            false => Vec::new(),
+        let demands_more = |policy: &Policy| level < Level::Sync && policy.demands_sync();
+        let refused = |refuses: &dyn Fn(&Policy) -> bool| -> Vec<&str> {
+            let refusing = config.protected().filter(|route| refuses(&route.policy));
+            refusing.map(|route| route.id.as_str()).collect()
         };
+        let refusing = refused(&demands_more);
         let is_writable = writable.is_ok();
         let reason = match (stopping, writable, open) {
             (true, ..) => Some("this gateway is stopping".to_owned()),
@@ -411,16 +413,32 @@ impl Admin {
             (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             (false, true) => (StatusCode::OK, "ready"),
         };
+        // A store that lacks keys serves those that it has, so the gateway is ready all the same.
+        let history = inner.engine.history();
+        let lost_at = history.lost_since();
+        let now = match lost_at {
+            // Of a store that does not say what time it is, the loss counts as recent.
+            Some(at) => Some(inner.engine.store_now().await.unwrap_or(at)),
+            None => None,
+        };
+        let holds_back = |policy: &Policy| {
+            now.is_some_and(|now| machine::new_key(&history, now, policy) != NewKey::Execute)
+        };
+        let refusing = match refusing.is_empty() {
+            true => refused(&holds_back),
+            false => refusing,
+        };
         let told = inner.status.told();
         let body = json!({
             "status": word,
-            "reason": reason,
+            "reason": reason.or_else(|| Engine::history_loss(&history)),
             "refusing_routes": refusing,
             "store": {
                 "kind": config.store.url.scheme(),
                 "level": level.as_str(),
                 "identity": inner.engine.store().identity().to_string(),
                 "writable": is_writable,
+                "lost_at": lost_at.map(rfc3339),
                 "breaker": if open { "open" } else { "closed" },
             },
             "protected_routes": config.protected().count(),

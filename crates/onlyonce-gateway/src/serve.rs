@@ -140,6 +140,7 @@ pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
         store_timeout: config.store.timeout,
         spool,
         held_bytes: config.held_bytes,
+        near_bytes: config.store.near_cache,
         ..Default::default()
     };
     let engine = Engine::start(store, options);
@@ -300,7 +301,8 @@ fn demand_identity(config: &Config, store: &dyn Store) -> anyhow::Result<()> {
     }
 }
 
-/// Refuses a store that has forgotten what a process before this one knew.
+/// Looks whether the store has forgotten what a process before this one knew, and refuses one that cannot be
+/// asked.
 async fn meet_store(engine: &Engine) -> anyhow::Result<()> {
     let Err(error) = engine.meet_store().await else {
         return Ok(());

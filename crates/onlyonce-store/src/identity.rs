@@ -1,17 +1,18 @@
 //! Which store this is, and how far it has come: what a gateway remembers of its store, so that it
 //! recognises one that was emptied, restored from a backup or exchanged for another.
 //!
-//! Three things are kept beside the records. The *identity* is made with the store and stays. The *epoch*
+//! Four things are kept beside the records. The *identity* is made with the store and stays. The *epoch*
 //! is a count that only rises, raised by every gateway every few seconds in which it has reserved keys:
-//! whoever has seen it higher than it is now looks at an older state of the store. *Accepted* is the time
-//! at which an operator last said that what is missing is to be missed.
+//! whoever has seen it higher than it is now looks at an older state of the store. *Lost* is the time at
+//! which somebody last recognised that, for all others to know; *accepted* the time at which an operator last
+//! said that what is missing is to be missed.
 //!
 //! Deliberately absent: the judgement. The engine compares, and refuses.
 
 use std::fmt;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use onlyonce_core::{Secret, Timestamp};
+use onlyonce_core::{Secret, Timestamp, machine::History};
 
 /// Bytes of an identity.
 pub const IDENTITY_BYTES: usize = 16;
@@ -20,11 +21,42 @@ pub const IDENTITY_BYTES: usize = 16;
     feature = "sqlite",
     feature = "postgres",
     feature = "mysql",
-    feature = "redis"
+    feature = "redis",
+    feature = "dynamodb"
 ))]
 pub(crate) const IDENTITY: &str = "identity";
 /// What an identity is made for, where it is made of the secret.
 const PURPOSE: &[u8] = b"onlyonce store identity 1";
+
+/// The names of the rows, or fields, that stores keep a standing in.
+#[cfg(any(
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "redis"
+))]
+mod names {
+    /// Those of which [`Standing::read`](super::Standing::read) makes a standing, in its order.
+    pub(crate) const STANDING: [&str; 6] = [
+        "secret",
+        super::IDENTITY,
+        "epoch",
+        ACCEPTED,
+        LOST,
+        LOST_NEWEST,
+    ];
+    /// When an operator last accepted a loss.
+    pub(crate) const ACCEPTED: &str = "accepted";
+    pub(super) const LOST: &str = "lost";
+    pub(super) const LOST_NEWEST: &str = "lost_newest";
+}
+#[cfg(any(
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "redis"
+))]
+pub(crate) use names::{ACCEPTED, STANDING};
 
 /// Which store this is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +82,8 @@ impl Identity {
         feature = "sqlite",
         feature = "postgres",
         feature = "mysql",
-        feature = "redis"
+        feature = "redis",
+        feature = "dynamodb"
     ))]
     pub(crate) fn found(secret: &Secret, own: Option<&[u8]>) -> Self {
         let mut identity = Self::of_secret(secret);
@@ -94,6 +127,31 @@ impl fmt::Display for Hex {
     }
 }
 
+/// What of its keys a store has lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Any of them may be missing.
+    Any,
+    /// A failover took the newest, as the store's level said that one may.
+    Newest,
+}
+
+impl Loss {
+    /// The name under which the time of the loss is kept.
+    #[cfg(any(
+        feature = "sqlite",
+        feature = "postgres",
+        feature = "mysql",
+        feature = "redis"
+    ))]
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Any => names::LOST,
+            Self::Newest => names::LOST_NEWEST,
+        }
+    }
+}
+
 /// How far a store has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Epoch {
@@ -105,7 +163,12 @@ pub struct Epoch {
 
 impl Epoch {
     /// An epoch as stores keep it: `COUNT TIME`.
-    #[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
+    #[cfg(any(
+        feature = "sqlite",
+        feature = "postgres",
+        feature = "mysql",
+        feature = "redis"
+    ))]
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let (count, at) = text.split_once(' ')?;
@@ -123,8 +186,8 @@ pub struct Standing {
     pub identity: Option<[u8; IDENTITY_BYTES]>,
     /// How far it has come; `None` where nobody has raised it.
     pub epoch: Option<Epoch>,
-    /// When an operator last said that what is missing is to be missed.
-    pub accepted_at: Option<Timestamp>,
+    /// What it has lost, as far as somebody has recognised that.
+    pub history: History,
     /// How far the records are numbered, where the server tells that.
     pub numbered: Option<Numbered>,
 }
@@ -139,14 +202,16 @@ pub struct Numbered {
     pub next: u64,
 }
 
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
+#[cfg(any(
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "redis"
+))]
 impl Standing {
     /// What is made of the values that a store keeps.
     pub(crate) fn read(
-        secret: Option<&[u8]>,
-        identity: Option<&[u8]>,
-        epoch: Option<&[u8]>,
-        accepted: Option<&[u8]>,
+        [secret, identity, epoch, accepted, lost, newest]: [Option<&[u8]>; STANDING.len()],
     ) -> Self {
         let secret: Option<[u8; 32]> = secret.and_then(|secret| secret.try_into().ok());
         let secret = secret.map(Secret::from_bytes);
@@ -157,7 +222,11 @@ impl Standing {
         Self {
             identity: secret.map(|secret| Identity::found(&secret, identity).id()),
             epoch: epoch.and_then(Epoch::read),
-            accepted_at: accepted.and_then(time),
+            history: History {
+                lost_at: lost.and_then(time),
+                newest_lost_at: newest.and_then(time),
+                accepted_at: accepted.and_then(time),
+            },
             numbered: None,
         }
     }
@@ -181,18 +250,31 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "postgres")]
+    #[cfg(feature = "sqlite")]
     #[test]
     fn what_a_store_keeps_is_read() {
-        let standing = Standing::read(Some(&[7; 32]), None, Some(b"12 3400"), Some(b"99"));
+        let values: [Option<&[u8]>; 6] = [
+            Some(&[7; 32]),
+            None,
+            Some(b"12 3400"),
+            Some(b"99"),
+            Some(b"100"),
+            Some(b"101"),
+        ];
+        let standing = Standing::read(values);
         let epoch = Epoch {
             count: 12,
             at: Timestamp(3_400),
         };
         assert_eq!(standing.epoch, Some(epoch));
-        assert_eq!(standing.accepted_at, Some(Timestamp(99)));
+        let history = History {
+            lost_at: Some(Timestamp(100)),
+            newest_lost_at: Some(Timestamp(101)),
+            accepted_at: Some(Timestamp(99)),
+        };
+        assert_eq!(standing.history, history);
         let of_secret = Identity::of_secret(&Secret::from_bytes([7; 32])).id();
         assert_eq!(standing.identity, Some(of_secret));
-        assert_eq!(Standing::read(None, None, None, None), Standing::default());
+        assert_eq!(Standing::read([None; 6]), Standing::default());
     }
 }

@@ -26,9 +26,9 @@ mod debug;
 #[doc(hidden)]
 pub mod failpoint;
 mod find;
-pub #[cfg(all(test, feature = "redis", feature = "sqlite"))]
+#[cfg(all(test, feature = "redis", feature = "sqlite"))]
 mod fuzz;
-mod identity;
+pub mod identity;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
@@ -60,7 +60,7 @@ use onlyonce_core::{
 use tokio::sync::broadcast;
 
 pub use find::{SCOPES_KNOWN, find, scope_id};
-pub use identity::{Epoch, Identity, Standing};
+pub use identity::{Epoch, Identity, Loss, Standing};
 pub use outbox::Outbox;
 pub use transactional::TransactionalStore;
 
@@ -71,7 +71,7 @@ pub const WAKEUP_BACKLOG: usize = 1_024;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
 pub(crate) const LEVEL_EVERY: Duration = Duration::from_secs(2);
 
-/// The name under which SQL and Redis keep what is believed of their clock, beside the blocks.
+/// The name under which servers keep what is believed of their clock, beside the blocks.
 pub(crate) const CLOCK_MARK: &str = "clock";
 
 /// Scopes that a store names at once.
@@ -135,13 +135,32 @@ pub enum StoreError {
 /// Said to everybody who asks whether the gateway is ready, so it names no host and no secret. Stands as
 /// the source of a [`StoreError::Unavailable`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Unfit(String);
+#[error("{why}")]
+pub struct Unfit {
+    why: String,
+    forgot: bool,
+}
 
 impl Unfit {
     /// Why, in words that anybody may read.
     pub fn new(why: impl Into<String>) -> Self {
-        Self(why.into())
+        Self {
+            why: why.into(),
+            forgot: false,
+        }
+    }
+
+    /// The same of a store that has lost keys, or is not the one that has them.
+    pub fn forgot(why: impl Into<String>) -> Self {
+        Self {
+            why: why.into(),
+            forgot: true,
+        }
+    }
+
+    /// Whether it has lost keys, or is not the one that has them.
+    pub fn has_forgotten(&self) -> bool {
+        self.forgot
     }
 }
 
@@ -179,6 +198,17 @@ pub enum Inserted {
     New(Record),
     /// The key was there.
     Existing(Record),
+}
+
+/// What a copy of a record in this process is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// Nothing: the store is as near.
+    Needless,
+    /// A read is spared, and only this process writes to the store.
+    Owned,
+    /// A read is spared, and other processes write to the store as well.
+    Shared,
 }
 
 /// What a swap found.
@@ -289,6 +319,11 @@ pub trait Store: Send + Sync + 'static {
     /// connection and every few seconds on those in use, never assumed. The engine asks before every
     /// reservation, so this must not wait.
     fn level(&self) -> Level;
+
+    /// Whether copies of recent answers are worth keeping in memory, and who else could make them untrue.
+    fn copies(&self) -> Copies {
+        Copies::Needless
+    }
 
     /// The secret that was created with the schema, so that every node agrees on hashes.
     fn secret(&self) -> &Secret;
@@ -532,6 +567,16 @@ pub trait Store: Send + Sync + 'static {
     /// As [`insert_or_get`](Self::insert_or_get).
     async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
         Ok(Epoch::default())
+    }
+
+    /// Notes, durably and with the time, that this store has lost keys: every gateway on it reads that in
+    /// [`standing`](Self::standing).
+    ///
+    /// # Errors
+    /// As [`insert_or_get`](Self::insert_or_get).
+    async fn note_lost(&self, loss: Loss) -> Result<(), StoreError> {
+        let _ = loss;
+        Ok(())
     }
 
     /// An operator's word that what is missing in this store is to be missed: gateways that know more of

@@ -34,9 +34,10 @@ use tokio::{
 
 use self::identity::{another_store, keep_meta, lost, mark, read_meta};
 use crate::{
-    BoxError, CLOCK_MARK, Counts, Epoch, Filter, Identity, Inserted, JournalRow, LEVEL_EVERY,
-    Level, Listed, Page, Reply, Standing, Store, StoreError, Swapped, Walk, cutoff,
-    identity::{IDENTITY, IDENTITY_BYTES},
+    BoxError, CLOCK_MARK, Copies, Counts, Epoch, Filter, Identity, Inserted, JournalRow,
+    LEVEL_EVERY, Level, Listed, Loss, Page, Reply, Standing, Store, StoreError, Swapped, Walk,
+    cutoff,
+    identity::{ACCEPTED, IDENTITY, IDENTITY_BYTES},
     random_bytes, random_secret, row,
     wake::{MAX_UNSAID, Wake},
 };
@@ -265,6 +266,10 @@ fn unclear(error: StoreError) -> StoreError {
 impl Store for RedisStore {
     fn level(&self) -> Level {
         self.inner.net.level()
+    }
+
+    fn copies(&self) -> Copies {
+        Copies::Shared
     }
 
     fn secret(&self) -> &Secret {
@@ -540,9 +545,11 @@ impl Store for RedisStore {
     }
 
     async fn accept_incomplete(&self) -> Result<(), StoreError> {
-        let now = self.server_time().await?;
-        self.keep_field("accepted", now.0.to_string().as_bytes())
-            .await
+        self.keep_time(ACCEPTED).await
+    }
+
+    async fn note_lost(&self, loss: Loss) -> Result<(), StoreError> {
+        self.keep_time(loss.name()).await
     }
 
     async fn renew_identity(&self) -> Result<Identity, StoreError> {

@@ -43,13 +43,14 @@ use onlyonce_core::{
 };
 use parking_lot::Mutex;
 use rusqlite::Connection;
+use stopped::Memory;
 use tokio::sync::{broadcast, watch};
 
 use crate::{
-    BoxError, CLOCK_MARK, Counts, Filter, Identity, Inserted, JournalRow, Level, Listed, Outbox,
-    Page, Reply, Store, StoreError, Swapped, WAKEUP_BACKLOG, Walk,
+    BoxError, CLOCK_MARK, Copies, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level,
+    Listed, Loss, Outbox, Page, Reply, Standing, Store, StoreError, Swapped, WAKEUP_BACKLOG, Walk,
     clock::StoreClock,
-    identity::{IDENTITY, IDENTITY_BYTES},
+    identity::{ACCEPTED, IDENTITY, IDENTITY_BYTES, STANDING},
     random_bytes,
     sql::{
         dialect::{Dialect as _, Statement, Value},
@@ -121,7 +122,7 @@ impl SqliteStore {
         // A file in use lacks its log under another name, and taking the lock would make one that is not
         // there.
         let lock = path.exists().then(|| Lock::take(path)).transpose()?;
-        stopped::check(path, &mut lock_file, options.accept_incomplete)?;
+        let memory = stopped::check(path, &mut lock_file, options.accept_incomplete)?;
         let lock = lock.map_or_else(|| Lock::take(path), Ok)?;
         let sqlite = OpenError::sqlite(path);
         let mut connection = schema::connect(path).map_err(sqlite)?;
@@ -133,6 +134,14 @@ impl SqliteStore {
         schema::prepare(&mut connection, path, options)?;
         let secret = schema::secret(&connection, path)?;
         let own_identity = schema::own_identity(&connection).map_err(sqlite)?;
+        if memory == Memory::Lost {
+            tracing::error!(
+                file = %path.display(),
+                "this is not the file that was last in use here: it was restored, replaced or removed, and \
+                 keys that came after it was copied are not in it"
+            );
+            stopped::note_lost(&connection, clock.now()).map_err(sqlite)?;
+        }
         stopped::begin(&connection, path, &mut lock_file)?;
         let io = OpenError::io(path);
         let places = Places::note(path).map_err(io)?;
@@ -199,6 +208,12 @@ impl SqliteStore {
     /// Notes a value under a name, in place of what is there.
     async fn note(&self, name: &str, value: Value) -> Result<(), StoreError> {
         self.run(meta::note::<SqliteDialect>(name, value)).await
+    }
+
+    /// Notes the time under a name, as [`Standing::read`] takes it.
+    async fn note_time(&self, name: &str) -> Result<(), StoreError> {
+        let now = self.clock.now().0.to_string();
+        self.note(name, Value::bytes(now.as_bytes())).await
     }
 
     /// Live records whose `column` has passed.
@@ -282,6 +297,10 @@ fn mismatched() -> StoreError {
 impl Store for SqliteStore {
     fn level(&self) -> Level {
         Level::Sync
+    }
+
+    fn copies(&self) -> Copies {
+        Copies::Owned
     }
 
     fn secret(&self) -> &Secret {
@@ -461,6 +480,42 @@ impl Store for SqliteStore {
             .await?;
         *self.own_identity.lock() = Some(own);
         Ok(self.identity())
+    }
+
+    async fn standing(&self) -> Result<Option<Standing>, StoreError> {
+        let read = in_background(&self.worker_scans, |connection| {
+            let mut values = STANDING.map(|_| None::<Vec<u8>>);
+            for (name, value) in STANDING.iter().zip(&mut values) {
+                *value = schema::noted(connection, name)?;
+            }
+            Ok(Standing::read(values.each_ref().map(Option::as_deref)))
+        });
+        Ok(Some(Standing {
+            // Nobody else can change it: the file is locked.
+            identity: Some(self.identity().id()),
+            ..read.await?
+        }))
+    }
+
+    async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
+        let before =
+            "CAST(substr(CAST(value AS TEXT), 1, instr(CAST(value AS TEXT), ' ')) AS INTEGER)";
+        let sql = format!(
+            "INSERT INTO meta (name, value) VALUES (?1, CAST('1 ' || ?2 AS BLOB)) \
+             ON CONFLICT (name) DO UPDATE SET value = CAST(({before} + 1) || ' ' || ?2 AS BLOB)"
+        );
+        let values = vec![Value::text("epoch"), Value::Number(self.clock.now().0)];
+        self.run(SqliteDialect::statement(&sql, values)).await?;
+        let raised = self.standing().await?.and_then(|standing| standing.epoch);
+        raised.ok_or_else(|| StoreError::Ambiguous("the epoch cannot be read".into()))
+    }
+
+    async fn note_lost(&self, loss: Loss) -> Result<(), StoreError> {
+        self.note_time(loss.name()).await
+    }
+
+    async fn accept_incomplete(&self) -> Result<(), StoreError> {
+        self.note_time(ACCEPTED).await
     }
 
     async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {

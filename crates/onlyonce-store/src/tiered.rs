@@ -25,8 +25,8 @@ use tokio::{
 };
 
 use crate::{
-    BoxError, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Outbox, Page,
-    Reply, Standing, Store, StoreError, Swapped, Walk,
+    BoxError, Copies, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Loss,
+    Outbox, Page, Reply, Standing, Store, StoreError, Swapped, Walk,
     clock::StoreClock,
     redis::{
         OpenError,
@@ -139,12 +139,7 @@ struct StillThere(#[source] BoxError);
 
 /// Whether a record has an answer that stands until its time is over.
 fn is_final(record: &Record, now: Timestamp) -> bool {
-    let times = &record.times;
-    record.response.is_some()
-        && times.completed_at.is_some()
-        && times.lease_until.is_none()
-        && times.unknown_since.is_none()
-        && times.expires_at.is_some_and(|at| at > now)
+    record.answers_until().is_some_and(|until| until > now)
 }
 
 /// Whether a change takes away an answer before its time: what is left of the key is a tombstone that
@@ -206,6 +201,10 @@ impl TruthClock {
 impl Store for TieredStore {
     fn level(&self) -> Level {
         self.truth.level()
+    }
+
+    fn copies(&self) -> Copies {
+        self.truth.copies()
     }
 
     fn secret(&self) -> &Secret {
@@ -353,6 +352,10 @@ impl Store for TieredStore {
 
     async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
         self.truth.raise_epoch().await
+    }
+
+    async fn note_lost(&self, loss: Loss) -> Result<(), StoreError> {
+        self.truth.note_lost(loss).await
     }
 
     async fn accept_incomplete(&self) -> Result<(), StoreError> {

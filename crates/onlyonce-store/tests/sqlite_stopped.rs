@@ -134,17 +134,17 @@ async fn a_log_of_another_file_is_refused() {
     );
     // With the log moved away it is a backup, which lacks what came after it.
     fs::remove_file(log_of(&path)).unwrap();
-    let refused = SqliteStore::open(&path).err();
-    assert!(
-        matches!(refused, Some(OpenError::NotTheLast(_))),
-        "{refused:?}"
-    );
+    assert!(has_lost(&SqliteStore::open(&path).unwrap()).await);
+    let again = SqliteStore::open(&path).expect("it is the last one from then on");
+    assert!(has_lost(&again).await, "and says what it lacks");
+    drop(again);
+    fs::copy(&backup, &path).unwrap();
     let accepting = SqliteOptions {
         accept_incomplete: true,
         ..SqliteOptions::default()
     };
-    drop(SqliteStore::open_with(&path, &accepting).expect("it was accepted"));
-    drop(SqliteStore::open(&path).expect("and is the last one from then on"));
+    let accepted = SqliteStore::open_with(&path, &accepting).unwrap();
+    assert!(!has_lost(&accepted).await, "it was accepted");
 
     let path = killed(&folder, "gone.db").await;
     for gone in [true, false] {
@@ -216,23 +216,33 @@ fn a_missing_store_is_made_only_where_it_may_be() {
     drop(SqliteStore::open_with(&path, &options).expect("it is there now"));
 }
 
-/// Goal: a store that was removed is not begun anew in silence.
+/// Whether the store says that it has lost keys.
+async fn has_lost(store: &SqliteStore) -> bool {
+    let standing = store.standing().await.expect("an answer");
+    let standing = standing.expect("a file says what it is");
+    standing.history.lost_since().is_some()
+}
+
+/// Goal: a store that was removed is not begun anew in silence, and an ordinary stop and start loses nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_gone_is_refused() {
+async fn a_store_that_is_gone_has_lost_its_keys() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("oo.db");
     fill(&SqliteStore::open(&path).unwrap()).await;
+    assert!(!has_lost(&SqliteStore::open(&path).unwrap()).await);
     for empty in [true, false] {
         match empty {
             true => fs::write(&path, "").unwrap(),
             false => fs::remove_file(&path).unwrap(),
         }
-        let refused = SqliteStore::open(&path).err();
-        assert!(matches!(refused, Some(OpenError::Gone(_))), "{refused:?}");
+        let store = SqliteStore::open(&path).unwrap();
+        assert!(has_lost(&store).await);
+        assert_eq!(known(&store).await, 0);
     }
+    fs::remove_file(&path).unwrap();
     fs::remove_file(folder.path().join("oo.db.lock")).unwrap();
     let store = SqliteStore::open(&path).expect("somebody has said so");
-    assert_eq!(known(&store).await, 0);
+    assert!(!has_lost(&store).await);
 }
 
 /// Every name under which a file in use can be found: its own without the lock file, a symbolic link, one

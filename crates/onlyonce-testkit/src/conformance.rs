@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use onlyonce_core::{
     AttemptId, Fingerprint, Key, Policy, Recipe, Record, Scope, Spelling, State, StoredResponse,
     Timestamp,
-    machine::{self, End, Erase, Forget, Reap, Request, Settlement},
+    machine::{self, End, Erase, Forget, History, Reap, Request, Settlement},
     record::{
         Actor, Change, Draft, Evidence, JournalEntry, JournalEvent, LastError, MarkedBy, Notes,
         Revision, StoredBody,
@@ -31,7 +31,7 @@ pub use lists::{
     a_key_is_found_by_probes, counts_count, dead_letters_are_listed, filters_filter,
     live_counts_one_client, pages_are_stable, scopes_are_kept,
 };
-use onlyonce_store::{Filter, Inserted, SCOPES_KNOWN, Store, StoreError, Swapped, scope_id};
+use onlyonce_store::{Filter, Inserted, Loss, SCOPES_KNOWN, Store, StoreError, Swapped, scope_id};
 pub use walks::{
     delete_needs_the_revision, sweep_finds_the_lapsed, sweep_ignores_a_heartbeat,
     walk_finds_the_expired, walk_leaves_the_live,
@@ -592,7 +592,7 @@ pub async fn the_epoch_rises(store: Any) {
         return;
     };
     assert_eq!(before.identity, Some(id));
-    assert_eq!(before.accepted_at, None);
+    assert_eq!(before.history, History::default());
     let first = store.raise_epoch().await.unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -605,9 +605,17 @@ pub async fn the_epoch_rises(store: Any) {
     let standing = store.standing().await.unwrap().unwrap();
     let epoch = standing.epoch.unwrap();
     assert_eq!(epoch.count, first.count + 8);
+    for loss in [Loss::Newest, Loss::Any] {
+        store.note_lost(loss).await.unwrap();
+    }
+    let lost = store.standing().await.unwrap().unwrap().history;
+    assert!(lost.newest_lost_at >= Some(epoch.at), "{lost:?}");
+    assert!(lost.lost_at >= lost.newest_lost_at, "{lost:?}");
+    assert_eq!(lost.accepted_at, None);
     store.accept_incomplete().await.unwrap();
-    let accepted = store.standing().await.unwrap().unwrap();
-    assert!(accepted.accepted_at >= Some(epoch.at));
+    let accepted = store.standing().await.unwrap().unwrap().history;
+    assert!(accepted.accepted_at >= lost.lost_at, "{accepted:?}");
+    assert_eq!(accepted.lost_at, lost.lost_at);
     let renewed = store.renew_identity().await.unwrap();
     assert_ne!(renewed.id(), id);
     let standing = store.standing().await.unwrap().unwrap();

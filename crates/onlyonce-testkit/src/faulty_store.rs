@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
 use onlyonce_store::{
-    Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Page, Reply, Standing,
-    Store, StoreError, Swapped, Walk,
+    Copies, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Loss, Page,
+    Reply, Standing, Store, StoreError, Swapped, Walk,
 };
 
 /// How often what goes wrong, in thousandths of all calls.
@@ -43,6 +43,7 @@ pub struct FaultyStore {
     inner: Arc<dyn Store>,
     plan: Mutex<FaultPlan>,
     random: Mutex<u64>,
+    copies: Option<Copies>,
 }
 
 enum Fault {
@@ -60,7 +61,15 @@ impl FaultyStore {
             inner,
             plan: Mutex::new(plan),
             random: Mutex::new(seed),
+            copies: None,
         }
+    }
+
+    /// The same store, saying that copies of its answers are worth this.
+    #[must_use]
+    pub fn with_copies(mut self, copies: Copies) -> Self {
+        self.copies = Some(copies);
+        self
     }
 
     /// From now on, fail by `plan`.
@@ -146,6 +155,10 @@ impl FaultyStore {
 impl Store for FaultyStore {
     fn level(&self) -> Level {
         self.inner.level()
+    }
+
+    fn copies(&self) -> Copies {
+        self.copies.unwrap_or_else(|| self.inner.copies())
     }
 
     fn secret(&self) -> &Secret {
@@ -295,6 +308,11 @@ impl Store for FaultyStore {
 
     async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
         self.write(|inner| async move { inner.raise_epoch().await })
+            .await
+    }
+
+    async fn note_lost(&self, loss: Loss) -> Result<(), StoreError> {
+        self.write(move |inner| async move { inner.note_lost(loss).await })
             .await
     }
 

@@ -12,6 +12,7 @@ mod attempt_ids;
 mod breaker;
 pub(crate) mod drive;
 pub(crate) mod known_store;
+mod near;
 mod operate;
 mod recipes;
 mod reconcile;
@@ -60,6 +61,7 @@ pub use wait::Woken;
 use crate::{
     at_once::in_time,
     limits::{BodyBudget, DEFAULT_HELD_BYTES, DetachedExecutions, Limited, Limiter},
+    reconcile::Ask,
     shadow::Observatory,
     spool::Spool,
     worker::runs::Runs,
@@ -68,6 +70,7 @@ pub(crate) use retries::Retried;
 
 use breaker::Breaker;
 use known_store::KnownStore;
+use near::{DEFAULT_BYTES as DEFAULT_NEAR_BYTES, Near};
 use retries::RecentRetries;
 use scopes::KnownScopes;
 pub use store_clock::STEADY_FOR;
@@ -92,6 +95,9 @@ pub struct EngineOptions {
     /// Bytes that are held for clients at once: request bodies that are read or wait to be sent, and
     /// answers that wait to be taken. Beyond it requests are refused as `overloaded`.
     pub held_bytes: usize,
+    /// Bytes of recent answers that are kept in memory in front of a store, so that their retries cost no
+    /// read; none where it is zero.
+    pub near_bytes: usize,
     /// Where the ids of new attempts come from.
     pub attempt_ids: AttemptIds,
     /// Where results are kept that a shared store cannot take in time.
@@ -108,6 +114,7 @@ impl Default for EngineOptions {
             clock: Clock::system(),
             max_executions: 10_000,
             held_bytes: DEFAULT_HELD_BYTES,
+            near_bytes: DEFAULT_NEAR_BYTES,
             attempt_ids: AttemptIds::random(),
             spool: None,
             steady_for: STEADY_FOR,
@@ -184,6 +191,8 @@ struct Inner {
     breaker: Breaker,
     /// Whether the store is the one that is known.
     known_store: KnownStore,
+    /// Who is asked about keys that the store may have lost.
+    provider: RwLock<Option<Arc<dyn Ask>>>,
     /// What is believed of its clock.
     store_clock: Arc<StoreClock>,
     /// Whether it has been recalled what was believed before.
@@ -245,6 +254,7 @@ impl Engine {
         let started = options.clock.moment().since_1970();
         let store_clock = Arc::new(StoreClock::new(options.clock.clone(), options.steady_for));
         let store = Arc::new(TimedStore {
+            near: Near::new(store.copies(), options.near_bytes),
             inner: store,
             clock: store_clock.clone(),
         });
@@ -267,6 +277,7 @@ impl Engine {
             limiter: Arc::default(),
             breaker: Breaker::new(),
             known_store: KnownStore::default(),
+            provider: RwLock::default(),
             store_clock,
             recalled: tokio::sync::OnceCell::new(),
             observatory: OnceLock::new(),
@@ -285,6 +296,11 @@ impl Engine {
     /// Where results are kept that the store cannot take in time.
     pub fn spool(&self) -> Option<&Spool> {
         self.0.options.spool.as_ref()
+    }
+
+    /// `provider` is asked about new keys while the store may have lost them.
+    pub(crate) fn asks(&self, provider: Arc<dyn Ask>) {
+        *self.0.provider.write() = Some(provider);
     }
 
     /// The secret of the store.

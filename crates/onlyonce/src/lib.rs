@@ -143,7 +143,7 @@ mod seam;
 mod spool;
 
 pub use body::{Body, BoxError};
-pub use engine::{Engine, EngineOptions};
+pub use engine::{Engine, EngineOptions, known_store::loss_accepted};
 pub use layer::{
     IdempotencyLayer, IdempotencyLayerBuilder, IdempotencyService, Identify, Identity,
 };

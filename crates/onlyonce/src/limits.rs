@@ -52,6 +52,8 @@ pub enum Limited {
     Detached,
     /// More bytes are held for clients than may be.
     Bytes,
+    /// The store has lost keys, and this may be one of them.
+    HistoryLost,
 }
 
 /// What a bucket is for.

@@ -16,6 +16,9 @@ use crate::{
 const TYPE_BASE: &str = "https://onlyonce.dev/errors/";
 /// Seconds after which a client may try again, unless something better is known.
 const RETRY_AFTER_SECONDS: u64 = 1;
+/// Seconds after which a key is tried again that the store may have lost: the wait ends by a provider's or an
+/// operator's word, or with a `ttl`.
+const HISTORY_LOST_RETRY_AFTER_SECONDS: u64 = 30;
 /// Seconds after which it makes sense to ask again for an unknown outcome. In the body alone: automatic
 /// retries would stall on a header that says so.
 const ASK_AGAIN_AFTER_SECONDS: u64 = 30;
@@ -77,6 +80,8 @@ pub enum Problem {
     },
     /// The store could not be asked.
     StoreUnavailable,
+    /// The store has lost keys, and this may be one of them.
+    HistoryLost,
     /// Nothing was sent.
     UpstreamNotReached,
     /// The key has expired and may not be used again.
@@ -130,6 +135,7 @@ impl Problem {
             }
             Self::NotStored { .. } => "idempotency_response_not_stored",
             Self::StoreUnavailable => "idempotency_store_unavailable",
+            Self::HistoryLost => "idempotency_history_lost",
             Self::UpstreamNotReached => "upstream_not_reached",
             Self::KeyExpired => "idempotency_key_expired",
             Self::RateLimited(_) => "idempotency_rate_limited",
@@ -147,7 +153,7 @@ impl Problem {
     }
 
     /// The codes of every problem, for the documents.
-    pub const CODES: [&'static str; 26] = [
+    pub const CODES: [&'static str; 27] = [
         "idempotency_key_missing",
         "idempotency_key_invalid",
         "request_too_large",
@@ -161,6 +167,7 @@ impl Problem {
         "idempotency_outcome_unknown",
         "idempotency_response_not_stored",
         "idempotency_store_unavailable",
+        "idempotency_history_lost",
         "upstream_not_reached",
         "idempotency_key_expired",
         "idempotency_rate_limited",
@@ -203,6 +210,7 @@ impl Problem {
             Self::ConnectionLost | Self::UpstreamFailed => StatusCode::BAD_GATEWAY,
             Self::NotDurable
             | Self::StoreUnavailable
+            | Self::HistoryLost
             | Self::UpstreamNotReached
             | Self::Overloaded
             | Self::AnswerOverloaded
@@ -230,6 +238,7 @@ impl Problem {
             }
             Self::NotStored { .. } => "Response not stored",
             Self::StoreUnavailable => "Idempotency store unavailable",
+            Self::HistoryLost => "Idempotency history lost",
             Self::UpstreamNotReached => "Upstream not reached",
             Self::KeyExpired => "Idempotency key expired",
             Self::RateLimited(_) => "Too many requests",
@@ -326,6 +335,11 @@ impl Problem {
                  was sent upstream and nothing was executed. Send the request again with the same \
                  key."
                 .to_owned(),
+            Self::HistoryLost => "The store of idempotency keys has lost some of them, and does not know \
+                 this one: the request may have been executed before. This time nothing was sent upstream \
+                 and nothing was executed. Do not take a new key; send it again with the same key later, \
+                 or look up what became of it."
+                .to_owned(),
             Self::UpstreamNotReached => "The upstream could not be reached, or had no room. No byte \
                  of the request was sent and nothing was executed. Send it again with the same key."
                 .to_owned(),
@@ -383,6 +397,7 @@ impl Problem {
             | Self::InProgressAt(_)
             | Self::StillRunning
             | Self::StoreUnavailable
+            | Self::HistoryLost
             | Self::UpstreamNotReached
             | Self::RateLimited(_)
             | Self::KeyQuota(_)
@@ -437,6 +452,7 @@ impl Problem {
             | Self::RequestMalformed(_)
             | Self::HeadersTooLarge(_)
             | Self::StoreUnavailable
+            | Self::HistoryLost
             | Self::RateLimited(_)
             | Self::KeyQuota(_)
             | Self::RequestTooOld
@@ -461,6 +477,7 @@ impl Problem {
             | Self::AnswerOverloaded
             | Self::TooManyDetached
             | Self::AuthenticationUnavailable => Some(RETRY_AFTER_SECONDS),
+            Self::HistoryLost => Some(HISTORY_LOST_RETRY_AFTER_SECONDS),
             Self::RateLimited(seconds) | Self::KeyQuota(seconds) => Some(*seconds),
             Self::KeyMissing
             | Self::KeyInvalid(_)

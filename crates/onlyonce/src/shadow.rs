@@ -275,7 +275,11 @@ fn would_be(admitted: &Admitted) -> Would {
         Admitted::Refused(Refusal::Expired) => Would::Expired,
         Admitted::Limited(Limited::TooOld) => Would::TooOld,
         Admitted::Limited(
-            Limited::Rate(_) | Limited::Quota | Limited::Detached | Limited::Bytes,
+            Limited::Rate(_)
+            | Limited::Quota
+            | Limited::Detached
+            | Limited::Bytes
+            | Limited::HistoryLost,
         ) => Would::Limited,
     }
 }

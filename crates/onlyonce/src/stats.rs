@@ -100,6 +100,8 @@ events! {
     Overloaded => "onlyonce_overloaded_total",
     /// A request with a new key was too old.
     TooOld => "onlyonce_request_too_old_total",
+    /// A new key had to wait, since the store has lost keys.
+    HistoryLost => "onlyonce_history_lost_total",
     /// A request went through without protection, since the store was away.
     Bypassed => "onlyonce_bypassed_total",
     /// A key that had been released turned out to have been executed.
@@ -182,6 +184,8 @@ pub enum Amount {
     HeldBytes,
     /// Executions of this process that nobody waits for.
     Detached,
+    /// 1 while the store lacks keys that it had, and nobody has accepted that.
+    HistoryLost,
 }
 
 impl Amount {
@@ -200,6 +204,7 @@ impl Amount {
             Self::UnknownAge => gauge!("onlyonce_unknown_age_seconds").set(count),
             Self::HeldBytes => gauge!("onlyonce_held_bytes").set(count),
             Self::Detached => gauge!("onlyonce_detached_executions").set(count),
+            Self::HistoryLost => gauge!("onlyonce_store_history_lost").set(count),
         }
     }
 }
@@ -225,6 +230,7 @@ pub fn declare() {
         Amount::UnknownAge,
         Amount::HeldBytes,
         Amount::Detached,
+        Amount::HistoryLost,
     ] {
         amount.set(0);
     }

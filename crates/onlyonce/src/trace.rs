@@ -143,6 +143,7 @@ fn decision(event: Event) -> Option<&'static str> {
         Event::KeyQuota => "key_quota",
         Event::Overloaded => "overloaded",
         Event::TooOld => "request_too_old",
+        Event::HistoryLost => "history_lost",
         Event::Request
         | Event::Waited
         | Event::SentAway

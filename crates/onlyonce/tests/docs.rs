@@ -120,6 +120,7 @@ fn problems() -> Vec<Problem> {
             broke_off: false,
         },
         Problem::StoreUnavailable,
+        Problem::HistoryLost,
         Problem::UpstreamNotReached,
         Problem::KeyExpired,
         Problem::RateLimited(1),

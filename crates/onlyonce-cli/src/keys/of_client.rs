@@ -4,114 +4,119 @@
 //! To forget is refused for what is in progress or unknown, and without `--force` for what took effect: a
 //! retry would execute. To erase is refused for nothing.
 
+use futures_util::future::try_join_all;
 use http::Method;
 use serde_json::{Value, json};
 
 use super::{Asked, EraseArgs, ForgetArgs, Refusal, encoded, way::Way, with_query};
 
-/// Keys that are asked for at once.
+/// Keys that are listed at once.
 const PAGE: &str = "500";
+/// Keys that something is done to at once.
+const AT_ONCE: usize = 32;
 /// What the audit says of each, unless a reason is given.
 const REASON: &str = "all keys of this client";
+
+/// What became of the keys of a client.
+#[derive(Default)]
+struct Outcome {
+    found: u64,
+    done: u64,
+    refused: Vec<Value>,
+}
+
+impl Outcome {
+    fn take(&mut self, key: &Value, asked: Result<Value, Refusal>) {
+        self.found += 1;
+        match asked {
+            Ok(_) => self.done += 1,
+            Err(refusal) => self.refused.push(refusal_of(key, &refusal.why)),
+        }
+    }
+
+    fn told(self, client: &str, is_dry_run: bool, done: &str) -> Result<Value, Refusal> {
+        let Self {
+            found,
+            done: count,
+            refused,
+        } = self;
+        let summary = json!({
+            "client": client,
+            "dry_run": is_dry_run,
+            "found": found,
+            done: count,
+            "refused": refused,
+        });
+        if refused.is_empty() || is_dry_run {
+            return Ok(summary);
+        }
+        let refused = refusals(&refused);
+        Err(Refusal {
+            why: format!("{count} of {found} keys were {done}; refused: {refused}"),
+            body: summary,
+            ..Refusal::no("")
+        })
+    }
+}
 
 impl Way {
     /// Forgets every key of `client` that may be forgotten, and tells which may not.
     pub(super) async fn forget_client(&self, client: &str, args: &ForgetArgs) -> Asked {
-        let mut found = 0_u64;
-        let mut forgotten = 0_u64;
-        let mut refused: Vec<Value> = Vec::new();
-        let mut cursor: Option<String> = None;
-        loop {
-            let page = match self.page_of(client, cursor.as_deref()).await? {
-                Ok(page) => page,
-                Err(refusal) => return Ok(Err(refusal)),
-            };
-            for key in page["keys"].as_array().into_iter().flatten() {
-                found += 1;
-                if args.dry_run {
-                    refused.extend(would_refuse(key, args.force));
-                    continue;
-                }
-                match self.forget_one(key, args).await? {
-                    Ok(_) => forgotten += 1,
-                    Err(refusal) => refused.push(refusal_of(key, &refusal.why)),
-                }
+        let forget = async |key: &Value| match args.dry_run {
+            true => Ok(would_refuse(key, args.force).map_or(Ok(Value::Null), Err)),
+            false => self.forget_one(key, args).await,
+        };
+        let outcome = self.each(client, forget).await?;
+        Ok(outcome.and_then(|outcome| outcome.told(client, args.dry_run, "forgotten")))
+    }
+
+    /// Erases the personal data of every key of `client`.
+    pub(super) async fn erase_client(&self, client: &str, args: &EraseArgs) -> Asked {
+        let reason = args.reason.as_deref().unwrap_or(REASON);
+        let erase = async |key: &Value| match args.dry_run {
+            true => Ok(Ok(Value::Null)),
+            false => {
+                let id = key["id"].as_str().unwrap_or_default();
+                let path = format!("/idempotency/keys/{}", encoded(id));
+                self.erase_at(&path, Some(reason)).await
             }
-            cursor = next(&page["next"]);
-            if cursor.is_none() {
-                break;
+        };
+        let outcome = self.each(client, erase).await?;
+        Ok(outcome.and_then(|mut outcome| {
+            // None is refused, so how many there are says it all.
+            if args.dry_run {
+                outcome.done = 0;
             }
-        }
-        if args.dry_run {
-            forgotten = found - refused.len() as u64;
-        }
-        let summary = json!({
-            "client": client,
-            "dry_run": args.dry_run,
-            "found": found,
-            "forgotten": forgotten,
-            "refused": refused,
-        });
-        if refused.is_empty() || args.dry_run {
-            return Ok(Ok(summary));
-        }
-        Ok(Err(Refusal {
-            why: format!(
-                "{forgotten} of {found} keys were forgotten; refused: {}",
-                refusals(&refused)
-            ),
-            body: summary,
-            ..Refusal::no("")
+            outcome.told(client, args.dry_run, "erased")
         }))
     }
 
-    /// Erases every key of `client`.
-    pub(super) async fn erase_client(&self, client: &str, args: &EraseArgs) -> Asked {
-        let reason = args.reason.as_deref().unwrap_or(REASON);
-        let mut found = 0_u64;
-        let mut erased = 0_u64;
-        let mut refused: Vec<Value> = Vec::new();
+    /// Does the same to each key of `client`. Several at once, since each waits until no gateway can have a
+    /// copy of the answer.
+    async fn each(
+        &self,
+        client: &str,
+        does: impl AsyncFn(&Value) -> Asked,
+    ) -> anyhow::Result<Result<Outcome, Refusal>> {
+        let mut outcome = Outcome::default();
         let mut cursor: Option<String> = None;
         loop {
             let page = match self.page_of(client, cursor.as_deref()).await? {
                 Ok(page) => page,
                 Err(refusal) => return Ok(Err(refusal)),
             };
-            for key in page["keys"].as_array().into_iter().flatten() {
-                found += 1;
-                if args.dry_run {
-                    continue;
-                }
-                let id = key["id"].as_str().unwrap_or_default();
-                let path = format!("/idempotency/keys/{}", encoded(id));
-                match self.erase_at(&path, Some(reason)).await? {
-                    Ok(_) => erased += 1,
-                    Err(refusal) => refused.push(refusal_of(key, &refusal.why)),
+            let keys = page["keys"].as_array().map_or(&[][..], Vec::as_slice);
+            for some in keys.chunks(AT_ONCE) {
+                let asked = try_join_all(some.iter().map(|key| does(key))).await?;
+                for (key, asked) in some.iter().zip(asked) {
+                    outcome.take(key, asked);
                 }
             }
             cursor = next(&page["next"]);
             if cursor.is_none() {
-                break;
+                return Ok(Ok(outcome));
             }
         }
-        let summary = json!({
-            "client": client,
-            "dry_run": args.dry_run,
-            "found": found,
-            "erased": erased,
-            "refused": refused,
-        });
-        if refused.is_empty() {
-            return Ok(Ok(summary));
-        }
-        Ok(Err(Refusal {
-            why: format!(
-                "{erased} of {found} keys were erased; refused: {}",
-                refusals(&refused)
-            ),
-            body: summary,
-            ..Refusal::no("")
-        }))
     }
 
     async fn page_of(&self, client: &str, cursor: Option<&str>) -> Asked {
@@ -148,7 +153,7 @@ fn refusal_of(key: &Value, why: &str) -> Value {
 }
 
 /// What the admin API would say to a forget of `key`: told without asking, since asking would do it.
-fn would_refuse(key: &Value, force: bool) -> Option<Value> {
+fn would_refuse(key: &Value, force: bool) -> Option<Refusal> {
     let status = key["response"]["status"].as_u64();
     let took_effect = status.is_some_and(|status| (200..400).contains(&status));
     let why = match key["state"].as_str() {
@@ -156,7 +161,7 @@ fn would_refuse(key: &Value, force: bool) -> Option<Value> {
         Some("completed") if took_effect && !force => "it took effect: --force forgets it",
         _ => return None,
     };
-    Some(refusal_of(key, why))
+    Some(Refusal::no(why))
 }
 
 /// The ids and states of what was refused, as many as fit into a line.

@@ -38,7 +38,9 @@ fn encrypted(keys: &str) -> Setup {
 async fn a_moved_answer_is_refused_with_an_alarm() {
     let upstream = Upstream::start();
     let server = Postgres::start();
+    // Every retry asks the database.
     let setup = encrypted(OLD).store(&server.url());
+    let setup = setup.store_options(&format!("encryption_key_env: {ENV}, near_cache: 0"));
     let gateway = setup.start(&upstream).await;
     for key in ["one", "two"] {
         gateway.send(&Request::pay(key)).await.expect(201);

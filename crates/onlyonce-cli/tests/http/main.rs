@@ -55,6 +55,7 @@ mod levels;
 mod lifecycle;
 mod limits;
 mod long_run;
+mod lost_memory;
 mod machine_faults;
 mod mariadb;
 mod mariadb_schema;

@@ -56,7 +56,9 @@ async fn made_by_the_program_or_by_hand() {
 async fn a_newer_schema_and_a_newer_row() {
     let upstream = Upstream::start();
     let server = MariaDb::start();
+    // Every retry asks the store.
     let setup = Setup::with("").store(&server.url());
+    let setup = setup.store_options("near_cache: 0");
     let old = setup.clone().start(&upstream).await;
     old.send(&Request::pay("before")).await.expect(201);
     let newer = VERSION + 1;

@@ -102,7 +102,10 @@ async fn a_newer_schema() {
 async fn a_row_of_a_newer_version() {
     let upstream = Upstream::start();
     let server = Postgres::start();
-    let gateway = Setup::with("").store(&server.url()).start(&upstream).await;
+    let setup = Setup::with("").store(&server.url());
+    // Every retry asks the store.
+    let setup = setup.store_options("near_cache: 0");
+    let gateway = setup.start(&upstream).await;
     gateway.send(&Request::pay("k")).await.expect(201);
     server.sql("UPDATE onlyonce.keys SET row_version = 9");
     let answer = gateway.send(&Request::pay("k")).await;

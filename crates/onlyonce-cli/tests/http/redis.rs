@@ -161,12 +161,14 @@ async fn an_emptied_database_takes_no_keys() {
     let server = Redis::start();
     let upstream = Upstream::start();
     let setup = Setup::with("").store(&server.url());
+    // Every retry asks the store.
+    let setup = setup.store_options("near_cache: 0");
     let first = setup.clone().start(&upstream).await;
     first.send(&Request::pay("before")).await.expect(201);
     server.cli(&["flushall"]);
     for key in ["before", "after"] {
         let answer = first.send(&Request::pay(key)).await;
-        answer.refused(503, "idempotency_store_unavailable");
+        answer.refused(503, "idempotency_history_lost");
     }
     let not_ready = async |gateway: &Gateway, why: &str| {
         eventually("what is wrong to be said", async || {
@@ -184,7 +186,7 @@ async fn an_emptied_database_takes_no_keys() {
     let second = setup.start(&upstream).await;
     second.send(&Request::pay("after")).await.expect(201);
     let answer = first.send(&Request::pay("after")).await;
-    answer.refused(503, "idempotency_store_unavailable");
+    answer.refused(503, "idempotency_history_lost");
     not_ready(&first, "another secret").await;
     assert_eq!(upstream.executions(), 2);
 }
@@ -199,7 +201,10 @@ async fn an_emptied_database_takes_no_keys() {
 async fn a_policy_that_changes_and_a_server_that_is_away() {
     let mut server = Redis::start_with(&["appendonly yes", "appendfsync always"]);
     let upstream = Upstream::start();
-    let gateway = Setup::with("").store(&server.url()).start(&upstream).await;
+    let setup = Setup::with("").store(&server.url());
+    // Every retry asks the store.
+    let setup = setup.store_options("near_cache: 0");
+    let gateway = setup.start(&upstream).await;
     gateway.send(&Request::pay("known")).await.expect(201);
     let ready = async |status: u16, why: &str| {
         eventually("the gateway to say so", async || {

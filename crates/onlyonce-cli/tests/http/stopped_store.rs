@@ -131,8 +131,8 @@ async fn a_killed_file_without_its_log_is_refused() {
 /// Goal: a log is not mixed into another file.
 ///
 /// Method: a backup of a stopped file is put in the place of one whose gateway was killed.
-/// Evidence: `serve` refuses and says what to do; with the log moved away it refuses a backup, until
-/// somebody accepts it.
+/// Evidence: `serve` refuses and says what to do; with the log moved away it serves what the backup has, and
+/// nothing new until somebody accepts it.
 #[tokio::test]
 async fn a_log_beside_another_file_is_refused() {
     let upstream = Upstream::start();
@@ -156,11 +156,14 @@ async fn a_log_beside_another_file_is_refused() {
         exit.logs
     );
     std::fs::remove_file(log_of(&file)).expect("the log is moved away");
-    let Err(exit) = start_in(&folder, &upstream).await else {
-        panic!("a backup is served in silence");
-    };
-    let why = "is not the file that was last in use here";
-    assert!(exit.logs.contains(why), "{}", exit.logs);
+    let mut served = start_in(&folder, &upstream).await.expect("a backup");
+    served.says("not the file that was last in use here").await;
+    let executed = upstream.executions();
+    let new = served.send(&Request::pay("new")).await;
+    new.refused(503, "idempotency_history_lost");
+    assert_eq!(upstream.executions(), executed);
+    served.sigterm();
+    assert!(served.exited().await.success());
     let (code, said) = onlyonce(&["migrate", "--accept-incomplete"], &folder).await;
     assert_eq!(code, 0, "{said}");
     let served = start_in(&folder, &upstream).await.expect("the backup");

@@ -10,6 +10,7 @@ mod admit;
 mod evidence;
 mod exhaustive;
 mod expire;
+mod history;
 mod invariants;
 mod sequences;
 mod settle;

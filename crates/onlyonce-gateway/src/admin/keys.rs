@@ -30,7 +30,7 @@ use onlyonce_store::{Filter, Listed, Page, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Refused, audit, dead_letters, outbox, response, view::View};
+use super::{Refused, audit, dead_letters, outbox, response, store_loss, view::View};
 use crate::{clock::rfc3339, edge::Current};
 
 /// Rows of a page unless said otherwise, and at most.
@@ -176,7 +176,8 @@ impl Desk {
             .route("/idempotency/keys/{id}/retries", get(retries))
             .route("/idempotency/keys/{id}/response", post(response::reveal))
             .route("/audit", get(audit::audit));
-        outbox::routes(dead_letters::routes(router)).with_state(self)
+        let router = outbox::routes(dead_letters::routes(router));
+        store_loss::routes(router).with_state(self)
     }
 
     pub(super) fn view(&self) -> View<'_> {

@@ -108,6 +108,7 @@ fn paths() -> Value {
         "/outbox/{message}/retry": { "post": messages::retry() },
         "/outbox/{message}/discard": { "post": messages::discard() },
         "/audit": { "get": keys::audit() },
+        "/store/accept-loss": { "post": accept_loss() },
     })
 }
 
@@ -190,6 +191,23 @@ fn erase() -> Value {
         } } },
     });
     erase
+}
+
+fn accept_loss() -> Value {
+    let accepted = json!({ "type": "boolean" });
+    let answer = content(object(vec![("accepted", accepted)]));
+    let summary = "Accept that the store has lost keys: retries of missing keys are executed";
+    let mut accept = operation("accept_loss", summary, answer);
+    accept["requestBody"] = json!({
+        "required": true,
+        "content": { "application/json": { "schema": {
+            "type": "object",
+            "additionalProperties": false,
+            "required": ["reason"],
+            "properties": { "reason": { "type": "string", "maxLength": 1_000 } },
+        } } },
+    });
+    accept
 }
 
 fn change(id: &str, summary: &str, body: &str) -> Value {

@@ -384,6 +384,19 @@ fn route_warnings(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: 
                 "`store.encryption_key_env` encrypts keys and answers; see docs/guide/at-rest.md",
             );
     }
+    // Beside an SQLite file its lock file tells, unless both are lost.
+    let is_elsewhere = around.store.url.mode_name() == "distributed";
+    if policy.demands_sync() && is_elsewhere && around.store.spool_dir.is_none() {
+        report
+            .warning(
+                ruled.place(around, &["profile"]),
+                format!(
+                    "route `{name}` has profile `payments`, and a store that loses keys while the gateway is \
+                     stopped is not recognised"
+                ),
+            )
+            .hint("`store.spool_dir` keeps what is known of the store on another disk");
+    }
     if policy.on_store_error == OnStoreError::Bypass {
         report.warning(
             ruled.place(around, &["on_store_error", "profile", "dialect"]),

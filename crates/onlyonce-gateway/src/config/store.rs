@@ -82,9 +82,9 @@ pub(super) fn complete(
         ),
         (
             "spool_dir",
-            url.mode_name() == "local",
-            "`spool_dir` needs a store that several gateways can share".to_owned(),
-            Some("an embedded store is on this machine's disk already"),
+            *url == StoreUrl::Memory,
+            "`spool_dir` needs a store that outlives the process".to_owned(),
+            None,
         ),
         ("pooler", !is_postgres, no_meaning("pooler"), None),
         (

@@ -11,8 +11,8 @@ use tokio::sync::broadcast;
 
 use super::{AtRest, FILE_MARK, OpenError, Packing, block, keyring::Place, names};
 use crate::{
-    Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply,
-    Standing, Store, StoreError, Swapped, Walk,
+    Copies, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Loss, Outbox,
+    Page, Reply, Standing, Store, StoreError, Swapped, Walk,
 };
 
 /// Marks the cursor of a list that has come to the rows from before there were keys. Numbers of rows
@@ -92,6 +92,10 @@ fn written(draft: Draft, stored: &Record) -> Record {
 impl Store for AtRest {
     fn level(&self) -> Level {
         self.inner.level()
+    }
+
+    fn copies(&self) -> Copies {
+        self.inner.copies()
     }
 
     fn secret(&self) -> &Secret {
@@ -307,6 +311,10 @@ impl Store for AtRest {
 
     async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
         self.inner.raise_epoch().await
+    }
+
+    async fn note_lost(&self, loss: Loss) -> Result<(), StoreError> {
+        self.inner.note_lost(loss).await
     }
 
     async fn accept_incomplete(&self) -> Result<(), StoreError> {

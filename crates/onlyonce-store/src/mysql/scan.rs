@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     Counts, Epoch, Level, Reply, Standing, StoreError, Walk,
-    identity::Numbered,
+    identity::{Numbered, STANDING},
     sql::{
         batch,
         dialect::Statement,
@@ -306,9 +306,9 @@ impl Scans for Scanners {
         };
         let standing = store::read_standing(row)?;
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
-        let next = row.bytes(4)?.and_then(text);
+        let next = row.bytes(STANDING.len())?.and_then(text);
         let next = next.and_then(|next| next.parse().ok());
-        let server = row.bytes(5)?.and_then(text);
+        let server = row.bytes(STANDING.len() + 1)?.and_then(text);
         let numbered = server.zip(next);
         Ok(Standing {
             numbered: numbered.map(|(server, next)| Numbered { server, next }),

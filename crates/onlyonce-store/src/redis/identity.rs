@@ -18,7 +18,7 @@ use super::{
     scan::{bytes, items, strange},
     script::{Call, EPOCH, META, PROBE},
 };
-use crate::{Epoch, Standing, StoreError, Unfit, identity::IDENTITY};
+use crate::{Epoch, Standing, StoreError, Unfit, identity::STANDING};
 
 /// Calls that are under way at once while buckets are marked.
 const MARKS_AT_ONCE: usize = 64;
@@ -148,14 +148,8 @@ impl RedisStore {
 
     /// What the store says of itself, and how far it has come.
     pub(super) async fn read_standing(&self) -> Result<Standing, StoreError> {
-        let fields = ["secret", IDENTITY, "epoch", "accepted"];
-        let [secret, identity, epoch, accepted] = Self::meta_fields(&self.inner, fields).await?;
-        Ok(Standing::read(
-            secret.as_deref(),
-            identity.as_deref(),
-            epoch.as_deref(),
-            accepted.as_deref(),
-        ))
+        let values = Self::meta_fields(&self.inner, STANDING).await?;
+        Ok(Standing::read(values.each_ref().map(Option::as_deref)))
     }
 
     /// Raises the epoch by one.
@@ -178,8 +172,14 @@ impl RedisStore {
         kept.map(|_| ()).map_err(Failure::of_a_write)
     }
 
+    /// Keeps the server's time in a field of what is kept once.
+    pub(super) async fn keep_time(&self, field: &str) -> Result<(), StoreError> {
+        let now = self.server_time().await?;
+        self.keep_field(field, now.0.to_string().as_bytes()).await
+    }
+
     /// The server's time.
-    pub(super) async fn server_time(&self) -> Result<Timestamp, StoreError> {
+    async fn server_time(&self) -> Result<Timestamp, StoreError> {
         let inner = &self.inner;
         let call = Call::plain("TIME");
         let told = inner.net.call(inner.meta_slot, &call, Does::Read).await;
@@ -198,7 +198,7 @@ impl RedisStore {
 pub(super) fn another_store() -> StoreError {
     let why = "what is in the database was made with another secret: it was emptied or restored while a \
                gateway ran; stop the gateways of this store, and start them again";
-    StoreError::Unavailable(Unfit::new(why).into())
+    StoreError::Unavailable(Unfit::forgot(why).into())
 }
 
 /// Somebody emptied the database, or part of it.
@@ -206,5 +206,5 @@ pub(super) fn lost() -> StoreError {
     let why = "the store has lost its records: its database was emptied, and retries of requests that \
                were executed before would execute again; what to do: restore the database, or empty all \
                of it, make a new store with `onlyonce migrate --store URL`, and start the gateways again";
-    StoreError::Unavailable(Unfit::new(why).into())
+    StoreError::Unavailable(Unfit::forgot(why).into())
 }

@@ -113,7 +113,7 @@ pub(crate) fn same(found: Option<&[u8]>, expected: &[u8]) -> Result<(), sqlx::Er
              with `onlyonce migrate --store URL`, and start the gateways again"
         }
     };
-    let unfit = std::io::Error::other(Unfit::new(why));
+    let unfit = std::io::Error::other(Unfit::forgot(why));
     Err(sqlx::Error::Io(unfit))
 }
 

@@ -23,9 +23,9 @@ use super::{
     scopes,
 };
 use crate::{
-    CLOCK_MARK, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Outbox, Page,
-    Reply, Standing, Store, StoreError, Swapped, Walk,
-    identity::{IDENTITY, IDENTITY_BYTES},
+    CLOCK_MARK, Copies, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Loss,
+    Outbox, Page, Reply, Standing, Store, StoreError, Swapped, Walk,
+    identity::{ACCEPTED, IDENTITY, IDENTITY_BYTES, STANDING},
     outbox::millis,
     random_bytes,
 };
@@ -94,17 +94,19 @@ pub(crate) async fn counted<R: Reader>(reader: &R, sql: &str) -> Result<Counts, 
 
 /// What a store says of itself, as [`read_standing`] takes it.
 pub(crate) fn standing_columns<D: Dialect>() -> String {
-    let names = ["secret", "identity", "epoch", "accepted"];
     let tables = D::TABLES;
-    names
+    STANDING
         .map(|name| format!("(SELECT value FROM {tables}meta WHERE name = '{name}')"))
         .join(", ")
 }
 
 /// What a row says that begins with [`standing_columns`].
 pub(crate) fn read_standing(row: &impl Columns) -> Result<Standing, RowError> {
-    let value = |column| row.bytes(column);
-    Ok(Standing::read(value(0)?, value(1)?, value(2)?, value(3)?))
+    let mut values = [None; STANDING.len()];
+    for (column, value) in values.iter_mut().enumerate() {
+        *value = row.bytes(column)?;
+    }
+    Ok(Standing::read(values))
 }
 
 /// A store in a database of a server.
@@ -148,6 +150,10 @@ impl<S> ServerStore<S> {
 impl<S: Scans> Store for ServerStore<S> {
     fn level(&self) -> Level {
         self.scans.level()
+    }
+
+    fn copies(&self) -> Copies {
+        Copies::Shared
     }
 
     fn secret(&self) -> &Secret {
@@ -290,7 +296,12 @@ impl<S: Scans> Store for ServerStore<S> {
     }
 
     async fn accept_incomplete(&self) -> Result<(), StoreError> {
-        let statement = meta::note_time::<S::Dialect>("accepted", S::NOW_BYTES);
+        let statement = meta::note_time::<S::Dialect>(ACCEPTED, S::NOW_BYTES);
+        self.scans.write(statement).await
+    }
+
+    async fn note_lost(&self, loss: Loss) -> Result<(), StoreError> {
+        let statement = meta::note_time::<S::Dialect>(loss.name(), S::NOW_BYTES);
         self.scans.write(statement).await
     }
 

@@ -82,20 +82,6 @@ pub enum OpenError {
          mix the two; put the file back that was there, or move the log away; nothing was changed"
     )]
     LogOfAnother(PathBuf),
-    /// It was restored from a backup, or is another store's.
-    #[error(
-        "{0} is not the file that was last in use here: it was restored or replaced, keys that came after \
-         it was copied are not in it, and their retries would execute again; put the file back that was \
-         there. If it is lost for good, say so once: `onlyonce migrate --store sqlite:{0} \
-         --accept-incomplete`; nothing was changed"
-    )]
-    NotTheLast(PathBuf),
-    /// There was a store, and it is gone.
-    #[error(
-        "{0} is missing or empty, and {0}.lock says that there was a store: put the file back. To begin \
-         with an empty store, which knows no key, remove {0}.lock as well; nothing was changed"
-    )]
-    Gone(PathBuf),
     /// There is a log, and no file that it belongs to.
     #[error(
         "{0} is missing or empty, and its log {0}-wal is there: put the file back, or move the log away \

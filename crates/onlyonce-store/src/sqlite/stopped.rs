@@ -10,11 +10,11 @@
 //! |---|---|---|
 //! | stopped, or nothing (made by an older program) | none, or its own | it is opened |
 //! | in use | its own | the process was killed; SQLite recovers, unattended |
-//! | in use | missing | refused: [`OpenError::LogMissing`] |
+//! | in use, in a session that the lock file names | missing | refused: [`OpenError::LogMissing`] |
 //! | a session that the lock file does not name | not empty | refused: [`OpenError::LogOfAnother`] |
-//! | a session that the lock file does not name | none | refused: [`OpenError::NotTheLast`] |
+//! | a session that the lock file does not name | none | it is opened, and has [lost keys](Loss::Any) |
 //! | there is no file, or an empty one | not empty | refused: [`OpenError::FileMissing`] |
-//! | there is no file, or an empty one, and the lock file names a session | none | refused: [`OpenError::Gone`] |
+//! | there is no file, or an empty one, and the lock file names a session | none | one is made, and has lost keys |
 //!
 //! `accept_incomplete` is an operator's word that what is lost is lost; a log is never mixed in by it.
 //!
@@ -27,11 +27,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use onlyonce_core::Timestamp;
 use rusqlite::{Connection, OpenFlags};
 
 use super::{OpenError, dialect::SqliteDialect, schema, write};
 use crate::{
-    random_bytes,
+    Loss, random_bytes,
     sql::{dialect::Value, meta},
 };
 
@@ -57,12 +58,25 @@ struct Told {
     in_use: bool,
 }
 
+/// What a file knows of the keys that were in use here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// All of them.
+    Whole,
+    /// It was restored from a backup, replaced or removed.
+    Lost,
+}
+
 /// Refuses a file that is not whole, or not the one that its log belongs to.
 pub(super) fn check(
     path: &Path,
     lock: &mut File,
     accept_incomplete: bool,
-) -> Result<(), OpenError> {
+) -> Result<Memory, OpenError> {
+    let lost = match accept_incomplete {
+        true => Memory::Whole,
+        false => Memory::Lost,
+    };
     let length = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.len());
     let log = length(&log_of(path)).ok();
     let has_log = log.is_some_and(|bytes| bytes > 0);
@@ -70,28 +84,34 @@ pub(super) fn check(
         if has_log {
             return Err(OpenError::FileMissing(path.to_owned()));
         }
-        return match named(lock).is_empty() || accept_incomplete {
-            true => Ok(()),
-            false => Err(OpenError::Gone(path.to_owned())),
-        };
+        return Ok(match named(lock).is_empty() {
+            true => Memory::Whole,
+            false => lost,
+        });
     }
     let Some(told) = told(path) else {
-        return Ok(());
+        return Ok(Memory::Whole);
     };
+    let named = named(lock);
+    if !named.is_empty() && !named.contains(&told.id) {
+        return match has_log {
+            true => Err(OpenError::LogOfAnother(path.to_owned())),
+            false => Ok(lost),
+        };
+    }
     if told.in_use && log.is_none() && !accept_incomplete {
         return Err(OpenError::LogMissing(path.to_owned()));
     }
-    let named = named(lock);
-    if named.is_empty() || named.contains(&told.id) {
-        return Ok(());
-    }
-    if has_log {
-        return Err(OpenError::LogOfAnother(path.to_owned()));
-    }
-    match accept_incomplete {
-        true => Ok(()),
-        false => Err(OpenError::NotTheLast(path.to_owned())),
-    }
+    Ok(Memory::Whole)
+}
+
+/// Notes in the file that it has lost keys. Before the session begins, with which the file becomes the one
+/// that was last in use here: whoever is killed between the two finds the loss again.
+pub(super) fn note_lost(connection: &Connection, now: Timestamp) -> rusqlite::Result<()> {
+    let now = now.0.to_string();
+    let value = Value::bytes(now.as_bytes());
+    let statement = meta::note::<SqliteDialect>(Loss::Any.name(), value);
+    write::execute(connection, &statement)
 }
 
 /// Begins a session: from here on a copy of the file alone can be told from a whole one.

@@ -52,11 +52,12 @@ impl Engine {
         arrival: &mut Arrival,
         policy: &Arc<Policy>,
     ) -> Result<Admitted, Unavailable> {
-        self.unless_open()?;
         self.unless_unfit()?;
+        self.unless_open()?;
         // The lease is counted from before the reservation was sent.
         let began = self.0.options.clock.moment();
         let attempt_id = self.0.options.attempt_ids.fresh();
+        let lost_before = self.lost_since();
         let outcome = self.admit_as(attempt_id, began, arrival, policy).await;
         if let Err(Unavailable(error)) = &outcome
             && error.is_ambiguous()
@@ -66,7 +67,8 @@ impl Engine {
         // The reservation may have been the first to meet a server that promises less.
         if let Ok(Admitted::Execute(attempt)) = &outcome {
             self.0.known_store.reserved();
-            if let Err(below) = self.unless_below(policy).and_then(|()| self.unless_unfit()) {
+            let still = self.unless_below(policy).and_then(|()| self.unless_unfit());
+            if let Err(below) = still.and_then(|()| self.unless_lost_since(lost_before)) {
                 attempt.release_later();
                 return Err(below);
             }
@@ -236,16 +238,19 @@ impl Engine {
         }
     }
 
-    /// Room for a new key, where the store promises what the route demands.
+    /// Room for a new key, where the store promises what the route demands and knows what is new.
     async fn room(
         &self,
-        arrival: &Arrival,
+        arrival: &mut Arrival,
         policy: &Policy,
     ) -> Result<Result<Room, NoRoom>, Unavailable> {
         if let Err(below) = self.unless_below(policy) {
             return Ok(Err(NoRoom::Unavailable(below)));
         }
-        let room = self.room_for_new_key(arrival, policy).await?;
+        let room = match self.room_for_new_key(arrival, policy).await? {
+            Ok(_) if !self.may_be_new(arrival, policy).await? => Err(Limited::HistoryLost),
+            room => room,
+        };
         Ok(room.map_err(NoRoom::Limited))
     }
 

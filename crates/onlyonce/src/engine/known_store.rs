@@ -3,12 +3,15 @@
 //! A store that was emptied, restored from a backup or exchanged for another has forgotten keys, and their
 //! retries would be executed again. So the store has an identity, which stays, and an epoch, which only
 //! rises: this process raises it every few seconds in which it has reserved keys, remembers what it saw
-//! last, and looks again every [`LOOK_EVERY`]. A store that is another, or has gone back, takes no new keys
-//! until an operator says that what is missing is to be missed (`onlyonce migrate --accept-incomplete`).
-//! Where there is a spool, what was seen last outlives the process.
+//! last, and looks again every [`LOOK_EVERY`]. Where there is a spool, what was seen last outlives the
+//! process. It is kept after the store has it durably, so that it is never ahead of the store.
 //!
-//! A failover to a replica that lags takes the newest epochs with it. Where the store's level said that this
-//! may happen, [`MAY_BE_LOST`] of them are no reason to stop.
+//! Whoever finds that the store has gone back, or at its start that it is another, notes that in the store,
+//! so that all gateways know; from then on new keys wait as [`machine::new_key`] says. Only a store that was
+//! emptied or exchanged under a running process takes no keys at all: that process knows another secret.
+//!
+//! A failover to a replica that lags takes the newest epochs with it, [`MAY_BE_LOST`] at most, where the
+//! store's level said that this may happen.
 //!
 //! Deliberately absent: any judgement of single records. What a restored store holds is held to be true.
 
@@ -17,15 +20,19 @@ use std::{
     time::Duration,
 };
 
-use onlyonce_core::Timestamp;
+use onlyonce_core::{
+    AttemptId, Policy, RecordId, Timestamp,
+    machine::{self, History, NewKey},
+    record::{Actor, Evidence, JournalEntry, JournalEvent},
+};
 use onlyonce_store::{
-    Epoch, Level, Standing, StoreError, Unfit,
+    Epoch, Level, Loss, Reply, Standing, StoreError, Unfit,
     identity::{Hex, IDENTITY_BYTES, Numbered},
 };
 use parking_lot::Mutex;
 
-use super::{Engine, Unavailable};
-use crate::spool::Spool;
+use super::{Arrival, Engine, Unavailable};
+use crate::{reconcile::Judged as Heard, spool::Spool, stats::Amount};
 
 /// How often the store is looked at.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -38,6 +45,10 @@ pub(super) struct KnownStore {
     last: Mutex<Option<Known>>,
     /// Why the store must not be used.
     unfit: Mutex<Option<Unfit>>,
+    /// What the store has lost, as it said last.
+    history: Mutex<History>,
+    /// Whether keys are missing that nobody has accepted: all that a request asks in the usual case.
+    has_lost: AtomicBool,
     /// Whether a key was reserved since the epoch was last raised.
     reserved: AtomicBool,
 }
@@ -58,43 +69,47 @@ pub(crate) struct Known {
 enum Judged {
     /// It is the one, and has all that was known.
     Same,
-    /// It is the one, and a failover took the newest with it, as its level said that one may.
-    Lagged,
-    /// Something is missing, and an operator has accepted that.
-    Accepted,
+    /// Something is missing, and that is known: it has been noted, or an operator has accepted it.
+    Known,
+    /// Something is missing, for this reason, and nobody has noted that yet.
+    Lost(Loss, String),
     /// It must not be used.
     Not(Unfit),
 }
 
 impl Known {
     /// What `standing` says of this store. `is_starting` says that nothing was derived from another store's
-    /// secret yet, so that an operator may have put another one in its place.
+    /// secret yet, so that another one may have been put in its place.
     fn judge(&self, standing: &Standing, is_starting: bool) -> Judged {
-        let accepted = standing.accepted_at > Some(self.epoch.at);
+        let history = &standing.history;
+        let is_known = |loss| history.accepted_at.max(loss) > Some(self.epoch.at);
+        let lost = |why| match is_known(history.lost_at) {
+            true => Judged::Known,
+            false => Judged::Lost(Loss::Any, why),
+        };
         let Some(identity) = standing.identity else {
             return Judged::Not(emptied());
         };
         if identity != self.identity {
-            return match is_starting && accepted {
-                true => Judged::Accepted,
-                false => Judged::Not(another(self.identity, identity)),
+            return match is_starting {
+                true => lost(another(self.identity, identity)),
+                false => Judged::Not(exchanged(self.identity, identity)),
             };
-        }
-        if accepted {
-            return Judged::Accepted;
         }
         let epoch = standing.epoch.unwrap_or_default();
         if epoch.count >= self.epoch.count {
             return match self.began_anew(standing) {
-                true => Judged::Not(went_back(self.epoch.at, None)),
+                true => lost(went_back(self.epoch.at, None)),
                 false => Judged::Same,
             };
         }
+        let why = went_back(self.epoch.at, standing.epoch);
         let behind = self.epoch.at.0.saturating_sub(epoch.at.0);
         let may_be_lost = i64::try_from(MAY_BE_LOST.as_millis()).unwrap_or(i64::MAX);
         match self.level < Level::Sync && behind <= may_be_lost {
-            true => Judged::Lagged,
-            false => Judged::Not(went_back(self.epoch.at, standing.epoch)),
+            true if is_known(history.lost_at.max(history.newest_lost_at)) => Judged::Known,
+            true => Judged::Lost(Loss::Newest, why),
+            false => lost(why),
         }
     }
 
@@ -112,29 +127,34 @@ impl Known {
     }
 }
 
-const WHAT_TO_DO: &str = "retries of requests that were executed before would execute again; what to do: bring \
-     the store back, or, if what is missing is to be missed, say so with `onlyonce migrate --store URL \
-     --accept-incomplete`";
+const AGAIN: &str = "retries of requests that were executed before would execute again";
 
 fn emptied() -> Unfit {
-    Unfit::new(
-        "the store has lost its records: its tables were dropped or emptied, and retries of requests that \
-         were executed before would execute again; what to do: restore the database, or make a new store \
-         with `onlyonce migrate --store URL`, and start the gateways again",
-    )
-}
-
-fn another(known: [u8; IDENTITY_BYTES], found: [u8; IDENTITY_BYTES]) -> Unfit {
-    let (known, found) = (Hex(known), Hex(found));
-    Unfit::new(format!(
-        "this is another store: its identity is {found}, and that of the one which this gateway knows is \
-         {known}; {WHAT_TO_DO}, and start the gateways again"
+    Unfit::forgot(format!(
+        "the store has lost its records: its tables were dropped or emptied, and {AGAIN}; what to do: \
+         restore the database, or make a new store with `onlyonce migrate --store URL`, and start the \
+         gateways again"
     ))
 }
 
-fn went_back(known: Timestamp, found: Option<Epoch>) -> Unfit {
+fn another(known: [u8; IDENTITY_BYTES], found: [u8; IDENTITY_BYTES]) -> String {
+    let (known, found) = (Hex(known), Hex(found));
+    format!(
+        "this is another store: its identity is {found}, and that of the one which this gateway knows is \
+         {known}"
+    )
+}
+
+fn exchanged(known: [u8; IDENTITY_BYTES], found: [u8; IDENTITY_BYTES]) -> Unfit {
+    let another = another(known, found);
+    Unfit::forgot(format!(
+        "{another}; {AGAIN}; what to do: bring the store back, or start the gateways again on this one"
+    ))
+}
+
+fn went_back(known: Timestamp, found: Option<Epoch>) -> String {
     let known = date(known);
-    let what = match found.filter(|found| found.count > 0) {
+    match found.filter(|found| found.count > 0) {
         Some(found) => format!(
             "the store has gone back to {}, and this gateway knows it as of {known}: a backup was \
              restored, or writes that it had acknowledged are lost",
@@ -144,8 +164,18 @@ fn went_back(known: Timestamp, found: Option<Epoch>) -> Unfit {
             "the store has lost keys that it held at {known}: its tables were emptied, or a backup from \
              before was restored"
         ),
-    };
-    Unfit::new(format!("{what}; {WHAT_TO_DO}"))
+    }
+}
+
+/// What an operator is told of a store that has lost keys.
+fn told(lost_at: Timestamp) -> String {
+    format!(
+        "the store has lost keys, which was recognised at {}, and {AGAIN}: new keys wait for one `ttl` from \
+         then on, unless the provider denies them; what to do: bring the store back, or, if what is missing \
+         is to be missed, say so with `onlyonce migrate --store URL --accept-incomplete` or `POST \
+         /store/accept-loss`",
+        date(lost_at)
+    )
 }
 
 fn date(at: Timestamp) -> String {
@@ -157,6 +187,20 @@ impl KnownStore {
     fn refuse(&self, why: &Unfit) {
         if self.unfit.lock().replace(why.clone()).is_none() {
             tracing::error!("the store must not be used: {why}");
+        }
+    }
+
+    /// Takes over what the store says that it has lost.
+    fn take(&self, history: History) {
+        let before = std::mem::replace(&mut *self.history.lock(), history);
+        let lost_since = history.lost_since();
+        self.has_lost.store(lost_since.is_some(), Ordering::Release);
+        match (before.lost_since(), lost_since) {
+            (before, Some(at)) if before != Some(at) => tracing::error!("{}", told(at)),
+            (Some(_), None) => {
+                tracing::warn!("an operator has accepted that the store has lost keys: going on");
+            }
+            _ => {}
         }
     }
 
@@ -230,19 +274,24 @@ impl Engine {
             .as_ref()
             .unwrap_or(&begins)
             .judge(&standing, is_starting);
+        let mut standing = standing;
         match &judged {
             Judged::Not(why) => {
                 known.refuse(why);
                 return Ok(());
             }
-            Judged::Lagged => tracing::error!(
-                "the store has lost the newest writes in a failover, as its level said that it may"
-            ),
-            Judged::Accepted => tracing::warn!(
-                "the store lacks what it had, and an operator has accepted that: going on"
-            ),
-            Judged::Same => {}
+            Judged::Lost(loss, why) => {
+                tracing::error!("{why}");
+                // Until everybody can read it, nothing is reserved here.
+                known.refuse(&Unfit::forgot(format!("{why}; {AGAIN}")));
+                self.bounded_read(store.note_lost(*loss)).await?;
+                let noted = self.bounded_read(store.standing()).await?;
+                let history = noted.map(|noted| noted.history);
+                standing.history = history.unwrap_or(standing.history);
+            }
+            Judged::Known | Judged::Same => {}
         }
+        known.take(standing.history);
         let was_reserved = known.reserved.swap(false, Ordering::Relaxed);
         let (epoch, numbered) = match last.as_ref() {
             Some(last) if !was_reserved && judged == Judged::Same => {
@@ -269,7 +318,124 @@ impl Engine {
         {
             keep(spool, now).await;
         }
+        self.measure_loss().await
+    }
+}
+
+impl Engine {
+    /// What the store has lost, as it said last.
+    pub fn history(&self) -> History {
+        *self.0.known_store.history.lock()
+    }
+
+    /// What an operator has to know of a store that has lost keys which nobody has accepted.
+    pub fn history_loss(history: &History) -> Option<String> {
+        history.lost_since().map(told)
+    }
+
+    /// An operator accepts that the store has lost keys: those that are missing are executed again.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the store cannot be written.
+    pub async fn accept_loss(&self, reason: &str) -> Result<(), StoreError> {
+        let store = &self.0.store;
+        self.bounded_read(store.append(vec![loss_accepted(reason)]))
+            .await?;
+        self.bounded_read(store.accept_incomplete()).await?;
+        self.look_at_store().await
+    }
+
+    /// When the store lost keys that nobody has accepted.
+    pub(super) fn lost_since(&self) -> Option<Timestamp> {
+        let known = &self.0.known_store;
+        let has_lost = known.has_lost.load(Ordering::Acquire);
+        has_lost.then(|| known.history.lock().lost_since())?
+    }
+
+    /// An error, if it was found out since `before` that keys are lost: what was reserved meanwhile may be
+    /// one of them.
+    pub(super) fn unless_lost_since(&self, before: Option<Timestamp>) -> Result<(), Unavailable> {
+        match self.lost_since() {
+            Some(at) if Some(at) != before => {
+                let unfit = Unfit::forgot(told(at));
+                Err(Unavailable(StoreError::Unavailable(Box::new(unfit))))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a key that the store does not know may be taken for a new one.
+    pub(super) async fn may_be_new(
+        &self,
+        arrival: &mut Arrival,
+        policy: &Policy,
+    ) -> Result<bool, Unavailable> {
+        if !self.0.known_store.has_lost.load(Ordering::Acquire) {
+            return Ok(true);
+        }
+        let looked = self.bounded_read(self.0.store.lookup(arrival.id())).await;
+        let Reply { now, value } = self.only_looked(looked)?;
+        if value.is_some() {
+            return Ok(true);
+        }
+        match machine::new_key(&self.history(), now, policy) {
+            NewKey::Execute => Ok(true),
+            NewKey::OnlyIfDenied(from) if from <= now && self.store_clock().is_steady() => {
+                self.is_denied(arrival, policy).await
+            }
+            NewKey::OnlyIfDenied(_) | NewKey::Wait => Ok(false),
+        }
+    }
+
+    /// Whether the provider denies a key of which the store has no record, asked by a query that is known to
+    /// find keys.
+    async fn is_denied(&self, arrival: &mut Arrival, policy: &Policy) -> Result<bool, Unavailable> {
+        let Some(provider) = self.0.provider.read().clone() else {
+            return Ok(false);
+        };
+        let request = arrival.request(AttemptId::NOBODY, &policy.recipe);
+        let record = machine::first(&request, policy).record;
+        let answer = provider.ask(&record).await;
+        let Some(question) = answer.question else {
+            return Ok(false);
+        };
+        let proven = match answer.judged {
+            Heard::Says(Evidence::NotExecuted) => self.is_proven(&record.route, &question).await,
+            Heard::Says(Evidence::Completed(_)) => {
+                let proven = self.prove(&record.route, &question).await;
+                proven.map(|()| false)
+            }
+            _ => Ok(false),
+        };
+        self.only_looked(proven)
+    }
+
+    /// Says whether keys may be missing that some policy would still remember.
+    async fn measure_loss(&self) -> Result<(), StoreError> {
+        let history = self.history();
+        let is_felt = match history.lost_since() {
+            None => false,
+            Some(_) => {
+                let now = self.store_now().await?;
+                let policies = self.0.policies.read();
+                policies.values().any(|policy| history.is_felt(now, policy))
+            }
+        };
+        Amount::HistoryLost.set(u64::from(is_felt));
         Ok(())
+    }
+}
+
+/// The journal's row about an operator who accepts a loss: it belongs to no key.
+pub fn loss_accepted(reason: &str) -> JournalEntry {
+    JournalEntry {
+        id: RecordId([0; 16]),
+        event: JournalEvent::LossAccepted,
+        from: None,
+        to: None,
+        attempt: 0,
+        actor: Actor::Operator,
+        detail: Some(reason.to_owned()),
     }
 }
 

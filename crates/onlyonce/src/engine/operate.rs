@@ -11,10 +11,10 @@ use onlyonce_core::{
         Resolve, Seen, Step, Sweep,
     },
 };
-use onlyonce_store::{Filter, Listed, StoreError, failpoint};
+use onlyonce_store::{Copies, Filter, Listed, StoreError, failpoint};
 
 use super::{
-    Engine,
+    Engine, near,
     transition::{Known, Unanswered, Wrote},
 };
 
@@ -124,8 +124,14 @@ impl Engine {
             fresh,
             reason,
         };
-        let forgotten = self.operate(id, |record, now| self.applied(record, &forget, now));
-        Ok(forgotten.await??)
+        let mut had_answer = false;
+        let forgotten = self.operate(id, |record, now| {
+            had_answer = record.is_some_and(|record| record.response.is_some());
+            self.applied(record, &forget, now)
+        });
+        let record = forgotten.await??;
+        self.no_copy_is_left(had_answer).await;
+        Ok(record)
     }
 
     /// Removes a person's data from a key, in any state, and leaves what keeps it from executing again.
@@ -139,10 +145,23 @@ impl Engine {
         reason: Option<String>,
     ) -> Result<Record, OperateError> {
         let erase = Erase { reason };
-        let erased = self.operate(id, |record, now| self.applied(record, &erase, now));
+        let mut had_answer = false;
+        let erased = self.operate(id, |record, now| {
+            had_answer = record.is_some_and(|record| record.response.is_some());
+            self.applied(record, &erase, now)
+        });
         let record = erased.await??;
         self.0.waiters.wake_all(id);
+        self.no_copy_is_left(had_answer).await;
         Ok(record)
+    }
+
+    /// Waits, if there was an answer to copy, until no other process can have a copy of it that it gives. This
+    /// one has none.
+    async fn no_copy_is_left(&self, had_answer: bool) {
+        if had_answer && self.0.store.copies() == Copies::Shared {
+            tokio::time::sleep(near::MAX_AGE).await;
+        }
     }
 
     /// Moves the expiry of a key to `ttl` from now, or leaves it where that is later.

@@ -1,5 +1,5 @@
 //! The store as the engine sees it: the time of every reply has passed the [store clock](StoreClock), so
-//! that no rule can be given another.
+//! that no rule can be given another, and recent answers are [near](Near).
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,16 +9,17 @@ use onlyonce_core::{
     record::{Change, Draft, JournalEntry, Revision},
 };
 use onlyonce_store::{
-    Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Outbox, Page, Reply,
-    Standing, Store, StoreError, Swapped, Walk,
+    Copies, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Loss, Outbox,
+    Page, Reply, Standing, Store, StoreError, Swapped, Walk,
 };
 use tokio::sync::broadcast;
 
-use super::store_clock::StoreClock;
+use super::{near::Near, store_clock::StoreClock};
 
 pub(super) struct TimedStore {
     pub(super) inner: Arc<dyn Store>,
     pub(super) clock: Arc<StoreClock>,
+    pub(super) near: Option<Near>,
 }
 
 impl TimedStore {
@@ -31,12 +32,50 @@ impl TimedStore {
         let now = self.clock.hear(asked, now);
         Ok(Reply { now, value })
     }
+
+    /// As [`timed`](Self::timed), of the record `id`. `found` is what of the reply may be kept near.
+    async fn noticed<T>(
+        &self,
+        id: RecordId,
+        call: impl Future<Output = Result<Reply<T>, StoreError>>,
+        found: fn(&T) -> Option<&Record>,
+    ) -> Result<Reply<T>, StoreError> {
+        let Some(near) = &self.near else {
+            return self.timed(call).await;
+        };
+        let asked = self.clock.moment();
+        let before = near.before(id, asked);
+        let Reply { now: said, value } = call.await?;
+        if let Some(record) = found(&value) {
+            near.keep(before, record, said);
+        }
+        let now = self.clock.hear(asked, said);
+        Ok(Reply { now, value })
+    }
+}
+
+fn existing(inserted: &Inserted) -> Option<&Record> {
+    match inserted {
+        Inserted::Existing(record) => Some(record),
+        Inserted::New(_) => None,
+    }
+}
+
+fn written(swapped: &Swapped) -> Option<&Record> {
+    match swapped {
+        Swapped::Done(record) => Some(record),
+        Swapped::Conflict(_) | Swapped::Absent => None,
+    }
 }
 
 #[async_trait]
 impl Store for TimedStore {
     fn level(&self) -> Level {
         self.inner.level()
+    }
+
+    fn copies(&self) -> Copies {
+        self.inner.copies()
     }
 
     fn encrypts(&self) -> bool {
@@ -49,24 +88,41 @@ impl Store for TimedStore {
 
     fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
         let asked = self.clock.moment();
-        let Reply { now, value } = self.inner.peek(id)?;
-        let now = self.clock.hear(asked, now);
+        let copied = self.near.as_ref().map(|near| (near, near.get(id, asked)));
+        if let Some((_, Ok(reply))) = copied {
+            return Some(reply);
+        }
+        let Reply { now: said, value } = self.inner.peek(id)?;
+        if let Some((near, Err(before))) = copied {
+            near.keep(before, &value, said);
+        }
+        let now = self.clock.hear(asked, said);
         Some(Reply { now, value })
     }
 
     async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
-        self.timed(self.inner.lookup(id)).await
+        self.noticed(id, self.inner.lookup(id), Option::as_ref)
+            .await
     }
 
     async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
-        self.timed(self.inner.insert_or_get(draft)).await
+        let id = draft.record.id;
+        self.noticed(id, self.inner.insert_or_get(draft), existing)
+            .await
     }
 
     async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
-        self.timed(self.inner.swap(expected, change)).await
+        let id = change.draft.record.id;
+        let _changing = self
+            .near
+            .as_ref()
+            .and_then(|near| near.changing(&change.draft));
+        self.noticed(id, self.inner.swap(expected, change), written)
+            .await
     }
 
     async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
+        let _deleting = self.near.as_ref().map(|near| near.deleting(id));
         self.inner.delete(id, expected).await
     }
 
@@ -169,6 +225,10 @@ impl Store for TimedStore {
 
     async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
         self.inner.raise_epoch().await
+    }
+
+    async fn note_lost(&self, loss: Loss) -> Result<(), StoreError> {
+        self.inner.note_lost(loss).await
     }
 
     async fn accept_incomplete(&self) -> Result<(), StoreError> {

@@ -596,6 +596,7 @@ fn limit_reached(limited: limits::Limited) -> (Event, Problem) {
         Limited::Rate(wait) => (Event::RateLimited, Problem::RateLimited(seconds(wait))),
         Limited::Detached => (Event::Overloaded, Problem::TooManyDetached),
         Limited::Bytes => (Event::Overloaded, Problem::Overloaded),
+        Limited::HistoryLost => (Event::HistoryLost, Problem::HistoryLost),
         Limited::Quota => (
             Event::KeyQuota,
             Problem::KeyQuota(QUOTA_RETRY_AFTER_SECONDS),
@@ -707,7 +708,11 @@ where
     );
     let policy = &shared.policy;
     if policy.on_store_error == OnStoreError::Refuse || !absent || first_is_running {
-        return Ok(Problem::StoreUnavailable.response(policy));
+        let problem = match error.0.unfit() {
+            Some(unfit) if unfit.has_forgotten() => Problem::HistoryLost,
+            _ => Problem::StoreUnavailable,
+        };
+        return Ok(problem.response(policy));
     }
     pending.followed.count(Event::Bypassed);
     let (request, _) = pending.into_request(None, policy);

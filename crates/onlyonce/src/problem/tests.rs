@@ -132,6 +132,7 @@ fn contract() -> Vec<Row> {
             API,
         )
         .later(),
+        row(Problem::HistoryLost, 503, "idempotency_history_lost", API).later(),
         row(
             Problem::UpstreamNotReached,
             503,

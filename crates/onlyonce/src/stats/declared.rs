@@ -213,6 +213,12 @@ pub const DECLARED: &[Declared] = &[
         "New keys refused since the request was too old",
     ),
     metric(
+        "onlyonce_history_lost_total",
+        Kind::Counter,
+        BY_CLIENT,
+        "New keys that had to wait since the store has lost keys",
+    ),
+    metric(
         "onlyonce_bypassed_total",
         Kind::Counter,
         BY_CLIENT,
@@ -320,6 +326,12 @@ pub const DECLARED: &[Declared] = &[
         Kind::Gauge,
         "",
         "How long the oldest unknown key has been unknown",
+    ),
+    metric(
+        "onlyonce_store_history_lost",
+        Kind::Gauge,
+        "",
+        "1 while the store lacks keys that it had, for one ttl or until an operator accepts that",
     ),
     metric(
         "onlyonce_store_breaker_open",

@@ -47,6 +47,7 @@ impl Workers {
 
     /// Starts the loops. `provider` is asked what became of keys whose outcome is unknown.
     pub fn start_with(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> Self {
+        engine.asks(provider.clone());
         Self(started(engine, pace, provider))
     }
 

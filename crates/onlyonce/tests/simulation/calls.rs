@@ -12,6 +12,9 @@ use crate::{
     setup::{Ask, Setup, is_shared},
 };
 
+/// How long a node may give its copy of an answer that another has taken away, in milliseconds.
+const COPIES_HOLD: u64 = 1_000;
+
 /// One request of one client.
 pub struct Call {
     pub ask: Ask,
@@ -213,7 +216,10 @@ impl History {
             let owner = record.as_ref().and_then(|record| self.owner(record));
             owner.is_some_and(|owner| !Setup::same(owner, ask))
         };
-        let seen = || std::iter::once(&call.met).chain(held);
+        let taken = self.taken.get(&self.setup.id(ask));
+        let copied = taken.filter(|(at, _)| at + COPIES_HOLD >= call.arrived);
+        let copied = copied.map(|(_, record)| Some(record.clone()));
+        let seen = || copied.iter().chain([&call.met]).chain(held);
         let (ever, always) = (seen().any(differs), seen().all(differs));
         let record = seen().last().and_then(Option::as_ref).cloned();
         let record = record.as_ref();

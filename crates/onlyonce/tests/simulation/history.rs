@@ -91,6 +91,8 @@ pub struct History {
     pub latest: Timestamp,
     /// What the store must hold, by the writes that were seen.
     pub records: BTreeMap<RecordId, Record>,
+    /// The record that an operator last took an answer from, and when: another node may have a copy.
+    pub taken: BTreeMap<RecordId, (u64, Record)>,
     /// Trials that were answered and whose settling is not checked yet.
     pub answered: Vec<u128>,
     epochs: BTreeMap<RecordId, u32>,
@@ -127,6 +129,7 @@ impl History {
             latest: Timestamp::default(),
             records: BTreeMap::new(),
             answered: Vec::new(),
+            taken: BTreeMap::new(),
             epochs: BTreeMap::new(),
             durable: BTreeMap::new(),
             due: BTreeMap::new(),
@@ -237,6 +240,18 @@ impl History {
         }
         if let Some(after) = after {
             self.keep_due(before, after);
+        }
+        if let Some(before) = before.filter(|_| step.edge == Edge::ForgotC) {
+            let taken = (self.now, before.clone());
+            self.taken.insert(before.id, taken);
+            // Whoever asked for it hears so later, once no copy is left.
+            if let Some(owner) = self.owner(before) {
+                let asked = promised::asked(owner);
+                self.happened(Event::Forgotten {
+                    keyspace: asked.keyspace,
+                    key: asked.key,
+                });
+            }
         }
         match (before, after) {
             (_, Some(after)) => drop(self.records.insert(after.id, after.clone())),

@@ -9,8 +9,8 @@ use onlyonce_core::{
     record::{Change, Draft, JournalEntry, Revision},
 };
 use onlyonce_store::{
-    Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
-    Walk, memory::MemoryStore,
+    Copies, Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError,
+    Swapped, Walk, memory::MemoryStore,
 };
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
@@ -46,6 +46,11 @@ impl Recorder {
 impl Store for Recorder {
     fn level(&self) -> Level {
         self.store.level()
+    }
+
+    /// As of any store that several processes write to.
+    fn copies(&self) -> Copies {
+        Copies::Shared
     }
 
     fn secret(&self) -> &Secret {

@@ -17,6 +17,8 @@ use crate::config::{
 const CONNECTIONS: RangeInclusive<u64> = 1..=1_000_000;
 /// The largest head of a request, in bytes: below this browsers fail, above it nobody needs it.
 const HEADER_BYTES: RangeInclusive<u64> = (8 << 10)..=(1 << 20);
+/// Memory for recent answers, in bytes: beyond this a cache of its own is better.
+const NEAR_BYTES: RangeInclusive<u64> = 0..=(16 << 30);
 /// A worker that runs more often than this does nothing else.
 const EVERY: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
 
@@ -134,6 +136,9 @@ section! {
         pub(crate) single_node: bool = Boolean, "false",
             "with profile `payments` on an embedded store: your word that this is the only \
              gateway. A second one with a file of its own would execute every key again";
+        pub(crate) near_cache: usize = Size(NEAR_BYTES), "32MiB",
+            "memory of this process for recent answers, so that a storm of retries costs the store \
+             one read of each key in a second; `0` keeps none";
         pub(crate) cache: Option<StoreUrl> = RedisUrl, ("none"),
             "`redis://…` in front of a SQL store: replays of completed keys come from there for \
              up to 60 s after the record was last read from SQL; see \
@@ -157,11 +162,11 @@ section! {
              a start on any other store is refused, and none is made; see \
              [stores](../guide/stores.md#a-store-that-forgets)";
         pub(crate) spool_dir: Option<PathBuf> = Folder, ("none"),
-            "with a shared store: where a result that could not be committed within \
-             `completion_grace` is kept, with an fsync, until the store takes it, by this process \
-             or the next. It must outlive the process, and is encrypted as the store is. What is \
-             known of the store is kept there too, and a start on one that has forgotten is \
-             refused";
+            "where a result that could not be committed within `completion_grace` is kept, with an \
+             fsync, until the store takes it, by this process or the next. It must outlive the \
+             process and be on another disk than the store, and is encrypted as the store is. What \
+             is known of the store is kept there too: without it, keys that the store loses while \
+             the gateway is stopped [are not missed](../guide/stores.md#a-store-that-forgets)";
     }
 }
 

@@ -84,8 +84,8 @@ const LINES: &[(&str, &str)] = &[
         "1:20: `identity` is 32 hexadecimal digits",
     ),
     (
-        "store: { spool_dir: /x }",
-        "1:21: `spool_dir` needs a store that several gateways can share",
+        "store: { url: 'memory:', spool_dir: /x }",
+        "1:37: `spool_dir` needs a store that outlives the process",
     ),
     ("redis: {}", "1:8: `redis` without `address`"),
     (

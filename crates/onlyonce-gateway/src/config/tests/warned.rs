@@ -69,6 +69,15 @@ fn each_warning_has_its_place() {
             "3:40: route `a` has profile `payments`, and answers are stored as they are",
         ),
         (
+            "store: { url: 'postgres://db/a' }\n\
+             auth: { trusted_header: { name: X-Client-Id, from: ['10.0.0.0/8'] } }\n\
+             idempotency: { enabled: true, profile: payments, reconcile: operator }\n\
+             routes: [{ id: a, path: /, backends: [{ url: http://up }] }]\n"
+                .to_owned(),
+            "3:40: route `a` has profile `payments`, and a store that loses keys while the gateway is stopped \
+             is not recognised",
+        ),
+        (
             "idempotency: { enabled: true }\n\
              routes: [{ id: a, path: /, methods: [GET], backends: [{ url: http://up }] }]\n"
                 .to_owned(),
