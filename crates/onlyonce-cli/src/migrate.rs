@@ -6,6 +6,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use onlyonce::loss_accepted;
 use onlyonce_gateway::config::StoreUrl;
+#[cfg(feature = "dynamodb")]
+use onlyonce_store::dynamodb::{self, DynamoDbOptions, DynamoDbStore};
 use onlyonce_store::{
     Store,
     mysql::{self, MySqlOptions, MySqlStore},
@@ -19,10 +21,10 @@ use crate::cli::Usage;
 /// What `migrate` takes.
 #[derive(Args)]
 pub(crate) struct MigrateArgs {
-    /// The store: sqlite:FILE, postgres://…, mysql://… or redis://…
+    /// The store: sqlite:FILE, postgres://…, mysql://…, redis://… or dynamodb://…
     #[arg(long, value_name = "URL")]
     store: String,
-    /// Print the SQL that creates the schema, and change nothing
+    /// Print the SQL that creates the schema, or the CloudFormation template of the table, and change nothing
     #[arg(long)]
     print: bool,
     /// Take a store that lacks records: a restored backup, emptied tables, an SQLite file whose log
@@ -89,6 +91,28 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
                 "{url}: there is no schema; the layout is at version {}",
                 redis::VERSION
             );
+            identify(&store, &args, is_new).await?;
+        }
+        #[cfg(feature = "dynamodb")]
+        (StoreUrl::DynamoDb(address), true) => out!("{}", dynamodb::cloudformation(address)?),
+        #[cfg(feature = "dynamodb")]
+        (StoreUrl::DynamoDb(address), false) => {
+            let existing = DynamoDbOptions {
+                migrate: false,
+                ..DynamoDbOptions::default()
+            };
+            let is_new = matches!(
+                DynamoDbStore::open(address, &existing).await,
+                Err(dynamodb::OpenError::Empty)
+            );
+            let store = DynamoDbStore::open(address, &DynamoDbOptions::default())
+                .await
+                .with_context(|| format!("{url} was not changed"))?;
+            let version = dynamodb::VERSION;
+            match is_new {
+                true => outln!("{url}: made the table; the layout is at version {version}"),
+                false => outln!("{url}: the layout is at version {version}"),
+            }
             identify(&store, &args, is_new).await?;
         }
         (StoreUrl::Redis(_), true) => {

@@ -25,7 +25,7 @@ pub(crate) struct ServeArgs {
     /// Where the admin API and the dashboard are
     #[arg(long, value_name = "ADDR")]
     pub(crate) admin: Option<SocketAddr>,
-    /// Where to keep records: memory:, sqlite:FILE, postgres://…, mysql://… or redis://…
+    /// Where to keep records: memory:, sqlite:FILE, postgres://…, mysql://…, redis://… or dynamodb://…
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// End when the process that started this one does

@@ -11,6 +11,8 @@ use anyhow::Context;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use metrics_exporter_prometheus::PrometheusHandle;
 use onlyonce::{Engine, EngineOptions, Spool};
+#[cfg(feature = "dynamodb")]
+use onlyonce_store::dynamodb::{DynamoDbOptions, DynamoDbStore};
 use onlyonce_store::{
     Level, Store,
     at_rest::{self, AtRest, AtRestOptions, Compression, Keyring},
@@ -337,6 +339,15 @@ fn weak_store(config: &Config, level: Level) -> Option<String> {
             "this Redis does not persist its writes: a restart or a failover forgets keys, and their retries are \
              executed again\n  hint: `appendonly yes` and `appendfsync always`"
         }
+        #[cfg(feature = "dynamodb")]
+        (StoreUrl::DynamoDb(_), Level::Volatile) => {
+            "this endpoint is not AWS, and what its writes survive is not known: a key that it loses is executed again"
+        }
+        #[cfg(feature = "dynamodb")]
+        (StoreUrl::DynamoDb(_), _) => {
+            "this table has copies in other regions, which follow later: a failover to one of them loses the newest \
+             keys, and their retries are executed again"
+        }
         (_, Level::Volatile | Level::Async) => {
             "this store may lose its newest writes in a crash or a failover, and their retries are executed again"
         }
@@ -416,6 +427,15 @@ async fn open_truth(
                 allow_eviction: config.store.allow_eviction,
             };
             Arc::new(RedisStore::open(url, &options).await?)
+        }
+        #[cfg(feature = "dynamodb")]
+        StoreUrl::DynamoDb(url) => {
+            let options = DynamoDbOptions {
+                timeout: config.store.timeout,
+                migrate: config.store.migrate && create,
+                credentials: None,
+            };
+            Arc::new(DynamoDbStore::open(url, &options).await?)
         }
     })
 }

@@ -23,6 +23,8 @@ pub mod at_rest;
 pub mod clock;
 pub mod codec;
 mod debug;
+#[cfg(feature = "dynamodb")]
+pub mod dynamodb;
 #[doc(hidden)]
 pub mod failpoint;
 mod find;
@@ -37,7 +39,7 @@ pub mod outbox;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "dynamodb"))]
 mod row;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod sql;
@@ -46,7 +48,7 @@ pub mod sqlite;
 #[cfg(feature = "redis")]
 pub mod tiered;
 pub mod transactional;
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "dynamodb"))]
 mod wake;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};

@@ -10,6 +10,7 @@
 )]
 
 mod brokers;
+mod dynamodb;
 mod mariadb;
 mod patroni;
 mod postgres;
@@ -27,6 +28,7 @@ use std::{
 
 pub use self::{
     brokers::{Nats, RabbitMq},
+    dynamodb::{Dynalite, Moto},
     mariadb::MariaDb,
     patroni::{Patroni, Replication},
     postgres::{PgBouncer, Postgres},

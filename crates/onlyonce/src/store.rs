@@ -7,6 +7,7 @@
 //! | `postgres` | `PostgresStore` | any number of processes |
 //! | `mysql` | `MySqlStore` | any number of processes, on MySQL or MariaDB |
 //! | `redis` | `RedisStore` | any number of processes; `TieredStore` puts Redis in front of SQL |
+//! | `dynamodb` | `DynamoDbStore` | any number of processes, in one table |
 //!
 //! A store of your own implements [`Store`], and is tested by the conformance suite of
 //! [`onlyonce_store`].
@@ -17,6 +18,8 @@ pub use onlyonce_store::{
     transactional::{Isolation, TransactionError},
 };
 
+#[cfg(feature = "dynamodb")]
+pub use onlyonce_store::dynamodb::{self, DynamoDbOptions, DynamoDbStore};
 #[cfg(feature = "mysql")]
 pub use onlyonce_store::mysql::{self, MySqlOptions, MySqlStore, MySqlTransactions};
 #[cfg(feature = "postgres")]

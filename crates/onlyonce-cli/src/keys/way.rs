@@ -15,6 +15,8 @@ use onlyonce_gateway::{
     http_client::{Client, Endpoint, Outgoing, trusting},
     serve,
 };
+#[cfg(feature = "dynamodb")]
+use onlyonce_store::dynamodb::{DynamoDbOptions, DynamoDbStore};
 use onlyonce_store::{
     Store,
     at_rest::{self, Compression},
@@ -38,7 +40,7 @@ pub(crate) struct Where {
     /// The admin API of a gateway; its token is taken from ONLYONCE_ADMIN_TOKEN
     #[arg(long, global = true, value_name = "URL", default_value = DEFAULT_ADMIN)]
     admin: String,
-    /// Open this store instead: sqlite:FILE that no gateway uses, or postgres://…, mysql://… or redis://… beside its gateways
+    /// Open this store instead: sqlite:FILE that no gateway uses, or postgres://…, mysql://…, redis://… or dynamodb://… beside its gateways
     #[arg(long, global = true, value_name = "URL")]
     store: Option<String>,
     /// The variable with the store's encryption keys, for --store; used if it is set
@@ -250,6 +252,15 @@ async fn opened(url: &StoreUrl) -> anyhow::Result<(Arc<dyn Store>, HashMap<Strin
                 ..Default::default()
             };
             let opened = RedisStore::open(address, &options).await;
+            (Arc::new(opened.with_context(cannot)?), untold)
+        }
+        #[cfg(feature = "dynamodb")]
+        StoreUrl::DynamoDb(address) => {
+            let options = DynamoDbOptions {
+                migrate: false,
+                ..Default::default()
+            };
+            let opened = DynamoDbStore::open(address, &options).await;
             (Arc::new(opened.with_context(cannot)?), untold)
         }
         StoreUrl::Memory => (Arc::new(MemoryStore::new()), untold),

@@ -114,6 +114,22 @@ fn dependencies_are_what_they_may_be() {
     }
 }
 
+/// Goal: the page about the crates that a payment passes through speaks of those that are built.
+#[test]
+fn the_reviewed_crates_are_the_pinned_ones() {
+    let (page, lock) = (read("docs/reference/dependencies.md"), read("Cargo.lock"));
+    let rows = page.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| `")?.split(" | ");
+        Some((cells.next()?.trim_end_matches('`'), cells.next()?))
+    });
+    let rows: Vec<_> = rows.collect();
+    assert!(rows.len() >= 20, "{rows:?}");
+    for (name, version) in rows {
+        let pinned = format!("name = \"{name}\"\nversion = \"{version}\"\n");
+        assert!(lock.contains(&pinned), "{name} {version} is not pinned");
+    }
+}
+
 #[test]
 fn licence_expressions_are_read_as_they_are_meant() {
     let allowed = ["MIT".to_owned(), "ISC".to_owned()];

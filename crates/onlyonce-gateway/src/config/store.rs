@@ -95,7 +95,7 @@ pub(super) fn complete(
         ),
         (
             "cache",
-            is_redis || *url == StoreUrl::Memory,
+            !url.is_sql(),
             format!("`cache` stands in front of SQL, not of a {kind} store"),
             Some("leave it out, or keep the records in PostgreSQL"),
         ),

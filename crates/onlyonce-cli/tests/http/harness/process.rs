@@ -63,6 +63,10 @@ pub(crate) async fn spawn(launch: &Launch, logs: &Arc<Mutex<String>>) -> Result<
         .env("ONLYONCE_ADMIN_TOKEN", TOKEN)
         .env("RUST_LOG", launch.log)
         .env("ONLYONCE_LOG", launch.log)
+        // For emulators of DynamoDB, which take any; and nobody asks a machine for its role.
+        .env("AWS_ACCESS_KEY_ID", "test")
+        .env("AWS_SECRET_ACCESS_KEY", "test")
+        .env("AWS_EC2_METADATA_DISABLED", "true")
         .envs(launch.env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -123,7 +123,8 @@ section! {
              `redis://USER:PASSWORD@HOST:PORT/DB`; several hosts of one SQL cluster may stand \
              there, with commas between them; `rediss://` is Redis with TLS, \
              `redis+sentinel://HOST,HOST/MASTER` and `redis+cluster://HOST,HOST` are for several \
-             servers; see [stores](../guide/stores.md)";
+             servers; `dynamodb://TABLE?region=REGION` where the program is built with it; see \
+             [stores](../guide/stores.md)";
         pub(crate) timeout: Duration = Duration(SOME), "2s",
             "how long one call may take before the store counts as unavailable";
         pub(crate) migrate: bool = Boolean, "true",

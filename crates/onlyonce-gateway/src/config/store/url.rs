@@ -2,6 +2,8 @@
 
 use std::{error::Error, fmt, iter, path::PathBuf};
 
+#[cfg(feature = "dynamodb")]
+use onlyonce_store::dynamodb;
 use onlyonce_store::{
     mysql, postgres,
     redis::{self, AddressError},
@@ -28,6 +30,9 @@ pub enum StoreUrl {
     Mysql(String),
     /// A Redis or Valkey server.
     Redis(String),
+    /// A table of DynamoDB.
+    #[cfg(feature = "dynamodb")]
+    DynamoDb(String),
 }
 
 /// Why a text is not the URL of a store.
@@ -60,6 +65,13 @@ pub enum StoreUrlError {
     /// What the reader of Redis's addresses refuses.
     #[error("the URL of this Redis store cannot be read: {0}")]
     Redis(AddressError),
+    /// A store that this program was built without.
+    #[error("this program was built without DynamoDB")]
+    NoDynamoDb,
+    /// What the reader of DynamoDB's addresses refuses.
+    #[cfg(feature = "dynamodb")]
+    #[error("the URL of this DynamoDB store cannot be read: {0}")]
+    DynamoDb(dynamodb::AddressError),
 }
 
 impl StoreUrlError {
@@ -74,12 +86,17 @@ impl StoreUrlError {
                  and `#` as `%40`, `%2F`, `%3A`, `%3F` and `%23`"
             }
             Self::Redis(_) => "for example `redis://localhost:6379/0`",
+            Self::NoDynamoDb => {
+                "the packaged programs have it; build this one with `--features dynamodb`"
+            }
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb(_) => "for example `dynamodb://onlyonce?region=eu-central-1`",
         }
     }
 }
 
 impl StoreUrl {
-    /// Parses `memory:`, `sqlite:FILE`, `postgres://…`, `mysql://…` or `redis://…`.
+    /// Parses `memory:`, `sqlite:FILE`, `postgres://…`, `mysql://…`, `redis://…` or `dynamodb://…`.
     pub fn parse(text: &str) -> Result<Self, StoreUrlError> {
         let (scheme, rest) = text.split_once(':').ok_or(StoreUrlError::Scheme)?;
         match scheme {
@@ -101,6 +118,13 @@ impl StoreUrl {
                 redis::check_url(text).map_err(StoreUrlError::Redis)?;
                 Ok(Self::Redis(text.to_owned()))
             }
+            #[cfg(feature = "dynamodb")]
+            "dynamodb" => {
+                dynamodb::check_url(text).map_err(StoreUrlError::DynamoDb)?;
+                Ok(Self::DynamoDb(text.to_owned()))
+            }
+            #[cfg(not(feature = "dynamodb"))]
+            "dynamodb" => Err(StoreUrlError::NoDynamoDb),
             _ => Err(StoreUrlError::Scheme),
         }
     }
@@ -130,6 +154,8 @@ impl StoreUrl {
             Self::Postgres(_) => "postgres",
             Self::Mysql(_) => "mysql",
             Self::Redis(_) => "redis",
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb(_) => "dynamodb",
         }
     }
 
@@ -138,12 +164,19 @@ impl StoreUrl {
         match self {
             Self::Memory | Self::Sqlite(_) => "local",
             Self::Postgres(_) | Self::Mysql(_) | Self::Redis(_) => "distributed",
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb(_) => "distributed",
         }
     }
 
     /// Whether messages can be left there in a transaction.
     pub(crate) fn has_outbox(&self) -> bool {
-        !matches!(self, Self::Memory | Self::Redis(_))
+        self.is_sql()
+    }
+
+    /// Whether it is a database with SQL: what caches and messages need.
+    pub(in crate::config) fn is_sql(&self) -> bool {
+        matches!(self, Self::Sqlite(_) | Self::Postgres(_) | Self::Mysql(_))
     }
 
     /// Whether an acknowledged write can survive the end of this process.
@@ -170,6 +203,8 @@ impl fmt::Display for StoreUrl {
                 let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
                 write!(f, "{}://{host}", self.scheme())
             }
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb(url) => f.write_str(url.split(['?']).next().unwrap_or("")),
         }
     }
 }
@@ -262,6 +297,20 @@ mod tests {
             ("", Err(StoreUrlError::NotRedis)),
         ] {
             assert_eq!(StoreUrl::parse_redis(text), expected, "{text}");
+        }
+    }
+
+    /// A program that was built without it says so, instead of not knowing the scheme.
+    #[test]
+    fn a_table_needs_the_feature() {
+        let parsed = StoreUrl::parse("dynamodb://keys?region=eu-central-1");
+        #[cfg(not(feature = "dynamodb"))]
+        assert_eq!(parsed, Err(StoreUrlError::NoDynamoDb));
+        #[cfg(feature = "dynamodb")]
+        {
+            let url = parsed.unwrap();
+            assert_eq!(url.to_string(), "dynamodb://keys");
+            assert_eq!((url.mode_name(), url.has_outbox()), ("distributed", false));
         }
     }
 
