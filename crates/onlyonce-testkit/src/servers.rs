@@ -13,12 +13,12 @@ mod brokers;
 mod dynamodb;
 mod mariadb;
 mod patroni;
+mod ports;
 mod postgres;
 mod redis;
 
 use std::{
     fs,
-    net::{Ipv4Addr, TcpListener},
     os::unix::{fs::chown, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -31,6 +31,7 @@ pub use self::{
     dynamodb::{Dynalite, Moto},
     mariadb::MariaDb,
     patroni::{Patroni, Replication},
+    ports::free_port,
     postgres::{PgBouncer, Postgres},
     redis::{Redis, RedisCluster, RedisSentinels},
 };
@@ -45,12 +46,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const KEEPER: &str = r#"folder=$1; shift; "$@" & server=$!; cat >/dev/null; kill -INT $server 2>/dev/null
 for i in 1 2 3 4 5 6 7 8 9 10; do kill -0 $server 2>/dev/null || break; sleep 0.2; done
 kill -9 $server 2>/dev/null; [ -e "$folder/keep" ] || rm -rf "$folder""#;
-
-/// A port of the loopback address that is free now.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
-}
 
 /// The user and the group that a program runs as; `None` for those of the test.
 pub(crate) type User = Option<(u32, u32)>;

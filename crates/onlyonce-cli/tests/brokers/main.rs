@@ -15,7 +15,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use onlyonce_testkit::servers::{Nats, RabbitMq};
+use onlyonce_testkit::servers::{Nats, RabbitMq, free_port};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -162,10 +162,8 @@ async fn a_target_on_rabbitmq() {
 async fn a_target_on_kafka() {
     let folder = TempDir::new().unwrap();
     let (file, store) = one_message(folder.path());
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let brokers = nobody.local_addr().unwrap();
-    drop(nobody);
-    let target = format!("kind: kafka, url: \"{brokers}\", topic: \"{{type}}\", timeout: 1s");
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let target = format!("kind: kafka, url: \"{nobody}\", topic: \"{{type}}\", timeout: 1s");
     let _worker = worker(folder.path(), &store, &target).await;
     until_said(&file, "Message timed out").await;
 }

@@ -166,12 +166,19 @@ impl Trial {
             let before = upstream.executions_of(key);
             assert_eq!(before, 1, "{what}: {key} without having been sent again");
             let gateway = &gateways[number % gateways.len()];
-            let again = gateway.send(&Request::pay(key)).await;
+            // A store that does not answer in time has said nothing about the key.
+            let again = eventually("the store to answer", async || {
+                let again = gateway.send(&Request::pay(key)).await;
+                let is_silent =
+                    again.status == 503 && again.code() == "idempotency_store_unavailable";
+                (!is_silent).then_some(again)
+            })
+            .await;
             if upstream.executions_of(key) != 1 {
                 executed_again.push(key);
             } else if again.status != 201 {
                 // Its reservation is known and its completion is not.
-                answers_lost.push(key);
+                answers_lost.push(format!("{key}: {again}"));
             } else {
                 assert_eq!(again.header(REPLAYED), Some("true"), "{what}: {key}");
                 assert!(again.body == *body, "{what}: {key} has another answer");

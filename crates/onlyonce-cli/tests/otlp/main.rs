@@ -16,6 +16,7 @@ mod black_box {
 use std::collections::{BTreeMap, BTreeSet};
 
 use black_box::harness::{Gateway, Request, Script, Setup, Upstream};
+use onlyonce_testkit::servers::free_port;
 use opentelemetry_proto::tonic::{
     collector::{metrics::v1::ExportMetricsServiceRequest, trace::v1::ExportTraceServiceRequest},
     common::v1::{KeyValue, any_value::Value},
@@ -288,9 +289,7 @@ async fn metrics_have_their_names() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_is_away_harms_nobody() {
     let upstream = Upstream::start();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let nowhere = format!("http://{}", free.local_addr().unwrap());
-    drop(free);
+    let nowhere = format!("http://127.0.0.1:{}", free_port());
     let mut gateway = Setup::with("")
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", &nowhere)
         .env("OTEL_BSP_SCHEDULE_DELAY", "100")
