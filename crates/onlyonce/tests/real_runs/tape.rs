@@ -216,8 +216,9 @@ impl Judge {
         let history = &mut self.history;
         match what {
             What::Called { ask, process } => {
-                let met = history.records.get(&history.setup.id(ask)).cloned();
-                let arrived = history.now;
+                let id = history.setup.id(ask);
+                let met = history.records.get(&id).cloned();
+                let (arrived, epoch) = (history.now, history.epoch(id));
                 self.arrived.push(place);
                 history.sent(history.calls.len(), ask);
                 history.calls.push(Call {
@@ -225,6 +226,7 @@ impl Judge {
                     process,
                     arrived,
                     met,
+                    epoch,
                     answered: false,
                     told: None,
                     gone: false,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use onlyonce::Body;
-use onlyonce_core::{Record, State, policy::OnInFlight, record::StoredBody};
+use onlyonce_core::{Record, RecordId, State, policy::OnInFlight, record::StoredBody};
 
 use crate::{
     edges::Edge,
@@ -22,6 +22,8 @@ pub struct Call {
     pub arrived: u64,
     /// The record as it was when the request arrived.
     pub met: Option<Record>,
+    /// How often the key had been forgotten altogether by then.
+    pub epoch: u32,
     pub answered: bool,
     /// Status and problem code of the answer.
     pub told: Option<(u16, Option<String>)>,
@@ -139,7 +141,7 @@ impl History {
         let id = self.setup.id(ask);
         let life: Life = match maker.and_then(|maker| self.trials.get(&maker)) {
             Some(trial) => trial.life,
-            None => (id, self.epoch(id), answer.generation),
+            None => self.life_told(number, id, answer),
         };
         if answer.replayed && answer.cookie {
             return Err("2: a cookie was replayed".into());
@@ -183,6 +185,22 @@ impl History {
         Ok(())
     }
 
+    /// The life of the key that an operator's or provider's answer belongs to. A process that stands still with
+    /// it may tell it when there is another life already.
+    fn life_told(&self, number: usize, id: RecordId, answer: &Answer) -> Life {
+        let now = self.epoch(id);
+        let lives = (self.calls[number].epoch..=now).rev();
+        let mut lives = lives.map(|epoch| (id, epoch, answer.generation));
+        let is_it = |life: &Life| {
+            let durable = self.durable.get(life);
+            durable.is_some_and(|durable| {
+                matches!(&durable.body, StoredBody::Full { bytes, .. } if *bytes == answer.body)
+            })
+        };
+        let told = lives.find(is_it);
+        told.unwrap_or((id, now, answer.generation))
+    }
+
     /// An answer that did not complete its key goes to the one that executed it, and only after the
     /// key says so.
     fn passed_once(
@@ -212,15 +230,22 @@ impl History {
     fn refused(&mut self, number: usize, code: &str, held: &[Option<Record>]) {
         let call = &self.calls[number];
         let (ask, attempt) = (call.ask, call.attempt);
+        let is_other = |owner: Option<Ask>| owner.is_some_and(|owner| !Setup::same(owner, ask));
         let differs = |record: &Option<Record>| {
-            let owner = record.as_ref().and_then(|record| self.owner(record));
-            owner.is_some_and(|owner| !Setup::same(owner, ask))
+            is_other(record.as_ref().and_then(|record| self.owner(record)))
         };
-        let taken = self.taken.get(&self.setup.id(ask));
+        let id = self.setup.id(ask);
+        let written = self.owners.get(&id).into_iter().flatten();
+        let meanwhile: Vec<bool> = written
+            .filter(|(at, _)| *at >= call.arrived)
+            .map(|(_, owner)| is_other(*owner))
+            .collect();
+        let taken = self.taken.get(&id);
         let copied = taken.filter(|(at, _)| at + COPIES_HOLD >= call.arrived);
         let copied = copied.map(|(_, record)| Some(record.clone()));
         let seen = || copied.iter().chain([&call.met]).chain(held);
-        let (ever, always) = (seen().any(differs), seen().all(differs));
+        let ever = seen().any(differs) || meanwhile.contains(&true);
+        let always = seen().all(differs) && !meanwhile.contains(&false);
         let record = seen().last().and_then(Option::as_ref).cloned();
         let record = record.as_ref();
         let state = record.map(|record| record.state);

@@ -21,6 +21,7 @@ edges! {
     InFlight202: "same request, I: 202",
     LapsedByRequest: "same request, I lapsed -> U",
     Replayed: "same request, C: replay",
+    ReplayedUnderItsRecipe: "same request, C of a node with another recipe: replay",
     NotStored409: "same request, C not stored: 409",
     Again: "same request, F -> I",
     LostRace: "same request, F: lost to another, as I",

@@ -10,13 +10,19 @@ use crate::{
     edges::Edge,
     node::{Node, Shared},
     people,
-    setup::{Ask, CALLERS, KEYS, NODES},
+    setup::{Ask, CALLERS, KEYS, NODES, SWEEP_EVERY},
     world::World,
 };
+
+/// Within so many milliseconds a node that is well has heard of the store's clock: each sweep asks for it.
+const HEARD_OF_WITHIN: u64 = 2 * SWEEP_EVERY + 500;
 
 impl World {
     /// One thing happens, and then some time passes.
     pub fn event(&mut self) -> bool {
+        if self.later.percent(3) {
+            self.reload();
+        }
         match self.rng.between(0, 1_000) {
             0..560 => self.ask(None),
             560..660 => self.burst(),
@@ -81,11 +87,13 @@ impl World {
             .peek(history.setup.id(ask))
             .map(|reply| reply.value);
         history.sent(number, ask);
+        let epoch = history.epoch(history.setup.id(ask));
         history.calls.push(Call {
             ask,
             process: node.process,
             arrived: self.now,
             met,
+            epoch,
             answered: false,
             told: None,
             gone: false,
@@ -142,6 +150,16 @@ impl World {
         drop(node);
         self.lives[index] += 1;
         self.restart_at[index] = self.now + self.rng.between(1, 3_000);
+    }
+
+    fn reload(&mut self) {
+        let (index, recipe) = (self.later.index(NODES), self.recipe());
+        let is_mixed = self.shared.history.lock().setup.recipes.len() > 1;
+        let Some(node) = self.nodes[index].as_mut().filter(|_| is_mixed) else {
+            return;
+        };
+        node.reload(recipe);
+        self.say(&format!("node {index} reads its configuration again"));
     }
 
     fn pause(&mut self) {
@@ -229,6 +247,11 @@ impl World {
         if !self.shared.history.lock().setup.clocks_jump {
             return;
         }
+        if ahead < 0 {
+            self.set_back_at = self.now;
+        } else if self.some_node_missed_the_set_back() {
+            return;
+        }
         self.store_ahead += ahead;
         self.shared.history.lock().jumped_at = self.now;
         self.say(&format!("store clock jumps by {ahead}"));
@@ -237,6 +260,16 @@ impl World {
             node.disturbed_at = node.disturbed_at.max(self.now);
         }
         self.set_clocks();
+    }
+
+    /// Whether some node may not have heard of the store's clock since it was set back. If the clock were set
+    /// right again now, that node would see no jump at all, and what was written in between would be older to
+    /// it than it is. No rule of one node can find that out; docs/proof.md says so.
+    fn some_node_missed_the_set_back(&self) -> bool {
+        let since = self.set_back_at;
+        let is_recent = self.now < since + HEARD_OF_WITHIN;
+        let mut alive = self.nodes.iter().flatten();
+        since > 0 && (is_recent || alive.any(|node| node.is_paused() || node.disturbed_at > since))
     }
 
     fn make_unreadable(&mut self) {

@@ -91,6 +91,8 @@ pub struct History {
     pub latest: Timestamp,
     /// What the store must hold, by the writes that were seen.
     pub records: BTreeMap<RecordId, Record>,
+    /// Whose request each record was after each write, and when: whoever reads is told later.
+    pub owners: BTreeMap<RecordId, Vec<(u64, Option<Ask>)>>,
     /// The record that an operator last took an answer from, and when: another node may have a copy.
     pub taken: BTreeMap<RecordId, (u64, Record)>,
     /// Trials that were answered and whose settling is not checked yet.
@@ -128,6 +130,7 @@ impl History {
             store_now: Timestamp::default(),
             latest: Timestamp::default(),
             records: BTreeMap::new(),
+            owners: BTreeMap::new(),
             answered: Vec::new(),
             taken: BTreeMap::new(),
             epochs: BTreeMap::new(),
@@ -252,6 +255,11 @@ impl History {
                     key: asked.key,
                 });
             }
+        }
+        if let Some(id) = subject {
+            let owner = after.and_then(|after| self.owner(after));
+            let owners = self.owners.entry(id).or_default();
+            owners.push((self.now, owner));
         }
         match (before, after) {
             (_, Some(after)) => drop(self.records.insert(after.id, after.clone())),

@@ -12,6 +12,7 @@ use std::{
 use onlyonce::{
     Engine, EngineOptions, IdempotencyLayer, IdempotencyService, clock::Clock, engine::AttemptIds,
 };
+use onlyonce_core::Recipe;
 use onlyonce_store::{Store, memory::MemoryStore};
 use onlyonce_testkit::faulty_store::{FaultPlan, FaultyStore};
 use parking_lot::Mutex;
@@ -21,6 +22,7 @@ use tower_service::Service;
 
 use crate::{
     calls::Answer,
+    edges::Edge,
     history::{History, Process},
     recorder::Recorder,
     setup::{self, Ask, ROUTE, STORE_TIMEOUT, Setup},
@@ -42,6 +44,8 @@ pub struct Node {
     pub runtime: Runtime,
     faulty: Arc<FaultyStore>,
     service: IdempotencyService<Upstream>,
+    /// What it compares new requests by.
+    recipe: Recipe,
     shared: Shared,
     boot: Arc<AtomicU64>,
     wall: Arc<AtomicU64>,
@@ -64,7 +68,7 @@ const STEADY_FOR: Duration = Duration::from_secs(20);
 const WALL: u64 = 10_000_000;
 
 impl Node {
-    pub fn start(shared: &Shared, process: Process, now: u64, seed: u64) -> Self {
+    pub fn start(shared: &Shared, process: Process, now: u64, seed: u64, recipe: Recipe) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -87,31 +91,21 @@ impl Node {
             steady_for: STEADY_FOR,
             ..EngineOptions::default()
         };
-        let policy = shared.history.lock().setup.policy.clone();
         let store: Arc<dyn Store> = faulty.clone();
         let (engine, layer, epoch) = runtime.block_on(async {
             let engine = Engine::start(store, options);
-            let layer = IdempotencyLayer::builder(engine.clone())
-                .route(ROUTE)
-                .policy(policy)
-                .identify(setup::identify)
-                .build();
+            let layer = layer(shared, &engine, &recipe);
             let prepared = layer.prepare().await;
             prepared.expect("a healthy store keeps the recipe");
             (engine, layer, Instant::now())
         });
-        let upstream = Upstream {
-            history: shared.history.clone(),
-            store: shared.store.clone(),
-            process,
-            jumped_at: shared.jumped_at.clone(),
-        };
         Self {
             process,
             engine,
             runtime,
             faulty,
-            service: layer.layer(upstream),
+            service: layer.layer(upstream(shared, process)),
+            recipe,
             shared: shared.clone(),
             boot,
             wall,
@@ -124,6 +118,14 @@ impl Node {
             disturbed_at: now,
             running_since: now,
         }
+    }
+
+    /// From now on new requests are compared by `recipe`. What runs goes on as it began, and the new recipe
+    /// is kept in the store when it is first used.
+    pub fn reload(&mut self, recipe: Recipe) {
+        let layer = layer(&self.shared, &self.engine, &recipe);
+        self.service = layer.layer(upstream(&self.shared, self.process));
+        self.recipe = recipe;
     }
 
     pub fn is_paused(&self) -> bool {
@@ -174,7 +176,7 @@ impl Node {
     /// A client asks; the task only watches for the client.
     pub fn call(&self, number: usize, ask: Ask, prefers: Option<u64>) -> tokio::task::AbortHandle {
         let mut service = self.service.clone();
-        let shared = self.shared.clone();
+        let (shared, recipe) = (self.shared.clone(), self.recipe.id());
         let request = Setup::request(ask, number, prefers);
         let task = self.runtime.spawn(async move {
             let response = service.call(request).await;
@@ -188,9 +190,35 @@ impl Node {
             shared.history.lock().heard(number, &answer);
             let id = shared.history.lock().setup.id(ask);
             let record = shared.store.peek(id).map(|reply| reply.value);
+            let is_foreign = record
+                .as_ref()
+                .is_some_and(|record| record.recipe != recipe);
+            if answer.replayed && is_foreign {
+                let mut history = shared.history.lock();
+                history.hits.hit(Edge::ReplayedUnderItsRecipe);
+            }
             shared.history.lock().answered(number, &answer, &[record]);
         });
         task.abort_handle()
+    }
+}
+
+fn layer(shared: &Shared, engine: &Engine, recipe: &Recipe) -> IdempotencyLayer {
+    let mut policy = shared.history.lock().setup.policy.clone();
+    policy.recipe = recipe.clone();
+    IdempotencyLayer::builder(engine.clone())
+        .route(ROUTE)
+        .policy(policy)
+        .identify(setup::identify)
+        .build()
+}
+
+fn upstream(shared: &Shared, process: Process) -> Upstream {
+    Upstream {
+        history: shared.history.clone(),
+        store: shared.store.clone(),
+        process,
+        jumped_at: shared.jumped_at.clone(),
     }
 }
 

@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request::Parts};
 use onlyonce::{Body, Identity, Policy};
 use onlyonce_core::{
-    CallerMark, Fingerprint, Key, Record, RecordId, RequestView, Scope, Secret, StoredResponse,
+    CallerMark, Fingerprint, Key, Recipe, Record, RecordId, RequestView, Scope, Secret,
+    StoredResponse,
+    fingerprint::{BodyMode, Pointer},
     policy::{AfterExpiry, On5xx, OnInFlight, ReconcilePolicy},
 };
 
@@ -48,28 +50,41 @@ pub struct Setup {
     pub secret: Secret,
     /// Whether the store's clock jumps. Where it does, little expires.
     pub clocks_jump: bool,
+    /// What nodes compare requests by: one recipe, or several at the same time.
+    pub recipes: Vec<Recipe>,
     known: Vec<(RecordId, Ask, Fingerprint, Option<CallerMark>)>,
 }
 
 impl Setup {
-    pub fn new(rng: &mut Rng) -> Self {
+    /// `is_mixed`: programs of two releases and of two configurations run at once.
+    pub fn new(rng: &mut Rng, is_mixed: bool) -> Self {
         let mut bytes = [0; 32];
         bytes.fill_with(|| rng.number().to_be_bytes()[0]);
         let clocks_jump = rng.percent(50);
-        Self {
-            clocks_jump,
-            ..Self::of(policy(rng), Secret::from_bytes(bytes))
+        let mut setup = Self::of(policy(rng), Secret::from_bytes(bytes));
+        setup.clocks_jump = clocks_jump;
+        if is_mixed {
+            setup.compares_by(recipes());
         }
+        setup
     }
 
     /// With a given policy, and the secret of a given store.
     pub fn of(policy: Policy, secret: Secret) -> Self {
+        let recipe = policy.recipe.clone();
         let mut setup = Self {
             policy,
             secret,
             clocks_jump: false,
+            recipes: Vec::new(),
             known: Vec::new(),
         };
+        setup.compares_by(vec![recipe]);
+        setup
+    }
+
+    fn compares_by(&mut self, recipes: Vec<Recipe>) {
+        self.known.clear();
         for key in 0..KEYS {
             for (caller, variant) in (0..CALLERS).flat_map(|c| (0..VARIANTS).map(move |v| (c, v))) {
                 let ask = Ask {
@@ -78,16 +93,14 @@ impl Setup {
                     variant,
                     spelling: 0,
                 };
-                let known = (
-                    setup.id(ask),
-                    ask,
-                    setup.fingerprint(ask),
-                    identity(ask).mark(&setup.secret),
-                );
-                setup.known.push(known);
+                let (id, mark) = (self.id(ask), identity(ask).mark(&self.secret));
+                for recipe in &recipes {
+                    let fingerprint = self.fingerprint(ask, recipe);
+                    self.known.push((id, ask, fingerprint, mark));
+                }
             }
         }
-        setup
+        self.recipes = recipes;
     }
 
     /// Every record that can come to be.
@@ -106,7 +119,7 @@ impl Setup {
         Key::parse(key_text(ask).as_bytes(), &self.policy.key_rules).expect("the key is valid")
     }
 
-    fn fingerprint(&self, ask: Ask) -> Fingerprint {
+    fn fingerprint(&self, ask: Ask, recipe: &Recipe) -> Fingerprint {
         let mut headers = HeaderMap::new();
         headers.insert(
             header::CONTENT_TYPE,
@@ -122,7 +135,7 @@ impl Setup {
         };
         self.secret
             .scope_hasher(scope(ask).as_str())
-            .fingerprint(&self.policy.recipe, &view)
+            .fingerprint(recipe, &view)
     }
 
     /// The request that `record` remembers, where it remembers one. `Err` if it remembers one that
@@ -221,6 +234,18 @@ fn body(ask: Ask) -> String {
         0 => format!(r#"{{"amount":10{},"to":"x"}}"#, ask.variant),
         _ => format!(r#"{{ "to": "x", "amount": 10{} }}"#, ask.variant),
     }
+}
+
+/// Today's recipe, that of the first releases, and that of another configuration. The same request is the
+/// same under each.
+fn recipes() -> Vec<Recipe> {
+    let headers = || vec!["content-type".to_owned()];
+    let fields = ["/amount", "/to"].map(|text| Pointer::parse(text).expect("it is one"));
+    vec![
+        Recipe::default(),
+        Recipe::version_1(BodyMode::Json, Vec::new(), Vec::new(), headers()),
+        Recipe::new(BodyMode::Json, fields.to_vec(), Vec::new(), headers()),
+    ]
 }
 
 /// How long the provider may take to know of what was begun; longer than a clock is believed ahead.

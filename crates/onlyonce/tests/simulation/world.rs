@@ -7,6 +7,7 @@ use std::sync::{
 };
 
 use onlyonce::worker::{reap, sweep};
+use onlyonce_core::Recipe;
 use onlyonce_store::{clock::StoreClock, memory::MemoryStore};
 use onlyonce_testkit::promise::Event;
 use parking_lot::Mutex;
@@ -62,6 +63,8 @@ pub fn simulate(seed: u64) -> Outcome {
 
 pub struct World {
     pub rng: Rng,
+    /// Chances of which there were none when the first seeds were kept: those see the same world.
+    pub later: Rng,
     pub now: u64,
     pub shared: Shared,
     pub nodes: Vec<Option<Node>>,
@@ -69,6 +72,8 @@ pub struct World {
     pub lives: Vec<u32>,
     store_hand: Arc<AtomicI64>,
     pub store_ahead: i64,
+    /// When the store's clock was last set back.
+    pub set_back_at: u64,
     pub readable_at: u64,
     pub pending: Vec<(usize, AbortHandle)>,
     next_sweep: u64,
@@ -79,7 +84,8 @@ pub struct World {
 impl World {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let setup = Setup::new(&mut rng);
+        let mut later = Rng::new(!seed);
+        let setup = Setup::new(&mut rng, later.percent(50));
         let store_hand = Arc::new(AtomicI64::new(STORE_EPOCH));
         let clock = StoreClock::by_hand(store_hand.clone());
         let store = Arc::new(MemoryStore::with(setup.secret.clone(), clock));
@@ -92,6 +98,7 @@ impl World {
         };
         let mut world = Self {
             rng,
+            later,
             now: 1,
             shared,
             nodes: (0..NODES).map(|_| None).collect(),
@@ -99,6 +106,7 @@ impl World {
             lives: vec![0; NODES],
             store_hand,
             store_ahead: 0,
+            set_back_at: 0,
             readable_at: 0,
             pending: Vec::new(),
             next_sweep: 0,
@@ -116,8 +124,14 @@ impl World {
             life: self.lives[node],
         };
         self.say(&format!("node {node} starts"));
-        let seed = self.rng.number();
-        self.nodes[node] = Some(Node::start(&self.shared, process, self.now, seed));
+        let (seed, recipe) = (self.rng.number(), self.recipe());
+        self.nodes[node] = Some(Node::start(&self.shared, process, self.now, seed, recipe));
+    }
+
+    /// One of those that nodes compare requests by.
+    pub fn recipe(&mut self) -> Recipe {
+        let recipes = &self.shared.history.lock().setup.recipes;
+        recipes[self.later.index(recipes.len())].clone()
     }
 
     pub fn say(&self, line: &str) {
