@@ -18,6 +18,7 @@ const SEEDS: &[&str] = &[
     "{\"\u{1f602}\":1,\"\u{e000}\":2,\"\u{efff}\":3,\"\u{10000}\":4}",
     "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]",
     "5e-324",
+    "[900719925474099.2,900719925474099.3]",
     "1.7976931348623157e308",
 ];
 
@@ -239,12 +240,25 @@ impl Reader<'_> {
         if !double.is_finite() {
             return Err("infinite");
         }
-        // The shortest digits that mean this double.
-        let shortest = format!("{double:e}");
+        let shortest = shortest(double);
         match decimal(text) == decimal(&shortest) {
             true => Ok(ecmascript(&decimal(&shortest))),
             false => Err("inexact"),
         }
+    }
+}
+
+/// The shortest digits that mean this double; of several the nearest, and of two as near the even one, which
+/// is not always what Rust prints.
+fn shortest(double: f64) -> String {
+    let shortest = format!("{double:e}");
+    let digits = shortest.split('e').next().unwrap_or_default();
+    let count = digits.bytes().filter(u8::is_ascii_digit).count();
+    // To so many digits as they are nearest, half to even.
+    let nearest = format!("{double:.*e}", count - 1);
+    match nearest.parse() == Ok(double) {
+        true => nearest,
+        false => shortest,
     }
 }
 
