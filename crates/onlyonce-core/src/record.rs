@@ -452,6 +452,12 @@ impl Record {
         times.expires_at.filter(|_| is_final)
     }
 
+    /// When an operator forgot the key, where that is what is left of it.
+    pub fn forgotten_at(&self) -> Option<Timestamp> {
+        let is_forgotten = self.state == State::Expired && self.fingerprint.is_none();
+        self.times.expires_at.filter(|_| is_forgotten)
+    }
+
     /// Whether `now` is past the record's expiry, reaped or not.
     pub fn is_past_expiry(&self, now: Timestamp) -> bool {
         self.times.expires_at.is_some_and(|at| at <= now)

@@ -189,3 +189,29 @@ async fn a_forgotten_answer_is_given_nowhere() {
         assert!(took.elapsed() >= MAX_AGE, "{key}: a copy may be so old");
     }
 }
+
+/// Goal: no two answers of one key are given at the same time.
+///
+/// Method: two gateways on one store, one of them with a copy. The other forgets the key and, before the
+/// forget has returned, executes it anew; the first is asked all the while.
+/// Evidence: once the new answer is there, the first gateway gives no other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forgotten_key_waits_for_copies() {
+    let store = Arc::new(MemoryStore::new());
+    let (here, there) = (
+        Node::start(&store, Copies::Shared, None),
+        Node::start(&store, Copies::Shared, None),
+    );
+    here.send("k").await;
+    let id = here.id("k");
+    // Read as late as can be: just before it is taken away.
+    there.engine.store().lookup(id).await.unwrap();
+    let engine = here.engine.clone();
+    let forgetting = tokio::spawn(async move { engine.forget(id, true, None).await });
+    while store.peek(id).unwrap().value.response.is_some() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(here.send("k").await.1, "charge 1", "executed anew");
+    assert_eq!(there.send("k").await.1, "charge 1", "what was told last");
+    forgetting.await.unwrap().unwrap();
+}

@@ -306,19 +306,13 @@ impl Checker<'_> {
         (asked, sent_at): (&Asked, Moment),
         heard: &Heard,
     ) -> Option<(Promise, String)> {
-        let lives = &self.keys.get(&asked.operation())?.lives;
-        let life = lives.last()?;
-        let (_, of, heard_at) = life.outcome.as_ref()?;
+        let life = self.keys.get(&asked.operation())?.lives.last()?;
+        let (bytes, of, heard_at) = life.outcome.as_ref()?;
         let expires_at = life.settled_at? + self.terms.kept_for;
         if of != asked || *heard_at >= sent_at || at >= expires_at {
             return None;
         }
-        // Of an earlier life too: its answers are told until everybody has heard that it was forgotten.
-        let is_too_large = |life: &Life| {
-            let outcome = life.outcome.as_ref().filter(|(_, of, _)| of == asked);
-            outcome.is_some_and(|(bytes, ..)| bytes.len() > self.terms.largest_answer)
-        };
-        if *heard == Heard::ExecutedBefore && lives.iter().any(is_too_large) {
+        if *heard == Heard::ExecutedBefore && bytes.len() > self.terms.largest_answer {
             return None;
         }
         let what = format!("was told {heard:?} although the outcome was known at {heard_at}");

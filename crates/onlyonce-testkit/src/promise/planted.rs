@@ -138,10 +138,6 @@ const RIGHT: &[(&str, &str)] = &[
     ("a long answer is told once", "
         0 sent 1 a k r; 10 began #1 a k r 1; 20 ended #1; 30 heard 1 outcome #1 much-too-long
         100 sent 2 a k r; 110 heard 2 executed-before"),
-    ("a copy of a long answer that was forgotten a moment ago", "
-        0 sent 1 a k r; 10 began #1 a k r 1; 20 ended #1; 30 heard 1 outcome #1 much-too-long
-        40 forgotten k; 50 sent 2 a k r; 51 began #2 a k r 2; 52 ended #2; 60 heard 2 outcome #2 paid
-        70 sent 3 a k r; 80 heard 3 executed-before; 90 forgotten k"),
     ("a body that breaks off is not executed", "0 sent 1 a k r cut; 10 left 1"),
     ("an answer to a request that overtakes the end of a life", "
         {paid} 2015 sent 2 a k r; 2020 sent 3 a k r; 2021 began #2 a k r 3; 2022 heard 2 outcome #1 paid

@@ -1,19 +1,22 @@
 //! A request reserves its key, or learns why not.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use onlyonce_core::{
     AttemptId, Policy, RecipeId, Record, Timestamp,
     machine::{self, Admission, Began, Step, Write},
 };
-use onlyonce_store::{Reply, StoreError, failpoint};
+use onlyonce_store::{Copies, Reply, StoreError, failpoint};
 
 use super::{
-    Admitted, Arrival, Attempt, Engine, Unavailable, replay,
+    Admitted, Arrival, Attempt, Engine, Unavailable, near, replay,
     room::Room,
     transition::{Fault as _, Known, MAX_ROUNDS, Transition, Unanswered, Wrote},
 };
 use crate::{clock::Moment, limits::Limited, stats::Background};
+
+/// After so long nobody has a copy of what was forgotten, whatever clocks are believed.
+const LONG_AGO: Duration = Duration::from_secs(60);
 
 /// What a request still needs before the machine's word can be carried out.
 enum Need {
@@ -23,6 +26,8 @@ enum Need {
     Room,
     /// A store that promises what the route demands.
     Level(Unavailable),
+    /// That no other process gives the answer that an operator has taken away.
+    NoCopies,
 }
 
 /// Why a client may not bring a new key.
@@ -38,6 +43,13 @@ impl From<NoRoom> for Result<Admitted, Unavailable> {
             NoRoom::Unavailable(unavailable) => Err(unavailable),
         }
     }
+}
+
+/// Whether an operator may have taken the key's answer away so lately that another process still gives a copy
+/// of it. If the key were executed now, two answers would be given at the same time.
+fn is_just_forgotten(record: Option<&Record>, now: Timestamp) -> bool {
+    let forgotten_at = record.and_then(Record::forgotten_at);
+    forgotten_at.is_some_and(|at| now < at.plus(LONG_AGO))
 }
 
 impl Engine {
@@ -79,11 +91,12 @@ impl Engine {
     async fn admit_as(
         &self,
         attempt_id: AttemptId,
-        began_at: Moment,
+        mut began_at: Moment,
         arrival: &mut Arrival,
         policy: &Arc<Policy>,
     ) -> Result<Admitted, Unavailable> {
         let id = arrival.id();
+        let mut may_have_copies = self.0.store.copies() == Copies::Shared;
         // A key that nobody has used is the usual case: it is inserted without looking.
         let mut known = Known::Assumed;
         let mut room = match self.room(arrival, policy).await? {
@@ -102,7 +115,14 @@ impl Engine {
             let has_room = room.is_some();
             let mut makes_new = false;
             let moved = self.transition(id, known, |record, now| {
-                let step = self.decided(attempt_id, arrival, record, now, policy, has_room);
+                let mut step = self.decided(attempt_id, arrival, record, now, policy, has_room);
+                let executes = matches!(step.effect, Ok(Admission::Execute(_)));
+                if executes && may_have_copies && is_just_forgotten(record, now) {
+                    step = Step {
+                        write: Write::Stay,
+                        effect: Err(Need::NoCopies),
+                    };
+                }
                 makes_new = matches!(step.effect, Ok(Admission::Execute(Began::New)));
                 if let Ok(Admission::Execute(as_)) = step.effect {
                     began = as_;
@@ -179,6 +199,12 @@ impl Engine {
                     known = record.map_or(Known::Assumed, |record| Known::Read(record, now));
                 }
                 (Err(Need::Level(below)), _) => return Err(below),
+                (Err(Need::NoCopies), _) => {
+                    near::until_no_copy_is_left().await;
+                    may_have_copies = false;
+                    began_at = self.0.options.clock.moment();
+                    known = Known::Nothing;
+                }
                 // Each of these is about a record.
                 (Ok(Admission::Execute(_) | Admission::Reserved), None)
                 | (Ok(Admission::Lapse | Admission::Replay(_)), None) => known = Known::Nothing,

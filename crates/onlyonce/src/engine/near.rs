@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use crate::clock::Moment;
 
 /// How long a copy is given after the store was asked for it, where other processes write to the store.
-pub(super) const MAX_AGE: Duration = Duration::from_secs(1);
+const MAX_AGE: Duration = Duration::from_secs(1);
 /// The same where none does. A change of which nobody waited to hear whether it happened is seen by then.
 const OWNED_MAX_AGE: Duration = Duration::from_secs(60);
 /// Bytes of copies, unless said otherwise.
@@ -25,6 +25,11 @@ pub(super) const DEFAULT_BYTES: usize = 32 << 20;
 const SHARDS: usize = 16;
 /// What a copy takes beside its body and its key, roughly: the record, its headers and its places in tables.
 const BYTES_BESIDE: usize = 1_024;
+
+/// Waits until no process gives what it read of a shared store before this was called.
+pub(super) async fn until_no_copy_is_left() {
+    tokio::time::sleep(MAX_AGE).await;
+}
 
 /// Copies of records with a final answer.
 pub(super) struct Near {

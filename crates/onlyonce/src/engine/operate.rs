@@ -160,7 +160,7 @@ impl Engine {
     /// one has none.
     async fn no_copy_is_left(&self, had_answer: bool) {
         if had_answer && self.0.store.copies() == Copies::Shared {
-            tokio::time::sleep(near::MAX_AGE).await;
+            near::until_no_copy_is_left().await;
         }
     }
 
