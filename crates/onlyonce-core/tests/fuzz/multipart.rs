@@ -1,6 +1,7 @@
 //! Forms in parts.
 
 use http::HeaderValue;
+use onlyonce_core::fingerprint::{MAX_PART_HEADERS, MAX_PARTS};
 use onlyonce_testkit::fuzz::Fuzz;
 
 use super::Bodies;
@@ -175,6 +176,9 @@ fn parts(body: &[u8], boundary: &[u8]) -> Option<Vec<Part>> {
     if !first.is_empty() || parts.is_empty() || !(last == b"--" || last == b"--\r\n") {
         return None;
     }
+    if parts.len() > MAX_PARTS {
+        return None;
+    }
     parts.iter().map(|piece| part(piece)).collect()
 }
 
@@ -206,7 +210,7 @@ fn part(piece: &[u8]) -> Option<Part> {
             headers.push((name.to_ascii_lowercase(), value.trim_ascii().to_vec()));
         }
     }
-    Some((headers, content.to_vec()))
+    (headers.len() <= MAX_PART_HEADERS).then(|| (headers, content.to_vec()))
 }
 
 /// The same parts in other bytes.
