@@ -66,6 +66,13 @@ impl Machine {
         self.address
     }
 
+    /// The words before a command that make it run there.
+    pub(crate) fn prefix(&self) -> Vec<String> {
+        let name = self.name.iter().map(String::as_str);
+        let words = self.name.iter().flat_map(|_| ["ip", "netns", "exec"]);
+        words.chain(name).map(str::to_owned).collect()
+    }
+
     /// A command there.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let Some(name) = &self.name else {

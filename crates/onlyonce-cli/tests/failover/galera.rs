@@ -7,17 +7,19 @@ use tempfile::TempDir;
 use tokio::task::block_in_place;
 
 use crate::{
-    harness::{
-        Setup, Upstream, eventually,
-        history::{Crowd, Habits},
-        soak,
-    },
-    levels::{Levels, judge, level_of},
+    harness::{Setup, Upstream, history::Crowd, soak},
+    trial::Trial,
 };
 
-/// Outcomes that are heard of the race.
+/// Outcomes that are heard before the fault, and after it.
 fn some() -> u64 {
     if soak() { 20_000 } else { 400 }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// A node that no gateway uses is killed.
+    ThirdNodeKilled,
 }
 
 /// Goal: two gateways on two nodes of a cluster execute nothing twice, and nobody takes the cluster for a
@@ -30,41 +32,23 @@ fn some() -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_gateways_on_two_nodes() {
     let [one, two, mut three] = block_in_place(MariaDb::start_galera);
-    let upstream = Arc::new(Upstream::start());
-    let mut gateways = Vec::new();
-    for node in [&one, &two] {
-        let setup = Setup::with("lease: 5s, completion_grace: 2s, wait_timeout: 2s");
-        let setup = setup.store(&node.url()).store_options("timeout: 2s");
-        gateways.push(setup.quiet().start(&upstream).await);
-        let gateway = &gateways[gateways.len() - 1];
-        eventually("the level to be told", async || {
-            (level_of(gateway).await.as_deref() == Some("async")).then_some(())
-        })
-        .await;
-    }
-    let habits = Habits {
-        new_key_after: Some(3),
+    let trial = Trial {
+        what: "Galera".to_owned(),
+        urls: [one.url(), two.url()],
+        level: "async",
         pause: 8,
     };
-    let crowd = Crowd::start(&gateways, &upstream, habits);
-    let levels = Levels::watch(&gateways, crowd.tape());
-    crowd.hears(some()).await;
-    block_in_place(|| three.kill());
-    crowd.hears(some()).await;
-    let tape = crowd.tape().clone();
-    let history = crowd.end(&gateways, &upstream).await;
-    let judged = judge(&history, &levels);
-    println!(
-        "Galera: {} requests, {} outcomes heard, {} executions, {} keys broken; levels {:?}",
-        tape.calls(),
-        tape.outcomes(),
-        upstream.executions(),
-        judged.len(),
-        levels.counts()
-    );
-    let judged: String = judged.iter().map(ToString::to_string).collect();
-    assert!(judged.is_empty(), "{judged}");
+    let strike = async |fault, crowd: &Crowd| {
+        crowd.hears(some()).await;
+        match fault {
+            Fault::ThirdNodeKilled => block_in_place(|| three.kill()),
+        }
+        crowd.hears(some()).await;
+    };
+    let report = trial.with(&[Fault::ThirdNodeKilled], strike).await;
+    report.nothing_is_lost();
 
+    let upstream = Upstream::start();
     let payments = "idempotency: { profile: payments, reconcile: operator, \
                     credential_headers: [Authorization] }";
     let setup = Setup::with("").store(&one.url()).route(payments);

@@ -91,9 +91,10 @@ impl Judged {
     /// Whether what was lost was written to a store that was said to be able to lose it, and nothing else is
     /// wrong: its reservation, or its outcome.
     pub(crate) fn is_announced_loss(&self) -> bool {
+        let is_less = |said: &Option<String>| said.as_deref().is_some_and(|said| said != "sync");
         let announced = |broken: &Broken| match broken.promise {
-            Promise::Once => self.executed_at.as_deref() == Some("async"),
-            Promise::Same | Promise::Kept => self.heard_at.as_deref() == Some("async"),
+            Promise::Once => is_less(&self.executed_at),
+            Promise::Same | Promise::Kept => is_less(&self.heard_at),
             _ => false,
         };
         self.broken.iter().all(announced)

@@ -1,5 +1,5 @@
 //! Clusters of servers that replace each other, the real binary in front, and the checker that knows only the
-//! promise: in network namespaces that each test makes for itself.
+//! promise. What is to be cut off from others is in network namespaces that the test makes for itself.
 #![allow(
     clippy::unwrap_used,
     reason = "in a test a panic is the report, in helpers too"
@@ -13,7 +13,11 @@ mod black_box {
 
 mod galera;
 mod levels;
+mod mariadb;
 mod nemesis;
 mod patroni;
+mod redis_cluster;
+mod redis_sentinels;
+mod trial;
 
 use black_box::harness;

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use onlyonce_testkit::{
     promise::{Event, Heard, check},
-    servers::Postgres,
+    servers::{MariaDb, Postgres, Redis, RedisCluster},
 };
 use tokio::task::block_in_place;
 
 use crate::harness::{
-    Gateway, Setup, Upstream,
+    Gateway, Mortal, Setup, Upstream,
     history::{Crowd, Habits, TERMS},
     ms, soak,
 };
@@ -93,17 +93,19 @@ async fn one_gateway_on_sqlite() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_gateways_on_postgres() {
+/// The same with two gateways on a store that others can share. Its level is `sync`.
+async fn two_gateways_on<S: Mortal>(what: &str) {
     let upstream = Upstream::start();
-    let server = Mutex::new(block_in_place(Postgres::start));
+    let server = Mutex::new(block_in_place(S::start));
     let url = server.lock().unwrap().url();
     let mut gateways = Vec::new();
     for _ in 0..2 {
         let setup = setup().store(&url).store_options("timeout: 500ms");
-        gateways.push(setup.start(&upstream).await);
+        let gateway = setup.start(&upstream).await;
+        gateway.says("level=sync").await;
+        gateways.push(gateway);
     }
-    holds("PostgreSQL", gateways, upstream, async |round, gateways| {
+    holds(what, gateways, upstream, async |round, gateways| {
         let gateway = &mut gateways[round / 4 % 2];
         match round % 4 {
             0 => {
@@ -128,4 +130,24 @@ async fn two_gateways_on_postgres() {
         }
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_gateways_on_postgres() {
+    two_gateways_on::<Postgres>("PostgreSQL").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_gateways_on_mariadb() {
+    two_gateways_on::<MariaDb>("MariaDB").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_gateways_on_redis() {
+    two_gateways_on::<Redis>("Redis").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_gateways_on_a_redis_cluster() {
+    two_gateways_on::<RedisCluster>("Redis Cluster").await;
 }
