@@ -359,6 +359,37 @@ async fn what_changes_under_an_open_store() {
     assert!(unfit(&store).await.unwrap().contains("another secret"));
 }
 
+/// Goal: a server whose replica is away is not taken for one that never had any: the replica may come back
+/// without what was written meanwhile, and be promoted.
+///
+/// Method: a server that flushes always; a replica is attached, and killed.
+/// Evidence: the level, each time after it was read anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_is_away_counts() {
+    let settings = ["appendonly yes", "appendfsync always"];
+    let server = tokio::task::block_in_place(|| Redis::start_with(&settings));
+    let store = open(&server.url()).await;
+    assert_eq!(store.level(), Level::Sync);
+    let follow = format!("replicaof 127.0.0.1 {}", server.port());
+    let mut replica = tokio::task::block_in_place(|| Redis::start_with(&[&follow]));
+    tokio::task::block_in_place(|| replica.until_follows());
+    eventually("the replica to speak", async || {
+        let info = server.cli(&["info", "replication"]);
+        info.contains("state=online").then_some(())
+    })
+    .await;
+    store.probe().await.unwrap();
+    assert_eq!(store.level(), Level::Async);
+    tokio::task::block_in_place(|| replica.kill());
+    eventually("the replica to be missed", async || {
+        let info = server.cli(&["info", "replication"]);
+        info.contains("connected_slaves:0").then_some(())
+    })
+    .await;
+    store.probe().await.unwrap();
+    assert_eq!(store.level(), Level::Async);
+}
+
 /// Goal: a store whose making was interrupted is finished, and one that lost a bucket is not.
 ///
 /// Method: a mark is taken away before and after the note that all are there.

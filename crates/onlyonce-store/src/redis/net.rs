@@ -78,6 +78,8 @@ pub(super) struct Net {
     is_fenced: bool,
     is_cluster: AtomicBool,
     can_fail_over: AtomicBool,
+    /// Whether a server ever had a replica, which somebody may put in its place.
+    had_replica: AtomicBool,
     nodes: Mutex<HashMap<Host, Arc<Node>>>,
     deciders: Mutex<HashMap<Host, Arc<Decider>>>,
     view: RwLock<Arc<View>>,
@@ -127,6 +129,7 @@ impl Net {
         Self {
             is_cluster: (address.kind == Kind::Cluster).into(),
             can_fail_over: matches!(address.kind, Kind::Sentinel(_)).into(),
+            had_replica: AtomicBool::new(false),
             address,
             timeout: r#use.timeout,
             allow_eviction: r#use.allow_eviction,
@@ -179,7 +182,8 @@ impl Net {
         // none, what was last seen holds: a server that is away has not changed its settings.
         let mut seen = self.level.lock();
         if let Some(least) = levels.flatten().min() {
-            *seen = Some(match self.can_fail_over() {
+            let had_replica = self.had_replica.load(Ordering::Relaxed);
+            *seen = Some(match self.can_fail_over() || had_replica {
                 true => least.min(Level::Async),
                 false => least,
             });
@@ -193,6 +197,15 @@ impl Net {
         let nodes: Vec<Arc<Node>> = self.nodes.lock().values().cloned().collect();
         let deadline = self.deadline();
         join_all(nodes.iter().map(|node| node.read_again(self, deadline))).await;
+    }
+
+    /// What a server says of itself. That it has a replica is not forgotten: one that is away may come back
+    /// without what was written meanwhile, and be promoted. Whoever fetches a snapshot and goes is none.
+    async fn read(&self, link: &mut MultiplexedConnection) -> redis::RedisResult<Server> {
+        let server = Server::read(link).await?;
+        self.had_replica
+            .fetch_or(server.replicas > 0, Ordering::Relaxed);
+        Ok(server)
     }
 
     /// Why a server must not be used, if so.
@@ -447,7 +460,7 @@ impl Node {
                 .client
                 .get_multiplexed_async_connection_with_config(&patient())
                 .await?;
-            let server = Server::read(&mut connection).await?;
+            let server = net.read(&mut connection).await?;
             Ok::<_, redis::RedisError>((connection, server))
         };
         let (connection, server) = timeout_at(deadline, dial)
@@ -474,7 +487,7 @@ impl Node {
         let Some(mut link) = self.link.lock().clone() else {
             return;
         };
-        let read = timeout_at(deadline, Server::read(&mut link.connection));
+        let read = timeout_at(deadline, net.read(&mut link.connection));
         let Some(Ok(Ok(server))) = self.unless_gone(read).await else {
             return;
         };
