@@ -455,6 +455,32 @@ async fn functions_are_replaced() {
     assert_eq!(server.sql(may), "t");
 }
 
+/// Goal: a program that meets another one upgrading the schema waits for it, for longer than a statement may
+/// take; and so may a step itself.
+///
+/// Method: a session holds the lock of upgrades for longer than the store's timeout, as one whose program was
+/// killed does.
+/// Evidence: the upgrade waits for it, and succeeds.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_waits_for_another() {
+    const HELD_SECONDS: u64 = 4;
+    let server = tokio::task::block_in_place(Postgres::start);
+    let (url, options) = (server.url(), PostgresOptions::default());
+    assert!(options.timeout.as_secs() < HELD_SECONDS);
+    let mut other = PgConnection::connect(&url).await.unwrap();
+    let lock = "BEGIN; SELECT pg_advisory_xact_lock(x'6f6e6c796f6e6365'::bigint)";
+    other.execute(lock).await.unwrap();
+    let holds = tokio::spawn(async move {
+        let sql = format!("SELECT pg_sleep({HELD_SECONDS}); COMMIT");
+        other.execute(sqlx::AssertSqlSafe(sql)).await.unwrap();
+        tokio::time::Instant::now()
+    });
+    let migrated = onlyonce_store::postgres::migrate(&url, &options);
+    migrated.await.unwrap();
+    let done = tokio::time::Instant::now();
+    assert!(holds.await.unwrap() <= done, "it waited");
+}
+
 /// Goal: a schema of version 9 gets the table of scopes, and what it holds stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn scopes_are_added() {

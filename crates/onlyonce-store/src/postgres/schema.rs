@@ -31,6 +31,10 @@ const STEPS: [(i64, i64, &str); 6] = [
 /// Keeps two programs from creating the schema at once.
 const LOCK: i64 = 0x6f6e_6c79_6f6e_6365;
 
+/// How long a program waits for another that is creating the schema, in seconds. One that was killed goes on
+/// at the server until the statement ends that it had sent.
+const LOCK_SECONDS: u32 = 30;
+
 /// The SQL that leads from version `from` to the newest, for whoever runs it by hand.
 pub fn script(from: i64) -> String {
     let mut script = String::from("BEGIN;\n");
@@ -80,13 +84,14 @@ pub(super) async fn found(connection: &mut PgConnection) -> Result<Found, sqlx::
 /// Brings the schema up to date, unless it is or is newer. Safe to run on every node at once.
 pub(super) async fn migrate(connection: &mut PgConnection) -> Result<Migrated, OpenError> {
     let sql = OpenError::Sql;
-    connection.execute("BEGIN").await.map_err(sql)?;
-    sqlx::query("SELECT pg_advisory_xact_lock($1)")
-        .bind(LOCK)
-        .persistent(false)
-        .execute(&mut *connection)
-        .await
-        .map_err(sql)?;
+    // A step may rewrite a large table, and another program may be at it: both take longer than a statement
+    // of the store may. A table that somebody holds is not waited for: all gateways would wait behind it.
+    let lock = format!(
+        "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; \
+         SELECT pg_advisory_xact_lock({LOCK}); SET LOCAL lock_timeout TO DEFAULT"
+    );
+    let lock = sqlx::AssertSqlSafe(lock);
+    connection.execute(lock).await.map_err(sql)?;
     let from = found(connection).await.map_err(sql)?;
     let from = from.map_or(0, |(version, _)| version);
     if from < VERSION {
