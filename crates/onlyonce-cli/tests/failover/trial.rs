@@ -24,6 +24,8 @@ use crate::{
 
 /// Outcomes that are heard before the first fault.
 const BEFORE: u64 = 100;
+/// Of so many keys one may be written while a replica is late.
+const LATE: usize = 200;
 /// How often the operator looks whether a gateway holds keys back, in milliseconds.
 const LOOK_EVERY: u64 = 200;
 
@@ -44,6 +46,8 @@ pub(crate) struct Report {
     pub(crate) judged: Vec<Judged>,
     /// How often a gateway said that the store has lost keys.
     pub(crate) recognised: usize,
+    /// What the upstream counted.
+    executions: usize,
 }
 
 impl Report {
@@ -51,6 +55,15 @@ impl Report {
     pub(crate) fn nothing_is_lost(&self) {
         assert!(self.judged.is_empty(), "{}", all(&self.judged));
         assert_eq!(self.recognised, 0, "losses that are none");
+    }
+
+    /// Hardly anything was lost, and that was announced. A replica that takes too long to say that it has a
+    /// write is not waited for, which happens on a busy machine.
+    pub(crate) fn hardly_anything_is_lost(self) {
+        let (lost, executions) = (self.judged.len(), self.executions);
+        self.losses_were_announced();
+        let is_little = lost * LATE <= executions;
+        assert!(is_little, "{lost} of {executions} are lost");
     }
 
     /// Whatever was lost was written to a store that was said to be able to lose it.
@@ -119,19 +132,25 @@ impl Trial {
         let history = crowd.end(&gateways, &upstream).await;
         let judged = judge(&history, &levels);
         let again = judged.iter().filter(|judged| judged.was_executed_again());
-        let recognised = operator.accepted.load(Ordering::SeqCst);
+        let (recognised, executions) = (
+            operator.accepted.load(Ordering::SeqCst),
+            upstream.executions(),
+        );
         println!(
-            "{what}: {} faults, {} requests, {} outcomes heard, {} executions; {} keys lost, {} of them \
+            "{what}: {} faults, {} requests, {} outcomes heard, {executions} executions; {} keys lost, {} of them \
              executed again, {recognised} losses recognised; levels {:?}",
             faults.len(),
             tape.calls(),
             tape.outcomes(),
-            upstream.executions(),
             judged.len(),
             again.count(),
             levels.counts()
         );
-        Report { judged, recognised }
+        Report {
+            judged,
+            recognised,
+            executions,
+        }
     }
 }
 

@@ -1,0 +1,177 @@
+/*M!999999\- enable the sandbox mode */ 
+
+/*!40101 SET @OLD_CHARACTER_SET_CLIENT=@@CHARACTER_SET_CLIENT */;
+/*!40101 SET @OLD_CHARACTER_SET_RESULTS=@@CHARACTER_SET_RESULTS */;
+/*!40101 SET @OLD_COLLATION_CONNECTION=@@COLLATION_CONNECTION */;
+/*!40101 SET NAMES utf8mb4 */;
+/*!40103 SET @OLD_TIME_ZONE=@@TIME_ZONE */;
+/*!40103 SET TIME_ZONE='+00:00' */;
+/*!40014 SET @OLD_UNIQUE_CHECKS=@@UNIQUE_CHECKS, UNIQUE_CHECKS=0 */;
+/*!40014 SET @OLD_FOREIGN_KEY_CHECKS=@@FOREIGN_KEY_CHECKS, FOREIGN_KEY_CHECKS=0 */;
+/*!40101 SET @OLD_SQL_MODE=@@SQL_MODE, SQL_MODE='NO_AUTO_VALUE_ON_ZERO' */;
+/*!40111 SET @OLD_SQL_NOTES=@@SQL_NOTES, SQL_NOTES=0 */;
+DROP TABLE IF EXISTS `onlyonce_journal`;
+/*!40101 SET @saved_cs_client     = @@character_set_client */;
+/*!40101 SET character_set_client = utf8mb4 */;
+CREATE TABLE `onlyonce_journal` (
+  `number` bigint(20) NOT NULL AUTO_INCREMENT,
+  `at` bigint(20) NOT NULL,
+  `attempt` int(11) NOT NULL,
+  `id` binary(16) NOT NULL,
+  `event` varbinary(64) NOT NULL,
+  `from_state` varbinary(20) DEFAULT NULL,
+  `to_state` varbinary(20) DEFAULT NULL,
+  `actor` varbinary(20) NOT NULL,
+  `detail` mediumblob DEFAULT NULL,
+  PRIMARY KEY (`number`),
+  KEY `journal_by_id` (`id`)
+) ENGINE=InnoDB AUTO_INCREMENT=3 DEFAULT CHARSET=latin1 COLLATE=latin1_swedish_ci ROW_FORMAT=DYNAMIC;
+/*!40101 SET character_set_client = @saved_cs_client */;
+
+LOCK TABLES `onlyonce_journal` WRITE;
+/*!40000 ALTER TABLE `onlyonce_journal` DISABLE KEYS */;
+INSERT INTO `onlyonce_journal` VALUES
+(1,1794969230987,1,0xDCAFBF63289DAC8D124CADA0CDC231E0,0x626563616D655F756E6B6E6F776E,0x696E5F70726F6772657373,0x756E6B6E6F776E,0x6578656375746F72,0x636F6E6E656374696F6E5F6C6F7374),
+(2,1794969230995,1,0xD9EF231E7F7E18762146C751E554D1F9,0x72656C6561736564,0x696E5F70726F6772657373,0x6661696C65645F726574727961626C65,0x6578656375746F72,0x72656C65617365645F737461747573);
+/*!40000 ALTER TABLE `onlyonce_journal` ENABLE KEYS */;
+UNLOCK TABLES;
+DROP TABLE IF EXISTS `onlyonce_keys`;
+/*!40101 SET @saved_cs_client     = @@character_set_client */;
+/*!40101 SET character_set_client = utf8mb4 */;
+CREATE TABLE `onlyonce_keys` (
+  `n` bigint(20) NOT NULL AUTO_INCREMENT,
+  `id` binary(16) NOT NULL,
+  `is_live` tinyint(4) DEFAULT NULL,
+  `row_version` smallint(6) NOT NULL,
+  `revision` bigint(20) NOT NULL,
+  `attempt_id` binary(16) NOT NULL,
+  `fence` int(11) NOT NULL,
+  `generation` int(11) NOT NULL,
+  `negatives` smallint(6) NOT NULL DEFAULT 0,
+  `inconclusive` smallint(6) NOT NULL DEFAULT 0,
+  `dead_letter` tinyint(4) NOT NULL DEFAULT 0,
+  `response_status` smallint(6) DEFAULT NULL,
+  `response_bytes` int(11) DEFAULT NULL,
+  `created_at` bigint(20) DEFAULT NULL,
+  `last_run_at` bigint(20) DEFAULT NULL,
+  `completed_at` bigint(20) DEFAULT NULL,
+  `expires_at` bigint(20) DEFAULT NULL,
+  `lease_until` bigint(20) DEFAULT NULL,
+  `unknown_since` bigint(20) DEFAULT NULL,
+  `reconcile_after` bigint(20) DEFAULT NULL,
+  `delete_at` bigint(20) DEFAULT NULL,
+  `tombstone_ttl` bigint(20) NOT NULL,
+  `fingerprint` binary(32) DEFAULT NULL,
+  `recipe` binary(8) NOT NULL,
+  `caller` binary(16) DEFAULT NULL,
+  `state` varbinary(20) NOT NULL,
+  `last_error` varbinary(64) DEFAULT NULL,
+  `scope` blob NOT NULL,
+  `key` blob NOT NULL,
+  `route` tinyblob NOT NULL,
+  `method` tinyblob NOT NULL,
+  `path` mediumblob NOT NULL,
+  `response_head` mediumblob DEFAULT NULL,
+  `response_body` longblob DEFAULT NULL,
+  `evidence` longblob DEFAULT NULL,
+  PRIMARY KEY (`n`),
+  UNIQUE KEY `keys_by_id` (`id`),
+  KEY `keys_that_live` (`is_live`)
+) ENGINE=InnoDB AUTO_INCREMENT=4 DEFAULT CHARSET=latin1 COLLATE=latin1_swedish_ci ROW_FORMAT=DYNAMIC;
+/*!40101 SET character_set_client = @saved_cs_client */;
+
+LOCK TABLES `onlyonce_keys` WRITE;
+/*!40000 ALTER TABLE `onlyonce_keys` DISABLE KEYS */;
+INSERT INTO `onlyonce_keys` VALUES
+(1,0x3FB28972198BA5D168D9335C20C00195,NULL,1,77200947579514,0x64FCD4C7977D23036E53C636BF0E8A79,1,1,0,0,0,201,43,1794969230959,1794969230959,1794969230970,2110329230970,NULL,NULL,NULL,NULL,86400000,0x5ADC9A2A7DADF6C7C550610579FCAD87E86D8B6B7A3F863DAD027E54C53A1A74,0x5C2D4A236A0D24B2,0x50274EFA5553CD1D2C434BB338535D34,0x636F6D706C65746564,NULL,0x676C6F62616C,0x676F6C64656E2D636F6D706C65746564,0x72,0x504F5354,0x2F7061796D656E7473,NULL,0x0106019B01000095020004036C0000001A00000042617365485454502F302E3620507974686F6E2F332E31312E3710732F676F6C64656E7B22222D7D0B00AEE72D330B849BC7C91C2C61304B56391758D9D9062418E7828400F56088,NULL),
+(2,0xDCAFBF63289DAC8D124CADA0CDC231E0,1,1,138128233578623,0xC371C39AAE0355007CBDFDA07C4BC07E,1,1,0,0,0,NULL,NULL,1794969230982,1794969230982,NULL,NULL,NULL,1794969230987,1794970130987,NULL,86400000,0x5ADC9A2A7DADF6C7C550610579FCAD87E86D8B6B7A3F863DAD027E54C53A1A74,0x5C2D4A236A0D24B2,0x50274EFA5553CD1D2C434BB338535D34,0x756E6B6E6F776E,0x636F6E6E656374696F6E5F6C6F7374,0x676C6F62616C,0x676F6C64656E2D756E6B6E6F776E,0x72,0x504F5354,0x2F7061796D656E7473,NULL,NULL,NULL),
+(3,0xD9EF231E7F7E18762146C751E554D1F9,NULL,1,83244428338693,0x839E4648DE6FACE4DE5D4BB5DA94A604,1,1,0,0,0,NULL,NULL,1794969230993,1794969230993,NULL,2110329230995,NULL,NULL,NULL,NULL,86400000,0x5ADC9A2A7DADF6C7C550610579FCAD87E86D8B6B7A3F863DAD027E54C53A1A74,0x5C2D4A236A0D24B2,0x50274EFA5553CD1D2C434BB338535D34,0x6661696C65645F726574727961626C65,0x72656C65617365645F737461747573,0x676C6F62616C,0x676F6C64656E2D726574727961626C65,0x72,0x504F5354,0x2F7061796D656E7473,NULL,NULL,NULL);
+/*!40000 ALTER TABLE `onlyonce_keys` ENABLE KEYS */;
+UNLOCK TABLES;
+DROP TABLE IF EXISTS `onlyonce_meta`;
+/*!40101 SET @saved_cs_client     = @@character_set_client */;
+/*!40101 SET character_set_client = utf8mb4 */;
+CREATE TABLE `onlyonce_meta` (
+  `name` varbinary(64) NOT NULL,
+  `value` blob NOT NULL,
+  PRIMARY KEY (`name`)
+) ENGINE=InnoDB DEFAULT CHARSET=latin1 COLLATE=latin1_swedish_ci;
+/*!40101 SET character_set_client = @saved_cs_client */;
+
+LOCK TABLES `onlyonce_meta` WRITE;
+/*!40000 ALTER TABLE `onlyonce_meta` DISABLE KEYS */;
+INSERT INTO `onlyonce_meta` VALUES
+(0x6F6C646573745F70726F6772616D,0x31),
+(0x736368656D615F76657273696F6E,0x31),
+(0x736563726574,0x5083C7E30B03B1528A4B4E82B8228612982B4D84766092BD067E75784AC9EC79);
+/*!40000 ALTER TABLE `onlyonce_meta` ENABLE KEYS */;
+UNLOCK TABLES;
+DROP TABLE IF EXISTS `onlyonce_readable_keys`;
+/*!50001 DROP VIEW IF EXISTS `onlyonce_readable_keys`*/;
+SET @saved_cs_client     = @@character_set_client;
+SET character_set_client = utf8mb4;
+/*!50001 CREATE VIEW `onlyonce_readable_keys` AS SELECT
+ NULL AS `n`,
+ NULL AS `scope`,
+ NULL AS `key`,
+ NULL AS `state`,
+ NULL AS `route`,
+ NULL AS `method`,
+ NULL AS `path`,
+ NULL AS `attempt`,
+ NULL AS `generation`,
+ NULL AS `last_error`,
+ NULL AS `dead_letter`,
+ NULL AS `response_status`,
+ NULL AS `response_bytes`,
+ NULL AS `revision`,
+ NULL AS `created_at`,
+ NULL AS `last_run_at`,
+ NULL AS `completed_at`,
+ NULL AS `expires_at`,
+ NULL AS `lease_until`,
+ NULL AS `unknown_since`,
+ NULL AS `reconcile_after`,
+ NULL AS `delete_at`,
+ NULL AS `id`,
+ NULL AS `attempt_id` */;
+SET character_set_client = @saved_cs_client;
+DROP TABLE IF EXISTS `onlyonce_recipes`;
+/*!40101 SET @saved_cs_client     = @@character_set_client */;
+/*!40101 SET character_set_client = utf8mb4 */;
+CREATE TABLE `onlyonce_recipes` (
+  `id` binary(8) NOT NULL,
+  `recipe` blob NOT NULL,
+  PRIMARY KEY (`id`)
+) ENGINE=InnoDB DEFAULT CHARSET=latin1 COLLATE=latin1_swedish_ci;
+/*!40101 SET character_set_client = @saved_cs_client */;
+
+LOCK TABLES `onlyonce_recipes` WRITE;
+/*!40000 ALTER TABLE `onlyonce_recipes` DISABLE KEYS */;
+INSERT INTO `onlyonce_recipes` VALUES
+(0x5C2D4A236A0D24B2,0x01000000000000000000000000000000000000000000000000040000000000000010636F6E74656E742D656E636F64696E67000000000000000C636F6E74656E742D74797065000000000000000869662D6D61746368000000000000000D69662D6E6F6E652D6D61746368);
+/*!40000 ALTER TABLE `onlyonce_recipes` ENABLE KEYS */;
+UNLOCK TABLES;
+/*!50001 DROP VIEW IF EXISTS `onlyonce_readable_keys`*/;
+/*!50001 SET @saved_cs_client          = @@character_set_client */;
+/*!50001 SET @saved_cs_results         = @@character_set_results */;
+/*!50001 SET @saved_col_connection     = @@collation_connection */;
+/*!50001 SET character_set_client      = utf8mb4 */;
+/*!50001 SET character_set_results     = utf8mb4 */;
+/*!50001 SET collation_connection      = utf8mb4_general_ci */;
+/*!50001 CREATE ALGORITHM=UNDEFINED */
+/*!50013 DEFINER=`onlyonce`@`127.0.0.1` SQL SECURITY DEFINER */
+/*!50001 VIEW `onlyonce_readable_keys` AS select `onlyonce_keys`.`n` AS `n`,convert(`onlyonce_keys`.`scope` using utf8mb4) AS `scope`,convert(`onlyonce_keys`.`key` using utf8mb4) AS `key`,convert(`onlyonce_keys`.`state` using utf8mb4) AS `state`,convert(`onlyonce_keys`.`route` using utf8mb4) AS `route`,convert(`onlyonce_keys`.`method` using utf8mb4) AS `method`,convert(`onlyonce_keys`.`path` using utf8mb4) AS `path`,`onlyonce_keys`.`fence` AS `attempt`,`onlyonce_keys`.`generation` AS `generation`,convert(`onlyonce_keys`.`last_error` using utf8mb4) AS `last_error`,`onlyonce_keys`.`dead_letter` AS `dead_letter`,`onlyonce_keys`.`response_status` AS `response_status`,`onlyonce_keys`.`response_bytes` AS `response_bytes`,`onlyonce_keys`.`revision` AS `revision`,'1970-01-01' + interval `onlyonce_keys`.`created_at` * 1000 microsecond AS `created_at`,'1970-01-01' + interval `onlyonce_keys`.`last_run_at` * 1000 microsecond AS `last_run_at`,'1970-01-01' + interval `onlyonce_keys`.`completed_at` * 1000 microsecond AS `completed_at`,'1970-01-01' + interval `onlyonce_keys`.`expires_at` * 1000 microsecond AS `expires_at`,'1970-01-01' + interval `onlyonce_keys`.`lease_until` * 1000 microsecond AS `lease_until`,'1970-01-01' + interval `onlyonce_keys`.`unknown_since` * 1000 microsecond AS `unknown_since`,'1970-01-01' + interval `onlyonce_keys`.`reconcile_after` * 1000 microsecond AS `reconcile_after`,'1970-01-01' + interval `onlyonce_keys`.`delete_at` * 1000 microsecond AS `delete_at`,lcase(hex(`onlyonce_keys`.`id`)) AS `id`,lcase(hex(`onlyonce_keys`.`attempt_id`)) AS `attempt_id` from `onlyonce_keys` */;
+/*!50001 SET character_set_client      = @saved_cs_client */;
+/*!50001 SET character_set_results     = @saved_cs_results */;
+/*!50001 SET collation_connection      = @saved_col_connection */;
+/*!40103 SET TIME_ZONE=@OLD_TIME_ZONE */;
+
+/*!40101 SET SQL_MODE=@OLD_SQL_MODE */;
+/*!40014 SET FOREIGN_KEY_CHECKS=@OLD_FOREIGN_KEY_CHECKS */;
+/*!40014 SET UNIQUE_CHECKS=@OLD_UNIQUE_CHECKS */;
+/*!40101 SET CHARACTER_SET_CLIENT=@OLD_CHARACTER_SET_CLIENT */;
+/*!40101 SET CHARACTER_SET_RESULTS=@OLD_CHARACTER_SET_RESULTS */;
+/*!40101 SET COLLATION_CONNECTION=@OLD_COLLATION_CONNECTION */;
+/*!40111 SET SQL_NOTES=@OLD_SQL_NOTES */;
+
