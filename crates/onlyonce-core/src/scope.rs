@@ -44,6 +44,16 @@ impl Scope {
         self.0.strip_prefix("client:").or_else(of_route)
     }
 
+    /// The same namespace with another client in place of its own; `None` where it is no client's, or the
+    /// client's alone.
+    pub fn of_other_client(&self, client: &str) -> Option<Self> {
+        if self.0.starts_with("client:") {
+            return None;
+        }
+        let (before, _) = self.0.split_once("/client:")?;
+        Some(Self(format!("{before}/client:{client}").into()))
+    }
+
     /// Whether it is a namespace of one route.
     pub fn is_of_route(&self) -> bool {
         self.0.starts_with("route:")

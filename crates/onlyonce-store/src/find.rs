@@ -1,9 +1,13 @@
-//! How a key is found without walking all records.
+//! How keys are found without walking all records.
 //!
 //! A record's id is a keyed hash of its scope and its key, so a key is found by one probe for each scope
-//! that a store knows. Every scope is made known before the first record in it is written, by
-//! [`Store::keep_scope`]. Until the scopes of what earlier versions wrote are known as well, which
-//! [`SCOPES_KNOWN`] says, keys are looked for by a walk.
+//! that a store knows, and a key whose client is named by one probe for each scope of that client. A
+//! client's records are listed scope by scope. Every scope is made known before the first record in it is
+//! written, by [`Store::keep_scope`]. Until the scopes of what earlier versions wrote are known as well,
+//! which [`SCOPES_KNOWN`] says, keys are looked for by a walk.
+//!
+//! With `key_per_route` a client has a scope for each route. Which routes there are is said by marks: the
+//! scope of nobody on that route, kept under an id that comes before those of all scopes.
 //!
 //! Deliberately absent: an index of keys, which every new key would have to be written into.
 
@@ -16,17 +20,36 @@ use crate::{Filter, Listed, Page, Store, StoreError};
 /// The block that is kept once every record was looked at and its scope made known. It holds when that
 /// was, in milliseconds; 0 in a store that held nothing.
 pub const SCOPES_KNOWN: &str = "scopes";
+/// The block that is kept once every scope was looked at and its route marked. It holds the same.
+pub const ROUTES_KNOWN: &str = "scope-routes";
 
 /// Records that are asked for at once.
 const PROBES: usize = 500;
+/// The first bytes of the id of a mark. A keyed hash begins like this once in 2^64.
+const MARK: [u8; 8] = [0; 8];
 
 /// What a scope is known under: the hash of the empty key in it, which no record has.
 pub fn scope_id(secret: &Secret, scope: &Scope) -> RecordId {
     secret.record_id(scope.as_str(), &Key::from_stored(""))
 }
 
-/// Records, newest first, as [`Store::list`] shows them. A key is found by probes, erased keys as well, so
-/// that it takes no longer among many records than among few.
+/// What says that clients have scopes on the route of `scope`, and its id; `None` where `scope` is of no
+/// route, or of no client.
+pub fn mark_of(secret: &Secret, scope: &Scope) -> Option<(RecordId, Scope)> {
+    let nobodys = scope.of_other_client("")?;
+    let mut id = scope_id(secret, &nobodys);
+    id.0.copy_within(..8, 8);
+    id.0[..8].copy_from_slice(&MARK);
+    Some((id, nobodys))
+}
+
+/// Whether what is kept under `id` is a mark, and no scope that records are in.
+pub fn is_mark(id: RecordId) -> bool {
+    id.0.starts_with(&MARK)
+}
+
+/// Records, newest first, as [`Store::list`] shows them. A key is found by probes, erased keys as well, and
+/// the records of a client scope by scope, so that both take no longer among many records than among few.
 ///
 /// # Errors
 /// Any [`StoreError`] but `Ambiguous`.
@@ -36,16 +59,81 @@ pub async fn find(
     cursor: Option<u64>,
     limit: usize,
 ) -> Result<Page<Listed>, StoreError> {
-    let Some(key) = &filter.key else {
-        return store.list(filter, cursor, limit).await;
+    if filter.key.is_some() {
+        return by_key(store, filter, cursor, limit).await;
+    }
+    if let Some(client) = filter.client.as_deref().filter(|_| !filter.is_live())
+        && let Some(scopes) = scopes_of(store, client).await?
+    {
+        let others = Filter {
+            client: None,
+            ..filter.clone()
+        };
+        if let Some(page) = store.list_in(&scopes, &others, cursor, limit).await? {
+            return Ok(page);
+        }
+    }
+    store.list(filter, cursor, limit).await
+}
+
+/// The scopes that `client` may have records in; `None` where the store does not know them all.
+async fn scopes_of(store: &dyn Store, client: &str) -> Result<Option<Vec<Scope>>, StoreError> {
+    // Asked first: whatever was made known for this to be so is then there to be read.
+    if store.block(SCOPES_KNOWN).await?.is_none() {
+        return Ok(None);
+    }
+    let only_marks = store.block(ROUTES_KNOWN).await?.is_some();
+    let mut found = vec![Scope::client(client)];
+    let Some(mut known) = store.scopes(None).await? else {
+        return Ok(None);
     };
-    // Asked first: what is made known after this was not needed for it to be so.
-    let first = store.scopes(None).await?;
-    let Some(first) = first else {
-        return store.list(filter, cursor, limit).await;
-    };
+    while let Some((last, _)) = known.last() {
+        let last = *last;
+        for (id, name) in known {
+            let scope = Scope::from_stored(&name);
+            if is_mark(id) {
+                found.extend(scope.of_other_client(client));
+            } else if !only_marks && scope.client_id() == Some(client) {
+                found.push(scope);
+            }
+        }
+        // Marks come before all scopes.
+        if only_marks && !is_mark(last) {
+            break;
+        }
+        known = store.scopes(Some(last)).await?.unwrap_or_default();
+    }
+    found.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
+    found.dedup();
+    Ok(Some(found))
+}
+
+/// The records of a key.
+async fn by_key(
+    store: &dyn Store,
+    filter: &Filter,
+    cursor: Option<u64>,
+    limit: usize,
+) -> Result<Page<Listed>, StoreError> {
+    let mut probe = Probe::of(store, filter, cursor, limit);
+    if let Some(client) = filter.client.as_deref()
+        && let Some(scopes) = scopes_of(store, client).await?
+    {
+        probe.look_in(scopes.into_iter()).await?;
+        return Ok(probe.page());
+    }
     let all_known = store.block(SCOPES_KNOWN).await?.is_some();
-    let probed = probe(store, first, key, filter, cursor, limit).await?;
+    let Some(mut known) = store.scopes(None).await? else {
+        return store.list(filter, cursor, limit).await;
+    };
+    while let Some((last, _)) = known.last() {
+        let last = *last;
+        let scopes = known.iter().filter(|(id, _)| !is_mark(*id));
+        let scopes = scopes.map(|(_, name)| Scope::from_stored(name));
+        probe.look_in(scopes).await?;
+        known = store.scopes(Some(last)).await?.unwrap_or_default();
+    }
+    let probed = probe.page();
     if all_known {
         return Ok(probed);
     }
@@ -55,43 +143,57 @@ pub async fn find(
     Ok(if is_whole { walked } else { probed })
 }
 
-/// The records of `key` in the scopes that are known, of which `scopes` are the first.
-async fn probe(
-    store: &dyn Store,
-    mut scopes: Vec<(RecordId, String)>,
-    key: &Key,
-    filter: &Filter,
+/// A search for one key, scope by scope.
+struct Probe<'s> {
+    store: &'s dyn Store,
+    key: Key,
+    /// What is wanted beside the key.
+    others: Filter,
     cursor: Option<u64>,
     limit: usize,
-) -> Result<Page<Listed>, StoreError> {
-    let others = Filter {
-        key: None,
-        ..filter.clone()
-    };
-    let client = filter.client.as_deref();
-    let mut found: Vec<(u64, Listed)> = Vec::new();
-    while let Some((last, _)) = scopes.last() {
-        let last = *last;
-        let named = scopes.iter().map(|(_, name)| Scope::from_stored(name));
-        let named = named.filter(|scope| client.is_none_or(|id| scope.client_id() == Some(id)));
-        let wanted: HashMap<RecordId, Scope> = named
-            .map(|scope| (store.secret().record_id(scope.as_str(), key), scope))
+    /// Newest first, one more than is shown: it says that there are more.
+    found: Vec<(u64, Listed)>,
+}
+
+impl<'s> Probe<'s> {
+    fn of(store: &'s dyn Store, filter: &Filter, cursor: Option<u64>, limit: usize) -> Self {
+        let mut others = filter.clone();
+        let key = others.key.take().unwrap_or_else(|| Key::from_stored(""));
+        Self {
+            store,
+            key,
+            others,
+            cursor,
+            limit,
+            found: Vec::new(),
+        }
+    }
+
+    async fn look_in(&mut self, scopes: impl Iterator<Item = Scope>) -> Result<(), StoreError> {
+        let client = self.others.client.as_deref();
+        let scopes = scopes.filter(|scope| client.is_none_or(|id| scope.client_id() == Some(id)));
+        let secret = self.store.secret();
+        let wanted: HashMap<RecordId, Scope> = scopes
+            .map(|scope| (secret.record_id(scope.as_str(), &self.key), scope))
             .collect();
         let ids: Vec<RecordId> = wanted.keys().copied().collect();
         for ids in ids.chunks(PROBES) {
-            let there = store.listed(ids).await?.into_iter();
-            found.extend(there.filter(|(number, Listed { record, .. })| {
-                cursor.is_none_or(|cursor| *number < cursor)
+            let there = self.store.listed(ids).await?.into_iter();
+            let wanted = there.filter(|(number, Listed { record, .. })| {
+                self.cursor.is_none_or(|cursor| *number < cursor)
                     && wanted
                         .get(&record.id)
-                        .is_some_and(|scope| record.is_of(scope, key))
-                    && others.admits(record)
-            }));
-            // One more than is shown says that there are more.
-            found.sort_by_key(|(number, _)| Reverse(*number));
-            found.truncate(limit.saturating_add(1));
+                        .is_some_and(|scope| record.is_of(scope, &self.key))
+                    && self.others.admits(record)
+            });
+            self.found.extend(wanted);
+            self.found.sort_by_key(|(number, _)| Reverse(*number));
+            self.found.truncate(self.limit.saturating_add(1));
         }
-        scopes = store.scopes(Some(last)).await?.unwrap_or_default();
+        Ok(())
     }
-    Ok(Page::cut(found, limit))
+
+    fn page(self) -> Page<Listed> {
+        Page::cut(self.found, self.limit)
+    }
 }

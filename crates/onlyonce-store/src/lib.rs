@@ -61,7 +61,7 @@ use onlyonce_core::{
 };
 use tokio::sync::broadcast;
 
-pub use find::{SCOPES_KNOWN, find, scope_id};
+pub use find::{ROUTES_KNOWN, SCOPES_KNOWN, find, is_mark, mark_of, scope_id};
 pub use identity::{Epoch, Identity, Loss, Standing};
 pub use outbox::Outbox;
 pub use transactional::TransactionalStore;
@@ -272,6 +272,11 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Whether all that is to be shown is in progress or unknown, and so among the few that live.
+    pub fn is_live(&self) -> bool {
+        self.dead_letters || matches!(self.state, Some(State::InProgress | State::Unknown))
+    }
+
     /// Whether `record` is to be shown.
     pub fn admits(&self, record: &Record) -> bool {
         self.state.is_none_or(|state| record.state == state)
@@ -418,6 +423,23 @@ pub trait Store: Send + Sync + 'static {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<Listed>, StoreError>;
+
+    /// Records in any of `scopes`, newest first, as [`list`](Self::list) shows them; `filter` names neither
+    /// a client nor a key. It takes no longer among many records of others than among few
+    /// (`conformance::a_client_is_listed_in_pages`). `None` where the store would have to walk all records.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
+    async fn list_in(
+        &self,
+        scopes: &[Scope],
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Option<Page<Listed>>, StoreError> {
+        let _ = (scopes, filter, cursor, limit);
+        Ok(None)
+    }
 
     /// Keeps `name` under `id`, in place of what is kept there: the name of a scope, under its
     /// [`scope_id`]. Durable once it returns; whoever makes a record sees to it first that its scope is

@@ -59,6 +59,8 @@ struct Shard {
     /// What has a lease, a look that is due or an unknown outcome, so that neither the sweeper nor a
     /// count of live keys need look at everything.
     live: HashSet<RecordId, ById>,
+    /// The records of each scope, by their numbers.
+    scopes: HashMap<Scope, BTreeMap<u64, RecordId>>,
 }
 
 type ById = BuildHasherDefault<IdHasher>;
@@ -158,10 +160,40 @@ impl Shard {
         } else {
             self.live.remove(&record.id);
         }
+        // A record from before there were keys to hide names with changes its scope's name.
+        let before = self.records.get(&record.id).map(|row| &row.record.scope);
+        if before != Some(&record.scope) {
+            let before = before.cloned();
+            self.move_scope(before, &record.scope, number, record.id);
+        }
         match self.records.entry(record.id) {
             Entry::Occupied(mut row) => row.get_mut().record = record,
             Entry::Vacant(place) => {
                 place.insert(Box::new(Row { number, record }));
+            }
+        }
+    }
+
+    fn move_scope(&mut self, before: Option<Scope>, to: &Scope, number: u64, id: RecordId) {
+        if let Some(before) = before {
+            self.leave_scope(&before, number);
+        }
+        match self.scopes.get_mut(to) {
+            Some(numbers) => {
+                numbers.insert(number, id);
+            }
+            None => {
+                let numbers = BTreeMap::from([(number, id)]);
+                self.scopes.insert(to.clone(), numbers);
+            }
+        }
+    }
+
+    fn leave_scope(&mut self, scope: &Scope, number: u64) {
+        if let Some(numbers) = self.scopes.get_mut(scope) {
+            numbers.remove(&number);
+            if numbers.is_empty() {
+                self.scopes.remove(scope);
             }
         }
     }
@@ -262,7 +294,9 @@ impl Store for MemoryStore {
         {
             return Ok(false);
         }
-        shard.records.remove(&id);
+        if let Some(row) = shard.records.remove(&id) {
+            shard.leave_scope(&row.record.scope, row.number);
+        }
         shard.live.remove(&id);
         Ok(true)
     }
@@ -327,8 +361,7 @@ impl Store for MemoryStore {
             cursor.is_none_or(|cursor| row.number < cursor) && filter.admits(&row.record)
         };
         // These are found at once among the few that live.
-        let only_live =
-            filter.dead_letters || matches!(filter.state, Some(State::InProgress | State::Unknown));
+        let only_live = filter.is_live();
         for shard in &self.shards {
             let shard = shard.lock();
             if only_live {
@@ -345,6 +378,28 @@ impl Store for MemoryStore {
         let next = found.last().map(|row| row.number).filter(|_| more);
         let items = found.into_iter().map(|row| listed(row.record)).collect();
         Ok(Page { items, next })
+    }
+
+    async fn list_in(
+        &self,
+        scopes: &[Scope],
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Option<Page<Listed>>, StoreError> {
+        let mut found: Vec<(u64, Listed)> = Vec::new();
+        let (below, most) = (cursor.unwrap_or(u64::MAX), limit.saturating_add(1));
+        for shard in &self.shards {
+            let shard = shard.lock();
+            for numbers in scopes.iter().filter_map(|scope| shard.scopes.get(scope)) {
+                let newest = numbers.range(..below).rev();
+                let rows = newest.filter_map(|(_, id)| shard.records.get(id));
+                let wanted = rows.filter(|row| filter.admits(&row.record)).take(most);
+                found.extend(wanted.map(|row| (row.number, listed(row.record.clone()))));
+            }
+        }
+        found.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+        Ok(Some(Page::cut(found, limit)))
     }
 
     async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {

@@ -12,6 +12,7 @@ pub(crate) mod dialect;
 mod failure;
 #[cfg(test)]
 mod functions_table;
+mod indexes;
 mod notice;
 mod outbox;
 #[cfg(test)]
@@ -93,7 +94,13 @@ pub fn check_url(url: &str) -> Result<(), OpenError> {
 pub async fn migrate(url: &str, options: &PostgresOptions) -> Result<Migrated, OpenError> {
     let target = Target::parse(url, options.pooler, options.timeout)?;
     let mut connection = target.connect().await.map_err(OpenError::Connect)?;
-    schema::migrate(&mut connection).await
+    let migrated = schema::migrate(&mut connection).await?;
+    // A newer schema has what its own program needs.
+    if migrated.to == VERSION && options.pooler == Pooler::None {
+        let built = indexes::build(&mut connection).await;
+        built.map_err(OpenError::Sql)?;
+    }
+    Ok(migrated)
 }
 
 /// A store in a PostgreSQL database.
@@ -157,6 +164,9 @@ impl PostgresStore {
             tasks.spawn(wake::listen(shared.clone()));
             // A pooler's transactions could not hold a vacuum.
             tasks.spawn(tidy::keep_small(shared.clone()));
+            if options.migrate {
+                tasks.spawn(indexes::build_beside(shared.clone()));
+            }
         }
         let mut first = Some(shared.line.first(connection));
         Ok(Self::start(

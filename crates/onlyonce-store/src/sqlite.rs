@@ -15,6 +15,7 @@
 mod batch;
 mod checkpoint;
 pub(crate) mod dialect;
+mod lister;
 mod lock;
 mod open;
 mod outbox;
@@ -62,6 +63,7 @@ use crate::{
 use batch::{Done, Operation, Writer};
 use checkpoint::Checkpointer;
 use dialect::SqliteDialect;
+use lister::{Gone, Lister};
 use lock::{Lock, Places};
 pub use open::{OpenError, SqliteOptions};
 use outbox::SqliteOutbox;
@@ -86,7 +88,8 @@ pub struct SqliteStore {
     /// neither holds up requests.
     worker_scans: Arc<Slot>,
     admin_scans: Arc<Slot>,
-    writer: Writer,
+    writer: Arc<Writer>,
+    lister: Lister,
     tally: Arc<Tally>,
     walked: Mutex<i64>,
     stretches: AtomicU64,
@@ -160,8 +163,20 @@ impl SqliteStore {
         )
         .map_err(sqlite)?;
         let (clocked, tallied) = (clock.clone(), tally.clone());
-        let writer = Writer::start(connection, places, clocked, tallied, wakeups.clone());
-        let writer = writer.map_err(io)?;
+        let listed_to = schema::listed_to(&connection).map_err(sqlite)?;
+        let last = schema::last_number(&connection).map_err(sqlite)?;
+        let gone = Arc::new(Gone::default());
+        let writer = Writer::start(
+            connection,
+            places,
+            clocked,
+            tallied,
+            wakeups.clone(),
+            last.max(listed_to) + 1,
+            gone.clone(),
+        );
+        let writer = Arc::new(writer.map_err(io)?);
+        let lister = Lister::start(path, writer.clone(), gone).map_err(sqlite)?;
         Ok(Self {
             path: path.to_owned(),
             secret,
@@ -171,6 +186,7 @@ impl SqliteStore {
             worker_scans: Arc::new(Slot::new(schema::connect_to_read(path).map_err(sqlite)?)),
             admin_scans: Arc::new(Slot::new(schema::connect_to_read(path).map_err(sqlite)?)),
             writer,
+            lister,
             tally,
             walked: Mutex::new(walked),
             stretches: AtomicU64::new(0),
@@ -237,6 +253,7 @@ impl SqliteStore {
         self.worker_scans.interrupt();
         self.admin_scans.interrupt();
         self.readers.close();
+        self.lister.end();
         self.checkpointer.end();
         self.writer.end();
     }
@@ -408,6 +425,17 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<Page<Listed>, StoreError> {
         scan::list(&self.admin_scans, filter, cursor, limit).await
+    }
+
+    async fn list_in(
+        &self,
+        scopes: &[Scope],
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Option<Page<Listed>>, StoreError> {
+        let listed = scan::list_in(&self.admin_scans, scopes, filter, cursor, limit);
+        listed.await.map(Some)
     }
 
     async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {

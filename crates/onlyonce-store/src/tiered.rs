@@ -282,6 +282,16 @@ impl Store for TieredStore {
         self.truth.list(filter, cursor, limit).await
     }
 
+    async fn list_in(
+        &self,
+        scopes: &[Scope],
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Option<Page<Listed>>, StoreError> {
+        self.truth.list_in(scopes, filter, cursor, limit).await
+    }
+
     async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
         self.truth.keep_scope(id, name).await
     }

@@ -10,7 +10,7 @@ use onlyonce_core::{
     record::{Change, Draft},
 };
 use onlyonce_store::{
-    Inserted, Store, StoreError, Swapped,
+    Filter, Inserted, Store, StoreError, Swapped,
     postgres::{PostgresOptions, PostgresStore},
 };
 use onlyonce_testkit::servers::{Postgres, free_port};
@@ -503,6 +503,65 @@ async fn scopes_are_added() {
     let id = onlyonce_store::scope_id(store.secret(), &scope);
     let known = store.scopes(None).await.unwrap();
     assert_eq!(known, Some(vec![(id, "app:orders".to_owned())]));
+}
+
+/// Goal: an upgrade builds the index of scopes beside the traffic, and builds anew what was left half built.
+///
+/// Method: 200,000 keys in a schema of version 11, and a transaction that writes to them and stays open; a
+/// store is opened and keys are reserved and settled. Then the transaction ends.
+/// Evidence: the reservations are acknowledged while the building waits for the transaction; the server calls
+/// the index valid afterwards, and a client's keys are listed.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_index_of_scopes_is_built_beside_the_traffic() {
+    let server = tokio::task::block_in_place(Postgres::start);
+    drop(open(&server.url()).await);
+    server.sql(
+        "DROP INDEX onlyonce.keys_by_scope; \
+         INSERT INTO onlyonce.keys (id, revision, state, attempt_id, fence, generation, recipe, scope, key, \
+            route, method, path, tombstone_ttl, created_at, row_version) \
+         SELECT md5(i::text)::uuid, 1, 'completed', md5(i::text)::uuid, 1, 1, '\\x0011223344556677', \
+            'client:c' || i % 100, 'k' || i, 'r', 'POST', '/', 0, i, 1 FROM generate_series(1, 200000) i; \
+         UPDATE onlyonce.meta SET value = '11' WHERE name = 'schema_version'",
+    );
+    let state = "SELECT coalesce((SELECT indisvalid::text FROM pg_index \
+                 WHERE indexrelid = to_regclass('onlyonce.keys_by_scope')), 'absent')";
+    let until = async |wanted: &str| {
+        let mut looks = 0;
+        while server.sql(state) != wanted {
+            looks += 1;
+            assert!(looks < 3_000, "the index never became {wanted}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let mut writing = PgConnection::connect(&server.url()).await.unwrap();
+    writing
+        .execute("BEGIN; UPDATE onlyonce.keys SET fence = 2 WHERE n = 7")
+        .await
+        .unwrap();
+    let store = open(&server.url()).await;
+    until("false").await;
+    for number in 0..50 {
+        reserve(&store, &format!("beside{number}"), 1).await;
+    }
+    assert_eq!(
+        server.sql(state),
+        "false",
+        "it waits for the open transaction"
+    );
+    writing.execute("COMMIT").await.unwrap();
+    until("true").await;
+    let scopes = [Scope::client("c7")];
+    let page = store.list_in(&scopes, &Filter::default(), None, 50).await;
+    let page = page.unwrap().unwrap();
+    assert_eq!((page.items.len(), page.next.is_some()), (50, true));
+    drop(store);
+    // What a program left that died while it was building.
+    server.sql(
+        "UPDATE pg_index SET indisvalid = false \
+                WHERE indexrelid = 'onlyonce.keys_by_scope'::regclass",
+    );
+    let _store = open(&server.url()).await;
+    until("true").await;
 }
 
 /// Goal: notes of messages that came in do not pile up: the reaper's walk forgets those past their time.

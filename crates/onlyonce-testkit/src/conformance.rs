@@ -16,8 +16,8 @@ use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
 use onlyonce_core::{
-    AttemptId, Fingerprint, Key, Policy, Recipe, Record, Scope, Spelling, State, StoredResponse,
-    Timestamp,
+    AttemptId, Fingerprint, Key, Policy, Recipe, Record, RecordId, Scope, Spelling, State,
+    StoredResponse, Timestamp,
     machine::{self, End, Erase, Forget, History, Reap, Request, Settlement},
     record::{
         Actor, Change, Draft, Evidence, JournalEntry, JournalEvent, LastError, MarkedBy, Notes,
@@ -28,10 +28,13 @@ use onlyonce_core::{
 };
 
 pub use lists::{
-    a_key_is_found_by_probes, counts_count, dead_letters_are_listed, filters_filter,
-    live_counts_one_client, pages_are_stable, scopes_are_kept,
+    a_client_is_listed_in_pages, a_key_is_found_by_probes, counts_count, dead_letters_are_listed,
+    filters_filter, live_counts_one_client, pages_are_stable, scopes_are_kept,
 };
-use onlyonce_store::{Filter, Inserted, Loss, SCOPES_KNOWN, Store, StoreError, Swapped, scope_id};
+use onlyonce_store::{
+    Filter, Inserted, Loss, ROUTES_KNOWN, SCOPES_KNOWN, Store, StoreError, Swapped, mark_of,
+    scope_id,
+};
 pub use walks::{
     delete_needs_the_revision, sweep_finds_the_lapsed, sweep_ignores_a_heartbeat,
     walk_finds_the_expired, walk_leaves_the_live,
@@ -70,6 +73,7 @@ macro_rules! conformance {
                 filters_filter,
                 scopes_are_kept,
                 a_key_is_found_by_probes,
+                a_client_is_listed_in_pages,
                 counts_count,
                 live_counts_one_client,
                 recipes_are_kept,

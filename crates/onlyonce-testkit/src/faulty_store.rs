@@ -223,6 +223,17 @@ impl Store for FaultyStore {
         self.read(self.inner.list(filter, cursor, limit)).await
     }
 
+    async fn list_in(
+        &self,
+        scopes: &[Scope],
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Option<Page<Listed>>, StoreError> {
+        self.read(self.inner.list_in(scopes, filter, cursor, limit))
+            .await
+    }
+
     /// Without faults of its own, so that the seeds that are kept stay what they are.
     async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
         self.inner.keep_scope(id, name).await

@@ -115,3 +115,52 @@ async fn an_empty_store_knows_all_its_scopes() {
     assert_eq!(engine.learn_scopes().await.unwrap(), 0);
     assert_eq!(scopes(&*store).await, ["global"]);
 }
+
+/// Goal: the scopes that a client has on routes are found by marks, those of an earlier version as well, and
+/// no other scope is read for it.
+///
+/// Method: a scope that an earlier version made known without a mark; then one that the engine makes known;
+/// then one that nobody marked.
+/// Evidence: what is found of the client's key, and of all his keys.
+#[tokio::test]
+async fn routes_become_known() {
+    let (engine, store, _) = engine();
+    let keep = async |scope: &Scope| {
+        let id = scope_id(store.secret(), scope);
+        store.keep_scope(id, scope.as_str()).await.unwrap();
+    };
+    let of_me = Filter {
+        client: Some("me".into()),
+        ..Filter::default()
+    };
+    let of_key = Filter {
+        key: Some(Key::from_stored("k")),
+        ..of_me.clone()
+    };
+    let found = async || {
+        let (keys, all) = (
+            find(&*store, &of_key, None, 10).await.unwrap(),
+            find(&*store, &of_me, None, 10).await.unwrap(),
+        );
+        (keys.items.len(), all.items.len())
+    };
+    let old = Scope::route("old", Some("me"));
+    keep(&old).await;
+    reserve(&*store, &old, "k").await;
+    reserve(&*store, &Scope::client("me"), "other").await;
+    store.keep_block(SCOPES_KNOWN, b"0").await.unwrap();
+    assert_eq!(found().await, (1, 2));
+    engine.learn_scopes().await.unwrap();
+    let known = store.block(onlyonce_store::ROUTES_KNOWN).await.unwrap();
+    assert!(known.is_some());
+    let (mark, _) = onlyonce_store::mark_of(store.secret(), &old).unwrap();
+    assert_eq!(store.scopes(None).await.unwrap().unwrap()[0].0, mark);
+    assert_eq!(found().await, (1, 2));
+    let unmarked = Scope::route("unmarked", Some("me"));
+    keep(&unmarked).await;
+    reserve(&*store, &unmarked, "k").await;
+    assert_eq!(found().await, (1, 2));
+    // Gateways of an earlier version are beside it for a day.
+    engine.learn_scopes().await.unwrap();
+    assert_eq!(found().await, (2, 3));
+}

@@ -213,6 +213,25 @@ impl Store for AtRest {
         Ok(Page { items, next })
     }
 
+    /// Those that are hidden, and those from before there were keys, together.
+    async fn list_in(
+        &self,
+        scopes: &[Scope],
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Option<Page<Listed>>, StoreError> {
+        let mut stored = scopes.to_vec();
+        if let Some(names) = &self.names {
+            stored.extend(scopes.iter().map(|scope| names.scope(scope)));
+        }
+        let page = self.inner.list_in(&stored, filter, cursor, limit).await?;
+        match page {
+            Some(page) => Ok(Some(self.show_page(page).await)),
+            None => Ok(None),
+        }
+    }
+
     /// Encrypted where there are keys: a scope names its client.
     async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
         match &self.keys {

@@ -35,6 +35,14 @@ impl Dialect for MySqlDialect {
         )
     }
 
+    fn in_scope(conditions: &str) -> String {
+        format!(
+            "SELECT {COLUMNS}, k.n FROM onlyonce_keys k FORCE INDEX (keys_by_scope) \
+             WHERE k.scope_hash = CRC32(?3) AND k.scope = ?3 AND {conditions} \
+             ORDER BY k.n DESC LIMIT ?2"
+        )
+    }
+
     fn by_ids(ids: &str) -> String {
         format!(
             "SELECT {COLUMNS}, k.n FROM onlyonce_keys k FORCE INDEX (keys_by_id) \

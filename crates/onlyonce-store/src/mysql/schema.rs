@@ -11,14 +11,15 @@ use super::{Migrated, OpenError};
 use crate::sql::open::Found;
 
 /// The newest schema this program knows.
-pub const VERSION: i64 = 4;
+pub const VERSION: i64 = 5;
 
 /// The steps, each with the version it leads to and the oldest program that can use the result.
-const STEPS: [(i64, i64, &str); 4] = [
+const STEPS: [(i64, i64, &str); 5] = [
     (1, 1, include_str!("schema_1.sql")),
     (2, 1, include_str!("schema_2.sql")),
     (3, 1, include_str!("schema_3.sql")),
     (4, 1, include_str!("schema_4.sql")),
+    (5, 1, include_str!("schema_5.sql")),
 ];
 
 /// The name of the lock that keeps two programs from changing a schema at once: at most 64 characters, one
@@ -156,6 +157,7 @@ mod tests {
             include_str!("schema_2.sql"),
             include_str!("schema_3.sql"),
             include_str!("schema_4.sql"),
+            include_str!("schema_5.sql"),
             include_str!("connect.rs"),
             include_str!("dialect.rs"),
             include_str!("outbox.rs"),

@@ -49,6 +49,23 @@ impl Dialect for PgDialect {
         }
     }
 
+    /// What lives is few. What is settled has an index of the scopes' hashes. Rows of another scope with the
+    /// same hash are left to the reader: with two conditions the planner would take so few rows for granted
+    /// that it would sort all of them.
+    fn in_scope(conditions: &str) -> String {
+        let of = |table: &str, scope: &str| {
+            format!(
+                "(SELECT {COLUMNS}, k.n FROM onlyonce.{table} k WHERE {scope} AND {conditions} \
+                 ORDER BY k.n DESC LIMIT ?2)"
+            )
+        };
+        let (live, settled) = (
+            of("live", "k.scope = ?3"),
+            of("keys", "hashtext(k.scope) = hashtext(?3)"),
+        );
+        format!("{live} UNION ALL {settled} ORDER BY n DESC LIMIT ?2")
+    }
+
     fn by_ids(ids: &str) -> String {
         let of = |table: &str| {
             format!("SELECT {COLUMNS}, k.n FROM onlyonce.{table} k WHERE k.id IN ({ids})")

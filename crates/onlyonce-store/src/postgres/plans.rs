@@ -12,7 +12,7 @@ use onlyonce_testkit::servers::Postgres;
 
 use crate::sql::{
     dialect::{Dialect as _, Statement, Value},
-    scopes,
+    scan, scopes,
 };
 
 /// 200,000 settled keys, a few that live, and 20,000 scopes.
@@ -41,7 +41,7 @@ async fn plan(connection: &mut PgConnection, statement: Statement) -> String {
     lines.join("\n")
 }
 
-/// Goal: a key, a scope and a live state are found by indexes, or in the small table of what lives; the
+/// Goal: a key, a scope, a client and a live state are found by indexes, or in the small table of what lives; the
 /// records are never walked.
 ///
 /// Method: fill the tables, and let the server explain the very statements of the store.
@@ -65,6 +65,15 @@ async fn nothing_is_found_by_a_walk() {
     let next = scopes::next::<PgDialect>(Some(RecordId([7; 16])));
     let plan_of_scopes = plan(&mut connection, next).await;
     assert!(plan_of_scopes.contains("scopes_by_id"), "{plan_of_scopes}");
+    for client in ["c7", "nobody"] {
+        let scope = onlyonce_core::Scope::client(client);
+        let filter = crate::Filter::default();
+        let (sql, values) = scan::of_scope::<PgDialect>(&scope, &filter, Some(150_000), 50);
+        let plan = plan(&mut connection, PgDialect::statement(&sql, values)).await;
+        assert!(plan.contains("using keys_by_scope"), "{plan}");
+        assert!(!plan.contains("Seq Scan on keys"), "{plan}");
+        assert!(!plan.contains("keys_by_number"), "{plan}");
+    }
     let sql = PgDialect::records("k.n < ?1 AND k.state = 'unknown'", true);
     let values = vec![Value::Number(i64::MAX), Value::Number(10)];
     let live = plan(&mut connection, PgDialect::statement(&sql, values)).await;

@@ -83,10 +83,20 @@ CREATE OR REPLACE FUNCTION onlyonce.put_first(u onlyonce.row) RETURNS boolean LA
 DECLARE
     named uuid := onlyonce.key_as_uuid(u.key);
     scope_id uuid := onlyonce.as_uuid(onlyonce.record_id(u.scope, ''));
+    nobodys text;
 BEGIN
     -- Known before there is a record in it.
     IF NOT EXISTS (SELECT FROM onlyonce.scopes s WHERE s.id = scope_id) THEN
         INSERT INTO onlyonce.scopes (id, name) VALUES (scope_id, u.scope);
+        -- A mark of its route, under an id that comes before those of all scopes.
+        IF u.scope NOT LIKE 'client:%' AND strpos(u.scope, '/client:') > 0 THEN
+            nobodys := split_part(u.scope, '/client:', 1) || '/client:';
+            scope_id := onlyonce.as_uuid(
+                '\x0000000000000000'::bytea || substr(onlyonce.record_id(nobodys, ''), 1, 8));
+            IF NOT EXISTS (SELECT FROM onlyonce.scopes s WHERE s.id = scope_id) THEN
+                INSERT INTO onlyonce.scopes (id, name) VALUES (scope_id, nobodys);
+            END IF;
+        END IF;
     END IF;
     -- No array at all means that somebody else's row stood in the way.
     RETURN coalesce(cardinality(onlyonce.put_new(

@@ -6,23 +6,24 @@
 
 use sqlx::{Executor as _, PgConnection, Row as _};
 
-use super::{Migrated, OpenError};
+use super::{Migrated, OpenError, indexes};
 use crate::{identity::IDENTITY, sql::open::Found};
 
 /// The newest schema this program knows.
-pub const VERSION: i64 = 11;
+pub const VERSION: i64 = 13;
 
 /// The steps, each with the version it leads to and the oldest program that can use the result. The
 /// functions replace themselves: whoever changes them gives their step the next number, and every schema
 /// gets them.
-const STEPS: [(i64, i64, &str); 6] = [
+const STEPS: [(i64, i64, &str); 7] = [
     (1, 1, include_str!("schema_1.sql")),
     (2, 2, include_str!("schema_2.sql")),
     (3, 2, include_str!("schema_3.sql")),
     (6, 2, include_str!("schema_4.sql")),
     (10, 2, include_str!("schema_5.sql")),
+    (12, 2, include_str!("schema_6.sql")),
     (
-        11,
+        13,
         2,
         concat!(include_str!("rows.sql"), include_str!("functions.sql")),
     ),
@@ -37,16 +38,30 @@ const LOCK_SECONDS: u32 = 30;
 
 /// The SQL that leads from version `from` to the newest, for whoever runs it by hand.
 pub fn script(from: i64) -> String {
-    let mut script = String::from("BEGIN;\n");
-    if from == 0 {
-        script.push_str("CREATE SCHEMA IF NOT EXISTS onlyonce;\n");
+    let make = match from {
+        0 => "CREATE SCHEMA IF NOT EXISTS onlyonce;\n",
+        _ => "",
+    };
+    let mut script = format!("BEGIN;\n{make}{}COMMIT;\n", steps(from));
+    // Beside the traffic, which goes on meanwhile; no transaction can hold it.
+    if from > 0 && from < VERSION {
+        script.push_str(&indexes::script("CONCURRENTLY "));
     }
-    for (version, oldest, step) in STEPS.iter().filter(|(version, ..)| *version > from) {
-        script.push_str(step);
-        script.push_str(&note(*version, *oldest));
-    }
-    script.push_str("COMMIT;\n");
     script
+}
+
+/// What is done in one transaction.
+fn steps(from: i64) -> String {
+    let mut steps = String::new();
+    for (version, oldest, step) in STEPS.iter().filter(|(version, ..)| *version > from) {
+        steps.push_str(step);
+        steps.push_str(&note(*version, *oldest));
+    }
+    // Nobody uses a new table yet.
+    if from == 0 {
+        steps.push_str(&indexes::script(""));
+    }
+    steps
 }
 
 fn note(version: i64, oldest: i64) -> String {
@@ -95,17 +110,13 @@ pub(super) async fn migrate(connection: &mut PgConnection) -> Result<Migrated, O
     let from = found(connection).await.map_err(sql)?;
     let from = from.map_or(0, |(version, _)| version);
     if from < VERSION {
-        let script = script(from);
-        let inner = script
-            .trim_start_matches("BEGIN;\n")
-            .trim_end_matches("COMMIT;\n");
         // A role that may use the schema need not be allowed to create one.
-        let inner = match has_schema(connection).await.map_err(sql)? {
-            true => inner.trim_start_matches("CREATE SCHEMA IF NOT EXISTS onlyonce;\n"),
-            false => inner,
-        };
-        let inner = sqlx::AssertSqlSafe(inner.to_owned());
-        connection.execute(inner).await.map_err(sql)?;
+        if !has_schema(connection).await.map_err(sql)? {
+            let create = "CREATE SCHEMA IF NOT EXISTS onlyonce";
+            connection.execute(create).await.map_err(sql)?;
+        }
+        let steps = sqlx::AssertSqlSafe(steps(from));
+        connection.execute(steps).await.map_err(sql)?;
     }
     connection.execute("COMMIT").await.map_err(sql)?;
     Ok(Migrated {
@@ -178,5 +189,9 @@ mod tests {
         assert!(script.starts_with("BEGIN;\nCREATE SCHEMA IF NOT EXISTS onlyonce;\n"));
         assert!(script.ends_with("COMMIT;\n"));
         assert!(script.contains(&format!("('schema_version', '{VERSION}')")));
+        let upgrade = super::script(VERSION - 1);
+        let (whole, beside) = upgrade.split_once("COMMIT;\n").unwrap();
+        assert!(!whole.contains("CREATE INDEX"));
+        assert!(beside.contains("CREATE INDEX CONCURRENTLY IF NOT EXISTS keys_by_scope"));
     }
 }

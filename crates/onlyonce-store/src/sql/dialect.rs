@@ -76,6 +76,11 @@ pub(crate) trait Dialect {
     /// most. Where `only_live`, all of them are in progress or unknown.
     fn records(conditions: &str, only_live: bool) -> String;
 
+    /// Records `k` of the scope `?3` under conditions, those with the highest numbers first, and their
+    /// numbers; `?2` at most. An index gives them in that order. There may be some of other scopes among
+    /// them.
+    fn in_scope(conditions: &str) -> String;
+
     /// Records `k` of the given ids, and their numbers, in any order.
     fn by_ids(ids: &str) -> String;
 

@@ -4,7 +4,7 @@
 //! Deliberately absent: what depends on the time. A server tells its time with its rows, and SQLite is
 //! told the time by the store.
 
-use onlyonce_core::{CallerMark, RecordId, Scope, State};
+use onlyonce_core::{CallerMark, RecordId, Scope};
 
 use super::{
     dialect::{Dialect, Statement, Value},
@@ -71,8 +71,76 @@ pub(crate) async fn list<R: Reader>(
     cursor: Option<u64>,
     limit: usize,
 ) -> Result<Page<Listed>, StoreError> {
-    let mut conditions = String::from("k.n < ?1");
+    let values = vec![before(cursor), Value::count(limit.saturating_add(1))];
+    let (conditions, values) = conditions::<R::Dialect>(filter, values);
+    // These are found at once among the few that live.
+    let sql = R::Dialect::records(&conditions, filter.is_live());
+    let rows = rows_of(reader, &sql, values).await?;
+    Ok(page(rows, limit))
+}
+
+/// Records in any of `scopes`, newest first.
+pub(crate) async fn list_in<R: Reader>(
+    reader: &R,
+    scopes: &[Scope],
+    filter: &Filter,
+    cursor: Option<u64>,
+    limit: usize,
+) -> Result<Page<Listed>, StoreError> {
+    let mut found = Vec::new();
+    for scope in scopes {
+        let statement = of_scope::<R::Dialect>(scope, filter, cursor, limit);
+        let mut rows = rows_of(reader, &statement.0, statement.1).await?;
+        // What is of another scope is left out as what cannot be read is: the page goes on after it.
+        for (_, listed) in &mut rows {
+            listed.take_if(|listed| listed.record.scope != *scope);
+        }
+        found.extend(rows);
+        found.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+        found.truncate(limit.saturating_add(1));
+    }
+    Ok(page(found, limit))
+}
+
+/// The template and the values of the records in `scope`, newest first.
+pub(crate) fn of_scope<D: Dialect>(
+    scope: &Scope,
+    filter: &Filter,
+    cursor: Option<u64>,
+    limit: usize,
+) -> (String, Vec<Value>) {
     let mut values = vec![before(cursor), Value::count(limit.saturating_add(1))];
+    values.push(Value::text(scope.as_str()));
+    let (conditions, values) = conditions::<D>(filter, values);
+    (D::in_scope(&conditions), values)
+}
+
+/// A numbered row, unless it cannot be read.
+type Numbered = (u64, Option<Listed>);
+
+async fn rows_of<R: Reader>(
+    reader: &R,
+    sql: &str,
+    values: Vec<Value>,
+) -> Result<Vec<Numbered>, StoreError> {
+    let rows = reader.ask(sql, values, |row| {
+        let listed = row::readable(row::read_listed(row));
+        let listed = listed.map(|(_, listed)| listed);
+        Ok((row::number(row, row::COUNT)?, listed))
+    });
+    rows.await
+}
+
+/// A row that cannot be read is left out only now: it must not make a page look like the last one.
+fn page(rows: Vec<Numbered>, limit: usize) -> Page<Listed> {
+    let Page { items, next } = Page::cut(rows, limit);
+    let items = items.into_iter().flatten().collect();
+    Page { items, next }
+}
+
+/// What `filter` asks of records `k` whose numbers are below `?1`, and the values beside `values`.
+fn conditions<D: Dialect>(filter: &Filter, mut values: Vec<Value>) -> (String, Vec<Value>) {
+    let mut conditions = String::from("k.n < ?1");
     let mut also = |condition: &str, word: &str| {
         values.push(Value::text(word));
         let place = format!("?{}", values.len());
@@ -80,35 +148,21 @@ pub(crate) async fn list<R: Reader>(
         conditions.push_str(&condition.replace('?', &place));
     };
     if let Some(state) = filter.state {
-        also(R::Dialect::STATE_IS, state.as_str());
+        also(D::STATE_IS, state.as_str());
     }
     if let Some(route) = &filter.route {
         also("k.route = ?", route);
     }
     if let Some(key) = &filter.key {
-        also(&format!("{} = ?", R::Dialect::KEY), key.as_str());
+        also(&format!("{} = ?", D::KEY), key.as_str());
     }
     if let Some(client) = &filter.client {
-        also(R::Dialect::OF_CLIENT, client);
+        also(D::OF_CLIENT, client);
     }
     if filter.dead_letters {
         conditions.push_str(" AND k.dead_letter");
     }
-    // These are found at once among the few that live.
-    let only_live =
-        filter.dead_letters || matches!(filter.state, Some(State::InProgress | State::Unknown));
-    let sql = R::Dialect::records(&conditions, only_live);
-    let rows = reader.ask(&sql, values, |row| {
-        let listed = row::readable(row::read_listed(row));
-        Ok((
-            row::number(row, row::COUNT)?,
-            listed.map(|(_, listed)| listed),
-        ))
-    });
-    // A row that cannot be read is left out only now: it must not make a page look like the last one.
-    let Page { items, next } = Page::cut(rows.await?, limit);
-    let items = items.into_iter().flatten().collect();
-    Ok(Page { items, next })
+    (conditions, values)
 }
 
 /// The journal of one key, oldest first.

@@ -211,6 +211,17 @@ impl<S: Scans> Store for ServerStore<S> {
         scan::list(&*self.scans, filter, cursor, limit).await
     }
 
+    async fn list_in(
+        &self,
+        scopes: &[Scope],
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Option<Page<Listed>>, StoreError> {
+        let listed = scan::list_in(&*self.scans, scopes, filter, cursor, limit);
+        listed.await.map(Some)
+    }
+
     async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
         self.scans.write(scopes::keep::<S::Dialect>(id, name)).await
     }

@@ -16,9 +16,10 @@ use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
 
 use super::{
+    lister::Gone,
     lock::Places,
     stopped,
-    write::{self, Tally},
+    write::{self, Entry, Tally},
 };
 use crate::{Inserted, StoreError, Swapped, clock::StoreClock, failpoint, sql::dialect::Statement};
 
@@ -33,6 +34,10 @@ pub(super) enum Operation {
     Swap(Revision, Box<Change>),
     Delete(RecordId, Revision),
     Append(Vec<JournalEntry>),
+    /// Puts records into the lists of their scopes.
+    List(Vec<Entry>),
+    /// Takes records that are gone out of them.
+    Unlist(Vec<Entry>),
     /// What no answer depends on.
     Run(Statement),
 }
@@ -66,9 +71,11 @@ pub(super) enum Done {
     Written,
 }
 
+type Answer = Result<(Timestamp, Done), StoreError>;
+
 struct Queued {
     operation: Operation,
-    reply: oneshot::Sender<Result<(Timestamp, Done), StoreError>>,
+    reply: oneshot::Sender<Answer>,
 }
 
 /// The way to the writing thread, which ends when the sender is dropped.
@@ -84,6 +91,8 @@ impl Writer {
         clock: StoreClock,
         tally: Arc<Tally>,
         wakeups: broadcast::Sender<RecordId>,
+        next_number: i64,
+        gone: Arc<Gone>,
     ) -> std::io::Result<Self> {
         let (sender, queue) = mpsc::sync_channel(MAX_QUEUE);
         let mut group = Group {
@@ -92,6 +101,8 @@ impl Writer {
             clock,
             tally,
             wakeups,
+            next_number,
+            gone,
         };
         let thread = thread::Builder::new()
             .name("onlyonce-sqlite-writer".into())
@@ -116,6 +127,20 @@ impl Writer {
         &self,
         operation: Operation,
     ) -> Result<(Timestamp, Done), StoreError> {
+        // A writer that died may have committed before it could say so.
+        self.queued(operation)?
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Ambiguous("the writer has ended".into())))
+    }
+
+    /// The same in a thread that may wait.
+    pub(super) fn submit_waiting(&self, operation: Operation) -> Result<(), StoreError> {
+        let done = self.queued(operation)?.blocking_recv();
+        let done = done.map_err(|_| StoreError::Ambiguous("the writer has ended".into()))?;
+        done.map(|_| ())
+    }
+
+    fn queued(&self, operation: Operation) -> Result<oneshot::Receiver<Answer>, StoreError> {
         let (reply, answer) = oneshot::channel();
         let queued = Queued { operation, reply };
         let refused = match &*self.queue.read() {
@@ -129,10 +154,7 @@ impl Writer {
         if let Some(why) = refused {
             return Err(StoreError::Unavailable(why.into()));
         }
-        // A writer that died may have committed before it could say so.
-        answer
-            .await
-            .unwrap_or_else(|_| Err(StoreError::Ambiguous("the writer has ended".into())))
+        Ok(answer)
     }
 }
 
@@ -142,6 +164,9 @@ struct Group {
     clock: StoreClock,
     tally: Arc<Tally>,
     wakeups: broadcast::Sender<RecordId>,
+    /// The number of the next record.
+    next_number: i64,
+    gone: Arc<Gone>,
 }
 
 impl Group {
@@ -211,7 +236,13 @@ impl Group {
         let mut outcomes = Vec::with_capacity(group.len());
         for operation in group {
             // Dropping the transaction rolls it back, so an error here leaves nothing behind.
-            let done = write::apply(&transaction, operation, now, &mut steps);
+            let done = write::apply(
+                &transaction,
+                operation,
+                now,
+                &mut self.next_number,
+                &mut steps,
+            );
             outcomes.push(done.map_err(Failed::Apply)?);
         }
         failpoint!(holds(group, Operation::is_insert).then_some("sqlite.insert.applied"));
@@ -225,6 +256,7 @@ impl Group {
         failpoint!(holds(group, Operation::is_swap).then_some("sqlite.swap.committed"));
         failpoint!(holds(group, Operation::is_append).then_some("sqlite.append.committed"));
         self.tally.take(&steps);
+        self.gone.note(steps);
         Ok((now, outcomes))
     }
 

@@ -5,6 +5,7 @@ use rusqlite::{
     types::{FromSqlError, ToSqlOutput, ValueRef},
 };
 
+use super::schema::LISTED_TO;
 use crate::sql::{
     dialect::{Dialect, Value},
     row::{COLUMNS, Columns, RowError},
@@ -29,6 +30,21 @@ impl Dialect for SqliteDialect {
         };
         format!(
             "SELECT {COLUMNS}, k.n FROM keys k WHERE {conditions}{live} ORDER BY k.n DESC LIMIT ?2"
+        )
+    }
+
+    /// The newest records are looked through, and the others found in the lists of scopes.
+    fn in_scope(conditions: &str) -> String {
+        let listed_to =
+            format!("(SELECT coalesce((SELECT value FROM meta WHERE name = '{LISTED_TO}'), 0))");
+        format!(
+            "SELECT * FROM (SELECT {COLUMNS}, k.n FROM keys k \
+             WHERE k.n > {listed_to} AND k.scope = ?3 AND {conditions} ORDER BY k.n DESC LIMIT ?2) \
+             UNION ALL SELECT * FROM (SELECT {COLUMNS}, k.n \
+             FROM scope_lists s CROSS JOIN keys k ON k.n = s.n \
+             WHERE s.scope = (SELECT number FROM scope_numbers WHERE name = ?3) \
+             AND s.n <= {listed_to} AND s.n < ?1 AND k.scope = ?3 AND {conditions} \
+             ORDER BY s.n DESC LIMIT ?2) ORDER BY n DESC LIMIT ?2"
         )
     }
 

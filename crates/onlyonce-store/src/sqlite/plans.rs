@@ -5,10 +5,10 @@ use std::path::Path;
 use onlyonce_core::{Key, RecordId, Scope, Secret};
 use rusqlite::{Connection, StatementStatus, params_from_iter};
 
-use super::{SqliteStore, dialect::SqliteDialect, schema};
+use super::{SqliteStore, dialect::SqliteDialect, lister, schema};
 use crate::sql::{
     dialect::{Dialect as _, Statement},
-    scopes,
+    scan, scopes,
 };
 
 /// Records, each of a client of its own for some of them.
@@ -111,4 +111,42 @@ fn a_live_state_is_found_among_the_live() {
     fill(&mut connection, &secret, 10, MANY);
     let plan = plan(&connection, live());
     assert_eq!(steps(&connection, live()), among_few, "{plan}");
+}
+
+/// Goal: the records of a client are listed in the same number of steps among 50,000 records as among 1,000,
+/// once they are in the lists of scopes; of those that are not yet, a list sees a window at most.
+///
+/// Evidence: SQLite's count of the steps of its machine, and its plan.
+#[test]
+fn a_client_is_listed_in_the_same_number_of_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.db");
+    let secret = store_at(&path);
+    let mut connection = schema::connect(&path).unwrap();
+    let of_client = || {
+        let (sql, values) = scan::of_scope::<SqliteDialect>(
+            &Scope::client("c7"),
+            &crate::Filter::default(),
+            Some(900),
+            10,
+        );
+        SqliteDialect::statement(&sql, values)
+    };
+    let list_all = || {
+        let store = SqliteStore::open(&path).unwrap();
+        let reader = schema::connect_to_read(&path).unwrap();
+        let gone = lister::Gone::default();
+        lister::round(&reader, &store.writer, &gone, 1_000, || true).unwrap();
+    };
+    fill(&mut connection, &secret, 0, 1_000);
+    let unlisted = steps(&connection, of_client());
+    list_all();
+    let among_few = steps(&connection, of_client());
+    assert_eq!((among_few.1, among_few.2), (0, 11));
+    assert!(among_few.0 < unlisted.0, "{among_few:?} {unlisted:?}");
+    fill(&mut connection, &secret, 1_000, MANY);
+    list_all();
+    let plan = plan(&connection, of_client());
+    assert_eq!(steps(&connection, of_client()), among_few, "{plan}");
+    assert!(!plan.contains("SCAN k"), "{plan}");
 }

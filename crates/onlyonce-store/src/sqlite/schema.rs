@@ -10,7 +10,9 @@ use super::{OpenError, SqliteOptions};
 use crate::{identity::IDENTITY, random_secret};
 
 /// The newest schema this program knows.
-pub(super) const VERSION: i64 = 4;
+pub(super) const VERSION: i64 = 5;
+/// The name under which it is noted up to which number the records of scopes are listed.
+pub(super) const LISTED_TO: &str = "listed_to";
 /// The length of the secret.
 const SECRET_BYTES: usize = 32;
 /// How long a statement waits for a lock that a checkpoint holds.
@@ -18,7 +20,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Statements that a connection keeps prepared.
 const PREPARED_STATEMENTS: usize = 64;
 
-/// Version 1. Rows go in at the end of `keys`; the unique hash is the only index, since an index on
+/// Version 1. Rows go in at the end of `keys`; the unique hash is the only index here, since an index on
 /// times would be written twice for every key. What is in progress or unknown also stands in
 /// `live`, which stays small, so that the sweeper need not walk everything. Bodies stand apart, so
 /// that walking the keys does not read them.
@@ -138,6 +140,13 @@ const VERSION_3: &str = "ALTER TABLE keys ADD COLUMN notes BLOB;\n";
 const VERSION_4: &str =
     "CREATE TABLE scopes (id BLOB PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID;\n";
 
+/// Version 5: the records of each scope in their order, up to the number that `meta` holds as `listed_to`;
+/// beyond it `keys` is looked through. An index of scopes would add a page of the log to nearly every new key.
+const VERSION_5: &str = "
+CREATE TABLE scope_numbers (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE scope_lists (scope INTEGER, n INTEGER, PRIMARY KEY (scope, n)) WITHOUT ROWID;
+";
+
 /// The SQL that makes a store of an empty file.
 pub fn script() -> String {
     format!(
@@ -149,6 +158,7 @@ pub fn script() -> String {
          {VERSION_2}\
          {VERSION_3}\
          {VERSION_4}\
+         {VERSION_5}\
          PRAGMA user_version = {VERSION};\n\
          COMMIT;\n"
     )
@@ -249,7 +259,10 @@ fn upgrade(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
     if found < 3 {
         transaction.execute_batch(VERSION_3)?;
     }
-    transaction.execute_batch(VERSION_4)?;
+    if found < 4 {
+        transaction.execute_batch(VERSION_4)?;
+    }
+    transaction.execute_batch(VERSION_5)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()
 }
@@ -273,6 +286,17 @@ pub(super) fn walk_position(connection: &Connection) -> rusqlite::Result<i64> {
     Ok(noted(connection, "walked_to")?.unwrap_or(0))
 }
 
+/// Up to which number the records of scopes are listed.
+pub(super) fn listed_to(connection: &Connection) -> rusqlite::Result<i64> {
+    Ok(noted(connection, LISTED_TO)?.unwrap_or(0))
+}
+
+/// The highest number of a record.
+pub(super) fn last_number(connection: &Connection) -> rusqlite::Result<i64> {
+    let sql = "SELECT coalesce(max(n), 0) FROM keys";
+    connection.query_row(sql, [], |row| row.get(0))
+}
+
 /// What is noted under `name`.
 pub(super) fn noted<T: FromSql>(
     connection: &Connection,
@@ -285,27 +309,74 @@ pub(super) fn noted<T: FromSql>(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::sqlite::SqliteStore;
+    use onlyonce_core::Scope;
 
-    /// Goal: a file of the version before is opened, keeps its secret, and has what this version needs.
+    use super::*;
+    use crate::{Filter, Store as _, sqlite::SqliteStore};
+
+    /// What each version has added, taken back, from the newest on.
+    const BACK: [(i64, &str); 4] = [
+        (4, "DROP TABLE scope_lists; DROP TABLE scope_numbers;"),
+        (3, "DROP TABLE scopes;"),
+        (2, "ALTER TABLE keys DROP COLUMN notes;"),
+        (1, "DROP TABLE outbox; DROP TABLE inbox; DROP TABLE phases;"),
+    ];
+
+    const ROW: &str = "INSERT INTO keys (id, row_version, scope, key, route, method, path, revision, state, \
+        attempt_id, fence, generation, recipe, tombstone_ttl, negatives, inconclusive, dead_letter) \
+        VALUES (zeroblob(16), 1, 'client:me', 'k', 'r', 'POST', '/', 1, 'completed', zeroblob(16), 1, 1, \
+        zeroblob(8), 0, 0, 0, 0)";
+
+    /// Goal: a file of every earlier version is opened, keeps its secret and its rows, and has what this
+    /// version needs: the rows of a client are listed.
+    #[tokio::test]
+    async fn a_file_of_every_earlier_version_is_upgraded() {
+        let mut back = String::new();
+        for (version, step) in BACK {
+            back.push_str(step);
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("s.db");
+            drop(SqliteStore::open(&path).unwrap());
+            let connection = connect(&path).unwrap();
+            let before = *secret(&connection, &path).unwrap().as_bytes();
+            connection.execute_batch(&back).unwrap();
+            connection.execute(ROW, []).unwrap();
+            connection
+                .pragma_update(None, "user_version", version)
+                .unwrap();
+            drop(connection);
+            let strict = SqliteOptions {
+                migrate: false,
+                ..SqliteOptions::default()
+            };
+            let refused = SqliteStore::open_with(&path, &strict).map(drop);
+            assert!(matches!(refused, Err(OpenError::Older { .. })), "{version}");
+            let store = SqliteStore::open(&path).unwrap();
+            assert_eq!(store.secret().as_bytes(), &before, "{version}");
+            let scopes = [Scope::client("me")];
+            let listed = store.list_in(&scopes, &Filter::default(), None, 10).await;
+            assert_eq!(listed.unwrap().unwrap().items.len(), 1, "{version}");
+            assert_eq!(store.scopes(None).await.unwrap(), Some(Vec::new()));
+            drop(store);
+            let connection = connect(&path).unwrap();
+            let found = connection.pragma_query_value(None, "user_version", |row| row.get(0));
+            let found: i64 = found.unwrap();
+            assert_eq!(found, VERSION, "{version}");
+        }
+    }
+
+    /// Goal: a file of a newer version is refused and left as it is.
     #[test]
-    fn a_file_of_the_version_before_is_upgraded() {
+    fn a_newer_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s.db");
-        let opened = |path: &Path| {
-            drop(SqliteStore::open(path).unwrap());
-            let connection = connect(path).unwrap();
-            let secret = secret(&connection, path).unwrap();
-            let version = connection.pragma_query_value(None, "user_version", |row| row.get(0));
-            let scopes = connection.query_row("SELECT count(*) FROM scopes", [], |row| row.get(0));
-            let (version, scopes): (i64, i64) = (version.unwrap(), scopes.unwrap());
-            (*secret.as_bytes(), version, scopes)
-        };
-        let new = opened(&path);
-        assert_eq!((new.1, new.2), (VERSION, 0));
-        let back = "DROP TABLE scopes; PRAGMA user_version = 3";
-        connect(&path).unwrap().execute_batch(back).unwrap();
-        assert_eq!(opened(&path), new);
+        drop(SqliteStore::open(&path).unwrap());
+        let connection = connect(&path).unwrap();
+        connection
+            .pragma_update(None, "user_version", VERSION + 1)
+            .unwrap();
+        drop(connection);
+        let refused = SqliteStore::open(&path).map(drop);
+        assert!(matches!(refused, Err(OpenError::Newer { .. })));
     }
 }

@@ -31,7 +31,12 @@ pub(super) struct Tally([AtomicI64; State::ALL.len()]);
 pub(super) struct Step {
     from: Option<State>,
     to: Option<State>,
+    /// Its place in the list of its scope, where it is gone.
+    pub(super) left: Option<Entry>,
 }
+
+/// A place in the list of a scope: the scope's name, and the record's number.
+pub(super) type Entry = (String, i64);
 
 impl Tally {
     pub(super) fn count(connection: &Connection) -> rusqlite::Result<Self> {
@@ -87,16 +92,19 @@ pub(super) fn apply(
     transaction: &Transaction<'_>,
     operation: &Operation,
     now: Timestamp,
+    next_number: &mut i64,
     steps: &mut Vec<Step>,
 ) -> Result<Done, StoreError> {
     let outcome = match operation {
         Operation::Insert(draft) => {
-            return insert(transaction, draft, now, steps);
+            return insert(transaction, draft, now, next_number, steps);
         }
         Operation::Swap(expected, change) => swap(transaction, *expected, change, now, steps)
             .map(|swapped| Done::Swapped(Box::new(swapped))),
         Operation::Delete(id, expected) => delete(transaction, *id, *expected, steps),
         Operation::Append(journal) => note(transaction, now, journal).map(|()| Done::Written),
+        Operation::List(entries) => list(transaction, entries).map(|()| Done::Written),
+        Operation::Unlist(entries) => unlist(transaction, entries).map(|()| Done::Written),
         Operation::Run(statement) => execute(transaction, statement)
             .map(|()| Done::Written)
             .map_err(ReadError::from),
@@ -108,6 +116,7 @@ fn insert(
     transaction: &Transaction<'_>,
     draft: &Draft,
     now: Timestamp,
+    next_number: &mut i64,
     steps: &mut Vec<Step>,
 ) -> Result<Done, StoreError> {
     if let Some(existing) = read::record(transaction, draft.record.id)? {
@@ -117,10 +126,13 @@ fn insert(
         return Ok(Done::Inserted(Box::new(Inserted::Existing(existing))));
     }
     let record = draft.clone().stamp(now);
-    put(transaction, None, &record).map_err(ReadError::from)?;
+    // Numbers are not used again while lists may hold them.
+    put(transaction, *next_number, true, &record).map_err(ReadError::from)?;
+    *next_number += 1;
     steps.push(Step {
         from: None,
         to: Some(record.state),
+        left: None,
     });
     Ok(Done::Inserted(Box::new(Inserted::New(record))))
 }
@@ -134,19 +146,25 @@ pub(super) fn swap(
     steps: &mut Vec<Step>,
 ) -> Result<Swapped, ReadError> {
     let id = change.draft.record.id;
-    let Some((n, revision, from)) = position(connection, id)? else {
+    let scope = change.draft.record.scope.as_str();
+    let Some(found) = position(connection, id)? else {
         return Ok(Swapped::Absent);
     };
-    if revision != expected {
+    if found.revision != expected {
         let current = read::record(connection, id)?;
         return Ok(current.map_or(Swapped::Absent, Swapped::Conflict));
     }
     let record = (*change.draft).clone().stamp(now);
-    put(connection, Some(n), &record)?;
+    // A record from before there were keys to hide names with is in a scope of another name now.
+    if found.scope != scope {
+        list(connection, &[(scope.to_owned(), found.n)])?;
+    }
+    put(connection, found.n, false, &record)?;
     note(connection, now, &change.journal)?;
     steps.push(Step {
-        from: Some(from),
+        from: Some(found.state),
         to: Some(record.state),
+        left: None,
     });
     Ok(Swapped::Done(record))
 }
@@ -157,12 +175,13 @@ fn delete(
     expected: Revision,
     steps: &mut Vec<Step>,
 ) -> Result<Done, ReadError> {
-    let Some((n, revision, from)) = position(transaction, id)? else {
+    let found = position(transaction, id)?.filter(|found| found.revision == expected);
+    let Some(Position {
+        n, state, scope, ..
+    }) = found
+    else {
         return Ok(Done::Deleted(false));
     };
-    if revision != expected {
-        return Ok(Done::Deleted(false));
-    }
     for table in ["keys", "bodies", "live"] {
         transaction
             .prepare_cached(&format!("DELETE FROM {table} WHERE n = ?1"))?
@@ -176,33 +195,88 @@ fn delete(
         .prepare_cached("DELETE FROM journal WHERE id = ?1 AND actor <> 'operator'")?
         .execute(params![id.0])?;
     steps.push(Step {
-        from: Some(from),
+        from: Some(state),
         to: None,
+        left: Some((scope, n)),
     });
     Ok(Done::Deleted(true))
 }
 
-/// The row, revision and state of a record.
-fn position(
-    transaction: &Connection,
-    id: RecordId,
-) -> Result<Option<(i64, Revision, State)>, ReadError> {
-    let found: Option<(i64, i64, String, i64)> = transaction
-        .prepare_cached("SELECT n, revision, state, row_version FROM keys WHERE id = ?1")?
-        .query_row(params![id.0], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-        })
+/// Puts records into the lists of their scopes.
+fn list(connection: &Connection, entries: &[Entry]) -> Result<(), ReadError> {
+    let mut last: Option<(&str, i64)> = None;
+    for (scope, n) in entries {
+        let number = match last {
+            Some((name, number)) if name == scope => number,
+            _ => match scope_number(connection, scope)? {
+                Some(number) => number,
+                None => {
+                    let sql = "INSERT INTO scope_numbers (name) VALUES (?1)";
+                    connection.prepare_cached(sql)?.insert(params![scope])?
+                }
+            },
+        };
+        last = Some((scope, number));
+        let sql = "INSERT OR IGNORE INTO scope_lists (scope, n) VALUES (?1, ?2)";
+        connection
+            .prepare_cached(sql)?
+            .execute(params![number, n])?;
+    }
+    Ok(())
+}
+
+/// Takes records that are gone out of the lists of their scopes.
+fn unlist(connection: &Connection, entries: &[Entry]) -> Result<(), ReadError> {
+    let mut last: Option<(&str, Option<i64>)> = None;
+    for (scope, n) in entries {
+        let number = match last {
+            Some((name, number)) if name == scope => number,
+            _ => scope_number(connection, scope)?,
+        };
+        last = Some((scope, number));
+        let sql = "DELETE FROM scope_lists WHERE scope = ?1 AND n = ?2";
+        connection
+            .prepare_cached(sql)?
+            .execute(params![number, n])?;
+    }
+    Ok(())
+}
+
+fn scope_number(connection: &Connection, scope: &str) -> rusqlite::Result<Option<i64>> {
+    let sql = "SELECT number FROM scope_numbers WHERE name = ?1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let found = statement.query_row(params![scope], |row| row.get(0));
+    found.optional()
+}
+
+/// Where a record stands.
+struct Position {
+    n: i64,
+    revision: Revision,
+    state: State,
+    scope: String,
+}
+
+fn position(transaction: &Connection, id: RecordId) -> Result<Option<Position>, ReadError> {
+    let sql = "SELECT n, revision, state, row_version, scope FROM keys WHERE id = ?1";
+    let found: Option<(i64, i64, String, i64, String)> = transaction
+        .prepare_cached(sql)?
+        .query_row(params![id.0], |row| row.try_into())
         .optional()?;
-    let Some((n, revision, word, version)) = found else {
+    let Some((n, revision, word, version, scope)) = found else {
         return Ok(None);
     };
     let state = State::from_word(&word).filter(|_| version == ROW_VERSION);
-    let state = state.ok_or_else(|| ReadError::Unreadable("a row that is not ours".into()))?;
-    Ok(Some((n, Revision(revision.unsigned_abs()), state)))
+    Ok(Some(Position {
+        n,
+        revision: Revision(revision.unsigned_abs()),
+        state: state.ok_or_else(|| ReadError::Unreadable("a row that is not ours".into()))?,
+        scope,
+    }))
 }
 
-/// Writes the row `n`, or a new one, with its body and its place among the live ones.
-fn put(transaction: &Connection, n: Option<i64>, record: &Record) -> rusqlite::Result<()> {
+/// Writes the row `n`, which may be a new one, with its body and its place among the live ones.
+fn put(transaction: &Connection, n: i64, is_new: bool, record: &Record) -> rusqlite::Result<()> {
     static INSERT: LazyLock<String> = LazyLock::new(|| {
         let places: Vec<String> = (1..=34).map(|place| format!("?{place}")).collect();
         let columns = COLUMNS.replace("k.", "");
@@ -228,7 +302,7 @@ fn put(transaction: &Connection, n: Option<i64>, record: &Record) -> rusqlite::R
     let response = record.response.as_deref();
     let times = &record.times;
     let at = |time: Option<Timestamp>| time.map(|time| time.0);
-    let sql = if n.is_some() { &UPDATE } else { &INSERT };
+    let sql = if is_new { &INSERT } else { &UPDATE };
     transaction.prepare_cached(sql)?.execute(params![
         record.id.0,
         ROW_VERSION,
@@ -265,9 +339,7 @@ fn put(transaction: &Connection, n: Option<i64>, record: &Record) -> rusqlite::R
         codec::encode_notes(&record.notes),
         n,
     ])?;
-    let inserted = n.is_none();
-    let n = n.unwrap_or_else(|| transaction.last_insert_rowid());
-    put_body(transaction, n, record, inserted)?;
+    put_body(transaction, n, record, is_new)?;
     put_live(transaction, n, record)
 }
 

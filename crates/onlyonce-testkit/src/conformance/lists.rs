@@ -279,3 +279,127 @@ pub async fn a_key_is_found_by_probes(store: Any) {
     assert_eq!(found(of_me, 10).await, newest_first[2..]);
     assert_eq!(found(of_a, 10).await, newest_first);
 }
+
+/// Ids of all records that `filter` names, newest first, in pages of `limit`; `between` runs after each page.
+async fn paged(
+    store: &dyn Store,
+    filter: &Filter,
+    limit: usize,
+    mut between: impl AsyncFnMut(),
+) -> Vec<RecordId> {
+    let (mut found, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = onlyonce_store::find(store, filter, cursor, limit).await;
+        let page = page.unwrap();
+        assert!(page.items.len() <= limit);
+        found.extend(page.items.into_iter().map(|one| one.record.id));
+        cursor = page.next;
+        if cursor.is_none() {
+            return found;
+        }
+        between().await;
+    }
+}
+
+/// The records of a client are listed newest first and in pages, in whatever scope of his and in whatever
+/// state they are, among those of others. The cursor stands still while others come and go. Nothing else is
+/// looked at: a record of his on a route that nobody marked proves it.
+pub async fn a_client_is_listed_in_pages(store: Any) {
+    let (mine, routed) = (Scope::client("me"), Scope::route("r", Some("me")));
+    let others = [Scope::client("you"), Scope::global(), Scope::client("mee")];
+    let settlements = [
+        None,
+        Some(Settlement::Complete(response())),
+        Some(Settlement::Release(LastError::NotSent)),
+        Some(Settlement::Unknown(LastError::ConnectionLost)),
+    ];
+    let insert = async |scope: &Scope, key: &str| {
+        let draft = machine::first(&request(&*store, scope, key, 1), &policy());
+        match store.insert_or_get(draft).await.unwrap().value {
+            Inserted::New(record) => record,
+            Inserted::Existing(_) => panic!("the key was there already"),
+        }
+    };
+    let mut records = Vec::new();
+    for (number, settlement) in settlements.iter().cycle().take(16).enumerate() {
+        for scope in &others {
+            insert(scope, &format!("k{number}")).await;
+        }
+        let scope = if number % 3 == 0 { &routed } else { &mine };
+        let mut record = insert(scope, &format!("k{number}")).await;
+        if let Some(settlement) = settlement {
+            let change = settled(&record, settlement, &policy());
+            record = done(store.swap(record.revision, change).await.unwrap().value);
+        }
+        records.push(record);
+    }
+    // One completed record is erased, another forgotten: its tombstone stays. One is gone altogether.
+    for (number, event) in [(1, true), (5, false)] {
+        let record = &records[number];
+        let step = match event {
+            true => {
+                let erase = Erase { reason: None };
+                machine::apply(Some(record), &erase, Timestamp::default(), &policy())
+            }
+            false => {
+                let forget = Forget {
+                    force: true,
+                    fresh: AttemptId(9),
+                    reason: None,
+                };
+                machine::apply(Some(record), &forget, Timestamp::default(), &policy())
+            }
+        };
+        let change = step.swapped().expect("it may be done to a completed key");
+        let revision = record.revision;
+        records[number] = done(store.swap(revision, change).await.unwrap().value);
+    }
+    let gone = records.remove(9);
+    assert!(store.delete(gone.id, gone.revision).await.unwrap());
+    let unmarked = insert(&Scope::route("unmarked", Some("me")), "k").await;
+    for scope in others.iter().chain([&mine, &routed]) {
+        keep_scope(&*store, scope).await;
+    }
+    let (id, nobodys) = mark_of(store.secret(), &routed).expect("it is of a route");
+    store.keep_scope(id, nobodys.as_str()).await.unwrap();
+    for block in [SCOPES_KNOWN, ROUTES_KNOWN] {
+        store.keep_block(block, b"0").await.unwrap();
+    }
+    let mut newest_first: Vec<RecordId> = records.iter().rev().map(|record| record.id).collect();
+    let filter = Filter {
+        client: Some("me".into()),
+        ..Filter::default()
+    };
+    let walks = store.list_in(&[], &Filter::default(), None, 1).await;
+    if walks.unwrap().is_none() {
+        newest_first.insert(0, unmarked.id);
+    }
+    let mut late = 0;
+    for limit in [1, 2, 5, 15, 50] {
+        let found = paged(&*store, &filter, limit, async || {
+            late += 1;
+            insert(&others[0], &format!("late{late}")).await;
+        });
+        assert_eq!(found.await, newest_first, "{limit}");
+    }
+    for (state, count) in [
+        (State::Completed, 2),
+        (State::Expired, 1),
+        (State::FailedRetryable, 4),
+        (State::Unknown, 4),
+    ] {
+        let of_state = Filter {
+            state: Some(state),
+            ..filter.clone()
+        };
+        let found = paged(&*store, &of_state, 2, async || {}).await;
+        assert_eq!(found.len(), count, "{state:?}");
+    }
+    // A key whose client is named is found in the same scopes.
+    let of_key = Filter {
+        key: Some(Key::from_stored("k3")),
+        ..filter
+    };
+    let found = paged(&*store, &of_key, 2, async || {}).await;
+    assert_eq!(found, [records[3].id]);
+}

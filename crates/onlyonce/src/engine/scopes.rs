@@ -6,7 +6,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use onlyonce_core::{Scope, Timestamp};
-use onlyonce_store::{Filter, SCOPES_KNOWN, StoreError, scope_id};
+use onlyonce_store::{Filter, ROUTES_KNOWN, SCOPES_KNOWN, StoreError, is_mark, mark_of, scope_id};
 use parking_lot::RwLock;
 
 use super::Engine;
@@ -90,13 +90,28 @@ impl Engine {
         Ok(true)
     }
 
+    /// The mark of a scope's route first: a client's scopes are found by it.
     async fn tell_scope(&self, scope: &Scope) -> Result<(), StoreError> {
+        self.mark_route(scope).await?;
         let id = scope_id(self.secret(), scope);
         self.0.store.keep_scope(id, scope.as_str()).await
     }
 
-    /// Makes the scopes known of all records that the store holds, unless that was done long enough ago.
-    /// Says how many the store had to be told of.
+    /// Sees to it that the route of `scope` is marked, where it is a client's on one.
+    async fn mark_route(&self, scope: &Scope) -> Result<(), StoreError> {
+        let Some((id, nobodys)) = mark_of(self.secret(), scope) else {
+            return Ok(());
+        };
+        let now = self.0.options.clock.moment();
+        if !matches!(self.0.scopes.told(&nobodys, now), Told::Lately) {
+            self.0.store.keep_scope(id, nobodys.as_str()).await?;
+            self.0.scopes.add(nobodys, now);
+        }
+        Ok(())
+    }
+
+    /// Makes the scopes known of all records that the store holds, and then their routes, unless that was
+    /// done long enough ago. Says how many scopes the store had to be told of.
     ///
     /// # Errors
     /// A [`StoreError`] if the store cannot be asked; what was made known until then stays so.
@@ -106,10 +121,51 @@ impl Engine {
             return Ok(0);
         }
         let now = self.store_now().await?;
-        let since = self.bounded_read(store.block(SCOPES_KNOWN)).await?;
-        if since.is_some_and(|since| read_moment(&since).plus(BESIDE_OTHERS) <= now) {
-            return Ok(0);
+        let told = match self.is_known_since(SCOPES_KNOWN, now).await? {
+            true => 0,
+            false => self.learn_from_records(now).await?,
+        };
+        if !self.is_known_since(ROUTES_KNOWN, now).await? {
+            self.learn_routes(now).await?;
         }
+        Ok(told)
+    }
+
+    /// Whether `mark` says that something is known, and has been for so long that nobody adds to it
+    /// without saying so.
+    async fn is_known_since(&self, mark: &str, now: Timestamp) -> Result<bool, StoreError> {
+        let since = self.bounded_read(self.0.store.block(mark)).await?;
+        Ok(since.is_some_and(|since| read_moment(&since).plus(BESIDE_OTHERS) <= now))
+    }
+
+    async fn note_known(&self, mark: &str, seen: usize, now: Timestamp) -> Result<(), StoreError> {
+        // In a store that holds nothing, no earlier version has anything to add to.
+        let since = if seen == 0 { Timestamp(0) } else { now };
+        let since = since.0.to_string();
+        self.0.store.keep_block(mark, since.as_bytes()).await?;
+        Ok(())
+    }
+
+    /// Marks the routes of all scopes that are known.
+    async fn learn_routes(&self, now: Timestamp) -> Result<(), StoreError> {
+        let (mut seen, mut after) = (0, None);
+        loop {
+            let known = self.bounded_read(self.0.store.scopes(after)).await?;
+            let known = known.unwrap_or_default();
+            for (_, name) in known.iter().filter(|(id, _)| !is_mark(*id)) {
+                seen += 1;
+                let scope = Scope::from_stored(name);
+                self.bounded_read(self.mark_route(&scope)).await?;
+            }
+            after = known.last().map(|(id, _)| *id);
+            if after.is_none() {
+                return self.note_known(ROUTES_KNOWN, seen, now).await;
+            }
+        }
+    }
+
+    async fn learn_from_records(&self, now: Timestamp) -> Result<usize, StoreError> {
+        let store = &self.0.store;
         let all = Filter::default();
         let (mut told, mut seen, mut cursor) = (0, 0, None);
         loop {
@@ -125,10 +181,7 @@ impl Engine {
             }
             tokio::time::sleep(PAUSE).await;
         }
-        // In a store that holds nothing, no earlier version has anything to add to.
-        let since = if seen == 0 { Timestamp(0) } else { now };
-        let mark = since.0.to_string();
-        store.keep_block(SCOPES_KNOWN, mark.as_bytes()).await?;
+        self.note_known(SCOPES_KNOWN, seen, now).await?;
         Ok(told)
     }
 }

@@ -155,6 +155,16 @@ impl Store for TimedStore {
         self.inner.list(filter, cursor, limit).await
     }
 
+    async fn list_in(
+        &self,
+        scopes: &[Scope],
+        filter: &Filter,
+        cursor: Option<u64>,
+        limit: usize,
+    ) -> Result<Option<Page<Listed>>, StoreError> {
+        self.inner.list_in(scopes, filter, cursor, limit).await
+    }
+
     async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
         self.inner.keep_scope(id, name).await
     }

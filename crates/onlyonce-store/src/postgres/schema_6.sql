@@ -1,0 +1,4 @@
+-- Version 12. The settled keys of a scope in their order: an index of the scopes' hashes and the numbers. It
+-- is built beside the traffic, after this transaction; until it is there, and where its building fails, a
+-- list of one client's keys walks all of them. No change of a row changes what it holds. What lives is few,
+-- and needs none.
