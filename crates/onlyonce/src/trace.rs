@@ -217,9 +217,9 @@ impl Followed {
         if self.trace.is_on() {
             let record = attempt.record();
             self.trace.attempt(record.fence.0, record.generation);
-            match attempt.began_as() {
-                Began::New | Began::AfterExpiry => self.remember(),
-                Began::Again => self.link(),
+            match attempt.began_as().begins_a_life() {
+                true => self.remember(),
+                false => self.link(),
             }
         }
     }

@@ -307,10 +307,14 @@ async fn the_breaker_counts_failures_in_a_row() {
 
 /// A request with the same key each time, of everybody.
 fn one_key(engine: &Engine) -> Arrival {
+    with_key(engine, "k")
+}
+
+fn with_key(engine: &Engine, key: &str) -> Arrival {
     Arrival::new(
         engine,
         Scope::global(),
-        Key::from_stored("k"),
+        Key::from_stored(key),
         None,
         "r".into(),
         &Method::POST,
@@ -321,16 +325,16 @@ fn one_key(engine: &Engine) -> Arrival {
 }
 
 /// An engine and its store, each with a clock of its own: that of the engine, and that of the store.
-fn by_hand() -> (Engine, Arc<AtomicU64>, Arc<AtomicI64>) {
+fn by_hand() -> (Engine, Arc<MemoryStore>, Arc<AtomicU64>, Arc<AtomicI64>) {
     let there = Arc::new(AtomicI64::new(1_794_787_200_000));
     let clock = StoreClock::by_hand(there.clone());
-    let store = MemoryStore::with(Secret::from_bytes([7; 32]), clock);
+    let store = Arc::new(MemoryStore::with(Secret::from_bytes([7; 32]), clock));
     let here = Arc::new(AtomicU64::new(1_000_000));
     let options = EngineOptions {
         clock: Clock::by_hand(here.clone()),
         ..EngineOptions::default()
     };
-    (Engine::start(Arc::new(store), options), here, there)
+    (Engine::start(store.clone(), options), store, here, there)
 }
 
 async fn paid(attempt: &Attempt) {
@@ -338,38 +342,100 @@ async fn paid(attempt: &Attempt) {
     attempt.settle(&Settlement::Complete(Arc::new(paid))).await;
 }
 
-/// Goal: a request that is too old never makes a key, whether or not the reaper has been there.
+/// What a key can be when a request comes that may begin no life of one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Past {
+    Unused,
+    Completed,
+    Released,
+    /// Past its ttl.
+    Expired(Settled),
+    /// The same, and an operator has given it back.
+    Forgotten,
+    /// Past its tombstone's.
+    Gone(Settled),
+}
+
+/// How it ended before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Settled {
+    Completed,
+    Released,
+}
+
+/// Goal: who may bring no new key begins no life of an old one either, whether or not the reaper has been
+/// there; what the key's present life permits goes on.
 ///
-/// Method: a key is completed, and its ttl and its tombstone's pass; the same request comes again, made
-/// long ago by its own word, once with the row still there and once without.
-/// Evidence: refused both times.
+/// Method: every past of a key, reaped or not; the same request again, once made too long ago by its own
+/// word, and once without a token. Then once more, without either.
+/// Evidence: refused wherever a life would begin, with the row as it was; otherwise what the past permits;
+/// and at the end the request that may execute does.
 #[tokio::test]
-async fn what_is_forgotten_is_new() {
-    for reaped in [false, true] {
-        let (engine, hand, store_hand) = by_hand();
-        let policy = Arc::new(Policy::default());
-        let arrival = || one_key(&engine);
-        let admitted = engine.admit(&mut arrival(), &policy).await.unwrap();
-        let Admitted::Execute(attempt) = admitted else {
-            panic!("{admitted:?}");
-        };
-        paid(&attempt).await;
-        let pass = (policy.ttl + policy.tombstone_ttl).as_millis() + 1_000;
-        store_hand.fetch_add(i64::try_from(pass).unwrap(), Ordering::SeqCst);
-        hand.fetch_add(u64::try_from(pass).unwrap(), Ordering::SeqCst);
-        if reaped {
-            for _ in 0..2 {
-                while !engine.reap_some(100).await.unwrap().2 {}
+async fn no_life_begins_without_room() {
+    use Past::{Completed, Expired, Forgotten, Gone, Released, Unused};
+    let ends = [Settled::Completed, Settled::Released];
+    let pasts = [Unused, Completed, Released, Forgotten];
+    let later = ends.map(Expired).into_iter().chain(ends.map(Gone));
+    for past in pasts.into_iter().chain(later) {
+        for (reaped, old) in [(false, false), (false, true), (true, false), (true, true)] {
+            let why = format!("{past:?}, reaped {reaped}, too old {old}");
+            let (engine, store, hand, store_hand) = by_hand();
+            let policy = Arc::new(Policy::builder().new_keys_per_second(1).burst(1).build());
+            let arrival = || one_key(&engine).made_too_long_ago(old);
+            let pass = |time: Duration| {
+                let time = i64::try_from(time.as_millis()).unwrap();
+                store_hand.fetch_add(time, Ordering::SeqCst);
+                hand.fetch_add(time.cast_unsigned(), Ordering::SeqCst);
+            };
+            if past != Unused {
+                let admitted = engine.admit(&mut one_key(&engine), &policy).await.unwrap();
+                let attempt = executed(admitted);
+                match past {
+                    Released | Expired(Settled::Released) | Gone(Settled::Released) => {
+                        let released = Settlement::Release(LastError::NotSent);
+                        attempt.settle(&released).await;
+                    }
+                    _ => paid(&attempt).await,
+                }
             }
+            let id = one_key(&engine).id();
+            match past {
+                Unused | Completed | Released => {}
+                Expired(_) => pass(policy.ttl),
+                Forgotten => {
+                    engine.forget(id, true, None).await.unwrap();
+                }
+                Gone(_) => pass(policy.ttl + policy.tombstone_ttl),
+            }
+            // The token that has come back in the meantime goes to another key.
+            pass(Duration::from_secs(2));
+            if reaped {
+                for _ in 0..2 {
+                    while !engine.reap_some(100).await.unwrap().2 {}
+                }
+            }
+            if !old {
+                let admitted = engine.admit(&mut with_key(&engine, "other"), &policy).await.unwrap();
+                paid(&executed(admitted)).await;
+            }
+            let before = store.lookup(id).await.unwrap().value;
+            let admitted = engine.admit(&mut arrival(), &policy).await.unwrap();
+            match (past, admitted) {
+                (Completed, Admitted::Replay(_)) | (Released, Admitted::Execute(_)) => continue,
+                (Completed | Released, other) => panic!("{why}: {other:?}"),
+                (_, Admitted::Limited(Limited::TooOld)) if old => {}
+                (_, Admitted::Limited(Limited::Rate(_))) if !old => {}
+                (_, other) => panic!("{why}: {other:?}"),
+            }
+            let after = store.lookup(id).await.unwrap().value;
+            assert_eq!(after, before, "{why}: nothing is written");
+            pass(Duration::from_secs(2));
+            let admitted = engine.admit(&mut one_key(&engine), &policy).await.unwrap();
+            executed(admitted);
+            let none_left = engine.admit(&mut with_key(&engine, "third"), &policy).await.unwrap();
+            let is_used = matches!(none_left, Admitted::Limited(Limited::Rate(_)));
+            assert!(is_used, "{why}: a life takes a token: {none_left:?}");
         }
-        let mut again = arrival().made_too_long_ago(true);
-        let admitted = engine.admit(&mut again, &policy).await.unwrap();
-        assert!(
-            matches!(admitted, Admitted::Limited(Limited::TooOld)),
-            "reaped {reaped}: {admitted:?}"
-        );
-        let admitted = engine.admit(&mut arrival(), &policy).await.unwrap();
-        assert!(matches!(admitted, Admitted::Execute(_)), "{admitted:?}");
     }
 }
 
@@ -415,7 +481,7 @@ async fn signs_of_life_do_not_look_at_the_wall() {
 /// Evidence: a retry gets the answer, until the new time has gone steadily for a while.
 #[tokio::test]
 async fn a_clock_that_jumps_ahead_expires_nothing() {
-    let (engine, hand, store_hand) = by_hand();
+    let (engine, _, hand, store_hand) = by_hand();
     let policy = Arc::new(Policy::default());
     let pass = |here: u64, there: i64| {
         hand.fetch_add(here, Ordering::SeqCst);

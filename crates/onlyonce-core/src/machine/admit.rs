@@ -79,6 +79,17 @@ pub enum Began {
     AfterExpiry,
 }
 
+impl Began {
+    /// Whether a life of the key begins here, be it the first or a later one: what a request that may bring
+    /// no new key must not do. A released key goes on with the life that it has.
+    pub fn begins_a_life(self) -> bool {
+        match self {
+            Self::New | Self::AfterExpiry => true,
+            Self::Again => false,
+        }
+    }
+}
+
 /// Why a request is neither executed nor replayed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {

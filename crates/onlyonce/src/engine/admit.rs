@@ -22,7 +22,7 @@ const LONG_AGO: Duration = Duration::from_secs(60);
 enum Need {
     /// The recipe of the key's fingerprint, to be compared.
     Recipe(RecipeId),
-    /// Room for a new key of this client.
+    /// Room for a new life of a key of this client.
     Room,
     /// A store that promises what the route demands.
     Level(Unavailable),
@@ -113,7 +113,7 @@ impl Engine {
         let mut began = Began::New;
         for _ in 0..MAX_ROUNDS {
             let has_room = room.is_some();
-            let mut makes_new = false;
+            let mut begins_a_life = false;
             let moved = self.transition(id, known, |record, now| {
                 let mut step = self.decided(attempt_id, arrival, record, now, policy, has_room);
                 let executes = matches!(step.effect, Ok(Admission::Execute(_)));
@@ -123,9 +123,10 @@ impl Engine {
                         effect: Err(Need::NoCopies),
                     };
                 }
-                makes_new = matches!(step.effect, Ok(Admission::Execute(Began::New)));
+                begins_a_life = false;
                 if let Ok(Admission::Execute(as_)) = step.effect {
                     began = as_;
+                    begins_a_life = as_.begins_a_life();
                 }
                 let unanswered = match &step.effect {
                     Ok(Admission::Lapse) => Unanswered::Look,
@@ -140,7 +141,7 @@ impl Engine {
                 Err(StoreError::Held) => return Ok(Admitted::InFlight(policy.on_in_flight)),
                 Err(error) => {
                     if error.is_ambiguous()
-                        && makes_new
+                        && begins_a_life
                         && let Some(room) = room
                     {
                         // It may have been made after all.
@@ -163,7 +164,7 @@ impl Engine {
                         (Began::Again, _) => "engine.reserve.again.after",
                         (Began::AfterExpiry, _) => "engine.reserve.next_generation.after",
                     });
-                    if let Some(room) = room.filter(|_| began == Began::New) {
+                    if let Some(room) = room.filter(|_| began.begins_a_life()) {
                         room.used();
                     }
                     let attempt = Attempt::new(self.clone(), record, began_at, began, policy);
@@ -240,8 +241,8 @@ impl Engine {
                 if let Err(below) = self.unless_below(policy) {
                     return need(Need::Level(below));
                 }
-                // A key that was forgotten by time is new, reaped or not.
-                if began == Began::New && !has_room {
+                // A key that has expired is as new as one that was forgotten by time, reaped or not.
+                if began.begins_a_life() && !has_room {
                     return need(Need::Room);
                 }
                 failpoint!(match (record, began) {
