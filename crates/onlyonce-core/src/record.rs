@@ -333,7 +333,7 @@ pub struct Notes {
     /// How the caller's mark was made.
     pub marked_by: MarkedBy,
     /// Whether it is proven that no attempt before the current one reached the handler: each was
-    /// unsent, or turned away for its credential.
+    /// unsent, or turned away for its credential. Lives that time has made forgotten do not count.
     pub never_reached: bool,
     /// When the provider's first negative answer that counts came, by the store's clock.
     pub negative_at: Option<Timestamp>,
@@ -475,9 +475,15 @@ impl Record {
         settled && self.last_error == Some(LastError::Redirected)
     }
 
-    /// Whether an attempt before the current one can have reached the handler.
+    /// Whether an attempt before the current one, in this life of the key or an earlier one that is
+    /// remembered, can have reached the handler.
     pub fn reached_before(&self) -> bool {
         self.fence > Fence::FIRST && !self.notes.never_reached
+    }
+
+    /// Whether it is proven that neither the attempt that has ended nor one before it reached the handler.
+    pub(crate) fn reached_nobody(&self) -> bool {
+        !self.reached_before() && self.last_error.is_some_and(LastError::is_unreached)
     }
 
     /// Whether the lease has run out.

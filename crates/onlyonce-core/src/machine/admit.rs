@@ -293,6 +293,11 @@ fn begin(record: &Record, request: &Request, policy: &Policy, how: Begin) -> Ste
         next.caller = record.caller;
         next.notes.marked_by = record.notes.marked_by;
     }
+    next.notes.never_reached = match how {
+        // As for a row that is gone: whether the reaper has come by makes no difference.
+        Begin::Anew => true,
+        Begin::SameGeneration | Begin::NextGeneration => record.reached_nobody(),
+    };
     let (began, event) = match how {
         Begin::Anew => (Began::New, None),
         Begin::SameGeneration => {
@@ -303,8 +308,6 @@ fn begin(record: &Record, request: &Request, policy: &Policy, how: Begin) -> Ste
                 next.fingerprint = record.fingerprint;
                 next.recipe = record.recipe;
             }
-            next.notes.never_reached =
-                !record.reached_before() && record.last_error.is_some_and(LastError::is_unreached);
             // And so does the first spelling, under which the upstream may know the key; a row that
             // has none goes on without.
             next.notes.spelling.clone_from(&record.notes.spelling);

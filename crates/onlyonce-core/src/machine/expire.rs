@@ -92,6 +92,7 @@ pub(super) fn forgotten(
     draft.record.caller = None;
     draft.record.notes = Notes {
         erased: record.notes.erased,
+        never_reached: record.notes.never_reached,
         ..Notes::default()
     };
     draft.record.attempt_id = fresh;

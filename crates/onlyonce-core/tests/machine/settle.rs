@@ -8,12 +8,12 @@ use onlyonce_core::{
     time::Timestamp,
 };
 use onlyonce_testkit::scenarios::world::{
-    FRESH, LEASE, LOOK_AFTER, MAX_EXECUTION, OTHER, OWN, START, TTL, again, answer, around,
-    completed, declined, expired, failed, forgotten, in_progress, lapsed, left_by, not_stored,
-    policy, records, redirected, request, settled, unknown, with_evidence, written,
+    FRESH, LEASE, LOOK_AFTER, MAX_EXECUTION, OTHER, OWN, START, TOMBSTONE, TTL, again, answer,
+    around, completed, declined, expired, failed, forgotten, in_progress, lapsed, left_by,
+    not_stored, policy, records, redirected, request, settled, unknown, with_evidence, written,
 };
 
-use super::steps::{admit, renew, settle, stay};
+use super::steps::{admit, expire, forget, renew, settle, stay};
 
 const NOW: Timestamp = Timestamp(START.0 + 777);
 
@@ -278,6 +278,75 @@ fn an_earlier_attempt_counts_as_unreached_only_where_each_one_was() {
         }
         for later in [ReleasedStatus, UpstreamError] {
             assert!(next(&second, later).reached_before(), "{error:?}");
+        }
+    }
+}
+
+/// Every way in which an attempt can begin, after every past of one or two attempts: one that reached the
+/// handler counts for as long as it is remembered, and one that reached nobody never does.
+#[test]
+fn earlier_lives_count_for_as_long_as_they_are_remembered() {
+    let ends = [
+        Settlement::Release(LastError::NotSent),
+        Settlement::Release(LastError::GuardFailed),
+        Settlement::Release(LastError::CredentialRefused),
+        Settlement::Release(LastError::ReleasedStatus),
+        Settlement::Complete(answer(OWN)),
+    ];
+    let has_reached = |end: &Settlement| match end {
+        Settlement::Release(error) => !error.is_unreached(),
+        Settlement::Complete(_) | Settlement::Unknown(_) => true,
+    };
+    // From where it begins, and when: an end that stands, expired or forgotten, reaped or not.
+    let begin = |record: &Record, at: Timestamp| {
+        let next = Request {
+            attempt_id: AttemptId(record.attempt_id.0 + 1),
+            ..again()
+        };
+        left_by(admit(record, &next, at, &policy()), at)
+    };
+    let (expiry, end_of_tombstone) = (START.plus(TTL), START.plus(TTL + TOMBSTONE));
+    for first in &ends {
+        let once = settled(&in_progress(), first);
+        for second in &ends {
+            let pasts = [
+                (once.clone(), has_reached(first)),
+                (
+                    settled(&begin(&once, expiry), second),
+                    has_reached(first) || has_reached(second),
+                ),
+            ];
+            for (past, reached) in pasts {
+                let why = format!("{first:?}, {second:?}, fence {}", past.fence.0);
+                let expires_at = past.times.expires_at.expect("it has ended");
+                let buried = left_by(expire(&past, expires_at), expires_at);
+                let forgotten = left_by(forget(&past, true, AttemptId(99), None), START);
+                if past.state == State::FailedRetryable {
+                    assert_eq!(begin(&past, START).reached_before(), reached, "{why}");
+                }
+                for (from, at) in [
+                    (&past, expires_at),
+                    (&buried, expires_at),
+                    (&forgotten, START),
+                ] {
+                    let next = begin(from, at);
+                    assert_eq!(next.generation, past.generation + 1, "{why}");
+                    assert_eq!(
+                        next.reached_before(),
+                        reached,
+                        "{why}, from {:?}",
+                        from.state
+                    );
+                }
+                for from in [&past, &buried, &forgotten] {
+                    let anew = begin(from, end_of_tombstone.plus(TTL));
+                    assert_eq!(anew.generation, 1, "{why}");
+                    assert!(!anew.reached_before(), "as if reaped: {why}");
+                    let later = settled(&anew, second);
+                    let next = begin(&later, later.times.expires_at.expect("it has ended"));
+                    assert_eq!(next.reached_before(), has_reached(second), "{why}");
+                }
+            }
         }
     }
 }

@@ -278,8 +278,8 @@ BEGIN
         u.recipe := begin_again.recipe;
     END IF;
     u.notes := CASE WHEN how <> 'anew' AND k.fingerprint IS NOT NULL THEN onlyonce.only_spelling(k.notes) END;
-    u.notes := onlyonce.noted_unreached(u.notes, how = 'again'
-        AND (k.fence = 1 OR coalesce(get_byte(k.notes, 1) & 8 <> 0, false))
+    u.notes := onlyonce.noted_unreached(u.notes, how = 'anew'
+        OR (k.fence = 1 OR coalesce(get_byte(k.notes, 1) & 8 <> 0, false))
         AND coalesce(k.last_error, '') IN ('not_sent', 'guard_failed', 'credential_refused'));
     IF onlyonce.is_erased(k.notes) THEN
         -- For as long as the row lives.

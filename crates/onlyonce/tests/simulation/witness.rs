@@ -134,13 +134,13 @@ impl History {
         let Some(trial) = self.trials.get(&id) else {
             return false;
         };
-        // An attempt that was never sent, or was begun without anybody to send it, reached nobody.
-        let (life, fence) = (trial.life, trial.fence);
-        let of_life = self.trials.values().filter(|other| other.life == life);
-        // And a later life of a key has one before it that may have.
-        let first = of_life.clone().map(|other| other.fence).min();
-        let mut earlier = of_life.filter(|other| other.fence < fence);
-        first.is_some_and(|first| first > 1) || earlier.any(|other| !other.unsent)
+        // An attempt that was never sent, or was begun without anybody to send it, reached nobody. Earlier
+        // lives count for as long as the key's past is remembered, which is an epoch.
+        let (key, epoch, _) = trial.life;
+        let mut earlier = self.trials.values().filter(|other| {
+            (other.life.0, other.life.1) == (key, epoch) && other.fence < trial.fence
+        });
+        earlier.any(|other| !other.unsent)
     }
 }
 
