@@ -217,8 +217,9 @@ options! {
 }
 
 impl Dialect {
-    /// What this dialect says, where a request without a key is treated as `enforce` says.
-    fn options(self, enforce: Enforce) -> Options {
+    /// What this dialect sets, where a request without a key is treated as `enforce` says. On a route, each
+    /// of these options overrules what is said for all routes; about any other the dialect has no opinion.
+    pub fn options(self, enforce: Enforce) -> Options {
         match self {
             Self::Ietf => Options {
                 reused_status: Some(StatusCode::UNPROCESSABLE_ENTITY),
@@ -257,7 +258,8 @@ impl Dialect {
 }
 
 impl Profile {
-    /// What this profile says.
+    /// What this profile sets: as with [`Dialect::options`], an option that happens to have the value of its
+    /// default is not the same as one that is not named here.
     pub fn options(self) -> Options {
         match self {
             Self::Safe => Options::default(),
@@ -272,6 +274,7 @@ impl Profile {
                 after_expiry: Some(AfterExpiry::Reject),
                 tombstone_ttl: Some(30 * DAY),
                 min_key_length: Some(16),
+                on_store_error: Some(OnStoreError::Refuse),
                 new_keys_per_second: Some(PAYMENTS_NEW_KEYS_PER_SECOND),
                 burst: Some(PAYMENTS_BURST),
                 live_keys: Some(PAYMENTS_LIVE_KEYS),

@@ -278,6 +278,38 @@ fn a_routes_profile_overrules_what_is_said_for_all_but_not_what_the_route_says()
     assert_eq!(Policy::resolve(&route, &global).ttl, 2 * HOUR);
 }
 
+/// Goal: whatever is said for all routes, a route with `payments` gives what the profile promises.
+///
+/// Method: contradict each promise for all routes, and choose the dialect that fails open.
+/// Evidence: the policy that the profile gives alone, but for the dialect's own.
+#[test]
+fn nothing_that_is_said_for_all_weakens_payments() {
+    let global = Options {
+        enforce: Some(Enforce::Off),
+        on_5xx: Some(On5xx::Retry),
+        release_statuses: Some(Vec::new()),
+        ttl: Some(HOUR),
+        after_expiry: Some(AfterExpiry::New),
+        tombstone_ttl: Some(HOUR),
+        min_key_length: Some(1),
+        on_store_error: Some(OnStoreError::Bypass),
+        new_keys_per_second: Some(u32::MAX),
+        burst: Some(u32::MAX),
+        live_keys: Some(u64::MAX),
+        lookups_per_second: Some(u32::MAX),
+        ..Options::default()
+    };
+    let payments = profile(Profile::Payments);
+    assert_eq!(Policy::resolve(&payments, &global), alone(&payments));
+    let weakest = named(Some(Dialect::Runway), Some(Profile::Payments));
+    let unenforced = Options {
+        enforce: Some(Enforce::Off),
+        ..weakest
+    };
+    let policy = Policy::resolve(&unenforced, &global);
+    assert_eq!(policy.on_store_error, OnStoreError::Refuse);
+}
+
 /// A limit is the one kind of option where neither side may loosen the other.
 #[test]
 fn of_an_explicit_limit_and_a_profiles_the_stricter_holds() {

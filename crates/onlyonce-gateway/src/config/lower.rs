@@ -2,14 +2,14 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use onlyonce_core::policy::{EdgeRules, KeyScope, Policy, Profile};
+use onlyonce_core::policy::{EdgeRules, KeyScope, Policy};
 
 use super::{
     Config, Route,
     diagnostics::{Diagnostics, Report},
     fields::{ADMIN, IDEMPOTENCY, LIMITS, TOP},
     options::Stated,
-    outbox,
+    outbox, overruled,
     reconcile::StatedReconcile,
     routes::{self, RouteAuth, WrittenRoute},
     rules::{self, Ruled, Surroundings},
@@ -134,7 +134,7 @@ fn route(
     for_all: &ForAll,
 ) -> Option<Route> {
     // A profile is stricter than what is said for all.
-    let by_profile = (policy.profile == Profile::Payments).then_some(false);
+    let by_profile = overruled::reuse_by_profile(policy.profile);
     let reconcile = looked_into(&written, global).map(|stated| stated.config.clone().into());
     let said = written.fields;
     Some(Route {

@@ -1,16 +1,18 @@
-//! Where a profile overrules what somebody wrote: the precedence stands, and nobody should be surprised by it.
+//! Where a profile or a dialect overrules what somebody wrote: the precedence stands, and nobody should be
+//! surprised by it.
 //!
-//! A profile of a route is stronger than an option of all routes. A limit is different: the stricter
-//! number holds, so a profile overrules only larger ones, a route's own included.
+//! What a route's profile or dialect sets is stronger than an option of all routes. A limit is different: the
+//! stricter number holds, so a profile overrules only larger ones, a route's own included.
 
-use onlyonce_core::policy::Profile;
+use onlyonce_core::policy::{Options, Profile};
 use serde_json::Value;
 
 use super::{
     diagnostics::Report,
-    fields::{LimitTable, OptionTable},
+    fields::{FingerprintTable, LimitTable, OptionTable},
     rules::{Ruled, Surroundings},
     setting::{Table, Word},
+    tree::Span,
 };
 
 /// A value as a file would say it.
@@ -25,12 +27,26 @@ fn written(value: &Value) -> String {
     }
 }
 
-/// Warns of each value that a profile overrules on this route.
+/// What a profile says about connections, which no policy knows of.
+pub(super) fn reuse_by_profile(profile: Profile) -> Option<bool> {
+    (profile == Profile::Payments).then_some(false)
+}
+
+/// Warns of each value that a profile or a dialect overrules on this route.
 pub(super) fn warn(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut Report<'_>) {
     let (route, global) = (&ruled.route.stated, around.global);
     let profile = ruled.policy.profile;
-    if let Some(own) = route.options.profile {
-        overruled_options(ruled, around, own, report);
+    let own = route.options.profile.map(Profile::options);
+    if let Some(own) = &own {
+        let voice = Voice::new("profile", profile.name(), own);
+        overruled_options(ruled, around, &voice, &[&route.options], report);
+        overruled_reuse(ruled, around, &voice, profile, report);
+    }
+    if let Some(dialect) = route.options.dialect {
+        let says = dialect.options(ruled.policy.enforce);
+        let voice = Voice::new("dialect", dialect.name(), &says);
+        let stronger: Vec<&Options> = [&route.options].into_iter().chain(&own).collect();
+        overruled_options(ruled, around, &voice, &stronger, report);
     }
     if route.options.profile.or(global.options.profile).is_none() {
         return;
@@ -60,43 +76,86 @@ pub(super) fn warn(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report:
     }
 }
 
-fn overruled_options(
-    ruled: &Ruled<'_, '_>,
-    around: &Surroundings<'_, '_>,
-    profile: Profile,
-    report: &mut Report<'_>,
-) {
-    let (name, word) = (ruled.name(), profile.name());
-    let mut overruled = |field: &str, of_all: &str, by_profile: &str, at| {
+/// A profile or a dialect that a route names.
+struct Voice<'a> {
+    kind: &'static str,
+    name: &'static str,
+    says: &'a Options,
+}
+
+impl<'a> Voice<'a> {
+    fn new(kind: &'static str, name: &'static str, says: &'a Options) -> Self {
+        Self { kind, name, says }
+    }
+
+    fn overrules(
+        &self,
+        ruled: &Ruled<'_, '_>,
+        (field, of_all, held): (&str, &str, &str),
+        at: Span,
+        report: &mut Report<'_>,
+    ) {
         let weaker = match (field, of_all) {
             ("enforce", "all") => ", which demands fewer keys",
             _ => "",
         };
+        let (route, kind, name) = (ruled.name(), self.kind, self.name);
         let message = format!(
-            "route `{name}`: profile `{word}` overrules `{field}: {of_all}` with \
-             `{field}: {by_profile}`{weaker}"
+            "route `{route}`: {kind} `{name}` overrules `{field}: {of_all}` with \
+             `{field}: {held}`{weaker}"
         );
         report.warning(at, message).hint(format!(
-            "what is said for all routes is weaker than a route's profile: say `{field}: {of_all}` or \
-             `{field}: {by_profile}` on the route"
+            "what is said for all routes is weaker than a route's {kind}: say `{field}: {of_all}` or \
+             `{field}: {held}` on the route"
         ));
-    };
-    let own = OptionTable::said(&ruled.route.stated.options).into_iter();
-    let said = own.zip(OptionTable::said(&around.global.options));
-    let by_profile = OptionTable::said(&profile.options());
-    for (((field, own), (_, of_all)), (_, by_profile)) in said.zip(by_profile) {
-        if let (None, Some(of_all), Some(by_profile)) = (own, of_all, by_profile)
-            && of_all != by_profile
+    }
+}
+
+/// What was said, by the names of the options; those of the fingerprint behind a dot.
+fn said(options: &Options) -> Vec<(String, Option<Value>)> {
+    let beside = OptionTable::said(options).into_iter();
+    let fingerprint = FingerprintTable::said(&options.fingerprint.clone().unwrap_or_default());
+    let inside = fingerprint.into_iter();
+    beside
+        .map(|(field, value)| (field.to_owned(), value))
+        .chain(inside.map(|(field, value)| (format!("fingerprint.{field}"), value)))
+        .collect()
+}
+
+/// Warns of what is said for all routes where `voice` says otherwise and nothing `stronger` speaks.
+fn overruled_options(
+    ruled: &Ruled<'_, '_>,
+    around: &Surroundings<'_, '_>,
+    voice: &Voice<'_>,
+    stronger: &[&Options],
+    report: &mut Report<'_>,
+) {
+    let stronger: Vec<_> = stronger.iter().map(|options| said(options)).collect();
+    let of_all = said(&around.global.options);
+    for (index, ((field, of_all), (_, held))) in of_all.iter().zip(said(voice.says)).enumerate() {
+        let is_overruled = stronger.iter().any(|said| said[index].1.is_some());
+        if let (false, Some(of_all), Some(held)) = (is_overruled, of_all, held)
+            && *of_all != held
         {
-            let at = around.global.place(&[field]).unwrap_or(ruled.route.at);
-            overruled(field, &written(&of_all), &written(&by_profile), at);
+            let (section, _) = field.split_once('.').unwrap_or((field, ""));
+            let at = around.global.place(&[section]).unwrap_or(ruled.route.at);
+            let words = (field.as_str(), &*written(of_all), &*written(&held));
+            voice.overrules(ruled, words, at, report);
         }
     }
-    // A profile is stricter than what is said for all about connections, too.
-    if let Some(at) = around.reuse_at
-        && profile == Profile::Payments
+}
+
+/// A profile is stricter than what is said for all about connections, too.
+fn overruled_reuse(
+    ruled: &Ruled<'_, '_>,
+    around: &Surroundings<'_, '_>,
+    voice: &Voice<'_>,
+    profile: Profile,
+    report: &mut Report<'_>,
+) {
+    if let (Some(at), Some(false)) = (around.reuse_at, reuse_by_profile(profile))
         && ruled.route.fields.upstream_reuse.is_none()
     {
-        overruled("upstream_reuse", "true", "false", at);
+        voice.overrules(ruled, ("upstream_reuse", "true", "false"), at, report);
     }
 }

@@ -9,6 +9,7 @@ mod identity;
 mod outbox;
 mod reconcile;
 mod seeds;
+mod voices;
 mod warned;
 
 use super::*;

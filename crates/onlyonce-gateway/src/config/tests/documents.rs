@@ -9,7 +9,7 @@ use crate::config::{
     schema,
 };
 
-fn docs() -> std::path::PathBuf {
+pub(super) fn docs() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
 
