@@ -415,7 +415,10 @@ async fn no_life_begins_without_room() {
                 }
             }
             if !old {
-                let admitted = engine.admit(&mut with_key(&engine, "other"), &policy).await.unwrap();
+                let admitted = engine
+                    .admit(&mut with_key(&engine, "other"), &policy)
+                    .await
+                    .unwrap();
                 paid(&executed(admitted)).await;
             }
             let before = store.lookup(id).await.unwrap().value;
@@ -432,7 +435,10 @@ async fn no_life_begins_without_room() {
             pass(Duration::from_secs(2));
             let admitted = engine.admit(&mut one_key(&engine), &policy).await.unwrap();
             executed(admitted);
-            let none_left = engine.admit(&mut with_key(&engine, "third"), &policy).await.unwrap();
+            let none_left = engine
+                .admit(&mut with_key(&engine, "third"), &policy)
+                .await
+                .unwrap();
             let is_used = matches!(none_left, Admitted::Limited(Limited::Rate(_)));
             assert!(is_used, "{why}: a life takes a token: {none_left:?}");
         }
