@@ -92,6 +92,7 @@ mod dynalite_has_no_transactions {
         walk_leaves_the_live,
         operators_rows_outlive_their_key,
         a_key_is_found_by_probes,
+        a_client_is_listed_in_pages,
         live_counts_one_client,
         writers_at_once,
     }

@@ -280,12 +280,22 @@ pub async fn a_key_is_found_by_probes(store: Any) {
     assert_eq!(found(of_a, 10).await, newest_first);
 }
 
-/// Ids of all records that `filter` names, newest first, in pages of `limit`; `between` runs after each page.
+/// A new record.
+async fn insert(store: &dyn Store, scope: &Scope, key: &str) -> Record {
+    let draft = machine::first(&request(store, scope, key, 1), &policy());
+    match store.insert_or_get(draft).await.unwrap().value {
+        Inserted::New(record) => record,
+        Inserted::Existing(_) => panic!("the key was there already"),
+    }
+}
+
+/// Ids of all records that `filter` names, newest first, in pages of `limit`. After each page another record
+/// comes to `late`.
 async fn paged(
     store: &dyn Store,
     filter: &Filter,
     limit: usize,
-    mut between: impl AsyncFnMut(),
+    late: Option<&Scope>,
 ) -> Vec<RecordId> {
     let (mut found, mut cursor) = (Vec::new(), None);
     loop {
@@ -297,7 +307,9 @@ async fn paged(
         if cursor.is_none() {
             return found;
         }
-        between().await;
+        if let Some(scope) = late {
+            insert(store, scope, &format!("late{limit}.{}", found.len())).await;
+        }
     }
 }
 
@@ -313,20 +325,13 @@ pub async fn a_client_is_listed_in_pages(store: Any) {
         Some(Settlement::Release(LastError::NotSent)),
         Some(Settlement::Unknown(LastError::ConnectionLost)),
     ];
-    let insert = async |scope: &Scope, key: &str| {
-        let draft = machine::first(&request(&*store, scope, key, 1), &policy());
-        match store.insert_or_get(draft).await.unwrap().value {
-            Inserted::New(record) => record,
-            Inserted::Existing(_) => panic!("the key was there already"),
-        }
-    };
     let mut records = Vec::new();
     for (number, settlement) in settlements.iter().cycle().take(16).enumerate() {
         for scope in &others {
-            insert(scope, &format!("k{number}")).await;
+            insert(&*store, scope, &format!("k{number}")).await;
         }
         let scope = if number % 3 == 0 { &routed } else { &mine };
-        let mut record = insert(scope, &format!("k{number}")).await;
+        let mut record = insert(&*store, scope, &format!("k{number}")).await;
         if let Some(settlement) = settlement {
             let change = settled(&record, settlement, &policy());
             record = done(store.swap(record.revision, change).await.unwrap().value);
@@ -356,7 +361,7 @@ pub async fn a_client_is_listed_in_pages(store: Any) {
     }
     let gone = records.remove(9);
     assert!(store.delete(gone.id, gone.revision).await.unwrap());
-    let unmarked = insert(&Scope::route("unmarked", Some("me")), "k").await;
+    let unmarked = insert(&*store, &Scope::route("unmarked", Some("me")), "k").await;
     for scope in others.iter().chain([&mine, &routed]) {
         keep_scope(&*store, scope).await;
     }
@@ -374,13 +379,9 @@ pub async fn a_client_is_listed_in_pages(store: Any) {
     if walks.unwrap().is_none() {
         newest_first.insert(0, unmarked.id);
     }
-    let mut late = 0;
     for limit in [1, 2, 5, 15, 50] {
-        let found = paged(&*store, &filter, limit, async || {
-            late += 1;
-            insert(&others[0], &format!("late{late}")).await;
-        });
-        assert_eq!(found.await, newest_first, "{limit}");
+        let found = paged(&*store, &filter, limit, Some(&others[0])).await;
+        assert_eq!(found, newest_first, "{limit}");
     }
     for (state, count) in [
         (State::Completed, 2),
@@ -392,7 +393,7 @@ pub async fn a_client_is_listed_in_pages(store: Any) {
             state: Some(state),
             ..filter.clone()
         };
-        let found = paged(&*store, &of_state, 2, async || {}).await;
+        let found = paged(&*store, &of_state, 2, None).await;
         assert_eq!(found.len(), count, "{state:?}");
     }
     // A key whose client is named is found in the same scopes.
@@ -400,6 +401,6 @@ pub async fn a_client_is_listed_in_pages(store: Any) {
         key: Some(Key::from_stored("k3")),
         ..filter
     };
-    let found = paged(&*store, &of_key, 2, async || {}).await;
+    let found = paged(&*store, &of_key, 2, None).await;
     assert_eq!(found, [records[3].id]);
 }
