@@ -529,11 +529,14 @@ fn is_live(record: &Record) -> bool {
     record.times.lease_until.is_some() || record.times.unknown_since.is_some()
 }
 
-/// Whether some time of `record` that the reaper cares about has come. What follows from that is
-/// the machine's to say.
-pub(crate) fn is_due(record: &Record, now: Timestamp) -> bool {
-    let times = [record.times.expires_at, record.times.delete_at];
-    times.into_iter().flatten().any(|at| at <= now)
+/// Whether the time of `record` that the reaper cares about has come: a tombstone has one to be deleted at,
+/// any other record one to expire at. What follows from that is the machine's to say.
+fn is_due(record: &Record, now: Timestamp) -> bool {
+    let times = &record.times;
+    times
+        .delete_at
+        .or(times.expires_at)
+        .is_some_and(|at| at <= now)
 }
 
 /// A record as lists show it.

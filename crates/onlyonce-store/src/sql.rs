@@ -1,7 +1,7 @@
 //! What the stores on SQL databases share.
 //!
 //! Every database: how a row is read ([`row`]), and what people, background loops and applications ask
-//! ([`scan`], [`scopes`], [`message`], [`phases`], [`meta`]), in the words of its [`dialect`].
+//! ([`scan`], [`scopes`], [`stretches`], [`message`], [`phases`], [`meta`]), in the words of its [`dialect`].
 //!
 //! Every server, beside SQLite: the store itself ([`store`]), the queue in front of its connections, the
 //! lanes that serve the queue in batches, how connections are made, and how a failure is judged.
@@ -34,5 +34,6 @@ pub(crate) mod scan;
 pub(crate) mod scopes;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod store;
+pub(crate) mod stretches;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod transaction;

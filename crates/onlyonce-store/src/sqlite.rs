@@ -58,6 +58,7 @@ use crate::{
         meta,
         row::RowError,
         scan, scopes,
+        stretches::Stretches,
     },
 };
 use batch::{Done, Operation, Writer};
@@ -74,7 +75,7 @@ pub use transactional::{SqliteConnection, SqliteOpen, SqliteTransactions};
 use write::Tally;
 
 /// Stretches of the reaper's walk after which its place is written down.
-const STRETCHES_PER_NOTE: u64 = 64;
+const LOOKS_PER_NOTE: u64 = 64;
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
@@ -91,8 +92,8 @@ pub struct SqliteStore {
     writer: Arc<Writer>,
     lister: Lister,
     tally: Arc<Tally>,
-    walked: Mutex<i64>,
-    stretches: AtomicU64,
+    stretches: Stretches,
+    looks: AtomicU64,
     wakeups: broadcast::Sender<RecordId>,
     messages: watch::Sender<u64>,
     outbox: SqliteOutbox,
@@ -188,8 +189,8 @@ impl SqliteStore {
             writer,
             lister,
             tally,
-            walked: Mutex::new(walked),
-            stretches: AtomicU64::new(0),
+            stretches: Stretches::after(walked),
+            looks: AtomicU64::new(0),
             wakeups,
             messages,
             outbox,
@@ -404,18 +405,18 @@ impl Store for SqliteStore {
 
     async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError> {
         let now = self.clock.now();
-        let from = *self.walked.lock();
-        let (walk, position) = in_background(&self.worker_scans, move |connection| {
+        let from = self.stretches.next();
+        let look = in_background(&self.worker_scans, move |connection| {
             read::walk(connection, from, now, limit)
-        })
-        .await?;
-        *self.walked.lock() = position;
+        });
+        let reply = self.stretches.looked(from, look.await?);
         // Starting over after a restart costs a walk, so the place need not be durable each time.
-        let stretch = self.stretches.fetch_add(1, Ordering::Relaxed) + 1;
-        if stretch.is_multiple_of(STRETCHES_PER_NOTE) {
-            self.note("walked_to", Value::Number(position)).await?;
+        let looks = self.looks.fetch_add(1, Ordering::Relaxed) + 1;
+        if looks.is_multiple_of(LOOKS_PER_NOTE) {
+            let position = Value::Number(self.stretches.position());
+            self.note("walked_to", position).await?;
         }
-        Ok(Reply { now, value: walk })
+        Ok(reply)
     }
 
     async fn list(

@@ -48,6 +48,7 @@ mod dynalite {
         notes_come_back,
         times_are_the_stores,
         walk_finds_the_expired,
+        walk_leaves_young_tombstones,
         delete_needs_the_revision,
         pages_are_stable,
         dead_letters_are_listed,

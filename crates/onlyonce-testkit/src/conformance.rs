@@ -37,7 +37,7 @@ use onlyonce_store::{
 };
 pub use walks::{
     delete_needs_the_revision, sweep_finds_the_lapsed, sweep_ignores_a_heartbeat,
-    walk_finds_the_expired, walk_leaves_the_live,
+    walk_finds_the_expired, walk_leaves_the_live, walk_leaves_young_tombstones,
 };
 pub use writers::writers_at_once;
 
@@ -66,6 +66,7 @@ macro_rules! conformance {
                 sweep_ignores_a_heartbeat,
                 walk_finds_the_expired,
                 walk_leaves_the_live,
+                walk_leaves_young_tombstones,
                 delete_needs_the_revision,
                 operators_rows_outlive_their_key,
                 pages_are_stable,

@@ -167,11 +167,11 @@ pub(super) fn low_bits(id: RecordId) -> u16 {
 /// When something is next to be done about the record: its lease ends, the reconciler looks, it expires.
 pub(super) fn due_at(record: &Record) -> i64 {
     let times = &record.times;
-    let ends = [times.expires_at, times.delete_at].into_iter().flatten();
     let due = match (times.lease_until, times.unknown_since) {
         (Some(lease), _) => Some(lease),
         (None, Some(_)) => times.reconcile_after,
-        (None, None) => ends.min(),
+        // A tombstone has a time to be deleted at; its answer expired before.
+        (None, None) => times.delete_at.or(times.expires_at),
     };
     due.map_or(NEVER, |at| at.0)
 }

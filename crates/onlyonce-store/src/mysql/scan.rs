@@ -16,7 +16,7 @@ use super::{
     text::{self, NOW, Script},
 };
 use crate::{
-    Counts, Epoch, Level, Reply, Standing, StoreError, Walk,
+    Counts, Epoch, Level, Reply, Standing, StoreError,
     identity::{Numbered, STANDING},
     sql::{
         batch,
@@ -26,6 +26,7 @@ use crate::{
         row::{self, COLUMNS, Columns as _, RowError},
         scan::{Reader, no_row},
         store::{self, Scans},
+        stretches::Look,
     },
 };
 
@@ -215,21 +216,24 @@ impl Scans for Scanners {
         })
     }
 
-    async fn walk(&self, from: i64, limit: usize) -> Result<(Reply<Walk>, i64), StoreError> {
+    async fn walk(&self, from: i64, limit: usize) -> Result<Look, StoreError> {
         let mut script = Script::timed();
-        // The end of the stretch is a constant to the next statement, which then reads no further.
+        // The end of the stretch is a constant to the next statement, which then reads no further. A
+        // tombstone has a time to be deleted at; its answer expired before.
         script.add(format_args!(
-            "SELECT COUNT(*), MAX(s.n) INTO @oo_seen, @oo_last FROM ( \
-               SELECT n FROM onlyonce_keys WHERE n > {from} ORDER BY n LIMIT {limit} \
+            "SELECT COUNT(*), MAX(s.n), MIN(IF(s.due > @oo_now, s.due, NULL)) \
+             INTO @oo_seen, @oo_last, @oo_next FROM ( \
+               SELECT n, COALESCE(delete_at, expires_at) AS due FROM onlyonce_keys \
+               WHERE n > {from} ORDER BY n LIMIT {limit} \
              ) s"
         ));
         // Only what is due travels.
         script.add(format_args!(
             "SELECT {COLUMNS} FROM onlyonce_keys k FORCE INDEX (PRIMARY) \
              WHERE k.n > {from} AND k.n <= @oo_last \
-             AND (k.expires_at <= @oo_now OR k.delete_at <= @oo_now)"
+             AND COALESCE(k.delete_at, k.expires_at) <= @oo_now"
         ));
-        script.add("SELECT @oo_now, @oo_seen, @oo_last");
+        script.add("SELECT @oo_now, @oo_seen, @oo_last, @oo_next");
         let mut results = self
             .run(Access::Read, &script)
             .await
@@ -237,15 +241,13 @@ impl Scans for Scanners {
         let told = results.pop().and_then(|rows| rows.into_iter().next());
         let told = told.ok_or_else(no_row)?;
         let seen: usize = row::number(&told, 1)?;
-        let wrapped = seen < limit;
-        let position = if wrapped { 0 } else { row::number(&told, 2)? };
         let due = results.pop().unwrap_or_default();
-        let value = Walk {
-            candidates: batch::records(&due),
-            wrapped,
-        };
-        let now = row::now(&told, 0)?;
-        Ok((Reply { now, value }, position))
+        Ok(Look {
+            now: row::now(&told, 0)?,
+            due: batch::records(&due),
+            end: told.number(2)?.filter(|_| seen >= limit),
+            next: told.number(3)?,
+        })
     }
 
     async fn settled(&self) -> Result<Counts, StoreError> {

@@ -20,7 +20,7 @@ use super::{
     server::Shared,
 };
 use crate::{
-    Counts, Epoch, Level, Reply, Standing, StoreError, Walk,
+    Counts, Epoch, Level, Reply, Standing, StoreError,
     outbox::millis,
     sql::{
         batch,
@@ -30,6 +30,7 @@ use crate::{
         row::RowError,
         scan::{self, Reader, no_row},
         store::{self, Scans},
+        stretches::Look,
     },
 };
 
@@ -197,38 +198,36 @@ impl Scans for Scanners {
         Ok(Reply { now, value })
     }
 
-    async fn walk(&self, from: i64, limit: usize) -> Result<(Reply<Walk>, i64), StoreError> {
-        // Only what is due travels.
+    async fn walk(&self, from: i64, limit: usize) -> Result<Look, StoreError> {
+        // Only what is due travels. A tombstone has a time to be deleted at; its answer expired before.
         let sql = format!(
             "WITH clock AS MATERIALIZED (SELECT {NOW} AS now), \
              stretch AS MATERIALIZED ( \
-               SELECT n, expires_at, delete_at FROM onlyonce.keys \
+               SELECT n, coalesce(delete_at, expires_at) AS due FROM onlyonce.keys \
                WHERE n > $1 ORDER BY n LIMIT $2 \
              ), \
-             whole AS MATERIALIZED (SELECT count(*) AS seen, max(n) AS last FROM stretch) \
-             SELECT {COLUMNS}, c.now, w.seen, w.last FROM clock c CROSS JOIN whole w LEFT JOIN ( \
+             whole AS MATERIALIZED ( \
+               SELECT count(*) AS seen, max(s.n) AS last, min(s.due) FILTER (WHERE s.due > c.now) AS next \
+               FROM stretch s, clock c \
+             ) \
+             SELECT {COLUMNS}, c.now, w.seen, w.last, w.next FROM clock c CROSS JOIN whole w LEFT JOIN ( \
                stretch s JOIN onlyonce.keys k ON k.n = s.n \
-             ) ON s.expires_at <= c.now OR s.delete_at <= c.now"
+             ) ON s.due <= c.now"
         );
-        let rows = self
-            .fetch(
-                sqlx::query(AssertSqlSafe(sql))
-                    .bind(from)
-                    .bind(limit_of(limit)),
-            )
-            .await?;
+        let statement = sqlx::query(AssertSqlSafe(sql))
+            .bind(from)
+            .bind(limit_of(limit));
+        let rows = self.fetch(statement).await?;
         let now = now_of(rows.first(), 33)?;
         let first = rows.first().ok_or_else(no_row)?;
         let seen: i64 = first.try_get(34).map_err(RowError::from)?;
         let last: Option<i64> = first.try_get(35).map_err(RowError::from)?;
-        let wrapped = seen < limit_of(limit);
-        let position = if wrapped { 0 } else { last.unwrap_or(0) };
-        let candidates = batch::records(&rows);
-        let value = Walk {
-            candidates,
-            wrapped,
-        };
-        Ok((Reply { now, value }, position))
+        Ok(Look {
+            now,
+            due: batch::records(&rows),
+            end: last.filter(|_| seen >= limit_of(limit)),
+            next: first.try_get(36).map_err(RowError::from)?,
+        })
     }
 
     async fn settled(&self) -> Result<Counts, StoreError> {

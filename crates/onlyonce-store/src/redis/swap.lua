@@ -10,9 +10,8 @@ if ARGV[14] == '1' then redis.call('SET', KEYS[2], ARGV[15]) else redis.call('DE
 place(KEYS[3], ARGV[2], at[5])
 place(KEYS[4], ARGV[2], at[6])
 place(KEYS[5], ARGV[2], at[7])
-local first = at[4]
-if at[8] and (not first or at[8] < first) then first = at[8] end
-place(KEYS[6], ARGV[2], first)
+-- A tombstone has a time to be deleted at; its answer expired before.
+place(KEYS[6], ARGV[2], at[8] or at[4])
 if tag ~= ARGV[4] then
     redis.call('HINCRBY', KEYS[7], tag, -1)
     redis.call('HINCRBY', KEYS[7], ARGV[4], 1)

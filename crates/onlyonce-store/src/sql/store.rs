@@ -10,7 +10,6 @@ use onlyonce_core::{
     CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret, State,
     record::{Change, Draft, JournalEntry, Revision},
 };
-use parking_lot::Mutex;
 use tokio::{sync::broadcast, task::JoinSet};
 
 use super::{
@@ -21,6 +20,7 @@ use super::{
     row::{self, Columns, RowError},
     scan::{self, Reader},
     scopes,
+    stretches::{Look, Stretches},
 };
 use crate::{
     CLOCK_MARK, Copies, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Loss,
@@ -57,8 +57,8 @@ pub(crate) trait Scans: Reader + Send + 'static {
         limit: usize,
     ) -> Result<Reply<Vec<Record>>, StoreError>;
 
-    /// The next stretch of the reaper's walk after row `from`, and where it ends.
-    async fn walk(&self, from: i64, limit: usize) -> Result<(Reply<Walk>, i64), StoreError>;
+    /// The next stretch of the reaper's walk, of so many rows after row `from`.
+    async fn walk(&self, from: i64, limit: usize) -> Result<Look, StoreError>;
 
     /// Forgets some of what applications left and nobody needs any more, after every whole walk.
     async fn tidy(&self);
@@ -116,7 +116,7 @@ pub struct ServerStore<S> {
     queue: Arc<Queue>,
     pub(crate) scans: Arc<S>,
     outbox: Arc<dyn Outbox>,
-    walked: Mutex<i64>,
+    stretches: Stretches,
     /// End with the store.
     _tasks: JoinSet<()>,
 }
@@ -140,7 +140,7 @@ impl<S> ServerStore<S> {
             queue,
             scans,
             outbox,
-            walked: Mutex::new(0),
+            stretches: Stretches::after(0),
             _tasks: tasks,
         }
     }
@@ -193,9 +193,9 @@ impl<S: Scans> Store for ServerStore<S> {
     }
 
     async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError> {
-        let from = *self.walked.lock();
-        let (reply, position) = self.scans.walk(from, limit).await?;
-        *self.walked.lock() = position;
+        let from = self.stretches.next();
+        let look = self.scans.walk(from, limit).await?;
+        let reply = self.stretches.looked(from, look);
         if reply.value.wrapped {
             self.scans.tidy().await;
         }

@@ -13,12 +13,12 @@ use rusqlite::{Connection, Row, params, params_from_iter};
 
 use super::{ReadError, dialect::SqliteDialect, in_background, schema, slot::Slot};
 use crate::{
-    StoreError, Walk,
-    memory::is_due,
+    StoreError,
     sql::{
         dialect::Statement,
-        row::{self, COLUMNS, RowError},
+        row::{self, COLUMNS, Columns as _, RowError},
         scan::Reader,
+        stretches::Look,
     },
 };
 
@@ -106,28 +106,43 @@ pub(super) fn live(
     Ok(found.into_iter().flatten().collect())
 }
 
-/// The next stretch of the reaper's walk after row `from`, and where it ends.
+/// The next stretch of the reaper's walk, of so many rows after row `from`.
 pub(super) fn walk(
     connection: &Connection,
     from: i64,
     now: Timestamp,
     limit: usize,
-) -> Result<(Walk, i64), ReadError> {
-    let sql = format!("SELECT {COLUMNS}, k.n FROM keys k WHERE k.n > ?1 ORDER BY k.n LIMIT ?2");
+) -> Result<Look, ReadError> {
+    // A tombstone has a time to be deleted at; its answer expired before.
+    let sql =
+        "SELECT n, coalesce(delete_at, expires_at) FROM keys WHERE n > ?1 ORDER BY n LIMIT ?2";
     let most = i64::try_from(limit).unwrap_or(i64::MAX);
-    // A row that cannot be read is walked past.
-    let walked = rows(connection, &sql, params![from, most], |row| {
-        let number: i64 = row::number(row, row::COUNT)?;
-        let record = row::readable(row::read(row)).filter(|record| is_due(record, now));
-        Ok((number, record))
+    let walked = rows(connection, sql, params![from, most], |row| {
+        let number: i64 = row::number(row, 0)?;
+        Ok((number, row.number(1)?))
     })?;
-    let wrapped = walked.len() < limit;
-    let last = walked.last().map_or(from, |(number, _)| *number);
-    let walk = Walk {
-        candidates: walked.into_iter().filter_map(|(_, due)| due).collect(),
-        wrapped,
-    };
-    Ok((walk, if wrapped { 0 } else { last }))
+    static DUE: LazyLock<String> =
+        LazyLock::new(|| format!("SELECT {COLUMNS} FROM keys k WHERE k.n = ?1"));
+    let (mut due, mut next) = (Vec::new(), None);
+    for (number, at) in &walked {
+        match at {
+            Some(at) if *at <= now.0 => {
+                // A row that cannot be read is walked past.
+                let read = |row: &Row<'_>| Ok(row::readable(row::read(row)));
+                let found = rows(connection, &DUE, params![number], read)?;
+                due.extend(found.into_iter().flatten());
+            }
+            Some(at) => next = Some(next.map_or(*at, |next: i64| next.min(*at))),
+            None => {}
+        }
+    }
+    let last = walked.last().map(|(number, _)| *number);
+    Ok(Look {
+        now,
+        due,
+        end: last.filter(|_| walked.len() >= limit),
+        next,
+    })
 }
 
 /// What `read` makes of each row.

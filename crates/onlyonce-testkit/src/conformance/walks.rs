@@ -112,6 +112,27 @@ pub async fn walk_finds_the_expired(store: Any) {
     );
 }
 
+/// A tombstone is left alone until it may be deleted: among many of them the walk meets what is due.
+pub async fn walk_leaves_young_tombstones(store: Any) {
+    let kept = Policy::builder()
+        .ttl(Duration::ZERO)
+        .tombstone_ttl(Duration::from_secs(3_600))
+        .build();
+    for number in 0..7 {
+        let record = reserve_under(&*store, &format!("k{number}"), &kept).await;
+        complete(&*store, &record, &kept).await;
+    }
+    let expired = walk_all(&*store).await;
+    assert_eq!(expired.len(), 7);
+    for record in &expired {
+        let now = store.lookup(record.id).await.unwrap().now;
+        let expiry = machine::apply(Some(record), &Reap, now, &Policy::default());
+        let change = expiry.swapped().expect("it has expired");
+        done(store.swap(record.revision, change).await.unwrap().value);
+    }
+    assert_eq!(walk_all(&*store).await, []);
+}
+
 /// What is in progress or unknown is never a candidate, however old.
 pub async fn walk_leaves_the_live(store: Any) {
     let gone = Policy::builder()

@@ -19,7 +19,7 @@ use super::{
 };
 
 /// Writes of the reaper that go to the store at once.
-const REAP_GROUP: usize = 25;
+const REAP_GROUP: usize = 100;
 /// Live keys that are looked at in one go after a clock was set back.
 const STRANDED_AT_ONCE: usize = 1_000;
 /// The lease of a route that this process has not heard of.
