@@ -375,7 +375,7 @@ async fn a_store_of_a_newer_program() {
     for url in [&sqlite, &server.url()] {
         migrate(url);
     }
-    let newer = i64::from(Files::NEWEST) + 1;
+    let newer = i64::from(Files::newest()) + 1;
     let set = |version: Option<i64>| -> i64 {
         let file = rusqlite::Connection::open(&file).unwrap();
         if let Some(version) = version {
