@@ -29,7 +29,9 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, header};
 use onlyonce::{
     Body, BoxError, Engine, FirstByteWithin, IdempotencyLayer, IdempotencyService, Policy, Problem,
-    key_status::KeyStatus, layer::keep_credentials, stats::Event,
+    key_status::KeyStatus,
+    layer::{NotInTrailers, keep_credentials},
+    stats::Event,
 };
 use onlyonce_core::readings::Methods;
 use parking_lot::RwLock;
@@ -195,6 +197,7 @@ impl Edge {
             auth.remove_untrusted(request.headers_mut(), peer);
             if let Some(name) = auth.trusted_header() {
                 keep_credentials(request.headers_mut(), std::slice::from_ref(name));
+                request.extensions_mut().insert(NotInTrailers(name.clone()));
             }
         }
         if let Some(rest) = request.uri().path().strip_prefix(lookup::PREFIX) {

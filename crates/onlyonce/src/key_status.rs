@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use onlyonce_core::record::State;
 
 /// The header.
-pub(crate) const STATUS: HeaderName = HeaderName::from_static("idempotency-status");
+pub(crate) static STATUS: HeaderName = HeaderName::from_static("idempotency-status");
 
 /// What a key is now, as far as whoever answers knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl KeyStatus {
 
     /// Says it in the headers of an answer.
     pub fn say(self, headers: &mut HeaderMap) {
-        headers.insert(STATUS, HeaderValue::from_static(self.as_str()));
+        headers.insert(&STATUS, HeaderValue::from_static(self.as_str()));
     }
 }
 
@@ -41,8 +41,8 @@ impl KeyStatus {
 /// nothing.
 pub fn tell_only_keyed(headers: &mut HeaderMap, is_keyed: bool) {
     if !is_keyed {
-        headers.remove(STATUS);
-    } else if !headers.contains_key(STATUS) {
+        headers.remove(&STATUS);
+    } else if !headers.contains_key(&STATUS) {
         KeyStatus::NotLookedUp.say(headers);
     }
 }

@@ -20,6 +20,7 @@ mod reply;
 mod seen_through;
 mod service;
 mod shadow;
+mod trailers;
 
 use std::{fmt, sync::Arc};
 
@@ -30,6 +31,7 @@ pub use headers::{remembered, strip_lookalikes};
 pub use hop::{keep_credentials, strip_hop_by_hop, wanted_upgrade};
 pub use identity::{Identify, Identity};
 pub use service::IdempotencyService;
+pub use trailers::NotInTrailers;
 
 use crate::{
     engine::{Engine, Unavailable},

@@ -18,7 +18,7 @@ use http::{Request, Response, StatusCode, request::Parts};
 use http_body_util::BodyExt;
 use onlyonce::{
     Body, BoxError, DispatchGuard, Engine, EngineOptions, GuardFailed, IdempotencyLayer, Identity,
-    NotSent, Outcome, Policy, policy::Declared,
+    NotSent, Outcome, Policy, layer::NotInTrailers, policy::Declared,
 };
 use onlyonce_core::State;
 use onlyonce_store::{Filter, memory::MemoryStore};
@@ -127,6 +127,90 @@ async fn connection_takes_no_credential_away() {
     headers.insert("connection", "close, Authorization, X-One".parse().unwrap());
     let (_, seen) = text(service.oneshot(request).await.unwrap()).await;
     assert_eq!(seen, "true false");
+}
+
+/// Goal: what nobody but the layer may say is not said behind a body either, in either direction.
+///
+/// Method: a request whose trailers have every such name and one of its own, and an answer likewise; with a
+/// key and without one, in shadow mode, and a replay.
+/// Evidence: the trailers that the handler got, and those that the client got: only their own.
+#[tokio::test]
+async fn trailers_forge_nothing() {
+    const FORGED: [&str; 15] = [
+        "idempotency-attempt",
+        "idempotency_attempt",
+        "idempotency-outcome",
+        "idempotency_outcome",
+        "idempotency-key",
+        "idempotency_key",
+        "idempotency_status",
+        "x-idempotent-replayed",
+        "x_idempotent_replayed",
+        "x-http-method-override",
+        "x_original_url",
+        "x-client-id",
+        "x_client_id",
+        "transfer-encoding",
+        "connection",
+    ];
+    const CLAIMED: [&str; 8] = [
+        "idempotency-attempt",
+        "idempotency-outcome",
+        "idempotency-status",
+        "idempotency-generation",
+        "idempotency-key-expires",
+        "idempotency-key",
+        "x-idempotent-replayed",
+        "transfer-encoding",
+    ];
+    fn body(names: &[&'static str], own: Option<&'static str>) -> Body {
+        let names = names.iter().copied().chain(own);
+        let trailers = names.map(|name| (name.parse().unwrap(), "1".parse().unwrap()));
+        Body::full(Bytes::from_static(b"{}"), Some(trailers.collect()))
+    }
+    fn names(trailers: Option<&http::HeaderMap>) -> Vec<&str> {
+        let names = trailers.into_iter().flat_map(http::HeaderMap::keys);
+        names.map(http::HeaderName::as_str).collect()
+    }
+    for own in [Some("x-sum"), None] {
+        for (is_keyed, shadow) in [(true, false), (false, false), (true, true), (false, true)] {
+            let why = format!("own {own:?}, keyed {is_keyed}, shadow {shadow}");
+            let world = World::new();
+            let inner = service_fn(move |request: Request<Body>| async move {
+                let whole = request.into_body().collect().await.unwrap();
+                let seen = names(whole.trailers()).join(" ");
+                let mut answer = Response::new(body(&CLAIMED, own));
+                answer.headers_mut().insert("x-seen", seen.parse().unwrap());
+                let idle = "Fri, 01 Jan 2038 00:00:00 GMT".parse().unwrap();
+                answer.headers_mut().insert("idempotency-key-expires", idle);
+                *answer.status_mut() = StatusCode::UNAUTHORIZED;
+                Ok::<_, Infallible>(answer)
+            });
+            let policy = Policy::builder().shadow(shadow).build();
+            let service = world.layer(policy).layer(inner);
+            for _ in 0..2 {
+                let mut request = post("k");
+                if !is_keyed {
+                    request.headers_mut().remove("idempotency-key");
+                }
+                *request.body_mut() = body(&FORGED, own);
+                let elsewhere = NotInTrailers(http::HeaderName::from_static("x-client-id"));
+                request.extensions_mut().insert(elsewhere);
+                let answer = service.clone().oneshot(request).await.unwrap();
+                let seen = answer.headers()["x-seen"].to_str().unwrap().to_owned();
+                // A body that is read whole is passed on without its trailers, but for shadow mode.
+                let passes = !is_keyed || shadow;
+                assert_eq!(seen, own.filter(|_| passes).unwrap_or_default(), "{why}");
+                let expires = answer.headers().get("idempotency-key-expires");
+                assert_eq!(expires, None, "a released key has no such time: {why}");
+                let announced = answer.headers().get("trailer").cloned();
+                let whole = answer.into_body().collect().await.unwrap();
+                assert_eq!(names(whole.trailers()), Vec::from_iter(own), "{why}");
+                let announced = announced.map(|names| names.to_str().unwrap().to_owned());
+                assert!(announced.is_none() || announced.as_deref() == own, "{why}");
+            }
+        }
+    }
 }
 
 /// Goal: a panic in a handler is unknown, not forgotten and not executed again.

@@ -112,6 +112,54 @@ async fn trailers() {
     assert_eq!(upstream.executions(), 1);
 }
 
+/// Goal: an upstream's trailers say nothing to a client that only the gateway may say.
+///
+/// Method: a chunked answer whose trailers have those names and one of their own; first answer, replay and a
+/// request without a key, over both HTTPs.
+/// Evidence: the client's trailers and the names that are announced: the upstream's own alone.
+#[tokio::test]
+async fn trailers_forge_nothing() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    let mut http2 = Http2::open(gateway.data()).await;
+    for round in ["one", "two"] {
+        for key in [Some(round), Some(round), None] {
+            let script = Script::created().chunks(["x"]).trailer("X-Sum", "1");
+            let forged = [
+                "Idempotency-Status",
+                "Idempotency-Generation",
+                "Idempotency-Outcome",
+                "Idempotency-Key-Expires",
+                "X-Idempotent-Replayed",
+            ];
+            let script = forged
+                .iter()
+                .fold(script, |script, name| script.trailer(name, "forged"));
+            upstream.always(script);
+            let request = match key {
+                Some(key) => Request::pay(key),
+                None => Request::post("/payments").json("{}"),
+            };
+            let request = request.header("TE", "trailers");
+            let answer = match round {
+                "one" => gateway.send(&request).await,
+                _ => http2.send(&request).await,
+            };
+            let answer = answer.expect(201);
+            for name in forged {
+                assert_eq!(answer.trailers.one(name), None, "{key:?}: {answer}");
+            }
+            if key.is_some() {
+                assert_eq!(answer.trailers.one("x-sum"), Some("1"), "{answer}");
+            }
+            if let Some(announced) = answer.header("trailer") {
+                assert_eq!(announced, "x-sum", "{answer}");
+            }
+        }
+    }
+    assert_eq!(upstream.executions(), 4);
+}
+
 /// Goal: a large body within the limit is stored and replayed whole.
 ///
 /// Method: 5 MiB of noise under `max_body_size: 8MiB`, with a length and in chunks.

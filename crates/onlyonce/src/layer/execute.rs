@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response, response::Parts};
 use onlyonce_core::{
-    Record,
+    Policy, Record,
     machine::{self, Settlement},
     record::{LastError, StoredBody},
 };
@@ -29,7 +29,7 @@ use super::{
     judge::judge,
     pipe::{cut_off, pipe, pump},
     reply,
-    service::{Told, whole_or_error},
+    service::{Told, checked},
 };
 use crate::{
     at_once::after,
@@ -129,8 +129,8 @@ pub(super) async fn execute<S, R>(
         let timed = client.followed.timed(Stage::Upstream);
         timed.tell_upstream(request.headers_mut());
         let held = shared.engine.body_budget().account(client.holder.clone());
-        let limit = shared.policy.max_body_size;
-        let work = AssertUnwindSafe(run(inner, request, (limit, held), &progress));
+        let answer = (&shared.policy, held);
+        let work = AssertUnwindSafe(run(inner, request, answer, &progress));
         tokio::select! {
             biased;
             finished = work.catch_unwind() => finished.unwrap_or(Finished::Panicked),
@@ -167,7 +167,7 @@ impl Progress {
 async fn run<S, R>(
     mut inner: S,
     request: Request<Body>,
-    (limit, mut held): (u64, Held),
+    (policy, mut held): (&Arc<Policy>, Held),
     progress: &Progress,
 ) -> Finished
 where
@@ -187,7 +187,8 @@ where
         Err(error) => return failed(&*error.into()),
     };
     progress.has_begun.store(true, Ordering::Relaxed);
-    let (parts, body) = whole_or_error(response, &method).into_parts();
+    let (parts, body) = checked(response, &method, policy).into_parts();
+    let limit = policy.max_body_size;
     if is_unkeepable(&parts, limit) {
         return Finished::TooLong {
             parts,

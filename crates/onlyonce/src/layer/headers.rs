@@ -17,17 +17,17 @@ use crate::{key_status::STATUS, seam::Outcome};
 use super::hop::{named_in_connection, strip_hop_by_hop};
 
 /// Says which attempt a request belongs to, on its way upstream.
-pub(super) const ATTEMPT: HeaderName = HeaderName::from_static("idempotency-attempt");
+pub(super) static ATTEMPT: HeaderName = HeaderName::from_static("idempotency-attempt");
 /// With this an upstream says what happened.
-pub(super) const OUTCOME: HeaderName = HeaderName::from_static("idempotency-outcome");
+pub(super) static OUTCOME: HeaderName = HeaderName::from_static("idempotency-outcome");
 /// Until when an answer is kept.
-pub(super) const EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
+pub(super) static EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
 /// Which life of the key an answer is from, where it is not the first.
-pub(super) const GENERATION: HeaderName = HeaderName::from_static("idempotency-generation");
+pub(super) static GENERATION: HeaderName = HeaderName::from_static("idempotency-generation");
 
 /// How long a client is willing to wait (RFC 7240).
 const PREFER: HeaderName = HeaderName::from_static("prefer");
-const REPLAYED: HeaderName = HeaderName::from_static("x-idempotent-replayed");
+static REPLAYED: HeaderName = HeaderName::from_static("x-idempotent-replayed");
 
 const NEVER_STORED: [&str; 18] = [
     "set-cookie",
@@ -61,18 +61,60 @@ pub(super) const NEVER_STORED_OF_ERRORS: [HeaderName; 3] = [
 
 const NEVER_STORED_PREFIXES: [&str; 3] = ["proxy-", "ratelimit", "x-ratelimit-"];
 
-/// Removes from a client's request what only we, or the upstream, may say.
-pub(super) fn strip_claims(headers: &mut HeaderMap, policy: &Policy) {
-    let claims = [&ATTEMPT, &OUTCOME, &REPLAYED, &policy.replayed_header];
-    // One look at each name costs less than asking the map four times, and nearly always it is all.
-    if headers.keys().any(|name| claims.contains(&name)) {
-        for claim in claims {
-            headers.remove(claim);
+/// Who says something in a message: in its headers, or in the trailers behind its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Speaker {
+    Client,
+    Upstream,
+}
+
+/// The names that `speaker` must not use, since only we may say what they say to whom it speaks.
+fn claims(speaker: Speaker, policy: &Policy) -> impl Iterator<Item = &HeaderName> + Clone {
+    let of_both = [&ATTEMPT, &OUTCOME, &REPLAYED, &policy.replayed_header];
+    let to_clients = [&GENERATION, &STATUS, &EXPIRES];
+    let to_clients = Some(to_clients).filter(|_| speaker == Speaker::Upstream);
+    of_both.into_iter().chain(to_clients.into_iter().flatten())
+}
+
+fn strip<'a>(headers: &mut HeaderMap, names: impl Iterator<Item = &'a HeaderName> + Clone) {
+    // One look at each name costs less than asking the map for each of these, and nearly always it is all.
+    if headers
+        .keys()
+        .any(|name| names.clone().any(|one| one == name))
+    {
+        for name in names {
+            headers.remove(name);
         }
     }
+}
+
+/// Everything in a request that somebody believes: what we say or read ourselves, and what makes another
+/// request of it.
+fn believed(policy: &Policy) -> impl Iterator<Item = &HeaderName> + Clone {
     let own = [&policy.header_name, &EXPIRES, &GENERATION, &STATUS];
     let readings = METHOD_OVERRIDES.iter().chain(&URL_OVERRIDES);
-    strip_lookalikes(headers, claims.into_iter().chain(own).chain(readings));
+    claims(Speaker::Client, policy).chain(own).chain(readings)
+}
+
+/// Removes from a client's request what only we, or the upstream, may say.
+pub(super) fn strip_claims(headers: &mut HeaderMap, policy: &Policy) {
+    strip(headers, claims(Speaker::Client, policy));
+    strip_lookalikes(headers, believed(policy));
+}
+
+/// Removes from trailers what their `speaker` must not say, and what nobody looks for behind a body: a
+/// server that takes trailers for headers would believe it.
+pub(super) fn strip_trailers(trailers: &mut HeaderMap, speaker: Speaker, policy: &Policy) {
+    strip_hop_by_hop(trailers);
+    strip(trailers, claims(speaker, policy));
+    match speaker {
+        Speaker::Client => {
+            strip(trailers, believed(policy));
+            strip_lookalikes(trailers, believed(policy));
+        }
+        // The key is said in front of the body.
+        Speaker::Upstream => strip(trailers, std::iter::once(&policy.header_name)),
+    }
 }
 
 /// Removes headers whose names have underscores and read like one of `names`: to many servers, those behind
@@ -116,18 +158,7 @@ pub(super) fn take_outcome(
             false => Some(Declared::Unknown),
         }
     });
-    let claims = [&OUTCOME, &ATTEMPT, &REPLAYED, &policy.replayed_header];
-    let ours = [&GENERATION, &STATUS];
-    let all = claims.into_iter().chain(ours);
-    // Nearly always there is none.
-    if headers
-        .keys()
-        .any(|name| all.clone().any(|one| one == name))
-    {
-        for name in all {
-            headers.remove(name);
-        }
-    }
+    strip(headers, claims(Speaker::Upstream, policy));
     declared
 }
 
@@ -201,12 +232,8 @@ pub(super) fn stored(headers: &HeaderMap, status: StatusCode, policy: &Policy) -
 pub fn remembered(mut headers: HeaderMap, status: StatusCode, policy: &Policy) -> HeaderMap {
     strip_hop_by_hop(&mut headers);
     let mut kept = stored(&headers, status, policy);
-    let own = [&EXPIRES, &GENERATION, &STATUS, &REPLAYED, &ATTEMPT];
-    for name in own {
-        kept.remove(name);
-    }
+    strip(&mut kept, claims(Speaker::Upstream, policy));
     kept.remove(&policy.header_name);
-    kept.remove(&policy.replayed_header);
     kept
 }
 

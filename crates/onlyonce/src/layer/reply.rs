@@ -139,10 +139,10 @@ fn with_room(headers: &HeaderMap) -> HeaderMap {
 
 fn tell(headers: &mut HeaderMap, expires_at: Option<Timestamp>, generation: u32) {
     if let Some(value) = expires_at.and_then(date) {
-        headers.insert(EXPIRES, value);
+        headers.insert(&EXPIRES, value);
     }
     if generation > 1 {
-        headers.insert(GENERATION, HeaderValue::from(generation));
+        headers.insert(&GENERATION, HeaderValue::from(generation));
     }
 }
 

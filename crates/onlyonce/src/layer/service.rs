@@ -32,6 +32,7 @@ use super::{
     keep_credentials, reply,
     seen_through::SeenThrough,
     shadow, strip_hop_by_hop,
+    trailers::{NotInTrailers, OwnTrailers},
 };
 use crate::{
     at_once::{after, in_time},
@@ -126,6 +127,8 @@ where
             let (mut parts, body) = request.into_parts();
             // From here on a part of a body is an error for whoever reads it.
             let body = Whole::new(Framing::of_request(&parts), body);
+            let elsewhere = parts.extensions.remove::<NotInTrailers>();
+            let body = OwnTrailers::of_client(body, shared.policy.clone(), elsewhere);
             strip_claims(&mut parts.headers, &shared.policy);
             keep_credentials(&mut parts.headers, &[]);
             let stats = shared.stats.clone();
@@ -185,7 +188,7 @@ pub(super) async fn pass<S, R>(
     inner: S,
     parts: Parts,
     body: Body,
-    policy: &Policy,
+    policy: &Arc<Policy>,
 ) -> Result<Response<Body>, S::Error>
 where
     S: Service<Request<Body>, Response = Response<R>>,
@@ -194,19 +197,25 @@ where
 {
     let method = parts.method.clone();
     let response = inner.oneshot(Request::from_parts(parts, body)).await?;
-    let (mut parts, body) = whole_or_error(response, &method).into_parts();
+    let (mut parts, body) = checked(response, &method, policy).into_parts();
     take_outcome(&mut parts.headers, &mut parts.extensions, policy);
     Ok(Response::from_parts(parts, body))
 }
 
-/// The answer to a request with `method`, with a body that fails unless it ends whole.
-pub(super) fn whole_or_error<R>(response: Response<R>, method: &Method) -> Response<Body>
+/// The answer to a request with `method`, with a body that fails unless it ends whole, and whose trailers say
+/// nothing that is ours to say.
+pub(super) fn checked<R>(
+    response: Response<R>,
+    method: &Method,
+    policy: &Arc<Policy>,
+) -> Response<Body>
 where
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
     let (parts, body) = response.into_parts();
     let body = Whole::new(Framing::of_answer(&parts, method), body);
+    let body = OwnTrailers::of_upstream(body, policy.clone());
     Response::from_parts(parts, Body::stream(body))
 }
 
@@ -393,7 +402,7 @@ impl Pending {
         if let Some(attempt) = attempt
             && let Ok(token) = HeaderValue::try_from(attempt.token())
         {
-            headers.insert(ATTEMPT, token);
+            headers.insert(&ATTEMPT, token);
             // An upstream that knows the key knows it as the first attempt spelled it.
             if let Some(spelling) = attempt.spelling(self.arrival.key()) {
                 headers.insert(policy.header_name.clone(), spelling);

@@ -21,7 +21,7 @@ use super::{
     Identity, Shared,
     capture::{Captured, capture_into, is_unkeepable},
     headers::{KeyHeader, read_key, take_outcome},
-    service::{is_grpc, pass, whole_or_error},
+    service::{checked, is_grpc, pass},
 };
 use crate::{
     body::{Body, BoxError},
@@ -210,7 +210,7 @@ where
             };
         }
     };
-    let (mut parts, body) = whole_or_error(response, &method).into_parts();
+    let (mut parts, body) = checked(response, &method, policy).into_parts();
     let declared = take_outcome(&mut parts.headers, &mut parts.extensions, policy);
     let verdict = policy.judge(&Answered {
         status: parts.status,
