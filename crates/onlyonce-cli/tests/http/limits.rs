@@ -459,17 +459,21 @@ async fn one_key_does_not_fill_the_journal() {
 
 /// Goal: executions whose clients hang up over HTTP/1.1 count, although each may still listen.
 ///
-/// Method: a client may leave two behind. Two requests are sent, and the client leaves by FIN, then by a
-/// reset, and a third half-closes and stays; the upstream holds all of them.
+/// Method: a client may leave three behind. Two requests are sent, and the client leaves by FIN, then by a
+/// reset, and a third half-closes and stays; the upstream holds all of them. Each comes over a connection of
+/// its own, once with `auth`, and once from callers whom only their credentials tell apart.
 /// Evidence: the next new key is 429 `overloaded` and is not executed; another client's is; who stayed gets
 /// its answer; afterwards new keys are executed again.
 #[tokio::test]
 async fn hang_ups_over_http1_have_a_limit() {
+    let setup = || Setup::with("limits: { detached: 3 }");
+    leave_three_behind(setup().clients(&["acme", "globex"])).await;
+    leave_three_behind(setup()).await;
+}
+
+async fn leave_three_behind(setup: Setup) {
     let upstream = Upstream::start();
-    let gateway = Setup::with("limits: { detached: 3 }")
-        .clients(&["acme", "globex"])
-        .start(&upstream)
-        .await;
+    let gateway = setup.start(&upstream).await;
     let mut begun = Vec::new();
     for key in ["fin", "reset", "half"] {
         upstream.always_for(key, Script::created().held());
@@ -490,7 +494,7 @@ async fn hang_ups_over_http1_have_a_limit() {
     .await;
     let refused = gateway.send(&pay("acme", "after")).await;
     refused.refused(429, "overloaded");
-    gateway.send(&pay("globex", "after")).await.expect(201);
+    gateway.send(&pay("globex", "others")).await.expect(201);
     assert_eq!(upstream.executions(), 5);
     (0..3).for_each(|_| upstream.release());
     let answer = within("the answer", stays.response()).await.unwrap();

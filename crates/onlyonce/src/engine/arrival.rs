@@ -66,6 +66,7 @@ pub struct Arrival {
     body: Bytes,
     client: Client,
     holder: Option<Holder>,
+    executes_as: Option<Holder>,
     too_old: bool,
     /// Fingerprints already made: nearly always one.
     fingerprints: Vec<(RecipeId, Fingerprint)>,
@@ -104,6 +105,7 @@ impl Arrival {
                 ..Marks::default()
             },
             holder: None,
+            executes_as: None,
             too_old: false,
             id: engine.secret().record_id(scope.as_str(), &key),
             hasher: engine.derived(&scope).hasher,
@@ -150,7 +152,16 @@ impl Arrival {
         Self { client, ..self }
     }
 
-    /// The same request, whose body and execution are held for `holder`.
+    /// The same request, whose execution takes the share of `executes_as` once nobody waits for it.
+    #[must_use]
+    pub fn executed_for(self, executes_as: Option<Holder>) -> Self {
+        Self {
+            executes_as,
+            ..self
+        }
+    }
+
+    /// The same request, whose body and answer are held for `holder`.
     #[must_use]
     pub fn held_for(self, holder: Option<Holder>) -> Self {
         Self { holder, ..self }
@@ -167,7 +178,12 @@ impl Arrival {
         &self.client
     }
 
-    /// For whom its body and its execution are held.
+    /// Whose share of executions without a client it takes.
+    pub(crate) fn executes_as(&self) -> Option<&Holder> {
+        self.executes_as.as_ref()
+    }
+
+    /// For whom its body and its answer are held.
     pub(crate) fn holder(&self) -> Option<&Holder> {
         self.holder.as_ref()
     }

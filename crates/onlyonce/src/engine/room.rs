@@ -67,9 +67,9 @@ impl Engine {
         Ok(Ok(room))
     }
 
-    /// Whether as many executions of this request's holder as may be are running without their client.
+    /// Whether as many executions of this request's client as may be are running without it.
     fn detached_is_full(&self, arrival: &Arrival, policy: &Policy) -> bool {
-        let holder = arrival.holder();
+        let holder = arrival.executes_as();
         holder.is_some_and(|holder| self.0.detached.of(holder) >= policy.detached)
     }
 

@@ -8,7 +8,7 @@ use onlyonce_core::{CallerMark, Record, Scope, Secret, record::MarkedBy};
 
 use crate::{
     engine::{Engine, Marks},
-    limits::Client,
+    limits::{Client, ConnectionId, Holder},
 };
 
 /// Whose request it is.
@@ -81,6 +81,22 @@ impl Identity {
     /// The id of an authenticated client, as limits know it.
     pub(crate) fn client_id(&self) -> Option<Client> {
         self.client.clone().map(Client::Named)
+    }
+
+    /// Whose share of executions without a client its requests take: the client's, or that of the caller whom
+    /// `mark` tells apart, however many connections it has; else its connection's.
+    pub(crate) fn executes_as(
+        &self,
+        mark: Option<CallerMark>,
+        connection: Option<ConnectionId>,
+    ) -> Option<Holder> {
+        let credentials = self.caller.as_ref().is_some_and(|parts| !parts.is_empty());
+        let is_told_apart = credentials || !self.cookies.is_empty();
+        match (&self.client, mark.filter(|_| is_told_apart)) {
+            (Some(id), _) => Some(Holder::Client(id.clone())),
+            (None, Some(mark)) => Some(Holder::Marked(mark)),
+            (None, None) => connection.map(Holder::Connection),
+        }
     }
 
     /// Whose share of what is limited its requests take: the client's, or what tells callers apart.

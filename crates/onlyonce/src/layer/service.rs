@@ -361,12 +361,15 @@ where
         body.clone(),
     );
     let authority = parts.uri.authority().map(Authority::as_str);
+    let marks = identity.marks(&shared.engine);
+    let executes_as = identity.executes_as(marks.mark, connection);
     let mut arrival = arrival
-        .by(identity.marks(&shared.engine))
+        .by(marks)
         .spelled(sent.spelling)
         .addressed_to(authority)
         .made_too_long_ago(too_old)
-        .held_for(holder);
+        .held_for(holder)
+        .executed_for(executes_as);
     if let Some(client) = identity.client_id() {
         arrival = arrival.from_client(client);
     }
@@ -462,8 +465,8 @@ where
             Some(admitted) => admitted,
             None => {
                 let (tell, mut told) = oneshot::channel();
-                let holder = pending.arrival.holder().cloned();
-                let attended = shared.engine.detached_executions().execution(holder);
+                let executes_as = pending.arrival.executes_as().cloned();
+                let attended = shared.engine.detached_executions().execution(executes_as);
                 if let Some(presence) = pending.parts.extensions.get::<Presence>() {
                     presence.waits_for(&attended);
                 }

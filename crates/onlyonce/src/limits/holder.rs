@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use onlyonce_core::CallerMark;
+
 use super::Client;
 
 /// One connection of a client. A server inserts one for each connection into the extensions of its
@@ -20,12 +22,14 @@ impl ConnectionId {
     }
 }
 
-/// Whose share is taken: an authenticated client's, else its connection's. Credentials that nobody checks
-/// are not enough, since a client could make up a new one for each request.
+/// Whose share is taken: an authenticated client's, else its connection's. Of bytes, credentials that nobody
+/// checks are not enough, since a client could make up a new one for each request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Holder {
     /// An authenticated client, by its id.
     Client(Arc<str>),
+    /// A caller that is told apart by what it sends.
+    Marked(CallerMark),
     /// A connection of somebody who is not authenticated.
     Connection(ConnectionId),
 }
