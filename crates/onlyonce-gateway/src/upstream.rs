@@ -241,6 +241,8 @@ impl Shared {
         pool: Option<&Arc<Pool>>,
         tunnel: Option<Tunnel>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
+        // Only over HTTP/1: the protocol library passes over every 1xx of HTTP/2 (hyper shows none of them), so
+        // there a 101 is seen by nobody, and the answer behind it counts.
         let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         match tunnel {
             Some(tunnel) if switches => return Ok(tunnel.open(response, self.tunnel_idle)),
