@@ -30,7 +30,7 @@ struct Names {
     cut: bool,
     /// Neither are dots and white space at the end.
     trimmed: bool,
-    /// Nor is the format, at the end of the path.
+    /// Nor are formats, at the end of the path or of the route.
     without_format: bool,
 }
 
@@ -38,10 +38,13 @@ impl Reading<'_> {
     /// How many segments `route` has, if the path begins with all of them.
     pub(super) fn begins_with(&self, route: &str) -> Option<usize> {
         let last = self.segments.iter().rposition(|one| !one.is_empty());
+        let mut names = route.split('/').filter(|name| !name.is_empty()).peekable();
         let mut count = 0;
-        for name in route.split('/').filter(|name| !name.is_empty()) {
+        while let Some(name) = names.next() {
             let segment = self.segments.get(count)?;
-            if !self.names.is(segment, Some(count) == last, name.as_bytes()) {
+            // A format stands at the end of the path, or of the resource that more of the path is about.
+            let may_have_format = Some(count) == last || names.peek().is_none();
+            if !self.names.is(segment, may_have_format, name.as_bytes()) {
                 return None;
             }
             count += 1;
@@ -51,20 +54,30 @@ impl Reading<'_> {
 }
 
 impl Names {
-    fn is(self, segment: &[u8], is_last: bool, name: &[u8]) -> bool {
+    /// Whether `segment` is called `name`, with as many of its endings as it takes: one may stand behind
+    /// another, and a name may look as if it had one.
+    fn is(self, segment: &[u8], may_have_format: bool, name: &[u8]) -> bool {
         let mut segment = segment;
         if self.cut {
             segment = without_parameters(segment);
         }
-        if self.trimmed {
-            segment = trimmed(segment);
-        }
-        if self.without_format && is_last {
-            segment = without_format(segment);
-        }
-        match self.folded {
-            true => segment.eq_ignore_ascii_case(name),
-            false => segment == name,
+        loop {
+            if self.trimmed {
+                segment = trimmed(segment);
+            }
+            let is_called = match self.folded {
+                true => segment.eq_ignore_ascii_case(name),
+                false => segment == name,
+            };
+            let left = match self.without_format && may_have_format {
+                true => without_format(segment),
+                false => segment,
+            };
+            // Each turn makes it shorter.
+            if is_called || left.len() == segment.len() {
+                return is_called;
+            }
+            segment = left;
         }
     }
 }

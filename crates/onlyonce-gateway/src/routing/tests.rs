@@ -39,7 +39,7 @@ fn ids(config: &Config, method: &str, path: &str, headers: &HeaderMap) -> [Strin
 }
 
 /// Spellings of `/api/payments` that some server takes for it.
-const SPELLINGS: [&str; 46] = [
+const SPELLINGS: [&str; 52] = [
     "/api/payments",
     "/api/payments/",
     "/API/payments",
@@ -83,6 +83,12 @@ const SPELLINGS: [&str; 46] = [
     "/api/payments.json",
     "/api/payments.JSON",
     "/api/payments%2ejson",
+    "/api/payments%2e.json",
+    "/api/payments.json.",
+    "/api/payments.json.xml",
+    "/api/payments.json/1",
+    "/api/payments%20.json%2exml;v=1",
+    "/api/payments.json;v=1/1",
     "/API/Payments;v=1.xml/",
     "//host.test/api/payments",
     "/api/payments/x/../../other",
@@ -116,6 +122,65 @@ fn every_spelling_reaches_the_strictest_route() {
                 "{other}"
             );
         }
+    }
+}
+
+/// One more thing that some server does not see in a path, at random.
+fn respelled(path: &str, random: &mut impl FnMut(usize) -> usize) -> String {
+    let is_slash = |byte: u8| matches!(byte, b'/' | b'\\');
+    let slashes: Vec<usize> = (0..path.len())
+        .filter(|at| is_slash(path.as_bytes()[*at]))
+        .collect();
+    let slash = slashes[random(slashes.len())];
+    let put = |at: usize, text: &str| format!("{}{text}{}", &path[..at], &path[at..]);
+    match random(9) {
+        0 => {
+            let at = random(path.len());
+            let upper = path[at..=at].to_ascii_uppercase();
+            format!("{}{upper}{}", &path[..at], &path[at + 1..])
+        }
+        // Anything but a percent sign: encoding goes three deep at most.
+        1 => {
+            let at = random(path.len());
+            match path.as_bytes()[at] {
+                b'%' | b'/' => path.to_owned(),
+                byte => format!("{}%{byte:02x}{}", &path[..at], &path[at + 1..]),
+            }
+        }
+        2 if slash > 0 => put(slash, ";v=1"),
+        3 => put(slash, "/"),
+        4 => put(slash, "/."),
+        5 => put(slash, "/x/.."),
+        6 if slash > 0 => format!("{}\\{}", &path[..slash], &path[slash + 1..]),
+        7 => format!("{path}{}", [".", "%2e", "%20", ";v=1"][random(4)]),
+        8 => format!("{path}{}", [".json", ".xml", "%2ejson"][random(3)]),
+        _ => path.to_owned(),
+    }
+}
+
+/// Any few of them together: what one server undoes, another has undone before.
+#[test]
+fn every_composition_reaches_the_strictest_route() {
+    const SEEDS: u64 = 20_000;
+    let none = HeaderMap::new();
+    let config = config(ENFORCED, OFF);
+    for seed in 0..SEEDS {
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state % below.max(1) as u64).unwrap()
+        };
+        let mut path = "/api/payments".to_owned();
+        for _ in 0..=random(5) {
+            path = respelled(&path, &mut random);
+        }
+        assert_eq!(
+            ids(&config, "POST", &path, &none)[1],
+            "payments",
+            "{seed}: {path}"
+        );
     }
 }
 
