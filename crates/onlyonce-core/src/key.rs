@@ -221,9 +221,11 @@ impl Key {
         }
     }
 
-    /// A header value that reads as this key: the key itself where it can be, else a structured string.
+    /// A header value that reads as this key: the key itself where it can be, else a structured string. So is
+    /// a dot segment, which a client would take for an instruction in the path of a URL, encoded or not.
     pub fn header_value(&self) -> Cow<'_, str> {
-        match self.0.starts_with('"') || self.0.contains(' ') {
+        let is_dot_segment = matches!(self.as_str(), "." | "..");
+        match self.0.starts_with('"') || self.0.contains(' ') || is_dot_segment {
             true => Cow::Owned(self.quoted()),
             false => Cow::Borrowed(self.as_str()),
         }

@@ -116,7 +116,6 @@ fn is_phone_number(key: &str) -> bool {
 fn is_card_number(key: &str) -> bool {
     let mut digits = [0_u8; 19];
     let mut count = 0;
-    let mut separated = true;
     for byte in key.bytes() {
         match byte {
             b'0'..=b'9' => {
@@ -125,15 +124,14 @@ fn is_card_number(key: &str) -> bool {
                 };
                 *slot = byte - b'0';
                 count += 1;
-                separated = false;
             }
-            // Groups are parted by one sign each, so a separator never starts or follows another.
-            b' ' | b'-' if !separated => separated = true,
+            // However many: a key is nothing but this number.
+            b' ' | b'-' => {}
             _ => return false,
         }
     }
     let digits = &digits[..count];
-    !separated && CARD_DIGITS.contains(&count) && has_known_issuer(digits) && passes_luhn(digits)
+    CARD_DIGITS.contains(&count) && has_known_issuer(digits) && passes_luhn(digits)
 }
 
 /// Whether a payment card number stands somewhere in `text`: 13 to 19 digits, in one piece or in groups

@@ -46,8 +46,10 @@ fn spellings(key: &str) -> Vec<String> {
         .collect()
 }
 
-const ODD: [&str; 9] = [
+const ODD: [&str; 11] = [
     "abc",
+    ".",
+    "..",
     "a b",
     " ",
     "a\"b",
@@ -167,6 +169,10 @@ fn sensitive_keys_are_refused() {
         ("4242-4242-4242-4242", CardNumber),
         ("\"4242 4242 4242 4242\"", CardNumber),
         ("\" 4242424242424242 \"", CardNumber),
+        ("4242--4242-4242-4242", CardNumber),
+        ("-4242424242424242", CardNumber),
+        ("4242-4242-4242-4242-", CardNumber),
+        ("\"4242 - 4242  4242-4242\"", CardNumber),
         ("4222222222222", CardNumber),
         ("5555555555554444", CardNumber),
         ("2223003122003222", CardNumber),
@@ -198,8 +204,6 @@ fn ordinary_keys_are_not_sensitive() {
         "order:7@eu.example",
         "order-4242424242424242-7",
         "4242424242424241",
-        "4242--4242-4242-4242",
-        "-4242424242424242",
         "1700000000000",
         "1700000000000000",
         "9999999999999995",

@@ -229,5 +229,14 @@ mod tests {
     #[test]
     fn a_key_is_one_segment() {
         assert_eq!(segment("a/b c%"), "a%2Fb%20c%25");
+        for (key, asked) in [
+            (".", "%22.%22"),
+            ("..", "%22..%22"),
+            ("...", "..."),
+            ("a b", "%22a%20b%22"),
+        ] {
+            let asked = format!("/.onlyonce/keys/{asked}");
+            assert_eq!(where_to_ask(&Key::from_stored(key), None), asked);
+        }
     }
 }
