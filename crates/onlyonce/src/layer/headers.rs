@@ -207,11 +207,22 @@ pub(super) fn preferred_wait(headers: &HeaderMap) -> Option<u64> {
         .get_all(PREFER)
         .into_iter()
         .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|preference| preference.split(';').next())
+        .flat_map(|value| outside_quotes(value, ','))
+        .filter_map(|preference| outside_quotes(preference, ';').next())
         .filter_map(|preference| preference.split_once('='))
         .find(|(name, _)| name.trim().eq_ignore_ascii_case("wait"))
         .and_then(|(_, seconds)| seconds.trim().trim_matches('"').parse().ok())
+}
+
+/// The parts of `text` between `separator`, which is none within a quoted string (RFC 9110 5.6.4).
+fn outside_quotes(text: &str, separator: char) -> impl Iterator<Item = &str> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    text.split(move |character| {
+        let ends = character == separator && !is_quoted;
+        is_quoted ^= character == '"' && !is_escaped;
+        is_escaped = character == '\\' && is_quoted && !is_escaped;
+        ends
+    })
 }
 
 /// The headers of an answer that are remembered, in order.
@@ -367,5 +378,19 @@ mod tests {
         );
         assert_eq!(preferred_wait(&map(&[("prefer", "wait=0; x=1")])), Some(0));
         assert_eq!(preferred_wait(&map(&[("prefer", "wait=soon")])), None);
+        for (quoted, wait) in [
+            (r#"foo="a, wait=5", wait=0"#, Some(0)),
+            (r#"foo="a\", wait=5", wait=0"#, Some(0)),
+            (r#"foo="a\\", wait=5"#, Some(5)),
+            (r#"foo="; wait=5""#, None),
+            (r#"foo; x="a, wait=5";y, wait="7""#, Some(7)),
+            (r#"foo="never closed, wait=5"#, None),
+        ] {
+            assert_eq!(
+                preferred_wait(&map(&[("prefer", quoted)])),
+                wait,
+                "{quoted}"
+            );
+        }
     }
 }
