@@ -35,7 +35,7 @@ fn section<'t>(page: &'t str, title: &str) -> &'t str {
 fn rows(section: &str) -> Vec<Vec<String>> {
     let cells = |line: &str| {
         let inner = line.trim_matches('|');
-        let cell = |text: &str| text.trim().trim_matches('`').to_owned();
+        let cell = |text: &str| text.trim().trim_matches(['*', '`']).to_owned();
         inner.split('|').map(cell).collect()
     };
     let table = section.lines().filter(|line| line.starts_with('|'));

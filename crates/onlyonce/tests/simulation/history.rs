@@ -359,7 +359,8 @@ impl History {
             trial.first = trial.first.or(Some(after.state));
             trial.settled = Some(after.state);
         }
-        if after.state == State::Completed && is_by_word(journal) {
+        let is_attested = after.state == State::Completed && is_by_word(journal);
+        if is_attested {
             trial.attested_at = trial.attested_at.or(Some(self.now));
         }
         let mut wrong = None;
@@ -397,6 +398,10 @@ impl History {
         }
         if let Some(wrong) = wrong {
             self.violated(format!("{wrong} ({})", after.attempt_id));
+        }
+        // A word that was given before this attempt began counts for its life from now on.
+        if let Some(response) = after.response.as_deref().filter(|_| is_attested) {
+            self.attested(after, response);
         }
     }
 
