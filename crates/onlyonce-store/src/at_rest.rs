@@ -29,7 +29,7 @@ use onlyonce_core::{
     record::{Evidence, JournalEntry, StoredBody, StoredResponse},
 };
 
-use crate::{JournalRow, Store, StoreError, codec};
+use crate::{Filter, JournalRow, Listed, Store, StoreError, codec};
 use block::Packing;
 use dictionaries::Dictionaries;
 use keyring::Place;
@@ -41,6 +41,9 @@ use zip::Zip;
 const MIN_COMPRESSED: usize = 96;
 /// Of an answer longer than this, a beginning of this length is tried first.
 const TRIED_FIRST: usize = 64 << 10;
+/// How many of the newest records are looked at for one that is encrypted, where no key is configured.
+const NEWEST_PAGES: usize = 20;
+const NEWEST_PAGE: usize = 500;
 /// What a file of the spool begins with when it is encrypted.
 const FILE_MARK: &[u8] = b"onlyonce sealed 1\n";
 /// The metric that counts what could not be opened, by `reason`.
@@ -303,24 +306,61 @@ impl AtRest {
         Some(record)
     }
 
-    /// Those of `records` that can be read. One that cannot must not keep the others from being swept,
-    /// reaped or shown.
+    /// The record that [`hide`](Self::hide) was given, as the lists and the workers need it: its answer stays
+    /// packed, since nobody asks for it there, and it goes back as it is.
+    async fn listed(&self, record: Record) -> Result<Record, StoreError> {
+        let mut record = self.named(record)?;
+        if let Some(Evidence::Completed(response)) = &record.evidence {
+            let opened = self.unpack("evidence", &record, response).await?;
+            record.evidence = Some(Evidence::Completed(opened));
+        }
+        Ok(record)
+    }
+
+    /// Those of `records` that can be read. One that cannot must not keep the others from being swept or
+    /// reaped.
     async fn readable(&self, records: Vec<Record>) -> Vec<Record> {
         let mut readable = Vec::with_capacity(records.len());
         for record in records {
-            // Answers stay packed: nobody asks for them here, and they go back as they are.
-            let Ok(mut record) = self.named(record) else {
-                continue;
-            };
-            if let Some(Evidence::Completed(response)) = &record.evidence {
-                let Ok(opened) = self.unpack("evidence", &record, response).await else {
-                    continue;
-                };
-                record.evidence = Some(Evidence::Completed(opened));
-            }
-            readable.push(record);
+            readable.extend(self.listed(record).await.ok());
         }
         readable
+    }
+
+    /// The record as a list shows it; `None` for one that is damaged, which must not keep the others from
+    /// being shown. A key that is not configured is another matter: whoever is shown a list without the
+    /// records under it takes them for absent.
+    async fn shown(&self, record: Record, is_lenient: bool) -> Result<Option<Record>, StoreError> {
+        match self.listed(record).await {
+            Ok(record) => Ok(Some(record)),
+            Err(error) if !is_lenient && OpenError::is_missing_key(&error) => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Refuses to look for names where the store keeps their hashes and no key is configured to make them.
+    /// A store that was encrypted once and is no more is told by its newest records.
+    async fn can_name(&self) -> Result<(), StoreError> {
+        if self.keys.is_some() || !is_encrypted(&*self.inner).await? {
+            return Ok(());
+        }
+        let mut cursor = None;
+        for _ in 0..NEWEST_PAGES {
+            let page = self
+                .inner
+                .list(&Filter::default(), cursor, NEWEST_PAGE)
+                .await?;
+            for Listed { record, .. } in page.items {
+                if names::is_hidden(&record.path) {
+                    self.named(record)?;
+                }
+            }
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn hide_journal(&self, journal: Vec<JournalEntry>) -> Vec<JournalEntry> {

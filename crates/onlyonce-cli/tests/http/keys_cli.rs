@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use crate::harness::{
-    Gateway, REPLAYED, Request, Script, Setup, Upstream,
+    Gateway, REPLAYED, Request, Script, Setup, Upstream, eventually,
     process::{TOKEN, binary},
     within,
 };
@@ -420,6 +420,70 @@ async fn an_encrypted_store_is_changed_with_its_keys_alone() {
     let retried = gateway.send(&Request::pay("k")).await.expect(201);
     assert_eq!(retried.text(), "by hand");
     assert_eq!(upstream.executions(), 1);
+}
+
+/// Goal: nobody takes keys that cannot be decrypted for absent.
+///
+/// Method: look into an encrypted store without its keys: by the command line, and through a gateway that
+/// has none.
+/// Evidence: exit code 1 and 503 with a reason wherever the key would be shown, and the key with the keys.
+#[tokio::test]
+async fn an_encrypted_store_is_not_shown_as_empty() {
+    use crate::at_rest::{ENV, OLD};
+    let upstream = Upstream::start();
+    let url = crate::postgres::database();
+    let setup = Setup::with("").store(&url).env(ENV, OLD);
+    let setup = setup.store_options(&format!("encryption_key_env: {ENV}"));
+    let gateway = setup.start(&upstream).await;
+    upstream.next(Script::hang_up());
+    gateway.send(&Request::pay("k")).await.expect(502);
+    let id = gateway.id("k").await;
+    eventually("the dead letter", async || {
+        let letters = gateway.admin(Request::get("/dead-letters")).await.json();
+        (letters["dead_letters"][0]["key_id"] == *id).then_some(())
+    })
+    .await;
+    for command in [
+        &["list"][..],
+        &["list", "--key", "k"],
+        &["list", "--state", "unknown"],
+        &["show", &id],
+        &["show", "--key", "k"],
+        &["dead-letters"],
+    ] {
+        let place = ["--store", &url, "--encryption-key-env", ENV];
+        let all: Vec<&str> = command.iter().copied().chain(place).collect();
+        let (code, out, err) = said(keys(&all).await);
+        let is_told = err.contains("encrypted") && err.contains(ENV);
+        assert!(
+            code == 1 && is_told && out.is_empty(),
+            "{command:?} {code} {out} {err}"
+        );
+        let mut with_keys = Command::new(binary());
+        let with_keys = with_keys.arg("keys").args(all).env(ENV, OLD);
+        let (code, out, _) = said(within("the command", with_keys.output()).await.unwrap());
+        assert!(
+            code == 0 && out.contains(&id[..8]),
+            "{command:?} {code} {out}"
+        );
+    }
+    let keyless = Setup::with("").store(&url).start(&upstream).await;
+    for path in [
+        "/idempotency/keys",
+        "/idempotency/keys?key=k",
+        "/idempotency/keys?client=acme",
+        "/idempotency/keys?state=unknown",
+        &format!("/idempotency/keys/{id}"),
+        "/dead-letters",
+        "/audit?key=k",
+    ] {
+        let answer = keyless.admin(Request::get(path)).await;
+        let answer = answer.refused(503, "idempotency_store_unavailable");
+        assert!(
+            answer.text().contains("encrypted with the key"),
+            "{path}\n{answer}"
+        );
+    }
 }
 
 /// Goal: an answer is not forgotten where a cache could go on giving it.

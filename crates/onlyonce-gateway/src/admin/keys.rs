@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    error::Error,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -26,7 +27,7 @@ use onlyonce_core::{
     Key, Policy, Record, RecordId, State as KeyState, StoredResponse,
     record::{Revision, StoredBody},
 };
-use onlyonce_store::{Filter, Listed, Page, StoreError};
+use onlyonce_store::{Filter, Listed, Page, StoreError, at_rest::OpenError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -53,7 +54,13 @@ fn not_found() -> Refused {
 impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
         tracing::error!(%error, "an admin request met a store error");
-        let detail = "The store could not answer. Nothing is known to have been changed.";
+        let detail = match error.source() {
+            Some(why) if OpenError::is_missing_key(&error) => format!(
+                "What is stored cannot be read here: {why}. `store.encryption_key_env` names the keys of a \
+                 gateway. Nothing was changed."
+            ),
+            _ => "The store could not answer. Nothing is known to have been changed.".to_owned(),
+        };
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "idempotency_store_unavailable",
@@ -253,7 +260,7 @@ async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, Stri
         route: text("route"),
         client: text("client"),
         key: key.map_err(|why| bad(format!("`key` is written as in the header. {why}")))?,
-        dead_letters: false,
+        ..Filter::default()
     };
     let page = desk.find(&filter, cursor, limit).await?;
     let view = desk.view();

@@ -19,6 +19,8 @@ use base64::{
 };
 use onlyonce_core::RecordId;
 
+use crate::StoreError;
+
 /// Bytes of a key: AES-256.
 pub const KEY_BYTES: usize = 32;
 /// Keys in one ring.
@@ -81,6 +83,14 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Whether `error` says that a key is missing.
+    pub fn is_missing_key(error: &StoreError) -> bool {
+        let StoreError::Unreadable(source) = error else {
+            return false;
+        };
+        matches!(source.downcast_ref(), Some(Self::UnknownKey(_)))
+    }
+
     /// The word for a metric's label.
     pub fn word(&self) -> &'static str {
         match self {

@@ -69,15 +69,18 @@ impl AtRest {
         name.unwrap_or_else(|| hidden.to_owned())
     }
 
-    async fn show_page(&self, page: Page<Listed>) -> Page<Listed> {
+    async fn show_page(
+        &self,
+        page: Page<Listed>,
+        filter: &Filter,
+    ) -> Result<Page<Listed>, StoreError> {
         let mut items = Vec::with_capacity(page.items.len());
         for Listed { record, response } in page.items {
-            if let Some(record) = self.readable(vec![record]).await.pop() {
-                items.push(Listed { record, response });
-            }
+            let record = self.shown(record, filter.is_lenient).await?;
+            items.extend(record.map(|record| Listed { record, response }));
         }
         let next = page.next;
-        Page { items, next }
+        Ok(Page { items, next })
     }
 }
 
@@ -188,15 +191,18 @@ impl Store for AtRest {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Page<Listed>, StoreError> {
+        if filter.client.is_some() || filter.key.is_some() {
+            self.can_name().await?;
+        }
         let Some(hidden) = self.hidden_filter(filter) else {
             let page = self.inner.list(filter, cursor, limit).await?;
-            return Ok(self.show_page(page).await);
+            return self.show_page(page, filter).await;
         };
         let mut items = Vec::new();
         let mut cursor = cursor;
         if cursor.is_none_or(|cursor| cursor < UNHIDDEN) {
             let page = self.inner.list(&hidden, cursor, limit).await?;
-            let page = self.show_page(page).await;
+            let page = self.show_page(page, filter).await?;
             if page.next.is_some() || page.items.len() >= limit {
                 let next = page.next.or(Some(UNHIDDEN));
                 return Ok(Page { next, ..page });
@@ -207,7 +213,7 @@ impl Store for AtRest {
         let older = cursor.map(|cursor| cursor - UNHIDDEN).filter(|at| *at > 0);
         let room = limit - items.len();
         let page = self.inner.list(filter, older, room).await?;
-        let page = self.show_page(page).await;
+        let page = self.show_page(page, filter).await?;
         items.extend(page.items);
         let next = page.next.map(|next| next + UNHIDDEN);
         Ok(Page { items, next })
@@ -247,6 +253,9 @@ impl Store for AtRest {
         &self,
         after: Option<RecordId>,
     ) -> Result<Option<Vec<(RecordId, String)>>, StoreError> {
+        if after.is_none() {
+            self.can_name().await?;
+        }
         let kept = self.inner.scopes(after).await?;
         let shown = |(id, name): (RecordId, String)| {
             let shown = match names::is_hidden(&name) {
@@ -261,7 +270,7 @@ impl Store for AtRest {
     async fn listed(&self, ids: &[RecordId]) -> Result<Vec<(u64, Listed)>, StoreError> {
         let mut shown = Vec::new();
         for (number, Listed { record, response }) in self.inner.listed(ids).await? {
-            let record = self.readable(vec![record]).await.pop();
+            let record = self.shown(record, false).await?;
             shown.extend(record.map(|record| (number, Listed { record, response })));
         }
         Ok(shown)

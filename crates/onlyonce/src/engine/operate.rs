@@ -261,6 +261,7 @@ impl Engine {
         for state in [State::InProgress, State::Unknown] {
             let of_this = Filter {
                 state: Some(state),
+                is_lenient: true,
                 ..Filter::default()
             };
             let listed = self.0.store.list(&of_this, None, STRANDED_AT_ONCE);

@@ -311,6 +311,7 @@ impl Engine {
         let now = self.store_now().await?;
         let unknown = Filter {
             state: Some(State::Unknown),
+            is_lenient: true,
             ..Filter::default()
         };
         let mut census = Census::default();
