@@ -56,7 +56,7 @@ pub use onlyonce_core::machine::{Began, Grounds, Resolution, Seen};
 pub use operate::OperateError;
 pub use reconcile::{Census, Taken};
 pub use retries::{REMEMBERED_RETRIES, Retries};
-pub use wait::Woken;
+pub(crate) use wait::Woken;
 
 use crate::{
     at_once::in_time,

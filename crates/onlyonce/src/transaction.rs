@@ -331,7 +331,10 @@ impl<T: TransactionalStore> Operation<T> {
             if !waits || tokio::time::Instant::now() >= deadline {
                 return Ok(admitted);
             }
-            let woken = engine.wait(arrival, &self.policy, deadline).await;
+            let Some(place) = engine.join(arrival, &self.policy) else {
+                return Ok(admitted);
+            };
+            let woken = engine.wait(place, arrival, &self.policy, deadline).await;
             match woken.map_err(unavailable)? {
                 Some(Woken::Answer(answer)) => return Ok(*answer),
                 Some(Woken::AskAgain) => {}

@@ -244,7 +244,8 @@ async fn live_keys_have_a_limit() {
 ///
 /// Method: `waiters: 2`; two duplicates wait for a held request, a third comes, and one of another
 /// client.
-/// Evidence: 409 at once for the third; the others get their answers; one execution for each client.
+/// Evidence: 409 at once for the third; the others get their answers; one execution for each client; the three
+/// that waited are counted as waiters, and the one that was turned away is not.
 #[tokio::test]
 async fn waiters_of_one_client_have_a_limit() {
     let upstream = Upstream::start();
@@ -279,6 +280,10 @@ async fn waiters_of_one_client_have_a_limit() {
         within("an answer", one).await.unwrap().expect(201);
     }
     assert_eq!(upstream.executions(), 2);
+    let counted = gateway.admin(Request::get("/idempotency")).await.json();
+    let count = |field: &str| counted["r"][field].as_u64();
+    let counts = [count("in_flight_waits"), count("cache_hits")];
+    assert_eq!(counts, [Some(3), Some(3)], "{counted:#}");
 }
 
 fn seconds_ago(seconds: i64) -> String {

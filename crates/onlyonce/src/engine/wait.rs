@@ -11,7 +11,10 @@ use std::{
 use onlyonce_core::{Policy, Record, RecordId, machine};
 use onlyonce_store::Reply;
 
-use super::{Admitted, Arrival, Engine, Unavailable, waiters::Waiters};
+use super::{
+    Admitted, Arrival, Engine, Unavailable,
+    waiters::{Waiter, Waiters},
+};
 
 /// The first and the longest pause between two looks of a waiter that nobody wakes.
 const FIRST_POLL: Duration = Duration::from_millis(50);
@@ -21,7 +24,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Why a wait ended before its deadline.
 #[derive(Debug)]
-pub enum Woken {
+pub(crate) enum Woken {
     /// This is the answer.
     Answer(Box<Admitted>),
     /// The key may be free: ask with [`Engine::admit`].
@@ -29,27 +32,38 @@ pub enum Woken {
 }
 
 impl Engine {
-    /// Waits until the key of `arrival` is no longer in flight or `deadline` has come; then says
-    /// what it would be told now, or `None` at the deadline. A full queue is a deadline at once.
+    /// A place among those who wait for the key of `arrival`, or `None` where `policy` has no room for one
+    /// more. Taken apart from the wait, so that only who really waits is counted.
+    pub(crate) fn join(&self, arrival: &Arrival, policy: &Policy) -> Option<Waiter> {
+        let bounds = (policy.waiters_per_key, policy.waiters);
+        let client = arrival.client().clone();
+        self.0.waiters.join(arrival.id(), client, bounds)
+    }
+
+    /// Waits in `place` until the key of `arrival` is no longer in flight or `deadline` has come; then says
+    /// what it would be told now, or `None` at the deadline.
     ///
     /// # Errors
     /// [`Unavailable`] if the store cannot be read.
-    pub async fn wait(
+    pub(crate) async fn wait(
         &self,
+        place: Waiter,
         arrival: &mut Arrival,
         policy: &Policy,
         deadline: tokio::time::Instant,
     ) -> Result<Option<Woken>, Unavailable> {
         let id = arrival.id();
         let mut pause = FIRST_POLL;
-        let mut bounds = (policy.waiters_per_key, policy.waiters);
+        let mut joined = Some(place);
         loop {
-            let client = arrival.client().clone();
-            let Some(mut place) = self.0.waiters.join(id, client, bounds) else {
+            // Whoever was woken for nothing does not lose its place to newcomers.
+            let anew = || {
+                let client = arrival.client().clone();
+                self.0.waiters.join(id, client, (usize::MAX, usize::MAX))
+            };
+            let Some(mut place) = joined.take().or_else(anew) else {
                 return Ok(None);
             };
-            // Whoever was woken for nothing does not lose its place to newcomers.
-            bounds = (usize::MAX, usize::MAX);
             self.listen();
             // Joined before looking, so that no wake-up falls between.
             match self.look(arrival, policy).await? {

@@ -520,27 +520,35 @@ where
             let problem = reply::in_flight(how, pending.arrival.key(), route);
             return Ok(problem.response(policy));
         }
+        let Some(place) = shared.engine.join(&pending.arrival, policy) else {
+            return Ok(still_running(&shared, &pending));
+        };
         if !waited {
             waited = true;
             pending.followed.count(Event::Waited);
         }
-        let wait = shared.engine.wait(&mut pending.arrival, policy, deadline);
+        let wait = shared
+            .engine
+            .wait(place, &mut pending.arrival, policy, deadline);
         // Boxed, since most requests do not wait and need not carry the room for it.
         match Box::pin(wait).await {
             Ok(Some(Woken::Answer(admitted))) => next = Some(*admitted),
             Ok(Some(Woken::AskAgain)) => {}
-            Ok(None) => {
-                shared
-                    .engine
-                    .note_retry(pending.arrival.id(), Retried::Refused);
-                pending.followed.found_running();
-                return Ok(Problem::InProgress.response(policy));
-            }
+            Ok(None) => return Ok(still_running(&shared, &pending)),
             Err(error) => {
                 return Box::pin(unavailable(&shared, inner, pending, &error, true)).await;
             }
         }
     }
+}
+
+/// The answer to a request that may wait no longer, or not at all.
+fn still_running(shared: &Shared, pending: &Pending) -> Response<Body> {
+    shared
+        .engine
+        .note_retry(pending.arrival.id(), Retried::Refused);
+    pending.followed.found_running();
+    Problem::InProgress.response(&shared.policy)
 }
 
 /// The answer to a request that is not executed, or how it stands with the one that is running.
