@@ -176,9 +176,13 @@ fn rule(
         })
         .collect();
     rules::section_contradictions(around.global, &around.store.url, around.has_auth, report);
-    rules::in_vain(around.global, policies.iter(), report);
+    let routes = written.iter().map(|route| &route.stated);
+    let heard: Vec<&Stated<'_>> = routes.chain([around.global]).collect();
+    rules::in_vain(around.global, &heard, policies.iter(), report);
     for one in &ruled {
-        rules::in_vain(&one.route.stated, [one.policy].into_iter(), report);
+        let stated = &one.route.stated;
+        let heard = [stated, around.global];
+        rules::in_vain(stated, &heard, [one.policy].into_iter(), report);
         rules::auth_of_route(one.route, around.has_auth, report);
         rules::section_contradictions(
             &one.route.stated,

@@ -25,21 +25,22 @@ pub(super) struct Stated<'n> {
     pub(super) mode: Option<&'static str>,
     /// How unknown outcomes are looked into; `None` also for `operator`.
     pub(super) reconcile: Option<StatedReconcile>,
-    /// Whether everything that was said could be read, so that a default is really meant.
-    pub(super) sound: bool,
+    /// The options that were said and could not be read: a default in their place is not meant.
+    garbled: Vec<&'static str>,
     section: Section<'n>,
     lifted: Vec<(&'static str, Span)>,
 }
 
 impl<'n> Stated<'n> {
     pub(super) fn read(section: Section<'n>, report: &mut Report<'_>) -> Self {
-        let errors = report.errors();
-        let mut options = Options::default();
-        OptionTable::read_all(&section, &mut options, report);
+        let (mut options, mut garbled) = (Options::default(), Vec::new());
+        for field in OptionTable::SCHEMA.fields {
+            option::<OptionTable>(&section, field.name, &mut options, &mut garbled, report);
+        }
         options.credential_cookies = credential_cookies(&section, report);
         options.fingerprint = fingerprint(&section, report);
         let own = section.section("limits", &LIMITS, report);
-        limits(own, false, &mut options, report);
+        limits(own, false, &mut options, &mut garbled, report);
         if section.is_empty_list("methods") {
             let at = section.place("methods").unwrap_or(section.at);
             report
@@ -48,12 +49,11 @@ impl<'n> Stated<'n> {
         }
         let mode = section.word("mode", report);
         let reconcile = reconcile::read(&section, report);
-        let sound = report.errors() == errors;
         Self {
             options,
             mode,
             reconcile,
-            sound,
+            garbled,
             section,
             lifted: Vec::new(),
         }
@@ -66,7 +66,6 @@ impl<'n> Stated<'n> {
         fields: &[&'static str],
         report: &mut Report<'_>,
     ) {
-        let errors = report.errors();
         for field in fields.iter().copied() {
             let Some(at) = around.place(field) else {
                 continue;
@@ -81,15 +80,20 @@ impl<'n> Stated<'n> {
                 continue;
             }
             self.lifted.push((field, at));
+            let (options, garbled) = (&mut self.options, &mut self.garbled);
             if field == "limits" {
                 let is_top = around.name() == TOP.name;
                 let section = around.section(field, &LIMITS, report);
-                limits(section, is_top, &mut self.options, report);
+                limits(section, is_top, options, garbled, report);
             } else {
-                OptionTable::read(&around, field, &mut self.options, report);
+                option::<OptionTable>(&around, field, options, garbled, report);
             }
         }
-        self.sound &= report.errors() == errors;
+    }
+
+    /// Whether one of `fields` was said and could not be read.
+    pub(super) fn garbles(&self, fields: &[&str]) -> bool {
+        self.garbled.iter().any(|field| fields.contains(field))
     }
 
     pub(super) fn says(&self, field: &str) -> bool {
@@ -115,6 +119,21 @@ impl<'n> Stated<'n> {
     }
 }
 
+/// Reads one option, and notes whether what is said of it could be read.
+fn option<T: Table<Options = Options>>(
+    section: &Section<'_>,
+    field: &'static str,
+    options: &mut Options,
+    garbled: &mut Vec<&'static str>,
+    report: &mut Report<'_>,
+) {
+    let errors = report.errors();
+    T::read(section, field, options, report);
+    if report.errors() != errors {
+        garbled.push(field);
+    }
+}
+
 fn credential_cookies(section: &Section<'_>, report: &mut Report<'_>) -> Option<Vec<String>> {
     const FIELD: &str = "credential_cookies";
     let (node, _) = section.node(FIELD)?;
@@ -126,8 +145,16 @@ fn credential_cookies(section: &Section<'_>, report: &mut Report<'_>) -> Option<
 }
 
 /// The limits of `section`; what concerns all routes together is for the top level alone.
-fn limits(section: Section<'_>, is_top: bool, options: &mut Options, report: &mut Report<'_>) {
-    LimitTable::read_all(&section, options, report);
+fn limits(
+    section: Section<'_>,
+    is_top: bool,
+    options: &mut Options,
+    garbled: &mut Vec<&'static str>,
+    report: &mut Report<'_>,
+) {
+    for field in LimitTable::SCHEMA.fields {
+        option::<LimitTable>(&section, field.name, options, garbled, report);
+    }
     if let Some(at) = section.place("held_bytes").filter(|_| !is_top) {
         report
             .error(at, "`held_bytes` is for all routes together")

@@ -44,6 +44,20 @@ impl Ruled<'_, '_> {
             .unwrap_or(self.route.at)
     }
 
+    /// Whether each of `fields` holds because somebody meant it. A default that stands in for a value that
+    /// could not be read contradicts nothing; what cannot be read elsewhere is no reason to be silent here.
+    fn means(&self, around: &Surroundings<'_, '_>, fields: &[&str]) -> bool {
+        let route = &self.route.stated;
+        fields.iter().all(|field| {
+            let fields = &[*field];
+            let holds = match route.place(fields) {
+                Some(_) => route,
+                None => around.global,
+            };
+            !holds.garbles(fields)
+        })
+    }
+
     pub(super) fn name(&self) -> &str {
         self.route.fields.id.as_deref().unwrap_or("?")
     }
@@ -85,13 +99,17 @@ pub(super) fn section_contradictions(
     }
 }
 
-/// What was said in vain, since none of the routes that it is for has the other part of the pair.
+/// What was said in vain, since none of the routes that it is for has the other part of the pair: neither
+/// one that holds nor, in what is `heard` for them, one that could not be read.
 pub(super) fn in_vain<'p>(
     stated: &Stated<'_>,
+    heard: &[&Stated<'_>],
     mut policies: impl Iterator<Item = &'p Policy> + Clone,
     report: &mut Report<'_>,
 ) {
+    let garbled = |field| heard.iter().any(|stated| stated.garbles(&[field]));
     if let Some(at) = stated.place(&["request_time_header"])
+        && !garbled("max_request_age")
         && !policies
             .clone()
             .any(|policy| policy.max_request_age.is_some())
@@ -103,7 +121,10 @@ pub(super) fn in_vain<'p>(
             )
             .hint("say how old a request may be, for example `max_request_age: 5m`");
     }
-    if stated.options.burst.is_some() && !policies.any(|policy| policy.new_keys.is_some()) {
+    if stated.options.burst.is_some()
+        && !garbled("new_keys_per_second")
+        && !policies.any(|policy| policy.new_keys.is_some())
+    {
         let at = stated.place(&["limits"]).unwrap_or_default();
         report
             .error(at, "`burst` without `new_keys_per_second` has no effect")
@@ -130,10 +151,7 @@ pub(super) fn contradictions(
     if !policy.enabled {
         return;
     }
-    // A default that stands in for an unreadable value contradicts nothing.
-    if ruled.route.stated.sound && around.global.sound {
-        quantities(ruled, around, report);
-    }
+    quantities(ruled, around, report);
     if policy.header_name == policy.replayed_header {
         let name = &policy.header_name;
         report.error(
@@ -168,8 +186,9 @@ pub(super) fn contradictions(
 
 fn quantities(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut Report<'_>) {
     let policy = ruled.policy;
-    if policy.max_execution < policy.timeout {
-        let at = ruled.place(around, &["max_execution", "timeout"]);
+    let times = ["max_execution", "timeout"];
+    if policy.max_execution < policy.timeout && ruled.means(around, &times) {
+        let at = ruled.place(around, &times);
         let message = format!(
             "`max_execution` ({}) is shorter than `timeout` ({})",
             humantime::format_duration(policy.max_execution),
@@ -179,8 +198,9 @@ fn quantities(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut
             .error(at, message)
             .hint("an execution is watched at least until its client is told");
     }
-    if policy.key_rules.min_length > policy.key_rules.max_length {
-        let at = ruled.place(around, &["min_key_length", "max_key_length"]);
+    let lengths = ["min_key_length", "max_key_length"];
+    if policy.key_rules.min_length > policy.key_rules.max_length && ruled.means(around, &lengths) {
+        let at = ruled.place(around, &lengths);
         let (min, max) = (policy.key_rules.min_length, policy.key_rules.max_length);
         report.error(
             at,

@@ -1,6 +1,7 @@
 //! Bad configurations, and exactly what is said about them and where.
 
 use super::*;
+use crate::config::{fields::OptionTable, setting::Table};
 
 /// A line before a good route, and what is said about it.
 const LINES: &[(&str, &str)] = &[
@@ -494,6 +495,60 @@ fn a_mistake_behind_an_alias_is_told_once() {
                 - { id: a, path: /a, backends: [{ url: http://u }], idempotency: *i }\n\
                 - { id: b, path: /b, backends: [{ url: http://u }], idempotency: *i }\n";
     assert_eq!(errors(text), ["1:24: `ttl`: a duration needs a unit, `5`"]);
+}
+
+/// Goal: one mistake hides no other.
+///
+/// Method: two contradictions, and beside them a value that cannot be read, of every other option in turn.
+/// Evidence: all three are told.
+#[test]
+fn a_mistake_switches_off_no_other_check() {
+    let pairs = "timeout: 30s, max_execution: 1s, min_key_length: 9, max_key_length: 2";
+    let mut count = 0;
+    for field in OptionTable::SCHEMA.fields {
+        if field.name == "enabled" || pairs.contains(&format!("{}:", field.name)) {
+            continue;
+        }
+        // A mapping with an unknown member is right for no option.
+        let wrong = format!("{}: {{ bogus: 1 }}", field.name);
+        let found = errors(&format!(
+            "idempotency: {{ enabled: true, {pairs}, {wrong} }}\n{ROUTE}"
+        ));
+        let tells = |what: &str| found.iter().any(|one| one.contains(what));
+        assert!(
+            found.len() >= 3 && tells("is shorter than") && tells("no key is at least 9"),
+            "{wrong}\n{found:#?}"
+        );
+        count += 1;
+    }
+    assert!(count > 30, "{count}");
+    // What a route says of its own is no worse for what cannot be read at the top.
+    let route = "routes: [{ id: a, path: /, backends: [{ url: http://up }], timeout: 30s, max_execution: 1s }]";
+    let found = errors(&format!(
+        "idempotency: {{ enabled: true, timeout: 5 }}\n{route}\n"
+    ));
+    assert!(
+        found.iter().any(|one| one.contains("is shorter than")),
+        "{found:#?}"
+    );
+}
+
+/// The other part of a pair is there, though nobody can read it.
+#[test]
+fn a_pair_that_cannot_be_read_is_not_said_in_vain() {
+    for pair in [
+        "request_time_header: X-At, max_request_age: 5",
+        "limits: { burst: 5, new_keys_per_second: 0 }",
+    ] {
+        let found = errors(&format!(
+            "idempotency: {{ enabled: true, {pair} }}\n{ROUTE}"
+        ));
+        assert_eq!(found.len(), 1, "{found:#?}");
+        let in_route = format!(
+            "routes: [{{ id: a, path: /, backends: [{{ url: http://up }}], idempotency: {{ {pair} }} }}]\n"
+        );
+        assert_eq!(errors(&in_route).len(), 1, "{pair}");
+    }
 }
 
 #[test]
