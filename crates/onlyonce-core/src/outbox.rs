@@ -63,6 +63,9 @@ impl MessageState {
         Self::Discarded,
     ];
 
+    /// Those of messages that are not done, which stores can count without walking all that were delivered.
+    pub const OPEN: [Self; 3] = [Self::Pending, Self::Dead, Self::Unknown];
+
     /// The word for it.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -174,7 +174,7 @@ pub enum Amount {
     Waiters,
     /// Messages that wait to be delivered.
     OutboxDepth,
-    /// Messages in a state.
+    /// Messages in one of [`MessageState::OPEN`].
     Messages(MessageState),
     /// What somebody has to look into.
     DeadLetters,
@@ -220,7 +220,7 @@ pub fn declare() {
     for state in State::ALL {
         Amount::Keys(state).set(0);
     }
-    for state in MessageState::ALL {
+    for state in MessageState::OPEN {
         Amount::Messages(state).set(0);
     }
     for amount in [

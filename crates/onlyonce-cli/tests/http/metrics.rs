@@ -157,6 +157,24 @@ async fn clients_are_told_apart_up_to_a_bound() {
     assert_eq!(upstream.executions(), CLIENTS);
 }
 
+/// Goal: no gauge says zero of what nobody counts.
+///
+/// Method: the series of the gauge by state.
+/// Evidence: they are the states that stores count.
+#[tokio::test]
+async fn messages_are_shown_in_the_states_that_are_counted() {
+    use onlyonce_core::outbox::MessageState;
+    let gateway = Gateway::start(&Upstream::start(), "").await;
+    let text = gateway.admin(Request::get("/metrics")).await.text();
+    let prefix = "onlyonce_outbox_messages{state=\"";
+    let samples = text.lines().filter_map(|line| line.strip_prefix(prefix));
+    let mut shown: Vec<&str> = samples.filter_map(|rest| rest.split('"').next()).collect();
+    shown.sort_unstable();
+    let mut counted = MessageState::OPEN.map(MessageState::as_str);
+    counted.sort_unstable();
+    assert_eq!(shown, counted);
+}
+
 /// Goal: the time that each part of a request takes can be seen.
 ///
 /// Method: one execution of 60 ms and a replay of it.

@@ -108,7 +108,7 @@ pub(crate) async fn measure(engine: &Engine) {
     if let Some(outbox) = engine.outbox()
         && let Ok(depth) = outbox.depth().await
     {
-        for state in MessageState::ALL {
+        for state in MessageState::OPEN {
             let count = depth.get(&state).copied().unwrap_or(0);
             Amount::Messages(state).set(count);
             if state == MessageState::Pending {

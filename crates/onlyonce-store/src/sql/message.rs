@@ -155,13 +155,8 @@ pub(crate) async fn payload<R: Reader>(
 
 /// How many messages are pending, dead and unknown.
 pub(crate) async fn depth<R: Reader>(reader: &R) -> Result<Depth, StoreError> {
-    const STATES: [MessageState; 3] = [
-        MessageState::Pending,
-        MessageState::Dead,
-        MessageState::Unknown,
-    ];
     // The words stand in the statement, so that indexes with these conditions are used.
-    let counts = STATES.map(|state| {
+    let counts = MessageState::OPEN.map(|state| {
         format!(
             "(SELECT count(*) FROM (SELECT 1 FROM {}outbox o{} WHERE state = {} \
              LIMIT {MAX_COUNTED}) AS counted)",
@@ -173,7 +168,11 @@ pub(crate) async fn depth<R: Reader>(reader: &R) -> Result<Depth, StoreError> {
     let sql = format!("SELECT {}", counts.join(", "));
     let rows = reader.ask(&sql, Vec::new(), |row| {
         let counted = |(column, state)| Ok((state, number(row, column)?));
-        STATES.into_iter().enumerate().map(counted).collect()
+        MessageState::OPEN
+            .into_iter()
+            .enumerate()
+            .map(counted)
+            .collect()
     });
     rows.await?.pop().ok_or_else(no_row)
 }

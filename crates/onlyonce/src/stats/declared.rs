@@ -313,7 +313,7 @@ pub const DECLARED: &[Declared] = &[
         "onlyonce_outbox_messages",
         Kind::Gauge,
         "state",
-        "Messages in a state; delivered ones are counted up to a bound",
+        "Messages that are not done, by state, each counted up to 100,000",
     ),
     metric(
         "onlyonce_dead_letters",
