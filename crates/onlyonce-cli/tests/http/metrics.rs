@@ -157,6 +157,48 @@ async fn clients_are_told_apart_up_to_a_bound() {
     assert_eq!(upstream.executions(), CLIENTS);
 }
 
+/// Goal: whatever is counted by client is counted for the client that it happened to.
+///
+/// Method: all requests are authenticated; one executes, repeats, misuses its key, loses its answer, and meets
+/// that again; one finds no upstream.
+/// Evidence: the client's counts; and no count of any of these metrics without a client.
+#[tokio::test]
+async fn what_happens_to_a_client_is_counted_under_its_name() {
+    let upstream = Upstream::start();
+    let gateway = Setup::with("").clients(&["acme"]).start(&upstream).await;
+    let pay = |key: &str| Request::pay(key).of_client("acme");
+    gateway.send(&pay("k")).await.expect(201);
+    gateway.send(&pay("k")).await.expect(201);
+    gateway.send(&pay("k").json("{}")).await.expect(422);
+    upstream.next(Script::hang_up());
+    gateway.send(&pay("lost")).await.expect(502);
+    gateway.send(&pay("lost")).await.expect(409);
+    let text = gateway.admin(Request::get("/metrics")).await.text();
+    let count = |metric: &str, labels: &str| {
+        let sample = format!("{metric}{{{labels}}} ");
+        let found = text.lines().find_map(|line| line.strip_prefix(&sample));
+        found.map(|value| value.parse::<u64>().expect("a count"))
+    };
+    for metric in [
+        "api_idempotency_reserve_replay_total",
+        "api_idempotency_reserve_key_misuse_total",
+        "api_idempotency_reserve_unknown_total",
+        "onlyonce_became_unknown_total",
+    ] {
+        let of_client = count(metric, r#"route="r",client="acme""#);
+        assert_eq!(of_client, Some(1), "{metric}");
+    }
+    let mut looked = 0;
+    for row in documented() {
+        if row[2] == "route, client" {
+            let of_nobody = count(&row[0], r#"route="r""#);
+            assert_eq!(of_nobody, Some(0), "{}", row[0]);
+            looked += 1;
+        }
+    }
+    assert!(looked > 10, "{looked}");
+}
+
 /// Goal: no gauge says zero of what nobody counts.
 ///
 /// Method: the series of the gauge by state.

@@ -316,7 +316,7 @@ async fn finish(
         }
     };
     if problem == Problem::UpstreamNotReached {
-        shared.stats.count(Event::NotSent);
+        client.followed.count(Event::NotSent);
     }
     end_without(shared, attempt, client, settlement, problem, started).await;
 }
@@ -494,7 +494,7 @@ async fn settle(
     let mut is_late = false;
     let at_grace = |client: &mut Client| {
         is_late = true;
-        shared.stats.count(Event::StoreError);
+        client.followed.count(Event::StoreError);
         client.tell(Problem::NotDurable.response(&shared.policy));
     };
     let ended = settled(shared, attempt, client, (settlement, started), at_grace).await;
@@ -521,20 +521,20 @@ async fn settled(
         followed.left(record);
     }
     if attempt.release_was_wrong() {
-        shared.stats.count(Event::ReleaseWasWrong);
+        followed.count(Event::ReleaseWasWrong);
     }
     match (&ended, settlement) {
         // That there was an answer is remembered, and not the answer.
         (_, Settlement::Complete(ours)) if ours.body == StoredBody::NotStored => {}
-        (Some(Ended::Settled(_)), Settlement::Complete(_)) => shared.stats.count(Event::Stored),
+        (Some(Ended::Settled(_)), Settlement::Complete(_)) => followed.count(Event::Stored),
         // An earlier try whose answer was lost had succeeded.
         (Some(Ended::Kept(Kept::Own(record))), Settlement::Complete(ours))
             if record.response.as_ref() == Some(ours) =>
         {
-            shared.stats.count(Event::Stored);
+            followed.count(Event::Stored);
         }
         (Some(Ended::Settled(_)), Settlement::Unknown(_)) => {
-            shared.stats.count(Event::BecameUnknown);
+            followed.count(Event::BecameUnknown);
         }
         _ => {}
     }
