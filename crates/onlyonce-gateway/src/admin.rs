@@ -10,6 +10,7 @@ mod listener;
 mod openapi;
 mod outbox;
 mod overview;
+mod parameters;
 mod response;
 mod session;
 mod shadow;
@@ -171,6 +172,7 @@ pub(crate) async fn serve(admin: Admin, listener: TcpListener) {
             let detail = "This address does not take this method. Nothing was changed.";
             Refused::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
         })
+        .layer(middleware::from_fn(parameters::refuse_unknown))
         .layer(axum::extract::DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(admin.clone(), authorize));
     let app = Router::new()

@@ -112,6 +112,54 @@ async fn the_description_is_true() {
     fits(&document, &schema, &problem, "a problem");
 }
 
+/// Goal: a parameter that is misspelt is no filter that lets everything through.
+///
+/// Method: each operation of the document with a parameter that none has, and with each of its own.
+/// Evidence: 400 that names the first, before anything is done; never of the others.
+#[tokio::test]
+async fn unknown_parameters_are_refused_by_name() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    gateway.send(&Request::pay("done")).await.expect(201);
+    let id = gateway.id("done").await;
+    let document: Value = serde_json::from_slice(&std::fs::read(OPENAPI).unwrap()).unwrap();
+    let mut known = 0;
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        let target = path.replace("{id}", &id).replace("{message}", "7");
+        for (method, operation) in operations.as_object().unwrap() {
+            if operation["security"] == json!([]) {
+                continue;
+            }
+            let asked = async |name: &str| {
+                let target = format!("{target}?{name}=true");
+                let request = Request::new(&method.to_uppercase(), &target);
+                gateway.admin(request).await
+            };
+            let refused = asked("stat").await.refused(400, "bad_request");
+            assert!(
+                refused.text().contains("`stat`"),
+                "{method} {path}: {refused}"
+            );
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            for parameter in parameters.filter(|one| one["in"] == "query") {
+                let name = parameter["name"].as_str().unwrap();
+                let answer = asked(name).await;
+                let is_unknown = answer.text().contains("no parameter");
+                assert!(!is_unknown, "{method} {path} {name}: {answer}");
+                known += 1;
+            }
+        }
+    }
+    assert!(known > 15, "{known}");
+    for outside in ["/events?x=1", "/session?x=1"] {
+        let request = Request::get(outside);
+        gateway.admin(request).await.refused(400, "bad_request");
+    }
+    let of_client = gateway.admin(Request::get("/audit?client=acme")).await;
+    let refused = of_client.refused(400, "bad_request");
+    assert!(refused.text().contains("`client` needs `key`"), "{refused}");
+}
+
 /// Goal: a token that may only look can look at everything and change nothing.
 ///
 /// Method: every way of looking and of changing with it.

@@ -81,9 +81,16 @@ pub(super) async fn audit(
     if names_nothing(["key", "client"].map(|name| query.get(name))) {
         return Ok(Json(json!({ "audit": [], "next": null })));
     }
-    let page = match query.get("key").filter(|key| !key.is_empty()) {
-        Some(key) => of_key(&desk, key, query.get("client"), &wanted, cursor, limit).await?,
-        None => of_all(&desk, &wanted, cursor, limit).await?,
+    let named = |name| query.get(name).filter(|text| !text.is_empty());
+    let page = match (named("key"), named("client")) {
+        (Some(key), client) => of_key(&desk, key, client, &wanted, cursor, limit).await?,
+        // A line has no client of its own, and its record may be gone.
+        (None, Some(_)) => {
+            return Err(bad(
+                "`client` needs `key`: the audit is not kept by client.",
+            ));
+        }
+        (None, None) => of_all(&desk, &wanted, cursor, limit).await?,
     };
     let with_keys = query.get("keys").is_some_and(|keys| keys == "true");
     let keys = match with_keys {
@@ -143,7 +150,7 @@ async fn of_key(
         .map_err(|why| bad(format!("`key` is written as in the header. {why}")))?;
     let filter = Filter {
         key: Some(key),
-        client: client.filter(|client| !client.is_empty()).cloned(),
+        client: client.cloned(),
         ..Filter::default()
     };
     let store = desk.engine().store();

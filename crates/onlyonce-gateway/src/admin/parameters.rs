@@ -1,0 +1,63 @@
+//! Parameters of queries: those that the description of the API lists, and no others.
+//!
+//! A parameter that is ignored is a filter that does not filter: `?stat=unknown` would list every key.
+
+use std::{collections::HashMap, sync::LazyLock};
+
+use axum::{
+    extract::{MatchedPath, Query, Request},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use http::{Method, StatusCode};
+
+use super::{Refused, openapi::openapi};
+
+/// The parameters of the query that each operation takes.
+static KNOWN: LazyLock<HashMap<(String, Method), Vec<String>>> = LazyLock::new(|| {
+    let document = openapi();
+    let paths = document["paths"].as_object().into_iter().flatten();
+    let operations = paths.flat_map(|(path, operations)| {
+        let operations = operations.as_object().into_iter().flatten();
+        operations.map(move |(method, operation)| (path, method, operation))
+    });
+    operations
+        .filter_map(|(path, method, operation)| {
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            let of_query = parameters.filter(|parameter| parameter["in"] == "query");
+            let names = of_query.filter_map(|parameter| parameter["name"].as_str());
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).ok()?;
+            Some(((path.clone(), method), names.map(str::to_owned).collect()))
+        })
+        .collect()
+});
+
+/// Refuses a request with a parameter that its address does not know. An address that the description does
+/// not list knows none.
+pub(super) async fn refuse_unknown(request: Request, next: Next) -> Response {
+    match unknown(&request) {
+        Some(refused) => refused.into_response(),
+        None => next.run(request).await,
+    }
+}
+
+fn unknown(request: &Request) -> Option<Refused> {
+    // One that cannot be read is for its handler to refuse.
+    let Query(given) = Query::<Vec<(String, String)>>::try_from_uri(request.uri()).ok()?;
+    // Without one the address leads nowhere, and that is said.
+    let path = request.extensions().get::<MatchedPath>()?;
+    let method = match *request.method() {
+        Method::HEAD => Method::GET,
+        ref method => method.clone(),
+    };
+    let known = KNOWN.get(&(path.as_str().to_owned(), method));
+    let known = known.map_or(&[][..], Vec::as_slice);
+    let (name, _) = given.iter().find(|(name, _)| !known.contains(name))?;
+    let listed = match known {
+        [] => "This address takes no parameters".to_owned(),
+        known => format!("This address takes `{}`", known.join("`, `")),
+    };
+    let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+    let detail = format!("There is no parameter `{name}` here. {listed}. Nothing was done.");
+    Some(Refused::new(StatusCode::BAD_REQUEST, "bad_request", detail))
+}
