@@ -227,13 +227,14 @@ impl Store for AtRest {
         cursor: Option<u64>,
         limit: usize,
     ) -> Result<Option<Page<Listed>>, StoreError> {
+        self.can_name().await?;
         let mut stored = scopes.to_vec();
         if let Some(names) = &self.names {
             stored.extend(scopes.iter().map(|scope| names.scope(scope)));
         }
         let page = self.inner.list_in(&stored, filter, cursor, limit).await?;
         match page {
-            Some(page) => Ok(Some(self.show_page(page).await)),
+            Some(page) => Ok(Some(self.show_page(page, filter).await?)),
             None => Ok(None),
         }
     }
