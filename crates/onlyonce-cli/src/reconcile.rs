@@ -47,13 +47,14 @@ pub(crate) struct ReconcileArgs {
     /// The client whose key it is
     #[arg(long, value_name = "ID", requires = "probe", value_parser = NonEmptyStringValueParser::new())]
     client: Option<String>,
-    /// The route
+    /// The route; required without --probe
     #[arg(long, value_name = "ID", required_unless_present = "probe", value_parser = NonEmptyStringValueParser::new())]
     route: Option<String>,
-    /// The provider's ledger: a CSV file or the URL of one, with a header line
+    /// The provider's ledger: a CSV file or the URL of one, with a header line; required without --probe
     #[arg(long, value_name = "FILE.csv|URL", required_unless_present = "probe")]
     provider: Option<String>,
-    /// Only what is at least as new: RFC 3339, a day such as 2026-01-31 (UTC), or a time back such as 48h
+    /// Only what is at least as new: RFC 3339, a day such as 2026-01-31 (UTC), or a time back such as 48h;
+    /// required without --probe
     #[arg(long, value_name = "T", required_unless_present = "probe")]
     since: Option<String>,
     /// Only what is at most as new

@@ -270,7 +270,13 @@ pub fn for_upstream(url: &str, overrides: &Overrides) -> Result<Config, Diagnost
         ("routes", Node::unplaced(Value::List(vec![route]))),
     ]);
     overrides.apply(&mut root);
-    lower::lower(Some(root), false, Report::new("command line", ""))
+    let mut config = lower::lower(Some(root), false, Report::new("command line", ""))?;
+    for warning in &mut config.warnings {
+        // The hints of a file name options that this command line does not have.
+        warning.hint =
+            Some("a configuration file can say otherwise: `serve --config FILE`".to_owned());
+    }
+    Ok(config)
 }
 
 /// The configuration of `worker --store URL` without a file: nothing but the defaults.
@@ -291,13 +297,17 @@ pub fn for_worker(overrides: &Overrides) -> Result<Config, Diagnostics> {
 pub(crate) fn read(path: &Path) -> io::Result<String> {
     use io::Read as _;
 
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     // One byte more than is allowed, so that a larger file is noticed as such.
     let limit = tree::MAX_TEXT_BYTES as u64 + 1;
-    fs::File::open(path)?
-        .take(limit)
-        .read_to_string(&mut text)?;
-    Ok(text)
+    fs::File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+    match bytes.len() > tree::MAX_TEXT_BYTES {
+        // It is refused for its size, wherever it was cut.
+        true => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        false => {
+            String::from_utf8(bytes).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))
+        }
+    }
 }
 
 #[cfg(test)]

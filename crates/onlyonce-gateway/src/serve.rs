@@ -209,7 +209,7 @@ async fn serve(
             () = reloader.changed() => reloader.reload().await,
         }
     }
-    tracing::info!("stopping: no new connections; what is running is finished");
+    tracing::info!("stopping: no new connections after a second; what is running is finished");
     // The receiver lives in the serving task; if that is gone there is nobody to tell.
     let _ = stop.send(true);
     let finished = async {
@@ -484,10 +484,14 @@ fn announce(
     if let Some(admin) = addresses.admin {
         write!(out, " admin={admin}")?;
     }
+    write!(out, " store={}", config.store.url.scheme())?;
+    // A path that was written down is seen from the folder that the process was started in.
+    if let StoreUrl::Sqlite(file) = &config.store.url {
+        write!(out, " file={}", std::path::absolute(file)?.display())?;
+    }
     write!(
         out,
-        " store={} level={} identity={} protected={protected}/{}",
-        config.store.url.scheme(),
+        " level={} identity={} protected={protected}/{}",
         engine.store().level(),
         engine.store().identity(),
         config.routes.len(),

@@ -213,7 +213,8 @@ fn ending(facts: &Facts<'_>) -> String {
     let folder = quoted(facts.folder);
     let token = quoted(&facts.folder.join("admin-token"));
     format!(
-        "9. All payments the API ever made, its ledger, and the gateway's own figures.
+        "9. All payments the API ever made, its ledger, and what the gateway has counted since its
+   last start.
    curl -s http://{api}/ledger/count
    curl -s http://{api}/ledger; echo
    curl -s -H \"Authorization: Bearer $(cat {token})\" http://{admin}/idempotency; echo

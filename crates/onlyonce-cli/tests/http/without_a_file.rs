@@ -68,6 +68,47 @@ impl Started {
     }
 }
 
+/// Goal: without a file, nobody is told to write what only a file can hold, and the store is found again.
+///
+/// Method: `serve --upstream` in a folder, with every default.
+/// Evidence: the path on the first line is that of the file; each hint names the way to a file.
+#[tokio::test]
+async fn the_store_is_named_and_hints_can_be_followed() {
+    let upstream = Upstream::start();
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(binary());
+    command
+        .current_dir(folder.path())
+        .args(["serve", "--upstream", &upstream.url()])
+        .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let ready = within("the first line", lines.next_line())
+        .await
+        .unwrap()
+        .unwrap();
+    let file = ready.split(' ').find_map(|word| word.strip_prefix("file="));
+    let file = std::path::Path::new(file.unwrap_or_else(|| panic!("{ready}")));
+    assert!(file.is_absolute() && file.is_file(), "{ready}");
+    child.start_kill().unwrap();
+    let mut said = String::new();
+    let mut stderr = child.stderr.take().unwrap();
+    stderr.read_to_string(&mut said).await.unwrap();
+    let hints: Vec<&str> = said
+        .lines()
+        .filter(|line| line.starts_with("hint: "))
+        .collect();
+    assert!(!hints.is_empty(), "{said}");
+    assert!(
+        hints.iter().all(|hint| hint.contains("serve --config")),
+        "{said}"
+    );
+}
+
 /// Goal: whoever starts a gateway without a file gets into its dashboard at once, and nobody else does.
 ///
 /// Method: `serve --upstream --admin`, twice. Evidence: the address that is printed, with a token that opens

@@ -361,6 +361,29 @@ fn a_provider_that_contradicts_itself_proves_nothing_and_a_person_is_told() {
     }
 }
 
+/// One denial is no proof, so it contradicts nothing; and of two outcomes the first is the one that retries get.
+#[test]
+fn what_is_no_contradiction() {
+    let denied = left_by(tell(&unknown(), &NO), START);
+    assert_eq!((denied.state, &denied.evidence), (State::Unknown, &None));
+    let completed = left_by(tell(&denied, &took_effect()), START);
+    assert_eq!(completed.state, State::Completed);
+    let declined = Evidence::Completed(answer(OWN));
+    assert_ne!(declined, took_effect());
+    assert_eq!(tell(&completed, &declined), stay(()));
+    // The same while the execution is running.
+    let kept = with_evidence(&took_effect());
+    assert_eq!(tell(&kept, &declined), stay(()));
+    let used = reconcile(
+        &lapsed(&kept),
+        &took_effect(),
+        Source::Kept,
+        START,
+        &policy(),
+    );
+    assert_eq!(left_by(used, START).response, completed.response);
+}
+
 #[test]
 fn a_word_about_an_earlier_attempt_settles_nothing() {
     let before = moment(START.0 - 1, START.0 - 1);

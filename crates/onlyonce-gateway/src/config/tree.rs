@@ -140,11 +140,10 @@ pub(super) fn parse(
         width: 1,
     };
     if text.len() > MAX_TEXT_BYTES {
-        report
-            .error(start, format!("the file has {} bytes", text.len()))
-            .hint(format!(
-                "a configuration has at most {MAX_TEXT_BYTES} bytes"
-            ));
+        // How many more it has nobody has read.
+        let message =
+            format!("a configuration has at most {MAX_TEXT_BYTES} bytes, and this file has more");
+        report.error(start, message);
         return None;
     }
     let options = Options {

@@ -151,7 +151,12 @@ fn depth_is_bounded() {
 #[test]
 fn size_is_bounded() {
     let text = "#".repeat(tree::MAX_TEXT_BYTES + 1);
-    assert_eq!(errors(&text), ["1:1: the file has 1048577 bytes"]);
+    let larger = "1:1: a configuration has at most 1048576 bytes, and this file has more";
+    assert_eq!(errors(&text), [larger]);
+    // A character that the limit cuts in two is no other mistake.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), "\u{e9}".repeat(tree::MAX_TEXT_BYTES)).unwrap();
+    assert_eq!(errors(&read(file.path()).unwrap()), [larger]);
     let text = format!("a: [{}]", "x,".repeat(60_000));
     assert!(errors(&text)[0].ends_with("more than 50000 values"));
 }
