@@ -159,8 +159,8 @@ async fn clients_are_told_apart_up_to_a_bound() {
 
 /// Goal: whatever is counted by client is counted for the client that it happened to.
 ///
-/// Method: all requests are authenticated; one executes, repeats, misuses its key, loses its answer, and meets
-/// that again; one finds no upstream.
+/// Method: one client alone: a key that executes, is repeated and is misused, and a key whose answer is lost
+/// and that is repeated.
 /// Evidence: the client's counts; and no count of any of these metrics without a client.
 #[tokio::test]
 async fn what_happens_to_a_client_is_counted_under_its_name() {
