@@ -30,6 +30,13 @@ enum Need {
     NoCopies,
 }
 
+/// What it has of that.
+#[derive(Clone, Copy)]
+struct Has {
+    room: bool,
+    no_copies: bool,
+}
+
 /// Why a client may not bring a new key.
 enum NoRoom {
     Limited(Limited),
@@ -96,7 +103,7 @@ impl Engine {
         policy: &Arc<Policy>,
     ) -> Result<Admitted, Unavailable> {
         let id = arrival.id();
-        let mut may_have_copies = self.0.store.copies() == Copies::Shared;
+        let mut no_copies = self.0.store.copies() != Copies::Shared;
         // A key that nobody has used is the usual case: it is inserted without looking.
         let mut known = Known::Assumed;
         let mut room = match self.room(arrival, policy).await? {
@@ -112,17 +119,13 @@ impl Engine {
         };
         let mut began = Began::New;
         for _ in 0..MAX_ROUNDS {
-            let has_room = room.is_some();
+            let has = Has {
+                room: room.is_some(),
+                no_copies,
+            };
             let mut begins_a_life = false;
             let moved = self.transition(id, known, |record, now| {
-                let mut step = self.decided(attempt_id, arrival, record, now, policy, has_room);
-                let executes = matches!(step.effect, Ok(Admission::Execute(_)));
-                if executes && may_have_copies && is_just_forgotten(record, now) {
-                    step = Step {
-                        write: Write::Stay,
-                        effect: Err(Need::NoCopies),
-                    };
-                }
+                let step = self.decided(attempt_id, arrival, record, now, policy, has);
                 begins_a_life = false;
                 if let Ok(Admission::Execute(as_)) = step.effect {
                     began = as_;
@@ -202,7 +205,7 @@ impl Engine {
                 (Err(Need::Level(below)), _) => return Err(below),
                 (Err(Need::NoCopies), _) => {
                     near::until_no_copy_is_left().await;
-                    may_have_copies = false;
+                    no_copies = true;
                     began_at = self.0.options.clock.moment();
                     known = Known::Nothing;
                 }
@@ -222,7 +225,7 @@ impl Engine {
         record: Option<&Record>,
         now: Timestamp,
         policy: &Policy,
-        has_room: bool,
+        has: Has,
     ) -> Step<Result<Admission, Need>> {
         let need = |what| Step {
             write: Write::Stay,
@@ -242,8 +245,11 @@ impl Engine {
                     return need(Need::Level(below));
                 }
                 // A key that has expired is as new as one that was forgotten by time, reaped or not.
-                if began.begins_a_life() && !has_room {
+                if began.begins_a_life() && !has.room {
                     return need(Need::Room);
+                }
+                if !has.no_copies && is_just_forgotten(record, now) {
+                    return need(Need::NoCopies);
                 }
                 failpoint!(match (record, began) {
                     (None, _) => "engine.reserve.insert.before",
