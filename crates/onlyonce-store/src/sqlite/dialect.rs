@@ -16,8 +16,8 @@ pub(crate) struct SqliteDialect;
 impl Dialect for SqliteDialect {
     const TABLES: &'static str = "";
     const SAME: &'static str = "IS";
-    const OF_CLIENT: &'static str = "(k.scope = 'client:' || ? \
-         OR substr(k.scope, instr(k.scope, '/client:')) = '/client:' || ?)";
+    const OF_CLIENT: &'static str = "(k.scope = 'client:' || ? OR (k.scope LIKE 'route:%' AND \
+         substr(k.scope, instr(k.scope, '/client:')) = '/client:' || ?))";
     const LIVE: &'static str = "live JOIN keys k ON k.n = live.n WHERE true";
     const PAYLOAD_BYTES: &'static str = "octet_length(o.payload)";
     const PAYLOAD: &'static str = "CAST(payload AS BLOB)";

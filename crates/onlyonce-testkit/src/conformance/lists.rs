@@ -318,7 +318,13 @@ async fn paged(
 /// looked at: a record of his on a route that nobody marked proves it.
 pub async fn a_client_is_listed_in_pages(store: Any) {
     let (mine, routed) = (Scope::client("me"), Scope::route("r", Some("me")));
-    let others = [Scope::client("you"), Scope::global(), Scope::client("mee")];
+    let others = [
+        Scope::client("you"),
+        Scope::global(),
+        Scope::client("mee"),
+        // A name that ends like that of a client on a route.
+        Scope::client("a/client:me"),
+    ];
     let settlements = [
         None,
         Some(Settlement::Complete(response())),
@@ -388,6 +394,8 @@ pub async fn a_client_is_listed_in_pages(store: Any) {
         (State::Expired, 1),
         (State::FailedRetryable, 4),
         (State::Unknown, 4),
+        // With the one on a route that is not marked: live keys are looked through.
+        (State::InProgress, 5),
     ] {
         let of_state = Filter {
             state: Some(state),
