@@ -152,7 +152,6 @@ impl SqliteStore {
         let walked = schema::walk_position(&connection).map_err(sqlite)?;
         let tally = Arc::new(Tally::count(&connection).map_err(sqlite)?);
         let readers = Readers::open(path).map_err(sqlite)?;
-        let checkpointer = Checkpointer::start(path).map_err(sqlite)?;
         let wakeups = broadcast::Sender::new(WAKEUP_BACKLOG);
         let messages = watch::Sender::new(0);
         let outbox = SqliteOutbox::open(
@@ -177,6 +176,7 @@ impl SqliteStore {
             gone.clone(),
         );
         let writer = Arc::new(writer.map_err(io)?);
+        let checkpointer = Checkpointer::start(path, writer.clone()).map_err(sqlite)?;
         let lister = Lister::start(path, writer.clone(), gone).map_err(sqlite)?;
         Ok(Self {
             path: path.to_owned(),

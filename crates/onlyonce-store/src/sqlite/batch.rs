@@ -16,6 +16,7 @@ use rusqlite::Connection;
 use tokio::sync::{broadcast, oneshot};
 
 use super::{
+    checkpoint,
     lister::Gone,
     lock::Places,
     stopped,
@@ -40,6 +41,8 @@ pub(super) enum Operation {
     Unlist(Vec<Entry>),
     /// What no answer depends on.
     Run(Statement),
+    /// Moves what is left of the write-ahead log, before the group is written.
+    MoveLog,
 }
 
 #[cfg(feature = "failpoints")]
@@ -190,6 +193,12 @@ impl Group {
         group.retain(|queued| !queued.reply.is_closed());
         if group.is_empty() {
             return;
+        }
+        if group
+            .iter()
+            .any(|queued| matches!(queued.operation, Operation::MoveLog))
+        {
+            checkpoint::move_rest(&self.connection);
         }
         let operations: Vec<&Operation> = group.iter().map(|queued| &queued.operation).collect();
         match self.transact(&operations) {

@@ -1,16 +1,31 @@
-//! A thread that moves the write-ahead log into the database, so that no commit waits for it.
+//! A thread that moves the write-ahead log into the database, so that no commit waits for it, and so that the
+//! log is written over from its beginning instead of growing: a file that grows makes every flush dearer.
+//!
+//! The log begins anew once all of it has been moved, and while others write there is always a rest. So the
+//! thread moves what it can, and the writer moves the rest between two groups.
 
-use std::{path::Path, sync::mpsc, thread, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
 
-use super::{schema, stopped::log_of};
+use super::{
+    batch::{Operation, Writer},
+    schema,
+    stopped::log_of,
+};
 
 /// How often the log is looked at.
-const EVERY: Duration = Duration::from_millis(500);
-/// Beyond this many bytes the log is moved while others write.
-const WORTH_MOVING: u64 = 4 << 20;
+const EVERY: Duration = Duration::from_millis(100);
+/// Beyond this many pages the log is moved while others write.
+const WORTH_MOVING: i64 = 1_024;
+/// Beyond this many pages the log is to begin anew.
+const WORTH_BEGINNING_ANEW: i64 = 4_096;
 /// Beyond this many bytes writers wait until it is moved and cut: disk is finite.
 const TOO_LONG: u64 = 256 << 20;
 
@@ -18,7 +33,7 @@ const TOO_LONG: u64 = 256 << 20;
 pub(super) struct Checkpointer(Mutex<Option<(mpsc::Sender<()>, thread::JoinHandle<()>)>>);
 
 impl Checkpointer {
-    pub(super) fn start(path: &Path) -> rusqlite::Result<Self> {
+    pub(super) fn start(path: &Path, writer: Arc<Writer>) -> rusqlite::Result<Self> {
         let connection = schema::connect(path)?;
         let log = log_of(path);
         let (life, ended) = mpsc::channel();
@@ -26,7 +41,10 @@ impl Checkpointer {
             .name("onlyonce-sqlite-checkpoint".into())
             .spawn(move || {
                 while ended.recv_timeout(EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    move_log(&connection, &log);
+                    if let Err(error) = move_log(&connection, &log, &writer) {
+                        // Nothing is lost: the log is still there, and the next round tries again.
+                        tracing::warn!(%error, "the write-ahead log could not be moved");
+                    }
                 }
             });
         let thread = match spawned {
@@ -49,18 +67,117 @@ impl Checkpointer {
     }
 }
 
-fn move_log(connection: &Connection, log: &Path) {
-    let length = std::fs::metadata(log)
-        .map(|metadata| metadata.len())
-        .unwrap_or(0);
-    let mode = match length {
-        length if length > TOO_LONG => "TRUNCATE",
-        length if length > WORTH_MOVING => "PASSIVE",
-        _ => return,
-    };
-    let moved = connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()));
-    if let Err(error) = moved {
-        // Nothing is lost: the log is still there, and the next round tries again.
-        tracing::warn!(%error, "the write-ahead log could not be moved");
+/// The pages in a log, and how many of them have been moved.
+struct Log {
+    pages: i64,
+    moved: i64,
+}
+
+impl Log {
+    fn rest(&self) -> i64 {
+        self.pages - self.moved
+    }
+}
+
+fn move_log(connection: &Connection, log: &Path, writer: &Writer) -> rusqlite::Result<()> {
+    if std::fs::metadata(log).is_ok_and(|found| found.len() > TOO_LONG) {
+        return checkpoint(connection, "TRUNCATE").map(|_| ());
+    }
+    let found = checkpoint(connection, "NOOP")?;
+    if found.rest() > WORTH_MOVING || found.pages > WORTH_BEGINNING_ANEW {
+        checkpoint(connection, "PASSIVE")?;
+    }
+    if found.pages > WORTH_BEGINNING_ANEW {
+        // What came meanwhile is less, and what comes now is little enough for the writer.
+        checkpoint(connection, "PASSIVE")?;
+        // A store that is being closed moves its log itself.
+        let _ = writer.submit_waiting(Operation::MoveLog);
+    }
+    Ok(())
+}
+
+/// Moves what is left of the log, on the connection of the only one that writes.
+pub(super) fn move_rest(connection: &Connection) {
+    if let Err(error) = checkpoint(connection, "PASSIVE") {
+        tracing::debug!(%error, "the rest of the write-ahead log is moved later");
+    }
+}
+
+fn checkpoint(connection: &Connection, mode: &str) -> rusqlite::Result<Log> {
+    connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| {
+        Ok(Log {
+            pages: row.get(1)?,
+            moved: row.get(2)?,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Store as _, sqlite::SqliteStore};
+
+    /// Goal: the log begins anew although something was written while it was moved.
+    ///
+    /// Evidence: the pages in the log, by SQLite's own word, with and without the writer's part.
+    #[test]
+    fn the_writer_moves_the_rest() {
+        for (moves_the_rest, begins_anew) in [(false, false), (true, true)] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("s.db");
+            drop(SqliteStore::open(&path).unwrap());
+            let writing = schema::connect(&path).unwrap();
+            let moving = schema::connect(&path).unwrap();
+            let write = |bytes: i64| {
+                let sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('x', zeroblob(?1))";
+                writing.execute(sql, [bytes]).unwrap();
+            };
+            write(1 << 20);
+            // What comes after the first look of a reader cannot be moved while it reads, as little as what
+            // comes after a checkpoint has begun.
+            let reading = schema::connect(&path).unwrap();
+            reading
+                .execute_batch("BEGIN; SELECT name FROM meta")
+                .unwrap();
+            write(1);
+            let moved = checkpoint(&moving, "PASSIVE").unwrap();
+            assert!(moved.moved > 0 && moved.rest() > 0);
+            reading.execute_batch("COMMIT").unwrap();
+            if moves_the_rest {
+                move_rest(&writing);
+            }
+            write(2);
+            let pages = checkpoint(&moving, "NOOP").unwrap().pages;
+            assert_eq!(pages < 50, begins_anew, "{pages} pages");
+        }
+    }
+
+    /// Goal: the log does not grow with what is written, while others write all the time.
+    ///
+    /// Evidence: the length of the log's file.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_log_does_not_grow_with_what_is_written() {
+        const BLOCKS: u64 = 1_000;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.db");
+        let store = Arc::new(SqliteStore::open(&path).unwrap());
+        let writes = store.clone();
+        let writing = tokio::spawn(async move {
+            for number in 0..BLOCKS {
+                let block = vec![7; 100 << 10];
+                let kept = writes.keep_block(&format!("b{number}"), &block).await;
+                kept.unwrap();
+            }
+        });
+        let connection = schema::connect(&path).unwrap();
+        let mut longest = 0;
+        while !writing.is_finished() {
+            tokio::task::block_in_place(|| {
+                move_log(&connection, &log_of(&path), &store.writer).unwrap();
+            });
+            longest = longest.max(std::fs::metadata(log_of(&path)).unwrap().len());
+        }
+        writing.await.unwrap();
+        assert!(longest < 60 << 20, "{longest} bytes of more than 100 MB");
     }
 }

@@ -108,6 +108,8 @@ pub(super) fn apply(
         Operation::Run(statement) => execute(transaction, statement)
             .map(|()| Done::Written)
             .map_err(ReadError::from),
+        // Done before the transaction.
+        Operation::MoveLog => Ok(Done::Written),
     };
     outcome.map_err(StoreError::from)
 }
