@@ -15,6 +15,7 @@
 mod batch;
 mod checkpoint;
 pub(crate) mod dialect;
+mod known_ids;
 mod lister;
 mod lock;
 mod open;
@@ -44,7 +45,6 @@ use onlyonce_core::{
 };
 use parking_lot::Mutex;
 use rusqlite::Connection;
-use stopped::Memory;
 use tokio::sync::{broadcast, watch};
 
 use crate::{
@@ -64,6 +64,7 @@ use crate::{
 use batch::{Done, Operation, Writer};
 use checkpoint::Checkpointer;
 use dialect::SqliteDialect;
+use known_ids::KnownIds;
 use lister::{Gone, Lister};
 use lock::{Lock, Places};
 pub use open::{OpenError, SqliteOptions};
@@ -72,7 +73,7 @@ use read::Readers;
 pub use schema::script;
 use slot::Slot;
 pub use transactional::{SqliteConnection, SqliteOpen, SqliteTransactions};
-use write::Tally;
+use write::{Memory, Tally};
 
 /// Stretches of the reaper's walk after which its place is written down.
 const LOOKS_PER_NOTE: u64 = 64;
@@ -92,6 +93,7 @@ pub struct SqliteStore {
     writer: Arc<Writer>,
     lister: Lister,
     tally: Arc<Tally>,
+    known_ids: Arc<KnownIds>,
     stretches: Stretches,
     looks: AtomicU64,
     wakeups: broadcast::Sender<RecordId>,
@@ -138,7 +140,7 @@ impl SqliteStore {
         schema::prepare(&mut connection, path, options)?;
         let secret = schema::secret(&connection, path)?;
         let own_identity = schema::own_identity(&connection).map_err(sqlite)?;
-        if memory == Memory::Lost {
+        if memory == stopped::Memory::Lost {
             tracing::error!(
                 file = %path.display(),
                 "this is not the file that was last in use here: it was restored, replaced or removed, and \
@@ -166,18 +168,20 @@ impl SqliteStore {
         let listed_to = schema::listed_to(&connection).map_err(sqlite)?;
         let last = schema::last_number(&connection).map_err(sqlite)?;
         let gone = Arc::new(Gone::default());
+        let known_ids = Arc::new(KnownIds::read(&connection).map_err(sqlite)?);
         let writer = Writer::start(
             connection,
             places,
             clocked,
             tallied,
             wakeups.clone(),
-            last.max(listed_to) + 1,
+            Memory::new(last.max(listed_to) + 1, known_ids.clone()),
             gone.clone(),
         );
         let writer = Arc::new(writer.map_err(io)?);
         let checkpointer = Checkpointer::start(path, writer.clone()).map_err(sqlite)?;
-        let lister = Lister::start(path, writer.clone(), gone).map_err(sqlite)?;
+        let lister = Lister::start(path, writer.clone(), gone, known_ids.clone());
+        let lister = lister.map_err(sqlite)?;
         Ok(Self {
             path: path.to_owned(),
             secret,
@@ -189,6 +193,7 @@ impl SqliteStore {
             writer,
             lister,
             tally,
+            known_ids,
             stretches: Stretches::after(walked),
             looks: AtomicU64::new(0),
             wakeups,
@@ -326,6 +331,9 @@ impl Store for SqliteStore {
     }
 
     fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
+        if !self.known_ids.may_hold(id) {
+            return None;
+        }
         // An error here is met again, and reported, on the way that waits.
         let value = self
             .readers

@@ -13,14 +13,17 @@ use onlyonce_core::{
 };
 use parking_lot::{Mutex, RwLock};
 use rusqlite::Connection;
-use tokio::sync::{broadcast, oneshot};
+use tokio::{
+    runtime::Handle,
+    sync::{broadcast, oneshot},
+};
 
 use super::{
     checkpoint,
     lister::Gone,
     lock::Places,
     stopped,
-    write::{self, Entry, Tally},
+    write::{self, Entry, Memory, Tally},
 };
 use crate::{Inserted, StoreError, Swapped, clock::StoreClock, failpoint, sql::dialect::Statement};
 
@@ -78,7 +81,14 @@ type Answer = Result<(Timestamp, Done), StoreError>;
 
 struct Queued {
     operation: Operation,
-    reply: oneshot::Sender<Answer>,
+    reply: Reply,
+}
+
+/// The way back to whoever waits for an operation.
+struct Reply {
+    /// The event loop that the caller waits on; `None` is a thread of its own.
+    event_loop: Option<Handle>,
+    sender: oneshot::Sender<Answer>,
 }
 
 /// The way to the writing thread, which ends when the sender is dropped.
@@ -94,7 +104,7 @@ impl Writer {
         clock: StoreClock,
         tally: Arc<Tally>,
         wakeups: broadcast::Sender<RecordId>,
-        next_number: i64,
+        memory: Memory,
         gone: Arc<Gone>,
     ) -> std::io::Result<Self> {
         let (sender, queue) = mpsc::sync_channel(MAX_QUEUE);
@@ -104,7 +114,7 @@ impl Writer {
             clock,
             tally,
             wakeups,
-            next_number,
+            memory,
             gone,
         };
         let thread = thread::Builder::new()
@@ -131,20 +141,25 @@ impl Writer {
         operation: Operation,
     ) -> Result<(Timestamp, Done), StoreError> {
         // A writer that died may have committed before it could say so.
-        self.queued(operation)?
+        self.queued(operation, Handle::try_current().ok())?
             .await
             .unwrap_or_else(|_| Err(StoreError::Ambiguous("the writer has ended".into())))
     }
 
     /// The same in a thread that may wait.
     pub(super) fn submit_waiting(&self, operation: Operation) -> Result<(), StoreError> {
-        let done = self.queued(operation)?.blocking_recv();
+        let done = self.queued(operation, None)?.blocking_recv();
         let done = done.map_err(|_| StoreError::Ambiguous("the writer has ended".into()))?;
         done.map(|_| ())
     }
 
-    fn queued(&self, operation: Operation) -> Result<oneshot::Receiver<Answer>, StoreError> {
-        let (reply, answer) = oneshot::channel();
+    fn queued(
+        &self,
+        operation: Operation,
+        event_loop: Option<Handle>,
+    ) -> Result<oneshot::Receiver<Answer>, StoreError> {
+        let (sender, answer) = oneshot::channel();
+        let reply = Reply { event_loop, sender };
         let queued = Queued { operation, reply };
         let refused = match &*self.queue.read() {
             None => Some("the store is closed"),
@@ -167,8 +182,7 @@ struct Group {
     clock: StoreClock,
     tally: Arc<Tally>,
     wakeups: broadcast::Sender<RecordId>,
-    /// The number of the next record.
-    next_number: i64,
+    memory: Memory,
     gone: Arc<Gone>,
 }
 
@@ -190,7 +204,7 @@ impl Group {
     /// costs speed, not an answer.
     fn commit(&mut self, mut group: Vec<Queued>) {
         // Whoever gave up waiting has been told that it may not have happened: then it does not.
-        group.retain(|queued| !queued.reply.is_closed());
+        group.retain(|queued| !queued.reply.sender.is_closed());
         if group.is_empty() {
             return;
         }
@@ -201,36 +215,35 @@ impl Group {
             checkpoint::move_rest(&self.connection);
         }
         let operations: Vec<&Operation> = group.iter().map(|queued| &queued.operation).collect();
-        match self.transact(&operations) {
-            Ok((now, outcomes)) => {
-                for (queued, outcome) in group.into_iter().zip(outcomes) {
-                    self.answer(queued, Ok((now, outcome)));
-                }
-            }
-            Err(Failed::Apply(_)) if group.len() > 1 => {
-                for queued in group {
-                    let alone = self.transact(&[&queued.operation]);
-                    let outcome = alone
-                        .map_err(Failed::into_error)
-                        .and_then(|(now, outcomes)| {
-                            let outcome = outcomes.into_iter().next();
-                            outcome
-                                .map(|outcome| (now, outcome))
-                                .ok_or_else(super::mismatched)
-                        });
-                    self.answer(queued, outcome);
-                }
-            }
+        let answers: Vec<Answer> = match self.transact(&operations) {
+            Ok((now, outcomes)) => outcomes.into_iter().map(|done| Ok((now, done))).collect(),
+            Err(Failed::Apply(_)) if group.len() > 1 => operations
+                .iter()
+                .map(|operation| {
+                    let (now, outcomes) =
+                        self.transact(&[operation]).map_err(Failed::into_error)?;
+                    let done = outcomes.into_iter().next().ok_or_else(super::mismatched)?;
+                    Ok((now, done))
+                })
+                .collect(),
             Err(failed) => {
                 let error = failed.into_error();
-                for queued in group {
-                    self.answer(queued, Err(duplicate(&error)));
-                }
+                group.iter().map(|_| Err(duplicate(&error))).collect()
             }
-        }
+        };
+        self.wake_waiters(&answers);
+        deliver(group.into_iter().map(|queued| queued.reply).zip(answers));
     }
 
     fn transact(&mut self, group: &[&Operation]) -> Result<(Timestamp, Vec<Done>), Failed> {
+        let written = self.write(group);
+        if written.is_err() {
+            self.memory.forget_places();
+        }
+        written
+    }
+
+    fn write(&mut self, group: &[&Operation]) -> Result<(Timestamp, Vec<Done>), Failed> {
         let moved = |unfit| Failed::Whole(StoreError::Unavailable(Box::new(unfit)));
         self.places.check().map_err(moved)?;
         let now = self.clock.now();
@@ -245,13 +258,7 @@ impl Group {
         let mut outcomes = Vec::with_capacity(group.len());
         for operation in group {
             // Dropping the transaction rolls it back, so an error here leaves nothing behind.
-            let done = write::apply(
-                &transaction,
-                operation,
-                now,
-                &mut self.next_number,
-                &mut steps,
-            );
+            let done = write::apply(&transaction, operation, now, &mut self.memory, &mut steps);
             outcomes.push(done.map_err(Failed::Apply)?);
         }
         failpoint!(holds(group, Operation::is_insert).then_some("sqlite.insert.applied"));
@@ -269,15 +276,49 @@ impl Group {
         Ok((now, outcomes))
     }
 
-    fn answer(&self, queued: Queued, outcome: Result<(Timestamp, Done), StoreError>) {
-        if let Ok((_, Done::Swapped(swapped))) = &outcome
-            && let Swapped::Done(record) = &**swapped
-        {
-            // No listener is no failure.
-            let _ = self.wakeups.send(record.id);
+    fn wake_waiters(&self, answers: &[Answer]) {
+        for answer in answers {
+            if let Ok((_, Done::Swapped(swapped))) = answer
+                && let Swapped::Done(record) = &**swapped
+            {
+                // No listener is no failure.
+                let _ = self.wakeups.send(record.id);
+            }
         }
-        // Whoever asked may have gone; what was written stands.
-        let _ = queued.reply.send(outcome);
+    }
+}
+
+/// Hands out the answers of a group.
+///
+/// To wake an event loop from another thread is a system call for each task that is woken. So each event
+/// loop gets all of its answers at once, and a task of its own hands them out there.
+fn deliver(answers: impl Iterator<Item = (Reply, Answer)>) {
+    // Whoever asked may have gone; what was written stands.
+    let send = |sender: oneshot::Sender<Answer>, answer| drop(sender.send(answer));
+    let mut loops: Vec<(Handle, Vec<(oneshot::Sender<Answer>, Answer)>)> = Vec::new();
+    for (Reply { event_loop, sender }, answer) in answers {
+        let Some(handle) = event_loop else {
+            send(sender, answer);
+            continue;
+        };
+        match loops
+            .iter_mut()
+            .find(|(known, _)| known.id() == handle.id())
+        {
+            Some((_, its)) => its.push((sender, answer)),
+            None => loops.push((handle, vec![(sender, answer)])),
+        }
+    }
+    for (handle, mut answers) in loops {
+        if answers.len() > 1 {
+            handle.spawn(async move {
+                for (sender, answer) in answers {
+                    send(sender, answer);
+                }
+            });
+        } else if let Some((sender, answer)) = answers.pop() {
+            send(sender, answer);
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use rusqlite::{Connection, params};
 
 use super::{
     batch::{Operation, Writer},
+    known_ids::KnownIds,
     schema::{self, LISTED_TO},
     write::{Entry, Step},
 };
@@ -57,6 +58,7 @@ impl Lister {
         path: &Path,
         writer: Arc<Writer>,
         gone: Arc<Gone>,
+        known_ids: Arc<KnownIds>,
     ) -> rusqlite::Result<Self> {
         let connection = schema::connect_to_read(path)?;
         let (life, ended) = mpsc::channel();
@@ -67,6 +69,9 @@ impl Lister {
                 while ended.recv_timeout(EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
                     if let Err(error) = round(&connection, &writer, &gone, WINDOW, goes_on) {
                         tracing::debug!(%error, "the lists of scopes are written later");
+                    }
+                    if let Err(error) = known_ids.renew(&connection, &writer, goes_on) {
+                        tracing::debug!(%error, "the filter of known ids is made anew later");
                     }
                 }
             });

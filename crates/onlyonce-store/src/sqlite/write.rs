@@ -1,12 +1,15 @@
 //! What the writing thread does with one operation, inside the group's transaction.
 
-use std::sync::{
-    LazyLock,
-    atomic::{AtomicI64, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicI64, Ordering},
+    },
 };
 
 use onlyonce_core::{
-    Record, RecordId, State, Timestamp,
+    Record, RecordId, Scope, State, Timestamp,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use rusqlite::{Connection, OptionalExtension, Transaction, params, params_from_iter};
@@ -14,6 +17,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params, params_from_i
 use super::{
     ReadError,
     batch::{Done, Operation},
+    known_ids::KnownIds,
     read,
 };
 use crate::{
@@ -80,6 +84,63 @@ impl Tally {
     }
 }
 
+/// Places of running records that the writer remembers. Beyond it, it looks them up.
+const MAX_PLACES: usize = 65_536;
+
+/// What the writing thread remembers from one group to the next.
+pub(super) struct Memory {
+    /// The number of the next record.
+    next_number: i64,
+    known_ids: Arc<KnownIds>,
+    /// Where the records stand that it has written and that are still running, so that their completion
+    /// need not look. Others may have written them since: every write compares the revision.
+    places: HashMap<RecordId, Place>,
+}
+
+/// Where a record stands, and as what it was last written.
+struct Place {
+    n: i64,
+    revision: Revision,
+    state: State,
+    scope: Scope,
+}
+
+impl Memory {
+    pub(super) fn new(next_number: i64, known_ids: Arc<KnownIds>) -> Self {
+        Self {
+            next_number,
+            known_ids,
+            places: HashMap::new(),
+        }
+    }
+
+    /// To be called when a group was rolled back: some of it may be remembered.
+    pub(super) fn forget_places(&mut self) {
+        self.places.clear();
+    }
+
+    fn remember(&mut self, n: i64, record: &Record) {
+        if record.times.lease_until.is_none() || self.places.len() >= MAX_PLACES {
+            return;
+        }
+        let place = Place {
+            n,
+            revision: record.revision,
+            state: record.state,
+            scope: record.scope.clone(),
+        };
+        self.places.insert(record.id, place);
+    }
+
+    /// The place of a record, if it was last written as `change` expects it.
+    fn take_place(&mut self, expected: Revision, change: &Change) -> Option<Place> {
+        let record = &change.draft.record;
+        self.places
+            .remove(&record.id)
+            .filter(|place| place.revision == expected && place.scope == record.scope)
+    }
+}
+
 /// Runs a statement that writes.
 pub(super) fn execute(connection: &Connection, statement: &Statement) -> rusqlite::Result<()> {
     let mut prepared = connection.prepare_cached(&statement.sql)?;
@@ -92,15 +153,17 @@ pub(super) fn apply(
     transaction: &Transaction<'_>,
     operation: &Operation,
     now: Timestamp,
-    next_number: &mut i64,
+    memory: &mut Memory,
     steps: &mut Vec<Step>,
 ) -> Result<Done, StoreError> {
     let outcome = match operation {
         Operation::Insert(draft) => {
-            return insert(transaction, draft, now, next_number, steps);
+            return insert(transaction, draft, now, memory, steps);
         }
-        Operation::Swap(expected, change) => swap(transaction, *expected, change, now, steps)
-            .map(|swapped| Done::Swapped(Box::new(swapped))),
+        Operation::Swap(expected, change) => {
+            swap_remembered(transaction, *expected, change, now, memory, steps)
+                .map(|swapped| Done::Swapped(Box::new(swapped)))
+        }
         Operation::Delete(id, expected) => delete(transaction, *id, *expected, steps),
         Operation::Append(journal) => note(transaction, now, journal).map(|()| Done::Written),
         Operation::List(entries) => list(transaction, entries).map(|()| Done::Written),
@@ -118,25 +181,57 @@ fn insert(
     transaction: &Transaction<'_>,
     draft: &Draft,
     now: Timestamp,
-    next_number: &mut i64,
+    memory: &mut Memory,
     steps: &mut Vec<Step>,
 ) -> Result<Done, StoreError> {
-    if let Some(existing) = read::record(transaction, draft.record.id)? {
-        if !existing.is_of(&draft.record.scope, &draft.record.key) {
+    let record = draft.clone().stamp(now);
+    // Numbers are not used again while lists may hold them.
+    let n = memory.next_number;
+    if !put_new(transaction, n, &record).map_err(ReadError::from)? {
+        let existing = read::record(transaction, record.id)?;
+        let existing = existing.ok_or_else(super::mismatched)?;
+        if !existing.is_of(&record.scope, &record.key) {
             return Err(StoreError::Collision);
         }
         return Ok(Done::Inserted(Box::new(Inserted::Existing(existing))));
     }
-    let record = draft.clone().stamp(now);
-    // Numbers are not used again while lists may hold them.
-    put(transaction, *next_number, true, &record).map_err(ReadError::from)?;
-    *next_number += 1;
+    memory.next_number += 1;
+    memory.known_ids.add(record.id);
+    memory.remember(n, &record);
     steps.push(Step {
         from: None,
         to: Some(record.state),
         left: None,
     });
     Ok(Done::Inserted(Box::new(Inserted::New(record))))
+}
+
+/// Compares and writes. A record that stands where the writer remembers it is not looked up.
+fn swap_remembered(
+    transaction: &Transaction<'_>,
+    expected: Revision,
+    change: &Change,
+    now: Timestamp,
+    memory: &mut Memory,
+    steps: &mut Vec<Step>,
+) -> Result<Swapped, ReadError> {
+    let Some(place) = memory.take_place(expected, change) else {
+        return swap(transaction, expected, change, now, steps);
+    };
+    let swapped = swap_at(
+        transaction,
+        place.n,
+        place.state,
+        expected,
+        change,
+        now,
+        steps,
+    )?;
+    let Some(record) = swapped else {
+        return swap(transaction, expected, change, now, steps);
+    };
+    memory.remember(place.n, &record);
+    Ok(Swapped::Done(record))
 }
 
 /// Compares and writes, in whatever transaction is open on `connection`.
@@ -156,19 +251,43 @@ pub(super) fn swap(
         let current = read::record(connection, id)?;
         return Ok(current.map_or(Swapped::Absent, Swapped::Conflict));
     }
-    let record = (*change.draft).clone().stamp(now);
     // A record from before there were keys to hide names with is in a scope of another name now.
     if found.scope != scope {
         list(connection, &[(scope.to_owned(), found.n)])?;
     }
-    put(connection, found.n, false, &record)?;
+    let swapped = swap_at(
+        connection,
+        found.n,
+        found.state,
+        expected,
+        change,
+        now,
+        steps,
+    )?;
+    Ok(swapped.map_or(Swapped::Absent, Swapped::Done))
+}
+
+/// Writes the row `n` as `change` says; `None`, and nothing written, if it is not as expected.
+fn swap_at(
+    connection: &Connection,
+    n: i64,
+    from: State,
+    expected: Revision,
+    change: &Change,
+    now: Timestamp,
+    steps: &mut Vec<Step>,
+) -> Result<Option<Record>, ReadError> {
+    let record = (*change.draft).clone().stamp(now);
+    if !put_again(connection, n, expected, &record)? {
+        return Ok(None);
+    }
     note(connection, now, &change.journal)?;
     steps.push(Step {
-        from: Some(found.state),
+        from: Some(from),
         to: Some(record.state),
         left: None,
     });
-    Ok(Swapped::Done(record))
+    Ok(Some(record))
 }
 
 fn delete(
@@ -277,16 +396,35 @@ fn position(transaction: &Connection, id: RecordId) -> Result<Option<Position>, 
     }))
 }
 
-/// Writes the row `n`, which may be a new one, with its body and its place among the live ones.
-fn put(transaction: &Connection, n: i64, is_new: bool, record: &Record) -> rusqlite::Result<()> {
+/// Writes the new row `n`, with its place among the live ones; `false`, and nothing written, if there is a
+/// record with this id.
+fn put_new(transaction: &Connection, n: i64, record: &Record) -> rusqlite::Result<bool> {
     static INSERT: LazyLock<String> = LazyLock::new(|| {
         let places: Vec<String> = (1..=34).map(|place| format!("?{place}")).collect();
         let columns = COLUMNS.replace("k.", "");
         format!(
-            "INSERT INTO keys ({columns}, n) VALUES ({})",
+            "INSERT INTO keys ({columns}, n) VALUES ({}) ON CONFLICT (id) DO NOTHING",
             places.join(", ")
         )
     });
+    let mut statement = transaction.prepare_cached(&INSERT)?;
+    bind(&mut statement, record, n)?;
+    if statement.raw_execute()? == 0 {
+        return Ok(false);
+    }
+    put_body(transaction, n, record, true)?;
+    put_live(transaction, n, record)?;
+    Ok(true)
+}
+
+/// Writes the row `n` again, with its body and its place among the live ones; `false`, and nothing written,
+/// if it is not the record that was expected.
+fn put_again(
+    transaction: &Connection,
+    n: i64,
+    expected: Revision,
+    record: &Record,
+) -> rusqlite::Result<bool> {
     // The id is not set again, so the index on it is not touched.
     static UPDATE: LazyLock<String> = LazyLock::new(|| {
         let columns = COLUMNS.replace("k.", "");
@@ -297,15 +435,31 @@ fn put(transaction: &Connection, n: i64, is_new: bool, record: &Record) -> rusql
             .map(|(index, column)| format!("{column} = ?{}", index + 1))
             .collect();
         format!(
-            "UPDATE keys SET {} WHERE n = ?34 AND id = ?1",
+            "UPDATE keys SET {} WHERE n = ?34 AND id = ?1 AND revision = ?35",
             pairs.join(", ")
         )
     });
+    let mut statement = transaction.prepare_cached(&UPDATE)?;
+    bind(&mut statement, record, n)?;
+    statement.raw_bind_parameter(35, revision(expected))?;
+    if statement.raw_execute()? == 0 {
+        return Ok(false);
+    }
+    put_body(transaction, n, record, false)?;
+    put_live(transaction, n, record)?;
+    Ok(true)
+}
+
+fn revision(revision: Revision) -> i64 {
+    i64::try_from(revision.0).unwrap_or(i64::MAX)
+}
+
+/// Binds the columns of `record`, in the order of [`COLUMNS`], and then `n`.
+fn bind(statement: &mut rusqlite::Statement<'_>, record: &Record, n: i64) -> rusqlite::Result<()> {
     let response = record.response.as_deref();
     let times = &record.times;
     let at = |time: Option<Timestamp>| time.map(|time| time.0);
-    let sql = if is_new { &INSERT } else { &UPDATE };
-    transaction.prepare_cached(sql)?.execute(params![
+    let columns = params![
         record.id.0,
         ROW_VERSION,
         record.scope.as_str(),
@@ -313,7 +467,7 @@ fn put(transaction: &Connection, n: i64, is_new: bool, record: &Record) -> rusql
         &*record.route,
         &*record.method,
         &*record.path,
-        i64::try_from(record.revision.0).unwrap_or(i64::MAX),
+        revision(record.revision),
         record.state.as_str(),
         record.attempt_id.0.to_be_bytes(),
         record.fence.0,
@@ -340,9 +494,11 @@ fn put(transaction: &Connection, n: i64, is_new: bool, record: &Record) -> rusql
         record.dead_letter,
         codec::encode_notes(&record.notes),
         n,
-    ])?;
-    put_body(transaction, n, record, is_new)?;
-    put_live(transaction, n, record)
+    ];
+    for (index, value) in columns.iter().enumerate() {
+        statement.raw_bind_parameter(index + 1, value)?;
+    }
+    Ok(())
 }
 
 fn put_body(
