@@ -113,7 +113,7 @@ impl AtRest {
             keys: options.keys,
             names,
             compression: options.compression,
-            plain: Zip::new(Vec::new()),
+            plain: Zip::new(zip::THOROUGH, Vec::new()),
         })
     }
 

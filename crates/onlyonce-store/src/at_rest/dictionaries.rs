@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::{
     block::{self, DictionaryId, Packing},
     keyring::{Keyring, OpenError},
-    zip::Zip,
+    zip::{self, Zip},
 };
 use crate::{Store, StoreError};
 
@@ -71,7 +71,7 @@ pub(super) struct Dictionaries {
 impl Dictionaries {
     pub(super) fn new(store: &Arc<dyn Store>, keys: Option<Keyring>) -> Self {
         Self {
-            built_in: Arc::new(Zip::new(BUILT_IN.to_vec())),
+            built_in: Arc::new(Zip::new(zip::QUICK, BUILT_IN.to_vec())),
             known: RwLock::default(),
             routes: Mutex::default(),
             store: Arc::downgrade(store),
@@ -125,7 +125,7 @@ impl Dictionaries {
     }
 
     fn remember(&self, id: DictionaryId, bytes: Vec<u8>) -> Arc<Zip> {
-        let made = || Arc::new(Zip::new(bytes));
+        let made = || Arc::new(Zip::new(zip::THOROUGH, bytes));
         self.known.write().entry(id).or_insert_with(made).clone()
     }
 
@@ -250,7 +250,7 @@ impl Dictionaries {
 fn better(samples: &[Vec<u8>], current: &Zip) -> Option<Vec<u8>> {
     let (held_back, samples) = samples.split_at_checked(HELD_BACK)?;
     let bytes = zstd::dict::from_samples(samples, DICTIONARY_BYTES).ok()?;
-    let trained = Zip::new(bytes.clone());
+    let trained = Zip::new(zip::THOROUGH, bytes.clone());
     let size = |zip: &Zip| -> Option<usize> {
         held_back.iter().map(|one| Some(zip.pack(one)?.len())).sum()
     };
