@@ -144,13 +144,14 @@ enum Written {
 
 /// The head under version 2: everything that a server can route on.
 fn write_whole_head(recipe: &Recipe, request: &RequestView<'_>, out: &mut Vec<u8>) {
+    let headers = Lines::of(request.headers);
     write_framed(DOMAIN[1], out);
     write_framed(&recipe.id().0, out);
     write_framed_with(out, |out| {
         out.extend(request.method.bytes().map(|byte| byte.to_ascii_uppercase()));
     });
     for name in METHOD_OVERRIDES.iter().chain(&URL_OVERRIDES) {
-        write_values(name, request.headers, out);
+        headers.write_values(name, out);
     }
     if recipe.host() {
         let host = target::effective_host(request.authority, request.headers);
@@ -163,36 +164,53 @@ fn write_whole_head(recipe: &Recipe, request: &RequestView<'_>, out: &mut Vec<u8
     // The recipe's id says which headers were looked at, so that only those that are there need a place.
     for (text, name) in recipe.named_headers() {
         if let Some(name) = name
-            && values(name, request.headers).next().is_some()
+            && headers.values(name).next().is_some()
         {
             write_framed(text.as_bytes(), out);
-            write_values(name, request.headers, out);
+            headers.write_values(name, out);
         }
     }
     write_length(0, out);
 }
 
-/// The values of a header, those under its name with underscores included: many servers make no difference.
-fn values<'a>(
-    name: &'a HeaderName,
+/// Headers under names that many servers make no difference between: those with underscores count as those
+/// with dashes.
+struct Lines<'a> {
     headers: &'a HeaderMap,
-) -> impl Iterator<Item = &'a HeaderValue> {
-    let dashed = |byte: u8| if byte == b'_' { b'-' } else { byte };
-    let is_alike = move |other: &HeaderName| {
-        let other = other.as_str();
-        other.contains('_') && other.bytes().map(dashed).eq(name.as_str().bytes())
-    };
-    let alike = headers.iter().filter(move |(other, _)| is_alike(other));
-    headers
-        .get_all(name)
-        .iter()
-        .chain(alike.map(|(_, value)| value))
+    /// Hardly any request has one, and then nothing is compared name by name.
+    has_underscores: bool,
 }
 
-fn write_values(name: &HeaderName, headers: &HeaderMap, out: &mut Vec<u8>) {
-    write_length(values(name, headers).count(), out);
-    for value in values(name, headers) {
-        write_value(name, value, out);
+impl<'a> Lines<'a> {
+    fn of(headers: &'a HeaderMap) -> Self {
+        let mut names = headers.keys();
+        Self {
+            headers,
+            has_underscores: names.any(|name| name.as_str().contains('_')),
+        }
+    }
+
+    fn values(&self, name: &'a HeaderName) -> impl Iterator<Item = &'a HeaderValue> {
+        let dashed = |byte: u8| if byte == b'_' { b'-' } else { byte };
+        let is_alike = move |other: &HeaderName| {
+            let other = other.as_str();
+            other.contains('_') && other.bytes().map(dashed).eq(name.as_str().bytes())
+        };
+        let headers = self.headers;
+        let others = self.has_underscores.then(|| headers.iter());
+        let alike = others.into_iter().flatten();
+        let alike = alike.filter(move |(other, _)| is_alike(other));
+        headers
+            .get_all(name)
+            .iter()
+            .chain(alike.map(|(_, value)| value))
+    }
+
+    fn write_values(&self, name: &'a HeaderName, out: &mut Vec<u8>) {
+        write_length(self.values(name).count(), out);
+        for value in self.values(name) {
+            write_value(name, value, out);
+        }
     }
 }
 
