@@ -105,7 +105,7 @@ impl Auth {
         }
         match self.carried(shown.headers).await {
             Found::Nobody => match &self.external {
-                Some(external) => external.ask(shown).await,
+                Some(external) => Box::pin(external.ask(shown)).await,
                 None => Found::Nobody,
             },
             found => found,

@@ -203,9 +203,10 @@ impl Edge {
         if let Some(rest) = request.uri().path().strip_prefix(lookup::PREFIX) {
             let rest = rest.to_owned();
             if let Some(route) = rest.strip_prefix("reconcile/") {
-                return webhook::answer(self, request, route).await;
+                return Box::pin(webhook::answer(self, request, route)).await;
             }
-            return lookup::answer(self, request, &rest).await;
+            // Boxed, as other requests need not carry the room for these.
+            return Box::pin(lookup::answer(self, request, &rest)).await;
         }
         let Some((lane, rules)) = self.lanes_of(&request) else {
             return refused(&Problem::NoRoute, &self.policy, is_keyed);

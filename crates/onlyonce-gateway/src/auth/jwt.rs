@@ -55,13 +55,13 @@ impl Jwt {
             return Found::Nobody;
         }
         let Some(mut keys) = self.keys.current() else {
-            return match self.keys.look_again().await {
+            return match Box::pin(self.keys.look_again()).await {
                 true => self.judge(token, &header),
                 false => Found::Unavailable,
             };
         };
         if !keys.iter().any(|key| is_named(key, &header)) {
-            if !self.keys.look_again().await {
+            if !Box::pin(self.keys.look_again()).await {
                 return Found::Unavailable;
             }
             match self.keys.current() {

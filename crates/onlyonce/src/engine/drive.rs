@@ -19,7 +19,8 @@ pub(crate) async fn keep_alive(attempt: &Attempt) {
     let beat = attempt.policy().lease / BEATS_PER_LEASE;
     loop {
         tokio::time::sleep(beat).await;
-        if !attempt.renew().await {
+        // Boxed, as most executions end before and need not carry the room for it.
+        if !Box::pin(attempt.renew()).await {
             attempt.close();
             return;
         }

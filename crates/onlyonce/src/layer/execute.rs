@@ -257,7 +257,7 @@ async fn end_wait(
     }
     failpoint!("layer.timeout.before");
     // Somebody may have completed the key in the meantime, or lapsed its lease.
-    let response = match attempt.current().await {
+    let response = match Box::pin(attempt.current()).await {
         Some(record) => match replay_of(&record) {
             Some(replay) => client.replayed(&replay, shared),
             None if machine::is_running(&record) => Problem::StillRunning.response(policy),
@@ -312,13 +312,17 @@ async fn finish(
             held,
         } => {
             let body = (read, rest, held);
-            return too_long(shared, attempt, client, parts, body, started).await;
+            // Boxed, as most answers are short and need not carry the room for it.
+            return Box::pin(too_long(shared, attempt, client, parts, body, started)).await;
         }
     };
     if problem == Problem::UpstreamNotReached {
         client.followed.count(Event::NotSent);
     }
-    end_without(shared, attempt, client, settlement, problem, started).await;
+    Box::pin(end_without(
+        shared, attempt, client, settlement, problem, started,
+    ))
+    .await;
 }
 
 /// An answer that was read to its end.
