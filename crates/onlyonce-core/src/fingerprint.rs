@@ -1,9 +1,10 @@
 //! The fingerprint: whether two requests with one key are the same request.
 //!
 //! It is a MAC over the method, the host, the target, the headers that count and the body in a form that
-//! forgives what cannot change meaning: the order of JSON members, white space, a fresh multipart
-//! boundary, another compression. Everything that an upstream can route on is in it. Where forgiving could call two different requests the same, the raw bytes decide, and
-//! a tag of the form used keeps a raw fingerprint from ever equalling a canonical one.
+//! ignores what cannot change the meaning: the order of JSON members, white space, the multipart boundary,
+//! the compression. Everything that an upstream can route on is included. Where normalising could make two
+//! different requests look the same, the raw bytes are hashed instead. A tag for the form used keeps a raw
+//! fingerprint from ever equalling a canonical one.
 //!
 //! Deliberately absent: framing and protocol version. Chunked or not, HTTP/1.1 or HTTP/2, a request
 //! is the same request.
@@ -40,10 +41,10 @@ use crate::secret::{ScopeHasher, write_hex};
 use frame::{write_framed, write_framed_with, write_length};
 use recipe::Version;
 
-/// Buffers larger than this are given back after a request instead of being kept by the thread.
+/// Larger buffers are freed after a request instead of being kept by the thread.
 const MAX_KEPT_BYTES: usize = 64 * 1024;
 
-/// Names the whole construction, so that a later one cannot collide with it.
+/// Domain separation: names the whole construction, so that a later one cannot collide with it.
 const DOMAIN: [&[u8]; 2] = [b"onlyonce/fingerprint/1", b"onlyonce/fingerprint/2"];
 
 /// The MAC of what counts in a request.
@@ -56,16 +57,16 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// A request as the fingerprint sees it.
+/// The parts of a request that a fingerprint can depend on.
 #[derive(Clone, Copy)]
 pub struct RequestView<'a> {
     /// The method, as sent.
     pub method: &'a str,
-    /// Host and port of the target, where it has them: `:authority`, or the absolute form.
+    /// Host and port of the target, if it has them: `:authority`, or the absolute form.
     pub authority: Option<&'a str>,
     /// Path and query exactly as forwarded.
     pub target: &'a str,
-    /// All headers; the recipe chooses.
+    /// All headers; the recipe selects.
     pub headers: &'a HeaderMap,
     /// The whole body, without its transfer coding.
     pub body: &'a [u8],
@@ -104,7 +105,7 @@ impl ScopeHasher {
 }
 
 thread_local! {
-    // A warm thread fingerprints an ordinary request without touching the allocator.
+    // A warm thread fingerprints an ordinary request without allocating.
     static BUFFERS: RefCell<Buffers> = RefCell::default();
 }
 
@@ -130,19 +131,19 @@ enum BodyKind {
     JsonFields = 2,
     Form = 3,
     Multipart = 4,
-    /// Raw, under codings that were not undone.
+    /// Raw, with content codings that could not be decoded.
     Encoded = 5,
 }
 
-/// Where the body's bytes are after `write_body`.
+/// Where `write_body` put the body's bytes.
 enum Written {
-    /// In the message already.
+    /// In the message.
     Here,
-    /// Not copied: the request's own bytes follow the message.
+    /// Nowhere: the request's own bytes follow the message.
     Raw,
 }
 
-/// The head under version 2: everything that a server can route on.
+/// Writes the head for version 2: everything that a server can route on.
 fn write_whole_head(recipe: &Recipe, request: &RequestView<'_>, out: &mut Vec<u8>) {
     let headers = Lines::of(request.headers);
     write_framed(DOMAIN[1], out);
@@ -161,7 +162,7 @@ fn write_whole_head(recipe: &Recipe, request: &RequestView<'_>, out: &mut Vec<u8
         write_framed(one.map_or(&host, |one| one.as_bytes()), out);
     }
     target::write_target(recipe, request.target, out);
-    // The recipe's id says which headers were looked at, so that only those that are there need a place.
+    // The recipe's id covers the names of the headers, so absent ones need no entry.
     for (text, name) in recipe.named_headers() {
         if let Some(name) = name
             && headers.values(name).next().is_some()
@@ -173,11 +174,10 @@ fn write_whole_head(recipe: &Recipe, request: &RequestView<'_>, out: &mut Vec<u8
     write_length(0, out);
 }
 
-/// Headers under names that many servers make no difference between: those with underscores count as those
-/// with dashes.
+/// Headers, where names with underscores count as those with dashes: many servers make no difference.
 struct Lines<'a> {
     headers: &'a HeaderMap,
-    /// Hardly any request has one, and then nothing is compared name by name.
+    /// Whether any name has an underscore. Hardly any request has one, and the others skip that search.
     has_underscores: bool,
 }
 
@@ -214,7 +214,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// A value as it counts: that of Content-Type without its parameters, and in lower case.
+/// Writes a header value; that of Content-Type without its parameters, in lower case.
 fn write_value(name: &HeaderName, value: &HeaderValue, out: &mut Vec<u8>) {
     if *name != CONTENT_TYPE {
         return write_framed(value.as_bytes(), out);
@@ -244,7 +244,7 @@ fn write_head(recipe: &Recipe, request: &RequestView<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes the kind of body and the body, falling back to raw bytes for whatever is in doubt.
+/// Writes the kind of body and the body. Whatever is in doubt falls back to raw bytes.
 fn write_body(
     recipe: &Recipe,
     request: &RequestView<'_>,
@@ -306,7 +306,7 @@ fn write_understood(
     None
 }
 
-/// Writes what the recipe's pointers leave of a JSON body.
+/// Writes the part of a JSON body that the recipe's pointers select.
 fn write_selected(
     recipe: &Recipe,
     body: &[u8],
@@ -337,7 +337,7 @@ fn write_selected(
 fn sole_content_type(headers: &HeaderMap) -> Option<&[u8]> {
     let mut values = headers.get_all(CONTENT_TYPE).iter();
     let value = values.next()?;
-    // Two of them: which one the upstream believes is anybody's guess.
+    // With two of them, we cannot know which one the upstream believes.
     values.next().is_none().then_some(value.as_bytes())
 }
 

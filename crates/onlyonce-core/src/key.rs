@@ -1,13 +1,13 @@
 //! The client's idempotency key: parsed once, valid ever after.
 //!
-//! The first byte decides how a value is read: a quote means an RFC 9651 String, anything else an
-//! opaque run of visible ASCII. There is deliberately no falling back from one to the other,
-//! because an unquoted UUID is sometimes a valid Token and a broken String is never a key.
+//! The first byte decides how a value is parsed: a quote means an RFC 9651 String, anything else an opaque
+//! run of visible ASCII. There is deliberately no fallback from one to the other, because an unquoted UUID is
+//! sometimes a valid Token and a broken String is never a key.
 //!
-//! What a key is called is answered here alone: how it reads from a header, how it was spelled there,
-//! under which names others may know it, and which key a name can mean.
+//! This module alone decides how a key is parsed from a header, how it was spelled there, under which names
+//! others may know it, and which keys a name can mean.
 //!
-//! Deliberately absent: a demand for UUIDs (real SDKs send other shapes) and anything that makes or
+//! Deliberately absent: a requirement for UUIDs (real SDKs send other shapes) and anything that makes or
 //! rewrites a key.
 
 mod sensitive;
@@ -22,7 +22,7 @@ use sfv::{Item, Parser};
 
 pub use sensitive::{Sensitive, holds_card_number};
 
-/// The longest key accepted unless the configuration says otherwise, in bytes after unwrapping.
+/// The default for the longest key accepted, in bytes after unwrapping.
 pub const DEFAULT_MAX_LENGTH_BYTES: usize = 256;
 
 /// A valid key, unwrapped: `"abc"` and `abc` are equal. Cloning shares the text.
@@ -32,21 +32,21 @@ pub struct Key(Arc<str>);
 /// The longest spelling of a key, in bytes.
 pub const MAX_SPELLING_BYTES: usize = 1_024;
 
-/// How a key is written in a header: what goes upstream, byte for byte, on every attempt. It parses to
-/// its key, and differs from it only where the client sent a structured string.
+/// How a key is written in a header. Every attempt sends these bytes upstream. The spelling parses to its
+/// key, and differs from the key only if the client sent a structured string.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Spelling {
     /// The key itself.
     Literal,
-    /// These bytes. Once personal data was erased, the empty string stands in the place of the key.
+    /// These bytes. Once personal data is erased, an empty string replaces the key.
     Quoted(Arc<[u8]>),
 }
 
-/// What is left of a quoted key once it was erased. No key is empty.
+/// What remains of a quoted key after erasure. No key is empty.
 const ERASED: &[u8] = b"\"\"";
 
 impl Spelling {
-    /// The spelling of `key` as a header had it, without the white space around it.
+    /// The spelling of `key` in a header value, without surrounding white space.
     ///
     /// # Errors
     /// [`KeyError::SpellingTooLong`] beyond [`MAX_SPELLING_BYTES`].
@@ -72,7 +72,7 @@ impl Spelling {
         }
     }
 
-    /// How `key` was spelled, without the key.
+    /// The spelling of `key` with the key itself erased.
     pub(crate) fn without(self, key: &Key) -> Option<Self> {
         match &self {
             Self::Literal => Some(self),
@@ -85,7 +85,7 @@ impl Spelling {
     }
 }
 
-/// A spelling holds its key, which never reaches a log.
+/// Hides the spelling, which contains the key: keys never reach a log.
 impl fmt::Debug for Spelling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -95,7 +95,7 @@ impl fmt::Debug for Spelling {
     }
 }
 
-/// What a route demands of a key beyond its syntax.
+/// A route's requirements for a key beyond its syntax.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRules {
     /// The longest key accepted, in bytes after unwrapping.
@@ -116,7 +116,7 @@ impl Default for KeyRules {
     }
 }
 
-/// Why a header value is not a key. The text is fit for a client and never repeats the value.
+/// Why a header value is not a key. The message is fit for a client and never repeats the value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -147,16 +147,16 @@ pub enum KeyError {
     /// Starts with a quote but is not a String of RFC 9651.
     #[error("The key starts with a quote but is not a valid structured field string (RFC 9651).")]
     Malformed,
-    /// Looks like personal data, which has no place in an identifier that is stored and shown.
+    /// Looks like personal data, which must not be in an identifier that is stored and displayed.
     #[error("The key looks like {0}; keys must not carry personal data, send a random one.")]
     Sensitive(Sensitive),
 }
 
 impl Key {
-    /// Reads one header value.
+    /// Parses one header value.
     ///
     /// # Errors
-    /// Says what is wrong with the value, without repeating any of it.
+    /// The error says what is wrong with the value, without repeating any of it.
     pub fn parse(value: &[u8], rules: &KeyRules) -> Result<Key, KeyError> {
         let value = trim_optional_white_space(value);
         let key = match value.first() {
@@ -185,12 +185,12 @@ impl Key {
         Ok(Key(key))
     }
 
-    /// The key that somebody asks about who writes it as a header value, under no route's rules:
-    /// those were applied when it was used. What does not start with a quote is taken as it stands,
-    /// since no other key could be meant.
+    /// The key that a query names by a header value. No route's rules apply: they were applied when the key
+    /// was used. A value that does not start with a quote is taken literally, since no other key could be
+    /// meant.
     ///
     /// # Errors
-    /// Says what is wrong with the value, without repeating any of it.
+    /// The error says what is wrong with the value, without repeating any of it.
     pub fn asked_for(value: &str) -> Result<Key, KeyError> {
         match Key::parse(value.as_bytes(), &ANY) {
             Err(KeyError::Space | KeyError::Character) => Ok(Key(Arc::from(value))),
@@ -198,8 +198,8 @@ impl Key {
         }
     }
 
-    /// The keys that somebody can mean who was sent a key and calls it `name`: the text itself, and,
-    /// where that starts with a quote, the key that it spells as a header value.
+    /// The keys that a recipient of a key may mean by `name`: the text itself and, if it starts with a quote,
+    /// the key that it spells as a header value.
     pub fn meant_by(name: &str) -> Vec<Key> {
         let mut keys = vec![Key::from_stored(name)];
         if name.starts_with('"')
@@ -210,8 +210,8 @@ impl Key {
         keys
     }
 
-    /// The names under which whoever was sent this key may know it: the header value of its first
-    /// attempt, and the key itself. Where nobody noted the `spelling`, both forms.
+    /// The names under which a recipient may know this key: the header value of its first attempt, and the
+    /// key itself. Without a recorded `spelling`, both forms.
     pub fn names<'a>(&'a self, spelling: Option<&'a Spelling>) -> Vec<Cow<'a, str>> {
         let text = Cow::Borrowed(self.as_str());
         match spelling {
@@ -221,8 +221,8 @@ impl Key {
         }
     }
 
-    /// A header value that reads as this key: the key itself where it can be, else a structured string. So is
-    /// a dot segment, which a client would take for an instruction in the path of a URL, encoded or not.
+    /// A header value that parses to this key: the key itself if possible, otherwise a structured string. A
+    /// dot segment is also quoted, because a client would interpret it in the path of a URL, encoded or not.
     pub fn header_value(&self) -> Cow<'_, str> {
         let is_dot_segment = matches!(self.as_str(), "." | "..");
         match self.0.starts_with('"') || self.0.contains(' ') || is_dot_segment {
@@ -256,14 +256,14 @@ impl Key {
     }
 }
 
-/// The rules for a key that is only asked about.
+/// The rules for a key in a query.
 const ANY: KeyRules = KeyRules {
     max_length: usize::MAX,
     min_length: 1,
     reject_sensitive: false,
 };
 
-/// Keys never reach a log, and `{:?}` of a struct that holds one is how they would.
+/// Hides the key: keys never reach a log, and `{:?}` of a struct that contains one is how they would.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(..)")

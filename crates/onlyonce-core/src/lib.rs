@@ -1,11 +1,11 @@
-//! The pure core of OnlyOnce: what a key is, when two requests are the same request, what is
-//! remembered about a key, and what its past permits.
+//! The pure core of OnlyOnce: what a key is, when two requests are the same, what is stored about a key, and
+//! what a key's past permits.
 //!
-//! Everything here is a function from values to values. There is no I/O, no clock, no randomness
-//! and no async: `now` and fresh attempt ids are arguments.
+//! Everything here is a function from values to values. There is no I/O, no clock, no randomness and no
+//! async: `now` and fresh attempt ids are arguments.
 //!
-//! The path of a request through this crate: [`key`] parses the header, [`fingerprint`] reduces the
-//! request to 32 bytes, [`machine`] looks at the [`record`] under a [`policy`] and says what to do.
+//! The path of a request through this crate: [`key`] parses the header, [`fingerprint`] reduces the request
+//! to 32 bytes, and [`machine`] decides what to do, given the [`record`] and a [`policy`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,9 +1,9 @@
 //! The idempotency state machine: decisions only.
 //!
-//! [`apply`] is the machine: a record, an [`Event`], the time and a policy make a [`Step`], which says
-//! what to write and what that means. Every rule about what a key's past permits lives in this module, as
-//! total functions from values to values. Nothing here reads a clock, awaits, logs, or knows which store
-//! or protocol it serves. The engine's one loop carries steps out; a store only compares a revision and
+//! [`apply`] is the machine: from a record, an [`Event`], the time and a policy it makes a [`Step`], which
+//! says what to write and what the event means. Every rule about what a key's past permits lives in this
+//! module, as total functions from values to values. Nothing here reads a clock, awaits, logs, or knows which
+//! store or protocol it serves. The engine's one loop carries steps out; a store only compares a revision and
 //! swaps.
 //!
 //! Deliberately absent: an edge from `Unknown` to `InProgress`. We never guess that an execution
@@ -34,34 +34,34 @@ pub use settle::{Lease, Settled, Settlement, Wake, absent, is_running, is_settle
 
 use expire::sweep;
 
-/// What an event does to a key, and what that means to whoever caused the event.
+/// The result of applying an event to a key.
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
 pub struct Step<E = ()> {
-    /// What is to be written. If somebody else was faster, the event is applied to what is there then.
+    /// The write to make. If another write came first, the event is applied again, to the new record.
     pub write: Write,
-    /// What it means, once that is written.
+    /// The event's meaning to its caller, valid once the write has succeeded.
     pub effect: E,
 }
 
-/// What is to be written.
+/// The write that a step asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
     /// Nothing.
     Stay,
-    /// The record of a key that has none.
+    /// Insert the first record of a key.
     Insert(Box<Draft>),
-    /// The record as it is after the one that the event met.
+    /// Replace the record that the event was applied to.
     Swap(Change),
-    /// No record: it is deleted as it was met.
+    /// Delete the record that the event was applied to.
     Delete,
 }
 
-/// Attempts of a key whose every release and repetition is noted. Of later ones the second, the fourth, the
-/// eighth and so on: a client that repeats itself for ever does not fill the journal.
+/// Up to this attempt of a key, every release and repetition is journalled. Beyond it, only those whose
+/// attempt number is a power of two: a client that retries for ever does not fill the journal.
 const NOTED_ATTEMPTS: u32 = 64;
 
-/// Whether a journal row is to be kept, or one of many of its kind.
+/// Whether a journal row is kept. Most of the repeated rows of a much-retried key are not.
 pub fn is_worth_keeping(entry: &JournalEntry) -> bool {
     let repeats = matches!(
         entry.event,
@@ -70,7 +70,7 @@ pub fn is_worth_keeping(entry: &JournalEntry) -> bool {
     !repeats || entry.attempt <= NOTED_ATTEMPTS || entry.attempt.is_power_of_two()
 }
 
-/// A journal row about a step of `before` that ends in `to`.
+/// A journal row about a step from `before` to the state `to`.
 fn note(
     before: &Record,
     to: State,
@@ -89,7 +89,7 @@ fn note(
     }
 }
 
-/// A draft after `record` that carries nothing over from an attempt that was running or unclear.
+/// A draft after `record`, with everything cleared that concerns a running or unknown attempt.
 fn settled_draft(record: &Record, state: State) -> Draft {
     let mut draft = Draft::after(record);
     draft.record.state = state;

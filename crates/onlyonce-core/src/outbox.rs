@@ -1,8 +1,8 @@
-//! What becomes of a message on its way out. As for keys, a function from values to values decides, and
-//! the store writes.
+//! The state machine of outbox messages. As for keys, a function from values to values decides, and the store
+//! writes.
 //!
-//! A message is sent under the same key every time. That makes its effect happen once where the receiver
-//! knows a key again; where it does not, or not any more, an attempt whose end nobody saw is not repeated.
+//! Every attempt sends a message under the same key. The effect happens once if the receiver recognises
+//! repeated keys. If it does not, or no longer does, an attempt with an unseen end is not repeated.
 
 #[cfg(test)]
 mod tests;
@@ -11,12 +11,12 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use crate::{secret::RecordId, time::Timestamp};
 
-/// The name of a message: 128 random bits.
+/// The id of a message: 128 random bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(pub [u8; 16]);
 
 impl MessageId {
-    /// The name under which the journal tells what operators did to a message that belongs to no key.
+    /// The id under which the journal records operator actions on a message that belongs to no key.
     pub fn as_record(self) -> RecordId {
         RecordId(self.0)
     }
@@ -31,25 +31,25 @@ impl fmt::Display for MessageId {
 impl FromStr for MessageId {
     type Err = <RecordId as FromStr>::Err;
 
-    /// With dashes, as databases write such a name, or without.
+    /// Accepts dashes, as databases write such ids.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let RecordId(bytes) = text.replace('-', "").parse()?;
         Ok(Self(bytes))
     }
 }
 
-/// Where a message stands.
+/// The state of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MessageState {
-    /// It waits, or somebody is sending it.
+    /// Waiting to be sent, or being sent.
     Pending,
     /// The receiver has it.
     Delivered,
-    /// It was given up, and waits for a person.
+    /// Given up; waits for a person.
     Dead,
-    /// Nobody can tell whether the receiver has it, and it may not be sent again to find out.
+    /// The receiver may or may not have it, and sending it again to find out is not allowed.
     Unknown,
-    /// A person said that it is not to be sent.
+    /// A person decided not to send it.
     Discarded,
 }
 
@@ -63,10 +63,10 @@ impl MessageState {
         Self::Discarded,
     ];
 
-    /// Those of messages that are not done, which stores can count without walking all that were delivered.
+    /// The states of unfinished messages, which stores can count without scanning every delivered message.
     pub const OPEN: [Self; 3] = [Self::Pending, Self::Dead, Self::Unknown];
 
-    /// The word for it.
+    /// The word for this state.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -77,22 +77,22 @@ impl MessageState {
         }
     }
 
-    /// The state that goes by this word.
+    /// The state for a word; `None` for any other word.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == word)
     }
 }
 
-/// What is agreed with a receiver.
+/// The delivery rules of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetRules {
-    /// Whether it knows a key again that it has seen, and then does nothing twice.
+    /// Whether the receiver recognises a repeated key and then does nothing twice.
     pub dedups: bool,
-    /// For how long it does.
+    /// For how long the receiver remembers a key.
     pub key_ttl: Duration,
-    /// How often a message is sent at most.
+    /// The largest number of attempts.
     pub max_attempts: u32,
-    /// The pause after the first failure; every further one is twice as long.
+    /// The pause after the first failure, doubled after each further one.
     pub first_pause: Duration,
     /// The longest pause.
     pub longest_pause: Duration,
@@ -110,31 +110,31 @@ impl Default for TargetRules {
     }
 }
 
-/// What is known of a message that has been claimed.
+/// The attempts of a claimed message so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// Attempts, counted when they are claimed, this one included.
+    /// The number of attempts, counted when claimed, including this one.
     pub attempts: u32,
-    /// When the first attempt began that may have reached the receiver without anybody knowing.
+    /// When the first attempt began whose delivery is unclear.
     pub unclear_since: Option<Timestamp>,
 }
 
-/// How an attempt to send ended, as the sender saw it.
+/// How an attempt ended, as the sender saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// The receiver has it, and may have said what it calls it.
+    /// The receiver has the message. It may have returned an id for it.
     Delivered(Option<String>),
-    /// The receiver said no, for good.
+    /// The receiver refused the message permanently.
     Refused(String),
     /// Nothing reached the receiver.
     NotSent(String),
-    /// It may have reached the receiver.
+    /// The message may have reached the receiver.
     Unclear(String),
 }
 
 impl Sent {
-    /// The same as the key sees it that the message `settles`: a refusal with an answer is what that key
-    /// waits for, so the message has done its work.
+    /// The result as seen by the key that the message settles. For that key a refusal with an answer is the
+    /// awaited answer, so the message counts as delivered.
     pub fn for_its_key(self, settles: bool, has_answer: bool) -> Self {
         match self {
             Self::Refused(_) if settles && has_answer => Self::Delivered(None),
@@ -143,31 +143,31 @@ impl Sent {
     }
 }
 
-/// What becomes of a message after an attempt.
+/// What happens to a message after an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It is done.
+    /// The message is done.
     Delivered {
-        /// What the receiver calls it.
+        /// The receiver's id for the message.
         provider_id: Option<String>,
     },
-    /// It is sent again, under the same key.
+    /// The message is sent again, under the same key.
     Again {
-        /// Not before this time has gone by.
+        /// The pause before the next attempt.
         pause: Duration,
         /// Whether this attempt may have reached the receiver.
         unclear: bool,
         /// Why.
         reason: String,
     },
-    /// It waits for a person.
+    /// The message waits for a person.
     Dead {
         /// Whether this attempt may have reached the receiver.
         unclear: bool,
         /// Why.
         reason: String,
     },
-    /// Nobody can tell.
+    /// The receiver may or may not have the message.
     Unknown {
         /// Why.
         reason: String,
@@ -175,7 +175,7 @@ pub enum Next {
 }
 
 impl Next {
-    /// The state that it leads to.
+    /// The resulting state.
     pub fn state(&self) -> MessageState {
         match self {
             Self::Delivered { .. } => MessageState::Delivered,
@@ -185,7 +185,7 @@ impl Next {
         }
     }
 
-    /// What the receiver calls it.
+    /// The receiver's id for the message.
     pub fn provider_id(&self) -> Option<&str> {
         match self {
             Self::Delivered { provider_id } => provider_id.as_deref(),
@@ -193,7 +193,7 @@ impl Next {
         }
     }
 
-    /// How long it rests.
+    /// The pause before the next attempt.
     pub fn pause(&self) -> Duration {
         match self {
             Self::Again { pause, .. } => *pause,
@@ -201,7 +201,7 @@ impl Next {
         }
     }
 
-    /// Whether it may have reached the receiver without anybody knowing.
+    /// Whether this attempt may have reached the receiver.
     pub fn is_unclear(&self) -> bool {
         match self {
             Self::Again { unclear, .. } | Self::Dead { unclear, .. } => *unclear,
@@ -210,7 +210,7 @@ impl Next {
         }
     }
 
-    /// Why, unless it is done.
+    /// The reason, unless the message is done.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Delivered { .. } => None,
@@ -221,7 +221,7 @@ impl Next {
     }
 }
 
-/// Whether a message that was claimed may be sent: `None`. Otherwise what becomes of it instead.
+/// What happens to a claimed message instead of being sent; `None` if it may be sent.
 pub fn before_sending(tried: Tried, now: Timestamp, rules: &TargetRules) -> Option<Next> {
     if let Some(next) = tried
         .unclear_since
@@ -229,14 +229,14 @@ pub fn before_sending(tried: Tried, now: Timestamp, rules: &TargetRules) -> Opti
     {
         return Some(next);
     }
-    // Attempts whose sender died were counted too.
+    // Attempts whose sender died count too.
     (tried.attempts > rules.max_attempts).then(|| Next::Dead {
         unclear: false,
         reason: format!("sent {} times without success", rules.max_attempts),
     })
 }
 
-/// What becomes of a message whose attempt ended as `sent`. `random` is any number.
+/// What happens to a message whose attempt ended as `sent`. `random` can be any number.
 pub fn after_sending(
     tried: Tried,
     began: Timestamp,
@@ -274,8 +274,8 @@ pub fn after_sending(
 }
 
 /// For how long after an attempt that may have arrived an operator's retry is safe: as long as the receiver
-/// knows the key again. Without the rules of the target, a message whose attempts had to end for that reason
-/// is not, and what becomes of any other is decided by whoever delivers it.
+/// remembers the key. If the target's rules are unavailable, a retry of an unknown message is not safe, and
+/// the process that delivers any other message decides.
 pub fn retry_is_safe_for(state: MessageState, rules: Option<&TargetRules>) -> Duration {
     match (rules, state) {
         (Some(rules), _) if rules.dedups => rules.key_ttl,
@@ -284,7 +284,7 @@ pub fn retry_is_safe_for(state: MessageState, rules: Option<&TargetRules>) -> Du
     }
 }
 
-/// Why what may have arrived at `since` must not be sent again, if it must not.
+/// The refusal to send a message again that may have arrived at `since`, if it must not be.
 fn not_again(since: Timestamp, now: Timestamp, rules: &TargetRules) -> Option<Next> {
     let reason = if !rules.dedups {
         "it may have been delivered, and the receiver does not know its keys again"
@@ -297,7 +297,7 @@ fn not_again(since: Timestamp, now: Timestamp, rules: &TargetRules) -> Option<Ne
     Some(Next::Unknown { reason })
 }
 
-/// Twice as long each time, and somewhere between half of that and all of it.
+/// Exponential backoff with jitter: between half of the pause and all of it.
 fn pause(attempts: u32, rules: &TargetRules, random: u64) -> Duration {
     let doublings = attempts.saturating_sub(1).min(31);
     let whole = rules

@@ -1,8 +1,8 @@
-//! What is stored, released or unknown, for how long, and which statuses tell the client: data, not
-//! code paths.
+//! The rules of a route: which answers are stored, released or unknown, for how long, and which statuses tell
+//! the client. Rules are data, not code paths.
 //!
-//! [`Options`] is what somebody wrote down; [`Policy`] is what holds after dialects, profiles and
-//! defaults were laid under it, and [`EdgeRules`] what of it concerns an edge alone.
+//! [`Options`] are the options as configured. [`Policy`] is the result once dialect, profile and defaults
+//! have filled the gaps, and [`EdgeRules`] the part that concerns only an edge.
 
 mod builder;
 mod edge_rules;
@@ -23,79 +23,79 @@ use crate::{fingerprint::Recipe, key::KeyRules, readings::Methods, record::LastE
 /// Which requests must carry a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enforce {
-    /// None must.
+    /// No request.
     Off,
-    /// POST and PATCH must, where they are among the methods.
+    /// POST and PATCH, if listed in `methods`; in the Runway dialect every listed method.
     On,
-    /// Every listed method must.
+    /// Every listed method.
     All,
 }
 
-/// What a retry meets while the first request is still running.
+/// What a retry gets while the first request is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnInFlight {
-    /// It waits for the answer, up to the wait timeout.
+    /// It waits for the answer, up to `wait_timeout`.
     Wait,
-    /// 409 at once.
+    /// 409 immediately.
     Reject,
-    /// 202 at once, with the place to ask.
+    /// 202 immediately, with the URL to poll.
     Accept,
 }
 
-/// What a server error of the upstream says about the operation.
+/// What a 5xx of the upstream says about the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On5xx {
-    /// The operator declares that the API undoes what it could not finish.
+    /// The operation may be executed again: the operator declares that the API undoes unfinished work.
     Retry,
-    /// The error is the answer.
+    /// The error is the final answer.
     Store,
-    /// Nobody can tell.
+    /// The outcome is unknown.
     Unknown,
 }
 
-/// How much of an answer is remembered.
+/// How much of an answer is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remember {
     /// All of it.
     Full,
-    /// That there was one, its status and where its result is, but neither its bytes nor its other
-    /// headers. A retry is told so, and nothing is executed again.
+    /// That there was an answer, its status and the location of its result, but neither its body nor its
+    /// other headers. A retry is told so, and nothing is executed again.
     Head,
 }
 
-/// What the same request meets after its key has expired.
+/// What the same request gets after its key has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterExpiry {
-    /// A new generation.
+    /// A new execution, as a new generation.
     New,
-    /// 409, for as long as the tombstone stands.
+    /// 409, for as long as the tombstone exists.
     Reject,
 }
 
-/// How the path of a request is read to find the rules that hold for it.
+/// How the path of a request is interpreted to find the rules that apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathReadings {
-    /// In every way that is common among servers; the strictest rules of all of them hold.
+    /// In every way common among servers; the strictest of the matching rules apply.
     Common,
-    /// As it is compared with the paths of routes, and in no other way.
+    /// Only as it is compared with the paths of routes.
     Exact,
 }
 
-/// What happens when the store cannot be asked.
+/// What happens when the store is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnStoreError {
-    /// 503, and no byte reaches the upstream.
+    /// 503; no byte reaches the upstream.
     Refuse,
-    /// The request goes through unprotected, and says so.
+    /// The request goes through unprotected, and the answer says so.
     Bypass,
 }
 
-/// Whose keys share a namespace.
+/// Which callers share a namespace of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyScope {
-    /// Each authenticated client has its own.
+    /// Each authenticated client has its own namespace.
     PerClient,
-    /// There is one; another caller with the same key is refused.
+    /// All callers share one namespace; another caller with the same key is refused.
     Global,
 }
 
@@ -113,31 +113,31 @@ pub enum ErrorFormat {
 /// The rules of reconciliation that the machine needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReconcilePolicy {
-    /// The first look after a key became unknown.
+    /// The delay of the first look after a key became unknown.
     pub after: Duration,
-    /// Inconclusive looks before a person has to decide.
+    /// Inconclusive looks after which a person has to decide.
     pub attempts: u16,
-    /// How long the upstream may go on executing. Without it a negative answer never releases.
+    /// How long the upstream may continue executing. Without this, a negative answer never releases a key.
     pub upstream_max_execution: Option<Duration>,
     /// How far apart two negative answers must be to release a key.
     pub negative_gap: Duration,
-    /// Whether the provider can be asked. One that only tells of its own accord is not asked again.
+    /// Whether the provider can be queried. A provider that only sends webhooks is not asked again.
     pub asks: bool,
 }
 
 impl ReconcilePolicy {
-    /// [`negative_gap`](Self::negative_gap), unless said otherwise.
+    /// The default of [`negative_gap`](Self::negative_gap).
     pub const NEGATIVE_GAP: Duration = Duration::from_secs(60);
 }
 
-/// What the upstream itself said about the operation, in `Idempotency-Outcome`.
+/// The upstream's own statement about the operation, in `Idempotency-Outcome`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Declared {
-    /// It left nothing behind.
+    /// The operation had no effect.
     NotExecuted,
-    /// This is the answer, whatever the status.
+    /// This is the final answer, whatever the status.
     Final,
-    /// It does not know.
+    /// The upstream does not know.
     Unknown,
 }
 
@@ -153,14 +153,14 @@ impl Declared {
     }
 }
 
-/// What is known of an answer, as far as it matters for the key.
+/// The facts about an answer that decide what becomes of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
     /// Its status.
     pub status: StatusCode,
-    /// What the upstream itself said beside it.
+    /// The upstream's own statement in `Idempotency-Outcome`.
     pub declared: Option<Declared>,
-    /// Whether an earlier attempt of the key can have reached the handler.
+    /// Whether an earlier attempt of the key may have reached the handler.
     pub reached_before: bool,
     /// Whether a proxy says that it lost the request after sending it ([`lost_by_proxy`]).
     pub lost_by_proxy: bool,
@@ -169,20 +169,20 @@ pub struct Answered {
 /// What an answer means for the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is the answer that every retry gets.
+    /// The answer is final: every retry gets it.
     Complete,
     /// The key may be executed again.
     Release(LastError),
-    /// Nobody can tell.
+    /// The outcome is unknown.
     Unknown(LastError),
 }
 
-/// Everything the engine and the machine need to know about one route: made by [`Policy::builder`], or by
-/// [`Policy::resolve`] from what a file says.
+/// Everything the engine and the machine need to know about one route. Made by [`Policy::builder`], or by
+/// [`Policy::resolve`] from configured options.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Policy {
-    /// Whether keys are looked at.
+    /// Whether keys are honoured at all.
     pub enabled: bool,
     /// The dialect that chose the defaults.
     pub dialect: Dialect,
@@ -196,35 +196,35 @@ pub struct Policy {
     pub methods: Vec<Method>,
     /// Which requests must carry a key.
     pub enforce: Enforce,
-    /// What a key may look like.
+    /// The syntax rules for keys.
     pub key_rules: KeyRules,
     /// How long an answer is kept, from completion.
     pub ttl: Duration,
-    /// How long a tombstone stands after that.
+    /// How long a tombstone is kept after that.
     pub tombstone_ttl: Duration,
-    /// What the same request meets then.
+    /// What the same request gets after expiry.
     pub after_expiry: AfterExpiry,
-    /// The largest request body in bytes.
+    /// The largest request body, in bytes.
     pub max_request_body: u64,
-    /// The largest response body in bytes that is stored.
+    /// The largest response body that is stored, in bytes.
     pub max_body_size: u64,
-    /// How much of an answer is remembered.
+    /// How much of an answer is stored.
     pub remember: Remember,
-    /// What a retry meets while the first is running.
+    /// What a retry gets while the first request is running.
     pub on_in_flight: OnInFlight,
     /// How long a retry waits, from its arrival.
     pub wait_timeout: Duration,
     /// What 500, 501, 503 and 505 to 511 mean.
     pub on_5xx: On5xx,
-    /// Statuses that leave nothing behind.
+    /// Statuses declared to mean that the operation had no effect.
     pub release_statuses: Vec<StatusCode>,
-    /// What happens when the store cannot be asked.
+    /// What happens when the store is unavailable.
     pub on_store_error: OnStoreError,
-    /// How long an executor counts as alive without a sign.
+    /// How long an executor counts as alive without a renewal.
     pub lease: Duration,
-    /// From dispatch to the end of the answer, for the client.
+    /// The time from dispatch to the end of the answer that the client waits.
     pub timeout: Duration,
-    /// From dispatch to the end of the answer, for the key.
+    /// The time from dispatch to the end of the answer after which the key becomes unknown.
     pub max_execution: Duration,
     /// How long a client waits for its answer to become durable.
     pub completion_grace: Duration,
@@ -236,30 +236,30 @@ pub struct Policy {
     pub missing_status: StatusCode,
     /// How requests are compared.
     pub recipe: Recipe,
-    /// Waiters on one key before further ones are refused.
+    /// Waiters on one key; further ones are refused.
     pub waiters_per_key: usize,
-    /// Waiters of one client before further ones are refused.
+    /// Waiters of one client; further ones are refused.
     pub waiters: usize,
-    /// Executions of one client that may run on without it before it may bring no new keys.
+    /// Executions of one client that may continue without it; beyond this, the client may bring no new keys.
     pub detached: usize,
-    /// New keys a second of one client, and at once.
+    /// One client's new keys per second, and burst.
     pub new_keys: Option<(u32, u32)>,
-    /// Keys of one client that may be in progress.
+    /// Keys of one client that may be in progress at a time.
     pub live_keys: Option<u64>,
-    /// Questions about keys, and misuses of them, a second of one client.
+    /// One client's lookups and misuses of keys per second.
     pub lookups_per_second: Option<u32>,
-    /// The oldest request that may bring a new key.
+    /// The greatest age of a request that brings a new key.
     pub max_request_age: Option<Duration>,
     /// The header that says when a request was made.
     pub request_time_header: HeaderName,
     /// Whether keys are only observed: nothing is refused, replayed or remembered.
     pub shadow: bool,
-    /// How unknown outcomes are looked into.
+    /// How unknown outcomes are reconciled.
     pub reconcile: Option<ReconcilePolicy>,
 }
 
 impl Policy {
-    /// Whether an answer that holds a card number may be stored encrypted alone.
+    /// Whether an answer that contains a card number may be stored only encrypted.
     pub fn hides_card_numbers(&self) -> bool {
         self.profile == Profile::Payments
     }
@@ -269,7 +269,7 @@ impl Policy {
         self.profile == Profile::Payments
     }
 
-    /// Whether a key on a request that can be read as one of these methods is looked at.
+    /// Whether a key is honoured on a request that can be read as one of these methods.
     pub fn honours<'a>(&self, methods: impl Into<Methods<'a>>) -> bool {
         self.enabled && methods.into().iter().any(|method| self.lists(method))
     }
@@ -288,13 +288,13 @@ impl Policy {
         }
     }
 
-    /// Whether `method` is one of the listed ones. OPTIONS and CONNECT never are.
+    /// Whether `method` is listed. OPTIONS and CONNECT never are.
     fn lists(&self, method: &str) -> bool {
         let never = [Method::OPTIONS, Method::CONNECT];
         self.methods.iter().any(|one| is(one, method)) && !never.iter().any(|one| is(one, method))
     }
 
-    /// What an answer means for the key: the only place that judges statuses.
+    /// What an answer means for the key. No other code judges statuses.
     pub fn judge(&self, answered: &Answered) -> Verdict {
         match answered.declared {
             Some(Declared::NotExecuted) => return Verdict::Release(LastError::DeclaredNotExecuted),
@@ -308,21 +308,21 @@ impl Policy {
         let code = answered.status.as_u16();
         let released = self.release_statuses.contains(&answered.status);
         match code {
-            // A conflict on a later attempt may be the upstream speaking of an earlier one.
+            // A conflict on a later attempt may be about an earlier one.
             409 | 423 | 425 if answered.reached_before => {
                 Verdict::Unknown(LastError::ConflictOnRetry)
             }
-            // The client sends the same request elsewhere, under the same key.
+            // The client repeats the request elsewhere, under the same key.
             307 | 308 => Verdict::Release(LastError::Redirected),
             401 | 407 if released => Verdict::Release(LastError::CredentialRefused),
             _ if released => Verdict::Release(LastError::ReleasedStatus),
-            // Not an answer at all.
+            // Not a final answer.
             ..200 => Verdict::Unknown(LastError::UpstreamError),
-            // "I did not get all of it", or "the client left": of a request that was sent whole neither
-            // says that nothing was done.
+            // "Incomplete request" and "the client left": for a request that was sent whole, neither says
+            // that nothing was done.
             408 | 499 => Verdict::Unknown(LastError::UpstreamError),
             200..500 => Verdict::Complete,
-            // Said by something between us and the handler, which does not know.
+            // From an intermediary, which does not know what the handler did.
             502 | 504 | 512.. => Verdict::Unknown(LastError::UpstreamError),
             500..512 => match self.on_5xx {
                 On5xx::Retry => Verdict::Release(LastError::UpstreamError),
@@ -334,8 +334,8 @@ impl Policy {
 }
 
 impl Policy {
-    /// A duration that must be longer than nothing and is not, by its name: a memory, a lease or a tombstone
-    /// that ends before it begins lets a key be executed again.
+    /// The name of a duration that must be positive and is not. With a `ttl`, lease or tombstone of zero a
+    /// key could be executed again.
     pub fn not_positive(&self) -> Option<&'static str> {
         let durations = [
             ("ttl", self.ttl),

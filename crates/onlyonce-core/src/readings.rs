@@ -1,9 +1,9 @@
-//! How else a request can be read: headers from which frameworks and proxies take a method or a path.
+//! Alternative readings of a request: headers from which frameworks and proxies take a method or a path.
 //!
-//! A rule that looks at the request line alone can be walked around with one of these headers, and a
-//! fingerprint that leaves them out calls two operations one. So both ask here.
+//! A rule that looks at the request line alone can be bypassed with one of these headers, and a fingerprint
+//! without them makes two operations look the same. Both therefore use this module.
 //!
-//! Deliberately absent: the spellings of a path, which are the gateway's affair, since only it has routes.
+//! Deliberately absent: the spellings of a path. They are the gateway's concern, since only it has routes.
 
 use http::{HeaderMap, HeaderName, Method};
 
@@ -20,7 +20,7 @@ pub static URL_OVERRIDES: [HeaderName; 2] = [
     HeaderName::from_static("x-rewrite-url"),
 ];
 
-/// Every method that a request can be read as: its own, and those of the override headers.
+/// Every method that a request can be read as: its own, and those in override headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Methods<'a> {
     method: &'a str,
@@ -36,7 +36,7 @@ impl<'a> Methods<'a> {
         }
     }
 
-    /// The method of the request line first, then what the headers say, in any letter case.
+    /// The method of the request line first, then those in the headers, in any letter case.
     pub fn iter(self) -> impl Iterator<Item = &'a str> {
         let lists = self.headers.into_iter().flat_map(|headers| {
             let values = METHOD_OVERRIDES.iter().map(|name| headers.get_all(name));

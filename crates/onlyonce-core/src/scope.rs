@@ -1,7 +1,7 @@
-//! Whose key it is. Two equal keys in different scopes are different keys.
+//! The namespace of a key. Equal keys in different scopes are different keys.
 //!
-//! Deliberately absent: any way to make a scope from a header that a client can choose. The gateway
-//! makes it from the credential, the library from the hook that the application gives.
+//! Deliberately absent: any way to make a scope from a header that a client can choose. The gateway derives
+//! it from the credential, the library from the application's hook.
 
 use std::{fmt, sync::Arc};
 
@@ -10,7 +10,7 @@ use std::{fmt, sync::Arc};
 pub struct Scope(Arc<str>);
 
 impl Scope {
-    /// One namespace for everybody. The record then remembers a mark of its caller.
+    /// One namespace for all callers. Records in it carry a mark of their caller.
     pub fn global() -> Self {
         Self(Arc::from("global"))
     }
@@ -28,7 +28,7 @@ impl Scope {
         }
     }
 
-    /// A scope as a store kept it.
+    /// A scope read from a store.
     pub fn from_stored(text: &str) -> Self {
         Self(text.into())
     }
@@ -38,14 +38,14 @@ impl Scope {
         &self.0
     }
 
-    /// The client whose scope it is, where it is one client's.
+    /// The client of this scope, if it belongs to one client.
     pub fn client_id(&self) -> Option<&str> {
         let of_route = || self.0.split_once("/client:").map(|(_, id)| id);
         self.0.strip_prefix("client:").or_else(of_route)
     }
 
-    /// The same namespace with another client in place of its own; `None` where it is no client's, or the
-    /// client's alone.
+    /// The same route's namespace with `client` in place of its own client. `None` unless the scope belongs
+    /// to one client on one route.
     pub fn of_other_client(&self, client: &str) -> Option<Self> {
         if self.0.starts_with("client:") {
             return None;
@@ -54,12 +54,12 @@ impl Scope {
         Some(Self(format!("{before}/client:{client}").into()))
     }
 
-    /// Whether it is a namespace of one route.
+    /// Whether this is the namespace of one route.
     pub fn is_of_route(&self) -> bool {
         self.0.starts_with("route:")
     }
 
-    /// Whether callers share this scope, so that a record must remember which of them made it.
+    /// Whether callers share this scope, so that each record must note its caller.
     pub fn is_shared(&self) -> bool {
         !self.0.contains("client:")
     }

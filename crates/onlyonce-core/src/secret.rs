@@ -1,10 +1,10 @@
-//! What only a holder of the store's secret can compute: record ids, log tags, caller marks and the
+//! Values that only a holder of the store's secret can compute: record ids, log tags, caller marks and the
 //! per-scope fingerprint keys.
 //!
-//! Every message starts with a label of its own and length-prefixes each part, so no value of one
-//! kind can ever equal a value of another, and no two lists of parts run together.
+//! Every message starts with its own label and length-prefixes each part, so that no value of one kind can
+//! equal a value of another, and no two lists of parts give the same message.
 //!
-//! Deliberately absent: making a secret. It is created with the schema and lives in the store.
+//! Deliberately absent: generating a secret. It is created with the schema and lives in the store.
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +17,7 @@ use aws_lc_rs::hmac;
 
 use crate::key::Key;
 
-/// Most messages are shorter than this.
+/// The usual message is shorter than this.
 const USUAL_MESSAGE_BYTES: usize = 160;
 
 /// The secret of one store, shared by every node that uses it.
@@ -42,26 +42,26 @@ impl Secret {
         &self.bytes
     }
 
-    /// The name under which the record of `key` in `scope` is stored.
+    /// The id under which the record of `key` in `scope` is stored.
     pub fn record_id(&self, scope: &str, key: &Key) -> RecordId {
         RecordId(truncate(
             &self.sign("record-id", &[scope.as_bytes(), key.as_str().as_bytes()]),
         ))
     }
 
-    /// The key under which a provider is asked to do `phase` of the operation that `key` is about: the
-    /// same for every attempt and every life of the key, and useless for guessing the key itself.
+    /// The key to send to a provider for `phase` of the operation of `key`. It is the same for every attempt
+    /// and every life of the key, and does not reveal the key itself.
     pub fn downstream_key(&self, scope: &str, key: &Key, phase: &str) -> String {
         let parts = [scope.as_bytes(), key.as_str().as_bytes(), phase.as_bytes()];
         RecordId(truncate(&self.sign("downstream-key", &parts))).to_string()
     }
 
-    /// What a log may say of a key: enough to follow it, too little to guess it.
+    /// The tag that stands for a key in logs: enough to follow the key, too little to guess it.
     pub fn key_tag(&self, key: &Key) -> KeyTag {
         KeyTag(truncate(&self.sign("key-tag", &[key.as_str().as_bytes()])))
     }
 
-    /// Who sent a request, for telling callers apart in a shared scope without storing credentials.
+    /// The mark of a caller, to distinguish callers in a shared scope without storing credentials.
     pub fn caller_mark(&self, scope: &str, parts: &[&[u8]]) -> CallerMark {
         let mut message = begin("caller-mark");
         frame(&mut message, scope.as_bytes());
@@ -95,14 +95,14 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The fingerprint key of one scope: equal requests of two scopes have unrelated fingerprints.
+/// The fingerprint key of one scope: equal requests in two scopes have unrelated fingerprints.
 #[derive(Clone)]
 pub struct ScopeHasher {
     mac: Arc<hmac::Key>,
 }
 
 impl ScopeHasher {
-    /// The MAC of the concatenated `pieces`, whose framing is the caller's business.
+    /// The MAC of the concatenated `pieces`; the caller does the framing.
     pub(crate) fn sign(&self, pieces: &[&[u8]]) -> [u8; 32] {
         let mut context = hmac::Context::with_key(&self.mac);
         for piece in pieces {
@@ -118,7 +118,7 @@ impl fmt::Debug for ScopeHasher {
     }
 }
 
-/// The identity of a record: scope and key under the store's secret. Shown as 32 hex digits.
+/// The identity of a record: a MAC of scope and key under the store's secret. Displayed as 32 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecordId(pub [u8; 16]);
 
@@ -171,7 +171,7 @@ impl fmt::Debug for KeyTag {
     }
 }
 
-/// The caller of a request in a shared scope, comparable and otherwise meaningless.
+/// The mark of a caller in a shared scope: comparable and otherwise meaningless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallerMark(pub [u8; 16]);
 
@@ -180,8 +180,8 @@ pub(crate) fn length(of: usize) -> [u8; 8] {
     (of as u64).to_be_bytes()
 }
 
-/// Lower-case hex. Digit by digit through a formatter it would cost more than the hash it shows, and
-/// ids are shown to the upstream on every execution.
+/// Writes lower-case hex. Formatting digit by digit would cost more than the hash itself, and every execution
+/// sends ids to the upstream.
 pub(crate) fn write_hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     const AT_ONCE: usize = 32;
@@ -199,7 +199,7 @@ pub(crate) fn write_hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result
     Ok(())
 }
 
-/// The beginning of a message. One message in one piece costs less than many short ones.
+/// Begins a message. Hashing one buffer costs less than hashing many short ones.
 fn begin(label: &str) -> Vec<u8> {
     let mut message = Vec::with_capacity(USUAL_MESSAGE_BYTES);
     frame(&mut message, b"onlyonce/1");

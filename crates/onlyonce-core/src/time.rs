@@ -1,5 +1,5 @@
-//! Time as data. A [`Timestamp`] is what a store's clock said; a [`Stamp`] is what a write asks the
-//! store to write, so that persisted times always come from one clock.
+//! Time as data. A [`Timestamp`] is a reading of a store's clock. A [`Stamp`] tells the store which time to
+//! write, so that all persisted times come from one clock.
 
 use std::time::Duration;
 
@@ -8,35 +8,35 @@ use std::time::Duration;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// The moment `duration` later, or the end of time.
+    /// The moment `duration` later, saturating.
     pub fn plus(self, duration: Duration) -> Self {
         let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
         Self(self.0.saturating_add(millis))
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// The time elapsed since `earlier`; zero if `earlier` is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 }
 
-/// What a write says about one time field.
+/// The value of one time field in a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Stamp {
     /// The field is empty.
     #[default]
     Never,
-    /// The field keeps a time that the store told us before.
+    /// The field keeps a time that was read from the store.
     At(Timestamp),
-    /// The store adds this to its own now.
+    /// The store adds this to its current time.
     In(Duration),
 }
 
 impl Stamp {
-    /// The store's now.
+    /// The store's current time.
     pub const NOW: Self = Self::In(Duration::ZERO);
 
-    /// What the field holds once the store whose clock says `now` has written it.
+    /// The value of the field when a store whose clock says `now` writes it.
     pub fn resolve(self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Never => None,

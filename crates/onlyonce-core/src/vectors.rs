@@ -1,8 +1,8 @@
-//! Where the tests find the public vectors, which live beside the repository and not in it.
+//! Locates the public test vectors, which live beside the repository and not in it.
 
 use std::path::PathBuf;
 
-/// The file or directory `relative` of the vectors; says so on standard error if they are absent.
+/// The path of `relative` within the vectors. If it is absent, says so on standard error.
 pub(crate) fn path(relative: &str) -> Option<PathBuf> {
     let root = std::env::var_os("ONLYONCE_VECTORS").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vectors"),

@@ -1,23 +1,23 @@
-//! Bodies under a Content-Encoding, as they were before: another compression is the same request.
+//! Decodes bodies with a Content-Encoding: a request compressed differently is the same request.
 //!
-//! Decoding is bounded in what it makes of its input, since a few bytes can stand for very many. What is
-//! beyond the bound, broken or in another coding stays as it came, and then its coding counts.
+//! The output of decoding is bounded, since a few bytes can expand to very many. A body that exceeds the
+//! bound, is broken or has another coding stays as it is, and its coding then counts.
 
 use std::io::{BufRead, Read};
 
 use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http::{HeaderMap, header::CONTENT_ENCODING};
 
-/// The largest body that is made of an encoded one, in bytes.
+/// The largest decoded body, in bytes.
 pub const MAX_DECODED_BYTES: usize = 8 << 20;
-/// How many times its own size an encoded body may become.
+/// The largest ratio of decoded to encoded size.
 pub const MAX_EXPANSION: usize = 32;
-/// What any encoded body may become, however small it is, in bytes.
+/// The decoded size that is always allowed, however small the encoded body, in bytes.
 const ALWAYS_DECODED_BYTES: usize = 1 << 20;
-/// More codings than this, one upon the other, are not undone.
+/// A body with more codings than this is not decoded.
 const MAX_CODINGS: usize = 4;
 
-/// The codings of a body in the order in which they were applied, without those that do nothing.
+/// The codings of a body in the order in which they were applied, without `identity`.
 pub(super) fn codings(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     let values = headers.get_all(CONTENT_ENCODING).iter();
     let names = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
@@ -25,7 +25,7 @@ pub(super) fn codings(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     names.filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case(b"identity"))
 }
 
-/// The body without its codings; `None` if one of them cannot be undone.
+/// The body without its codings; `None` if it has none, or one of them cannot be decoded.
 pub(super) fn decoded(headers: &HeaderMap, body: &[u8]) -> Option<Vec<u8>> {
     let codings: Vec<&[u8]> = codings(headers).take(MAX_CODINGS + 1).collect();
     if codings.len() > MAX_CODINGS {
@@ -48,7 +48,7 @@ fn undone(coding: &[u8], input: &[u8], most: usize) -> Option<Vec<u8>> {
     if !coding.eq_ignore_ascii_case(b"deflate") {
         return None;
     }
-    // `deflate` is zlib's format; some clients send it without its wrapping.
+    // `deflate` is the zlib format; some clients send it without the zlib wrapper.
     let mut zlib = ZlibDecoder::new(input);
     if let Some(text) = whole(&mut zlib, most) {
         return is_at_end(zlib.into_inner()).then_some(text);
@@ -58,7 +58,7 @@ fn undone(coding: &[u8], input: &[u8], most: usize) -> Option<Vec<u8>> {
     is_at_end(bare.into_inner()).then_some(text)
 }
 
-/// All that `decoder` has, if it is whole and not more than `most`.
+/// The whole output of `decoder`, if it is complete and at most `most` bytes.
 fn whole(decoder: impl Read, most: usize) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     let limit = u64::try_from(most).ok()?.checked_add(1)?;
@@ -66,7 +66,7 @@ fn whole(decoder: impl Read, most: usize) -> Option<Vec<u8>> {
     (text.len() <= most).then_some(text)
 }
 
-/// Whether nothing follows: what does would be part of the request and not be compared.
+/// Whether no input is left: trailing bytes would be part of the request but not be compared.
 fn is_at_end(mut rest: &[u8]) -> bool {
     rest.fill_buf().is_ok_and(<[u8]>::is_empty)
 }

@@ -1,9 +1,9 @@
-//! `application/x-www-form-urlencoded` bodies: pairs in the order of their names.
+//! `application/x-www-form-urlencoded` bodies: pairs sorted by name.
 //!
-//! Only the order is normalised. The bytes of each pair stay as they came, so `%41` and `A` count
-//! as different values: refusing a retry that was encoded anew is safe, replaying another is not.
-//! Names are compared decoded for the same reason: `a=1&%61=2` gives a server two values of one
-//! name, and their order is part of the request.
+//! Only the order is normalised. The bytes of each pair stay as received, so `%41` and `A` are different
+//! values: refusing a retry that was encoded differently is safe, replaying another request is not. Names are
+//! compared decoded for the same reason: `a=1&%61=2` gives a server two values of one name, and their order
+//! is part of the request.
 
 use std::cmp::Ordering;
 
@@ -31,7 +31,7 @@ pub(super) fn write_form(body: &[u8], out: &mut Vec<u8>) -> Option<()> {
 
 fn compare(a: &[u8], b: &[u8]) -> Ordering {
     let (a, b) = (raw_name(a), raw_name(b));
-    // The common case needs neither decoding nor a look for brackets.
+    // The common case needs neither decoding nor a search for brackets.
     if !a
         .iter()
         .chain(b)
@@ -46,7 +46,7 @@ fn raw_name(pair: &[u8]) -> &[u8] {
     pair.split(|byte| *byte == b'=').next().unwrap_or_default()
 }
 
-/// The decoded name, cut where order starts to matter.
+/// The decoded name, cut where order begins to matter.
 ///
 /// In `items[][id]=1&items[][n]=2&items[][id]=3` it is the order of *different* names that tells
 /// Rails and PHP which item a field belongs to, so all names below one `[]` sort as one.

@@ -1,5 +1,5 @@
-//! The framing of everything that is hashed: lengths before bytes, so that no two lists of parts
-//! give one message.
+//! The framing of everything that is hashed: each part is preceded by its length, so that no two lists of
+//! parts give the same message.
 
 use crate::secret::length;
 
@@ -12,7 +12,7 @@ pub(super) fn write_framed(part: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(part);
 }
 
-/// Frames whatever `write` appends, whose length is known only afterwards.
+/// Frames whatever `write` appends; its length is known only afterwards.
 pub(super) fn write_framed_with<T>(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
     let prefix = out.len();
     write_length(0, out);

@@ -1,11 +1,11 @@
 //! RFC 8785 (JCS) in one pass from bytes to bytes, refusing whatever JCS would conflate.
 //!
-//! There is no tree: values are written as they are read. A small object whose members did not come sorted
-//! is rearranged in place; larger ones are noted, and put into order in one copy at the end, so that the cost
-//! is linear however they are nested, but for sorting. Depth is bounded, so recursion is too.
+//! There is no tree: values are written as they are read. A small object with unsorted members is rearranged
+//! in place. Larger ones are noted and rearranged in one copy at the end, so that apart from sorting the cost
+//! is linear, however objects are nested. Depth is bounded, and so is recursion.
 //!
-//! Deliberately absent: repairing anything. Duplicate names, lone surrogates and numbers that a
-//! double cannot hold exactly make the whole body non-canonical, and its raw bytes are hashed.
+//! Deliberately absent: repairing anything. Duplicate names, lone surrogates and numbers that a double cannot
+//! hold exactly make the whole body non-canonical, and its raw bytes are hashed.
 
 use std::cmp::Ordering;
 
@@ -23,11 +23,11 @@ const IN_PLACE_BYTES: usize = 512;
 /// Buffers that outlive a call, so that a warm canonicaliser does not allocate.
 #[derive(Default)]
 pub(super) struct Scratch {
-    /// Of the objects that are open.
+    /// Members of the objects that are open.
     members: Vec<Member>,
-    /// Objects whose members did not come sorted.
+    /// Objects with unsorted members.
     unsorted: Vec<Unsorted>,
-    /// Their members, sorted, object by object.
+    /// The members of those objects, sorted, object by object.
     sorted: Vec<Member>,
     spare: Vec<u8>,
 }
@@ -40,7 +40,7 @@ impl Scratch {
             + self.spare.capacity()
     }
 
-    /// Appends `out[at..end]` with every object in order, of which none stands before `next`.
+    /// Appends `out[at..end]` with every object sorted. No such object starts before index `next`.
     fn arrange(&mut self, out: &[u8], mut at: usize, end: usize, mut next: usize) {
         next += self.unsorted[next..].partition_point(|one| one.start < at);
         while let Some(object) = self.unsorted.get(next).copied() {
@@ -56,15 +56,15 @@ impl Scratch {
                 self.arrange(out, start, end, next + 1);
             }
             at = object.end;
-            // Those within it have been arranged with its members.
+            // Objects within this one have been arranged with its members.
             next += self.unsorted[next..].partition_point(|one| one.start < at);
         }
         self.spare.extend_from_slice(&out[at..end]);
     }
 }
 
-/// An object whose members did not come sorted: where its members lie in the output, from the first to the
-/// last, and where they stand in order.
+/// An object with unsorted members: the range of its members in the output, and the range of the sorted ones
+/// in [`Scratch::sorted`].
 #[derive(Clone, Copy)]
 struct Unsorted {
     start: usize,
@@ -73,14 +73,14 @@ struct Unsorted {
     count: usize,
 }
 
-/// The canonical form of a JSON text, or `None` if its raw bytes must stand for it.
+/// The canonical form of a JSON text, or `None` if its raw bytes must be hashed instead.
 pub fn canonicalise(input: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(input.len());
     write_canonical(input, &mut out, &mut Scratch::default())?;
     Some(out)
 }
 
-/// Appends the canonical form of `input` to `out`; on `None`, `out` holds rubbish past its old end.
+/// Appends the canonical form of `input` to `out`; on `None`, `out` contains garbage past its old end.
 pub(super) fn write_canonical(
     input: &[u8],
     out: &mut Vec<u8>,
@@ -96,7 +96,7 @@ pub(super) fn write_canonical(
     .text()
 }
 
-/// JCS to the letter, rounding numbers as it does, for comparison with its vectors.
+/// Exact JCS, including its rounding of numbers, for comparison with the JCS vectors.
 #[cfg(test)]
 pub(super) fn rounded(input: &[u8]) -> Option<Vec<u8>> {
     let (mut out, mut scratch) = (Vec::new(), Scratch::default());
@@ -111,13 +111,13 @@ pub(super) fn rounded(input: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Where one member of an open object lies in the output, quotes included, commas not.
+/// The position of one member of an open object in the output, with quotes and without commas.
 #[derive(Clone, Copy)]
 struct Member {
     start: usize,
     name_end: usize,
     end: usize,
-    /// The next eight bytes of its name, while it is being sorted, and where those after them begin.
+    /// While sorting: the ranks of the next eight bytes of the name, and where the bytes after them begin.
     key: u64,
     rest: usize,
 }
@@ -238,7 +238,7 @@ impl Canonicaliser<'_> {
         Some(())
     }
 
-    /// Reads a member's name and colon and opens its entry.
+    /// Parses a member's name and colon and opens its entry.
     fn name(&mut self) -> Option<()> {
         if self.peek()? != b'"' {
             return None;
@@ -262,7 +262,7 @@ impl Canonicaliser<'_> {
         Some(())
     }
 
-    /// Rearranges an object whose members did not come sorted, or notes that it is to be.
+    /// Rearranges an object with unsorted members, or notes that it has to be.
     fn sort_members(&mut self, base: usize, body_start: usize) -> Option<()> {
         let Scratch {
             members,
@@ -348,7 +348,7 @@ impl Canonicaliser<'_> {
         Some(())
     }
 
-    /// The character of `\uXXXX`, or of the pair of them that a supplementary character takes.
+    /// The character of `\uXXXX`, or of a surrogate pair.
     fn unicode_escape(&mut self) -> Option<char> {
         let unit = self.code_unit()?;
         if !(0xD800..=0xDBFF).contains(&unit) {
@@ -398,7 +398,7 @@ impl Canonicaliser<'_> {
         self.input.get(self.at).copied()
     }
 
-    /// Copies a structural byte that `peek` has just shown.
+    /// Copies a structural byte that `peek` has just returned.
     fn copy_byte(&mut self) {
         self.out.push(self.input[self.at]);
         self.at += 1;
@@ -411,7 +411,7 @@ impl Canonicaliser<'_> {
     }
 }
 
-/// How many bytes come before the next quote, backslash or control character, if there is one.
+/// The number of bytes before the next quote, backslash or control character, if there is one.
 ///
 /// Eight bytes are tested at a time: subtracting borrows into the top bit of each byte that is too
 /// small. A borrow can only spoil bytes above the first hit, so the lowest hit is always true.
@@ -436,7 +436,7 @@ fn verbatim_run(text: &[u8]) -> Option<usize> {
     Some(words.len() * 8 + tail)
 }
 
-/// Compares two canonically escaped names by the UTF-16 code units of what they stand for.
+/// Compares two canonically escaped names by the UTF-16 code units of their unescaped form.
 fn compare_names(a: &[u8], b: &[u8]) -> Ordering {
     let Some(at) = a.iter().zip(b).position(|(x, y)| x != y) else {
         return a.len().cmp(&b.len());
@@ -450,7 +450,7 @@ fn compare_names(a: &[u8], b: &[u8]) -> Ordering {
     utf16_rank(a[at]).cmp(&utf16_rank(b[at]))
 }
 
-/// Where the escape begins that `at` lies in; `at` itself if it lies in none.
+/// The start of the escape that contains `at`; `at` itself if there is none.
 fn escape_around(text: &[u8], at: usize) -> usize {
     let mut from = 0;
     while let Some(offset) = text[from..at].iter().position(|byte| *byte == b'\\') {
@@ -469,8 +469,8 @@ fn escape_around(text: &[u8], at: usize) -> usize {
 
 /// Sorts members by the UTF-16 code units of their names; `None` if two have the same name.
 ///
-/// Eight bytes of each name are compared at a time, and the rest only among those that are equal so far, so
-/// that no byte of a name is looked at twice: names that begin alike cost no more than others.
+/// Eight bytes of each name are compared at a time, and the rest only among names that are equal so far. No
+/// byte is examined twice, so names with a common prefix cost no more than others.
 fn sort_by_name(members: &mut [Member], out: &[u8]) -> Option<()> {
     loop {
         for member in &mut *members {
@@ -494,7 +494,7 @@ fn sort_by_name(members: &mut [Member], out: &[u8]) -> Option<()> {
     }
 }
 
-/// `None` if two of these members, which are equal so far, have no more letters to tell them apart.
+/// `None` if two of these members, whose names are equal so far, both end here.
 fn still_alike(members: &[Member]) -> Option<()> {
     let ended = members
         .iter()
@@ -502,8 +502,8 @@ fn still_alike(members: &[Member]) -> Option<()> {
     (ended.take(2).count() < 2).then_some(())
 }
 
-/// The ranks of the next eight bytes of a name that ends at `end`, and where the ones after them begin. What
-/// is not there counts as less than anything that is.
+/// The ranks of the next eight bytes of a name that ends at `end`, and where the bytes after them begin. A
+/// missing byte ranks below any other.
 fn next_key(out: &[u8], mut at: usize, end: usize) -> (u64, usize) {
     let mut key = 0;
     for _ in 0..KEY_BYTES {
@@ -526,7 +526,7 @@ fn next_key(out: &[u8], mut at: usize, end: usize) -> (u64, usize) {
     (key, at)
 }
 
-/// The order of [`utf16_rank`] in one byte that is not zero. UTF-8 has no byte above 0xF4.
+/// The order of [`utf16_rank`] in one nonzero byte. UTF-8 has no byte above 0xF4.
 fn key_rank(byte: u8) -> u8 {
     match byte {
         0xEE | 0xEF => byte + 6,
@@ -535,7 +535,7 @@ fn key_rank(byte: u8) -> u8 {
     }
 }
 
-/// Orders UTF-8 bytes as UTF-16 orders what they begin: surrogate pairs come before U+E000.
+/// Ranks leading UTF-8 bytes as UTF-16 orders their characters: surrogate pairs come before U+E000.
 fn utf16_rank(byte: u8) -> u16 {
     match byte {
         0xEE | 0xEF => u16::from(byte) + 0x100,
@@ -543,7 +543,7 @@ fn utf16_rank(byte: u8) -> u16 {
     }
 }
 
-/// The bytes that a canonically escaped string (without its quotes) stands for.
+/// The bytes that a canonically escaped string (without its quotes) represents.
 pub(super) fn unescaped(text: &[u8]) -> impl Iterator<Item = u8> {
     let mut bytes = text.iter().copied();
     std::iter::from_fn(move || {

@@ -1,8 +1,8 @@
-//! `multipart/form-data` bodies: part by part, so that a fresh boundary is the same request.
+//! `multipart/form-data` bodies, hashed part by part, so that another boundary is the same request.
 //!
-//! The reading is strict on purpose. Wherever two servers could disagree about where a part ends
-//! (a preamble, padding after a boundary, a line that merely begins like one, text after the end),
-//! the body is not understood here and its raw bytes are hashed instead.
+//! The parser is strict on purpose. Wherever two servers could disagree about where a part ends (a preamble,
+//! padding after a boundary, a line that merely begins like one, text after the end), the body is rejected
+//! here and its raw bytes are hashed instead.
 
 use super::frame::{write_framed, write_framed_with};
 
@@ -15,7 +15,7 @@ const MAX_BOUNDARY_BYTES: usize = 70;
 
 const CRLF: &[u8] = b"\r\n";
 
-/// The boundary named once in the parameters of a Content-Type.
+/// The boundary in the parameters of a Content-Type; `None` unless there is exactly one.
 pub(super) fn boundary(content_type: &[u8]) -> Option<Vec<u8>> {
     let mut rest = &content_type[content_type.iter().position(|byte| *byte == b';')?..];
     let mut found = None;
@@ -63,17 +63,17 @@ fn is_boundary(boundary: &[u8]) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(b))
 }
 
-/// Appends the parts of `body`; on `None`, `out` holds rubbish past its old end.
+/// Appends the parts of `body`; on `None`, `out` contains garbage past its old end.
 pub(super) fn write_parts(body: &[u8], boundary: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let delimiter = [b"\r\n--", boundary].concat();
-    // The first delimiter needs no line break before it, for nothing comes before it.
+    // The first delimiter needs no line break before it, because nothing precedes it.
     let mut rest = body.strip_prefix(&delimiter[CRLF.len()..])?;
     for count in 0..=MAX_PARTS {
         if let Some(end) = rest.strip_prefix(b"--") {
             return (count > 0 && (end.is_empty() || end == CRLF)).then_some(());
         }
         let part = rest.strip_prefix(CRLF)?;
-        // The line break behind one delimiter may be the one before the next.
+        // The line break after one delimiter could also be the one before the next.
         if part.starts_with(&delimiter[CRLF.len()..]) {
             return None;
         }
@@ -95,8 +95,8 @@ fn write_headers<'a>(part: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
         let end = rest.windows(CRLF.len()).position(|window| window == CRLF)?;
         let line = &rest[..end];
         let (name, value) = line.split_at(line.iter().position(|byte| *byte == b':')?);
-        // White space in a name is also how a folded line begins; servers disagree about both, and
-        // about bare line breaks.
+        // White space in a name also begins a folded line. Servers disagree about both, and about bare line
+        // breaks.
         let is_name = !name.is_empty() && name.iter().all(u8::is_ascii_graphic);
         if !is_name || value.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
             return None;
@@ -110,8 +110,8 @@ fn write_headers<'a>(part: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
     None
 }
 
-/// Where `delimiter` first occurs. Only its first byte is a carriage return, so a failed comparison
-/// never has to be repeated from within and the search stays linear.
+/// Finds the first `delimiter`. Only its first byte is a carriage return, so a failed comparison never has to
+/// restart within itself, and the search is linear.
 fn find_delimiter(text: &[u8], delimiter: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {

@@ -1,36 +1,36 @@
-//! JSON numbers in the form that ECMAScript prints, and whether that form has the same value.
+//! JSON numbers as ECMAScript prints them, and whether the printed form has the same value.
 //!
-//! RFC 8785 prints the double nearest to a number. That makes two different amounts one whenever
-//! doubles are too coarse, so each number also reports whether its decimal value survived exactly.
+//! RFC 8785 prints the double nearest to a number, so two different amounts become equal where doubles are
+//! too coarse. Each number therefore also reports whether its decimal value was preserved exactly.
 
-/// No double needs more significant digits than this to be told from its neighbours.
+/// No double needs more significant digits than this to differ from its neighbours.
 const MAX_SHORTEST_DIGITS: usize = 17;
-/// So many digits fit into 64 bits, whatever they are.
+/// Any number of this many digits fits into 64 bits.
 const MAX_HELD_DIGITS: usize = 19;
 /// Any decimal with at most this many significant digits is the shortest decimal of its double,
 /// because no two such decimals share one.
 const ALWAYS_EXACT_DIGITS: usize = 15;
 /// Decimal exponents (of the first digit) at which doubles have their full precision.
 const FULL_PRECISION: std::ops::RangeInclusive<i64> = -307..=307;
-/// Exponents are held below this, far beyond any double and far from overflow.
+/// Exponents are kept below this, far beyond any double and far from overflow.
 const MAX_EXPONENT: i64 = 1 << 40;
 
 /// A number at the start of an input.
 pub(super) struct Scanned {
-    /// How many bytes of the input it takes.
+    /// Its length in the input, in bytes.
     pub(super) length: usize,
-    /// Whether what was printed has exactly the decimal value that was read.
+    /// Whether the printed number has exactly the decimal value that was read.
     pub(super) exact: bool,
 }
 
-/// Reads the number that `input` starts with and appends its ECMAScript form to `out`.
+/// Parses the number at the start of `input` and appends its ECMAScript form to `out`.
 ///
-/// `None` if there is no number, or none that a double can hold at all.
+/// `None` if there is no number, or none that a double can represent.
 pub(super) fn canonicalise(input: &[u8], out: &mut Vec<u8>) -> Option<Scanned> {
     let token = Token::scan(input)?;
     let length = token.length;
     if token.is_integer && token.integer.len() <= ALWAYS_EXACT_DIGITS {
-        // By far the commonest number is its own canonical form; only the sign of zero is lost.
+        // By far the commonest number is its own canonical form; only a zero loses its sign.
         let text = if token.integer == b"0" {
             token.integer
         } else {
@@ -81,7 +81,7 @@ pub(super) fn canonicalise(input: &[u8], out: &mut Vec<u8>) -> Option<Scanned> {
     Some(Scanned { length, exact })
 }
 
-/// The pieces of a number that follows the JSON grammar.
+/// The parts of a number in JSON grammar.
 struct Token<'a> {
     negative: bool,
     integer: &'a [u8],
@@ -142,7 +142,7 @@ impl<'a> Token<'a> {
         })
     }
 
-    /// The value without leading and trailing zeros; `None` if no double has so many digits.
+    /// The value without leading and trailing zeros; `None` if it has more digits than any double needs.
     fn decimal(&self) -> Option<Decimal> {
         let zeros = |digits: &[u8]| digits.iter().take_while(|digit| **digit == b'0').count();
         let mut leading = zeros(self.integer);
@@ -152,7 +152,7 @@ impl<'a> Token<'a> {
             leading += more;
             part = &part[more..];
         }
-        // Zeros at the end are no digits; only a number with very many of them is looked at for this.
+        // Trailing zeros do not count as digits; only a number with very many digits is checked for them.
         if whole.len() + part.len() > MAX_HELD_DIGITS {
             part = without_zeros(part);
             if part.is_empty() {
@@ -182,7 +182,7 @@ impl<'a> Token<'a> {
         })
     }
 
-    /// Whether the number, whose value is `decimal`, stands there as ECMAScript prints it.
+    /// Whether the number, whose value is `decimal`, is already written as ECMAScript prints it.
     fn is_printed(&self, decimal: &Decimal) -> bool {
         !self.has_exponent
             && (-5..=21).contains(&decimal.point)
@@ -199,14 +199,14 @@ struct Decimal {
 }
 
 impl Decimal {
-    /// The shortest decimal that rounds to `value`, which is finite and not zero; of two equally near ones
-    /// the even one, as ECMAScript has it.
+    /// The shortest decimal that rounds to `value`, which is finite and not zero. Of two equally near ones,
+    /// the even one, as in ECMAScript.
     fn shortest(value: f64) -> Option<Decimal> {
         let mut buffer = ryu::Buffer::new();
         Token::scan(buffer.format_finite(value.abs()).as_bytes())?.decimal()
     }
 
-    /// `Number::toString` of ECMAScript, whose `n` is our `point`.
+    /// `Number::toString` of ECMAScript, whose `n` is `point` here.
     fn print(&self, negative: bool, out: &mut Vec<u8>) {
         let mut buffer = [0; MAX_HELD_DIGITS];
         let digits = &mut buffer[..self.count];

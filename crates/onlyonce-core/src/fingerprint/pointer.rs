@@ -1,7 +1,7 @@
 //! JSON pointers (RFC 6901) and what they select from a canonical text.
 //!
-//! The text given to `find` and `prune` is our own canonical output: valid, without white space,
-//! no deeper than the canonicaliser allows. That is what lets the walk here be this simple.
+//! The input of `find` and `prune` is our own canonical output: valid, without white space, no deeper than
+//! the canonicaliser allows. That keeps the walk here simple.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
-//! What of a request makes it the same request: a route's choices, with an identity of their own.
+//! A recipe: a route's choice of what makes two requests the same, with an id of its own.
 //!
-//! A record keeps the id of the recipe it was made under, and a retry is compared under that one.
-//! So a recipe is stored by id, and its encoding is a format: it may gain versions, never change.
+//! A record stores the id of the recipe it was made under, and a retry is compared under that recipe. Recipes
+//! are therefore stored by id, and their encoding is a format: it may gain versions, never change.
 
 use std::fmt;
 
@@ -13,19 +13,19 @@ use super::pointer::{Pointer, PointerError};
 use super::target::normal_host;
 use crate::secret::write_hex;
 
-/// The version of both the encoding and the way a fingerprint is computed from it.
+/// The version of both the encoding and the fingerprint computed from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
-    /// Method and target as sent, no host, bodies as they came. Records of the first releases have it, and
-    /// so have the requests of SQL functions.
+    /// Method and target as sent, no host, bodies as received. Used by records of the first releases and by
+    /// requests of the SQL functions.
     One = 1,
-    /// With host and override headers, and bodies without their compression.
+    /// With host and override headers, and with decompressed bodies.
     Two = 2,
 }
 
-/// The headers that count unless a route says otherwise: those that say what the body is and under which
-/// condition it is taken, and those by which APIs name a tenant, an account, a merchant, on whose behalf
-/// somebody acts, or the version that is spoken.
+/// The headers that count by default: those that describe the body and the conditions under which it is
+/// accepted, and those by which APIs name a tenant, an account, a merchant, the party somebody acts for, or
+/// the API version.
 pub(crate) const DEFAULT_HEADERS: [&str; 26] = [
     "content-type",
     "if-match",
@@ -80,7 +80,7 @@ impl fmt::Debug for RecipeId {
     }
 }
 
-/// Which parts of a request count, in normal form.
+/// The parts of a request that count, in normal form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
     id: RecipeId,
@@ -89,7 +89,7 @@ pub struct Recipe {
     fields: Vec<Pointer>,
     ignore: Vec<Pointer>,
     headers: Vec<String>,
-    /// The same in the form in which a request is asked for them. What is no name is in no request.
+    /// The same as parsed names. A text that is not a header name occurs in no request.
     names: Vec<Option<HeaderName>>,
     host: bool,
     /// Hosts that count as one.
@@ -114,8 +114,8 @@ pub enum RecipeError {
 }
 
 impl Recipe {
-    /// A recipe in normal form: order and repetition make no difference, nor does the case of
-    /// header names. The host counts.
+    /// A recipe in normal form: order, repetition and the case of header names make no difference. The host
+    /// counts.
     pub fn new(
         mode: BodyMode,
         fields: Vec<Pointer>,
@@ -125,7 +125,7 @@ impl Recipe {
         Recipe::of(Version::Two, mode, fields, ignore, headers)
     }
 
-    /// The recipe of version 1, which records of the first releases and requests of SQL functions have.
+    /// A recipe of version 1, as used by records of the first releases and by requests of the SQL functions.
     pub fn version_1(
         mode: BodyMode,
         fields: Vec<Pointer>,
@@ -164,8 +164,8 @@ impl Recipe {
         recipe.named()
     }
 
-    /// The same recipe, with these choices about where a request goes: whether the host counts, which hosts
-    /// are one, and which parameters of the query do not count.
+    /// The same recipe, with these choices about the target: whether the host counts, which hosts are
+    /// equivalent, and which query parameters do not count.
     #[must_use]
     pub fn with_target(
         self,
@@ -189,7 +189,7 @@ impl Recipe {
         recipe.named()
     }
 
-    /// The recipe under the id that belongs to it.
+    /// Sets the id that belongs to the recipe.
     fn named(mut self) -> Recipe {
         let hash = digest::digest(&digest::SHA256, &self.encode());
         let id = hash
@@ -200,7 +200,7 @@ impl Recipe {
         self
     }
 
-    /// The identity under which the recipe is stored.
+    /// The id under which the recipe is stored.
     pub fn id(&self) -> RecipeId {
         self.id
     }
@@ -244,7 +244,7 @@ impl Recipe {
         &self.ignore_query
     }
 
-    /// The headers that count, and the name of each where it can be one.
+    /// The headers that count, each with its parsed name if it has one.
     pub(super) fn named_headers(&self) -> impl Iterator<Item = (&str, Option<&HeaderName>)> {
         let names = self.names.iter().map(Option::as_ref);
         self.headers.iter().map(String::as_str).zip(names)
@@ -278,11 +278,11 @@ impl Recipe {
         out
     }
 
-    /// Reads the stored form back.
+    /// Parses the stored form.
     ///
     /// # Errors
-    /// Anything but the exact output of [`Recipe::encode`] is refused, because a recipe that is
-    /// guessed at would turn retries into mismatches.
+    /// Anything but the exact output of [`Recipe::encode`] is refused, because a guessed recipe would turn
+    /// retries into mismatches.
     pub fn decode(bytes: &[u8]) -> Result<Recipe, RecipeError> {
         let [version, mode, rest @ ..] = bytes else {
             return Err(RecipeError::Damaged);
@@ -339,7 +339,7 @@ fn pointers(texts: &[&str]) -> Result<Vec<Pointer>, PointerError> {
 
 fn read_list<'a>(rest: &mut &'a [u8]) -> Result<Vec<&'a str>, RecipeError> {
     let count = read_length(rest)?;
-    // Each entry has a length of eight bytes, which bounds what a damaged count can demand.
+    // Each entry takes at least eight bytes for its length, which bounds what a damaged count can demand.
     if count > rest.len() / 8 {
         return Err(RecipeError::Damaged);
     }

@@ -1,4 +1,4 @@
-//! Where a request goes: its host, however it travelled, and its target without what does not count.
+//! The destination of a request: its host, however it was sent, and its target without ignored parameters.
 
 use http::{HeaderMap, header::HOST};
 
@@ -7,11 +7,11 @@ use super::{
     recipe::Recipe,
 };
 
-/// Ports that say nothing beside their scheme.
+/// Ports that are the default of a scheme.
 const DEFAULT_PORTS: [&[u8]; 2] = [b":80", b":443"];
 
-/// The host as a client named it: that of `authority`, else of `Host`, in lower case, without a user, a
-/// trailing dot and a default port.
+/// The host as the client named it: that of `authority`, otherwise of `Host`, in lower case, without user,
+/// trailing dot and default port.
 pub(super) fn effective_host(authority: Option<&str>, headers: &HeaderMap) -> Vec<u8> {
     let host = match authority {
         Some(authority) => Some(authority.as_bytes()),
@@ -20,14 +20,14 @@ pub(super) fn effective_host(authority: Option<&str>, headers: &HeaderMap) -> Ve
     normal_host(host.unwrap_or_default())
 }
 
-/// A host in the form in which hosts are compared.
+/// A host in normal form, for comparison.
 pub(super) fn normal_host(host: &[u8]) -> Vec<u8> {
     let host = host.trim_ascii();
     let mut host = host.rsplit(|byte| *byte == b'@').next().unwrap_or(host);
     for port in DEFAULT_PORTS {
         host = host.strip_suffix(port).unwrap_or(host);
     }
-    // The dot stands before a port that stays.
+    // The trailing dot may stand before a port that is kept.
     let (name, port) = match host.iter().rposition(|byte| *byte == b':') {
         Some(colon) if !host[colon..].contains(&b']') => host.split_at(colon),
         _ => (host, &[][..]),
@@ -57,7 +57,7 @@ pub(super) fn write_target(recipe: &Recipe, target: &str, out: &mut Vec<u8>) {
     });
 }
 
-/// Whether a parameter's name, decoded, is `name`.
+/// Whether a parameter's decoded name is `name`.
 fn is_name(raw: &str, name: &str) -> bool {
     super::form::decode(raw.as_bytes()).eq(name.bytes())
 }

@@ -1,7 +1,7 @@
-//! Keys that are plainly somebody's personal data.
+//! Detects keys that are plainly personal data.
 //!
-//! The whole key must have the shape. Looking for substrings would refuse order numbers and UUIDs,
-//! and a refused key is an outage for the client that sends it.
+//! The whole key must have the shape. A search for substrings would refuse order numbers and UUIDs, and a
+//! refused key is an outage for the client that sends it.
 
 use std::fmt;
 
@@ -39,9 +39,9 @@ impl fmt::Display for Sensitive {
 }
 
 impl Sensitive {
-    /// What `key` as a whole looks like, if it looks like personal data.
+    /// The kind of personal data that `key` as a whole looks like, if any.
     pub(super) fn detect(key: &str) -> Option<Sensitive> {
-        // Only a quoted key can have spaces at its ends; they do not make the number another one.
+        // Only a quoted key can have spaces at its ends; they do not change the number.
         let key = key.trim_matches(' ');
         if is_national_id(key.as_bytes()) {
             Some(Sensitive::NationalId)
@@ -76,7 +76,7 @@ fn is_email(key: &str) -> bool {
                     .bytes()
                     .all(|b| b.is_ascii_alphanumeric() || b"_%+-'&".contains(&b))
         });
-    // A last label of letters is what tells `a@example.com` from `order@v1` and `order@v1.2`.
+    // A last label of letters distinguishes `a@example.com` from `order@v1` and `order@v1.2`.
     let Some((parents, top)) = domain.rsplit_once('.') else {
         return false;
     };
@@ -125,7 +125,7 @@ fn is_card_number(key: &str) -> bool {
                 *slot = byte - b'0';
                 count += 1;
             }
-            // However many: a key is nothing but this number.
+            // Any number of separators, since the whole key is the number.
             b' ' | b'-' => {}
             _ => return false,
         }
@@ -134,9 +134,9 @@ fn is_card_number(key: &str) -> bool {
     CARD_DIGITS.contains(&count) && has_known_issuer(digits) && passes_luhn(digits)
 }
 
-/// Whether a payment card number stands somewhere in `text`: 13 to 19 digits, in one piece or in groups
-/// parted by one space or dash each, of a known issuer, that pass the Luhn check. Digits that touch a
-/// letter, a decimal point or an underscore are part of something else, and so are longer numbers.
+/// Whether `text` contains a payment card number: 13 to 19 digits, in one run or in groups separated by one
+/// space or dash each, of a known issuer, that pass the Luhn check. Longer numbers do not count, nor do
+/// digits after a letter, a point, a plus sign or an underscore, or before a letter or an underscore.
 ///
 /// One pass; each digit group begins at most as many candidates as a card has digits.
 pub fn holds_card_number(text: &[u8]) -> bool {
@@ -154,7 +154,7 @@ pub fn holds_card_number(text: &[u8]) -> bool {
         if free && begins_card_number(&text[at..]) {
             return true;
         }
-        // On to the next group: a number does not begin in the middle of its digits.
+        // Skip to the next group: a card number does not begin in the middle of a run of digits.
         while at < text.len() && text[at].is_ascii_digit() {
             at += 1;
         }
@@ -162,7 +162,7 @@ pub fn holds_card_number(text: &[u8]) -> bool {
     false
 }
 
-/// Whether `text`, which begins with a digit, begins with a card number that ends where a group does.
+/// Whether `text`, which begins with a digit, begins with a card number that ends at the end of a group.
 fn begins_card_number(text: &[u8]) -> bool {
     let mut digits = [0_u8; 19];
     let mut count = 0;

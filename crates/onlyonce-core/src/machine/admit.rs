@@ -1,4 +1,4 @@
-//! A request meets what is remembered of its key.
+//! Admission: what a request may do, given the stored record of its key.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,26 +16,26 @@ use crate::{
     time::{Stamp, Timestamp},
 };
 
-/// How far in the reconciler's future a look must lie before a client's retry moves it forward.
+/// A client's retry brings the reconciler's next look forward to this long from now, if it is further away.
 const NUDGE_FLOOR: Duration = Duration::from_secs(1);
 
-/// What a request brings along.
+/// A request, as the machine sees it.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The hash of scope and key.
+    /// The keyed hash of scope and key.
     pub id: RecordId,
-    /// Whose key it is.
+    /// The namespace of the key.
     pub scope: Scope,
     /// The key.
     pub key: Key,
-    /// What the request is, under the recipe of the record it is compared with (or, for a new key,
-    /// under [`recipe`](Self::recipe)).
+    /// The request's fingerprint, under the recipe of the record it is compared with (for a new key, under
+    /// [`recipe`](Self::recipe)).
     pub fingerprint: Fingerprint,
     /// The recipe for a new record.
     pub recipe: RecipeId,
-    /// Who asks, where callers share the scope, marked as [`notes`](Self::notes) say.
+    /// The caller's mark in a shared scope, made in the way that [`notes`](Self::notes) say.
     pub caller: Option<CallerMark>,
-    /// The same caller's mark made the other way, for a record whose mark was made so.
+    /// The same caller's mark made the other way, for comparison with a record marked that way.
     pub other_mark: Option<CallerMark>,
     /// The attempt that begins if this request executes: fresh random bits.
     pub attempt_id: AttemptId,
@@ -45,7 +45,7 @@ pub struct Request {
     pub method: Arc<str>,
     /// Path and query as forwarded.
     pub path: Arc<str>,
-    /// How the key is spelled and the caller marked: what a new record notes.
+    /// The key's spelling and the kind of caller mark, for a new record.
     pub notes: Notes,
 }
 
@@ -54,24 +54,24 @@ pub struct Request {
 pub enum Admission {
     /// Execute, once the step's write has succeeded.
     Execute(Began),
-    /// Execute: the key is reserved by this very attempt, in a write whose answer was lost.
+    /// Execute: this very attempt has reserved the key, in a write whose acknowledgement was lost.
     Reserved,
-    /// The same, and its lease has lapsed since: nothing may be sent any more.
+    /// This attempt reserved the key, but the key is no longer in progress: nothing may be sent.
     TooLate,
-    /// The lease of the attempt that owns the key has lapsed. Ask again once that is written.
+    /// The owning attempt's lease has lapsed. Apply the event again once the step's write has succeeded.
     Lapse,
-    /// Another attempt is running: wait for it, or say so.
+    /// Another attempt is running. The policy says whether to wait or to refuse.
     InFlight(OnInFlight),
     /// The answer of the completed operation.
     Replay(Arc<StoredResponse>),
-    /// No.
+    /// Do not execute.
     Refuse(Refusal),
 }
 
 /// Why an attempt began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Began {
-    /// Nobody had used the key, as far as anybody remembers.
+    /// No record of an earlier use exists.
     New,
     /// The key had been released.
     Again,
@@ -80,8 +80,8 @@ pub enum Began {
 }
 
 impl Began {
-    /// Whether a life of the key begins here, be it the first or a later one: what a request that may bring
-    /// no new key must not do. A released key goes on with the life that it has.
+    /// Whether a new life of the key begins, the first or a later one. A request that may bring no new key
+    /// must not begin one. A released key continues its current life.
     pub fn begins_a_life(self) -> bool {
         match self {
             Self::New | Self::AfterExpiry => true,
@@ -93,18 +93,18 @@ impl Began {
 /// Why a request is neither executed nor replayed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {
-    /// The key was used for another request; this is what the key is now.
+    /// The key was used for another request; its current state.
     Reused(State),
-    /// The key was used for the same request by another caller; this is what the key is now.
+    /// The key was used for the same request by another caller; its current state.
     CallerDiffers(State),
-    /// Nobody knows how the last attempt ended. Where the step has a write, it makes the reconciler
-    /// look sooner: worth writing, not worth failing for.
+    /// The outcome of the last attempt is unknown. If the step has a write, it only brings the reconciler's
+    /// next look forward: the refusal stands even if that write fails.
     OutcomeUnknown,
-    /// It was executed, but its answer was too large to keep.
+    /// The operation was executed, but its answer was not stored.
     ResponseNotStored {
-        /// Its head.
+        /// The head of the answer.
         response: Arc<StoredResponse>,
-        /// Whether the answer is known to have broken off before its end.
+        /// Whether the answer is known to have been cut off.
         broke_off: bool,
     },
     /// The key has expired and may not be used again.
@@ -137,7 +137,7 @@ pub fn first(request: &Request, policy: &Policy) -> Draft {
             inconclusive: 0,
             dead_letter: false,
             notes: Notes {
-                // Of the attempt that begins here nobody has spoken yet.
+                // No provider or operator has attested this new attempt.
                 attested: false,
                 ..request.notes.clone()
             },
@@ -152,7 +152,7 @@ pub fn first(request: &Request, policy: &Policy) -> Draft {
     }
 }
 
-/// What `request` may do, given what is remembered.
+/// Decides what `request` may do, given `record`.
 pub(super) fn admit(
     record: &Record,
     request: &Request,
@@ -162,7 +162,7 @@ pub(super) fn admit(
     if record.attempt_id == request.attempt_id {
         return Step::stay(match record.state {
             State::InProgress => Admission::Reserved,
-            // Others may have settled the key since.
+            // Another actor may have settled the key since.
             State::Completed | State::FailedRetryable | State::Unknown | State::Expired => {
                 Admission::TooLate
             }
@@ -195,7 +195,7 @@ pub(super) fn admit(
                 })
             }
             Some(response) => Step::stay(Admission::Replay(response.clone())),
-            // A completed record always has a response; one without is not guessed at.
+            // A completed record always has a response. If it is missing, we do not guess.
             None => refuse(Refusal::OutcomeUnknown),
         },
         State::FailedRetryable if record.is_past_expiry(now) => {
@@ -214,7 +214,7 @@ fn refuse(refusal: Refusal) -> Step<Admission> {
     Step::stay(Admission::Refuse(refusal))
 }
 
-/// What the key is at `now`, whether or not the sweeper or the reaper has come by.
+/// The state at `now`, whether or not the sweeper or the reaper has run.
 fn state_now(record: &Record, now: Timestamp) -> State {
     match record.state {
         State::InProgress if record.lease_lapsed(now) => State::Unknown,
@@ -223,8 +223,8 @@ fn state_now(record: &Record, now: Timestamp) -> State {
     }
 }
 
-/// A tombstone that is due for deletion counts as deleted, reaped or not, so that what a client
-/// sees does not depend on when the reaper came by.
+/// A tombstone that is due for deletion counts as deleted, so that what a client sees does not depend on when
+/// the reaper runs.
 fn is_forgotten_by_time(record: &Record, now: Timestamp) -> bool {
     match record.state {
         State::InProgress | State::Unknown => false,
@@ -239,34 +239,34 @@ fn is_forgotten_by_time(record: &Record, now: Timestamp) -> bool {
 fn same_content(record: &Record, request: &Request) -> bool {
     match record.fingerprint {
         Some(fingerprint) => record.is_redirected() || fingerprint == request.fingerprint,
-        // Forgotten: nothing is left to compare with, so any request may begin again.
+        // A forgotten record has nothing to compare with: any request may begin again.
         None => record.state == State::Expired,
     }
 }
 
-/// Whether `request` comes from the caller that `record` remembers, marked in the record's own way:
-/// neither a change of the configuration nor a credential that is sent on top makes another caller.
+/// Whether `request` comes from the caller of `record`. The request's mark is made in the record's way, so
+/// that neither a configuration change nor an additional credential makes it another caller.
 fn same_caller(record: &Record, request: &Request) -> bool {
     if record.fingerprint.is_none() {
         return true;
     }
     match record.notes.marked_by == request.notes.marked_by {
         true => record.caller == request.caller,
-        // Who has no mark of that kind is nobody's equal.
+        // A request without a mark of that kind matches no caller.
         false => request.other_mark.is_some() && record.caller == request.other_mark,
     }
 }
 
-/// Whether another caller may go on with the same request: nothing was left behind and there is no
-/// answer to show, so a client that had to renew its token is not turned away for ever. Many clients
-/// follow a redirect to another host without their credential, late or not.
+/// Whether another caller may continue the same request. A released key has no effect and no answer to
+/// expose, and a client that had to renew its token must not be refused for ever. A redirected key may be
+/// taken over even after expiry: many clients follow a redirect to another host without their credential.
 fn may_be_taken_over(record: &Record, now: Timestamp) -> bool {
     record.state == State::FailedRetryable
         && (!record.is_past_expiry(now) || record.is_redirected())
 }
 
 fn after_expiry(record: &Record, request: &Request, policy: &Policy) -> Step<Admission> {
-    // A forgotten key was given back by an operator, who meant it to be used again.
+    // An operator forgot this key so that it can be used again.
     let given_back = record.fingerprint.is_none();
     match policy.after_expiry {
         AfterExpiry::Reject if !given_back => refuse(Refusal::Expired),
@@ -288,7 +288,7 @@ fn begin(record: &Record, request: &Request, policy: &Policy, how: Begin) -> Ste
     let next = &mut draft.record;
     next.revision = record.revision.next();
     next.fence = record.fence.next();
-    // Who goes on with its own request stays marked as it was; who takes over is marked anew.
+    // The same caller keeps the record's mark; a caller who takes over gets a new one.
     if how != Begin::Anew && record.fingerprint.is_some() && same_caller(record, request) {
         next.caller = record.caller;
         next.notes.marked_by = record.notes.marked_by;
@@ -302,14 +302,14 @@ fn begin(record: &Record, request: &Request, policy: &Policy, how: Begin) -> Ste
         Begin::Anew => (Began::New, None),
         Begin::SameGeneration => {
             next.generation = record.generation;
-            // The fingerprint and recipe of the first request stay: they are equal in content, and
-            // the recipe is the one that later retries are compared under. A redirect brings another.
+            // The fingerprint and recipe of the first request stay: the contents are equal, and later retries
+            // are compared under that recipe. A redirected request has another fingerprint.
             if !record.is_redirected() {
                 next.fingerprint = record.fingerprint;
                 next.recipe = record.recipe;
             }
-            // And so does the first spelling, under which the upstream may know the key; a row that
-            // has none goes on without.
+            // The first spelling stays too, since the upstream may know the key by it. A row without a
+            // spelling stays without one.
             next.notes.spelling.clone_from(&record.notes.spelling);
             draft.stamps.created_at = record.times.created_at.into();
             (Began::Again, Some(JournalEvent::ExecutedAgain))
@@ -327,7 +327,7 @@ fn begin(record: &Record, request: &Request, policy: &Policy, how: Begin) -> Ste
         }
     };
     if record.notes.erased {
-        // What was erased stays so for as long as the row lives: its own names were the person's too.
+        // An erased row stays erased: the new request's key, spelling and path are the same person's.
         next.erase_names();
     }
     let fence = draft.record.fence;
@@ -350,7 +350,7 @@ fn nudge(record: &Record, now: Timestamp, policy: &Policy) -> Option<Change> {
     if record.dead_letter || left <= NUDGE_FLOOR {
         return None;
     }
-    // A quarter of the pause stands, however often a client asks: it must not use up the looks.
+    // A quarter of the pause always remains, so that a client's retries cannot use up the looks.
     let pause = look_pause(record, policy);
     if left > pause - pause / 4 {
         return None;

@@ -1,6 +1,6 @@
-//! Everything that can happen to a key, each with what it means to whoever caused it.
+//! Every event that can happen to a key, each with the type of its effect.
 //!
-//! The rules stand in the files beside this one; here stands what becomes of a key that is absent.
+//! The files beside this one hold the rules. This file decides only what an event does to an absent key.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
 
 /// Something that happens to a key.
 pub trait Event {
-    /// What the event means to whoever caused it.
+    /// The event's meaning to its caller.
     type Effect;
 
     /// See [`apply`].
@@ -24,8 +24,8 @@ pub trait Event {
     -> Step<Self::Effect>;
 }
 
-/// The one function of the machine: what `event` does to a key of which `record` is remembered, at `now`,
-/// under `policy`.
+/// The one function of the machine: what `event` does at `now`, under `policy`, to a key whose stored record
+/// is `record`.
 pub fn apply<E: Event>(
     record: Option<&Record>,
     event: &E,
@@ -36,7 +36,7 @@ pub fn apply<E: Event>(
 }
 
 impl<E> Step<E> {
-    /// Nothing is written.
+    /// A step that writes nothing.
     pub(super) const fn stay(effect: E) -> Self {
         let write = Write::Stay;
         Self { write, effect }
@@ -47,7 +47,7 @@ impl<E> Step<E> {
         Self { write, effect }
     }
 
-    /// The change that this step swaps in, if it does.
+    /// The change that this step swaps in, if any.
     pub fn swapped(self) -> Option<Change> {
         match self.write {
             Write::Swap(change) => Some(change),
@@ -77,12 +77,12 @@ impl Event for Request {
     }
 }
 
-/// An attempt ends, as its executor saw it.
+/// An attempt ended, as its executor saw it.
 #[derive(Clone, Copy, Debug)]
 pub struct End<'a> {
     /// The attempt.
     pub attempt: AttemptId,
-    /// Its end.
+    /// How it ended.
     pub settlement: &'a Settlement,
 }
 
@@ -97,13 +97,13 @@ impl Event for End<'_> {
     }
 }
 
-/// An attempt is about to commit its effect, in one transaction with this step. It may commit if the step
-/// writes, and must roll back otherwise.
+/// An attempt is about to commit its effect in the same transaction as this step. The attempt may commit if
+/// the step writes, and must roll back otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct Commit<'a> {
     /// The attempt.
     pub attempt: AttemptId,
-    /// Its answer.
+    /// The attempt's answer.
     pub response: &'a Arc<StoredResponse>,
 }
 
@@ -133,7 +133,7 @@ impl Event for Heartbeat {
     }
 }
 
-/// An attempt leaves its key to a message, whose delivery will settle it.
+/// An attempt hands its key over to an outbox message, whose delivery will settle the key.
 #[derive(Clone, Copy, Debug)]
 pub struct HandOver(pub AttemptId);
 
@@ -148,11 +148,11 @@ impl Event for HandOver {
     }
 }
 
-/// The sweeper comes by.
+/// The sweeper examines a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Sweep {
-    /// Whether the policy is the one of the key's route: whoever does not know it leaves the next look to
-    /// somebody who does.
+    /// Whether the policy is that of the key's route. A sweeper that does not know the route's policy leaves
+    /// the next look to a process that does.
     pub knows_route: bool,
 }
 
@@ -165,9 +165,9 @@ impl Event for Sweep {
     }
 }
 
-/// Somebody looks after the keys whose times a clock that has been set back since has put far ahead.
+/// The clock was set back, and a key may still carry times far in the future from before that.
 ///
-/// Only for a key whose owner has had the time to renew its lease by the clock as it is now.
+/// Apply only to a key whose owner has had time to renew its lease by the corrected clock.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockWasSetBack;
 
@@ -180,7 +180,7 @@ impl Event for ClockWasSetBack {
     }
 }
 
-/// The reaper comes by.
+/// The reaper examines a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Reap;
 
@@ -192,28 +192,28 @@ impl Event for Reap {
     }
 }
 
-/// Somebody has looked into what became of a key.
+/// The reconciler, or a webhook, reports on the outcome of a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Look<'a> {
-    /// What was found out.
+    /// The finding.
     pub found: Found<'a>,
-    /// The record that the question was asked about, where there was a question. An answer that speaks for
-    /// an effect holds for its attempt, whatever else was written since; any other answer was about the
-    /// record as it was, so that of two who asked at once only one counts.
+    /// The attempt and revision that were asked about, if there was a question. Evidence of an effect holds
+    /// for its attempt whatever has been written since. Any other answer holds for that revision only, so
+    /// that of two concurrent questions one counts.
     pub asked_about: Option<(AttemptId, Revision)>,
 }
 
-/// What a look at a key brought.
+/// The finding of a look at a key.
 #[derive(Clone, Copy, Debug)]
 pub enum Found<'a> {
-    /// A provider's word.
+    /// The provider's statement.
     Evidence(&'a Evidence, Source),
-    /// Nothing, and why.
+    /// The look was inconclusive, for this reason.
     Nothing(&'a str),
     /// Something that does not count as a look, and why: the operation is pending, or a clock is known to
     /// have jumped.
     NoLook(&'a str),
-    /// Several operations under the key, which a person has to tell apart.
+    /// Several operations under one key; a person has to tell them apart.
     Several(&'a str),
 }
 
@@ -242,14 +242,14 @@ impl Event for Look<'_> {
     }
 }
 
-/// An operator says what became of an unknown key.
+/// An operator settles an unknown key.
 #[derive(Clone, Copy, Debug)]
 pub struct Resolve<'a> {
-    /// What the decision was made on.
+    /// The version of the record that the operator saw.
     pub seen: Seen,
     /// The decision.
     pub resolution: &'a Resolution,
-    /// Why.
+    /// The operator's reason.
     pub reason: &'a str,
 }
 
@@ -268,14 +268,14 @@ impl Event for Resolve<'_> {
     }
 }
 
-/// An operator removes what is remembered of a key, which the next request may use again.
+/// An operator removes the record of a key, so that the next request may use the key again.
 #[derive(Clone, Debug)]
 pub struct Forget {
-    /// Whether the operator insists, although the operation took effect.
+    /// Whether to forget the key even if the operation took effect.
     pub force: bool,
     /// Replaces the attempt id, so that no late result can match the tombstone.
     pub fresh: AttemptId,
-    /// Why.
+    /// The operator's reason.
     pub reason: Option<String>,
 }
 
@@ -289,10 +289,10 @@ impl Event for Forget {
     }
 }
 
-/// An operator removes a person's data from a key, and gives nothing back.
+/// An operator erases the personal data of a key. The key does not become usable again.
 #[derive(Clone, Debug)]
 pub struct Erase {
-    /// Why.
+    /// The operator's reason.
     pub reason: Option<String>,
 }
 
@@ -304,7 +304,7 @@ impl Event for Erase {
     }
 }
 
-/// An operator has an answer kept for this long from now on, or for as long as it would have been.
+/// An operator extends the life of an answer to this long from now. An expiry that is later already stays.
 #[derive(Clone, Copy, Debug)]
 pub struct Extend(pub Duration);
 

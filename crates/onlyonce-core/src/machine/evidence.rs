@@ -1,4 +1,4 @@
-//! The ways out of unknown that a provider's word opens: by evidence, never by guessing.
+//! How a provider's statements settle an unknown key: by evidence, never by guessing.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     time::{Stamp, Timestamp},
 };
 
-/// The longest pause between two looks of the reconciler, and how often a dead letter is asked about.
+/// The longest pause between two looks of the reconciler, and the interval at which dead letters are retried.
 pub(super) const MAX_LOOK_PAUSE: Duration = Duration::from_secs(3_600);
 
 pub(super) const CONTRADICTION: &str = "the provider contradicts itself";
@@ -21,30 +21,30 @@ pub(super) const NOBODY_ASKS: &str = "nobody asks the provider: see `reconcile`"
 /// Where evidence comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The provider told us of its own accord.
+    /// The provider told us unasked.
     Webhook(About),
-    /// We kept what the provider had told us.
+    /// An earlier statement of the provider, kept in the record.
     Kept,
     /// The provider answered the route's query.
     Query(Negative),
 }
 
-/// Which attempt a provider speaks of.
+/// The attempt that a provider's statement is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
-    /// The one with this id.
+    /// The attempt with this id.
     Attempt(AttemptId),
-    /// The one that was under way at some time between these two, by the provider's clock.
+    /// The attempt that was running at some time in this interval, by the provider's clock.
     Moment {
-        /// Not before.
+        /// The earliest time.
         from: Timestamp,
-        /// Not after.
+        /// The latest time.
         until: Timestamp,
     },
 }
 
 impl About {
-    /// When the provider looked, where it is `now`: an event may be told long after.
+    /// When the provider looked. A webhook may arrive long after its event.
     fn looked_at(self, now: Timestamp) -> Timestamp {
         match self {
             Self::Attempt(_) => now,
@@ -52,8 +52,8 @@ impl About {
         }
     }
 
-    /// Whether it is, or for a denial may be, an attempt before the one that owns `record`: a denial
-    /// releases the key, so it has to be about this very attempt.
+    /// Whether the statement is about an attempt earlier than the one that owns `record`. A denial releases
+    /// the key, so a denial that may be about an earlier attempt counts as earlier.
     fn is_earlier(self, record: &Record, evidence: &Evidence) -> bool {
         match self {
             Self::Attempt(attempt) => attempt != record.attempt_id,
@@ -72,19 +72,19 @@ impl About {
     }
 }
 
-/// What a negative answer to the query is worth.
+/// How much a negative answer to the query is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Negative {
-    /// The same query, under this configuration, has been seen to find some key.
+    /// The same query, under this configuration, has found a key before.
     Proven,
-    /// It has not, so "not found" may mean that we ask in the wrong place.
+    /// The query has never found a key, so "not found" may mean that we ask in the wrong place.
     Unproven,
 }
 
-/// It changes nothing: the key needs no evidence, or has had this.
+/// No change: the key needs no evidence, or already has it.
 const IGNORED: Step = Step::stay(());
 
-/// A provider says what became of the key.
+/// Applies a provider's statement to the key.
 pub(super) fn reconcile(
     record: &Record,
     evidence: &Evidence,
@@ -100,7 +100,7 @@ pub(super) fn reconcile(
     match record.state {
         State::InProgress => match source {
             Source::Webhook(_) => keep(record, evidence),
-            // Asked about an attempt that has since been settled: it says nothing of this one.
+            // The query was about an earlier attempt and says nothing about this one.
             Source::Kept | Source::Query(_) => IGNORED,
         },
         State::Unknown => on_unknown(record, evidence, source, now, policy),
@@ -125,14 +125,14 @@ fn on_unknown(
         && kept.contradicts(evidence)
     {
         return match kept {
-            // A person has been told already.
+            // The key is a dead letter already.
             Evidence::Contradictory => IGNORED,
             Evidence::Completed(_) | Evidence::NotExecuted => contradicted(record).into(),
         };
     }
     let change = match (evidence, source) {
         (Evidence::Completed(response), _) => proven_executed(record, response, policy),
-        // One look like any other, from somebody who knows where to look.
+        // Counts as one look, by somebody who knows where to look.
         (Evidence::NotExecuted, Source::Webhook(about)) => {
             negative_answer(record, Negative::Proven, about.looked_at(now), now, policy)
         }
@@ -147,33 +147,33 @@ fn on_unknown(
     change.into()
 }
 
-/// The reconciler looked and found out nothing; `why` says what it met.
+/// The reconciler's look was inconclusive; `why` is the reason.
 pub(super) fn look(record: &Record, why: &str, policy: &Policy) -> Step {
     on_unknown_only(record, || found_nothing(record, why, policy))
 }
 
-/// What the provider said counts for nothing, and not as a look either: the operation is pending, or a
-/// clock is known to have jumped. `why` says so.
+/// The provider's answer settles nothing and does not count as a look: the operation is pending, or a clock
+/// is known to have jumped. `why` is the reason.
 pub(super) fn no_look(record: &Record, why: &str, now: Timestamp, policy: &Policy) -> Step {
     on_unknown_only(record, || waited(record, why, now, policy))
 }
 
-/// The provider knows several operations under the key: a person has to tell them apart.
+/// The provider knows several operations under the key; a person has to tell them apart.
 pub(super) fn ambiguous(record: &Record, why: &str, policy: &Policy) -> Step {
     on_unknown_only(record, || dead_letter(record, why, policy))
 }
 
 fn on_unknown_only(record: &Record, change: impl FnOnce() -> Change) -> Step {
     match record.state {
-        // No further look settles what a provider that contradicts itself has left to a person.
+        // After contradictory statements only a person can decide; further looks change nothing.
         State::Unknown if record.evidence == Some(Evidence::Contradictory) => IGNORED,
         State::Unknown => change().into(),
         State::InProgress | State::Completed | State::FailedRetryable | State::Expired => IGNORED,
     }
 }
 
-/// The provider speaks of an attempt that no longer owns the key. That settles nothing; where the
-/// outcome is unknown, or the word speaks for an effect, a person has to compare the two attempts.
+/// The provider's statement is about an attempt that no longer owns the key, and settles nothing. If the
+/// outcome is unknown, or the statement reports an effect, a person has to compare the two attempts.
 fn of_an_earlier_attempt(record: &Record, evidence: &Evidence, policy: &Policy) -> Step {
     const WHY: &str = "the provider's word is about an earlier attempt";
     match (record.state, evidence) {
@@ -192,7 +192,7 @@ fn keep(record: &Record, evidence: &Evidence) -> Step {
         None => kept(record, evidence.clone(), None).into(),
         Some(before) if before.contradicts(evidence) => match before {
             Evidence::Contradictory => IGNORED,
-            // A provider that contradicts itself has proven nothing.
+            // Contradictory statements prove nothing.
             Evidence::Completed(_) | Evidence::NotExecuted => {
                 kept(record, Evidence::Contradictory, Some(CONTRADICTION)).into()
             }
@@ -217,7 +217,7 @@ fn kept(record: &Record, evidence: Evidence, why: Option<&str>) -> Change {
     change(draft, vec![entry])
 }
 
-/// Unknown, and for a person to decide: no further word of this provider settles it.
+/// The key stays unknown for a person to decide; no further statement of this provider settles it.
 fn contradicted(record: &Record) -> Change {
     let mut draft = Draft::after(record);
     draft.record.evidence = Some(Evidence::Contradictory);
@@ -227,7 +227,7 @@ fn contradicted(record: &Record) -> Change {
     change(draft, vec![lettered(record, CONTRADICTION)])
 }
 
-/// The key had been released, and the provider says that it took effect.
+/// The key had been released, and the provider now says that the operation took effect.
 fn release_was_wrong(record: &Record, response: &Arc<StoredResponse>, policy: &Policy) -> Change {
     let event = JournalEvent::ReleaseWasWrong;
     let entry = |to, why: &str| {
@@ -235,12 +235,12 @@ fn release_was_wrong(record: &Record, response: &Arc<StoredResponse>, policy: &P
         note(record, to, event, Actor::Reconciler, why)
     };
     match record.last_error {
-        // A person has decided, and is told; what they said stands.
+        // An operator's decision stands; the journal records the contradiction.
         Some(LastError::Operator) => {
             let told = entry(record.state, "an operator had released it, which stands");
             change(Draft::after(record), vec![told])
         }
-        // The provider itself had said that it did not happen.
+        // The provider itself had denied the operation.
         Some(LastError::ProviderNegative) => {
             let mut draft = settled_draft(record, State::Unknown);
             draft.record.dead_letter = true;
@@ -293,8 +293,9 @@ fn proven_not_executed(record: &Record, policy: &Policy) -> Change {
     )
 }
 
-/// "Not found" counts only twice in a row, `negative_gap` apart, only once the operation cannot still be
-/// under way, and only from a query that is known to find things. What counts is when the provider looked.
+/// "Not found" releases the key only if two answers in a row say so, `negative_gap` apart, after the
+/// operation can no longer be running, and from a query known to find keys. The time of the provider's look
+/// counts.
 fn negative_answer(
     record: &Record,
     negative: Negative,
@@ -302,8 +303,7 @@ fn negative_answer(
     now: Timestamp,
     policy: &Policy,
 ) -> Change {
-    // Whoever says that nothing was executed may be overtaken by the upstream, unless it is known for
-    // how long that may go on.
+    // The upstream may still execute after a denial, unless we know how long an execution may go on.
     let Some(reconcile) = &policy.reconcile else {
         return dead_letter(record, NOBODY_ASKS, policy);
     };
@@ -315,7 +315,7 @@ fn negative_answer(
         let why = "negative answer from a query that never found a key";
         return dead_letter(record, why, policy);
     }
-    // A record that does not say when its exchange ended is never old enough.
+    // A record without the time at which its exchange ended is never old enough.
     let since = record.times.unknown_since.unwrap_or(now);
     let settles_at = settles_at(since, upstream_max, policy);
     let settled_down = settles_at <= looked_at;
@@ -326,19 +326,19 @@ fn negative_answer(
     }
     let mut draft = Draft::after(record);
     let (why, pause) = if settled_down {
-        // A time that has not come yet is from a clock that has been set back.
+        // A time in the future is from a clock that has been set back.
         let first = first.filter(|first| *first <= now).unwrap_or(looked_at);
         draft.record.negatives = 1;
         draft.record.notes.negative_at = Some(first);
         let left = first.plus(apart).since(now);
-        // A quarter more, since the engine moves it by up to a fifth.
+        // A quarter more than needed, since the engine's jitter is up to a fifth.
         ("not found; to be asked once more", left + left / 4)
     } else {
-        // Looks before that moment are not counted: the first of the two must come after it as well.
+        // Earlier looks do not count: the first of the two must also come after that moment.
         draft.record.negatives = 0;
         draft.record.notes.negative_at = None;
         not_before_now(record, now, &mut draft);
-        // Ever closer to the moment from which on it counts.
+        // Halve the remaining time with each look.
         ("not found; too early to count", settles_at.since(now) / 2)
     };
     draft.stamps.reconcile_after = next_look(pause, policy);
@@ -352,8 +352,8 @@ fn negative_answer(
     change(draft, vec![entry])
 }
 
-/// From when on an operation whose exchange ended at `since` cannot take effect any more, if the upstream
-/// works on it for at most `upstream_max` after that: until then it was being read.
+/// The time from which an operation whose exchange ended at `since` can no longer take effect, if the
+/// upstream continues for at most `upstream_max` after the exchange.
 pub(super) fn settles_at(since: Timestamp, upstream_max: Duration, policy: &Policy) -> Timestamp {
     since.plus(policy.lease + upstream_max)
 }
@@ -376,7 +376,7 @@ fn found_nothing(record: &Record, why: &str, policy: &Policy) -> Change {
     change(draft, vec![inconclusive(record, why)])
 }
 
-/// What was said counts for nothing. The pause grows with the time that the key has been unknown.
+/// The look counts for nothing. The pause grows with the time that the key has been unknown.
 pub(super) fn waited(record: &Record, why: &str, now: Timestamp, policy: &Policy) -> Change {
     let mut draft = Draft::after(record);
     forget_negatives(&mut draft);
@@ -386,21 +386,21 @@ pub(super) fn waited(record: &Record, why: &str, now: Timestamp, policy: &Policy
     change(draft, vec![inconclusive(record, why)])
 }
 
-/// A key that became unknown at a time that has not come yet, by a clock that has been set back since,
-/// counts from now on: otherwise it might wait for years.
+/// If `unknown_since` is in the future, from a clock that has been set back since, count from now: otherwise
+/// the key might wait for years.
 fn not_before_now(record: &Record, now: Timestamp, draft: &mut Draft) {
     if record.times.unknown_since.is_some_and(|since| since > now) {
         draft.stamps.unknown_since = Stamp::NOW;
     }
 }
 
-/// Two negative answers count only in a row.
+/// Resets the count: two negative answers must come in a row.
 fn forget_negatives(draft: &mut Draft) {
     draft.record.negatives = 0;
     draft.record.notes.negative_at = None;
 }
 
-/// A person is told, once. Where the provider can be asked, it is asked all the same, now and then.
+/// Dead-letters the key, telling a person once. A provider that can be asked is still asked now and then.
 fn dead_letter(record: &Record, why: &str, policy: &Policy) -> Change {
     let mut draft = Draft::after(record);
     draft.record.dead_letter = true;
@@ -438,7 +438,7 @@ fn inconclusive(record: &Record, why: &str) -> JournalEntry {
     )
 }
 
-/// In `pause`, within bounds.
+/// The next look, in `pause`, within bounds.
 fn next_look(pause: Duration, policy: &Policy) -> Stamp {
     Stamp::In(pause.min(MAX_LOOK_PAUSE).max(first_pause(policy)))
 }
@@ -450,7 +450,7 @@ pub(super) fn first_pause(policy: &Policy) -> Duration {
         .map_or(MAX_LOOK_PAUSE, |reconcile| reconcile.after)
 }
 
-/// Exponential in the number of looks. The engine adds the jitter, since chance is not for us.
+/// Exponential in the number of looks. The engine adds the jitter, since this crate has no randomness.
 pub(super) fn look_pause(record: &Record, policy: &Policy) -> Duration {
     let doubled = 1_u32 << u32::from(record.inconclusive.saturating_add(record.negatives).min(16));
     first_pause(policy)

@@ -1,4 +1,4 @@
-//! Time passes: leases lapse, answers expire, tombstones go.
+//! The effects of time: leases lapse, answers expire, tombstones are deleted.
 
 use crate::{
     machine::{
@@ -12,7 +12,7 @@ use crate::{
     time::{Stamp, Timestamp},
 };
 
-/// The sweeper looks at `record`. A lapsed lease becomes unknown; it is never permission to execute.
+/// Makes a key with a lapsed lease unknown. A lapsed lease is never permission to execute.
 pub(super) fn sweep(record: &Record, now: Timestamp, policy: Option<&Policy>) -> Step {
     match record.state {
         State::InProgress if record.lease_lapsed(now) => {
@@ -26,10 +26,10 @@ pub(super) fn sweep(record: &Record, now: Timestamp, policy: Option<&Policy>) ->
     }
 }
 
-/// A clock that has been set back since has put a time of `record` so far ahead that nobody would come by
-/// before: a lease that is longer than any, or a look that is later than any. The write that mends it.
+/// Repairs a record whose time lies so far ahead, from a clock that has been set back since, that nobody
+/// would examine it for too long: a lease or a pause between looks that is longer than any can be.
 ///
-/// Only for a record whose owner has had the time to renew its lease by the clock as it is now.
+/// Apply only to a record whose owner has had time to renew its lease by the corrected clock.
 pub(super) fn stranded(record: &Record, now: Timestamp, policy: &Policy) -> Option<Change> {
     let beyond = |time: Option<Timestamp>, most| time.is_some_and(|at| at > now.plus(most));
     match record.state {
@@ -39,7 +39,7 @@ pub(super) fn stranded(record: &Record, now: Timestamp, policy: &Policy) -> Opti
                 .then(|| unknown(record, LastError::LeaseLapsed, Actor::Sweeper, Some(policy)))
         }
         State::Unknown => {
-            // The engine moves a look by up to a fifth.
+            // The engine's jitter is up to a fifth.
             let strays = beyond(record.times.reconcile_after, 2 * MAX_LOOK_PAUSE);
             strays.then(|| waited(record, "a clock was set back", now, policy))
         }
@@ -47,8 +47,8 @@ pub(super) fn stranded(record: &Record, now: Timestamp, policy: &Policy) -> Opti
     }
 }
 
-/// The reaper looks at `record`: an answer that has expired is wiped, and its fingerprint stays as a
-/// tombstone until that is due as well. What is in progress or unknown never expires.
+/// Wipes an expired answer, keeping its fingerprint as a tombstone, and deletes a tombstone that is due. A
+/// key that is in progress or unknown never expires.
 pub(super) fn expire(record: &Record, now: Timestamp) -> Step {
     match record.state {
         State::Completed | State::FailedRetryable if record.is_past_expiry(now) => {
@@ -70,7 +70,7 @@ fn tombstone(record: &Record) -> Draft {
     let mut draft = Draft::after(record);
     draft.record.state = State::Expired;
     draft.record.response = None;
-    // From the moment it expired, not from the moment the reaper came by.
+    // From the moment of expiry, not from the reaper's run.
     draft.stamps.delete_at = match record.times.expires_at {
         Some(at) => Stamp::At(at.plus(record.tombstone_ttl)),
         None => Stamp::In(record.tombstone_ttl),
@@ -78,8 +78,7 @@ fn tombstone(record: &Record) -> Draft {
     draft
 }
 
-/// The tombstone of a key that an operator forgot: no late result can match it, and any request may
-/// begin a new generation.
+/// The tombstone of a forgotten key: no late result can match it, and any request may begin a new generation.
 pub(super) fn forgotten(
     record: &Record,
     fresh: crate::record::AttemptId,

@@ -1,7 +1,7 @@
-//! What an operator may do: settle what is unknown, forget what is settled, erase a person's data, keep
-//! an answer longer.
+//! Operator actions: settle an unknown key, forget a settled one, erase personal data, extend an answer's
+//! life.
 //!
-//! To *forget* gives a key back: the next request executes. To *erase* removes what is personal and gives
+//! To *forget* gives a key back: the next request executes. To *erase* removes personal data and gives
 //! nothing back.
 
 use std::{sync::Arc, time::Duration};
@@ -22,28 +22,28 @@ use crate::{
     time::{Stamp, Timestamp},
 };
 
-/// What an operator says became of an unknown key.
+/// An operator's decision about an unknown key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Resolution {
-    /// It took effect; this is the answer.
+    /// The operation took effect; this is the answer.
     Completed(Arc<StoredResponse>),
-    /// It left nothing behind. That lets a retry execute, so it needs more than the operator's word.
+    /// The operation had no effect. A retry will execute, so the operator's word alone is not enough.
     FailedRetryable(Grounds),
 }
 
-/// What a release rests on beside the operator's word.
+/// The grounds for a release besides the operator's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grounds {
-    /// What the provider says.
+    /// The provider's answer.
     pub heard: Heard,
-    /// When the provider was asked: an answer may take its time, and is about this moment.
+    /// When the provider was asked. The answer is about this moment, however late it arrives.
     pub asked_at: Option<Timestamp>,
-    /// Whether the operator insists, although the provider does not say or it is too early.
+    /// Whether to release although the provider's answer is inconclusive or it is too early.
     pub force: bool,
 }
 
 impl Grounds {
-    /// Nobody was asked, and the operator insists.
+    /// Nobody was asked; the operator forces the release.
     pub const FORCED: Self = Self {
         heard: Heard::Nothing,
         asked_at: None,
@@ -51,49 +51,49 @@ impl Grounds {
     };
 }
 
-/// What a provider that was asked before a release says. One that says "executed" settles the key by
-/// its evidence, and nothing is released.
+/// The answer of a provider that was asked before a release. If it says "executed", its evidence settles the
+/// key, and nothing is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// The route has no query: there is nobody to ask.
     Nobody,
-    /// It does not know the key.
+    /// The provider does not know the key.
     Denial,
-    /// Nothing that decides; or it could not be asked.
+    /// The answer decides nothing, or the provider could not be asked.
     Nothing,
 }
 
-/// What an operator's decision was made on.
+/// The version of a key that an operator's decision is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// The key as it is when the wish is granted.
+    /// The key as it is when the decision is applied.
     AsItIs,
     /// This attempt, whatever else has been written since.
     Attempt(AttemptId),
-    /// This very record: anything that was written since speaks against it.
+    /// This very record: any later write denies the decision.
     Revision(Revision),
 }
 
-/// Why an operator's wish is not granted. Nothing is written then.
+/// Why an operator's request is denied. Nothing is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
     /// There is no such key.
     Absent,
-    /// A key in this state does not allow it.
+    /// The key's state does not allow it.
     State(State),
-    /// The key has another attempt than the one that was seen.
+    /// Another attempt owns the key than the one the operator saw.
     MovedOn,
-    /// The key has been written to since it was seen.
+    /// The key has been written to since the operator saw it.
     Changed,
-    /// The operation took effect, so that to forget it, or to release it, would let a retry execute again.
+    /// The operation took effect: forgetting or releasing the key would let a retry execute again.
     TookEffect,
-    /// The provider does not say, so a release needs force.
+    /// The provider's answer is inconclusive; a release needs force.
     Inconclusive,
-    /// Until this time the operation may still take effect, so a release needs force.
+    /// The operation may still take effect until this time; a release needs force.
     TooEarly(Timestamp),
 }
 
-/// Whether an operator's wish is granted, once the step's write has succeeded.
+/// Whether an operator's request is granted, once the step's write has succeeded.
 pub type Granted = Result<(), Denied>;
 
 fn granted(change: Change) -> Step<Granted> {
@@ -104,7 +104,7 @@ fn denied(why: Denied) -> Step<Granted> {
     Step::stay(Err(why))
 }
 
-/// An operator settles an unknown key, having seen it.
+/// Settles an unknown key as an operator decided.
 pub(super) fn resolve(
     record: &Record,
     seen: Seen,
@@ -129,7 +129,7 @@ pub(super) fn resolve(
         Resolution::FailedRetryable(grounds) => {
             let asked_at = grounds.asked_at.map_or(now, |asked_at| asked_at.min(now));
             let reason = match speaks_against(record, grounds.heard, asked_at, policy) {
-                // No force helps against the provider's own word.
+                // Force does not override the provider's own evidence.
                 Some(why) if !grounds.force || why == Denied::TookEffect => return denied(why),
                 Some(_) => format!("forced: {reason}"),
                 None => reason.to_owned(),
@@ -143,7 +143,7 @@ pub(super) fn resolve(
     granted(change(draft, vec![entry]))
 }
 
-/// What speaks against a release.
+/// The objection to a release, if there is one.
 fn speaks_against(
     record: &Record,
     heard: Heard,
@@ -160,25 +160,24 @@ fn speaks_against(
     (now < from).then_some(Denied::TooEarly(from))
 }
 
-/// From when on an unknown key may be released without force: nothing of it can be under way any more.
-/// `None` where that is not known, and for any other key.
+/// The time from which an unknown key may be released without force, since its operation can no longer be
+/// running. `None` if that is not known, and for a key in any other state.
 pub fn releasable_from(record: &Record, policy: &Policy) -> Option<Timestamp> {
     let since = record.times.unknown_since;
     let since = since.filter(|_| record.state == State::Unknown)?;
     Some(settled(since, policy))
 }
 
-/// When an exchange that ended at `since` cannot take effect any more.
+/// When an exchange that ended at `since` can no longer take effect.
 fn settled(since: Timestamp, policy: &Policy) -> Timestamp {
     let reconcile = policy.reconcile.as_ref();
     let upstream_max = reconcile.and_then(|reconcile| reconcile.upstream_max_execution);
     settles_at(since, upstream_max.unwrap_or(policy.max_execution), policy)
 }
 
-/// An operator removes what is remembered. `fresh` replaces the attempt id, so that no late result
-/// can match the tombstone.
+/// Forgets a key. `fresh` replaces the attempt id, so that no late result can match the tombstone.
 ///
-/// A key whose operation may be running cannot be forgotten, and one that took effect only by force.
+/// A key whose operation may be running cannot be forgotten. A key whose operation took effect needs force.
 pub(super) fn forget(
     record: &Record,
     force: bool,
@@ -201,10 +200,10 @@ fn took_effect(record: &Record) -> bool {
         .is_none_or(|response| response.status.is_success() || response.status.is_redirection())
 }
 
-/// An operator removes a person's data: the answer, the key, its spelling and the path. State, hashes,
-/// fingerprint and times stay, in any state, so that no operation can be repeated for it; an answer that
-/// is still to come is kept by its status alone. A provider cannot be asked about an erased key any more,
-/// so one whose outcome is unknown is left to a person. Erasing twice is erasing once.
+/// Erases personal data: the answer, the key, its spelling and the path. State, hashes, fingerprint and times
+/// stay, in any state, so that the operation is not repeated. Of an answer still to come only the status is
+/// kept. A provider cannot be asked about an erased key, so an unknown one becomes a dead letter. Erasing
+/// twice changes nothing.
 pub(super) fn erase(record: &Record, reason: Option<String>) -> Step<Granted> {
     if record.notes.erased {
         return Step::stay(Ok(()));
@@ -218,7 +217,7 @@ pub(super) fn erase(record: &Record, reason: Option<String>) -> Step<Granted> {
     }
     let event = JournalEvent::Erased;
     let mut journal = vec![note(record, record.state, event, Actor::Operator, reason)];
-    // What the provider has said already can still settle it.
+    // Evidence that the provider has already given can still settle the key.
     let has_an_answer = matches!(record.evidence, Some(Evidence::Completed(_)));
     if record.state == State::Unknown && !has_an_answer {
         draft.stamps.reconcile_after = Stamp::Never;
@@ -236,13 +235,13 @@ pub(super) fn erase(record: &Record, reason: Option<String>) -> Step<Granted> {
     granted(change(draft, journal))
 }
 
-/// An operator moves the expiry to `ttl` from now, or leaves it where that is later. Only a completed or
-/// released key that has not expired has an expiry to move.
+/// Moves the expiry to `ttl` from now, unless it is later already. Only a completed or released key that has
+/// not expired has an expiry to move.
 pub(super) fn extend(record: &Record, ttl: Duration, now: Timestamp) -> Step<Granted> {
     match record.state {
         State::Completed | State::FailedRetryable if !record.is_past_expiry(now) => {
             let mut draft = Draft::after(record);
-            // To shorten it would be to release the key, which nobody would expect of this.
+            // Shortening the life would release the key, which nobody expects of an extension.
             if record.times.expires_at < Some(now.plus(ttl)) {
                 draft.stamps.expires_at = Stamp::In(ttl);
             }

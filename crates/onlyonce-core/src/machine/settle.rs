@@ -1,5 +1,5 @@
-//! An attempt ends, or shows a sign of life. Both are judged on the attempt id, never on a number
-//! that could repeat after a forget.
+//! The end of an attempt, and its signs of life. Both are judged by the attempt id, never by a number that
+//! could repeat after a forget.
 
 use std::sync::Arc;
 
@@ -17,37 +17,37 @@ use crate::{
     time::{Stamp, Timestamp},
 };
 
-/// Why an erased key whose outcome is unknown is left to a person.
+/// The reason for dead-lettering an erased key whose outcome is unknown.
 pub(super) const NOBODY_TO_ASK: &str = "its key was erased: no provider can be asked about it";
 
 /// How an attempt ended, as its executor saw it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Settlement {
-    /// With this answer.
+    /// The attempt has this answer.
     Complete(Arc<StoredResponse>),
-    /// With nothing left behind.
+    /// The attempt left no effect.
     Release(LastError),
-    /// Nobody can tell. [`LastError::StreamBroken`] of a completed key says that its answer, which was
-    /// not stored, broke off.
+    /// The outcome is unknown. For a completed key, [`LastError::StreamBroken`] says that its answer, which
+    /// was not stored, was cut off.
     Unknown(LastError),
 }
 
-/// What the key says of an attempt that has ended, once the step's write has succeeded.
+/// What became of an attempt's result, once the step's write has succeeded.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Settled {
-    /// What the attempt brought.
+    /// The result was written.
     Done,
-    /// The same; and the key had been released, which was wrong.
+    /// The result was written, to a key that had wrongly been released.
     ReleaseWasWrong,
-    /// What it said before: the same, or something better.
+    /// The record already had the same outcome, or a better one, and keeps it.
     Kept,
-    /// The attempt no longer owns the key; the journal row says what was seen.
+    /// The attempt no longer owns the key; this journal row reports the suspected duplicate execution.
     NotOurs(Box<JournalEntry>),
-    /// The record is gone, and with it the key's past: see [`absent`].
+    /// The record is gone; [`absent`] makes the journal row.
     Gone,
 }
 
-/// The end of `attempt` meets `record`.
+/// Applies the end of `attempt` to `record`.
 pub(super) fn settle(
     record: &Record,
     attempt: AttemptId,
@@ -76,7 +76,7 @@ pub(super) fn settle(
                 journal.into_iter().collect(),
             ))
         }
-        // Whoever says that nothing was left behind is contradicted by the provider.
+        // The provider contradicts the executor, which reports no effect.
         (State::InProgress, Settlement::Release(error)) if speaks_for_an_effect(record) => {
             write(unknown(record, *error, Actor::Executor, Some(policy)))
         }
@@ -110,8 +110,8 @@ pub(super) fn settle(
                 Settled::ReleaseWasWrong,
             )
         }
-        // The key was completed at the head of an answer that was not to be stored. What happened is
-        // known; that its answer has no end is worth telling.
+        // The key was completed at the head of an answer that was not to be stored. The outcome is known; the
+        // journal records that the answer was cut off.
         (State::Completed, Settlement::Unknown(LastError::StreamBroken))
             if is_not_stored(record) =>
         {
@@ -128,7 +128,7 @@ pub(super) fn settle(
     }
 }
 
-/// Whether the provider has said of its own accord that this attempt took effect, perhaps beside its
+/// Whether the provider has told us, unasked, that this attempt took effect, even if it also said the
 /// contrary.
 fn speaks_for_an_effect(record: &Record) -> bool {
     match &record.evidence {
@@ -153,8 +153,8 @@ fn not_ours(record: &Record) -> Step<Settled> {
     Step::stay(Settled::NotOurs(Box::new(suspected)))
 }
 
-/// `attempt` is about to commit its effect with this answer. Of any number of transactions that ask, under
-/// whatever isolation, at most one may commit: only a step that writes allows it.
+/// `attempt` is about to commit its effect with this answer. Only a step that writes permits the commit, so
+/// at most one of any number of transactions commits, under any isolation level.
 pub(super) fn commit(
     record: &Record,
     attempt: AttemptId,
@@ -165,7 +165,7 @@ pub(super) fn commit(
         if !record.notes.attested {
             return Step::stay(Settled::Kept);
         }
-        // Somebody else's word has completed the key, and the effect that it spoke of may be this one.
+        // A provider or an operator completed the key, and this transaction may be the effect they attested.
         // The write keeps every other transaction of the attempt from committing.
         let mut draft = Draft::after(record);
         draft.record.notes.attested = false;
@@ -192,14 +192,14 @@ fn completed(record: &Record, response: &Arc<StoredResponse>, policy: &Policy) -
     draft
 }
 
-/// The completed record, on the word of somebody who is not its attempt.
+/// The completed record, attested by somebody other than its attempt.
 pub(super) fn attested(record: &Record, response: &Arc<StoredResponse>, policy: &Policy) -> Draft {
     let mut draft = completed(record, response, policy);
     draft.record.notes.attested = true;
     draft
 }
 
-/// The unknown record, for the executor and the sweeper alike.
+/// The unknown record, for both the executor and the sweeper.
 pub(super) fn unknown(
     record: &Record,
     error: LastError,
@@ -212,10 +212,10 @@ pub(super) fn unknown(
     draft.stamps.lease_until = Stamp::Never;
     draft.stamps.unknown_since = Stamp::NOW;
     let letter = match (&record.evidence, policy) {
-        // The provider has spoken about this attempt, and proven nothing.
+        // The provider has spoken about this attempt, but has contradicted itself.
         (Some(Evidence::Contradictory), _) => Some(CONTRADICTION),
         (Some(Evidence::Completed(_)), _) => None,
-        // Nobody can ask, or nobody will, so a person is told at once.
+        // Nobody can ask the provider, or nobody will: dead-letter the key immediately.
         _ if record.notes.erased => Some(NOBODY_TO_ASK),
         (_, Some(policy)) if policy.reconcile.is_none() => Some(NOBODY_ASKS),
         _ => None,
@@ -224,7 +224,7 @@ pub(super) fn unknown(
         _ if letter.is_some() => Stamp::Never,
         (Some(Evidence::Completed(_)), _) => Stamp::NOW,
         (_, Some(policy)) => Stamp::In(first_pause(policy)),
-        // Whoever knows the route decides.
+        // A process that knows the route decides.
         (_, None) => Stamp::NOW,
     };
     let event = match error {
@@ -246,16 +246,16 @@ pub(super) fn unknown(
     change(draft, journal)
 }
 
-/// Whether an attempt has its key, once the step's write has succeeded.
+/// Whether an attempt still owns its key, once the step's write has succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lease {
-    /// It has: the lease runs on.
+    /// The lease was renewed.
     Renewed,
-    /// It does not own the key any more, or has run for too long.
+    /// The attempt no longer owns the key, or has run for longer than `max_execution`.
     Lost,
 }
 
-/// `attempt` shows a sign of life.
+/// Renews the lease of `attempt`.
 pub(super) fn renew(
     record: &Record,
     attempt: AttemptId,
@@ -275,8 +275,8 @@ pub(super) fn renew(
     Step::swap(change(draft, Vec::new()), Lease::Renewed)
 }
 
-/// `attempt` leaves its key to a message, whose delivery will settle it: nobody shows signs of life
-/// meanwhile, so the lease lasts as long as an execution may.
+/// `attempt` hands its key over to a message, whose delivery will settle it. Nobody renews the lease
+/// meanwhile, so the lease is as long as an execution may take.
 pub(super) fn hand_over(record: &Record, attempt: AttemptId, policy: &Policy) -> Step<Lease> {
     if record.state != State::InProgress || record.attempt_id != attempt {
         return Step::stay(Lease::Lost);
@@ -286,7 +286,7 @@ pub(super) fn hand_over(record: &Record, attempt: AttemptId, policy: &Policy) ->
     Step::swap(change(draft, Vec::new()), Lease::Renewed)
 }
 
-/// The journal row about a result whose record, last seen as `record`, is gone.
+/// The journal row about a result whose record was last seen as `record` and is now gone.
 pub fn absent(record: &Record) -> JournalEntry {
     JournalEntry {
         to: None,
@@ -300,16 +300,16 @@ pub fn absent(record: &Record) -> JournalEntry {
     }
 }
 
-/// Whom to wake once a record has been written.
+/// Which waiters to wake once a record has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// One waiter, which executes; the others go on waiting.
+    /// One waiter, which executes; the others keep waiting.
     One,
-    /// Everybody: there is an answer.
+    /// All waiters: there is an answer.
     All,
 }
 
-/// Whom `record`, just written, concerns.
+/// Which waiters to wake after `record` has been written.
 pub fn wake(record: &Record) -> Wake {
     match record.state {
         State::FailedRetryable => Wake::One,
@@ -317,7 +317,7 @@ pub fn wake(record: &Record) -> Wake {
     }
 }
 
-/// Whether it is known how the key's last attempt ended.
+/// Whether the outcome of the key's last attempt is known.
 pub fn is_settled(record: &Record) -> bool {
     match record.state {
         State::InProgress | State::Unknown => false,
@@ -325,7 +325,7 @@ pub fn is_settled(record: &Record) -> bool {
     }
 }
 
-/// Whether an attempt owns the key, as far as the record says.
+/// Whether an attempt owns the key, according to the record.
 pub fn is_running(record: &Record) -> bool {
     record.state == State::InProgress
 }

@@ -1,4 +1,4 @@
-//! A policy put together in code, by the same options as in a file.
+//! Builds a policy in code, from the same options as a configuration file has.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::{
     OnStoreError, Options, Policy, Profile, ReconcilePolicy, Remember,
 };
 
-/// Makes a [`Policy`]; begun by [`Policy::builder`].
+/// Builds a [`Policy`]; see [`Policy::builder`].
 ///
-/// What is set here overrules the [profile](Self::profile), which overrules the
-/// [dialect](Self::dialect), which overrules the defaults, in whatever order they are called. Of an explicit
-/// limit and that of a profile the stricter holds.
+/// An explicit option overrides the [profile](Self::profile), which overrides the [dialect](Self::dialect),
+/// which overrides the defaults, in whatever order the setters are called. If both an explicit limit and a
+/// profile's limit exist, the stricter one applies.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,7 +31,7 @@ use super::{
 pub struct PolicyBuilder(Options);
 
 impl Policy {
-    /// Begins a policy with the defaults: keys are looked at, and none is demanded.
+    /// Starts from the defaults: keys are honoured, and none is required.
     pub fn builder() -> PolicyBuilder {
         PolicyBuilder::default()
     }
@@ -52,7 +52,7 @@ macro_rules! setters {
 }
 
 setters! {
-    /// Whether keys are looked at; they are, unless said otherwise.
+    /// Whether keys are honoured at all: yes.
     enabled: bool,
     /// Whose conventions the statuses and marker headers follow: the IETF draft's.
     dialect: Dialect,
@@ -70,35 +70,36 @@ setters! {
     max_key_length: usize,
     /// The shortest key: 1 byte.
     min_key_length: usize,
-    /// Whether keys that look like personal data are refused: they are.
+    /// Whether keys that look like personal data are refused: yes.
     reject_sensitive_keys: bool,
     /// How long an answer is kept, from completion: a day. Must be positive.
     ttl: Duration,
-    /// How long a tombstone recognises the key after that: a day. Must be positive.
+    /// How long a tombstone is kept after that: a day. Must be positive.
     tombstone_ttl: Duration,
-    /// What the same request meets then: a new execution.
+    /// What the same request gets after expiry: a new execution.
     after_expiry: AfterExpiry,
     /// The largest request body: 1 MiB.
     max_request_body: u64,
     /// The largest response body that is stored: 1 MiB.
     max_body_size: u64,
-    /// How much of an answer is remembered: all of it.
+    /// How much of an answer is stored: all of it.
     remember: Remember,
-    /// What a retry meets while the first request is running: it waits.
+    /// What a retry gets while the first request is running: it waits.
     on_in_flight: OnInFlight,
     /// How long a retry waits, from its arrival: 30 s.
     wait_timeout: Duration,
-    /// What 500, 501, 503 and 505 to 511 say about the operation: that it may be executed again.
+    /// What 500, 501, 503 and 505 to 511 say about the operation: it may be executed again.
     on_5xx: On5xx,
-    /// Statuses that leave nothing behind: 401, 407, 421, 425 and 429.
+    /// Statuses declared to mean that the operation had no effect: 401, 407, 421, 425 and 429.
     release_statuses: Vec<StatusCode>,
-    /// What happens when the store cannot be asked: 503, and nothing is executed.
+    /// What happens when the store is unavailable: 503, and nothing is executed.
     on_store_error: OnStoreError,
-    /// How long an executor counts as alive without a sign: 60 s. Must be positive.
+    /// How long an executor counts as alive without a renewal: 60 s. Must be positive.
     lease: Duration,
-    /// From dispatch to the end of the answer, for the client: 30 s.
+    /// The time from dispatch to the end of the answer that the client waits: 30 s.
     timeout: Duration,
-    /// From dispatch to the end of the answer, for the key: 15 min. Must be positive.
+    /// The time from dispatch to the end of the answer after which the key becomes unknown: 15 min. Must be
+    /// positive.
     max_execution: Duration,
     /// How long a client waits for its answer to become durable: 10 s.
     completion_grace: Duration,
@@ -110,32 +111,32 @@ setters! {
     missing_status: StatusCode,
     /// How requests are compared: by method, host, path, query, some headers and the canonical body.
     fingerprint: FingerprintOptions,
-    /// Waiters on one key before further ones are refused: 1,000.
+    /// Waiters on one key; further ones are refused: 1,000.
     waiters_per_key: usize,
-    /// Waiters of one client before further ones are refused: 10,000.
+    /// Waiters of one client; further ones are refused: 10,000.
     waiters: usize,
-    /// Executions of one client that may run on without it before it may bring no new keys: 250.
+    /// Executions of one client that may continue without it; beyond this, it may bring no new keys: 250.
     detached: usize,
-    /// New keys a second of one client: any number.
+    /// One client's new keys per second: no limit.
     new_keys_per_second: u32,
-    /// New keys of one client at once: as many as a second.
+    /// One client's burst of new keys: as many as per second.
     burst: u32,
-    /// Keys of one client that may be in progress: any number.
+    /// Keys of one client that may be in progress at a time: no limit.
     live_keys: u64,
-    /// Questions about keys, and misuses of them, a second of one client: any number.
+    /// One client's lookups and misuses of keys per second: no limit.
     lookups_per_second: u32,
-    /// The oldest request that may bring a new key: of any age.
+    /// The greatest age of a request that brings a new key: no limit.
     max_request_age: Duration,
     /// The header that says when a request was made: `X-Request-Timestamp`.
     request_time_header: HeaderName,
-    /// Whether keys are only observed: nothing is refused, replayed or remembered. They are not.
+    /// Whether keys are only observed, and nothing is refused, replayed or remembered: no.
     shadow: bool,
-    /// How unknown outcomes are looked into: by people alone.
+    /// How unknown outcomes are reconciled: by people only.
     reconcile: ReconcilePolicy,
 }
 
 impl PolicyBuilder {
-    /// The policy.
+    /// Builds the policy.
     pub fn build(self) -> Policy {
         let options = Options {
             enabled: self.0.enabled.or(Some(true)),

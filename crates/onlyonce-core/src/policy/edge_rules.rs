@@ -1,23 +1,23 @@
-//! What an edge must know of a route beside its policy. The engine and the machine know nothing of it: the
-//! library has a hook of the application in its place.
+//! The rules of a route that only an edge needs. The engine and the machine know nothing of them: in the
+//! library a hook of the application takes their place.
 
 use http::{HeaderName, header};
 
 use super::{KeyScope, Options, PathReadings, options::usual_session_cookies};
 
-/// How an edge that routes and authenticates finds a route's rules and tells its callers apart.
+/// How an edge with routing and authentication finds the rules of a route and tells callers apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EdgeRules {
-    /// How paths are read to find the rules that hold.
+    /// How paths are interpreted to find the rules that apply.
     pub path_readings: PathReadings,
-    /// Whose keys share a namespace; `None` follows the presence of authentication.
+    /// Which callers share a namespace of keys; `None` depends on whether authentication is configured.
     pub key_scope: Option<KeyScope>,
     /// Whether each route has a namespace of its own.
     pub key_per_route: bool,
-    /// The headers that tell callers apart where there is no authentication.
+    /// The headers that distinguish callers if there is no authentication.
     pub credential_headers: Vec<HeaderName>,
-    /// The cookies that tell them apart where none of these headers is sent.
+    /// The cookies that distinguish callers if none of these headers is sent.
     pub credential_cookies: Vec<String>,
 }
 

@@ -1,7 +1,6 @@
-//! What somebody wrote down, and how it becomes a policy:
-//! explicit route option > route profile > route dialect > explicit global > global profile >
-//! global dialect > default. A list replaces the default list. Of an explicit limit and that of a
-//! profile that was written down, the stricter holds.
+//! The options as configured, and how they become a policy: explicit route option > route profile > route
+//! dialect > explicit global > global profile > global dialect > default. A list replaces the default list.
+//! If both an explicit limit and the limit of a configured profile exist, the stricter one applies.
 
 use std::time::Duration;
 
@@ -19,28 +18,28 @@ use crate::{
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// The largest request body unless said otherwise, in bytes.
+/// The default for the largest request body, in bytes.
 pub(super) const DEFAULT_MAX_REQUEST_BODY: u64 = 1 << 20;
-/// The largest stored response body unless said otherwise, in bytes.
+/// The default for the largest stored response body, in bytes.
 pub(super) const DEFAULT_MAX_BODY_SIZE: u64 = 1 << 20;
-/// Waiters on one key unless said otherwise.
+/// The default number of waiters on one key.
 pub(super) const DEFAULT_WAITERS_PER_KEY: usize = 1_000;
-/// Waiters of one client unless said otherwise.
+/// The default number of waiters of one client.
 pub(super) const DEFAULT_WAITERS: usize = 10_000;
 pub(super) const DEFAULT_DETACHED: usize = 250;
 
-/// What one client may take in the profile `payments` unless said otherwise.
+/// The default limits of one client in the profile `payments`.
 pub(super) const PAYMENTS_NEW_KEYS_PER_SECOND: u32 = 1_000;
 pub(super) const PAYMENTS_BURST: u32 = 2_000;
 pub(super) const PAYMENTS_LIVE_KEYS: u64 = 10_000;
 pub(super) const PAYMENTS_LOOKUPS_PER_SECOND: u32 = 100;
 
-/// What one authenticated client may take in the profile `safe` unless said otherwise: more than an honest
-/// one ever does. Whoever has no client id is not limited by it.
+/// The default limits of one authenticated client in the profile `safe`: more than an honest client ever
+/// needs. They do not apply to callers without a client id.
 pub(super) const SAFE_NEW_KEYS_PER_SECOND: u32 = 10_000;
-/// New keys at once, as above.
+/// The burst of new keys, likewise.
 pub(super) const SAFE_BURST: u32 = 20_000;
-/// Keys in progress at once, as above.
+/// Keys in progress at a time, likewise.
 pub(super) const SAFE_LIVE_KEYS: u64 = 100_000;
 
 /// Whose conventions the statuses and marker headers follow.
@@ -51,7 +50,7 @@ pub enum Dialect {
     Ietf,
     /// Stripe's API.
     Stripe,
-    /// The gateway of that name: 422 for a missing key, keys per route.
+    /// The Runway gateway: 422 for a missing key, keys per route.
     Runway,
 }
 
@@ -61,13 +60,13 @@ pub enum Profile {
     /// Refuses what it cannot protect.
     #[default]
     Safe,
-    /// Money: every server error is unknown, keys are demanded and remembered for long.
+    /// Money: every server error is unknown, keys are required and remembered for long.
     Payments,
     /// Low stakes: a store that is down does not stop requests.
     Cache,
 }
 
-/// How requests are compared, as written down.
+/// How requests are compared, as configured.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct FingerprintOptions {
     /// Canonical or raw bodies.
@@ -102,14 +101,14 @@ impl FingerprintOptions {
 
 macro_rules! options {
     ($($(#[$doc:meta])* $field:ident: $type:ty,)*) => {
-        /// The idempotency options of a route or of the whole gateway; `None` is "not said".
+        /// The idempotency options of a route or of the whole gateway; `None` means not set.
         #[derive(Clone, Debug, PartialEq, Default)]
         pub struct Options {
             $($(#[$doc])* pub $field: Option<$type>,)*
         }
 
         impl Options {
-            /// These options, and beneath them what `under` says where these say nothing.
+            /// These options, with `under` filling those that are not set.
             #[must_use]
             fn over(self, under: Self) -> Self {
                 // Each part of the fingerprint is an option of its own.
@@ -124,7 +123,7 @@ macro_rules! options {
 }
 
 options! {
-    /// Whether keys are looked at.
+    /// Whether keys are honoured at all.
     enabled: bool,
     /// Whose conventions to follow.
     dialect: Dialect,
@@ -138,9 +137,9 @@ options! {
     methods: Vec<Method>,
     /// Which requests must carry a key.
     enforce: Enforce,
-    /// How paths are read to find the rules that hold.
+    /// How paths are interpreted to find the rules that apply.
     path_readings: PathReadings,
-    /// Whose keys share a namespace.
+    /// Which callers share a namespace of keys.
     key_scope: KeyScope,
     /// Whether each route has a namespace of its own.
     key_per_route: bool,
@@ -152,31 +151,31 @@ options! {
     reject_sensitive_keys: bool,
     /// How long an answer is kept.
     ttl: Duration,
-    /// How long a tombstone stands.
+    /// How long a tombstone is kept.
     tombstone_ttl: Duration,
-    /// What the same request meets after expiry.
+    /// What the same request gets after expiry.
     after_expiry: AfterExpiry,
     /// The largest request body in bytes.
     max_request_body: u64,
     /// The largest stored response body in bytes.
     max_body_size: u64,
-    /// How much of an answer is remembered.
+    /// How much of an answer is stored.
     remember: Remember,
-    /// What a retry meets in flight.
+    /// What a retry gets while the first request is running.
     on_in_flight: OnInFlight,
     /// How long a retry waits.
     wait_timeout: Duration,
     /// What a server error means.
     on_5xx: On5xx,
-    /// Statuses that leave nothing behind.
+    /// Statuses declared to mean that the operation had no effect.
     release_statuses: Vec<StatusCode>,
-    /// What happens when the store cannot be asked.
+    /// What happens when the store is unavailable.
     on_store_error: OnStoreError,
-    /// How long an executor counts as alive without a sign.
+    /// How long an executor counts as alive without a renewal.
     lease: Duration,
-    /// From dispatch to the end of the answer, for the client.
+    /// The time from dispatch to the end of the answer that the client waits.
     timeout: Duration,
-    /// From dispatch to the end of the answer, for the key.
+    /// The time from dispatch to the end of the answer after which the key becomes unknown.
     max_execution: Duration,
     /// How long a client waits for its answer to become durable.
     completion_grace: Duration,
@@ -186,9 +185,9 @@ options! {
     reused_status: StatusCode,
     /// The status for a missing key.
     missing_status: StatusCode,
-    /// The headers that tell callers apart without authentication.
+    /// The headers that distinguish callers without authentication.
     credential_headers: Vec<HeaderName>,
-    /// The cookies that tell them apart where none of these headers is sent.
+    /// The cookies that distinguish callers if none of these headers is sent.
     credential_cookies: Vec<String>,
     /// How requests are compared.
     fingerprint: FingerprintOptions,
@@ -196,29 +195,29 @@ options! {
     waiters_per_key: usize,
     /// Waiters of one client.
     waiters: usize,
-    /// Executions of one client that may run on without it.
+    /// Executions of one client that may continue without it.
     detached: usize,
-    /// New keys a second of one client.
+    /// One client's new keys per second.
     new_keys_per_second: u32,
-    /// New keys of one client at once.
+    /// One client's burst of new keys.
     burst: u32,
-    /// Keys of one client that are in progress.
+    /// Keys of one client that may be in progress at a time.
     live_keys: u64,
-    /// Questions about keys, and misuses of them, a second of one client.
+    /// One client's lookups and misuses of keys per second.
     lookups_per_second: u32,
-    /// The oldest request that may bring a new key.
+    /// The greatest age of a request that brings a new key.
     max_request_age: Duration,
     /// The header that says when a request was made.
     request_time_header: HeaderName,
     /// Whether keys are only observed.
     shadow: bool,
-    /// How unknown outcomes are looked into.
+    /// How unknown outcomes are reconciled.
     reconcile: ReconcilePolicy,
 }
 
 impl Dialect {
-    /// What this dialect sets, where a request without a key is treated as `enforce` says. On a route, each
-    /// of these options overrules what is said for all routes; about any other the dialect has no opinion.
+    /// The options that this dialect sets, given `enforce`. On a route, they override the global options; the
+    /// dialect leaves every other option alone.
     pub fn options(self, enforce: Enforce) -> Options {
         match self {
             Self::Ietf => Options {
@@ -246,7 +245,7 @@ impl Dialect {
                 on_in_flight: Some(OnInFlight::Wait),
                 key_scope: Some(KeyScope::Global),
                 key_per_route: Some(true),
-                // The gateway of that name fails open; an enforced route has said that it would rather refuse.
+                // The Runway gateway fails open; a route that enforces keys would rather refuse.
                 on_store_error: Some(match enforce {
                     Enforce::Off => OnStoreError::Bypass,
                     Enforce::On | Enforce::All => OnStoreError::Refuse,
@@ -258,8 +257,8 @@ impl Dialect {
 }
 
 impl Profile {
-    /// What this profile sets: as with [`Dialect::options`], an option that happens to have the value of its
-    /// default is not the same as one that is not named here.
+    /// The options that this profile sets. As with [`Dialect::options`], an option set to its default value
+    /// is not the same as one that is not set.
     pub fn options(self) -> Options {
         match self {
             Self::Safe => Options::default(),
@@ -293,13 +292,13 @@ const DEFAULT_REPLAYED_HEADER: HeaderName = HeaderName::from_static("x-idempoten
 const DEFAULT_REQUEST_TIME_HEADER: HeaderName = HeaderName::from_static("x-request-timestamp");
 
 impl Policy {
-    /// The policy of a route whose own options are `route` under the gateway's `global` ones.
+    /// The policy of a route with the options `route`, under the gateway's `global` options.
     pub fn resolve(route: &Options, global: &Options) -> Self {
         Self::from_stated(Options::stated(route, global))
     }
 
-    /// The same with what the profile `safe` allows clients that are authenticated. It is a default: whatever
-    /// is said about it replaces it.
+    /// The same policy with the limits that the profile `safe` sets for authenticated clients. They are
+    /// defaults: any explicit limit replaces them.
     #[must_use]
     pub fn for_authenticated(mut self, route: &Options, global: &Options) -> Self {
         if self.profile == Profile::Safe {
@@ -382,7 +381,7 @@ impl Policy {
     }
 }
 
-/// Everything that was said about a route, the strongest voice on top.
+/// Every option set for a route, the strongest source on top.
 fn layered(route: &Options, global: &Options, enforce: Enforce) -> Options {
     let stated = |options: &Options| {
         let dialect = options.dialect.map(|dialect| dialect.options(enforce));
@@ -400,27 +399,27 @@ fn layered(route: &Options, global: &Options, enforce: Enforce) -> Options {
 }
 
 impl Options {
-    /// Everything that holds for a route whose own options are `route` under the gateway's `global` ones,
-    /// before defaults.
+    /// Every option set for a route with the options `route`, under the gateway's `global` options, before
+    /// defaults.
     pub(super) fn stated(route: &Self, global: &Self) -> Self {
-        // A route that names a profile or a dialect of its own is not under the gateway's.
+        // A route with a profile or dialect of its own ignores the gateway's.
         let under = Options {
             profile: global.profile.filter(|_| route.profile.is_none()),
             dialect: global.dialect.filter(|_| route.dialect.is_none()),
             ..global.clone()
         };
-        // A dialect has an opinion that depends on `enforce`, and none on `enforce` itself.
+        // A dialect's options depend on `enforce`, but no dialect sets `enforce` itself.
         let enforce = layered(route, &under, Enforce::Off).enforce;
         layered(route, &under, enforce.unwrap_or(Enforce::Off))
     }
 
-    /// The same with the stricter of two limits, wherever both are there: a number that somebody wrote for all
-    /// routes does not loosen a profile, and a profile does not loosen a number.
+    /// The stricter of two limits wherever both are set: a global limit does not loosen a profile, and a
+    /// profile does not loosen an explicit limit.
     fn within(self, explicit: Self, profile: Self) -> Self {
         fn stricter<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
             one.into_iter().chain(other).min()
         }
-        // Whoever says a rate alone says as large a burst.
+        // A rate without a burst implies a burst of the same size.
         let burst = explicit.burst.or(explicit.new_keys_per_second);
         Self {
             new_keys_per_second: stricter(
@@ -461,7 +460,6 @@ pub fn usual_session_cookies() -> Vec<String> {
 }
 
 fn default_release_statuses() -> Vec<StatusCode> {
-    // 421 has a constant of its own only by number in `http`; the others follow for evenness.
     [401, 407, 421, 425, 429]
         .into_iter()
         .filter_map(|code| StatusCode::from_u16(code).ok())

@@ -1,16 +1,16 @@
-//! Which answers say that a proxy behind us lost the request after sending it: a closed list.
+//! Answers which say that a proxy behind us lost the request after sending it: a closed list.
 //!
-//! Such an answer looks like the upstream's own 503, and `on_5xx: retry` would execute again what the
-//! handler may still be doing. What a proxy says it failed at *before* it sent anything is no proof either:
-//! then the status rules decide, as if the proxy had said nothing.
+//! Such an answer looks like the upstream's own 503, and `on_5xx: retry` would execute again what the handler
+//! may still be doing. A proxy's report of a failure *before* sending is no proof either: then the status
+//! rules decide, as if the proxy had said nothing.
 
 use http::{HeaderMap, HeaderName, StatusCode, header};
 
 /// RFC 9209.
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 
-/// The registered errors of RFC 9209 that happen before the request is on its way to the next hop. Any other
-/// `error`, registered or not, may have happened after that.
+/// The registered errors of RFC 9209 that occur before the request is sent to the next hop. Any other
+/// `error`, registered or not, may have occurred afterwards.
 const BEFORE_SENDING: [&str; 14] = [
     "dns_timeout",
     "dns_error",
@@ -28,26 +28,26 @@ const BEFORE_SENDING: [&str; 14] = [
     "proxy_configuration_error",
 ];
 
-/// The headers in which Envoy's response flags (`%RESPONSE_FLAGS%`) are customarily passed on.
+/// Headers that customarily carry Envoy's response flags (`%RESPONSE_FLAGS%`).
 const ENVOY_FLAGS: [HeaderName; 2] = [
     HeaderName::from_static("x-envoy-response-flags"),
     HeaderName::from_static("x-envoy-response-flag"),
 ];
 
-/// Envoy's flags of a request that may have been sent: connection termination, remote and local reset,
-/// timeout, retries used up, stream idle timeout, protocol error, longest duration reached, and the client's
-/// going away.
+/// Envoy's flags for a request that may have been sent: connection termination, remote reset, local reset,
+/// timeout, retries exhausted, stream idle timeout, protocol error, maximum duration reached, and client
+/// disconnect.
 const ENVOY_FLAGS_AFTER_SENDING: [&str; 10] = [
     "UC", "UR", "LR", "UT", "URX", "SI", "UPE", "UMSDR", "DT", "DC",
 ];
 
-/// The headers in which Envoy's response code details (`%RESPONSE_CODE_DETAILS%`) are customarily passed on.
+/// Headers that customarily carry Envoy's response code details (`%RESPONSE_CODE_DETAILS%`).
 const ENVOY_DETAILS: [HeaderName; 2] = [
     HeaderName::from_static("x-envoy-response-code-details"),
     HeaderName::from_static("x-envoy-response-details"),
 ];
 
-/// How those of Envoy's response code details begin that speak of a request which may have been sent.
+/// Prefixes of Envoy's response code details for a request that may have been sent.
 const ENVOY_DETAILS_AFTER_SENDING: [&str; 9] = [
     "upstream_reset_before_response_started",
     "upstream_reset_after_response_started",
@@ -60,10 +60,10 @@ const ENVOY_DETAILS_AFTER_SENDING: [&str; 9] = [
     "response_payload_too_large",
 ];
 
-/// How Envoy's own answer begins when a request got none, whatever the reason.
+/// The beginning of Envoy's own answer to a request that got none, whatever the reason.
 const ENVOY_TEXT: &[u8] = b"upstream connect error or disconnect/reset before headers";
 
-/// Envoy's reset reasons of a request that was not sent; spaces and underscores are the same.
+/// Envoy's reset reasons for a request that was not sent; spaces and underscores are equivalent.
 const ENVOY_REASONS_BEFORE_SENDING: [&str; 7] = [
     "connection failure",
     "local connection failure",
@@ -74,22 +74,21 @@ const ENVOY_REASONS_BEFORE_SENDING: [&str; 7] = [
     "overload manager",
 ];
 
-/// What Heroku's router shows in the place of an answer. Which of its errors it was stands in the log of the
-/// router alone.
+/// The page that Heroku's router serves in place of an answer. The error code is only in the router's log.
 const HEROKU_PAGE: &[u8] = b"herokucdn.com/error-pages/application-error.html";
 
-/// How the headers begin in which a router of Heroku says its error.
+/// Prefixes of the headers in which a Heroku router reports its error.
 const HEROKU_HEADERS: [&str; 2] = ["x-heroku-", "heroku-"];
 
-/// Heroku's errors of a request that was not sent: crashed, backlog too deep, no dynos, redirected to itself, boot
-/// timeout, refused, connection limit, and the maintenance mode.
+/// Heroku's errors for a request that was not sent: crashed, backlog too deep, no dynos, redirected to
+/// itself, boot timeout, refused, connection limit, and maintenance mode.
 const HEROKU_BEFORE_SENDING: [&str; 8] = ["H10", "H11", "H14", "H16", "H20", "H21", "H22", "H80"];
 
-/// How far into a body the words of a proxy are looked for, in bytes.
+/// How far into a body a proxy's message is searched for, in bytes.
 const LOOKED_AT: usize = 4 << 10;
 
-/// Whether an answer says that a proxy lost the request after it may have sent it. `body` is the body or its
-/// beginning.
+/// Whether an answer says that a proxy lost the request after it may have sent it. `body` is the whole body
+/// or its beginning.
 pub fn lost_by_proxy(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> bool {
     headers.iter().any(|(name, value)| {
         let Ok(value) = value.to_str() else {
@@ -129,7 +128,7 @@ fn proxy_status_errors(value: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `text` in pieces at each `separator` that does not stand within quotes.
+/// Splits `text` at each `separator` outside quotes.
 fn unquoted_split(text: &str, separator: char) -> impl Iterator<Item = &str> {
     let (mut quoted, mut escaped) = (false, false);
     text.split(move |letter: char| {
@@ -149,7 +148,7 @@ fn envoy_details_say_so(details: &str) -> bool {
     if !ENVOY_DETAILS_AFTER_SENDING.iter().any(known) {
         return false;
     }
-    // The reason in braces may say that nothing was sent; the transport's own words may follow a comma.
+    // The reason in braces may say that nothing was sent. The transport's own message may follow a comma.
     let reason = details
         .split_once('{')
         .map(|(_, reason)| reason.split([',', '|', '}']).next().unwrap_or_default());
@@ -168,7 +167,7 @@ fn is_heroku_code(code: &str) -> bool {
 fn body_says_so(headers: &HeaderMap, body: &[u8]) -> bool {
     if let Some(rest) = body.strip_prefix(ENVOY_TEXT) {
         let rest = String::from_utf8_lossy(rest);
-        // An earlier try of its own may have been sent, whatever the last one ran into.
+        // An earlier try of Envoy's own may have been sent, whatever happened to the last one.
         let retried = rest.contains("retried and the latest");
         let reason = rest
             .split_once("reset reason: ")
