@@ -1,9 +1,9 @@
-//! The only caller of both the machine and the store: what happens to a key goes through
-//! `transition`, the one loop that loads, applies and swaps.
+//! The only caller of both the machine and the store. Every change to a key goes through `transition`, the
+//! one loop that loads, applies and swaps.
 //!
-//! The engine knows nothing of HTTP beyond the values in a stored response. It holds no locks across
-//! an await, and nothing it does is undone by dropping a future: whoever starts an attempt must see
-//! it through, which the layer does in a task of its own.
+//! The engine knows nothing of HTTP beyond the values in a stored response. It holds no locks across an
+//! await, and dropping a future undoes nothing: the caller that starts an attempt must see it through, which
+//! the layer does in a separate task.
 
 mod admit;
 mod arrival;
@@ -78,32 +78,32 @@ use store_clock::StoreClock;
 use timed_store::TimedStore;
 use waiters::Waiters;
 
-/// Scopes of which it is kept at hand what the secret makes of them.
+/// Scopes whose values derived from the secret are cached.
 const MAX_DERIVED: usize = 10_000;
-/// Reservations at once that are looked after once they cannot be used.
+/// Concurrent background releases of reservations that cannot be used.
 const MAX_RELEASING: usize = 1_000;
 
-/// How the engine talks to its store.
+/// The options of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// How long one call may take.
+    /// The timeout of one call to the store.
     pub store_timeout: Duration,
-    /// Local time.
+    /// The local clock.
     pub clock: Clock,
-    /// Executions at once. Beyond it a new key is told that the upstream was not reached.
+    /// Concurrent executions. Beyond this, a new key is answered as if the upstream had not been reached.
     pub max_executions: usize,
-    /// Bytes that are held for clients at once: request bodies that are read or wait to be sent, and
-    /// answers that wait to be taken. Beyond it requests are refused as `overloaded`.
+    /// Bytes held for clients at a time: request bodies being read or waiting to be sent, and answers waiting
+    /// to be taken. Beyond this, requests are refused as `overloaded`.
     pub held_bytes: usize,
-    /// Bytes of recent answers that are kept in memory in front of a store, so that their retries cost no
-    /// read; none where it is zero.
+    /// Bytes of recent answers cached in memory in front of the store, so that retries need no read; zero
+    /// disables the cache.
     pub near_bytes: usize,
-    /// Where the ids of new attempts come from.
+    /// The source of attempt ids.
     pub attempt_ids: AttemptIds,
-    /// Where results are kept that a shared store cannot take in time.
+    /// The spool for results that a shared store cannot take in time.
     pub spool: Option<Spool>,
-    /// How long a clock must go steadily after a jump before anything expires or is released by it. A
-    /// policy whose denials wait for longer makes it longer.
+    /// How long a clock must run steadily after a jump before anything expires or is released by it. A policy
+    /// whose denials need longer extends this.
     pub steady_for: Duration,
 }
 
@@ -122,7 +122,7 @@ impl Default for EngineOptions {
     }
 }
 
-/// The store could not be asked, or what it holds cannot be read.
+/// The store could not be reached, or a record in it cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("the store could not answer; nothing was sent upstream")]
 pub struct Unavailable(#[source] pub StoreError);
@@ -132,26 +132,26 @@ pub struct Unavailable(#[source] pub StoreError);
 pub enum Admitted {
     /// Execute. The attempt owns the key.
     Execute(Box<Attempt>),
-    /// Answer with what is stored.
+    /// Replay the stored answer.
     Replay(Replay),
     /// Another attempt is running.
     InFlight(OnInFlight),
-    /// No.
+    /// Do not execute.
     Refused(Refusal),
-    /// The key is not known, and its client may not bring a new one.
+    /// The store does not know the key, and the client may not bring a new one.
     Limited(Limited),
 }
 
-/// A stored answer and what a client is told beside it.
+/// A stored answer, with what the client is told besides.
 #[derive(Clone, Debug)]
 pub struct Replay {
     /// The answer.
     pub response: Arc<StoredResponse>,
-    /// Until when it is kept.
+    /// When the answer expires.
     pub expires_at: Option<Timestamp>,
-    /// Which life of the key it is from.
+    /// The generation of the key that the answer belongs to.
     pub generation: u32,
-    /// How many times the key had been dispatched.
+    /// How many times the key was dispatched.
     pub attempt: u32,
 }
 
@@ -164,42 +164,42 @@ struct Inner {
     options: EngineOptions,
     waiters: Waiters,
     policies: RwLock<HashMap<Arc<str>, Arc<Policy>>>,
-    /// What is agreed with the receivers of messages.
+    /// The delivery rules of message targets.
     targets: RwLock<HashMap<Arc<str>, TargetRules>>,
     recipes: Mutex<HashMap<RecipeId, Arc<Recipe>>>,
-    /// Questions to providers that have been seen to find a key.
+    /// Provider queries that are known to find keys.
     proven: Mutex<HashSet<RecordId>>,
     running: AtomicUsize,
-    /// Tells whoever waits for it that nothing is running any more.
+    /// Notified when no execution is running any more.
     idle: Notify,
-    /// Of scopes seen lately.
+    /// Values derived from the secret for recently seen scopes.
     derived: RwLock<HashMap<Scope, Derived>>,
-    /// Whether a task listens to the store's wake-ups: only while somebody waits, since otherwise
+    /// Whether a task listens to the store's wake-ups. It runs only while somebody waits, since otherwise
     /// every settlement would wake it for nothing.
     listening: Arc<AtomicBool>,
-    /// Room for executions.
+    /// Permits for executions.
     executions: Arc<Semaphore>,
-    /// Room for the bodies of requests and answers.
+    /// The budget for request and response bodies.
     body_budget: BodyBudget,
-    /// Executions that nobody waits for.
+    /// Executions without a waiting client.
     detached: DetachedExecutions,
-    /// Room for reservations that are looked after once they cannot be used.
+    /// Permits for background releases of reservations that cannot be used.
     releasing: Arc<Semaphore>,
-    /// What each client has taken of its share.
+    /// Per-client limits.
     limiter: Arc<Limiter>,
-    /// Whether the store is worth asking.
+    /// Refuses requests while the store is failing.
     breaker: Breaker,
-    /// Whether the store is the one that is known.
+    /// Checks that the store is the one that is known.
     known_store: KnownStore,
-    /// Who is asked about keys that the store may have lost.
+    /// The provider to ask about keys that the store may have lost.
     provider: RwLock<Option<Arc<dyn Ask>>>,
-    /// What is believed of its clock.
+    /// The store's clock, as far as it is believed.
     store_clock: Arc<StoreClock>,
-    /// Whether it has been recalled what was believed before.
+    /// Set once the previous belief about the store's clock has been loaded.
     recalled: tokio::sync::OnceCell<()>,
-    /// Where shadow mode keeps what it observes; made when it is first needed.
+    /// The observations of shadow mode; created when first needed.
     observatory: OnceLock<Arc<Observatory>>,
-    /// When the background loops last came round.
+    /// When the background loops last ran.
     runs: Runs,
     /// Retries of recent keys.
     retries: RecentRetries,
@@ -209,16 +209,16 @@ struct Inner {
     started: Duration,
 }
 
-/// What the secret makes of a scope: the same for each of its requests.
+/// Values derived from the secret for one scope, the same for each of its requests.
 #[derive(Clone)]
 pub(crate) struct Derived {
     /// The fingerprint key.
     pub(crate) hasher: ScopeHasher,
-    /// The mark of a caller that nothing tells apart from others.
+    /// The mark of a caller who sent nothing to distinguish it from others.
     pub(crate) nobody: CallerMark,
 }
 
-/// Counts an execution for as long as it lives.
+/// Counts an execution while it lives.
 pub(crate) struct Running(Engine);
 
 impl Drop for Running {
@@ -246,7 +246,7 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// An engine on `store`. Its work is done in tasks of the tokio runtime that it is used in.
+    /// Starts an engine on `store`. It works in tasks of the tokio runtime in which it is used.
     pub fn start(store: Arc<dyn Store>, options: EngineOptions) -> Self {
         let waiters = Waiters::default();
         let executions = options.max_executions.min(Semaphore::MAX_PERMITS);
@@ -293,12 +293,12 @@ impl Engine {
         &self.0.store
     }
 
-    /// Where results are kept that the store cannot take in time.
+    /// The spool for results that the store cannot take in time.
     pub fn spool(&self) -> Option<&Spool> {
         self.0.options.spool.as_ref()
     }
 
-    /// `provider` is asked about new keys while the store may have lost them.
+    /// Sets the `provider` to ask about new keys while the store may have lost them.
     pub(crate) fn asks(&self, provider: Arc<dyn Ask>) {
         *self.0.provider.write() = Some(provider);
     }
@@ -314,16 +314,16 @@ impl Engine {
         Running(self.clone())
     }
 
-    /// Room for one more execution, or `None` where there is none.
+    /// A permit for one more execution; `None` if there is none.
     pub(crate) fn room_to_execute(&self) -> Option<OwnedSemaphorePermit> {
         self.0.executions.clone().try_acquire_owned().ok()
     }
 
-    /// Resolves when no execution of this process is under way.
+    /// Resolves when no execution of this process is running.
     pub async fn idle(&self) {
         loop {
             let mut idle = std::pin::pin!(self.0.idle.notified());
-            // Listening before looking, so that the last one to end is not missed.
+            // Register before the check, so that the last execution's end is not missed.
             idle.as_mut().enable();
             if self.0.running.load(Ordering::SeqCst) == 0 {
                 return;
@@ -332,7 +332,7 @@ impl Engine {
         }
     }
 
-    /// What is derived from the secret for `scope`.
+    /// The values derived from the secret for `scope`.
     pub(crate) fn derived(&self, scope: &Scope) -> Derived {
         if let Some(known) = self.0.derived.read().get(scope) {
             return known.clone();
@@ -343,14 +343,14 @@ impl Engine {
         };
         let mut derived = self.0.derived.write();
         if derived.len() >= MAX_DERIVED {
-            // They are made anew as they are needed.
+            // They are derived again as needed.
             derived.clear();
         }
         derived.insert(scope.clone(), new.clone());
         new
     }
 
-    /// Where shadow mode keeps what it observes, apart from the store.
+    /// The observations of shadow mode, which are kept apart from the store.
     pub(crate) fn observatory(&self) -> &Arc<Observatory> {
         let clock = &self.0.options.clock;
         self.0
@@ -358,27 +358,27 @@ impl Engine {
             .get_or_init(|| Observatory::beside(self, clock.clone()))
     }
 
-    /// Requests of this process that wait for another one.
+    /// Requests of this process that are waiting for another one.
     pub fn waiting(&self) -> usize {
         self.0.waiters.total()
     }
 
-    /// Requests of this process that wait for the key `id`.
+    /// Requests of this process that are waiting for the key `id`.
     pub fn waiting_for(&self, id: RecordId) -> usize {
         self.0.waiters.of(id)
     }
 
-    /// Executions of this process that are under way.
+    /// Executions running in this process.
     pub fn executing(&self) -> usize {
         self.0.running.load(Ordering::SeqCst)
     }
 
-    /// The bytes that are held for clients.
+    /// The budget of bytes held for clients.
     pub fn body_budget(&self) -> &BodyBudget {
         &self.0.body_budget
     }
 
-    /// Executions of this process whose client has gone, or has been answered already.
+    /// Executions of this process whose client has left or has already been answered.
     pub fn detached(&self) -> usize {
         self.0.detached.total()
     }
@@ -387,19 +387,19 @@ impl Engine {
         &self.0.detached
     }
 
-    /// Where the background loops note their rounds.
+    /// The run times of the background loops.
     pub(crate) fn noted_runs(&self) -> &Runs {
         &self.0.runs
     }
 
-    /// Answers at once where nothing has to be written and the store need not be waited for.
+    /// Answers immediately if that needs neither a write nor a wait for the store.
     pub fn peek(&self, arrival: &mut Arrival, policy: &Policy) -> Option<Admitted> {
         let Reply { now, value: record } = self.0.store.peek(arrival.id())?;
         let recipe = self.known_recipe(record.recipe, policy)?;
         self.judge(&record, now, arrival, policy, &recipe)
     }
 
-    /// What `record` says to `arrival`, where that needs no write.
+    /// The answer of `record` to `arrival`, if that needs no write.
     fn judge(
         &self,
         record: &Record,
@@ -443,7 +443,7 @@ fn replay(response: Arc<StoredResponse>, record: &Record) -> Replay {
     }
 }
 
-/// `call`, or an ambiguous error if it takes longer than `timeout`: it may still happen.
+/// Runs `call`; after `timeout` the error is ambiguous, since the call may still take effect.
 async fn within<T>(
     timeout: Duration,
     call: impl Future<Output = Result<T, StoreError>>,

@@ -4,8 +4,7 @@
 //! request -> key? -> whose? -> whole body -> reserve -> inner service -> durable -> answer
 //! ```
 //!
-//! From the moment the body has arrived, everything is seen through to its end: a client that hangs
-//! up only stops watching.
+//! Once the body has arrived, the execution runs to its end: a client that hangs up only stops watching.
 
 mod builder;
 mod capture;
@@ -53,24 +52,24 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Whether the store has what requests of this layer need; the first request sees to it.
+    /// Whether the store has what requests of this layer need; the first request provides it.
     fn is_prepared(&self) -> bool {
         self.preparation.is_done()
     }
 
     async fn prepare(&self) -> Result<(), Unavailable> {
         let Self { engine, route, .. } = self;
-        // The layer's own, and not that of a copy whose times are another route's.
+        // The layer's own preparation, not that of a copy with another route's times.
         self.preparation.ensure(engine, route).await
     }
 }
 
 /// A [`tower_layer::Layer`] that executes each keyed request once.
 ///
-/// A layer is a plain value: making one waits for nothing and starts nothing. What the store has to know
-/// of its policy is written when the first request with a key arrives, once for all clones. While the
-/// store cannot take it, such requests are refused as during any outage of the store, and the next one
-/// tries again; [`prepare`](Self::prepare) does it beforehand.
+/// A layer is a plain value: making one neither waits nor starts anything. What the store has to know of its
+/// policy is written when the first request with a key arrives, once for all clones. While the store cannot
+/// take it, such requests are refused as during any outage of the store, and the next request tries again.
+/// [`prepare`](Self::prepare) writes it beforehand.
 ///
 /// ```
 /// use axum::{Router, http::request::Parts, routing::post};
@@ -95,15 +94,15 @@ pub struct IdempotencyLayer(Arc<Shared>);
 impl IdempotencyLayer {
     /// Begins a layer on a store, or on an [`Engine`] that several layers share.
     ///
-    /// There is one engine for each store: give the second layer on a store a clone of the first one's
+    /// There is one engine per store: give the second layer on a store a clone of the first layer's
     /// [`engine`](Self::engine), and another [`route`](IdempotencyLayerBuilder::route).
     pub fn builder(engine: impl Into<Engine>) -> IdempotencyLayerBuilder {
         IdempotencyLayerBuilder::new(engine.into())
     }
 
-    /// A layer that takes the place of this one under another policy, and counts on from it. Requests
-    /// that are under way are finished by the layer that they began with; recipes are kept, so that a
-    /// retry is compared as its first request was.
+    /// A layer that replaces this one under another policy and continues its counts. Running requests are
+    /// finished by the layer that they began with. Recipes are kept, so that a retry is compared as its first
+    /// request was.
     #[must_use]
     pub fn successor(&self, policy: Policy, identify: impl Identify) -> Self {
         let Shared {
@@ -126,8 +125,8 @@ impl IdempotencyLayer {
         observations: Option<Arc<Observations>>,
     ) -> Self {
         let policy = Arc::new(policy);
-        // Now, and not with the first request: the background loops look at older keys before that. They
-        // never follow a policy that no request is executed under.
+        // Now, and not with the first request: the background loops examine older keys before that. They
+        // never follow a policy under which no request is executed.
         if policy.not_positive().is_none() {
             engine.set_policy(route.clone(), policy.clone());
         }
@@ -145,12 +144,12 @@ impl IdempotencyLayer {
         }))
     }
 
-    /// Has the store keep what requests of this layer need, now instead of with the first of them. An
-    /// application that should not start without its store calls it before it listens.
+    /// Stores what requests of this layer need, now instead of with the first request. An application that
+    /// should not start without its store calls this before it listens.
     ///
     /// # Errors
-    /// [`Unavailable`] if the store cannot keep it, or if a duration of the policy that must be positive
-    /// is not.
+    /// [`Unavailable`] if the store cannot keep it, or if a duration of the policy that must be positive is
+    /// not.
     pub async fn prepare(&self) -> Result<(), Unavailable> {
         self.0.prepare().await
     }
@@ -160,21 +159,21 @@ impl IdempotencyLayer {
         &self.0.engine
     }
 
-    /// The name of its requests in records and metrics.
+    /// The route's name in records and metrics.
     pub fn route(&self) -> &str {
         &self.0.route
     }
 
-    /// Makes the policy of this layer the one that background loops and operators follow, as it was
-    /// when the layer was made.
+    /// Makes the policy of this layer the one that background loops and operators follow, as making the layer
+    /// did.
     #[doc(hidden)]
     pub fn policy_is_in_effect(&self) {
         let Shared { route, policy, .. } = &*self.0;
         self.0.engine.set_policy(route.clone(), policy.clone());
     }
 
-    /// This layer before a handler that has the times of another policy: only how long its answers may
-    /// take is different. The background loops go on with the times that this one was made with.
+    /// This layer in front of a handler with the timeouts of another policy: only `timeout` and
+    /// `max_execution` differ. The background loops keep the timeouts that this layer was made with.
     #[doc(hidden)]
     #[must_use]
     pub fn timed_as(&self, other: &Policy) -> Self {
@@ -185,17 +184,17 @@ impl IdempotencyLayer {
         Self(Arc::new(shared))
     }
 
-    /// What the layer has counted.
+    /// The layer's counters.
     pub fn stats(&self) -> &Arc<RouteStats> {
         &self.0.stats
     }
 
-    /// What it has observed, in shadow mode.
+    /// The layer's observations, in shadow mode.
     pub fn observations(&self) -> Option<&Observations> {
         self.0.observations.as_deref()
     }
 
-    /// The policy it follows.
+    /// The layer's policy.
     pub fn policy(&self) -> &Arc<Policy> {
         &self.0.policy
     }

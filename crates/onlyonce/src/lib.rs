@@ -1,8 +1,8 @@
 //! Idempotency keys for any HTTP service.
 //!
 //! A client that times out cannot know whether its request ran. With this crate the request carries an
-//! `Idempotency-Key`: the first one runs, and every retry gets the first answer, byte for byte. Where nobody
-//! can know what happened, the client is told so, and nothing runs again.
+//! `Idempotency-Key`: the first request runs, and every retry gets its answer, byte for byte. If the outcome
+//! cannot be known, the client is told so, and nothing runs again.
 //!
 //! # An axum application
 //!
@@ -83,27 +83,27 @@
 //! # The parts
 //!
 //! - [`IdempotencyLayer`] is a Tower layer for any `http::Request`/`http::Response` service: axum, hyper, or
-//!   your own. [`Policy`] has the rules for its keys, [`Identity`] says whose they are.
-//! - [`store`] has the stores, each behind a feature.
-//! - [`Workers`] runs the background loops. Start them once for each process and store.
-//! - [`Engine`] is what both stand on: it asks the pure state machine of [`onlyonce_core`] and writes to a
+//!   your own. [`Policy`] holds the rules for its keys, [`Identity`] says which client owns them.
+//! - [`store`] has the stores: one in memory, and each database behind a feature.
+//! - [`Workers`] runs the background loops. Start them once per process and store.
+//! - [`Engine`] is the basis of both: it asks the pure state machine of [`onlyonce_core`] and writes to a
 //!   [`Store`](store::Store). Several layers share one.
 //! - [`Transactions`] commits a key with the handler's own writes; [`Phases`], [`outbox`] and [`inbox`] build
 //!   on it.
 //!
-//! A handler needs to know nothing of this. One that wants to say more about what happened puts an
+//! A handler needs to know nothing of this. A handler that wants to say more about what happened puts an
 //! [`Outcome`] into its response's extensions, or fails with [`NotSent`].
 //!
 //! # Features
 //!
-//! None is on by default, and each brings what it names alone.
+//! No feature is on by default, and each brings only what it names.
 //!
-//! - `sqlite`, `postgres`, `mysql`, `redis`: the store of that name
+//! - `sqlite`, `postgres`, `mysql`, `redis`, `dynamodb`: the store of that name
 //! - `axum`: [`Reservation`] as an extractor, [`Answer`] and [`RunError`] as responses. The layer itself needs
 //!   no feature.
-//! - `otlp`: spans that know OpenTelemetry's context
+//! - `otlp`: spans that carry OpenTelemetry context
 //!
-//! Deliberately absent: listeners, configuration files and a CLI. Those are in the gateway.
+//! Deliberately absent: listeners, configuration files and a CLI. They are in the gateway.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -125,7 +125,7 @@ pub mod trace;
 pub mod transaction;
 pub mod worker;
 
-// For the crates of this workspace. What of them is for everybody is named below.
+// Internal to this workspace; the public items are re-exported below.
 #[doc(hidden)]
 pub mod body;
 #[doc(hidden)]

@@ -1,5 +1,4 @@
-//! Where the ids of attempts come from: the system's random source, or a seed, so that a simulation
-//! can be run again.
+//! The source of attempt ids: the system's random source, or a seed, so that a simulation can be repeated.
 
 use std::{
     cell::RefCell,
@@ -11,7 +10,7 @@ use std::{
 
 use onlyonce_core::AttemptId;
 
-/// Makes attempt ids. No two of one source are equal, and of two random sources neither.
+/// Makes attempt ids. Ids of one source are unique, and so are ids of several random sources.
 #[derive(Clone, Debug, Default)]
 pub struct AttemptIds(Option<Arc<AtomicU64>>);
 
@@ -21,13 +20,13 @@ impl AttemptIds {
         Self(None)
     }
 
-    /// The same ids in the same order for the same seed: for simulations, never for production,
-    /// where two processes with one seed would take each other's attempts for their own.
+    /// The same ids in the same order for the same seed. For simulations, never for production: two processes
+    /// with one seed would take each other's attempts for their own.
     pub fn seeded(seed: u64) -> Self {
         Self(Some(Arc::new(AtomicU64::new(seed))))
     }
 
-    /// An id that no attempt has had.
+    /// An unused id.
     pub(crate) fn fresh(&self) -> AttemptId {
         let Some(state) = &self.0 else {
             return AttemptId(POOL.with_borrow_mut(Pool::next));
@@ -38,7 +37,7 @@ impl AttemptIds {
 }
 
 impl super::Engine {
-    /// An id that no attempt has had.
+    /// An unused id.
     pub(crate) fn fresh_attempt(&self) -> AttemptId {
         self.0.options.attempt_ids.fresh()
     }
@@ -49,7 +48,7 @@ thread_local! {
     static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; POOLED_BYTES], used: POOLED_BYTES }) };
 }
 
-/// Random bytes that a thread has asked for at once, and how many of them are used up.
+/// Random bytes that a thread obtained at once, and how many of them are used up.
 struct Pool {
     bytes: [u8; POOLED_BYTES],
     used: usize,
@@ -67,14 +66,14 @@ impl Pool {
         }
         let mut id = [0; 16];
         let taken = &mut self.bytes[self.used..][..id.len()];
-        // What has been given out is not kept.
+        // Ids that were given out are not kept.
         id.swap_with_slice(taken);
         self.used += id.len();
         u128::from_be_bytes(id)
     }
 }
 
-/// The increment of splitmix64: odd, so that all 2^64 states are passed.
+/// The increment of splitmix64: odd, so that all 2^64 states are visited.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn step(state: &AtomicU64) -> u64 {

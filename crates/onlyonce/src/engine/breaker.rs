@@ -1,10 +1,10 @@
-//! Refuses at once while the store is away, instead of letting every request find out for itself.
+//! A circuit breaker: refuses immediately while the store is down, so that not every request has to find out.
 //!
-//! Some failures in a row open it. While it is open nothing is reserved; a task asks the store by a
-//! write of no account, and the first that succeeds closes it.
+//! Repeated failures open it. While it is open, nothing is reserved. A task probes the store with a harmless
+//! write, and the first success closes the breaker.
 //!
-//! Deliberately absent: the way of a result into the store. What was executed is written for as long as
-//! it takes, whatever this says.
+//! Deliberately absent: writing results to the store. The result of an execution is written for as long as it
+//! takes, whatever the state of the breaker.
 
 use std::{
     sync::{
@@ -20,7 +20,7 @@ use onlyonce_store::{Level, StoreError};
 
 use super::{Engine, Inner, Unavailable};
 
-/// Failures in a row after which it opens.
+/// Consecutive failures that open the breaker.
 const FAILURES: u32 = 5;
 /// The first and the longest pause between two probes.
 const FIRST_PROBE: Duration = Duration::from_millis(100);
@@ -44,12 +44,12 @@ impl Breaker {
 }
 
 impl Engine {
-    /// Whether the store failed so often in a row that it is not asked before it answers a probe.
+    /// Whether the store failed so often in a row that it is not used until a probe succeeds.
     pub fn breaker_is_open(&self) -> bool {
         self.0.breaker.open.load(Ordering::SeqCst)
     }
 
-    /// An error at once, while it is open.
+    /// Fails immediately while the breaker is open.
     pub(super) fn unless_open(&self) -> Result<(), Unavailable> {
         if self.breaker_is_open() {
             let open = "the store has failed and is being probed";
@@ -58,8 +58,8 @@ impl Engine {
         Ok(())
     }
 
-    /// An error at once, while the store is seen to promise less than `policy` demands. Whatever would
-    /// be reserved now might be forgotten, and executed again.
+    /// Fails immediately while the store's durability is below what `policy` requires. A reservation made now
+    /// could be lost, and the request executed again.
     pub(super) fn unless_below(&self, policy: &Policy) -> Result<(), Unavailable> {
         if !policy.demands_sync() {
             return Ok(());
@@ -72,7 +72,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Passes on what the store said to a request, and remembers whether it failed.
+    /// Passes on the store's result, and counts failures.
     pub(super) fn watched<T>(&self, outcome: Result<T, StoreError>) -> Result<T, StoreError> {
         let breaker = &self.0.breaker;
         match &outcome {
@@ -86,14 +86,14 @@ impl Engine {
                     tokio::spawn(probe(Arc::downgrade(&self.0)));
                 }
             }
-            // One record that cannot be read says nothing about the store.
+            // One unreadable record says nothing about the store.
             Err(_) => {}
         }
         outcome
     }
 }
 
-/// Asks the store until it answers, or until the engine is gone.
+/// Probes the store until it answers, or until the engine is gone.
 async fn probe(engine: Weak<Inner>) {
     let mut pause = FIRST_PROBE;
     loop {

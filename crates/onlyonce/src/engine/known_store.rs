@@ -1,19 +1,20 @@
-//! Whether the store is the one that we know. The one owner of that question.
+//! Whether the store is the one that this process knows. No other code answers that question.
 //!
-//! A store that was emptied, restored from a backup or exchanged for another has forgotten keys, and their
-//! retries would be executed again. So the store has an identity, which stays, and an epoch, which only
-//! rises: this process raises it every few seconds in which it has reserved keys, remembers what it saw
-//! last, and looks again every [`LOOK_EVERY`]. Where there is a spool, what was seen last outlives the
-//! process. It is kept after the store has it durably, so that it is never ahead of the store.
+//! A store that was emptied, restored from a backup or exchanged for another has lost keys, and their retries
+//! would be executed again. A store therefore has an identity, which never changes, and an epoch, which only
+//! rises. After reserving keys this process raises the epoch, within seconds. It remembers what it saw last,
+//! and looks again every [`LOOK_EVERY`]. With a spool, what it saw outlives the process. The spool is written
+//! after the store is durable, so that it is never ahead of the store.
 //!
-//! Whoever finds that the store has gone back, or at its start that it is another, notes that in the store,
-//! so that all gateways know; from then on new keys wait as [`machine::new_key`] says. Only a store that was
-//! emptied or exchanged under a running process takes no keys at all: that process knows another secret.
+//! A process that finds that the store has gone back, or at its start that it is another store, notes that in
+//! the store, so that all gateways know. From then on new keys wait as [`machine::new_key`] says. If the
+//! store was emptied or exchanged under a running process, that process takes no keys at all, since it knows
+//! another secret.
 //!
-//! A failover to a replica that lags takes the newest epochs with it, [`MAY_BE_LOST`] at most, where the
-//! store's level said that this may happen.
+//! A failover to a lagging replica loses the newest epochs, at most [`MAY_BE_LOST`], where the store's level
+//! permits that.
 //!
-//! Deliberately absent: any judgement of single records. What a restored store holds is held to be true.
+//! Deliberately absent: any judgement of single records. The records of a restored store are trusted.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -34,52 +35,52 @@ use parking_lot::Mutex;
 use super::{Arrival, Engine, Unavailable};
 use crate::{reconcile::Judged as Heard, spool::Spool, stats::Amount};
 
-/// How often the store is looked at.
+/// How often the process looks at the store.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How much of the newest a failover may take with it, where the store's level is below sync.
+/// How much of its newest writes a failover may lose if the store's level is below sync.
 const MAY_BE_LOST: Duration = Duration::from_secs(60);
 
-/// What is known of the store, and whether it still is so.
+/// What is known of the store, and whether that still holds.
 #[derive(Default)]
 pub(super) struct KnownStore {
     last: Mutex<Option<Known>>,
     /// Why the store must not be used.
     unfit: Mutex<Option<Unfit>>,
-    /// What the store has lost, as it said last.
+    /// The store's losses, as last read.
     history: Mutex<History>,
-    /// Whether keys are missing that nobody has accepted: all that a request asks in the usual case.
+    /// Whether keys are missing and no operator has accepted that: the only check a request usually makes.
     has_lost: AtomicBool,
-    /// Whether a key was reserved since the epoch was last raised.
+    /// Whether a key has been reserved since the epoch was last raised.
     reserved: AtomicBool,
 }
 
-/// What was seen of a store last.
+/// What was last seen of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) identity: [u8; IDENTITY_BYTES],
     pub(crate) epoch: Epoch,
-    /// What acknowledged writes survived then.
+    /// The durability of acknowledged writes at that time.
     pub(crate) level: Level,
-    /// How far the records were numbered when the epoch was last raised: that number is as durable.
+    /// The record number reached when the epoch was last raised: the number is as durable as the epoch.
     pub(crate) numbered: Option<Numbered>,
 }
 
-/// What a look at the store says.
+/// The result of a look at the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Judged {
-    /// It is the one, and has all that was known.
+    /// The store is the known one and complete.
     Same,
-    /// Something is missing, and that is known: it has been noted, or an operator has accepted it.
+    /// Something is missing, and that has been noted, or an operator has accepted it.
     Known,
-    /// Something is missing, for this reason, and nobody has noted that yet.
+    /// Something is missing, for this reason, and that has not been noted yet.
     Lost(Loss, String),
-    /// It must not be used.
+    /// The store must not be used.
     Not(Unfit),
 }
 
 impl Known {
-    /// What `standing` says of this store. `is_starting` says that nothing was derived from another store's
-    /// secret yet, so that another one may have been put in its place.
+    /// Compares `standing` with what is known. While `is_starting`, nothing has been derived from another
+    /// store's secret yet, so another store may have taken the place of the known one.
     fn judge(&self, standing: &Standing, is_starting: bool) -> Judged {
         let history = &standing.history;
         let is_known = |loss| history.accepted_at.max(loss) > Some(self.epoch.at);
@@ -113,12 +114,12 @@ impl Known {
         }
     }
 
-    /// Whether the numbers of the records begin anew, on the same server: their table was emptied.
+    /// Whether record numbers have restarted on the same server: the table was emptied.
     fn began_anew(&self, standing: &Standing) -> bool {
         let (Some(before), Some(now)) = (&self.numbered, &standing.numbered) else {
             return false;
         };
-        // Where a crash may lose the newest writes, it may lose the newest numbers.
+        // If a crash may lose the newest writes, it may lose the newest numbers.
         let least = match self.level {
             Level::Sync => before.next,
             _ => before.next / 2,
@@ -167,7 +168,7 @@ fn went_back(known: Timestamp, found: Option<Epoch>) -> String {
     }
 }
 
-/// What an operator is told of a store that has lost keys.
+/// The message to an operator about a store that has lost keys.
 fn told(lost_at: Timestamp) -> String {
     format!(
         "the store has lost keys, which was recognised at {}, and {AGAIN}: new keys wait for one `ttl` from \
@@ -190,7 +191,7 @@ impl KnownStore {
         }
     }
 
-    /// Takes over what the store says that it has lost.
+    /// Adopts the losses that the store reports.
     fn take(&self, history: History) {
         let before = std::mem::replace(&mut *self.history.lock(), history);
         let lost_since = history.lost_since();
@@ -204,19 +205,19 @@ impl KnownStore {
         }
     }
 
-    /// A key was reserved: the epoch is worth raising.
+    /// Notes that a key was reserved, so that the epoch will be raised.
     pub(super) fn reserved(&self) {
         self.reserved.store(true, Ordering::Relaxed);
     }
 }
 
 impl Engine {
-    /// Why the store must not be used, where it is not the one that was known, or has gone back.
+    /// Why the store must not be used, if it is not the known one or has gone back.
     pub fn store_is_unfit(&self) -> Option<Unfit> {
         self.0.known_store.unfit.lock().clone()
     }
 
-    /// An error at once, while the store is not the one that is known.
+    /// Fails immediately while the store is not the known one.
     pub(super) fn unless_unfit(&self) -> Result<(), Unavailable> {
         match self.store_is_unfit() {
             Some(unfit) => Err(Unavailable(StoreError::Unavailable(Box::new(unfit)))),
@@ -224,11 +225,11 @@ impl Engine {
         }
     }
 
-    /// Recalls what a process before this one knew of the store, and looks whether that still is so. To be
-    /// called before the first request; whoever does not is told by the background loops.
+    /// Loads what an earlier process knew of the store, and checks whether that still holds. Call this before
+    /// the first request; otherwise the background loops check.
     ///
     /// # Errors
-    /// [`StoreError`] if the store cannot be asked, or is not the one that was known.
+    /// [`StoreError`] if the store cannot be reached, or is not the known one.
     pub async fn meet_store(&self) -> Result<(), StoreError> {
         if let Some(spool) = self.spool().cloned() {
             let recalled = tokio::task::spawn_blocking(move || spool.known_store()).await;
@@ -240,18 +241,18 @@ impl Engine {
         self.unless_unfit().map_err(|Unavailable(error)| error)
     }
 
-    /// Looks whether the store is the one that is known, and raises its epoch where keys were reserved. The
-    /// background loops do.
+    /// Checks that the store is the known one, and raises its epoch if keys were reserved. The background
+    /// loops call this.
     ///
     /// # Errors
-    /// [`StoreError`] if the store cannot be asked.
+    /// [`StoreError`] if the store cannot be reached.
     pub async fn look_at_store(&self) -> Result<(), StoreError> {
         self.recognise(false).await
     }
 
     async fn recognise(&self, is_starting: bool) -> Result<(), StoreError> {
         let (store, known) = (&self.0.store, &self.0.known_store);
-        // Before the look: what falls between the two is known to be missing.
+        // Before the look: a loss between the two is then known to be missing.
         let level = store.level();
         let standing = self.bounded_read(store.standing()).await;
         let standing = standing.inspect_err(|error| {
@@ -282,7 +283,7 @@ impl Engine {
             }
             Judged::Lost(loss, why) => {
                 tracing::error!("{why}");
-                // Until everybody can read it, nothing is reserved here.
+                // Nothing is reserved here until every process can read the note.
                 known.refuse(&Unfit::forgot(format!("{why}; {AGAIN}")));
                 self.bounded_read(store.note_lost(*loss)).await?;
                 let noted = self.bounded_read(store.standing()).await?;
@@ -323,17 +324,17 @@ impl Engine {
 }
 
 impl Engine {
-    /// What the store has lost, as it said last.
+    /// The store's losses, as last read.
     pub fn history(&self) -> History {
         *self.0.known_store.history.lock()
     }
 
-    /// What an operator has to know of a store that has lost keys which nobody has accepted.
+    /// The message to an operator about lost keys whose loss nobody has accepted.
     pub fn history_loss(history: &History) -> Option<String> {
         history.lost_since().map(told)
     }
 
-    /// An operator accepts that the store has lost keys: those that are missing are executed again.
+    /// Accepts that the store has lost keys: retries of the missing ones are executed again.
     ///
     /// # Errors
     /// [`StoreError`] if the store cannot be written.
@@ -345,15 +346,15 @@ impl Engine {
         self.look_at_store().await
     }
 
-    /// When the store lost keys that nobody has accepted.
+    /// When the store lost keys, unless an operator has accepted the loss.
     pub(super) fn lost_since(&self) -> Option<Timestamp> {
         let known = &self.0.known_store;
         let has_lost = known.has_lost.load(Ordering::Acquire);
         has_lost.then(|| known.history.lock().lost_since())?
     }
 
-    /// An error, if it was found out since `before` that keys are lost: what was reserved meanwhile may be
-    /// one of them.
+    /// Fails if a loss of keys was detected since `before`: what was reserved in the meantime may be among
+    /// them.
     pub(super) fn unless_lost_since(&self, before: Option<Timestamp>) -> Result<(), Unavailable> {
         match self.lost_since() {
             Some(at) if Some(at) != before => {
@@ -364,7 +365,7 @@ impl Engine {
         }
     }
 
-    /// Whether a key that the store does not know may be taken for a new one.
+    /// Whether a key that the store does not know may be treated as new.
     pub(super) async fn may_be_new(
         &self,
         arrival: &mut Arrival,
@@ -387,8 +388,8 @@ impl Engine {
         }
     }
 
-    /// Whether the provider denies a key of which the store has no record, asked by a query that is known to
-    /// find keys.
+    /// Whether the provider denies a key that is absent from the store, by a query that is known to find
+    /// keys.
     async fn is_denied(&self, arrival: &mut Arrival, policy: &Policy) -> Result<bool, Unavailable> {
         let Some(provider) = self.0.provider.read().clone() else {
             return Ok(false);
@@ -410,7 +411,7 @@ impl Engine {
         self.only_looked(proven)
     }
 
-    /// Says whether keys may be missing that some policy would still remember.
+    /// Sets the gauge that tells whether keys may be missing that some policy would still remember.
     async fn measure_loss(&self) -> Result<(), StoreError> {
         let history = self.history();
         let is_felt = match history.lost_since() {
@@ -426,7 +427,7 @@ impl Engine {
     }
 }
 
-/// The journal's row about an operator who accepts a loss: it belongs to no key.
+/// The journal row about an operator who accepts a loss. It belongs to no key.
 pub fn loss_accepted(reason: &str) -> JournalEntry {
     JournalEntry {
         id: RecordId([0; 16]),
@@ -439,7 +440,8 @@ pub fn loss_accepted(reason: &str) -> JournalEntry {
     }
 }
 
-/// Keeps what is known for the next process. What it does not learn, it does not hold against the store.
+/// Saves what is known for the next process. What that process does not learn, it does not hold against the
+/// store.
 async fn keep(spool: Spool, known: Known) {
     let kept = tokio::task::spawn_blocking(move || spool.keep_known_store(&known)).await;
     if let Err(error) = kept.map_err(std::io::Error::other).flatten() {

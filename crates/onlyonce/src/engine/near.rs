@@ -1,11 +1,11 @@
-//! Recent answers, kept near: a storm of retries costs the store one read of each key in a while.
+//! A cache of recent answers: a storm of retries costs the store only an occasional read of each key.
 //!
-//! A copy is given for at most [`MAX_AGE`] after the store was asked for it, by a clock that nobody sets, and
-//! never once this process has begun to change its record. Other processes change a record that has an
-//! answer only to forget or to erase it, and whoever does either waits until no copy can be left
-//! (`operate.rs`). That an answer expires is the machine's to say: a copy carries its times.
+//! A copy of a shared store's record is used for at most [`MAX_AGE`] after the store was read, by a clock
+//! that nobody sets, and never once this process has begun to change the record. Other processes change a
+//! record with an answer only to forget or to erase it, and then wait until no copy can be left
+//! (`operate.rs`). The machine decides whether an answer has expired: a copy carries its times.
 //!
-//! Deliberately absent: records without a final answer, and the time, which the store clock says.
+//! Deliberately absent: records without a final answer, and the time, which the store clock decides.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -15,18 +15,18 @@ use parking_lot::Mutex;
 
 use crate::clock::Moment;
 
-/// How long a copy is given after the store was asked for it, where other processes write to the store.
+/// How long a copy is used after the store was read, if other processes write to the store.
 const MAX_AGE: Duration = Duration::from_secs(1);
-/// The same where none does. A change of which nobody waited to hear whether it happened is seen by then.
+/// The same if none does. A change whose result nobody waited for is seen by then.
 const OWNED_MAX_AGE: Duration = Duration::from_secs(60);
-/// Bytes of copies, unless said otherwise.
+/// The default size of the cache, in bytes.
 pub(super) const DEFAULT_BYTES: usize = 32 << 20;
-/// Copies are spread over so many locks, so that cores rarely meet at one.
+/// The number of shards, each with a lock, so that cores rarely contend for one.
 const SHARDS: usize = 16;
-/// What a copy takes beside its body and its key, roughly: the record, its headers and its places in tables.
+/// The approximate size of a copy besides its body and key: the record, its headers and its table entries.
 const BYTES_BESIDE: usize = 1_024;
 
-/// Waits until no process gives what it read of a shared store before this was called.
+/// Waits until no process uses a copy read from a shared store before this call.
 pub(super) async fn until_no_copy_is_left() {
     tokio::time::sleep(MAX_AGE).await;
 }
@@ -34,26 +34,26 @@ pub(super) async fn until_no_copy_is_left() {
 /// Copies of records with a final answer.
 pub(super) struct Near {
     shards: [Mutex<Shard>; SHARDS],
-    /// Bytes of one generation of one shard.
+    /// The size of one generation of one shard, in bytes.
     room: usize,
     max_age: Duration,
 }
 
 #[derive(Default)]
 struct Shard {
-    /// Two generations: when the younger one is full, the older one makes way for it. What is used again
-    /// is asked for again within [`MAX_AGE`], and so is young.
+    /// Two generations: when the young one is full, it replaces the old one. A copy in use is read again when
+    /// it reaches its maximum age, and so becomes young.
     young: HashMap<RecordId, Copied>,
     old: HashMap<RecordId, Copied>,
     young_bytes: usize,
-    /// Counts changes: what was read before one is not kept after it.
+    /// Counts changes: a record read before a change is not cached after it.
     changes: u64,
 }
 
 struct Copied {
     record: Record,
     asked: Moment,
-    /// What time the store said it was.
+    /// The store's time in the reply.
     said: Timestamp,
     bytes: usize,
 }
@@ -71,14 +71,14 @@ impl Copied {
     }
 }
 
-/// Where a shard's changes stood before the store was asked.
+/// The number of changes of a shard before the store was read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Before {
     changes: u64,
     asked: Moment,
 }
 
-/// A change under way. No copy is left when it ends, however it ends.
+/// A change in progress. When it ends, however it ends, no copy is left.
 pub(super) struct Changing<'a> {
     near: &'a Near,
     id: RecordId,
@@ -91,7 +91,7 @@ impl Drop for Changing<'_> {
 }
 
 impl Near {
-    /// Room for `bytes` of copies, where they are worth something.
+    /// A cache of `bytes`, unless the store needs none.
     pub(super) fn new(copies: Copies, bytes: usize) -> Option<Self> {
         let max_age = match copies {
             Copies::Needless => return None,
@@ -109,11 +109,11 @@ impl Near {
         &self.shards[usize::from(id.0[0]) % SHARDS]
     }
 
-    /// The copy of a record, if it is young enough when it is `now`, and its answer may not have expired; else
-    /// what is needed to make one.
+    /// The copy of a record, if it is young enough at `now` and its answer cannot have expired; otherwise
+    /// what is needed to make a copy.
     ///
-    /// The time is never before the store's own, believed or not: what other processes may take for expired is
-    /// not given here. So it is not for saying that something has expired.
+    /// The reply's time is never before the store's own, believed or not: an answer that other processes may
+    /// treat as expired is not given here. The time must not be used to conclude that something has expired.
     pub(super) fn get(&self, id: RecordId, now: Moment) -> Result<Reply<Record>, Before> {
         let shard = self.shard(id).lock();
         let copied = shard.young.get(&id).or_else(|| shard.old.get(&id));
@@ -124,14 +124,14 @@ impl Near {
         })
     }
 
-    /// To be asked for before the store is asked for `id`.
+    /// To be called before the store is read for `id`.
     pub(super) fn before(&self, id: RecordId, asked: Moment) -> Before {
         let changes = self.shard(id).lock().changes;
         Before { changes, asked }
     }
 
-    /// Keeps a copy of `record` if it has a final answer, and if nothing was changed since `before`. The
-    /// store gave it when it was `said` there.
+    /// Caches `record` if it has a final answer and nothing was changed since `before`. `said` is the store's
+    /// time in the reply.
     pub(super) fn keep(&self, before: Before, record: &Record, said: Timestamp) {
         if record.answers_until().is_none() {
             return;
@@ -160,8 +160,8 @@ impl Near {
         }
     }
 
-    /// To be held while `draft` is written. `None` where that leaves every copy true: the draft has an answer,
-    /// and there is no copy of another.
+    /// To be held while `draft` is written. `None` if every copy stays true: the draft has an answer, and
+    /// there is no copy of another record.
     pub(super) fn changing(&self, draft: &Draft) -> Option<Changing<'_>> {
         let id = draft.record.id;
         let mut shard = self.shard(id).lock();

@@ -1,4 +1,4 @@
-//! What operators do with a key, and what the background loops do.
+//! Operator actions on a key, and the work of the background loops.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,14 +18,14 @@ use super::{
     transition::{Known, Unanswered, Wrote},
 };
 
-/// Writes of the reaper that go to the store at once.
+/// Concurrent writes of the reaper.
 const REAP_GROUP: usize = 100;
-/// Live keys that are looked at in one go after a clock was set back.
+/// Live keys examined in one go after a clock was set back.
 const STRANDED_AT_ONCE: usize = 1_000;
-/// The lease of a route that this process has not heard of.
+/// The lease assumed for a route that this process does not know.
 const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 
-/// Why an operator's wish was not granted.
+/// Why an operator's request was denied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperateError {
@@ -35,13 +35,13 @@ pub enum OperateError {
     /// The key's state does not allow it.
     #[error("the key is {0}, which does not allow this; nothing was changed")]
     State(State),
-    /// The key has another attempt now than the one that was looked at.
+    /// Another attempt owns the key than the one the operator saw.
     #[error("the key has been executed again since it was looked at; nothing was changed")]
     MovedOn,
-    /// Something was written to the key since it was looked at.
+    /// The key has been written to since the operator saw it.
     #[error("the key has changed since it was looked at: look again; nothing was changed")]
     Changed,
-    /// The operation took effect, so forgetting it would let a retry execute it again.
+    /// The operation took effect: forgetting it would let a retry execute it again.
     #[error(
         "the operation took effect, and forgetting it would let a retry execute it again; nothing was changed"
     )]
@@ -49,13 +49,13 @@ pub enum OperateError {
     /// The provider says that the operation took effect, so a retry must not execute it.
     #[error("the provider says that the operation took effect; nothing was released")]
     AlreadyExecuted,
-    /// The provider does not say what became of the operation, so a release needs force.
+    /// The provider's answer is inconclusive; a release needs force.
     #[error("the provider does not say what became of the operation; nothing was changed")]
     Inconclusive,
-    /// Until then the operation may still take effect, so a release needs force.
+    /// The operation may still take effect until this time; a release needs force.
     #[error("the operation may still take effect; nothing was changed")]
     TooEarly(Timestamp),
-    /// The store could not be asked.
+    /// The store could not be reached.
     #[error("the store could not answer")]
     Store(#[from] StoreError),
 }
@@ -75,9 +75,9 @@ impl From<Denied> for OperateError {
 }
 
 impl Engine {
-    /// Settles an unknown key by an operator's word about what was `seen`; at the least it is about the
-    /// attempt that the key has when this is called: a wish that is long under way could otherwise
-    /// settle an attempt that nobody has looked at.
+    /// Settles an unknown key as an operator decided after seeing `seen`. The decision applies only to the
+    /// attempt that owns the key when this is called: a slow request could otherwise settle an attempt that
+    /// nobody has looked at.
     ///
     /// # Errors
     /// [`OperateError`] says why nothing was changed.
@@ -108,7 +108,7 @@ impl Engine {
         Ok(record)
     }
 
-    /// Removes what is remembered of a key, leaving a tombstone that no late result can match.
+    /// Forgets a key, leaving a tombstone that no late result can match.
     ///
     /// # Errors
     /// [`OperateError`] says why nothing was changed.
@@ -134,8 +134,8 @@ impl Engine {
         Ok(record)
     }
 
-    /// Removes a person's data from a key, in any state, and leaves what keeps it from executing again.
-    /// Doing it twice is doing it once.
+    /// Erases the personal data of a key, in any state, and keeps what prevents another execution. Erasing
+    /// twice changes nothing.
     ///
     /// # Errors
     /// [`OperateError`] says why nothing was changed.
@@ -156,15 +156,15 @@ impl Engine {
         Ok(record)
     }
 
-    /// Waits, if there was an answer to copy, until no other process can have a copy of it that it gives. This
-    /// one has none.
+    /// If there was an answer to copy, waits until no other process can still replay a copy of it. This
+    /// process has none.
     async fn no_copy_is_left(&self, had_answer: bool) {
         if had_answer && self.0.store.copies() == Copies::Shared {
             near::until_no_copy_is_left().await;
         }
     }
 
-    /// Moves the expiry of a key to `ttl` from now, or leaves it where that is later.
+    /// Moves the expiry of a key to `ttl` from now, unless it is later already.
     ///
     /// # Errors
     /// [`OperateError`] says why nothing was changed.
@@ -190,7 +190,7 @@ impl Engine {
         })
     }
 
-    /// What `event` does to `record` under the policy of its route.
+    /// Applies `event` to `record` under the policy of its route.
     fn applied<E: Event>(
         &self,
         record: Option<&Record>,
@@ -201,15 +201,15 @@ impl Engine {
         machine::apply(record, event, now, &policy.unwrap_or_default())
     }
 
-    /// Turns lapsed leases into unknown, up to `limit` of them. Says how many it turned and how
-    /// many it looked at.
+    /// Makes up to `limit` keys with lapsed leases unknown. Returns how many it changed and how many it
+    /// examined.
     ///
     /// # Errors
-    /// A [`StoreError`] if the store cannot be asked; what was done until then stands.
+    /// A [`StoreError`] if the store cannot be reached; changes made until then stand.
     pub async fn sweep_some(&self, limit: usize) -> Result<(usize, usize), StoreError> {
         let reply = self.bounded_read(self.0.store.lapsed(limit)).await?;
         let found = reply.value.len();
-        // All at once, so that a store that commits in groups commits them in one.
+        // Concurrently, so that a store with group commit commits them together.
         let swept = join_all(reply.value.into_iter().map(|record| async {
             let (id, key, route) = (record.id, record.key.clone(), record.route.clone());
             let known = Known::Read(Arc::new(record), reply.now);
@@ -222,7 +222,7 @@ impl Engine {
             let moved = self.transition(id, known, |record, now| {
                 let now = self.store_clock().lease_time(lease, now);
                 failpoint!("engine.sweep.before");
-                // An open transaction may hold its row; the others are not to wait for that.
+                // An open transaction may lock its row; the others must not wait for it.
                 (
                     machine::apply(record, &sweep, now, &policy),
                     Unanswered::LeaveIt,
@@ -242,15 +242,15 @@ impl Engine {
         Ok((swept, found))
     }
 
-    /// Looks after keys whose times a clock that has been set back since has put far ahead: a lease that
-    /// nobody renews, and a look that would not come. Says how many it found.
+    /// Repairs keys with times far in the future, from a clock that has been set back since: a lease that
+    /// nobody renews, or a look that would never come. Returns how many it found.
     ///
     /// # Errors
-    /// A [`StoreError`] if the store cannot be asked; what was done until then stands.
+    /// A [`StoreError`] if the store cannot be reached; changes made until then stand.
     pub(crate) async fn sweep_stranded(&self) -> Result<usize, StoreError> {
         let policies: Vec<_> = self.0.policies.read().values().cloned().collect();
         let longest = policies.iter().map(|policy| policy.lease).max();
-        // By then whoever is alive has renewed its lease by the clock as it is.
+        // By then every living executor has renewed its lease by the corrected clock.
         let longest = longest.unwrap_or(DEFAULT_LEASE);
         let clock = self.store_clock();
         let may_be_there = || clock.may_have_been_set_back(longest);
@@ -266,7 +266,7 @@ impl Engine {
             };
             let listed = self.0.store.list(&of_this, None, STRANDED_AT_ONCE);
             let listed = self.bounded_read(listed).await?.items;
-            // Asked after the records were read, so that a clock which has been set again is noticed.
+            // Read the clock after the records, so that another change of the clock is noticed.
             let now = self.store_now().await?;
             if !may_be_there() {
                 return Ok(found);
@@ -275,7 +275,7 @@ impl Engine {
             for Listed { record, .. } in listed {
                 let (id, listed) = (record.id, record.revision);
                 let moved = self.transition(id, Known::Read(Arc::new(record), now), |record, _| {
-                    // Whoever has written to it since has done so by the clock as it is.
+                    // A record written since then has times by the corrected clock.
                     let record = record.filter(|record| record.revision == listed);
                     let step = self.applied(record, &ClockWasSetBack, now);
                     (step, Unanswered::Fail)
@@ -290,27 +290,27 @@ impl Engine {
         Ok(found)
     }
 
-    /// What the store's clock says, as far as it is believed.
+    /// The store's clock, as far as it is believed.
     ///
     /// # Errors
-    /// A [`StoreError`] if the store cannot be asked.
+    /// A [`StoreError`] if the store cannot be reached.
     pub async fn store_now(&self) -> Result<Timestamp, StoreError> {
         Ok(self.bounded_read(self.0.store.lapsed(1)).await?.now)
     }
 
-    /// Deletes what operators did longer than `keep` ago to keys that are gone.
+    /// Deletes audit rows older than `keep` of keys that are gone.
     ///
     /// # Errors
-    /// A [`StoreError`] if the store cannot be asked.
+    /// A [`StoreError`] if the store cannot be reached.
     pub async fn prune_audit(&self, keep: Duration) -> Result<(), StoreError> {
         self.bounded_read(self.0.store.prune_audit(keep)).await
     }
 
-    /// Walks one stretch of the records and expires or deletes what is due. Says how many it
-    /// expired and deleted, and whether the walk has come to its end.
+    /// Walks one stretch of the records and expires or deletes those that are due. Returns how many it
+    /// expired and deleted, and whether the walk has reached the end.
     ///
     /// # Errors
-    /// A [`StoreError`] if the store cannot be asked; what was done until then stands.
+    /// A [`StoreError`] if the store cannot be reached; changes made until then stand.
     pub async fn reap_some(&self, limit: usize) -> Result<(usize, usize, bool), StoreError> {
         let reply = self.bounded_read(self.0.store.walk(limit)).await?;
         let reaped = in_groups(reply.value.candidates.into_iter().map(|record| async {
@@ -329,7 +329,7 @@ impl Engine {
     }
 }
 
-/// All of them, [`REAP_GROUP`] at a time, so that a request waits for one group of them and not for all.
+/// Awaits all of them, [`REAP_GROUP`] at a time, so that a request waits for one group at most.
 async fn in_groups<F: Future>(all: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut all = all;
     let mut done = Vec::new();
@@ -342,7 +342,7 @@ async fn in_groups<F: Future>(all: impl Iterator<Item = F>) -> Vec<F::Output> {
     }
 }
 
-/// How many of each kind were done; an error only if none was.
+/// How many of each kind were done; an error only if nothing was done.
 fn count<const KINDS: usize>(
     outcomes: Vec<Result<[bool; KINDS], StoreError>>,
 ) -> Result<[usize; KINDS], StoreError> {
@@ -355,7 +355,7 @@ fn count<const KINDS: usize>(
                     *done += usize::from(one);
                 }
             }
-            // It is left as it is, and must not keep a loop from the others.
+            // An unreadable record is left alone, and must not keep a loop from the others.
             Err(error @ (StoreError::Unreadable(_) | StoreError::Collision)) => {
                 tracing::error!(%error, "a record is left as it is");
             }

@@ -1,5 +1,4 @@
-//! What the engine keeps beside keys: the policy of each route, and the recipes under which fingerprints
-//! were made.
+//! What the engine keeps besides keys: the policy of each route, and the recipes of fingerprints.
 
 use std::sync::Arc;
 
@@ -9,47 +8,47 @@ use onlyonce_store::StoreError;
 use super::{Engine, Unavailable};
 
 impl Engine {
-    /// Tells the engine which policy `route` has, for the background loops and for operators.
+    /// Sets the policy of `route`, for the background loops and for operators.
     pub fn set_policy(&self, route: Arc<str>, policy: Arc<Policy>) {
         self.store_clock().learn(&policy);
         self.0.policies.write().insert(route, policy);
     }
 
-    /// The policy of `route`; the default one for a route that is gone.
+    /// The policy of `route`; the default one for an unknown route.
     pub fn policy(&self, route: &str) -> Arc<Policy> {
         self.known_policy(route).unwrap_or_default()
     }
 
-    /// The policy of `route`, where this process has heard of it.
+    /// The policy of `route`, if this process knows it.
     pub(super) fn known_policy(&self, route: &str) -> Option<Arc<Policy>> {
         self.0.policies.read().get(route).cloned()
     }
 
-    /// From now on messages to `target` are judged by `rules`.
+    /// Sets the delivery rules of `target`.
     pub(crate) fn set_target(&self, target: Arc<str>, rules: TargetRules) {
         self.0.targets.write().insert(target, rules);
     }
 
-    /// What is agreed with `target`, if this process delivers to it.
+    /// The delivery rules of `target`, if this process delivers to it.
     pub(crate) fn target_rules(&self, target: &str) -> Option<TargetRules> {
         self.0.targets.read().get(target).copied()
     }
 
-    /// Keeps `recipe`, so that a retry of one of its keys can be compared after the configuration
-    /// has changed.
+    /// Stores `recipe`, so that a retry of one of its keys can be compared after a change of the
+    /// configuration.
     ///
     /// # Errors
-    /// [`Unavailable`] if the store cannot keep it.
+    /// [`Unavailable`] if the store cannot keep the recipe.
     pub async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), Unavailable> {
         self.bounded_read(self.0.store.keep_recipe(recipe))
             .await
             .map_err(Unavailable)
     }
 
-    /// Notes in the store what `policy` says of the keys of `route`, for programs that settle them there.
+    /// Stores the rules of `policy` for the keys of `route`, for programs that settle keys in the store.
     ///
     /// # Errors
-    /// [`Unavailable`] if the store cannot note it, or if a duration that must be positive is not.
+    /// [`Unavailable`] if the store cannot keep them, or if a duration that must be positive is not.
     pub async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), Unavailable> {
         if let Some(why) = unsound(route, policy) {
             return Err(Unavailable(StoreError::Unavailable(why.into())));
@@ -59,14 +58,14 @@ impl Engine {
             .map_err(Unavailable)
     }
 
-    /// Has the store keep what the keys of `route` are compared and judged by under `policy`: all that it
-    /// must know before the first of them.
+    /// Stores what the keys of `route` are compared and judged by under `policy`. The store must know this
+    /// before the first of these keys.
     ///
     /// # Errors
     /// [`Unavailable`] if the store cannot keep it, or if a duration that must be positive is not.
     pub(crate) async fn prepare(&self, route: &str, policy: &Policy) -> Result<(), Unavailable> {
         if let Some(why) = unsound(route, policy) {
-            // No outage: it neither counts as one, nor is it a reason to let requests pass unprotected.
+            // Not an outage: it does not count as one, and `bypass` does not apply.
             return Err(Unavailable(StoreError::Unreadable(why.into())));
         }
         self.unless_open()?;
@@ -91,7 +90,7 @@ impl Engine {
         Some(recipe)
     }
 
-    /// The recipe under which a record's fingerprint was made.
+    /// The recipe of a record's fingerprint.
     pub(super) async fn recipe(
         &self,
         id: RecipeId,
@@ -115,7 +114,7 @@ impl Engine {
     }
 }
 
-/// Why nothing may be executed under `policy`, where that is so.
+/// Why nothing may be executed under `policy`, if so.
 fn unsound(route: &str, policy: &Policy) -> Option<String> {
     let name = policy.not_positive()?;
     Some(format!(

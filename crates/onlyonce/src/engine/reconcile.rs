@@ -1,4 +1,4 @@
-//! The provider's word meets a record.
+//! Applies a provider's statements to records.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,50 +19,50 @@ use crate::{
     stats::{Amount, Background},
 };
 
-/// Unknown keys that a census looks at: as many pages of as many.
+/// The unknown keys that a census examines: this many pages of this many.
 const CENSUS_PAGES: usize = 20;
 const CENSUS_PAGE: usize = 500;
 
-/// What the journal says of an operation that the provider has not finished.
+/// The journal's text for an operation that the provider has not finished.
 const PENDING: &str = "the provider says that it is still under way";
 
-/// And of a denial by a time that nobody can tell.
+/// The journal's text for a denial at a time when a clock is not trusted.
 const UNSTEADY: &str = "not found; a clock has jumped, so it does not count";
 
-/// What is unknown.
+/// The unresolved keys of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// How many wait for a person, messages included.
+    /// Dead letters, including messages.
     pub dead_letters: u64,
-    /// How long the oldest has been unknown.
+    /// How long the oldest unknown key has been unknown.
     pub oldest: Duration,
 }
 
-/// What became of an event that a provider told.
+/// What became of a webhook event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It changed the record.
+    /// The event changed the record.
     Changed,
-    /// It had been taken before.
+    /// The event had been processed before.
     Before,
-    /// There is no such key, or it needs no evidence.
+    /// There is no such key, or the key needs no evidence.
     Nothing,
 }
 
 impl Engine {
-    /// Unknown keys that are due to be looked into, up to `limit`.
+    /// Unknown keys that are due for a look, up to `limit`.
     ///
     /// # Errors
-    /// A [`StoreError`] if the store cannot be asked.
+    /// A [`StoreError`] if the store cannot be reached.
     pub async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
         self.bounded_read(self.0.store.due(limit)).await
     }
 
-    /// Finds out what became of the key of `record`, which was read when the store said `now`:
-    /// `Some(true)` if it was settled, `Some(false)` if something else was written.
+    /// Asks the provider about the key of `record`, which was read when the store's time was `now`. Returns
+    /// `Some(true)` if the key was settled, `Some(false)` if something else was written.
     ///
     /// # Errors
-    /// A [`StoreError`] if the store cannot be asked.
+    /// A [`StoreError`] if the store cannot be reached.
     pub async fn look_into(
         &self,
         record: Record,
@@ -70,7 +70,7 @@ impl Engine {
         provider: &dyn Ask,
     ) -> Result<Option<bool>, StoreError> {
         let policy = self.policy(&record.route);
-        // A denial from before the exchange ended counts for nothing: the provider is asked.
+        // A denial from before the exchange ended counts for nothing, so ask the provider.
         if let Some(kept) = record.evidence.clone()
             && kept != Evidence::NotExecuted
         {
@@ -84,11 +84,11 @@ impl Engine {
         self.heard(record, now, answer).await
     }
 
-    /// Takes a provider's answer about the key of `record`, which was read when the store said `now`:
+    /// Applies a provider's answer about the key of `record`, which was read when the store's time was `now`;
     /// see [`Engine::look_into`].
     ///
     /// # Errors
-    /// A [`StoreError`] if the store cannot be asked.
+    /// A [`StoreError`] if the store cannot be reached.
     pub async fn heard(
         &self,
         record: Record,
@@ -117,7 +117,7 @@ impl Engine {
         self.looked(record, now, found).await
     }
 
-    /// What an answer of the query is worth: one that finds a key proves that the query can.
+    /// How much a negative answer is worth: a query that finds a key is proven to work.
     async fn worth(
         &self,
         record: &Record,
@@ -140,10 +140,10 @@ impl Engine {
         Ok(Source::Query(negative))
     }
 
-    /// Whether `question`, asked for `route`, has been seen to find some key.
+    /// Whether `question`, asked for `route`, is known to have found a key.
     ///
     /// # Errors
-    /// A [`StoreError`] if the store cannot be asked.
+    /// A [`StoreError`] if the store cannot be reached.
     pub async fn is_proven(&self, route: &str, question: &str) -> Result<bool, StoreError> {
         let id = self.question_id(route, question);
         if self.0.proven.lock().contains(&id) {
@@ -159,7 +159,7 @@ impl Engine {
         Ok(proven)
     }
 
-    /// Notes that `question`, asked for `route`, has found a key.
+    /// Records that `question`, asked for `route`, has found a key.
     ///
     /// # Errors
     /// A [`StoreError`] if the store cannot be written.
@@ -182,15 +182,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Rows about a question stand in the journal under an id of its own.
+    /// The id of the journal rows about a question.
     fn question_id(&self, route: &str, question: &str) -> RecordId {
         let question = Key::from_stored(question);
         self.secret()
             .record_id(&format!("question of route:{route}"), &question)
     }
 
-    /// Writes what the machine makes of a look at `record`, which was read when the store said `now`: that
-    /// is before anybody was asked, and counts as the time of the answer.
+    /// Writes the machine's decision about a look at `record`, which was read when the store's time was
+    /// `now`. That is before the question, and counts as the time of the answer.
     async fn looked(
         &self,
         record: Record,
@@ -216,8 +216,8 @@ impl Engine {
         }))
     }
 
-    /// Moves the next look by up to a fifth either way, so that keys which became unknown together
-    /// are not asked about together for ever.
+    /// Moves the next look by up to a fifth either way, so that keys which became unknown together do not
+    /// stay synchronised.
     fn jitter(&self, step: &mut Step) {
         if let Write::Swap(change) = &mut step.write
             && let Stamp::In(pause) = change.draft.stamps.reconcile_after
@@ -230,11 +230,11 @@ impl Engine {
         }
     }
 
-    /// Takes what a provider told of its own accord about the key under `id`: at most once for each
-    /// event, since its id is written together with what it changes.
+    /// Applies a webhook event about the key `id`, at most once for each event: the event's id is written
+    /// together with the change.
     ///
     /// # Errors
-    /// A [`StoreError`] if the store cannot be asked; the provider should tell it again.
+    /// A [`StoreError`] if the store cannot be reached; the provider should send the event again.
     pub async fn told(&self, id: RecordId, told: &Told) -> Result<Taken, StoreError> {
         let tag = self.event_tag(told);
         for _ in 0..MAX_ROUNDS {
@@ -269,7 +269,7 @@ impl Engine {
             let read = record.revision;
             let known = Known::Read(Arc::new(record), reply.now);
             let moved = self.transition(id, known, |record, now| {
-                // Whoever was faster may have taken this very event.
+                // Another writer may have applied this very event.
                 let is_read = record.is_some_and(|record| record.revision == read);
                 let mut step = match is_read {
                     true => machine::apply(record, &look, now, &policy),
@@ -303,10 +303,10 @@ impl Engine {
         Err(StoreError::busy())
     }
 
-    /// What is unknown now, counted up to a bound, for the gauges and the alarm of old ones.
+    /// Counts unknown keys, up to a bound, for the gauges and the alarm about old ones.
     ///
     /// # Errors
-    /// A [`StoreError`] if the store cannot be asked.
+    /// A [`StoreError`] if the store cannot be reached.
     pub async fn census(&self) -> Result<Census, StoreError> {
         let now = self.store_now().await?;
         let unknown = Filter {
@@ -339,7 +339,7 @@ impl Engine {
         Ok(census)
     }
 
-    /// Messages that wait for a person.
+    /// Dead and unknown messages, which wait for a person.
     async fn undelivered(&self) -> Result<u64, StoreError> {
         let Some(outbox) = self.outbox() else {
             return Ok(0);
@@ -349,20 +349,20 @@ impl Engine {
         Ok(of(MessageState::Dead) + of(MessageState::Unknown))
     }
 
-    /// Takes as long as a write: how long an answer takes must not tell whether there is a key.
+    /// Takes as long as a write: the response time must not reveal whether a key exists.
     async fn nothing(&self, taken: Taken) -> Result<Taken, StoreError> {
         self.bounded_read(self.0.store.probe()).await?;
         Ok(taken)
     }
 
-    /// What the journal says of an event: its id may be anything, so it is hashed.
+    /// The journal's name for an event. An event id may be anything, so it is hashed.
     fn event_tag(&self, told: &Told) -> String {
         let event = Key::from_stored(&told.event);
         let scope = format!("webhook of route:{}", told.route);
         self.secret().record_id(&scope, &event).to_string()
     }
 
-    /// Notes how long a key was unknown that no longer is, whoever found out what became of it.
+    /// Records how long a key was unknown once it no longer is, whoever settled it.
     pub(super) fn time_unknown(&self, before: &Record, after: &Record, now: Timestamp) {
         if let (Some(since), None) = (before.times.unknown_since, after.times.unknown_since) {
             metrics::histogram!(crate::stats::UNKNOWN_SETTLED, "route" => after.route.to_string())
@@ -370,7 +370,7 @@ impl Engine {
         }
     }
 
-    /// Counts what a write says about the way out of unknown, and raises the alarms.
+    /// Counts the journal events of a write that concern unknown keys, and raises the alarms.
     pub(super) fn observe(&self, record: &Record, events: &[(JournalEvent, Actor)]) {
         for (event, actor) in events {
             match event {
@@ -387,7 +387,7 @@ impl Engine {
                         "dead_letters: a person has to say what became of a key");
                 }
                 JournalEvent::ReleaseWasWrong if *actor == Actor::Reconciler => {
-                    // Of nobody in particular: only a route's own counts know whose series there are.
+                    // Without a client label: only a route's own counts know which series exist.
                     metrics::counter!("onlyonce_release_was_wrong_total",
                         "route" => record.route.to_string())
                     .increment(1);

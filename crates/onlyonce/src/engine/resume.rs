@@ -1,4 +1,4 @@
-//! Taking over an operation that can go on where its last attempt stopped.
+//! Takes over an operation that can continue where its last attempt stopped.
 
 use std::sync::Arc;
 
@@ -14,20 +14,20 @@ use super::{
     transition::{Fault as _, Known, MAX_ROUNDS, Unanswered, Wrote},
 };
 
-/// How far taking over has come.
+/// The progress of a take-over.
 enum Taking {
-    /// The key has the new attempt.
+    /// The new attempt owns the key.
     Over,
-    /// One step nearer.
+    /// One step was made; go on.
     Further,
     /// There is nothing to take over.
     Nothing,
 }
 
 impl Engine {
-    /// A new attempt for a key whose last one stopped, if it did. The caller has proof that nothing of
-    /// that attempt is left but what it knows of: everything else was rolled back, and cannot be
-    /// committed once the key has a new attempt.
+    /// Starts a new attempt for a key whose last one stopped; `None` if it did not. The caller has proof that
+    /// nothing of that attempt is left except what the caller knows of: everything else was rolled back, and
+    /// cannot be committed once the new attempt owns the key.
     pub(crate) async fn take_over(
         &self,
         id: RecordId,
@@ -92,7 +92,7 @@ fn taking(
     Step { write, effect }
 }
 
-/// The request that `record` remembers, as a new attempt.
+/// The request that `record` describes, as a new attempt.
 fn again(record: &Record, attempt_id: AttemptId) -> Option<Request> {
     Some(Request {
         id: record.id,

@@ -1,7 +1,7 @@
-//! Retries of recent keys, as this process has seen them: for people who look at a key.
+//! Counts the retries of recent keys in this process, for people who inspect a key.
 //!
-//! A replay writes nothing, so no store can tell how many there were. What is counted here is bounded, and is
-//! gone with the process.
+//! A replay writes nothing, so no store can count replays. The counts here are bounded, and are lost with the
+//! process.
 
 use std::{
     collections::HashMap,
@@ -14,32 +14,32 @@ use parking_lot::Mutex;
 
 use super::Engine;
 
-/// Keys whose retries are remembered, at least; those that were retried longest ago are forgotten first.
+/// Keys whose retries are remembered, at least. The least recently retried ones are forgotten first.
 pub const REMEMBERED_RETRIES: usize = 10_000;
-/// Parts of the memory with a lock each, so that replays of different keys do not wait for each other.
+/// Shards with a lock each, so that replays of different keys do not wait for each other.
 const SHARDS: usize = 16;
-/// Keys of one half of a shard.
+/// Keys in one half of a shard.
 const HALF_SHARD: usize = REMEMBERED_RETRIES.div_ceil(SHARDS);
 
 /// The retries of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// Those that got the stored answer: executions that did not happen.
+    /// Retries that got the stored answer: executions that did not happen.
     pub answered: u64,
-    /// Those that were told that the key is in progress, or its outcome unknown.
+    /// Retries refused because the key was in progress, or its outcome unknown.
     pub refused: u64,
-    /// When the last one came.
+    /// When the last retry arrived.
     pub last_at: Timestamp,
 }
 
-/// What became of a retry.
+/// The result of a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retried {
     Answered,
     Refused,
 }
 
-/// Two halves: when the young one is full it becomes the old one, and what was in that is forgotten.
+/// Two halves: when the young half is full it becomes the old half, and the previous old half is forgotten.
 #[derive(Default)]
 struct Shard {
     young: HashMap<RecordId, Retries>,
@@ -78,7 +78,7 @@ pub(crate) struct RecentRetries {
 
 impl RecentRetries {
     fn shard(&self, id: RecordId) -> &Mutex<Shard> {
-        // The rest of the division is a shard's number.
+        // The remainder is less than the number of shards.
         &self.shards[(self.hasher.hash_one(id) % SHARDS as u64) as usize]
     }
 
@@ -97,7 +97,7 @@ impl Engine {
         self.0.retries.count(id, retried, at(self.wall_clock()));
     }
 
-    /// The retries of a key that this process has seen lately; `None` where it remembers none.
+    /// The retries of a key that this process has seen recently; `None` if it remembers none.
     pub fn retries_of(&self, id: RecordId) -> Option<Retries> {
         self.0.retries.of(id)
     }

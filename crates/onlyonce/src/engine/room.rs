@@ -1,4 +1,4 @@
-//! What a new key takes of its client's share.
+//! The share of a client's limits that a new key takes.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::{
     limits::{Client, Limited, Limiter, LivePlace, Token},
 };
 
-/// What a new key has taken of its client's share. It goes back when this is dropped, unless the key was
-/// made, or may have been.
+/// What a new key has taken from its client's limits. Dropping it returns the share, unless the key was
+/// created, or may have been.
 #[derive(Default)]
 pub(super) struct Room {
     token: Option<Token>,
@@ -20,7 +20,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// The key was made, or may have been.
+    /// Keeps the share: the key was created, or may have been.
     pub(super) fn used(self) {
         if let Some(token) = self.token {
             token.used();
@@ -32,7 +32,7 @@ impl Room {
 }
 
 impl Engine {
-    /// Room for a new key, or why there is none.
+    /// Takes a share for a new key, or says which limit was reached.
     pub(super) async fn room_for_new_key(
         &self,
         arrival: &Arrival,
@@ -67,13 +67,13 @@ impl Engine {
         Ok(Ok(room))
     }
 
-    /// Whether as many executions of this request's client as may be are running without it.
+    /// Whether the client of this request has reached its limit of executions running without it.
     fn detached_is_full(&self, arrival: &Arrival, policy: &Policy) -> bool {
         let holder = arrival.executes_as();
         holder.is_some_and(|holder| self.0.detached.of(holder) >= policy.detached)
     }
 
-    /// What a look at the store brought. One that failed has written nothing, however it failed.
+    /// The result of a read. A read that failed has written nothing, however it failed.
     pub(super) fn only_looked<T>(&self, looked: Result<T, StoreError>) -> Result<T, Unavailable> {
         self.watched(looked).map_err(|error| {
             Unavailable(match error.is_ambiguous() {
@@ -83,10 +83,10 @@ impl Engine {
         })
     }
 
-    /// Room for a question about a key, or for one more misuse of one.
+    /// Admits a lookup of a key, or one more misuse of one.
     ///
     /// # Errors
-    /// The time after which there is room again.
+    /// The time after which the next one is admitted.
     pub fn room_to_look(&self, client: &Client, policy: &Policy) -> Result<(), Duration> {
         match policy.lookups_per_second {
             Some(per_second) => self.0.limiter.lookup(client, per_second, self.now()),
@@ -94,12 +94,12 @@ impl Engine {
         }
     }
 
-    /// Time since 1970 by the wall clock.
+    /// The time since 1970, by the wall clock.
     pub(crate) fn wall_clock(&self) -> Duration {
         self.0.options.clock.moment().since_1970()
     }
 
-    /// Now, by the clocks of this machine.
+    /// The current time, by this machine's clocks.
     pub(crate) fn moment(&self) -> Moment {
         self.0.options.clock.moment()
     }

@@ -1,7 +1,7 @@
-//! Which scopes the store knows, so that a key is found by one probe for each.
+//! The scopes that the store knows, so that a key is found with one probe for each.
 //!
-//! A scope is made known before the first record in it is written. What an earlier version wrote, before
-//! stores knew scopes or beside a gateway that is newer, is looked through once, and again for a day.
+//! A scope is registered before the first record in it is written. Records written by an earlier version,
+//! before stores knew scopes or beside a newer gateway, are searched once, and again for a day.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -12,23 +12,23 @@ use parking_lot::RwLock;
 use super::Engine;
 use crate::clock::Moment;
 
-/// Scopes of which it is remembered that the store knows them. Beyond it they are told to it again.
+/// Registered scopes that are remembered. Beyond this, scopes are registered again.
 const MAX_REMEMBERED: usize = 100_000;
-/// Records that are looked at at once.
+/// Records examined at a time.
 const STRETCH: usize = 500;
-/// The pause after each stretch, so that requests are not held up.
+/// The pause after each batch, so that requests are not held up.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long gateways of an earlier version may run beside this one after the scopes were first known.
+/// How long gateways of an earlier version may run beside this one after scopes were first registered.
 const BESIDE_OTHERS: Duration = Duration::from_secs(24 * 3_600);
 
-/// After this the store is told of a scope again: a failover or a restored copy may have lost it.
+/// After this a scope is registered again: a failover or a restored copy may have lost it.
 const TELL_AGAIN: Duration = Duration::from_secs(3_600);
 
-/// Scopes that the store has been told of by this process, and when, by the local clock.
+/// Scopes that this process has registered, and when, by the local clock.
 #[derive(Default)]
 pub(super) struct KnownScopes(RwLock<HashMap<Scope, Moment>>);
 
-/// What is remembered of a scope.
+/// When a scope was registered.
 enum Told {
     Never,
     LongAgo,
@@ -54,7 +54,7 @@ impl KnownScopes {
 }
 
 impl Engine {
-    /// `scope`, if the store may not know it, or was told of it long ago.
+    /// `scope`, unless it was registered recently.
     pub(super) fn unfamiliar(&self, scope: &Scope) -> Option<Scope> {
         let now = self.0.options.clock.moment();
         match self.0.scopes.told(scope, now) {
@@ -63,8 +63,8 @@ impl Engine {
         }
     }
 
-    /// Sees to it that the store knows `scope`, and says whether it had to be told. Nothing of a record is
-    /// written by this. A scope that the store was told of long ago is told again, but not waited for.
+    /// Registers `scope` with the store if needed, and returns whether the call had to wait for that. No
+    /// record is written. A scope registered long ago is registered again in the background.
     pub(super) async fn make_known(&self, scope: &Scope) -> Result<bool, StoreError> {
         let now = self.0.options.clock.moment();
         match self.0.scopes.told(scope, now) {
@@ -82,7 +82,7 @@ impl Engine {
             Told::Never => {}
         }
         self.tell_scope(scope).await.map_err(|error| match error {
-            // Whether it happened or not, there is no record yet.
+            // Either way there is no record yet.
             StoreError::Ambiguous(why) => StoreError::Unavailable(why),
             other => other,
         })?;
@@ -90,14 +90,14 @@ impl Engine {
         Ok(true)
     }
 
-    /// The mark of a scope's route first: a client's scopes are found by it.
+    /// Marks the scope's route first: a client's scopes are found by that mark.
     async fn tell_scope(&self, scope: &Scope) -> Result<(), StoreError> {
         self.mark_route(scope).await?;
         let id = scope_id(self.secret(), scope);
         self.0.store.keep_scope(id, scope.as_str()).await
     }
 
-    /// Sees to it that the route of `scope` is marked, where it is a client's on one.
+    /// Marks the route of `scope`, if it is a client's scope on one route.
     async fn mark_route(&self, scope: &Scope) -> Result<(), StoreError> {
         let Some((id, nobodys)) = mark_of(self.secret(), scope) else {
             return Ok(());
@@ -110,11 +110,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the scopes known of all records that the store holds, and then their routes, unless that was
-    /// done long enough ago. Says how many scopes the store had to be told of.
+    /// Registers the scopes of all records in the store, and then their routes, unless that was done long
+    /// enough ago. Returns how many scopes had to be registered.
     ///
     /// # Errors
-    /// A [`StoreError`] if the store cannot be asked; what was made known until then stays so.
+    /// A [`StoreError`] if the store cannot be reached; scopes registered until then stay registered.
     pub async fn learn_scopes(&self) -> Result<usize, StoreError> {
         let store = &self.0.store;
         if self.bounded_read(store.scopes(None)).await?.is_none() {
@@ -131,22 +131,22 @@ impl Engine {
         Ok(told)
     }
 
-    /// Whether `mark` says that something is known, and has been for so long that nobody adds to it
-    /// without saying so.
+    /// Whether `mark` says that registration was completed so long ago that no gateway of an earlier version
+    /// adds records any more.
     async fn is_known_since(&self, mark: &str, now: Timestamp) -> Result<bool, StoreError> {
         let since = self.bounded_read(self.0.store.block(mark)).await?;
         Ok(since.is_some_and(|since| read_moment(&since).plus(BESIDE_OTHERS) <= now))
     }
 
     async fn note_known(&self, mark: &str, seen: usize, now: Timestamp) -> Result<(), StoreError> {
-        // In a store that holds nothing, no earlier version has anything to add to.
+        // To an empty store no earlier version has added anything.
         let since = if seen == 0 { Timestamp(0) } else { now };
         let since = since.0.to_string();
         self.0.store.keep_block(mark, since.as_bytes()).await?;
         Ok(())
     }
 
-    /// Marks the routes of all scopes that are known.
+    /// Marks the routes of all registered scopes.
     async fn learn_routes(&self, now: Timestamp) -> Result<(), StoreError> {
         let (mut seen, mut after) = (0, None);
         loop {
@@ -186,7 +186,7 @@ impl Engine {
     }
 }
 
-/// The moment in a mark. One that cannot be read is taken for the oldest.
+/// The time in a mark. An unreadable one counts as the oldest.
 fn read_moment(mark: &[u8]) -> Timestamp {
     let digits = std::str::from_utf8(mark).ok();
     Timestamp(digits.and_then(|digits| digits.parse().ok()).unwrap_or(0))

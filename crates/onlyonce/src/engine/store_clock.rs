@@ -1,15 +1,15 @@
-//! What time it is: the store's time, as far as it is believed. The one owner of that question.
+//! The store's time, as far as it is believed. No other code decides what time it is.
 //!
-//! Persisted times come from the store's clock, and every rule that lets something happen later compares
-//! with them: a key expires, a denial counts, a lease lapses. So a clock that is set ahead by mistake would
-//! execute retries a second time. Time here goes by as well, by a clock that nobody sets and that goes on
-//! while the machine sleeps; believed time is never ahead of the last believed time, plus what went by
-//! here, plus [`TOLERANCE`]. What the store says beyond that counts once it has been steady for long enough.
-//! A clock that is set back is believed at once, since later than due is safe.
+//! Persisted times come from the store's clock, and every rule that permits something later compares with
+//! them: a key expires, a denial counts, a lease lapses. A clock set ahead by mistake would therefore execute
+//! retries a second time. This process also measures time by a local clock that nobody sets and that
+//! continues while the machine sleeps. Believed time never exceeds the last believed time, plus the local
+//! time elapsed, plus [`TOLERANCE`]. A store clock beyond that is believed once it has been steady for long
+//! enough. A clock that is set back is believed immediately, since acting later than due is safe.
 //!
-//! So that a process which is started after a jump notices as well, the store keeps a [`Mark`].
+//! The store keeps a [`Mark`], so that a process started after a jump notices it too.
 //!
-//! Deliberately absent: the rules. The machine is given a time and asks no questions about it.
+//! Deliberately absent: the rules. The machine is given a time and does not question it.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -26,19 +26,19 @@ use crate::{
     stats::Background,
 };
 
-/// How far the store's clock may be from where it should be, for what clocks drift and replies take.
+/// How far the store's clock may be off, allowing for drift and for the duration of replies.
 pub(crate) const TOLERANCE: Duration = Duration::from_secs(5);
-/// How often the tolerance is given anew: a clock that is slewed moves by less than a twelfth.
+/// How often the tolerance is granted anew: a slewed clock moves by less than a twelfth.
 const ANCHORED_FOR: Duration = Duration::from_secs(60);
-/// How far this machine's own wall clock may be from where it should be. Nothing is decided by it but
-/// whether a signature is recent, and whether a first byte may be sent.
+/// How far this machine's wall clock may be off. It decides only whether a signature is recent, and whether a
+/// first byte may be sent.
 const WALL_TOLERANCE: Duration = Duration::from_secs(60);
-/// How long ago, by its own word, another machine's mark may be and its time still go on: other nodes
-/// write one every [`NOTE_EVERY`].
+/// How old another machine's mark may be, by its own time, to be continued from: other nodes write one every
+/// [`NOTE_EVERY`].
 const OTHERS_MARK_HOLDS: Duration = Duration::from_secs(60);
 /// How often the mark is written.
 pub(crate) const NOTE_EVERY: Duration = Duration::from_secs(20);
-/// How long a clock must go steadily after a jump before anything expires or is released by it.
+/// How long a clock must run steadily after a jump before anything expires or is released by it.
 pub const STEADY_FOR: Duration = Duration::from_secs(600);
 
 /// What is believed of the store's clock.
@@ -46,46 +46,47 @@ pub(crate) struct StoreClock {
     clock: Clock,
     boot_id: String,
     state: Mutex<State>,
-    /// How long a clock must go steadily after a jump, in milliseconds.
+    /// How long a clock must run steadily after a jump, in milliseconds.
     steady_for: AtomicU64,
     /// When this process began, in milliseconds since this machine was started.
     began_at: i64,
-    /// Whether it has looked for leases that are far ahead since a clock was set back before it began.
+    /// Whether this process has searched for leases left far ahead by a clock that was set back before it
+    /// began.
     has_looked: AtomicBool,
 }
 
 /// Times are in milliseconds since this machine was started; an offset is the store's time less that.
 #[derive(Clone, Copy, Default)]
 struct State {
-    /// The offset that is believed; none before anything was heard.
+    /// The believed offset; `None` before the first reply.
     offset: Option<i64>,
-    /// The offset may be so much, and since when that has been said.
+    /// The largest acceptable offset, and since when it applies.
     most: i64,
     anchored_at: i64,
-    /// Whether the offset is what another machine said, and nothing was heard since.
+    /// Whether the offset is another machine's, and no reply has arrived since.
     is_hearsay: bool,
-    /// What is not believed.
+    /// A reading that is not believed.
     ahead: Option<Ahead>,
-    /// When a clock was last seen to have jumped, either way.
+    /// When a clock was last seen to jump, either way.
     jumped_at: Option<i64>,
-    /// When the store's clock was last seen to have been set back.
+    /// When the store's clock was last seen to be set back.
     set_back_at: Option<i64>,
     /// This machine's own wall clock, as an offset.
     wall: Option<i64>,
 }
 
-/// A clock that is ahead of what is believed.
+/// A clock ahead of the believed time.
 #[derive(Clone, Copy)]
 struct Ahead {
-    /// The offset when it was first seen there: a clock that moves on from it is not steady.
+    /// The offset when it was first seen ahead: a clock that moves away from it is not steady.
     first: i64,
-    /// The offset as it was last seen.
+    /// The offset when last seen.
     last: i64,
     since: i64,
 }
 
-/// What the store keeps of a process's belief: which start of which machine it is from, by how much the
-/// store's time was ahead of the time since then, what time was believed, and when a clock had jumped.
+/// A process's belief, as kept in the store: the boot id of its machine, the store's time minus the time
+/// since that boot, the believed time, and when a clock jumped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mark {
     boot_id: String,
@@ -137,13 +138,13 @@ impl StoreClock {
         }
     }
 
-    /// Local time, to be asked for before a question to the store.
+    /// Local time, to be read before a call to the store.
     pub(super) fn moment(&self) -> Moment {
         self.clock.moment()
     }
 
-    /// Nothing is released by a time that has been steady for less than a release under `policy` waits:
-    /// then whatever became unknown before a jump has waited that long in truth.
+    /// Learns how long a release under `policy` waits. Nothing is released by a clock that has been steady
+    /// for less than that: whatever became unknown before a jump has then really waited that long.
     pub(super) fn learn(&self, policy: &Policy) {
         let Some(reconcile) = &policy.reconcile else {
             return;
@@ -154,14 +155,14 @@ impl StoreClock {
             .fetch_max(unsigned_millis(waits), Ordering::Relaxed);
     }
 
-    /// The store, asked at `asked`, says that it is `now`: what of that to believe. To be told of every
-    /// reply, so that a jump is seen whatever was asked before it.
+    /// The time to believe when the store, called at `asked`, says that it is `now`. Must see every reply, so
+    /// that no jump is missed.
     pub(super) fn hear(&self, asked: Moment, now: Timestamp) -> Timestamp {
         let heard = self.clock.moment();
         let mut state = self.state.lock();
         self.watch_wall(&mut state, heard);
         let (asked, boot) = (millis(asked.since_boot()), millis(heard.since_boot()));
-        // The store said it at some time between the two: a reply may lie about for hours.
+        // The store read its clock at some time between the two: a reply may be delayed for hours.
         let (least, most) = (now.0.saturating_sub(boot), now.0.saturating_sub(asked));
         let Some(believed) = state.offset else {
             state.settle(least, boot);
@@ -186,7 +187,7 @@ impl StoreClock {
         }
         if state.ahead.take().is_some() {
             tracing::info!("the store's clock is where it should be again");
-            // What was written meanwhile has times that are far ahead.
+            // Records written in the meantime have times far ahead.
             state.set_back_at = Some(boot);
         }
         let offset = believed.clamp(least, most.max(least));
@@ -243,7 +244,7 @@ impl StoreClock {
         state.wall = Some(wall);
     }
 
-    /// Whether no clock is known to have jumped lately.
+    /// Whether no clock is known to have jumped recently.
     pub(crate) fn is_steady(&self) -> bool {
         let boot = millis(self.clock.moment().since_boot());
         let state = self.state.lock();
@@ -254,9 +255,9 @@ impl StoreClock {
         at.is_none_or(|at| boot.saturating_sub(at) >= self.steady_for())
     }
 
-    /// The time by which a lease of this length has lapsed, where `believed` is believed. Whoever is alive
-    /// writes its lease anew within its length, by whatever clock the store has; so after that long a
-    /// lapsed lease is one, and no key is in progress for as long as a clock takes to prove steady.
+    /// The time by which to judge a lease of this length, if `believed` is believed. A living executor renews
+    /// its lease within that length, by whatever clock the store has. After that long a lapsed lease is
+    /// really lapsed, and no key stays in progress for as long as a clock takes to prove steady.
     pub(super) fn lease_time(&self, lease: Duration, believed: Timestamp) -> Timestamp {
         let boot = millis(self.clock.moment().since_boot());
         match self.state.lock().ahead {
@@ -267,12 +268,12 @@ impl StoreClock {
         }
     }
 
-    /// Whether the store's clock may have been set back, at least `ago` ago, and not long before that. It
-    /// may have been before this process began, whoever saw it then; so it holds once for each process.
+    /// Whether the store's clock may have been set back, at least `ago` ago and not much longer. It may have
+    /// happened unseen before this process began, so this holds once for each process.
     pub(super) fn may_have_been_set_back(&self, ago: Duration) -> bool {
         let boot = millis(self.clock.moment().since_boot());
         let state = *self.state.lock();
-        // Where the store is ahead of what is believed, its leases are told by its own time: see
+        // If the store is ahead of the believed time, its leases are judged by its own time: see
         // `lease_time`.
         let is_told = |ahead: Ahead| boot.saturating_sub(ahead.since) > millis(ago);
         if !state.ahead.is_none_or(is_told) {
@@ -286,12 +287,12 @@ impl StoreClock {
         was_seen || (lived >= millis(ago) && !self.has_looked.load(Ordering::Relaxed))
     }
 
-    /// Leases that are far ahead have been looked for.
+    /// Notes that leases far ahead have been searched for.
     pub(super) fn has_looked(&self) {
         self.has_looked.store(true, Ordering::Relaxed);
     }
 
-    /// What the store is to keep; `None` before anything was heard.
+    /// The mark to keep in the store; `None` before the first reply.
     fn mark(&self) -> Option<Mark> {
         let boot = millis(self.clock.moment().since_boot());
         let state = *self.state.lock();
@@ -304,7 +305,7 @@ impl StoreClock {
         })
     }
 
-    /// Goes on from `mark`; what was heard before counts for nothing.
+    /// Continues from `mark`, discarding earlier replies.
     fn recall(&self, mark: &Mark) {
         let boot = millis(self.clock.moment().since_boot());
         let mut state = self.state.lock();
@@ -312,7 +313,7 @@ impl StoreClock {
             state.settle(mark.offset, boot);
             state.jumped_at = mark.jumped_at.filter(|at| *at <= boot);
         } else {
-            // Nobody knows how much time went by since: none is what is known.
+            // The time elapsed since the mark is not known: assume none.
             state.settle(mark.believed.saturating_sub(boot), boot);
             state.is_hearsay = true;
         }
@@ -324,7 +325,7 @@ impl StoreClock {
 }
 
 impl State {
-    /// `offset` is believed from `boot` on.
+    /// Believes `offset` from `boot` on.
     fn settle(&mut self, offset: i64, boot: i64) {
         self.offset = Some(offset);
         self.most = offset.saturating_add(millis(TOLERANCE));
@@ -342,17 +343,17 @@ fn unsigned_millis(time: Duration) -> u64 {
 }
 
 impl Engine {
-    /// What is believed of the store's clock.
+    /// The store's clock, as far as it is believed.
     pub(crate) fn store_clock(&self) -> &StoreClock {
         &self.0.store_clock
     }
 
-    /// Recalls what was last believed of the store's clock, once, before anything is decided by it, and
-    /// leaves a mark. The mark precedes the first reservation, so that a process that is killed before its
-    /// loops have come round leaves no lease that a clock set back in the meantime would keep for ever.
+    /// Loads the last belief about the store's clock, once, before anything is decided by it, and leaves a
+    /// mark. The mark precedes the first reservation, so that a process killed before its loops have run
+    /// leaves no lease that a clock set back in the meantime would keep for ever.
     ///
     /// # Errors
-    /// A [`StoreError`] if the store cannot be asked or written.
+    /// A [`StoreError`] if the store cannot be reached or written.
     pub(crate) async fn recall_time(&self) -> Result<(), StoreError> {
         let recalled = self.0.recalled.get_or_try_init(|| async {
             let noted = self.bounded_read(self.0.store.noted_clock()).await?;
@@ -367,8 +368,8 @@ impl Engine {
         recalled.await.copied()
     }
 
-    /// Notes in the store what is believed of its clock, for processes that are started after it jumped.
-    /// The background loops do.
+    /// Saves the belief about the store's clock in the store, for processes started after a jump. The
+    /// background loops call this.
     ///
     /// # Errors
     /// A [`StoreError`] if the store cannot be written.

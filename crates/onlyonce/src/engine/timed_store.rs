@@ -1,5 +1,5 @@
-//! The store as the engine sees it: the time of every reply has passed the [store clock](StoreClock), so
-//! that no rule can be given another, and recent answers are [near](Near).
+//! The store as the engine sees it: the time of every reply passes through the [store clock](StoreClock), so
+//! that no rule sees any other time, and recent answers are [cached](Near).
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,7 +33,8 @@ impl TimedStore {
         Ok(Reply { now, value })
     }
 
-    /// As [`timed`](Self::timed), of the record `id`. `found` is what of the reply may be kept near.
+    /// Like [`timed`](Self::timed), for the record `id`. `found` selects the record in the reply that may be
+    /// cached.
     async fn noticed<T>(
         &self,
         id: RecordId,

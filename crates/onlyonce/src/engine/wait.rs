@@ -1,4 +1,4 @@
-//! Waiting for a key that another attempt has: joined first, looked at next, woken or polling after.
+//! Waiting for a key that another attempt owns: join the queue, look, then wait for a wake-up or poll.
 
 use std::{
     sync::{
@@ -16,32 +16,32 @@ use super::{
     waiters::{Waiter, Waiters},
 };
 
-/// The first and the longest pause between two looks of a waiter that nobody wakes.
+/// The first and the longest interval at which a waiter polls.
 const FIRST_POLL: Duration = Duration::from_millis(50);
 const LONGEST_POLL: Duration = Duration::from_secs(1);
-/// How long wake-ups are listened to after the last waiter has gone.
+/// How long to listen for wake-ups after the last waiter has left.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Why a wait ended before its deadline.
 #[derive(Debug)]
 pub(crate) enum Woken {
-    /// This is the answer.
+    /// The answer for the waiter.
     Answer(Box<Admitted>),
-    /// The key may be free: ask with [`Engine::admit`].
+    /// The key may be free: call [`Engine::admit`].
     AskAgain,
 }
 
 impl Engine {
-    /// A place among those who wait for the key of `arrival`, or `None` where `policy` has no room for one
-    /// more. Taken apart from the wait, so that only who really waits is counted.
+    /// Joins the queue for the key of `arrival`; `None` if `policy` permits no more waiters. Separate from
+    /// the wait, so that only real waiters are counted.
     pub(crate) fn join(&self, arrival: &Arrival, policy: &Policy) -> Option<Waiter> {
         let bounds = (policy.waiters_per_key, policy.waiters);
         let client = arrival.client().clone();
         self.0.waiters.join(arrival.id(), client, bounds)
     }
 
-    /// Waits in `place` until the key of `arrival` is no longer in flight or `deadline` has come; then says
-    /// what it would be told now, or `None` at the deadline.
+    /// Waits in `place` until the key of `arrival` is no longer in flight, and returns what the request may
+    /// do now; `None` at `deadline`.
     ///
     /// # Errors
     /// [`Unavailable`] if the store cannot be read.
@@ -56,7 +56,7 @@ impl Engine {
         let mut pause = FIRST_POLL;
         let mut joined = Some(place);
         loop {
-            // Whoever was woken for nothing does not lose its place to newcomers.
+            // A waiter woken for nothing does not lose its place to newcomers.
             let anew = || {
                 let client = arrival.client().clone();
                 self.0.waiters.join(id, client, (usize::MAX, usize::MAX))
@@ -65,7 +65,7 @@ impl Engine {
                 return Ok(None);
             };
             self.listen();
-            // Joined before looking, so that no wake-up falls between.
+            // Join before looking, so that no wake-up is missed in between.
             match self.look(arrival, policy).await? {
                 Some(Admitted::InFlight(_)) => {}
                 Some(other) => {
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// The record under `id`, once it is settled or `deadline` has come.
+    /// The record of `id`, once it is settled or `deadline` has passed.
     ///
     /// # Errors
     /// [`Unavailable`] if the store cannot be read.
@@ -144,8 +144,8 @@ impl Engine {
     }
 }
 
-/// Hands the store's wake-ups to the waiters, until nobody waits. One is woken; if the key has
-/// settled for good, it wakes the others.
+/// Passes the store's wake-ups on to the waiters, until nobody waits. Each wakes one waiter; if the key has
+/// settled for good, that waiter wakes the others.
 async fn pass_on(
     mut wakeups: tokio::sync::broadcast::Receiver<RecordId>,
     waiters: Waiters,
@@ -158,7 +158,7 @@ async fn pass_on(
             heard = wakeups.recv() => heard,
             () = tokio::time::sleep(LINGER) => {
                 if waiters.total() == 0 {
-                    // One that joins at this moment starts another task, or polls.
+                    // A waiter that joins at this moment starts another task, or polls.
                     listening.store(false, Ordering::SeqCst);
                     return;
                 }

@@ -1,7 +1,7 @@
-//! Who waits for which key in this process.
+//! The waiters of this process, by key.
 //!
-//! A wake-up is a hint to look again; looking is what counts. When a key fails, one waiter is woken,
-//! so that one executes and the others go on waiting.
+//! A wake-up is only a hint to look again. When a key is released, one waiter is woken, so that one executes
+//! and the others keep waiting.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::limits::Client;
 
-/// Waiters of one process, whoever they are; further ones are refused.
+/// Waiters of one process; further ones are refused.
 const MAX_WAITERS: usize = 100_000;
 
 #[derive(Default)]
@@ -44,7 +44,7 @@ pub(crate) struct Waiter {
 }
 
 impl Waiters {
-    /// A place in the queue for `id`, or `None` where a bound is reached: `per_key`, or `per_client`.
+    /// Joins the queue for `id`; `None` if a bound is reached: `per_key`, `per_client` or [`MAX_WAITERS`].
     pub(crate) fn join(
         &self,
         id: RecordId,
@@ -75,7 +75,7 @@ impl Waiters {
         })
     }
 
-    /// Wakes the longest waiter of `id`.
+    /// Wakes the waiter of `id` that has waited longest.
     pub(crate) fn wake_one(&self, id: RecordId) {
         let mut waiting = self.0.lock();
         while let Some(place) = waiting.pop(id) {
@@ -96,22 +96,22 @@ impl Waiters {
             queue
         };
         for place in queue {
-            // One that has just left needs no waking.
+            // A waiter that has just left needs no wake-up.
             let _ = place.wake.send(());
         }
     }
 
-    /// How many wait.
+    /// The number of waiters.
     pub(crate) fn total(&self) -> usize {
         self.0.lock().total
     }
 
-    /// How many wait for `id`.
+    /// The number of waiters for `id`.
     pub(crate) fn of(&self, id: RecordId) -> usize {
         self.0.lock().by_key.get(&id).map_or(0, VecDeque::len)
     }
 
-    /// Wakes everybody, when it is not known who has reason to look.
+    /// Wakes all waiters, if it is not known which of them should look.
     pub(crate) fn wake_everybody(&self) {
         let ids: Vec<RecordId> = self.0.lock().by_key.keys().copied().collect();
         for id in ids {
@@ -133,7 +133,7 @@ impl Waiting {
         first
     }
 
-    /// One waiter of `client` less.
+    /// Counts one waiter of `client` less.
     fn left(&mut self, client: &Client) {
         self.total -= 1;
         if let Some(count) = self.by_client.get_mut(client) {
@@ -146,9 +146,9 @@ impl Waiting {
 }
 
 impl Waiter {
-    /// Resolves when somebody says that the key has changed.
+    /// Resolves when the key may have changed.
     pub(crate) async fn woken(&mut self) {
-        // An error means that the sender was dropped by a wake-up: then there is reason to look.
+        // An error means that a wake-up dropped the sender: then there is reason to look too.
         let _ = (&mut self.woken).await;
     }
 }

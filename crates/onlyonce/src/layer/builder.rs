@@ -1,4 +1,4 @@
-//! How a layer is put together. Nothing here waits, and nothing is started.
+//! Builds a layer. Nothing here waits, and nothing is started.
 
 use std::{fmt, sync::Arc};
 
@@ -7,13 +7,12 @@ use onlyonce_core::Policy;
 use super::{IdempotencyLayer, Identify};
 use crate::{engine::Engine, stats::RouteStats};
 
-/// The route of a layer that was given none.
+/// The default route.
 const DEFAULT_ROUTE: &str = "default";
 
-/// Makes an [`IdempotencyLayer`]; begun by [`IdempotencyLayer::builder`].
+/// Builds an [`IdempotencyLayer`]; see [`IdempotencyLayer::builder`].
 ///
-/// The layer can be built once it knows [whose request it is](Self::identify). Everything else has a
-/// default.
+/// [`identify`](Self::identify) is required before the layer can be built. Everything else has a default.
 #[must_use = "a layer is made by `build`"]
 #[derive(Clone)]
 pub struct IdempotencyLayerBuilder<I = ()> {
@@ -35,21 +34,21 @@ impl IdempotencyLayerBuilder {
 }
 
 impl<I> IdempotencyLayerBuilder<I> {
-    /// The name of its requests in records and metrics; `default` unless said otherwise. Give layers with
-    /// different policies different names: the background loops find a key's policy by this name.
+    /// The route's name in records and metrics; `default` by default. Give layers with different policies
+    /// different names: the background loops find a key's policy by this name.
     pub fn route(mut self, route: &str) -> Self {
         self.route = route.into();
         self
     }
 
-    /// The rules for its keys; [`Policy::default`] unless said otherwise.
+    /// The rules for its keys; [`Policy::default`] by default.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// Whose request it is, from what an authenticating layer left in the request's extensions. Never from
-    /// a header that a client can choose.
+    /// Identifies the client by what an authenticating layer put into the request's extensions. Never use a
+    /// header that a client can choose.
     pub fn identify<J: Identify>(self, identify: J) -> IdempotencyLayerBuilder<J> {
         IdempotencyLayerBuilder {
             engine: self.engine,
@@ -61,7 +60,7 @@ impl<I> IdempotencyLayerBuilder<I> {
 }
 
 impl<I: Identify> IdempotencyLayerBuilder<I> {
-    /// The layer.
+    /// Builds the layer.
     pub fn build(self) -> IdempotencyLayer {
         let Self {
             engine,

@@ -1,7 +1,7 @@
-//! Headers that belong to one hop, and so must not cross the gateway in either direction.
+//! Hop-by-hop headers, which must not cross the gateway in either direction.
 //!
-//! Deliberately absent: framing. Content-Length and Transfer-Encoding are set where a message is
-//! written, because only that place knows the body.
+//! Deliberately absent: framing. Content-Length and Transfer-Encoding are set where a message is written,
+//! because only that code knows the body.
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Version,
@@ -11,8 +11,7 @@ use http::{
     },
 };
 
-/// Removed whether `Connection` names them or not (RFC 9110 7.6.1, and RFC 2616 13.5.1 for the
-/// older ones).
+/// Removed whether or not `Connection` names them (RFC 9110 7.6.1, and RFC 2616 13.5.1 for the older ones).
 const HOP_BY_HOP: [HeaderName; 7] = [
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -23,19 +22,19 @@ const HOP_BY_HOP: [HeaderName; 7] = [
     UPGRADE,
 ];
 
-/// Headers that say who asks wherever they are sent.
+/// Headers that always carry credentials.
 const CREDENTIALS: [HeaderName; 3] = [AUTHORIZATION, COOKIE, HeaderName::from_static("x-api-key")];
 
-/// Whether [`strip_hop_by_hop`] has anything to do with a header of this name. One look at each name
-/// costs less than asking the map for each of the list, and nearly always there is none.
+/// Whether [`strip_hop_by_hop`] has to do with a header of this name. One pass over the names costs less than
+/// one lookup for each header of the list, and nearly always there is none.
 fn concerns_one_hop(name: &HeaderName) -> bool {
     *name == CONNECTION || *name == TE || HOP_BY_HOP.contains(name)
 }
 
-/// Removes what concerns only the connection that the message came over: `Connection`, everything
-/// it names, and the headers that are hop-by-hop by definition.
+/// Removes what concerns only the connection of the message: `Connection`, the headers it names, and the
+/// headers that are hop-by-hop by definition.
 ///
-/// `TE: trailers` survives, because this gateway does pass trailers on.
+/// `TE: trailers` stays, because this gateway forwards trailers.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if !headers.keys().any(concerns_one_hop) {
         return;
@@ -58,8 +57,8 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Takes from `Connection` the names of headers that say who asks, `more` among them. Whoever checked one
-/// has checked it for the upstream too: a client could otherwise be let in by a credential that the
+/// Removes from `Connection` the names of headers with credentials, including `more`. A credential that was
+/// checked here must reach the upstream: otherwise a client could be admitted by a credential that the
 /// upstream never sees.
 pub fn keep_credentials(headers: &mut HeaderMap, more: &[HeaderName]) {
     let is_credential = |name: &HeaderName| CREDENTIALS.contains(name) || more.contains(name);
@@ -81,11 +80,11 @@ pub fn keep_credentials(headers: &mut HeaderMap, more: &[HeaderName]) {
     }
 }
 
-/// The protocols that a request asks for on its connection, a WebSocket for instance. Whether it may have
-/// them is another question: what the layer protects never changes its protocol.
+/// The protocols to which a request asks to upgrade its connection, WebSocket for instance. Whether it may is
+/// another question: what the layer protects never changes its protocol.
 ///
-/// Another HTTP is not among them: some clients ask for `h2c` with every request, and those would all be
-/// unprotected. Neither is TLS, which is a listener's own affair.
+/// Other versions of HTTP are excluded: some clients ask for `h2c` with every request, and all of those would
+/// be unprotected. TLS is excluded too, since it is the listener's concern.
 pub fn wanted_upgrade(version: Version, headers: &HeaderMap) -> Option<&HeaderValue> {
     if version != Version::HTTP_11 || !names_upgrade(headers) {
         return None;
@@ -112,10 +111,10 @@ fn names_upgrade(headers: &HeaderMap) -> bool {
         .any(|option| option.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
 }
 
-/// The header names that `Connection` declares to be hop-by-hop.
+/// The header names that `Connection` declares hop-by-hop.
 ///
-/// The everyday values name no header and are left out, so that they cost no allocation. `TE` is
-/// left to its own rule.
+/// The everyday values name no header and are skipped, so that they cost no allocation. `TE` has a rule of
+/// its own.
 pub(super) fn named_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     headers
         .get_all(CONNECTION)
