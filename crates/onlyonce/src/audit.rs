@@ -1,12 +1,12 @@
 //! A test helper: which routes of a service does the layer guard?
 //!
-//! A router cannot be asked for its routes, so the test names them, best from the same list that
-//! makes the router or its OpenAPI document. [`probe`] sends each a request that the layer answers
-//! itself, and tells who answered.
+//! A router cannot list its routes, so the test names them, best from the same list that makes the router or
+//! its OpenAPI document. [`probe`] sends each route a request that the layer itself answers, and reports who
+//! answered.
 //!
-//! A route behind the layer does not run its handler. A route without the layer does: there is nobody
-//! to stop the request. Its body breaks off at the first read, so a handler that takes a body fails
-//! before it begins; one that takes none runs. Probe a router over a test's own state.
+//! A route behind the layer does not run its handler. A route without the layer does, since nothing stops the
+//! request. The probe's body fails at the first read, so a handler that takes a body fails before it begins;
+//! a handler that takes none runs. Probe a router with a test's own state.
 //!
 //! axum's `layer` wraps the fallback too, so there a path that does not exist looks guarded; behind
 //! `route_layer` it is [`Guard::Absent`] with 404.
@@ -31,43 +31,43 @@ pub enum Guard {
     Enforced,
     /// A key is honoured, and a request without one passes.
     Honoured,
-    /// The layer is there and does not look at keys on this method.
+    /// The layer is there, but does not honour keys on this method.
     Ignored,
-    /// No layer saw the request; this was answered by something else.
+    /// No layer saw the request; something else answered with this status.
     Absent(StatusCode),
 }
 
-/// A route and who guards it.
+/// A route, and how it is guarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Covered {
     /// Its method.
     pub method: Method,
-    /// Its path, as it was asked for.
+    /// Its path, as requested.
     pub path: String,
-    /// What becomes of keys.
+    /// What the layer does with keys.
     pub guard: Guard,
-    /// The name of the layer that saw it.
+    /// The route name of the layer that saw it.
     pub route: Option<String>,
 }
 
 impl Covered {
-    /// Whether a retry could run something twice: the method is POST or PATCH, and no key is demanded.
+    /// Whether a retry could run something twice: the method is POST or PATCH, and no key is required.
     pub fn is_hole(&self) -> bool {
         let repeats = matches!(self.method, Method::POST | Method::PATCH);
         repeats && self.guard != Guard::Enforced
     }
 }
 
-/// A probe on its way.
+/// A probe, as a request extension.
 #[derive(Clone, Default)]
 pub(crate) struct Probe(Arc<Mutex<Option<(Guard, String)>>>);
 
 impl Probe {
-    /// Notes that a layer met it, and answers it.
+    /// Records that a layer saw the probe, and answers it.
     pub(crate) fn met(&self, shared: &Shared, method: &Method) -> Response<Body> {
         let policy = &shared.policy;
         let guard = if policy.shadow {
-            // Looked at, and not guarded.
+            // Observed, but not guarded.
             Guard::Ignored
         } else if policy.demands_key(method) {
             Guard::Enforced
@@ -83,8 +83,7 @@ impl Probe {
     }
 }
 
-/// Sends a probe to each of `routes`. `prepare` puts in what outer layers ask for, a credential for
-/// instance.
+/// Sends a probe to each of `routes`. `prepare` adds what outer layers require, a credential for instance.
 ///
 /// ```
 /// # use axum::{Router, routing::post};
@@ -108,10 +107,10 @@ impl Probe {
 /// ```
 ///
 /// # Errors
-/// The service's own.
+/// The service's own errors.
 ///
 /// # Panics
-/// If a path cannot stand in a request.
+/// If a path is not valid in a request.
 pub async fn probe<S, R>(
     service: S,
     routes: impl IntoIterator<Item = (Method, impl AsRef<str>)>,
@@ -145,7 +144,7 @@ where
     Ok(found)
 }
 
-/// A body that breaks off before its first byte.
+/// A body that fails before its first byte.
 fn broken_body() -> Body {
     let error = std::io::Error::other("a probe has no body");
     let frames = futures_util::stream::iter([Err::<http_body::Frame<Bytes>, _>(error)]);

@@ -1,5 +1,5 @@
-//! What axum needs to know: how a handler gets the attempt that owns its key, and how an answer or a
-//! failure becomes a response.
+//! Integration with axum: how a handler gets the attempt that owns its key, and how an answer or an error
+//! becomes a response.
 
 use axum_core::{
     body::Body,
@@ -17,8 +17,8 @@ use crate::{
 impl<S: Send + Sync> FromRequestParts<S> for Reservation {
     type Rejection = (StatusCode, &'static str);
 
-    /// The attempt, where the layer has reserved a key. Enforce keys on the route, or every request
-    /// without one is refused here.
+    /// The attempt, if the layer has reserved a key. Enforce keys on the route; otherwise every request
+    /// without a key is refused here.
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
         let missing = (
             StatusCode::BAD_REQUEST,
@@ -35,7 +35,7 @@ impl IntoResponse for Answer {
 }
 
 impl IntoResponse for RunError {
-    /// 503, with what is known for the layer: a rollback is proof that nothing was done.
+    /// 503, with what is known for the layer: a rollback proves that nothing was done.
     fn into_response(self) -> Response {
         let declared = match &self {
             Self::Store(_) | Self::RolledBack(_) => Declared::NotExecuted,

@@ -1,4 +1,4 @@
-//! The one body type on both sides of the layer: bytes that are shared, or a stream.
+//! The body type on both sides of the layer: shared bytes, or a stream.
 
 mod whole;
 
@@ -19,9 +19,8 @@ pub use whole::{Declared, Framing, NotWhole, Whole};
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A request or response body.
-///
-/// Requests that carry a key arrive at the inner service as [`Body::from`] bytes, complete; others
-/// stream through. Stored answers are bytes that every replay shares.
+/// A request with a key reaches the inner service as complete [`Body::from`] bytes; other requests are
+/// streamed. Stored answers are bytes that all replays share.
 pub struct Body(Kind);
 
 enum Kind {
@@ -33,7 +32,7 @@ enum Kind {
 }
 
 impl Body {
-    /// A body without a byte.
+    /// An empty body.
     pub fn empty() -> Self {
         Self(Kind::Full {
             bytes: None,
@@ -41,7 +40,7 @@ impl Body {
         })
     }
 
-    /// Bytes, followed by trailers where there are any.
+    /// Bytes, followed by trailers if there are any.
     pub fn full(bytes: Bytes, trailers: Option<HeaderMap>) -> Self {
         let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
         Self(Kind::Full {
@@ -50,7 +49,7 @@ impl Body {
         })
     }
 
-    /// A body that is still on its way.
+    /// A body that is still arriving.
     pub fn stream<B>(body: B) -> Self
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,

@@ -1,5 +1,5 @@
-//! The only reader of local time in this crate. Persisted times come from the store; this clock is
-//! for what happens between two words with it.
+//! The only reader of local time in this crate. Persisted times come from the store; this clock measures the
+//! time between two replies of the store.
 
 use std::{
     sync::{
@@ -11,10 +11,10 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Where Linux says it.
+/// Where Linux publishes the boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A moment by two clocks: one that goes on while the machine sleeps, and the wall clock.
+/// A moment by two clocks: one that continues while the machine sleeps, and the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     boot: Duration,
@@ -22,8 +22,8 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Whether less than `duration` has passed since `self`, by both clocks, when it is `now`. A
-    /// clock that was set back says nothing, so it counts as too late.
+    /// Whether less than `duration` has passed between `self` and `now`, by both clocks. A clock that was set
+    /// back counts as too late.
     pub fn is_within(self, duration: Duration, now: Self) -> bool {
         let within = |then: Duration, now: Duration| {
             now.checked_sub(then)
@@ -39,17 +39,17 @@ impl Moment {
         self.boot
     }
 
-    /// Time since 1970 by the wall clock.
+    /// Time since 1970, by the wall clock.
     pub fn since_1970(self) -> Duration {
         self.wall
     }
 }
 
-/// Tells local time.
+/// Reads local time.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Option<Hands>);
 
-/// What a clock by hand shows, in milliseconds.
+/// The readings of a simulated clock, in milliseconds.
 #[derive(Clone, Debug)]
 struct Hands {
     boot: Arc<AtomicU64>,
@@ -62,17 +62,17 @@ impl Clock {
         Self(None)
     }
 
-    /// A clock that shows what `hand` holds, in milliseconds: for simulations.
+    /// A simulated clock that reads `hand`, in milliseconds.
     pub fn by_hand(hand: Arc<AtomicU64>) -> Self {
         Self::by_hands(hand.clone(), hand)
     }
 
-    /// Two clocks by hand, in milliseconds: `wall` may be set, `boot` only ever goes on.
+    /// Two simulated clocks, in milliseconds: `wall` may be set, `boot` only advances.
     pub fn by_hands(boot: Arc<AtomicU64>, wall: Arc<AtomicU64>) -> Self {
         Self(Some(Hands { boot, wall }))
     }
 
-    /// Which start of which machine the time since boot counts from; empty where nobody can tell.
+    /// The boot from which `since_boot` counts; empty if unknown.
     pub fn boot_id(&self) -> String {
         match &self.0 {
             Some(_) => "by-hand".to_owned(),
@@ -83,7 +83,7 @@ impl Clock {
         }
     }
 
-    /// Now.
+    /// The current time.
     pub fn moment(&self) -> Moment {
         match &self.0 {
             Some(hands) => Moment {

@@ -1,7 +1,7 @@
-//! Messages that came in, and natural keys: what makes an effect happen once where no client sends a key.
+//! Incoming messages and natural keys: effects that happen once although no client sends a key.
 //!
-//! The id of a message comes from its header or its content, never from an offset: an offset says where
-//! a broker keeps a message, and a republished one has another.
+//! The id of a message comes from its header or its content, never from an offset: an offset is a position in
+//! a broker, and a republished message has another.
 
 mod message_id;
 
@@ -14,25 +14,25 @@ pub use message_id::{MAX_MESSAGE_ID_BYTES, MessageIdFrom};
 
 use crate::transaction::Transactions;
 
-/// How long a message is remembered unless said otherwise: longer than brokers redeliver.
+/// The default retention of a message id: longer than brokers redeliver.
 pub const DEFAULT_RETENTION: Duration = Duration::from_secs(30 * 86_400);
 
-/// What came of a message.
+/// The result of processing a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processed<R> {
-    /// It was seen for the first time, and this came of it.
+    /// The message was seen for the first time; this is the result.
     Now(R),
-    /// It had been processed; nothing was done.
+    /// The message had been processed before; nothing was done.
     Before,
 }
 
 impl<T: TransactionalStore> Transactions<T> {
-    /// Does `effect` unless `consumer` has processed `message_id` before, in the transaction that is
-    /// open on `tx`: the note and the effect are committed together or not at all. A second transaction
-    /// with the same message waits for the first, since only its end decides.
+    /// Does `effect` unless `consumer` has processed `message_id` before, in the transaction that is open on
+    /// `tx`. The entry and the effect are committed together or not at all. A second transaction with the
+    /// same message waits for the first, since only its end decides.
     ///
     /// # Errors
-    /// [`TransactionError`]: the transaction is of no more use.
+    /// [`TransactionError`]: the transaction is no longer usable.
     pub async fn process_once<R, F>(
         &self,
         tx: &mut T::Connection,
@@ -47,11 +47,11 @@ impl<T: TransactionalStore> Transactions<T> {
             .await
     }
 
-    /// As [`process_once`](Self::process_once), remembering the message for `retention`, which must be
-    /// longer than its broker may deliver it again, and than nothing.
+    /// Like [`process_once`](Self::process_once), remembering the message for `retention`. It must be
+    /// positive, and longer than the broker may redeliver.
     ///
     /// # Errors
-    /// [`TransactionError`]: the transaction is of no more use.
+    /// [`TransactionError`]: the transaction is no longer usable.
     pub async fn process_once_for<R, F>(
         &self,
         tx: &mut T::Connection,
@@ -74,16 +74,16 @@ impl<T: TransactionalStore> Transactions<T> {
         Ok(Processed::Now(effect(tx).await?))
     }
 
-    /// Does `work` while no other transaction does anything under `natural_key`: what the business
-    /// itself calls the thing, such as `order:17`. Other transactions wait until this one has ended.
+    /// Does `work` while no other transaction works under `natural_key`, the business's own name for the
+    /// thing, such as `order:17`. Other transactions wait until this one has ended.
     ///
-    /// On PostgreSQL it is an advisory lock of the transaction, under a hash of the key, so that two keys
-    /// may at worst wait for each other. On MySQL and MariaDB it is the lock of a row that stands for the
-    /// key, made beforehand on a connection of the store's own; it ends with the transaction, however that
-    /// ends. On SQLite the transaction is the only one that writes anyway.
+    /// On PostgreSQL this is a transaction-level advisory lock on a hash of the key, so at worst two keys
+    /// wait for each other. On MySQL and MariaDB it is the lock of a row for the key, created beforehand on
+    /// one of the store's own connections; the lock ends with the transaction, however that ends. On SQLite
+    /// the transaction is the only writer anyway.
     ///
     /// # Errors
-    /// [`TransactionError`]: the transaction is of no more use.
+    /// [`TransactionError`]: the transaction is no longer usable.
     pub async fn with_natural_key<R, F>(
         &self,
         tx: &mut T::Connection,

@@ -1,11 +1,11 @@
-//! What one client may take of what all share: new keys a second, live keys, questions about keys, bytes that
-//! are held for it, and executions that it no longer waits for.
+//! Per-client limits on shared resources: new keys per second, live keys, lookups of keys, bytes held for the
+//! client, and executions that it no longer waits for.
 //!
-//! The engine asks before it reserves. Everything that is known goes on as usual: replays, waiters and
-//! retries of a released key take nothing.
+//! The engine checks them before it reserves. Known keys are not affected: replays, waiters and retries of a
+//! released key take nothing.
 //!
-//! Deliberately absent: anything between nodes. Each process counts for itself, so that several nodes
-//! together let a client have up to as many times its rate; the live keys are counted in the store.
+//! Deliberately absent: coordination between nodes. Each process counts for itself, so N nodes together allow
+//! a client up to N times its rate. Live keys are counted in the store.
 
 mod age;
 mod body_budget;
@@ -30,33 +30,33 @@ use live::LiveKeys;
 pub(crate) use live::LivePlace;
 pub use presence::Presence;
 
-/// A client, as limits know it.
+/// A client, for the purpose of limits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Client {
-    /// One that is authenticated, by its id.
+    /// An authenticated client, by its id.
     Named(Arc<str>),
-    /// One that is told apart by what it sends; without anything, everybody is the same client.
+    /// A caller distinguished by what it sends; callers who send nothing count as one client.
     Marked(Option<CallerMark>),
 }
 
 /// Why a request may not bring a new key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limited {
-    /// It is too old, or does not say how old it is.
+    /// The request is too old, or does not say how old it is.
     TooOld,
-    /// Its client is too fast; there is room again after this long.
+    /// The client is too fast; it may try again after this long.
     Rate(Duration),
-    /// Its client has too many live keys.
+    /// The client has too many live keys.
     Quota,
-    /// Too many executions of its client are running without it.
+    /// Too many executions of the client are running without it.
     Detached,
-    /// More bytes are held for clients than may be.
+    /// Too many bytes are held for clients.
     Bytes,
     /// The store has lost keys, and this may be one of them.
     HistoryLost,
 }
 
-/// What a bucket is for.
+/// The purpose of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Of {
     NewKeys,
@@ -65,7 +65,7 @@ enum Of {
 
 type BucketKey = (Client, Of, Rate);
 
-/// What the clients of one engine have taken.
+/// The limits taken up by the clients of one engine.
 #[derive(Default)]
 pub(crate) struct Limiter {
     buckets: Clients<BucketKey, Bucket>,
@@ -73,7 +73,7 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    /// A token for a new key. It is given back when it is dropped unless it was used.
+    /// Takes a token for a new key. Dropping the token returns it, unless it was used.
     pub(crate) fn new_key(
         limiter: &Arc<Self>,
         client: &Client,
@@ -90,7 +90,7 @@ impl Limiter {
         })
     }
 
-    /// A token for a question about a key, or for a misuse of one; they do not come back.
+    /// Takes a token for a lookup or a misuse of a key; such tokens are not returned.
     pub(crate) fn lookup(
         &self,
         client: &Client,
@@ -108,7 +108,7 @@ impl Limiter {
     }
 }
 
-/// A token that was taken for a new key.
+/// A token for a new key.
 pub(crate) struct Token {
     limiter: Arc<Limiter>,
     key: Option<BucketKey>,
@@ -116,7 +116,7 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// A key was made with it.
+    /// Keeps the token: a key was created with it.
     pub(crate) fn used(mut self) {
         self.key = None;
     }

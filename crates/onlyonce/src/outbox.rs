@@ -1,6 +1,6 @@
-//! Messages that leave once the caller's transaction has committed: written in it, so that they are
-//! there if and only if what they tell of has happened; and delivered by a worker, at least once each,
-//! always under the same key, so that their effect happens once.
+//! Messages that are sent once the caller's transaction has committed. They are written in that transaction,
+//! so they exist if and only if the change they report has happened. A worker delivers them, sometimes more
+//! than once, always under the same key, so that their effect happens once.
 
 mod deliver;
 mod publish;
@@ -19,11 +19,11 @@ pub(crate) use settle::settles;
 use crate::transaction::Transactions;
 
 impl<T: TransactionalStore> Transactions<T> {
-    /// Leaves `message` in the transaction that is open on `tx`, and returns its id.
+    /// Writes `message` in the transaction that is open on `tx`, and returns its id.
     ///
     /// # Errors
-    /// [`TransactionError`]: the transaction is of no more use. A message larger than
-    /// [`max_message_bytes`](Self::max_message_bytes) is not left ([`MessageTooLarge`]).
+    /// [`TransactionError`]: the transaction is no longer usable. A message larger than
+    /// [`max_message_bytes`](Self::max_message_bytes) is not written ([`MessageTooLarge`]).
     pub async fn enqueue(
         &self,
         tx: &mut T::Connection,

@@ -1,10 +1,10 @@
-//! An operation of several phases, each of which is done once: local ones commit together with their
-//! recovery point, foreign ones commit their intent, call under a key of their own, and commit what came
-//! of it. Whoever comes next, a retry or the sweeper, goes on after the last recovery point, with the
+//! An operation of several phases, each of which is done once. A local phase commits together with its
+//! recovery point. A foreign phase commits its intent, calls under a key of its own, and commits the result.
+//! The next attempt, by a retry or by the sweeper, continues after the last recovery point with the
 //! parameters of the first request.
 //!
-//! Deliberately absent: a restart. A recovery point that this program does not know means `unknown`; so
-//! does a foreign call that may have happened at a provider that does not know its own requests again.
+//! Deliberately absent: a restart. A recovery point that this program does not know means `unknown`, and so
+//! does a foreign call that may have reached a provider which does not recognise repeated requests.
 
 mod call;
 mod steps;
@@ -32,20 +32,20 @@ use crate::{
 };
 use steps::Ended;
 
-/// The recovery point of an operation that has done nothing yet. It is written down before the first local
-/// phase, with what was asked for.
+/// The recovery point of an operation that has done nothing yet. It is written before the first local phase,
+/// together with the parameters.
 const STARTED: &str = "started";
 /// Operations that the sweeper looks up at a time.
 const LOOKED_UP_AT_ONCE: usize = 100;
 
-/// What the phases of one operation know.
+/// The state shared by the phases of one operation.
 #[derive(Clone, Debug)]
 pub struct Situation {
-    /// What was asked for, as the first request said it.
+    /// The parameters, as the first request gave them.
     pub parameters: Bytes,
-    /// What the phases have found out so far; kept with the recovery point.
+    /// The results of the phases so far; stored with the recovery point.
     pub data: Value,
-    /// What the last provider called what it did.
+    /// The last provider's id for what it did.
     pub provider_id: Option<String>,
 }
 
@@ -86,7 +86,7 @@ impl<T: TransactionalStore> std::fmt::Debug for Phases<T> {
 }
 
 impl<T: TransactionalStore> Phases<T> {
-    /// An operation without phases yet, which ends with what `answer` makes of the situation.
+    /// An operation without phases yet, whose answer `answer` makes from the situation.
     pub fn new(
         operation: Operation<T>,
         answer: impl Fn(&Situation) -> Answer + Send + Sync + 'static,
@@ -98,7 +98,7 @@ impl<T: TransactionalStore> Phases<T> {
         }
     }
 
-    /// A phase in the local database: `work` and the recovery point are committed together.
+    /// Adds a phase in the local database: `work` and the recovery point are committed together.
     #[must_use]
     pub fn local(
         mut self,
@@ -116,9 +116,9 @@ impl<T: TransactionalStore> Phases<T> {
         self
     }
 
-    /// A phase that calls a provider, once: the call is made by consuming the [`ForeignCall`]. `dedups`
-    /// says whether the provider knows a key again that it has seen; if it does not, a call that may have
-    /// happened is never repeated.
+    /// Adds a phase that calls a provider once: making the call consumes the [`ForeignCall`]. `dedups` says
+    /// whether the provider recognises a repeated key; if not, a call that may have happened is never
+    /// repeated.
     #[must_use]
     pub fn foreign(
         mut self,
@@ -135,10 +135,10 @@ impl<T: TransactionalStore> Phases<T> {
         self
     }
 
-    /// Does what is left of the operation under `key`, or says what is known of it.
+    /// Does what is left of the operation under `key`, or returns what is known of it.
     ///
     /// # Errors
-    /// [`RunError`] says why it stopped. What was committed stands, and a retry goes on from there.
+    /// [`RunError`] says why it stopped. Committed phases stand, and a retry continues from there.
     pub async fn run(
         &self,
         scope: Scope,
@@ -165,19 +165,19 @@ impl<T: TransactionalStore> Phases<T> {
         }
     }
 
-    /// One round of the sweeper: goes on, once each, with all operations whose last attempt stopped. Says
-    /// how many came to their end. Safe to run on every node at once.
+    /// One round of the sweeper: continues each operation whose last attempt stopped, once. Returns how many
+    /// were finished. Safe to run on every node at once.
     ///
     /// # Errors
-    /// [`RunError`] if it cannot be found out which there are.
+    /// [`RunError`] if the operations cannot be listed.
     pub async fn resume_once(&self) -> Result<usize, RunError> {
         let store = self.operation.transactions().store();
         let mut finished = 0;
-        // What goes on and stops again comes last in the order, and would be met a second time.
+        // An operation that continues and stops again moves to the end of the order and would be met twice.
         let mut tried = HashSet::new();
         let mut after = (Timestamp::default(), RecordId([0; 16]));
         loop {
-            // What nobody can resume stays, and must not keep others from being found: page after page.
+            // Operations that nobody can resume remain, and must not hide others: read page after page.
             let page = store.unfinished(self.operation.name(), after, LOOKED_UP_AT_ONCE);
             let page = page.await.map_err(RunError::RolledBack)?;
             for (_, id) in &page {
@@ -192,7 +192,7 @@ impl<T: TransactionalStore> Phases<T> {
         }
     }
 
-    /// Goes on with an operation that stopped, if it can, and says whether it came to its end.
+    /// Continues an operation that stopped, if possible, and returns whether it was finished.
     async fn resumed_to_its_end(&self, id: RecordId) -> Result<bool, RunError> {
         let Some(attempt) = self.resumed(id, false).await? else {
             return Ok(false);
@@ -206,8 +206,9 @@ impl<T: TransactionalStore> Phases<T> {
         }
     }
 
-    /// A new attempt for an operation that stopped where this program can go on. `may_begin` says whether
-    /// it may be one without a recovery point: whoever has no request has nothing to begin with.
+    /// A new attempt for an operation that stopped at a point from which this program can continue.
+    /// `may_begin` allows an operation without a recovery point: without a request there is nothing to begin
+    /// with.
     async fn resumed(&self, id: RecordId, may_begin: bool) -> Result<Option<Attempt>, RunError> {
         let engine = self.operation.transactions().engine();
         let found = engine.store().lookup(id).await.map_err(RunError::Store)?;
@@ -216,14 +217,14 @@ impl<T: TransactionalStore> Phases<T> {
         };
         let progress = self.progress(id).await.map_err(RunError::RolledBack)?;
         let goes_on = match progress {
-            // Past its expiry another life would begin, and this is not its recovery point.
+            // After expiry another life would begin, and this is not its recovery point.
             Some(progress) if progress.is_of(&record) => {
                 self.can_go_on(&progress) && !record.is_past_expiry(found.now)
             }
-            // Nothing was committed in this life, so there is nothing to be careful about.
+            // Nothing was committed in this life, so beginning again is safe.
             None => may_begin,
             Some(earlier) if may_begin => {
-                // The next attempt could not tell it from its own.
+                // The next attempt could not distinguish it from its own.
                 self.discard(&earlier).await.map_err(RunError::RolledBack)?;
                 true
             }
@@ -246,7 +247,7 @@ impl<T: TransactionalStore> Phases<T> {
         Ok(progress)
     }
 
-    /// Removes what an earlier life of the key has come to.
+    /// Removes the progress of an earlier life of the key.
     async fn discard(&self, earlier: &Progress) -> Result<(), TransactionError> {
         let store = self.operation.transactions().store();
         let mut open = store.begin(Default::default()).await?;
@@ -256,7 +257,7 @@ impl<T: TransactionalStore> Phases<T> {
         store.commit(open).await
     }
 
-    /// The phase after this recovery point; `None` for a point that this program does not know.
+    /// The phase after this recovery point; `None` if this program does not know the point.
     fn next(&self, point: &str) -> Option<usize> {
         if point == STARTED {
             return Some(0);
@@ -272,13 +273,13 @@ impl<T: TransactionalStore> Phases<T> {
         let Some(intent) = &progress.intent else {
             return true;
         };
-        // A call that may have happened is repeated only where the provider knows it again.
+        // A call that may have happened is repeated only if the provider recognises it.
         self.phases.get(next).is_some_and(|phase| {
             phase.name == intent && matches!(phase.kind, Kind::Foreign { dedups: true, .. })
         })
     }
 
-    /// Goes on to the end, showing signs of life meanwhile.
+    /// Runs to the end, renewing the lease meanwhile.
     async fn see_through(
         &self,
         attempt: &Attempt,
@@ -296,7 +297,7 @@ impl<T: TransactionalStore> Phases<T> {
             }
             Err(RunError::Lost) => Err(RunError::Lost),
             Err(error) => {
-                // What was committed stands with its recovery point; what was not is rolled back.
+                // Committed phases stand with their recovery point; the rest is rolled back.
                 give_back(attempt).await;
                 Err(error)
             }

@@ -1,7 +1,7 @@
-//! Refusal -> status, headers and body: the only place that chooses status codes.
+//! Refusal -> status, headers and body: the only code that chooses the status of the layer's refusals.
 //!
-//! Every text says what happened, whether anything was executed, and what to do. None of them
-//! repeats a key, a body or a credential.
+//! Every text says what happened, whether anything was executed, and what to do. None of them repeats a key,
+//! a body or a credential.
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
@@ -12,103 +12,103 @@ use crate::{
     key_status::{KeyStatus, tell_only_keyed},
 };
 
-/// Where the types of problem bodies live: identifiers, explained in `docs/reference/errors.md`.
+/// The base of problem types: identifiers, explained in `docs/reference/errors.md`.
 const TYPE_BASE: &str = "https://onlyonce.dev/errors/";
-/// Seconds after which a client may try again, unless something better is known.
+/// The default for `Retry-After`, in seconds.
 const RETRY_AFTER_SECONDS: u64 = 1;
-/// Seconds after which a key is tried again that the store may have lost: the wait ends by a provider's or an
-/// operator's word, or with a `ttl`.
+/// `Retry-After`, in seconds, for a key that the store may have lost. The wait ends when the provider or an
+/// operator says so, or after a `ttl`.
 const HISTORY_LOST_RETRY_AFTER_SECONDS: u64 = 30;
-/// Seconds after which it makes sense to ask again for an unknown outcome. In the body alone: automatic
-/// retries would stall on a header that says so.
+/// Seconds after which to ask again about an unknown outcome. Only in the body: automatic retries would stall
+/// on such a header.
 const ASK_AGAIN_AFTER_SECONDS: u64 = 30;
-/// What a call of gRPC is told that is not implemented.
+/// The gRPC status UNIMPLEMENTED.
 const GRPC_UNIMPLEMENTED: HeaderValue = HeaderValue::from_static("12");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// Whether a client should try again, in the two forms that clients read.
+/// The two headers in which clients look for whether to retry.
 const SHOULD_RETRY: [HeaderName; 2] = [
     HeaderName::from_static("stripe-should-retry"),
     HeaderName::from_static("x-should-retry"),
 ];
 
-/// A refusal, as the client meets it.
+/// A refusal, as the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The key is missing where it is demanded.
+    /// The key is missing where it is required.
     KeyMissing,
-    /// The key is not one; the text says why.
+    /// The header value is not a valid key; the text says why.
     KeyInvalid(String),
     /// The request's body is larger than the limit, in bytes.
     RequestTooLarge(u64),
     /// The request's body took too long to arrive.
     RequestTimeout,
-    /// The request's body ended before its end, or was not valid HTTP.
+    /// The request's body was incomplete, or was not valid HTTP.
     RequestIncomplete,
-    /// HTTP itself forbids the request; the text says why.
+    /// The request violates HTTP; the text says why.
     RequestMalformed(&'static str),
     /// The head of the request is larger than the limit, in bytes.
     HeadersTooLarge(u64),
-    /// The key was used for another request; this is what it is now.
+    /// The key was used for another request; its current state.
     KeyReused(State),
-    /// The key was used for the same request by another caller; this is what it is now.
+    /// The key was used for the same request by another caller; its current state.
     CallerDiffers(State),
     /// Another attempt is running.
     InProgress,
-    /// Another attempt is running; ask at this place.
+    /// Another attempt is running; the URL to poll.
     InProgressAt(String),
-    /// Nobody knows how the last attempt ended; ask at this place.
+    /// The outcome of the last attempt is unknown; the URL to poll.
     OutcomeUnknown(String),
-    /// This attempt is still running: the client's wait is over, the execution is not.
+    /// This attempt is still running: only the client's wait has ended.
     StillRunning,
-    /// This attempt was sent and nobody saw how it ended: the upstream took longer than an execution may.
+    /// This attempt was sent, and its outcome is unknown: the upstream took longer than an execution may.
     TimedOut,
-    /// This attempt was sent and nobody saw how it ended: the connection failed.
+    /// This attempt was sent, and its outcome is unknown: the connection failed.
     ConnectionLost,
     /// This attempt was executed, but its answer could not be made durable.
     NotDurable,
-    /// It was executed; its answer was not stored.
+    /// The operation was executed; its answer was not stored.
     NotStored {
         /// The status of the answer.
         original_status: StatusCode,
         /// Its `Location`.
         location: Option<HeaderValue>,
-        /// Whether it is known to have broken off before its end.
+        /// Whether the answer is known to have been cut off.
         broke_off: bool,
     },
-    /// The store could not be asked.
+    /// The store was unavailable.
     StoreUnavailable,
     /// The store has lost keys, and this may be one of them.
     HistoryLost,
-    /// Nothing was sent.
+    /// Nothing was sent upstream.
     UpstreamNotReached,
     /// The key has expired and may not be used again.
     KeyExpired,
-    /// The client makes new keys, or asks, too fast; after so many seconds it may again.
+    /// The client brings new keys, or asks, too fast; the seconds after which it may try again.
     RateLimited(u64),
-    /// The client has too many live keys; after so many seconds it may try again.
+    /// The client has too many live keys; the seconds after which it may try again.
     KeyQuota(u64),
-    /// There is no room for the bytes of this request.
+    /// There is no memory for the bytes of this request.
     Overloaded,
-    /// There is no room for the bytes of its stored answer.
+    /// There is no memory for the bytes of its stored answer.
     AnswerOverloaded,
     /// Too many executions of the client are running without it.
     TooManyDetached,
-    /// The request is older than a new key may be, or does not say how old it is.
+    /// The request is too old to bring a new key, or does not say how old it is.
     RequestTooOld,
-    /// A call of gRPC with a key, or one that must have a key: nothing judges its outcome yet.
+    /// A gRPC call that carries or requires a key: its outcome cannot be judged yet.
     GrpcUnsupported,
-    /// A request that no key protects failed after it was sent.
+    /// A request without the protection of a key failed after it was sent.
     UpstreamFailed,
-    /// A request that no key protects was not answered in time.
+    /// A request without the protection of a key was not answered in time.
     UpstreamTimeout,
-    /// There is no credential.
+    /// The request has no credential.
     Unauthenticated,
-    /// Whoever knows the caller could not be asked.
+    /// The authentication service was unavailable.
     AuthenticationUnavailable,
-    /// No route takes this request.
+    /// No route matches the request.
     NoRoute,
     /// There is no such key, or not for this caller.
     KeyNotFound,
@@ -197,7 +197,7 @@ impl Problem {
             Self::RequestTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::KeyReused(_) | Self::CallerDiffers(_) => policy.reused_status,
-            // How a call of gRPC ended stands in `grpc-status`.
+            // A gRPC call reports its result in `grpc-status`.
             Self::GrpcUnsupported => StatusCode::OK,
             Self::InProgressAt(_) => StatusCode::ACCEPTED,
             Self::InProgress
@@ -430,7 +430,7 @@ impl Problem {
         }
     }
 
-    /// What the key is now, where the request has one.
+    /// The current status of the key, if the request has one.
     pub fn key_status(&self) -> KeyStatus {
         match self {
             Self::KeyReused(state) | Self::CallerDiffers(state) => KeyStatus::Is(*state),
@@ -505,7 +505,7 @@ impl Problem {
         }
     }
 
-    /// Stripe's clients tell errors apart by this word. `invalid_request_error` says that nothing happened.
+    /// Stripe's clients distinguish errors by this word. `invalid_request_error` means that nothing happened.
     fn stripe_type(&self, status: StatusCode) -> &'static str {
         match self {
             Self::KeyMissing
@@ -524,14 +524,14 @@ impl Problem {
         }
     }
 
-    /// The answer under `policy` to a request without a key.
+    /// The response under `policy` to a request without a key.
     pub fn unkeyed_response(&self, policy: &Policy) -> Response<Body> {
         let mut response = self.response(policy);
         tell_only_keyed(response.headers_mut(), false);
         response
     }
 
-    /// The answer under `policy` to a request with a key.
+    /// The response under `policy` to a request with a key.
     pub fn response(&self, policy: &Policy) -> Response<Body> {
         if let Self::GrpcUnsupported = self {
             return self.trailers_only(policy);
@@ -573,7 +573,7 @@ impl Problem {
         response
     }
 
-    /// The answer to a call of gRPC: its status stands among the headers, and there is no message.
+    /// The response to a gRPC call: the status is in the headers, and there is no message.
     fn trailers_only(&self, policy: &Policy) -> Response<Body> {
         let mut response = Response::new(Body::from(Bytes::new()));
         let headers = response.headers_mut();
@@ -606,7 +606,7 @@ impl Problem {
         } = self
         {
             body.insert("original_status".into(), original_status.as_u16().into());
-            // Of an answer that did not break off, nobody has written down that it came to its end.
+            // Without `broke_off`, nothing records that the answer reached its end.
             if *broke_off {
                 body.insert("stream_complete".into(), false.into());
             }
@@ -631,7 +631,7 @@ impl Problem {
     }
 }
 
-/// `text` as gRPC writes it: visible ASCII and spaces but the percent sign, all else percent-encoded.
+/// `text` as a gRPC message: visible ASCII and spaces except the percent sign, the rest percent-encoded.
 fn grpc_message(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -648,7 +648,7 @@ fn sentence(text: &str) -> String {
     format!("{}.", text.trim_end_matches('.'))
 }
 
-/// Says whether a client should try again, in the two forms that clients read.
+/// Tells a client whether to retry, in the two headers that clients read.
 pub(crate) fn set_should_retry(headers: &mut http::HeaderMap, should: bool) {
     let value = HeaderValue::from_static(if should { "true" } else { "false" });
     for name in SHOULD_RETRY {

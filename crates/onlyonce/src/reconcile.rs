@@ -1,8 +1,8 @@
-//! What a provider's answer means for a key whose outcome nobody saw: rules, of which the first that
-//! matches decides, and the seam through which a program asks its provider.
+//! What a provider's answer means for a key with an unknown outcome: rules, of which the first match decides,
+//! and the trait through which a program asks its provider.
 //!
-//! Deliberately absent: HTTP. How the question travels is the business of whoever implements [`Ask`];
-//! what may follow from the answer is the machine's.
+//! Deliberately absent: HTTP. The implementation of [`Ask`] transports the question; the machine decides what
+//! follows from the answer.
 
 mod rules;
 
@@ -13,21 +13,21 @@ use onlyonce_core::{Record, Timestamp, record::Evidence};
 
 pub use rules::{Judged, Rule, Then, When, judge, text_at};
 
-/// A provider's answer to the question what became of a key.
+/// A provider's answer to a query about a key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// What it means.
+    /// The meaning of the answer.
     pub judged: Judged,
-    /// Everything that makes the question what it is, so that a negative answer counts only once the
-    /// same question has been seen to find something. `None` where nobody was asked.
+    /// The identity of the query: a negative answer counts only once the same query has found something.
+    /// `None` if nobody was asked.
     pub question: Option<String>,
 }
 
-/// The one answer of a provider that was asked under each name it may know a key by: an effect under any
-/// of them is one, and a denial counts only if all are denied. Effects that differ prove nothing.
+/// Combines the answers of a provider that was asked under each name it may know a key by. An effect under
+/// any name counts; a denial counts only if all names are denied. Different effects prove nothing.
 pub fn under_all_names(answers: Vec<Judged>) -> Judged {
     use Evidence::{Completed, Contradictory, NotExecuted};
-    // Several under one name are several, whatever the other brought.
+    // Several operations under one name stay several, whatever the other answers are.
     let several = |answer: &&Judged| matches!(answer, Judged::Several(_));
     if let Some(several) = answers.iter().find(several) {
         return several.clone();
@@ -45,14 +45,14 @@ pub fn under_all_names(answers: Vec<Judged>) -> Judged {
     undecided.unwrap_or(denial)
 }
 
-/// Asks the provider behind a route.
+/// Asks the provider of a route.
 pub trait Ask: Send + Sync + 'static {
-    /// What became of the key of `record`, as its provider says, asked under each of
-    /// [`Record::names`]: see [`under_all_names`]. Must end in bounded time.
+    /// The provider's answer about the key of `record`, asked under each of [`Record::names`]; see
+    /// [`under_all_names`]. Must end in bounded time.
     fn ask<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Answer>;
 }
 
-/// Nobody to ask: what is unknown waits for a webhook or for a person.
+/// No provider: unknown keys wait for a webhook or for a person.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Nobody;
 
@@ -67,18 +67,18 @@ impl Ask for Nobody {
     }
 }
 
-/// What a provider tells of its own accord, its signature checked.
+/// A webhook event whose signature has been checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Told {
-    /// The provider's id of this event: what comes again under it is the same event.
+    /// The provider's id of this event: a repeated id is the same event.
     pub event: String,
-    /// The route that the provider stands behind.
+    /// The route of the provider.
     pub route: String,
-    /// What it says.
+    /// The evidence in the event.
     pub evidence: Evidence,
-    /// When that happened at the latest, by the provider's clock.
+    /// The latest time at which it happened, by the provider's clock.
     pub at: Timestamp,
-    /// How much earlier it may have been: a provider that tells whole seconds leaves one open.
+    /// How much earlier it may have happened: a provider with a resolution of one second leaves one second.
     pub coarse: Duration,
 }
 

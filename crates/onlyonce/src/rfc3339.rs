@@ -1,10 +1,10 @@
-//! Times in RFC 3339, as clients, providers and ledgers write them.
+//! RFC 3339 times, as clients, providers and ledgers write them.
 //!
-//! An offset is counted, never dropped: a time whose offset cannot be read is no time.
+//! The offset is applied, never dropped: a time with an unreadable offset is invalid.
 
-/// Milliseconds since 1970 of `2023-11-15T00:13:20.5+02:00` and its like. `t` and `z` may be small, and a
-/// blank may stand for the `T`; digits after the third of a second's fraction are cut off. `None` for
-/// everything else, also for a time without an offset.
+/// Milliseconds since 1970 of a time like `2023-11-15T00:13:20.5+02:00`. `t` and `z` may be lower case, and a
+/// space may replace the `T`. A fraction of a second is truncated to three digits. `None` for everything
+/// else, including a time without an offset.
 pub fn millis(text: &str) -> Option<i64> {
     let number = |from: usize, to: usize| -> Option<i64> {
         let part = text.get(from..to)?;
@@ -54,7 +54,7 @@ fn offset(zone: &str) -> Option<i64> {
     (hours < 24 && minutes < 60).then_some(sign * (hours * 3_600 + minutes * 60))
 }
 
-/// How many days a month has.
+/// The number of days in a month.
 fn days_of(year: i64, month: i64) -> i64 {
     let (next_year, next) = match month {
         12 => (year + 1, 1),
@@ -63,7 +63,7 @@ fn days_of(year: i64, month: i64) -> i64 {
     days(next_year, next, 1) - days(year, month, 1)
 }
 
-/// Days from 1970 to a date of the Gregorian calendar, after Howard Hinnant: years begin in March.
+/// Days from 1970 to a Gregorian date, by Howard Hinnant's algorithm: years begin in March.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = year - i64::from(month <= 2);
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));

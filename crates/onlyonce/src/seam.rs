@@ -1,7 +1,7 @@
-//! The seam between the layer and whatever executes: how an inner service says that nothing was
-//! sent, how it asks whether it may still send, and how a handler says what really happened.
+//! The interface between the layer and the service that executes: how an inner service says that nothing was
+//! sent, how it asks whether it may still send, and how a handler says what happened.
 //!
-//! A plain handler needs none of this: everything after the call counts as sent.
+//! A plain handler needs none of this: once it is called, its request counts as sent.
 
 use std::{fmt, sync::Arc};
 
@@ -9,14 +9,13 @@ use onlyonce_core::policy::Declared;
 
 use crate::{body::BoxError, engine::Attempt};
 
-/// An error of an inner service that *proves* that the operation was not begun.
+/// An error of an inner service that *proves* that the operation was not started.
 ///
-/// The layer looks for it along the chain of sources. Any other error counts as "may have been
-/// executed".
+/// The layer searches the chain of sources for it. Any other error counts as "may have been executed".
 #[derive(Debug, thiserror::Error)]
 #[error("nothing was sent")]
 pub struct NotSent {
-    /// Why not.
+    /// Why nothing was sent.
     #[source]
     pub source: BoxError,
 }
@@ -30,7 +29,7 @@ impl NotSent {
     }
 }
 
-/// Whether `error`, or what caused it, proves that nothing was sent.
+/// Finds the proof in `error` or its sources that nothing was sent.
 pub fn find_not_sent<'a>(mut error: &'a (dyn std::error::Error + 'static)) -> Option<&'a NotSent> {
     loop {
         if let Some(proof) = error.downcast_ref::<NotSent>() {
@@ -45,24 +44,24 @@ pub fn find_not_sent<'a>(mut error: &'a (dyn std::error::Error + 'static)) -> Op
 #[error("the lease of this attempt has run out before anything was sent")]
 pub struct GuardFailed;
 
-/// A request extension: asks, at the last moment before the first byte is written, whether this
-/// attempt still owns its key.
+/// A request extension: tells, immediately before the first byte is written, whether this attempt still owns
+/// its key.
 ///
 /// An inner service that can delay its first write (a proxy that connects, queues or retries) calls
-/// [`check`](Self::check) there and fails with [`NotSent`] if it says no.
+/// [`check`](Self::check) at that point, and fails with [`NotSent`] if the check fails.
 #[derive(Clone)]
 pub struct DispatchGuard(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl DispatchGuard {
-    /// A guard that holds as long as `alive` says so.
+    /// A guard that holds as long as `alive` returns true.
     pub fn new(alive: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(alive))
     }
 
-    /// Whether a first byte may be written now.
+    /// Checks whether a first byte may be written now.
     ///
     /// # Errors
-    /// [`GuardFailed`] if the lease has run out; nothing may be sent then.
+    /// [`GuardFailed`] if the lease has run out; then nothing may be sent.
     pub fn check(&self) -> Result<(), GuardFailed> {
         if (self.0)() { Ok(()) } else { Err(GuardFailed) }
     }
@@ -74,23 +73,22 @@ impl fmt::Debug for DispatchGuard {
     }
 }
 
-/// A request extension: how long the first byte of the answer may take, where that is less than the
-/// policy's `timeout`.
+/// A request extension: how long the first byte of the answer may take, if less than the policy's `timeout`.
 ///
-/// It ends the client's wait and nothing else, as `timeout` does: the key stays in progress, and the
-/// inner service is listened to until `max_execution`.
+/// Like `timeout`, it only ends the client's wait: the key stays in progress, and the inner service may
+/// answer until `max_execution`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstByteWithin(pub std::time::Duration);
 
-/// A response extension: nothing but the end of the upstream's connection delimits the body of this
-/// HTTP/1 answer, so that nothing in it says whether it came whole.
+/// A response extension: the body of this HTTP/1 answer is delimited only by the end of the upstream's
+/// connection, so nothing says whether it is complete.
 ///
-/// An inner service that forwards requests sets it. Such an answer is stored if nothing speaks against
-/// it: JSON must parse to its end. Under the profile `payments` the key becomes unknown.
+/// Set by an inner service that forwards requests. Such an answer is stored unless it is visibly incomplete:
+/// JSON must parse to its end. Under the profile `payments` the key becomes unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedByClose;
 
-/// A response extension with which a handler says what happened, whatever its status.
+/// A response extension with which a handler declares what happened, whatever its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome(pub Declared);
 

@@ -1,10 +1,10 @@
-//! Shadow mode: what would have happened, had keys been honoured.
+//! Shadow mode: what would have happened if keys had been honoured.
 //!
-//! The same engine and the same machine judge every request, but on records of their own, which stand in
-//! this process's memory and nowhere else. So what was observed can never be taken for what was executed
-//! under protection: when shadow mode is switched off, the store has never heard of those keys.
+//! The same engine and machine judge every request, but on separate records, which exist only in this
+//! process's memory. An observed execution can therefore never be mistaken for a protected one: when shadow
+//! mode is switched off, the store has never seen those keys.
 //!
-//! Deliberately absent: any refusal. Every request goes on, duplicates too.
+//! Deliberately absent: any refusal because of a key. Every request is forwarded, duplicates too.
 
 mod report;
 
@@ -35,36 +35,36 @@ use crate::{
 };
 use report::Week;
 
-/// Keys that are observed at once in one process. Further ones pass unobserved, and are counted.
+/// Keys observed at a time in one process. Further ones pass unobserved, and are counted.
 pub const MAX_OBSERVED_KEYS: usize = 100_000;
-/// Samples that are kept for each route; the oldest go first.
+/// Samples kept for each route; the oldest are dropped first.
 pub const MAX_SAMPLES: usize = 50;
-/// How often what has lapsed or expired is looked for.
+/// How often lapsed and expired records are removed.
 const TIDY_EVERY: Duration = Duration::from_secs(30);
-/// Records that are looked at in one go.
+/// Records examined at a time.
 const STRETCH: usize = 1_000;
 
 macro_rules! would {
     ($($(#[$doc:meta])* $one:ident => $word:literal,)*) => {
-        /// What would have become of a request.
+        /// What would have happened to a request.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Would { $($(#[$doc])* $one,)* }
 
         impl Would {
-            /// All of them.
+            /// Every value.
             pub const ALL: &[Self] = &[$(Self::$one,)*];
 
-            /// The word for it.
+            /// The word for this value.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$one => $word,)* }
             }
 
-            /// Whether it would have been answered with the first one's answer, at once or after a wait.
+            /// Whether the request would have got the first request's answer, immediately or after a wait.
             pub fn is_duplicate(self) -> bool {
                 matches!(self, Self::Replay | Self::Wait)
             }
 
-            /// Whether it would have been refused.
+            /// Whether the request would have been refused.
             pub fn is_refused(self) -> bool {
                 self.as_str().starts_with("refuse_")
             }
@@ -75,58 +75,58 @@ macro_rules! would {
 would! {
     /// Executed, as the first with its key.
     New => "execute",
-    /// Executed once more, since the first left nothing behind.
+    /// Executed again, because the first request had no effect.
     Again => "execute_again",
     /// Executed as a new generation of an expired key.
     AfterExpiry => "execute_after_expiry",
-    /// Answered with the first one's answer.
+    /// Answered with the first request's answer.
     Replay => "replay",
-    /// Held until the first one is finished.
+    /// Held until the first request has finished.
     Wait => "wait",
-    /// Refused, since the first one is running.
+    /// Refused, because the first request is running.
     InProgress => "refuse_in_progress",
-    /// Refused, since the key was used for another request or by another caller.
+    /// Refused, because the key was used for another request or by another caller.
     Mismatch => "refuse_mismatch",
-    /// Refused, since nobody knows how the first one ended.
+    /// Refused, because the outcome of the first request is unknown.
     Unknown => "refuse_unknown",
-    /// Refused, since the first one's answer would not have been stored.
+    /// Refused, because the first request's answer would not have been stored.
     NotStored => "refuse_not_stored",
-    /// Refused, since the key had expired.
+    /// Refused, because the key had expired.
     Expired => "refuse_expired",
-    /// Passed on unprotected: it has no key, and none is demanded.
+    /// Forwarded unprotected: the request has no key, and none is required.
     Keyless => "pass_without_key",
-    /// Refused, since the key is missing.
+    /// Refused, because the key is missing.
     Missing => "refuse_missing",
-    /// Refused, since the key is not one.
+    /// Refused, because the key is invalid.
     Invalid => "refuse_invalid",
-    /// Refused, since the body is too large.
+    /// Refused, because the body is too large.
     TooLarge => "refuse_too_large",
-    /// Refused, since it is a call of gRPC.
+    /// Refused, because it is a gRPC call.
     Grpc => "refuse_grpc",
-    /// Refused, since nobody knows who it is from.
+    /// Refused, because the client is not authenticated.
     Unauthenticated => "refuse_unauthenticated",
-    /// Refused, since its client is too fast or has too many live keys.
+    /// Refused, because the client is too fast or has too many live keys.
     Limited => "refuse_limited",
-    /// Refused, since it is too old for a new key.
+    /// Refused, because the request is too old for a new key.
     TooOld => "refuse_too_old",
-    /// Not known: there was no room to observe it.
+    /// Not known: there was no room to observe the request.
     Unobserved => "unobserved",
 }
 
-/// One request that would not just have been executed.
+/// A request that would not simply have been executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// When it came.
+    /// When it arrived.
     pub at: Timestamp,
-    /// Its key, as logs show it; none where it has none.
+    /// Its key, as logs show it, if it has one.
     pub key: Option<KeyTag>,
-    /// The id of its client; none where it has none.
+    /// The id of its client, if known.
     pub client: Option<Arc<str>>,
-    /// What would have become of it.
+    /// What would have happened to it.
     pub would: Would,
 }
 
-/// What was observed on one route.
+/// The observations of one route.
 pub struct Observations {
     counts: Vec<AtomicU64>,
     counters: Vec<Counter>,
@@ -161,7 +161,7 @@ impl Observations {
         }
     }
 
-    /// How often it was `would`.
+    /// How often `would` was observed.
     pub fn total(&self, would: Would) -> u64 {
         self.counts[would as usize].load(Ordering::Relaxed)
     }
@@ -171,7 +171,7 @@ impl Observations {
         self.samples.lock().iter().rev().cloned().collect()
     }
 
-    /// What was observed over the last week, by client.
+    /// The observations of the last week, by client.
     pub fn report(&self) -> Report {
         self.week.lock().report()
     }
@@ -203,14 +203,14 @@ impl Observations {
     }
 }
 
-/// The records of what was observed: an engine on a store in memory.
+/// The records of observed requests: an engine on a store in memory.
 pub(crate) struct Observatory {
     engine: Engine,
     keys: AtomicUsize,
 }
 
 impl Observatory {
-    /// One beside `engine`, with its secret and clock, and none of its records.
+    /// An observatory with the secret and clock of `engine`, and none of its records.
     pub(crate) fn beside(engine: &Engine, clock: crate::clock::Clock) -> Arc<Self> {
         let store = MemoryStore::with(engine.secret().clone(), StoreClock::system());
         let options = EngineOptions {
@@ -225,8 +225,7 @@ impl Observatory {
         observatory
     }
 
-    /// What would become of `arrival`; and where that is an execution, the attempt whose end is to be
-    /// told.
+    /// What would happen to `arrival`, and for an execution the attempt to settle at its end.
     pub(crate) async fn observe(
         &self,
         mut arrival: Arrival,
@@ -238,7 +237,7 @@ impl Observatory {
                 return (Would::Unobserved, None);
             }
         }
-        // Nobody shows signs of life for it, so it counts as alive for as long as it may take.
+        // Nobody renews its lease, so the lease is as long as the execution may take.
         let mut policy = policy.clone();
         policy.lease = policy.timeout.saturating_add(policy.lease);
         let policy = Arc::new(policy);
@@ -284,7 +283,7 @@ fn would_be(admitted: &Admitted) -> Would {
     }
 }
 
-/// What an answer would have meant for the key. Of the answer itself only the status is kept.
+/// What an answer would have meant for the key. Only the status of the answer is kept.
 pub(crate) fn settlement(verdict: Verdict, status: http::StatusCode, is_kept: bool) -> Settlement {
     match verdict {
         Verdict::Complete => Settlement::Complete(Arc::new(StoredResponse {
@@ -303,7 +302,7 @@ pub(crate) fn settlement(verdict: Verdict, status: http::StatusCode, is_kept: bo
     }
 }
 
-/// What no answer would have meant for the key.
+/// What the lack of an answer would have meant for the key.
 pub(crate) fn without_answer(was_sent: bool) -> Settlement {
     match was_sent {
         true => Settlement::Unknown(LastError::ConnectionLost),
@@ -311,7 +310,7 @@ pub(crate) fn without_answer(was_sent: bool) -> Settlement {
     }
 }
 
-/// Forgets what has lapsed or expired, for as long as anybody observes.
+/// Removes lapsed and expired records, as long as the observatory exists.
 async fn tidy(observatory: Weak<Observatory>) {
     loop {
         tokio::time::sleep(TIDY_EVERY).await;
@@ -319,7 +318,7 @@ async fn tidy(observatory: Weak<Observatory>) {
             return;
         };
         let engine = &observatory.engine;
-        // Memory does not fail; if it did, the next round would come.
+        // Memory does not fail; if it did, the next round would try again.
         while let Ok((swept, _)) = engine.sweep_some(STRETCH).await
             && swept > 0
         {}

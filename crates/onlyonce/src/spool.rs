@@ -1,12 +1,12 @@
 //! Results that a shared store could not take in time, kept on this machine's disk.
 //!
-//! An execution whose answer cannot be committed goes on trying for as long as it may live. Should
-//! the process end before the store is back, the answer would be lost and its key unknown. With a
-//! spool it is on disk by then, and drained later, by this process or the next, as the late result
-//! that it is: judged on the attempt id like any other.
+//! An execution whose answer cannot be committed keeps trying for as long as it may live. If the process
+//! ended before the store is back, the answer would be lost and its key unknown. With a spool the answer is
+//! on disk by then. This process or the next one delivers it later as a late result, judged by the attempt id
+//! like any other.
 //!
-//! Deliberately absent: any promise to a client. Who got a 503 got it because the shared store does
-//! not know the answer yet.
+//! Deliberately absent: any promise to a client. A client got a 503 because the shared store does not know
+//! the answer yet.
 
 use std::{
     fs::{self, File},
@@ -29,24 +29,24 @@ use onlyonce_store::{
 
 use crate::engine::{Engine, known_store::Known};
 
-/// The version of a file.
+/// The version of the file format.
 const VERSION: u8 = 1;
-/// How the name of a whole file ends; one that is being written ends otherwise.
+/// The extension of a complete file; a file being written has another.
 const ENDING: &str = "result";
-/// The name of the file that says what is known of the store.
+/// The file that holds what is known of the store.
 const KNOWN_STORE: &str = "store.known";
-/// How long the store has to take one result, or the route's `completion_grace` if that is longer.
+/// How long the store has to take one result; the route's `completion_grace` if that is longer.
 const SETTLE_WITHIN: Duration = Duration::from_secs(10);
-/// Files that are looked at in one round.
+/// Files examined in one round.
 const FILES_PER_ROUND: usize = 1_000;
-/// Bytes of one file. Answers are bounded by `max_body_size`, far below.
+/// The largest file, in bytes. Answers are bounded by `max_body_size`, far below.
 const MAX_FILE: u64 = 1 << 30;
 
 /// A folder that outlives the process.
 #[derive(Clone, Debug)]
 pub struct Spool(Arc<PathBuf>);
 
-/// A result, as it lies there.
+/// A result in the spool.
 struct Kept {
     id: RecordId,
     attempt: AttemptId,
@@ -56,10 +56,10 @@ struct Kept {
 }
 
 impl Spool {
-    /// Opens the folder, or creates it for its owner alone.
+    /// Opens the folder, or creates it with access for its owner only.
     ///
     /// # Errors
-    /// If it cannot be created, or cannot be written: found out now, not when it is needed.
+    /// If it cannot be created or written, which is checked now rather than when it is needed.
     pub fn open(folder: &Path) -> io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt as _;
         if !folder.is_dir() {
@@ -78,7 +78,7 @@ impl Spool {
         self.0.join(format!("{id}-{attempt}.{ENDING}"))
     }
 
-    /// Writes a file whole or not at all, and returns when it is on the disk.
+    /// Writes a file atomically, and returns when it is on disk.
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         use std::os::unix::fs::OpenOptionsExt as _;
         let unfinished = self.0.join(format!("{name}.unfinished"));
@@ -94,8 +94,8 @@ impl Spool {
         File::open(&*self.0)?.sync_all()
     }
 
-    /// Keeps how `attempt` ended. Says whether there is anything to keep: an outcome that nobody
-    /// knows needs no file.
+    /// Saves how `attempt` ended. Returns whether there was anything to save: an unknown outcome needs no
+    /// file.
     pub(crate) async fn keep(
         &self,
         store: &dyn Store,
@@ -106,7 +106,7 @@ impl Spool {
         let Some(bytes) = encode(record.fence.0, &record.route, settlement) else {
             return Ok(false);
         };
-        // Encrypted where the store is: an answer is as secret here as it is there.
+        // Encrypted if the store encrypts: an answer is as secret here as there.
         let bytes = store.conceal(record.id, bytes);
         let (spool, path) = (self.clone(), self.path(record.id, attempt));
         tokio::task::spawn_blocking(move || {
@@ -118,7 +118,7 @@ impl Spool {
         Ok(true)
     }
 
-    /// Keeps what is known of the store.
+    /// Saves what is known of the store.
     pub(crate) fn keep_known_store(&self, known: &Known) -> io::Result<()> {
         let Epoch { count, at } = known.epoch;
         let (identity, level) = (Hex(known.identity), known.level);
@@ -130,10 +130,10 @@ impl Spool {
         self.write(KNOWN_STORE, text.as_bytes())
     }
 
-    /// What is known of the store, where a process before this one has kept it.
+    /// What is known of the store, if an earlier process saved it.
     ///
     /// # Errors
-    /// If it cannot be read: it is not known then whether the store is the one.
+    /// If the file cannot be read: then it is not known whether the store is the same.
     pub(crate) fn known_store(&self) -> io::Result<Option<Known>> {
         let text = match fs::read_to_string(self.0.join(KNOWN_STORE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -143,23 +143,23 @@ impl Spool {
         read_known(&text).map(Some).ok_or_else(damaged)
     }
 
-    /// The identity of the store that a process before this one knew.
+    /// The identity of the store that an earlier process knew.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the file cannot be read.
     pub fn known_identity(&self) -> io::Result<Option<String>> {
         let known = self.known_store()?;
         Ok(known.map(|known| Hex(known.identity).to_string()))
     }
 
-    /// Removes what was kept: the store has it.
+    /// Removes a result that the store has taken.
     pub(crate) async fn remove(&self, id: RecordId, attempt: AttemptId) {
         let path = self.path(id, attempt);
-        // If it stays, it is drained once more, and changes nothing.
+        // A file that stays is delivered once more, and changes nothing.
         let _ = tokio::task::spawn_blocking(move || fs::remove_file(path)).await;
     }
 
-    /// The names of what lies there.
+    /// The paths of the results.
     fn names(&self) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&*self.0)? {
@@ -174,10 +174,10 @@ impl Spool {
         Ok(found)
     }
 
-    /// Takes what lies there to the store. Says how many results it took.
+    /// Delivers the results to the store. Returns how many the store took.
     ///
     /// # Errors
-    /// A [`StoreError`] if the store is still away; the rest stays where it is.
+    /// A [`StoreError`] if the store is still down; the other results stay.
     pub async fn drain(&self, engine: &Engine) -> Result<usize, StoreError> {
         let spool = self.clone();
         let names = tokio::task::spawn_blocking(move || spool.names()).await;
@@ -203,7 +203,7 @@ impl Spool {
                         self.remove(kept.id, kept.attempt).await;
                         taken += 1;
                     }
-                    // It is about this record alone, and must not hold up the results behind it.
+                    // The error concerns this record alone, and must not hold up the other results.
                     Err(error @ (StoreError::Unreadable(_) | StoreError::Collision)) => {
                         tracing::error!(%error, file = %path.display(), "a result in the spool cannot be taken to its key; it is left as it is");
                     }
@@ -219,7 +219,7 @@ impl Spool {
     }
 }
 
-/// Says whether the store has it now. One that is never taken must not hold up those behind it.
+/// Whether the store has the result now. A result that is never taken must not hold up the others.
 async fn deliver(engine: &Engine, kept: &Kept) -> Result<bool, StoreError> {
     let policy = engine.policy(&kept.route);
     let found = engine.store().lookup(kept.id).await?;
@@ -267,7 +267,7 @@ fn damaged(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// A file, as it lies there.
+/// A file of the spool.
 struct Found {
     id: RecordId,
     attempt: AttemptId,

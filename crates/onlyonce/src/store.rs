@@ -1,4 +1,4 @@
-//! Where keys are kept. Each store is behind the feature of its name; [`MemoryStore`] is always there.
+//! The stores. Each database is behind the feature of its name; [`MemoryStore`] is always available.
 //!
 //! | feature | store | for |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | `redis` | `RedisStore` | any number of processes; `TieredStore` puts Redis in front of SQL |
 //! | `dynamodb` | `DynamoDbStore` | any number of processes, in one table |
 //!
-//! A store of your own implements [`Store`], and is tested by the conformance suite of
-//! [`onlyonce_store`].
+//! To write a store of your own, implement [`Store`]. Its contract is in [`onlyonce_store`], and as tests in
+//! `onlyonce_testkit::conformance`.
 
 pub use onlyonce_store::{
     Filter, Level, Listed, Outbox, Page, Store, StoreError, TransactionalStore, at_rest,

@@ -1,12 +1,12 @@
-//! In the caller's own transaction: the key, the business write and the messages commit together.
+//! Idempotency in the caller's own transaction: the key, the business write and the messages commit together.
 //!
-//! The reservation stands in a short transaction of its own, so that a duplicate is answered at once
-//! and waits for no row. Then one transaction holds the caller's work and the completion of the key, in
-//! which the attempt is compared once more. What is rolled back is proven not to have happened, so the
-//! key is given back; what is committed is completed, whoever dies afterwards.
+//! The reservation is a short transaction of its own, so that a duplicate is answered immediately and waits
+//! for no row lock. Then one transaction contains the caller's work and the completion of the key, and
+//! compares the attempt once more. A rollback proves that nothing happened, so the key is released. A commit
+//! completes the key, whatever crashes afterwards.
 //!
-//! Deliberately absent: a guess about a commit whose answer was lost. The row itself is asked: as long as
-//! the transaction is open it is held, and once it has ended it says how.
+//! Deliberately absent: a guess about a commit whose reply was lost. The row itself is read: it is locked
+//! while the transaction is open, and tells the outcome once the transaction has ended.
 
 mod answer;
 mod attempted;
@@ -36,13 +36,13 @@ use crate::{
     limits::Limited,
 };
 
-/// How often work is run again after a conflict, unless said otherwise.
+/// How often work is run again after a conflict, by default.
 const DEFAULT_RETRIES: usize = 5;
 
 /// Work in a transaction.
 pub type Work<'c> = BoxFuture<'c, Result<Answer, TransactionError>>;
 
-/// Turns an answer of an older version of the application into one of today's; `None` if it cannot.
+/// Converts an answer of an older version of the application to the current one; `None` if it cannot.
 pub type Upgrade = fn(version: u32, answer: Answer) -> Option<Answer>;
 
 /// An engine, and the application's own transactions on the same database.
@@ -67,48 +67,48 @@ impl<T> std::fmt::Debug for Transactions<T> {
     }
 }
 
-/// What `run` came to.
+/// The result of `run`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Ran {
-    /// The work was done and committed now.
+    /// The work was executed and committed now.
     Executed(Answer),
-    /// It had been done; this is its answer.
+    /// The work had been done before; this is its answer.
     Replayed(Answer),
-    /// It is committed, and a message is on its way whose delivery will bring the answer: 202, with a place
-    /// to ask about this record.
+    /// The work is committed, and the delivery of a message will bring the answer: respond 202, with a URL to
+    /// ask about this record.
     Accepted(RecordId),
-    /// Somebody else is at it.
+    /// Another attempt is running.
     InFlight,
-    /// No.
+    /// The key was refused.
     Refused(Refusal),
-    /// The key is not known, and its client may not bring a new one.
+    /// The store does not know the key, and the client may not bring a new one.
     Limited(Limited),
 }
 
-/// Why it could not be found out, or done.
+/// Why the work was not done, or its outcome is not known.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The store could not be asked; nothing was done.
+    /// The store was unavailable; nothing was done.
     #[error("the store could not answer; nothing was done")]
     Store(#[source] StoreError),
-    /// The transaction was rolled back; the key is free to be tried again.
+    /// The transaction was rolled back; the key is free for another try.
     #[error("the transaction was rolled back; the key is free")]
     RolledBack(#[source] TransactionError),
-    /// The key belongs to somebody else by now; the transaction was rolled back.
+    /// Another attempt owns the key by now; the transaction was rolled back.
     #[error("another attempt owns the key; the transaction was rolled back")]
     Lost,
-    /// Nobody can tell yet whether the transaction was committed. The key will say.
+    /// It is not known yet whether the transaction was committed. The key will tell.
     #[error("nobody can tell yet whether the transaction was committed")]
     Unclear(#[source] TransactionError),
-    /// The stored answer is of a version that this program cannot read.
+    /// The stored answer has a version that this program cannot read.
     #[error("the stored answer is of version {0}, which this program does not know")]
     UnknownVersion(u32),
 }
 
 impl<T: TransactionalStore> Transactions<T> {
-    /// Transactions of `store`, which must be on the database of the engine's own store.
+    /// Transactions of `store`, which must be on the same database as the engine's store.
     pub fn new(engine: impl Into<Engine>, store: T) -> Self {
         Self {
             engine: engine.into(),
@@ -121,9 +121,8 @@ impl<T: TransactionalStore> Transactions<T> {
         }
     }
 
-    /// The same, with messages of at most so many bytes, headers included, instead of
-    /// [`MAX_MESSAGE_BYTES`]. What is large is better left elsewhere, and referred to: a delivery reads a
-    /// message within the store's timeout.
+    /// Sets the largest message in bytes, headers included, instead of [`MAX_MESSAGE_BYTES`]. Large content
+    /// is better stored elsewhere and referred to: a delivery reads a message within the store's timeout.
     #[must_use]
     pub fn max_message_bytes(self, max_message_bytes: usize) -> Self {
         Self {
@@ -136,20 +135,20 @@ impl<T: TransactionalStore> Transactions<T> {
         self.max_message_bytes
     }
 
-    /// The same, with another isolation.
+    /// Sets the isolation level.
     #[must_use]
     pub fn isolation(self, isolation: Isolation) -> Self {
         Self { isolation, ..self }
     }
 
-    /// The same, with another number of tries after a conflict. With none, conflicts are reported.
+    /// Sets the number of retries after a conflict. With zero, conflicts are reported.
     #[must_use]
     pub fn retries(self, retries: usize) -> Self {
         Self { retries, ..self }
     }
 
-    /// The same, whose answers carry the application's `version`. What older versions stored goes
-    /// through `upgrade`; what it cannot read is refused, never guessed at.
+    /// Sets the application's `version` for stored answers. Answers of older versions go through `upgrade`;
+    /// one that it cannot convert is refused, never guessed at.
     #[must_use]
     pub fn version(self, version: u32, upgrade: Upgrade) -> Self {
         Self {
@@ -169,10 +168,10 @@ impl<T: TransactionalStore> Transactions<T> {
         &self.store
     }
 
-    /// An operation by this name, under `policy`.
+    /// Declares an operation with this name and `policy`.
     ///
     /// # Errors
-    /// [`Unavailable`] if the store cannot keep the policy's recipe.
+    /// [`Unavailable`] if the store cannot keep the policy and its recipe.
     pub async fn operation(&self, name: &str, policy: Policy) -> Result<Operation<T>, Unavailable> {
         let (name, policy) = (Arc::<str>::from(name), Arc::new(policy));
         self.engine.keep_recipe(&policy.recipe).await?;
@@ -185,12 +184,12 @@ impl<T: TransactionalStore> Transactions<T> {
         })
     }
 
-    /// An answer as it is stored.
+    /// The stored form of an answer.
     pub(crate) fn stored(&self, answer: &Answer) -> StoredResponse {
         answer.stored(self.version)
     }
 
-    /// A stored answer, in today's form.
+    /// A stored answer, converted to the current version.
     pub(crate) fn replayed(&self, stored: &StoredResponse) -> Result<Answer, RunError> {
         let (version, answer) = Answer::from_stored(stored);
         if version == self.version {
@@ -200,7 +199,7 @@ impl<T: TransactionalStore> Transactions<T> {
     }
 }
 
-/// One kind of request, by name and policy.
+/// One kind of request, with its name and policy.
 #[derive(Clone)]
 pub struct Operation<T> {
     transactions: Transactions<T>,
@@ -218,14 +217,15 @@ impl<T> std::fmt::Debug for Operation<T> {
 }
 
 impl<T: TransactionalStore> Operation<T> {
-    /// Does `work` once for `key` in `scope`, in one transaction with the key's completion; or says what
-    /// is known of the key. `request` is what must be the same when the key comes again.
+    /// Does `work` once for `key` in `scope`, in one transaction with the key's completion; otherwise returns
+    /// what is known of the key. `request` is what must be equal when the key is used again.
     ///
     /// After a conflict with another transaction `work` is run again, in a new one. If this future is
-    /// dropped, the transaction is rolled back and the key given back, unless it had been committed.
+    /// dropped, the transaction is rolled back and the key released, unless the transaction had been
+    /// committed.
     ///
     /// # Errors
-    /// [`RunError`] says why it was not done, or that nobody can tell yet.
+    /// [`RunError`] says why the work was not done, or that this is not known yet.
     pub async fn run<W>(
         &self,
         scope: Scope,
@@ -261,7 +261,7 @@ impl<T: TransactionalStore> Operation<T> {
         }
     }
 
-    /// The transactions it runs in.
+    /// The transactions that the operation runs in.
     pub fn transactions(&self) -> &Transactions<T> {
         &self.transactions
     }
@@ -290,10 +290,10 @@ impl<T: TransactionalStore> Operation<T> {
         )
     }
 
-    /// A new attempt for a key whose last one showed no more sign of life, where it is proven that this one
-    /// left nothing behind: what it did stands in a transaction that did not commit, and cannot any more
-    /// once the key has another attempt. A key that was left to a message, or has come to a recovery point,
-    /// is not taken over.
+    /// A new attempt for a key whose last attempt stopped renewing its lease, if that attempt is proven to
+    /// have left nothing behind: its effects are in a transaction that did not commit, and cannot commit once
+    /// another attempt owns the key. A key that was handed over to a message, or has reached a recovery
+    /// point, is not taken over.
     async fn taken_over(&self, id: RecordId) -> Result<Option<Attempt>, RunError> {
         let store = &self.transactions.store;
         let look = async {
@@ -315,7 +315,7 @@ impl<T: TransactionalStore> Operation<T> {
         taken.map_err(unavailable)
     }
 
-    /// What the key's past permits, once nobody else is at it or the policy's wait is over.
+    /// What the key's past permits, once no other attempt is running or the policy's wait has ended.
     pub(crate) async fn admitted(&self, arrival: &mut Arrival) -> Result<Admitted, RunError> {
         let engine = &self.transactions.engine;
         let unavailable = |Unavailable(error)| RunError::Store(error);
@@ -326,8 +326,8 @@ impl<T: TransactionalStore> Operation<T> {
                 .await
                 .map_err(unavailable)?;
             let waits = matches!(admitted, Admitted::InFlight(OnInFlight::Wait));
-            // Somebody may be making the key in a transaction that stays open: there is nothing to wait
-            // by then, only to ask again.
+            // Another transaction that stays open may be creating the key: then there is no record to wait
+            // on, only to ask again.
             if !waits || tokio::time::Instant::now() >= deadline {
                 return Ok(admitted);
             }

@@ -1,5 +1,5 @@
-//! The background loops: [`Workers`] runs them. Each is one `run_once`, safe to run on every node at once:
-//! what is right comes from the swap, not from who runs it.
+//! The background loops, which [`Workers`] runs. All of them are safe to run on every node at once:
+//! correctness comes from the swap, not from who runs a loop.
 
 mod handle;
 pub mod reap;
@@ -17,36 +17,36 @@ use crate::{
 };
 use handle::Loops;
 
-/// How often the audit is pruned: so often within the time it is kept, and within these bounds.
+/// How often the audit log is pruned: this often within its retention, within these bounds.
 const PRUNES_PER_RETENTION: u32 = 10;
 const MIN_PRUNE_EVERY: Duration = Duration::from_millis(200);
 const PRUNE_EVERY: Duration = Duration::from_secs(3_600);
-/// How often the spool is looked at.
+/// How often the spool is drained.
 const DRAIN_EVERY: Duration = Duration::from_secs(2);
 
-/// How often the scopes of all records are made known, for a day after an upgrade; and how soon it is
-/// tried again.
+/// How often the scopes of all records are registered, for a day after an upgrade, and the pause before
+/// another try.
 const LEARN_EVERY: Duration = Duration::from_secs(3_600);
 const LEARN_AGAIN: Duration = Duration::from_secs(10);
 
 /// How often unknown keys are counted.
 const CENSUS_EVERY: Duration = Duration::from_secs(60);
-/// An outcome that has been unknown for longer raises an alarm every time.
+/// An outcome that has been unknown for longer than this raises an alarm at every count.
 const OLD_UNKNOWN: Duration = Duration::from_secs(3_600);
 
-/// How long it is kept what operators did, unless said otherwise: a year.
+/// How long the operator audit log is kept by default: a year.
 pub const DEFAULT_KEEP_AUDIT: Duration = Duration::from_secs(365 * 86_400);
 
 /// How often each loop runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The search for lapsed leases.
+    /// The interval of the sweep for lapsed leases.
     pub sweep_every: Duration,
-    /// The search for what has expired.
+    /// The interval of the reaper.
     pub reap_every: Duration,
-    /// The look at what is unknown.
+    /// The interval of the reconciler.
     pub reconcile_every: Duration,
-    /// How long it is kept what operators did to keys that are gone.
+    /// How long the operator audit log of deleted keys is kept.
     pub keep_audit: Duration,
 }
 
@@ -61,7 +61,7 @@ impl Default for Pace {
     }
 }
 
-/// The loops of `engine`, where `provider` is asked what became of keys whose outcome is unknown.
+/// Starts the loops of `engine`. `provider` is asked about keys whose outcome is unknown.
 fn started(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> Loops {
     let mut loops = Loops::of(engine);
     loops.spawn_recalled("reconcile", every(pace.reconcile_every), move |engine| {
@@ -114,7 +114,7 @@ fn started(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> Loops {
         Ok(())
     });
     loops.spawn_recalled("reap", every(pace.reap_every), async |engine: Engine| {
-        // Listening first, so that a jump since the last round is noticed.
+        // Read the clock first, so that a jump since the last round is noticed.
         engine.store_now().await?;
         if !engine.store_clock().is_steady() {
             return Ok(());
@@ -142,10 +142,10 @@ fn started(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> Loops {
         }
         Ok(())
     });
-    // It walks the whole journal, so it is not for every round of the reaper.
+    // Pruning walks the whole journal, so it does not run in every round of the reaper.
     let period = (pace.keep_audit / PRUNES_PER_RETENTION).clamp(MIN_PRUNE_EVERY, PRUNE_EVERY);
     let mut ticks = every(period);
-    // Nothing has grown old since the last process ended.
+    // Nothing has become old since the last process ended.
     ticks.reset();
     loops.spawn("audit", ticks, move |engine| async move {
         let pruned = engine.prune_audit(pace.keep_audit).await;
@@ -156,7 +156,7 @@ fn started(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> Loops {
     loops
 }
 
-/// The outcome of a round, noted for whoever asks when the loop last came round.
+/// Runs a round, and records its outcome and when it ran.
 async fn noted<T, E>(
     engine: &Engine,
     name: &'static str,

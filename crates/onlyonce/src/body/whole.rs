@@ -1,14 +1,14 @@
-//! Whether a body is whole: the one place that says so, for requests and answers, over both HTTPs.
+//! Decides whether a body is complete, for requests and answers, over both versions of HTTP. No other code
+//! does.
 //!
-//! A protocol library reports the end of a body in two ways, as an end and as an error, and calls some
-//! broken bodies ended: an HTTP/2 stream that its peer resets with NO_ERROR looks like one that came to
-//! its end. So an end is believed only where the framing said it: the declared length was reached, and
-//! over HTTP/2 END_STREAM or trailers were seen. Everything else becomes an error, which no reader
-//! takes for an end.
+//! A protocol library reports the end of a body in two ways, as an end and as an error, and reports some
+//! broken bodies as ended: an HTTP/2 stream that its peer resets with NO_ERROR looks complete. An end is
+//! therefore believed only if the framing confirms it: the declared length was reached, and over HTTP/2
+//! END_STREAM or trailers were seen. Everything else becomes an error, which no reader mistakes for an end.
 //!
-//! Deliberately absent: chunks, and the end of a connection. Whoever decodes them reports a missing
-//! last chunk as an error; that an answer had nothing but the end of its connection to delimit it is
-//! said by [`EndedByClose`](crate::EndedByClose).
+//! Deliberately absent: chunks, and the end of a connection. The decoder reports a missing last chunk as an
+//! error. [`EndedByClose`](crate::EndedByClose) says that an answer was delimited only by the end of its
+//! connection.
 
 use std::{
     pin::Pin,
@@ -21,32 +21,32 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::BoxError;
 
-/// Why a body that has ended is not whole.
+/// Why a body that has ended is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotWhole {
     /// The HTTP/2 stream ended without END_STREAM and without trailers.
     #[error("the stream was reset before its end")]
     NoEndOfStream,
-    /// It was shorter or longer than its Content-Length.
+    /// The body was shorter or longer than its Content-Length.
     #[error("the body is not as long as its Content-Length says")]
     OtherLength,
 }
 
-/// What a head says about the length of its body.
+/// What a head declares about the length of its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Declared {
     /// There is no body, whatever else the head says.
     NoBody,
-    /// Nothing: a transfer coding tells its end, or the end of the stream or connection does.
+    /// No length: a transfer coding or the end of the stream or connection delimits the body.
     Nothing,
-    /// One length, however often.
+    /// One length, possibly repeated.
     Exactly(u64),
-    /// Several lengths, or one that is no number: no body fits it.
+    /// Several lengths, or one that is not a number: no body matches.
     Nonsense,
 }
 
-/// What has to be seen before a body counts as whole.
+/// What must be seen before a body counts as complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framing {
     declared: Declared,
@@ -54,7 +54,7 @@ pub struct Framing {
 }
 
 impl Framing {
-    /// Of the body that belongs to this head of a request.
+    /// The framing of a request's body, from its head.
     pub fn of_request(head: &request::Parts) -> Self {
         Self {
             declared: declared(&head.headers),
@@ -62,7 +62,7 @@ impl Framing {
         }
     }
 
-    /// Of the body that belongs to this head of an answer to a request with `method`.
+    /// The framing of an answer's body, from its head and the request's `method`.
     pub fn of_answer(head: &response::Parts, method: &Method) -> Self {
         // These have no body, whatever length they declare (RFC 9110 8.6).
         let bodiless = *method == Method::HEAD
@@ -81,14 +81,14 @@ impl Framing {
         }
     }
 
-    /// What the head says about the body's length.
+    /// What the head declares about the body's length.
     pub fn declared(&self) -> Declared {
         self.declared
     }
 }
 
 fn declared(headers: &HeaderMap) -> Declared {
-    // A transfer coding outranks a length, and its decoder has seen to the end (RFC 9112 6.3).
+    // A transfer coding overrides a length, and its decoder checks the end (RFC 9112 6.3).
     if headers.contains_key(header::TRANSFER_ENCODING) {
         return Declared::Nothing;
     }
@@ -110,25 +110,25 @@ fn declared(headers: &HeaderMap) -> Declared {
 }
 
 pin_project_lite::pin_project! {
-    /// A body that is an error unless it ends where its framing says.
+    /// A body that fails unless it ends where its framing says.
     ///
-    /// Over HTTP/2 the body itself must say so, through [`Body::is_end_stream`] or by trailers. The
-    /// bodies of hyper and axum, boxed or not, and [`http_body_util::Full`] do; a body that is wrapped
-    /// by something that hides it (a stream made into a body, say) counts as a part.
+    /// Over HTTP/2 the body itself must report its end, through [`Body::is_end_stream`] or trailers. The
+    /// bodies of hyper and axum, boxed or not, and [`http_body_util::Full`] do. A body whose wrapper hides
+    /// the end (a stream made into a body, for example) counts as incomplete.
     #[derive(Debug)]
     pub struct Whole<B> {
         #[pin]
         body: B,
         framing: Framing,
         read: u64,
-        // Its end was seen, as the HTTP that it came over tells it.
+        // Whether the end was seen, as this version of HTTP reports it.
         has_end: bool,
         failed: bool,
     }
 }
 
 impl<B: Body> Whole<B> {
-    /// `body`, which arrives under `framing`.
+    /// Wraps `body`, which arrives with `framing`.
     pub fn new(framing: Framing, body: B) -> Self {
         Self {
             has_end: !framing.is_http2 || body.is_end_stream(),
@@ -139,7 +139,7 @@ impl<B: Body> Whole<B> {
         }
     }
 
-    /// The body below.
+    /// The wrapped body.
     pub fn get_mut(&mut self) -> &mut B {
         &mut self.body
     }
@@ -177,7 +177,7 @@ where
             return Poll::Ready(None);
         }
         let frame = ready!(self.as_mut().project().body.poll_frame(cx));
-        // As soon as it can be seen: what happens to the connection afterwards changes nothing.
+        // As soon as possible: what happens to the connection afterwards changes nothing.
         if !self.has_end && self.body.is_end_stream() {
             *self.as_mut().project().has_end = true;
         }
@@ -211,7 +211,7 @@ where
         }
     }
 
-    /// Whether it has ended whole. A reader that is told so need not ask for another frame.
+    /// Whether the body has ended complete. A reader then need not ask for another frame.
     fn is_end_stream(&self) -> bool {
         !self.failed && self.body.is_end_stream() && self.complaint().is_none()
     }

@@ -1,5 +1,5 @@
-//! Whose request it is: the answer of an application's own hook, and how callers that share a scope are
-//! told apart.
+//! The identity of a request's client, from the application's own hook, and how callers who share a scope are
+//! distinguished.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use crate::{
     limits::{Client, ConnectionId, Holder},
 };
 
-/// Whose request it is.
+/// The identity of a request's client.
 #[derive(Clone)]
 pub struct Identity {
-    /// The namespace of its key.
+    /// The namespace of the client's keys.
     pub scope: Scope,
-    /// What tells callers apart where they share the scope.
+    /// The bytes that distinguish callers in a shared scope.
     caller: Option<Vec<Vec<u8>>>,
-    /// What tells them apart where that is empty.
+    /// The cookies that distinguish callers who send no such bytes.
     cookies: Vec<Vec<u8>>,
     /// The id of an authenticated client.
     client: Option<Arc<str>>,
 }
 
 impl std::fmt::Debug for Identity {
-    /// Without what tells callers apart, which may be a credential.
+    /// Omits the bytes that distinguish callers, which may be a credential.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Identity")
             .field("scope", &self.scope)
@@ -44,7 +44,7 @@ impl Identity {
         }
     }
 
-    /// An authenticated client that has a namespace of its own on each route.
+    /// An authenticated client with a namespace of its own on each route.
     pub fn client_of_route(route: &str, id: &str) -> Self {
         Self {
             scope: Scope::route(route, Some(id)),
@@ -54,8 +54,8 @@ impl Identity {
         }
     }
 
-    /// A caller in a scope that others use as well. Whoever uses the same key with other `caller`
-    /// bytes is refused; the bytes themselves are kept as a keyed hash only.
+    /// A caller in a shared scope. The same key with other `caller` bytes is refused. The bytes are stored
+    /// only as a keyed hash.
     pub fn shared(scope: Scope, caller: Vec<Vec<u8>>) -> Self {
         Self {
             scope,
@@ -65,9 +65,8 @@ impl Identity {
         }
     }
 
-    /// The same caller, which sent these cookies of a session: they tell callers apart that send no
-    /// credential. A record remembers which of the two its caller was told by, and a retry is compared
-    /// in that way.
+    /// The same caller with these session cookies, which distinguish callers who send no credential. A record
+    /// notes which of the two its caller's mark was made from, and a retry is compared by the same.
     #[must_use]
     pub fn with_cookies(self, cookies: Vec<Vec<u8>>) -> Self {
         Self { cookies, ..self }
@@ -83,8 +82,8 @@ impl Identity {
         self.client.clone().map(Client::Named)
     }
 
-    /// Whose share of executions without a client its requests take: the client's, or that of the caller whom
-    /// `mark` tells apart, however many connections it has; else its connection's.
+    /// Whose quota of detached executions its requests count against: the client's, or that of the caller
+    /// with `mark`, however many connections it has; otherwise the connection's.
     pub(crate) fn executes_as(
         &self,
         mark: Option<CallerMark>,
@@ -99,7 +98,7 @@ impl Identity {
         }
     }
 
-    /// Whose share of what is limited its requests take: the client's, or what tells callers apart.
+    /// Whose limits its requests count against: the client's, or the caller's by its mark.
     pub fn limited_as(&self, secret: &Secret) -> Client {
         match &self.client {
             Some(id) => Client::Named(id.clone()),
@@ -107,7 +106,7 @@ impl Identity {
         }
     }
 
-    /// The mark of the caller for a new record, where callers share the scope.
+    /// The caller's mark for a new record in a shared scope.
     pub fn mark(&self, secret: &Secret) -> Option<CallerMark> {
         match self.marked_by() {
             MarkedBy::Credentials => self.by_credentials(secret),
@@ -115,7 +114,7 @@ impl Identity {
         }
     }
 
-    /// Whether `record` remembers this caller, by a mark made in the record's own way.
+    /// Whether this caller made `record`, by a mark made in the record's way.
     pub fn is_caller_of(&self, record: &Record, secret: &Secret) -> bool {
         let mark = match record.notes.marked_by {
             MarkedBy::Credentials => self.by_credentials(secret),
@@ -124,7 +123,7 @@ impl Identity {
         record.scope == self.scope && record.caller == mark
     }
 
-    /// The caller's marks, from what `engine` has at hand where nothing tells callers apart.
+    /// The caller's marks. A caller whom nothing distinguishes gets the mark that `engine` has cached.
     pub(crate) fn marks(&self, engine: &Engine) -> Marks {
         let credentials = match &self.caller {
             Some(parts) if parts.is_empty() => Some(engine.derived(&self.scope).nobody),
@@ -166,10 +165,10 @@ impl Identity {
     }
 }
 
-/// Finds out whose request it is. `None` refuses it.
+/// Identifies the client of a request. `None` refuses the request.
 pub trait Identify: Send + Sync + 'static {
-    /// The identity, from what an authenticating layer left in the request's extensions. Never from
-    /// a header that a client can choose.
+    /// The identity, from what an authenticating layer put into the request's extensions. Never from a header
+    /// that a client can choose.
     fn identify(&self, request: &Parts) -> Option<Identity>;
 }
 

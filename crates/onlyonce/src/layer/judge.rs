@@ -1,4 +1,4 @@
-//! What an upstream's answer means for its key, and what of it is stored.
+//! What an upstream's answer means for its key, and which part of it is stored.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::engine::Attempt;
 
-/// What an answer means for the key.
+/// The settlement of the key that an answer causes.
 pub(super) fn judge(
     shared: &Shared,
     attempt: &Attempt,
@@ -36,7 +36,7 @@ pub(super) fn judge(
         status: parts.status,
         declared,
         reached_before: attempt.record().reached_before(),
-        // A proxy that loses an answer in its middle says so behind it.
+        // A proxy that loses an answer midway says so in the trailers.
         lost_by_proxy: lost_by_proxy(parts.status, &parts.headers, read)
             || trailers.is_some_and(|trailers| lost_by_proxy(parts.status, trailers, &[])),
     };
@@ -54,7 +54,7 @@ pub(super) fn judge(
             match &mut body {
                 StoredBody::Full { bytes, .. } => compact(&mut headers, bytes),
                 StoredBody::NotStored => compact(&mut headers, &mut Bytes::new()),
-                // No upstream makes one.
+                // No upstream produces one.
                 StoredBody::Packed { .. } => {}
             }
             Settlement::Complete(Arc::new(StoredResponse {
@@ -68,7 +68,7 @@ pub(super) fn judge(
     }
 }
 
-/// Whether a card number would lie in the store as it is.
+/// Whether the answer would store a card number unencrypted.
 fn must_not_lie_open(
     attempt: &Attempt,
     policy: &Policy,

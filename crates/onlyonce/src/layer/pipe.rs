@@ -1,4 +1,4 @@
-//! How an answer that is too long to be remembered reaches its client: piece by piece, as it is read.
+//! Streams an answer that is too long to store to its client, as it is read.
 
 use std::pin::Pin;
 
@@ -12,13 +12,13 @@ use crate::{
     limits::Attendance,
 };
 
-/// Pieces of a long answer that wait for a slow client.
+/// Frames of a long answer that may wait for a slow client.
 const STREAM_BACKLOG: usize = 8;
 
-/// Frames of a long answer; `None` is its end. A pipe that closes without one was cut off.
+/// Frames of a long answer; `None` marks its end. A pipe that closes without `None` was cut off.
 pub(super) type Pipe = mpsc::Sender<Option<Result<Frame<Bytes>, BoxError>>>;
 
-/// A body, and the way to fill it.
+/// A body, and the sender that fills it.
 pub(super) fn pipe() -> (Body, Pipe) {
     let (sender, receiver) = mpsc::channel(STREAM_BACKLOG);
     (
@@ -31,16 +31,16 @@ pub(super) fn pipe() -> (Body, Pipe) {
     )
 }
 
-/// A body that breaks off before its first byte.
+/// A body that is cut off before its first byte.
 pub(super) fn cut_off() -> Body {
     pipe().0
 }
 
-/// Moves a long answer to the client. A client that goes away, which leaves no pipe, does not stop it being
-/// read: the upstream may not be finished.
+/// Forwards a long answer to the client. If the client leaves, its pipe is dropped and reading continues: the
+/// upstream may not have finished.
 ///
 /// # Errors
-/// How the answer broke off. The client has not been told yet.
+/// How the answer was cut off. The client has not been told yet.
 pub(super) async fn pump(
     pipe: &mut Option<Pipe>,
     read: Bytes,
@@ -62,16 +62,16 @@ pub(super) async fn pump(
         send(pipe, Ok(frame?)).await;
     }
     if let Some(pipe) = pipe {
-        // A client that has gone needs no end.
+        // A client that has left needs no end.
         let _ = pipe.send(None).await;
     }
     Ok(())
 }
 
-/// The other end of a pipe.
+/// The receiving end of a pipe.
 struct Piped {
     frames: mpsc::Receiver<Option<Result<Frame<Bytes>, BoxError>>>,
-    /// How it failed, once what came before has been sent.
+    /// The error to report once earlier frames have been sent.
     failed: Option<BoxError>,
     ended: bool,
 }
@@ -95,8 +95,8 @@ impl http_body::Body for Piped {
         match self.frames.poll_recv(cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Some(Some(Err(error)))) => {
-                // An error at once would take back the frames before it, which are not sent before
-                // there is a pause.
+                // An immediate error would discard the frames before it, which are sent only once there is a
+                // pause.
                 self.failed = Some(error);
                 cx.waker().wake_by_ref();
                 Poll::Pending
@@ -106,7 +106,7 @@ impl http_body::Body for Piped {
                 self.ended = true;
                 Poll::Ready(None)
             }
-            // The client must not take a part for the whole.
+            // The client must not mistake a part for the whole.
             Poll::Ready(None) => {
                 self.failed = Some("the answer was cut off".into());
                 cx.waker().wake_by_ref();

@@ -1,5 +1,5 @@
-//! What the store has to know before the first key of a layer: the recipe of its fingerprints, and what its
-//! policy says to programs that settle keys in the store. Written once, when it is first needed.
+//! What the store has to know before the first key of a layer: the recipe of its fingerprints, and the rules
+//! of its policy for programs that settle keys in the store. Written once, when first needed.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use tokio::sync::OnceCell;
 
 use crate::engine::{Engine, Unavailable};
 
-/// Whether the store knows the policy of a layer, for all clones of it.
+/// Whether the store knows the policy of a layer, shared by all its clones.
 pub(super) struct Preparation {
     policy: Arc<Policy>,
     done: OnceCell<()>,
     failed: Mutex<Failed>,
 }
 
-/// The attempts that have failed, and why the last one did.
+/// The number of failed attempts, and why the last one failed.
 #[derive(Clone, Default)]
 struct Failed {
     attempts: u64,
@@ -37,11 +37,11 @@ impl Preparation {
         self.done.initialized()
     }
 
-    /// Returns once the store knows the policy. Of any number of callers one writes, and the others wait for
-    /// it. If it fails, so do they: a store that hangs is waited for once. A later caller tries again.
+    /// Returns once the store knows the policy. Of concurrent callers one writes, and the others wait for it.
+    /// If it fails, they fail too: a store that hangs is waited for once. A later caller tries again.
     ///
     /// # Errors
-    /// [`Unavailable`] if the store cannot keep it, or if a duration that must be positive is not.
+    /// [`Unavailable`] if the store cannot keep the policy, or if a duration that must be positive is not.
     pub(super) async fn ensure(&self, engine: &Engine, route: &str) -> Result<(), Unavailable> {
         if self.is_done() {
             return Ok(());
@@ -67,12 +67,12 @@ impl Preparation {
     }
 }
 
-/// What an attempt that met `error` means to everybody who waited for it.
+/// The error for everybody who waited for an attempt that failed with `error`.
 fn of_another(error: Arc<StoreError>) -> StoreError {
     match &*error {
         StoreError::Unavailable(_) | StoreError::Held => StoreError::Unavailable(error.into()),
         StoreError::Ambiguous(_) => StoreError::Ambiguous(error.into()),
-        // Whatever else went wrong does not pass with the outage.
+        // Any other error does not pass with the outage.
         _ => StoreError::Unreadable(error.into()),
     }
 }

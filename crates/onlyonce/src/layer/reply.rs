@@ -1,4 +1,4 @@
-//! What goes back to the client: the first answer, a stored one, or a refusal.
+//! The response to the client: the first answer, a stored one, or a refusal.
 
 use std::{
     cell::RefCell,
@@ -25,12 +25,12 @@ use crate::{
     problem::{Problem, set_should_retry},
 };
 
-/// As many headers as a stored answer can get on top.
+/// Room for the headers that a replay usually adds.
 const ADDED_HEADERS: usize = 7;
-/// The last moment that an HTTP date can tell.
+/// The last moment that an HTTP date can express.
 const END_OF_YEAR_9999_MILLIS: u64 = 253_402_300_799_000;
 
-/// The upstream's answer to the request that executed it, as it came.
+/// The upstream's answer, for the request that executed.
 pub(super) fn first(
     parts: Parts,
     body: Body,
@@ -58,11 +58,11 @@ pub(super) fn first(
     response
 }
 
-/// A stored answer, whose bytes are held for `holder` until they are taken. `origin` is the page that asks,
-/// where a browser sends one.
+/// A stored answer, whose bytes count against `holder` until they are taken. `origin` is the page that asks,
+/// if a browser sends one.
 ///
 /// # Errors
-/// [`NoRoom`] where there is none for them.
+/// [`NoRoom`] if the budget has no room for them.
 pub(super) fn replayed(
     replay: &Replay,
     (key, origin): (&HeaderValue, Option<&HeaderValue>),
@@ -79,9 +79,9 @@ pub(super) fn replayed(
             Body::full(budget.hold(holder, bytes.clone())?, trailers.clone()),
             trailers.as_ref(),
         ),
-        // The machine refuses these; were one to come here, an empty body would be a lie.
+        // The machine refuses these. Should one arrive here, an empty body would be a lie.
         StoredBody::NotStored => return Ok(not_stored(&replay.response, false).response(policy)),
-        // The store's wrapper opens these. Without it nobody can, and a block is no answer.
+        // The store's wrapper unpacks these. Without it nobody can, and a block is not an answer.
         StoredBody::Packed { .. } => return Ok(Problem::StoreUnavailable.response(policy)),
     };
     let mut response = Response::new(body);
@@ -102,7 +102,7 @@ pub(super) fn replayed(
     tell(headers, replay.expires_at, replay.generation);
     KeyStatus::Is(State::Completed).say(headers);
     if status.is_client_error() || status.is_server_error() {
-        // Of answers that were stored before these were left out.
+        // Answers stored by earlier releases may still have these.
         for name in &NEVER_STORED_OF_ERRORS {
             headers.remove(name);
         }
@@ -113,8 +113,8 @@ pub(super) fn replayed(
     Ok(response)
 }
 
-/// Removes the permission to read a stored answer that names another origin than the one that asks. What is
-/// open to every origin stays so.
+/// Removes a permission to read a stored answer that names another origin than the one that asks. A
+/// permission for every origin stays.
 fn close_to_other_origins(headers: &mut HeaderMap, origin: &HeaderValue) {
     let named = headers.get_all(header::ACCESS_CONTROL_ALLOW_ORIGIN);
     if named.iter().all(|named| named == "*" || named == origin) {
@@ -128,7 +128,7 @@ fn close_to_other_origins(headers: &mut HeaderMap, origin: &HeaderValue) {
     }
 }
 
-/// A copy with room for what a replay adds. A plain clone has none, and would grow header by header.
+/// A copy with capacity for what a replay adds. A plain clone has none, and would grow header by header.
 fn with_room(headers: &HeaderMap) -> HeaderMap {
     let mut copy = HeaderMap::with_capacity(headers.len() + ADDED_HEADERS);
     for (name, value) in headers {
@@ -147,13 +147,13 @@ fn tell(headers: &mut HeaderMap, expires_at: Option<Timestamp>, generation: u32)
 }
 
 thread_local! {
-    /// The date shown last, and its second: answers of one second expire in one second.
+    /// The last date formatted, and its second: many answers expire in the same second.
     static LAST_DATE: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) };
 }
 
 /// `at` as an HTTP date, which has whole seconds.
 fn date(at: Timestamp) -> Option<HeaderValue> {
-    // The form has four digits for the year.
+    // The format has four digits for the year.
     let millis = u64::try_from(at.0)
         .unwrap_or_default()
         .min(END_OF_YEAR_9999_MILLIS);
@@ -169,7 +169,7 @@ fn date(at: Timestamp) -> Option<HeaderValue> {
     })
 }
 
-/// The problem behind a refusal of `key`.
+/// The problem for a refusal of `key`.
 pub(super) fn refused(refusal: &Refusal, key: &Key, route: Option<&str>) -> Problem {
     match refusal {
         Refusal::Reused(state) => Problem::KeyReused(*state),
@@ -191,7 +191,7 @@ fn not_stored(response: &StoredResponse, broke_off: bool) -> Problem {
     }
 }
 
-/// What a request is told that does not, or no longer, wait for a running one.
+/// The problem for a request that does not wait, or no longer waits, for a running one.
 pub(super) fn in_flight(how: OnInFlight, key: &Key, route: Option<&str>) -> Problem {
     match how {
         OnInFlight::Wait | OnInFlight::Reject => Problem::InProgress,
@@ -199,7 +199,7 @@ pub(super) fn in_flight(how: OnInFlight, key: &Key, route: Option<&str>) -> Prob
     }
 }
 
-/// Where a client asks about `key`. Where each route has keys of its own, the look-up must be told which.
+/// Where a client asks about `key`. If each route has its own keys, the look-up must name the route.
 fn where_to_ask(key: &Key, route: Option<&str>) -> String {
     let route = route
         .map(|route| format!("?route={route}"))

@@ -1,8 +1,8 @@
-//! A future that is seen through to its end, whoever watches it.
+//! A future that runs to its end, whether or not somebody polls it.
 //!
-//! In the common case it is polled where it stands, which costs no task and wakes nobody. If the
-//! watcher goes away before the end (a client that hangs up, an answer that was told early), it goes
-//! on in a task of its own. So dropping never stops an execution, and never releases a key.
+//! Usually it is polled in place, which costs no task and no wake-up. If its owner drops it before the end (a
+//! client that hangs up, an answer sent early), it continues in a separate task. Dropping it therefore never
+//! stops an execution and never releases a key.
 
 use std::{
     pin::Pin,
@@ -14,14 +14,14 @@ use tokio::runtime::Handle;
 
 use crate::limits::Attendance;
 
-/// `F`, seen through.
+/// Runs `F` to its end.
 pub(super) struct SeenThrough<F: Future<Output = ()> + Send + 'static> {
     future: Option<Pin<Box<F>>>,
     attended: Arc<Attendance>,
 }
 
 impl<F: Future<Output = ()> + Send + 'static> SeenThrough<F> {
-    /// `attended` is told when nobody watches any more.
+    /// Tells `attended` when nobody polls the future any more.
     pub(super) fn new(future: F, attended: Arc<Attendance>) -> Self {
         Self {
             future: Some(Box::pin(future)),
@@ -47,7 +47,7 @@ impl<F: Future<Output = ()> + Send + 'static> Future for SeenThrough<F> {
 
 impl<F: Future<Output = ()> + Send + 'static> Drop for SeenThrough<F> {
     fn drop(&mut self) {
-        // One that panicked cannot go on; without a runtime nothing can.
+        // A future that panicked cannot continue; without a runtime nothing can.
         if let Some(future) = self.future.take()
             && !std::thread::panicking()
             && let Ok(runtime) = Handle::try_current()

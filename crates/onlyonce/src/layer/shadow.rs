@@ -1,4 +1,4 @@
-//! One request through the layer in shadow mode: looked at, never held up.
+//! One request through the layer in shadow mode: observed, never refused because of its key.
 
 use std::{
     pin::Pin,
@@ -33,7 +33,7 @@ use crate::{
     stats::Event,
 };
 
-/// Passes the request on, and notes what would have become of it.
+/// Forwards the request, and notes what the layer would have done with it.
 pub(super) async fn observe<S, B, R>(
     shared: &Shared,
     observations: &Observations,
@@ -76,7 +76,7 @@ where
         let held = shared.engine.body_budget().account(holder);
         capture_into(held, body, policy.max_request_body).await
     };
-    // A body has as long to arrive as its answer has, as without observation.
+    // The body has as long to arrive as the answer has, as without observation.
     let read = tokio::time::timeout(policy.timeout, reading).await;
     let captured = match read {
         Ok(read) => read,
@@ -89,7 +89,7 @@ where
             let body = Body::stream(Resumed { read, rest });
             return timely(shared, pass(inner, parts, body, policy)).await;
         }
-        // Observing costs nobody a request.
+        // Observation must not cost anybody a request.
         Captured::NoRoom { read, rest } => {
             observations.note(engine, Would::Unobserved, client, Some(&key));
             let body = Body::stream(Resumed { read, rest });
@@ -110,15 +110,15 @@ where
     }
 }
 
-/// What a look at the head of a request finds.
+/// The result of examining the head of a request.
 enum Looked {
-    /// Its key, and whose it is.
+    /// Its key, and the identity of its client.
     Key(Key, Identity),
-    /// It would have been refused; from which client it is, if it is known.
+    /// It would have been refused; its client, if known.
     Refused(Would, Option<Arc<str>>),
-    /// It has no key and needs none. Whoever thinks of demanding keys wants to know how many do.
+    /// It has no key and needs none. An operator who considers enforcing keys wants to count these.
     Keyless(Option<Arc<str>>),
-    /// It is none of our business.
+    /// The layer does not apply to it.
     Nothing,
 }
 
@@ -179,7 +179,7 @@ fn arrival(shared: &Shared, parts: &Parts, key: Key, identity: &Identity, body: 
     }
 }
 
-/// Passes on a request that is the first with its key, and tells how it ended.
+/// Forwards the first request with its key, and records how it ended.
 async fn executed<S, R>(
     shared: &Shared,
     attempt: &Attempt,
@@ -235,7 +235,7 @@ async fn timely<E>(
     }
 }
 
-/// A body of which the beginning has been read already.
+/// A body whose beginning has already been read.
 struct Resumed {
     read: Bytes,
     rest: Body,

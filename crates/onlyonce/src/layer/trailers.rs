@@ -1,8 +1,8 @@
-//! A body whose trailers say nothing that is not its sender's to say.
+//! A body whose trailers carry nothing that its sender is not entitled to say.
 //!
-//! Trailers come when the head has long been judged, so nobody has looked at them, and they reach the other
-//! side all the same: an HTTP/2 backend, a client that reads them, the header `Trailer`. What is removed from
-//! headers is removed from them too, on every path.
+//! Trailers arrive long after the head has been judged, so nobody has checked them. They still reach the
+//! other side: an HTTP/2 backend, a client that reads them, the header `Trailer`. Whatever is removed from
+//! headers is removed from trailers too, on every path.
 
 use std::{
     pin::Pin,
@@ -17,13 +17,13 @@ use onlyonce_core::Policy;
 
 use super::headers::{Speaker, strip_lookalikes, strip_trailers};
 
-/// Headers of a request that are believed wherever they stand, beside those that the layer knows: they are
-/// removed from its trailers, where nobody has checked them. A request extension.
+/// A request header, besides those that the layer knows, that is trusted wherever it appears. It is removed
+/// from trailers, where nobody has checked it. A request extension.
 #[derive(Clone, Debug)]
 pub struct NotInTrailers(pub HeaderName);
 
 pin_project_lite::pin_project! {
-    /// `B` without what its trailers must not say. Trailers of which nothing is left are none.
+    /// `B` without forbidden trailers. Trailers that become empty are dropped.
     pub(super) struct OwnTrailers<B> {
         #[pin]
         body: B,

@@ -1,4 +1,4 @@
-//! How old a request says it is.
+//! The age of a request, as the request states it.
 
 use std::time::Duration;
 
@@ -6,9 +6,8 @@ use http::{HeaderMap, HeaderName};
 
 use crate::rfc3339;
 
-/// Whether a request is older than `longest`, by what it says in `header`, when it is `now` since 1970.
-/// One that says nothing, says it twice, or says a time that lies further in the future than that is
-/// taken for too old.
+/// Whether a request is older than `longest` according to `header`, at `now` since 1970. A request without
+/// the header, with two of them, or with a time further than `longest` in the future counts as too old.
 pub fn is_too_old(
     headers: &HeaderMap,
     header: &HeaderName,
