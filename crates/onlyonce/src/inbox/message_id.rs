@@ -1,28 +1,28 @@
-//! Where a message has its id.
+//! The source of a message's id.
 
 use onlyonce_core::fingerprint::Pointer;
 
 /// The longest id that a message may have, in bytes.
 pub const MAX_MESSAGE_ID_BYTES: usize = 255;
 
-/// Where the sender of a message put its id: what
-/// [`process_once`](crate::Transactions::process_once) knows a message by.
+/// Where the sender of a message put its id, by which [`process_once`](crate::Transactions::process_once)
+/// recognises it.
 ///
-/// Deliberately absent: offsets, sequence numbers and delivery tags. They say where a broker keeps a
-/// message, and one that was sent twice has two.
+/// Deliberately absent: offsets, sequence numbers and delivery tags. They are positions in a broker, and a
+/// message that was sent twice has two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageIdFrom {
-    /// In the header of this name, whatever its case.
+    /// In the header of this name, in any letter case.
     Header(String),
-    /// In the content, which is JSON, at this place: a text or a whole number.
+    /// In the JSON content, at this place: a string or an integer.
     Pointer(Pointer),
 }
 
 impl MessageIdFrom {
-    /// The id of a message with these headers and this content, or `None` where it has none: there is
-    /// nothing there, it is there twice, it is empty, too long, or not an id.
+    /// The id of a message with these headers and this content; `None` if it is missing, repeated, empty, too
+    /// long, or not an id.
     ///
-    /// A message without an id must not be processed as if it had one: it is refused, or put aside.
+    /// A message without an id must not be processed as if it had one: refuse it, or put it aside.
     pub fn of<'h>(
         &self,
         headers: impl IntoIterator<Item = (&'h str, &'h str)>,
@@ -44,7 +44,7 @@ impl MessageIdFrom {
                 let document: serde_json::Value = serde_json::from_slice(body).ok()?;
                 match document.pointer(&pointer.to_string())? {
                     serde_json::Value::String(text) => text.clone(),
-                    // A fraction has more than one way to be written.
+                    // A fraction can be written in more than one way.
                     serde_json::Value::Number(number) if !number.is_f64() => number.to_string(),
                     _ => return None,
                 }

@@ -1,9 +1,9 @@
-//! One budget for the bytes that are held for clients: request bodies that are read or wait to be sent,
-//! and answers that wait to be taken.
+//! One budget for the bytes held for clients: request bodies being read or waiting to be sent, and answers
+//! waiting to be taken.
 //!
-//! Nobody waits for room: where there is none the request is refused at once, so no two bodies can wait
-//! for each other. A holder of several bodies may have at most half of what is left, so that one alone
-//! gets a third, and everybody finds less as the budget fills. Large bodies leave a part for small ones.
+//! Nobody waits for room: a request that finds none is refused immediately, so no two bodies can wait for
+//! each other. A holder of several bodies may have at most half of what is left, so that a single holder gets
+//! a third, and all get less as the budget fills. Large bodies leave a part for small ones.
 //!
 //! Deliberately absent: bodies of up to [`UNCOUNTED_BYTES`]. They cost as little as their heads, are never
 //! refused and take no lock.
@@ -16,23 +16,23 @@ use tokio::time::{Instant, sleep};
 
 use super::Holder;
 
-/// Bytes of all clients together, unless configured.
+/// The default budget for all clients together, in bytes.
 pub const DEFAULT_HELD_BYTES: usize = 256 << 20;
 /// The largest body that is not counted, in bytes.
 pub const UNCOUNTED_BYTES: usize = 4 << 10;
-/// A holder of several bodies may have one part in so many of what is left.
+/// A holder of several bodies may have this fraction (one part in so many) of what is left.
 const PART_OF_THE_REST: usize = 2;
 /// The largest body that may use all of the budget, in bytes.
 const SMALL_BYTES: usize = 64 << 10;
-/// Larger ones leave one part in so many.
+/// Larger bodies leave this fraction (one part in so many) free.
 const PART_FOR_SMALL: usize = 4;
 
 /// How long the answer of an execution waits for room before its client is cut off.
 const ROOM_WITHIN: Duration = Duration::from_secs(5);
-/// How often it looks for room meanwhile.
+/// How often it checks for room meanwhile.
 const LOOK_FOR_ROOM_EVERY: Duration = Duration::from_millis(20);
 
-/// There is no room for a body: not in all, or not in its holder's share.
+/// There is no room for a body, in the whole budget or in its holder's share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no room for the bytes of this client")]
 pub struct NoRoom;
@@ -49,7 +49,7 @@ struct Shared {
 #[derive(Default)]
 struct Book {
     total: usize,
-    /// Bytes of executed answers that wait for room, beside the total.
+    /// Bytes of executed answers that are waiting for room, besides the total.
     waiting: usize,
     holders: HashMap<Holder, usize>,
 }
@@ -63,10 +63,9 @@ impl std::fmt::Debug for BodyBudget {
 }
 
 impl Shared {
-    /// Whether a body of `bytes` fits that would make the total `total`, beside what its holder has in
-    /// `others`.
+    /// Whether a body of `bytes` fits that would make the total `total`, if its holder has `others` besides.
     fn has_room(&self, total: usize, others: usize, bytes: usize) -> bool {
-        // Where nothing else is held, every body has room: none is too large for good.
+        // If nothing else is held, every body fits: no body is permanently too large.
         if total == bytes {
             return true;
         }
@@ -80,7 +79,7 @@ impl Shared {
 }
 
 impl BodyBudget {
-    /// Room for `limit` bytes.
+    /// A budget of `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self(Arc::new(Shared {
             limit,
@@ -88,7 +87,7 @@ impl BodyBudget {
         }))
     }
 
-    /// The account of one body. It holds nothing yet.
+    /// The account of one body, which holds nothing yet.
     pub fn account(&self, holder: Option<Holder>) -> Held {
         Held {
             budget: self.clone(),
@@ -97,29 +96,29 @@ impl BodyBudget {
         }
     }
 
-    /// The same bytes, counted until the last of them is dropped.
+    /// The same bytes, counted until the last reference is dropped.
     ///
     /// # Errors
-    /// [`NoRoom`], and then nothing is counted.
+    /// [`NoRoom`]; then nothing is counted.
     pub fn hold(&self, holder: Option<Holder>, bytes: Bytes) -> Result<Bytes, NoRoom> {
         let mut held = self.account(holder);
         held.grow(bytes.len())?;
         Ok(held.keep(bytes))
     }
 
-    /// Bytes that are held now.
+    /// The bytes held now.
     pub fn held(&self) -> usize {
         let book = self.0.book.lock();
         book.total + book.waiting
     }
 
-    /// Whether more is held than may be: what is executed now could only add to it.
+    /// Whether the budget is exceeded: further executions could only add to it.
     pub fn is_exceeded(&self) -> bool {
         self.held() > self.0.limit
     }
 }
 
-/// What one body takes of the budget. It goes back when this is dropped.
+/// The share of the budget that one body takes. Dropping it returns the share.
 #[derive(Debug)]
 pub struct Held {
     budget: BodyBudget,
@@ -128,10 +127,10 @@ pub struct Held {
 }
 
 impl Held {
-    /// Counts `bytes` for this body instead of what it had: what it occupies, not what it is long.
+    /// Counts `bytes` for this body instead of its previous count: the size it occupies, not its length.
     ///
     /// # Errors
-    /// [`NoRoom`], and then it keeps what it had.
+    /// [`NoRoom`]; then the previous count stands.
     pub fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
         if bytes <= UNCOUNTED_BYTES || bytes <= self.bytes {
             return Ok(());
@@ -147,8 +146,8 @@ impl Held {
         Ok(())
     }
 
-    /// Counts `bytes` whether or not there is room: what has been executed is never dropped for want of
-    /// it. Others find less.
+    /// Counts `bytes` whether or not there is room: an executed answer is never dropped for lack of room.
+    /// Others find less.
     pub fn grow_anyway(&mut self, bytes: usize) {
         if bytes > UNCOUNTED_BYTES && bytes > self.bytes {
             let shared = self.budget.0.clone();
@@ -156,9 +155,9 @@ impl Held {
         }
     }
 
-    /// Whether this body, which was counted anyway, may stay while its client takes its time. Where others
-    /// have taken the room it waits for a few seconds, since most clients take their answers at once; a
-    /// client that has not taken its own is not waited for.
+    /// Whether this body, which was counted regardless, may stay while its client is slow. If others have
+    /// taken the room it waits for a few seconds, since most clients take their answers immediately. It does
+    /// not wait for a client that has not taken its own other answers.
     pub async fn may_stay(&mut self) -> bool {
         let bytes = self.bytes;
         if bytes == 0 {
@@ -191,7 +190,7 @@ impl Held {
         true
     }
 
-    /// The same bytes, which hold what they need until the last of them is dropped.
+    /// The same bytes, which keep their share until the last reference is dropped.
     pub fn keep(mut self, bytes: Bytes) -> Bytes {
         if self.bytes == 0 {
             return bytes;
@@ -209,7 +208,7 @@ impl Held {
     }
 }
 
-/// What waits for room, for as long as it does.
+/// Counts bytes that are waiting for room while it lives.
 struct Waiting<'a> {
     shared: &'a Shared,
     bytes: usize,
@@ -240,7 +239,7 @@ impl Book {
         self.total = self.total - before + after;
         let Some(holder) = holder else { return };
         let all = self.of(Some(holder)) - before + after;
-        // Whoever holds nothing leaves no line behind.
+        // A holder of nothing leaves no entry behind.
         match all {
             0 => drop(self.holders.remove(holder)),
             _ => drop(self.holders.insert(holder.clone(), all)),

@@ -1,11 +1,11 @@
-//! One token bucket, as the generic cell rate algorithm keeps it: a single time.
+//! A token bucket after the generic cell rate algorithm, which stores a single time.
 //!
-//! Written here because a token has to be given back when the key turns out to exist, which the usual
-//! crate for this cannot do.
+//! Written here because a token must be returned when the key turns out to exist, which the usual crate for
+//! this cannot do.
 
 use std::time::Duration;
 
-/// How fast tokens come, and how many there can be at once.
+/// How fast tokens arrive, and how many a bucket holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
     /// Nanoseconds until the next token.
@@ -23,7 +23,7 @@ impl Rate {
         }
     }
 
-    /// A token every `interval`; a full bucket holds `burst`.
+    /// One token every `interval`; a full bucket holds `burst`.
     pub fn every(interval: Duration, burst: u32) -> Self {
         Self {
             interval: u64::try_from(interval.as_nanos())
@@ -38,7 +38,7 @@ impl Rate {
     }
 }
 
-/// A bucket; a new one is full. Times are since any moment, as long as it is always the same one.
+/// A bucket; a new one is full. Times count from any fixed moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
     /// The time, in nanoseconds, at which the bucket will be full again.
@@ -46,10 +46,10 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Takes a token, or says how long it is until there is one.
+    /// Takes a token.
     ///
     /// # Errors
-    /// The time until there is a token, where there is none.
+    /// The time until the next token, if there is none.
     pub fn take(&mut self, rate: Rate, now: Duration) -> Result<(), Duration> {
         let now = nanos(now);
         let full_at = self.full_at.max(now).saturating_add(rate.interval);
@@ -61,12 +61,12 @@ impl Bucket {
         Ok(())
     }
 
-    /// Gives back a token that was not used.
+    /// Returns an unused token.
     pub fn give_back(&mut self, rate: Rate) {
         self.full_at = self.full_at.saturating_sub(rate.interval);
     }
 
-    /// Whether it is full, and so no different from a new one.
+    /// Whether the bucket is full, and so no different from a new one.
     pub fn is_full(&self, now: Duration) -> bool {
         self.full_at <= nanos(now)
     }

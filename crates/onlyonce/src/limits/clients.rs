@@ -1,4 +1,4 @@
-//! A bounded table with a line for each client that is active.
+//! A bounded table with a line for each active client.
 
 use std::{
     collections::HashMap,
@@ -8,12 +8,12 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Locks that clients are spread over, so that they do not meet.
+/// Shards with a lock each, so that clients rarely contend.
 const SHARDS: usize = 16;
-/// Lines in all. When they are used up, further clients share a line for each shard, which limits them
+/// Lines in total. When they are used up, further clients share one line per shard, which limits them
 /// together rather than not at all.
 const MAX_LINES: usize = 100_000;
-/// Idle lines of a full shard are looked for at most this often.
+/// How often a full shard is searched for idle lines, at most.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct Clients<K, V> {
@@ -44,8 +44,8 @@ impl<K, V: Default> Default for Clients<K, V> {
 }
 
 impl<K: Hash + Eq + Clone, V: Default> Clients<K, V> {
-    /// Does something with the line of `key`. A line that `is_idle` is no different from a new one and
-    /// may be dropped.
+    /// Calls `act` on the line of `key`. A line that `is_idle` is no different from a new one and may be
+    /// dropped.
     pub(super) fn with<T>(
         &self,
         key: &K,

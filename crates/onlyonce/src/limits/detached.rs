@@ -1,8 +1,7 @@
-//! Executions whose client has gone, or has been answered already: each holder may have so many.
+//! Executions whose client has left or has already been answered, with a limit for each holder.
 //!
-//! A client that goes away changes nothing for its execution, so a client that goes away on purpose could
-//! have any number of them. What is running is never stopped; beyond the limit its client may not bring new
-//! keys.
+//! A client that leaves does not affect its execution, so a client could leave on purpose and start any
+//! number of them. Running executions are never stopped; a client beyond the limit may bring no new keys.
 
 use std::{
     collections::HashMap,
@@ -37,12 +36,12 @@ impl DetachedExecutions {
         })
     }
 
-    /// How many there are.
+    /// The number of detached executions.
     pub(crate) fn total(&self) -> usize {
         self.0.lock().total
     }
 
-    /// How many of them are `holder`'s.
+    /// The number of detached executions of `holder`.
     pub(crate) fn of(&self, holder: &Holder) -> usize {
         self.0.lock().holders.get(holder).copied().unwrap_or(0)
     }
@@ -68,7 +67,7 @@ impl DetachedExecutions {
     }
 }
 
-/// Whether somebody waits for an execution. It ends with the execution.
+/// Whether somebody waits for an execution. It lives as long as the execution.
 pub(crate) struct Attendance {
     all: DetachedExecutions,
     holder: Option<Holder>,
@@ -77,20 +76,20 @@ pub(crate) struct Attendance {
 }
 
 impl Attendance {
-    /// The client has its answer's head and takes the rest as it comes: nobody watches the execution, and
-    /// somebody is there all the same.
+    /// The client has the head of its answer and takes the rest as it arrives: nobody polls the execution,
+    /// but the client is still there.
     pub(crate) fn streams(&self) {
         self.is_streaming.store(true, Ordering::Release);
     }
 
-    /// Nobody watches the execution any more.
+    /// Nobody polls the execution any more.
     pub(crate) fn unwatched(&self) {
         if !self.is_streaming.load(Ordering::Acquire) {
             self.detach();
         }
     }
 
-    /// The client has gone.
+    /// The client has left.
     pub(crate) fn detach(&self) {
         if !self.is_detached.swap(true, Ordering::AcqRel) {
             self.all.add(self.holder.as_ref());

@@ -1,9 +1,9 @@
-//! How many keys of a client are in progress. Unknown ones alarm, and refuse nobody.
+//! Limits how many keys of a client are in progress. Unknown keys raise alarms but are not limited.
 //!
-//! The store knows. Its answer counts for a moment, and what this process has begun since is added to it.
-//! That can only be too many, since some of those have ended: when they seem to fill the limit, the store
-//! is asked again. What the store itself says is full is believed for a moment, so that a client which
-//! has reached its limit costs no more than the others.
+//! The store knows the count. Its answer is used for a moment, plus the keys that this process has begun
+//! since. That sum can only be too high, since some of those keys have ended: when it reaches the limit, the
+//! store is asked again. If the store itself says that the limit is reached, that is believed for a moment,
+//! so that a client at its limit costs no more than others.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,39 +13,39 @@ use parking_lot::Mutex;
 
 use super::clients::Clients;
 
-/// How long an answer of the store counts while the client is below its limit. Other nodes may make
-/// keys meanwhile.
+/// How long an answer of the store is used while the client is below its limit. Other nodes may create keys
+/// meanwhile.
 const HOLDS: Duration = Duration::from_secs(1);
-/// How long it counts once the client has reached its limit.
+/// How long it is used once the client has reached its limit.
 const REFUSAL_HOLDS: Duration = Duration::from_millis(100);
 
-/// How often the store is asked at most about one request.
+/// How often the store is asked about one request, at most.
 const MAX_COUNTS: usize = 20;
-/// The pause between two of these questions: about as long as a write takes.
+/// The pause between two such queries: about as long as a write takes.
 const COUNT_AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 type Whose = (Scope, Option<CallerMark>);
 
-/// The live keys of every client that makes new ones.
+/// The live keys of every client that brings new ones.
 #[derive(Default)]
 pub(crate) struct LiveKeys(Clients<Whose, Arc<Line>>);
 
 #[derive(Default)]
 struct Line {
     known: Mutex<Known>,
-    /// One asks at a time; the others wait for its answer.
+    /// One request asks at a time; the others wait for its answer.
     asking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Known {
-    /// What the store said.
+    /// The store's count.
     counted: u64,
-    /// And when.
+    /// When the store counted.
     at: Option<Duration>,
-    /// Keys begun here since then, those included that are just being written.
+    /// Keys begun here since then, including those being written.
     begun: u64,
-    /// Keys that are just being written: the store may or may not have counted them.
+    /// Keys being written: the store may or may not have counted them.
     pending: u64,
 }
 
@@ -59,14 +59,14 @@ impl Known {
     }
 }
 
-/// A live key that is about to be made. Given back when it is dropped unless it was used.
+/// A place for a live key about to be created. Dropping it returns the place, unless it was used.
 pub(crate) struct LivePlace {
     line: Arc<Line>,
     used: bool,
 }
 
 impl LivePlace {
-    /// The key was made.
+    /// Keeps the place: the key was created.
     pub(crate) fn used(mut self) {
         self.used = true;
     }
@@ -83,11 +83,11 @@ impl Drop for LivePlace {
 }
 
 impl LiveKeys {
-    /// A place for one more live key, or `None` where the client has `limit` of them. `now` is asked
-    /// for again after waiting.
+    /// A place for one more live key; `None` if the client has `limit` of them. `now` is read again after
+    /// waiting.
     ///
     /// # Errors
-    /// Any error of the store, where it has to be asked.
+    /// Any error of the store, if it has to be asked.
     pub(crate) async fn place(
         &self,
         store: &dyn Store,
@@ -115,12 +115,12 @@ impl LiveKeys {
                 known.at = Some(now());
                 known.begun = known.begun.saturating_sub(settled);
             }
-            // An answer that is old already is used for this one request all the same.
+            // An answer that is already old is still used for this one request.
             let place = line.claim(limit);
             if place.is_some() || counted >= limit {
                 return Ok(place);
             }
-            // The store may have counted what is just being written, which then counts twice.
+            // The store may have counted keys being written, which then count twice.
             tokio::time::sleep(COUNT_AGAIN_AFTER).await;
         }
         Ok(None)
@@ -136,12 +136,12 @@ impl LiveKeys {
 }
 
 impl Line {
-    /// The answer, where what is known is young enough to give one.
+    /// The answer, if what is known is recent enough.
     fn answer(self: &Arc<Self>, limit: u64, now: Duration) -> Option<Option<LivePlace>> {
         let known = *self.known.lock();
         if known.has_room(limit) {
             let is_young = known.is_younger(HOLDS, now);
-            // Somebody else may have taken the last place since; then the store is asked.
+            // Another request may have taken the last place since; then the store is asked.
             return is_young.then(|| self.claim(limit)).flatten().map(Some);
         }
         let is_full = known.counted.saturating_add(known.pending) >= limit;

@@ -1,4 +1,4 @@
-//! Whether the client at the other end of a connection may have gone.
+//! Whether the client at the other end of a connection may have left.
 
 use std::sync::{Arc, Weak};
 
@@ -6,19 +6,18 @@ use parking_lot::Mutex;
 
 use super::Attendance;
 
-/// Whether the client of a connection may have gone: it has closed its side, and over HTTP/1.1 nobody can
-/// tell whether it still listens. It gets its answer all the same; but the execution counts among those
-/// that nobody waits for.
+/// Whether the client of a connection may have left. It has closed its side, and over HTTP/1.1 nobody can
+/// tell whether it still reads. It still gets its answer, but the execution counts as detached.
 ///
-/// A server that can tell inserts one for each connection into the extensions of its requests, of which one
-/// runs at a time, and calls [`Presence::left`].
+/// A server that can tell inserts one per connection into the extensions of its requests, of which one runs
+/// at a time, and calls [`Presence::left`].
 #[derive(Clone, Default)]
 pub struct Presence(Arc<Mutex<Seen>>);
 
 #[derive(Default)]
 struct Seen {
     has_left: bool,
-    /// What runs for the client now.
+    /// The execution running for the client.
     execution: Weak<Attendance>,
 }
 
@@ -40,7 +39,7 @@ impl Presence {
         }
     }
 
-    /// `execution` runs for the client.
+    /// Registers `execution` as running for the client.
     pub(crate) fn waits_for(&self, execution: &Arc<Attendance>) {
         let mut seen = self.0.lock();
         seen.execution = Arc::downgrade(execution);

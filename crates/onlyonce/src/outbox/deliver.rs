@@ -1,11 +1,10 @@
-//! The worker: claims messages that are due, hands them to their publishers, and writes down what came of
-//! it.
+//! The delivery worker: claims messages that are due, hands them to their publishers, and writes the results.
 //!
-//! Each target has a loop of its own, so that a slow or failing receiver holds up nobody else. No more is
-//! claimed than can be sent at once: a claim never waits for its turn. Endings are written in groups, as
-//! many as have gathered while the last group was written.
+//! Each target has a loop of its own, so that a slow or failing receiver holds up nobody else. No more
+//! messages are claimed than can be sent at once: a claimed message never queues. Results are written in
+//! groups of as many as have accumulated while the previous group was written.
 //!
-//! Deliberately absent: a leader. Every node may run it; a claim has one owner.
+//! Deliberately absent: a leader. Every node may run the worker; a claim has one owner.
 
 mod write;
 
@@ -29,23 +28,23 @@ use super::{Delivery, Parcel, Target, settle::Settled};
 use crate::{clock::Moment, engine::Engine, stats::Background, transaction::Answer};
 use write::ToWrite;
 
-/// How much longer than its sending a claim lasts: the time to write down what came of it. Sending begins
-/// within it or not at all.
+/// How much longer than the sending a claim lasts: the time to write the result. Sending begins within this
+/// margin or not at all.
 const CLAIM_MARGIN: Duration = Duration::from_secs(30);
-/// Claims of one target that are under way at once: one is made durable while the next one is made.
+/// Concurrent claims of one target: one is made durable while the next is prepared.
 const CLAIMERS: usize = 2;
-/// Messages of one claim.
+/// Messages in one claim.
 const MAX_CLAIM: usize = 64;
-/// How long a claim waits until half of the places are free.
+/// How long a claim waits until half of its places are free.
 const GATHER: Duration = Duration::from_millis(10);
 /// The pause after the store failed.
 const STORE_PAUSE: Duration = Duration::from_millis(500);
-/// How long delivered messages are kept, unless said otherwise.
+/// How long delivered messages are kept, by default.
 const DEFAULT_KEEP: Duration = Duration::from_secs(24 * 3_600);
-/// How often old messages are looked for, and how many at once.
+/// How often old messages are searched for, and how many at a time.
 const TIDY_EVERY: Duration = Duration::from_secs(10);
 const TIDY_STRETCH: usize = 2_000;
-/// The pause between two stretches in which something was deleted.
+/// The pause between two batches in which something was deleted.
 const TIDY_PAUSE: Duration = Duration::from_millis(50);
 
 /// The deliveries of one store.
@@ -66,7 +65,7 @@ impl std::fmt::Debug for Deliveries {
     }
 }
 
-/// Deliveries that are under way. They end when this is dropped; [`stop`](Self::stop) ends them well.
+/// Running deliveries. Dropping this ends them; [`stop`](Self::stop) ends them gracefully.
 #[derive(Debug)]
 pub struct Running {
     stopping: watch::Sender<bool>,
@@ -74,7 +73,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Claims nothing more, and waits for what is under way.
+    /// Claims nothing more, and waits for messages being sent.
     pub async fn stop(mut self) {
         self.stopping.send_replace(true);
         while self.loops.join_next().await.is_some() {}
@@ -82,7 +81,7 @@ impl Running {
 }
 
 impl Deliveries {
-    /// Those of the engine's store, without targets yet. `None` where the store has no messages.
+    /// Deliveries of the engine's store, without targets yet. `None` if the store has no outbox.
     pub fn new(engine: &Engine) -> Option<Self> {
         Some(Self {
             outbox: engine.store().outbox()?,
@@ -92,7 +91,7 @@ impl Deliveries {
         })
     }
 
-    /// The same with one more receiver.
+    /// Adds a receiver.
     #[must_use]
     pub fn target(mut self, target: Target) -> Self {
         self.engine.set_target(target.name.clone(), target.rules);
@@ -100,16 +99,16 @@ impl Deliveries {
         self
     }
 
-    /// The same, keeping what was delivered or discarded for `keep`.
+    /// Sets how long delivered and discarded messages are kept.
     #[must_use]
     pub fn keep_delivered(self, keep: Duration) -> Self {
         Self { keep, ..self }
     }
 
-    /// Delivers everything that is due now, once. Says how many messages were sent.
+    /// Delivers everything that is due now, once. Returns how many messages were claimed.
     ///
     /// # Errors
-    /// A [`StoreError`] if messages could not be claimed; what was done until then stands.
+    /// A [`StoreError`] if messages could not be claimed; changes made until then stand.
     pub async fn run_once(&self) -> Result<usize, StoreError> {
         let mut sent = 0;
         for target in &self.targets {
@@ -142,7 +141,7 @@ impl Deliveries {
         Ok(sent)
     }
 
-    /// Starts delivering: whenever a message is left, and every so often.
+    /// Starts delivering: whenever a message is enqueued, and at this interval.
     pub fn start(self, every: Duration) -> Running {
         let (stopping, stop) = watch::channel(false);
         let mut loops = JoinSet::new();
@@ -154,17 +153,17 @@ impl Deliveries {
     }
 }
 
-/// What is on its way to one target.
+/// The deliveries to one target.
 #[derive(Clone)]
 struct Lane {
     engine: Engine,
     outbox: Arc<dyn Outbox>,
     target: Target,
-    /// Tells that a message with an ordering key is done, so that the next one may follow at once.
+    /// Notified when a message with an ordering key is done, so that the next one can follow immediately.
     gone: Arc<Notify>,
 }
 
-/// A claim, and when it was asked for.
+/// A claim, and when it was requested.
 struct Wanted {
     claim: Claim,
     asked: Moment,
@@ -173,9 +172,9 @@ struct Wanted {
 /// A message that has been claimed.
 struct Taken {
     claimed: Claimed,
-    /// When it was, by the store's clock.
+    /// When it was claimed, by the store's clock.
     began: Timestamp,
-    /// A moment before that, by the clocks of this machine.
+    /// A moment before that, by this machine's clocks.
     asked: Moment,
 }
 
@@ -189,7 +188,7 @@ impl Lane {
         }
     }
 
-    /// Delivers until it is told to stop.
+    /// Delivers until told to stop.
     async fn run(self, every: Duration, stop: watch::Receiver<bool>) {
         let room = Arc::new(Semaphore::new(self.target.at_once.max(1)));
         let (endings, ended) = mpsc::channel(self.target.at_once.max(1));
@@ -204,7 +203,7 @@ impl Lane {
         let _ = writer.await;
     }
 
-    /// Claims and sends until it is told to stop, and then waits for what it has sent.
+    /// Claims and sends until told to stop, and then waits for messages being sent.
     async fn keep_claiming(
         self,
         room: Arc<Semaphore>,
@@ -223,7 +222,7 @@ impl Lane {
                 free = places(&room, half) => free,
                 _ = stop.changed() => break,
             };
-            // A semaphore that nobody closes gives out what it has.
+            // A semaphore that is never closed always gives out permits.
             let Some(mut free) = free else { break };
             while free.num_permits() < batch
                 && let Ok(one) = room.clone().try_acquire_owned()
@@ -246,7 +245,7 @@ impl Lane {
                 }
             };
             let count = found.len();
-            // What is left unread ends a claim before its time.
+            // An unread payload cuts a claim short.
             let cut_short = found.iter().any(|taken| taken.claimed.unread);
             for taken in found {
                 let Some(place) = free.split(1) else { break };
@@ -259,13 +258,13 @@ impl Lane {
                         None if ordered => lane.gone.notify_one(),
                         None => {}
                     }
-                    // The next batch is claimed while this one is written down; a writer that falls
-                    // behind holds up those that come after it.
+                    // The next batch is claimed while this one is written. A writer that falls behind delays
+                    // the batches after it.
                     drop(place);
                 });
             }
             drop(free);
-            // A full claim says that there is more.
+            // A full claim means that there is more.
             if count < most && !cut_short {
                 tokio::select! {
                     _ = arrivals.changed() => {}
@@ -300,8 +299,8 @@ impl Lane {
         Ok(reply.value.into_iter().map(taken).collect())
     }
 
-    /// Rests after a claim that failed. If it may have been carried out, what it claimed is given back:
-    /// nobody has sent that, but once the claim has lapsed it would look as if somebody might have.
+    /// Pauses after a failed claim. If the claim may have taken effect, its messages are returned: nobody has
+    /// sent them, but once the claim has lapsed they would count as possibly sent.
     async fn undo(&self, wanted: &Wanted, error: &StoreError) {
         let Wanted { claim, asked } = wanted;
         tokio::time::sleep(STORE_PAUSE).await;
@@ -317,8 +316,8 @@ impl Lane {
         }
     }
 
-    /// Sends one message, unless its past forbids it, and says what becomes of it; `None` if that has been
-    /// written, together with the key that it settles.
+    /// Sends one message, unless its past forbids it, and returns the result to write; `None` if it has been
+    /// written, together with the key that the message settles.
     async fn see_off(&self, taken: Taken) -> Option<Ending> {
         let Taken {
             claimed,
@@ -363,7 +362,8 @@ impl Lane {
         };
         let payload = match claimed.unread {
             false => Bytes::from(message.payload.clone()),
-            // The attempt is counted: one that can never be read in time is given up like any other.
+            // The attempt is counted: a payload that can never be read in time is given up like any other
+            // message.
             true => match self.outbox.payload(claimed.number, claimed.attempt).await {
                 Ok(Some(payload)) => Bytes::from(payload),
                 Ok(None) => return (Sent::NotSent("the claim was lost".to_owned()), None),
@@ -386,7 +386,7 @@ impl Lane {
             created_at: claimed.created_at,
         };
         failpoint!("outbox.send.before");
-        // A worker that was paused may find that somebody else has the message, or has decided about it.
+        // After a pause of this process, another worker may have the message, or a person may have decided.
         if !asked.is_within(CLAIM_MARGIN, self.engine.moment()) {
             return (
                 Sent::NotSent("the claim is too old to send".to_owned()),
@@ -405,7 +405,7 @@ impl Lane {
         self.engine.fresh_attempt().0 as u64
     }
 
-    /// What people should hear of.
+    /// Counts and logs the result.
     fn tell(&self, claimed: &Claimed, next: &Next) {
         let (target, id, attempts) = (&*self.target.name, claimed.id, claimed.tried.attempts);
         match next {
@@ -426,7 +426,7 @@ impl Lane {
     }
 }
 
-/// Room for the next claim: as much as is worth a claim, or, where receivers are slow, what there is.
+/// Permits for the next claim: enough to be worth a claim, or with slow receivers whatever there is.
 async fn places(room: &Arc<Semaphore>, half: u32) -> Option<OwnedSemaphorePermit> {
     let enough = room.clone().acquire_many_owned(half.max(1));
     match tokio::time::timeout(GATHER, enough).await {
@@ -435,7 +435,7 @@ async fn places(room: &Arc<Semaphore>, half: u32) -> Option<OwnedSemaphorePermit
     }
 }
 
-/// Rests, unless it is told to stop.
+/// Sleeps, unless told to stop.
 async fn pause(length: Duration, stop: &mut watch::Receiver<bool>) {
     tokio::select! {
         () = tokio::time::sleep(length) => {}
@@ -443,11 +443,11 @@ async fn pause(length: Duration, stop: &mut watch::Receiver<bool>) {
     }
 }
 
-/// Deletes old messages every so often.
+/// Deletes old messages at intervals.
 async fn tidy(outbox: Arc<dyn Outbox>, keep: Duration, mut stop: watch::Receiver<bool>) {
     while !*stop.borrow() {
         match outbox.tidy(keep, TIDY_STRETCH).await {
-            // The walk goes on where it was.
+            // The walk continues where it was.
             Ok(deleted) if deleted > 0 => pause(TIDY_PAUSE, &mut stop).await,
             Ok(_) => pause(TIDY_EVERY, &mut stop).await,
             Err(error) => {

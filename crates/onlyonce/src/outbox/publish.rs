@@ -1,4 +1,4 @@
-//! What takes a message to its receiver.
+//! Publishers, which take messages to their receivers.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -11,61 +11,61 @@ use onlyonce_core::{
 
 use crate::transaction::Answer;
 
-/// How many messages of one target are under way at once, unless said otherwise.
+/// How many messages of one target are sent concurrently, by default.
 pub const DEFAULT_AT_ONCE: usize = 64;
-/// How long sending one message may take, unless said otherwise.
+/// The timeout for sending one message, by default.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A message as it is sent.
+/// A message to send.
 #[derive(Clone, Debug)]
 pub struct Parcel {
-    /// Its name.
+    /// Its id.
     pub id: MessageId,
-    /// Where it goes.
+    /// Its target.
     pub target: Arc<str>,
-    /// What it is.
+    /// Its type.
     pub kind: String,
-    /// What it is about: a kind of thing and which one.
+    /// The thing it is about: a type and an id.
     pub aggregate: Option<(String, String)>,
-    /// Messages of one ordering key arrive in order.
+    /// Messages with one ordering key arrive in order.
     pub ordering_key: Option<String>,
-    /// The key that the receiver knows it by: the same every time.
+    /// The key by which the receiver recognises the message: the same for every attempt.
     pub key: String,
-    /// Headers that travel with it.
+    /// Its headers.
     pub headers: BTreeMap<String, String>,
     /// Its bytes.
     pub payload: Bytes,
-    /// Which attempt this is; the first is 1.
+    /// The number of this attempt; the first is 1.
     pub attempt: u32,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
 }
 
-/// What came of sending a message.
+/// The result of sending a message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delivery {
     /// The receiver has it.
     Delivered {
-        /// What the receiver calls it.
+        /// The receiver's id for the message.
         provider_id: Option<String>,
-        /// What the receiver answered, for a key that waits for it.
+        /// The receiver's answer, for a key that waits for it.
         answer: Option<Answer>,
     },
-    /// The receiver said no, for good.
+    /// The receiver refused the message permanently.
     Refused {
         /// Why.
         reason: String,
-        /// What the receiver answered, for a key that waits for it.
+        /// The receiver's answer, for a key that waits for it.
         answer: Option<Answer>,
     },
     /// Nothing reached the receiver.
     NotSent(String),
-    /// It may have reached the receiver.
+    /// The message may have reached the receiver.
     Unclear(String),
 }
 
 impl Delivery {
-    /// Delivered, and nothing more is known.
+    /// Delivered, without further information.
     pub fn delivered() -> Self {
         Self::Delivered {
             provider_id: None,
@@ -73,8 +73,8 @@ impl Delivery {
         }
     }
 
-    /// What the machine needs to know of it, and the receiver's answer. A name with control characters is
-    /// none, and no reason has a NUL: there are databases that cannot store them.
+    /// The result for the machine, and the receiver's answer. An id with control characters is dropped, and
+    /// NUL is replaced in reasons: some databases cannot store them.
     pub(super) fn apart(self) -> (Sent, Option<Answer>) {
         match self {
             Self::Delivered {
@@ -95,25 +95,25 @@ fn storable(reason: &str) -> String {
     reason.replace('\0', "\u{fffd}")
 }
 
-/// Takes messages to one receiver.
+/// Sends messages to one receiver.
 pub trait Publish: Send + Sync + 'static {
-    /// Sends `parcel` once. It is `NotSent` only if no byte of it can have arrived, and `Delivered` only if
-    /// the receiver said that it has it for good. A future that is dropped counts as unclear.
+    /// Sends `parcel` once. Return `NotSent` only if no byte of it can have arrived, and `Delivered` only if
+    /// the receiver confirmed that it has the message for good. A dropped future counts as unclear.
     fn publish<'a>(&'a self, parcel: &'a Parcel) -> BoxFuture<'a, Delivery>;
 }
 
-/// A receiver, and what is agreed with it.
+/// A receiver, and the rules for delivering to it.
 #[derive(Clone)]
 pub struct Target {
-    /// Its name, as messages have it.
+    /// Its name, as used in messages.
     pub name: Arc<str>,
-    /// What takes messages there.
+    /// The publisher for this receiver.
     pub publisher: Arc<dyn Publish>,
-    /// What is agreed with it.
+    /// Its delivery rules.
     pub rules: TargetRules,
-    /// How many messages are under way at once.
+    /// How many messages are sent concurrently.
     pub at_once: usize,
-    /// How long sending one may take.
+    /// The timeout for sending one message.
     pub timeout: Duration,
 }
 
@@ -129,7 +129,7 @@ impl std::fmt::Debug for Target {
 }
 
 impl Target {
-    /// A receiver that knows its keys again.
+    /// A receiver that recognises repeated keys.
     pub fn new(name: &str, publisher: impl Publish) -> Self {
         Self {
             name: name.into(),

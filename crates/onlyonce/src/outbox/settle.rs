@@ -1,5 +1,5 @@
-//! Messages and keys: a message whose delivery settles the key that it was made under, and what operators
-//! say of messages that were given up.
+//! Messages and keys: a message whose delivery settles its key, and operator decisions about messages that
+//! were given up.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,42 +23,42 @@ use crate::{
     transaction::Answer,
 };
 
-/// How long it is tried to write an ending together with its key. Afterwards the claim lapses.
+/// How long to try to write a result together with its key. After that the claim lapses.
 const MAX_SETTLING: Duration = Duration::from_secs(10);
 
 const SWAPS_ONLY: &str = "the end of a message only changes keys that are there";
 
-/// What came of an operator's wish to have a message sent again.
+/// The result of an operator's request to send a message again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retried {
-    /// It is sent again.
+    /// The message is sent again.
     Done,
-    /// There is no such message that is dead or unknown.
+    /// There is no dead or unknown message with this id.
     NotThere,
-    /// It may have arrived, and its receiver would not know the key again: only by force.
+    /// The message may have arrived, and the receiver would not recognise its key: needs force.
     MayHaveArrived,
 }
 
-/// How an ending is written.
+/// How a result is written.
 pub(super) enum Settled {
-    /// It has been, together with its key.
+    /// Already, together with its key.
     Together,
-    /// It is to be, without a key.
+    /// Separately, without a key.
     OnItsOwn,
 }
 
 impl Engine {
-    /// The messages of the store, where it has any.
+    /// The store's outbox, if it has one.
     pub fn outbox(&self) -> Option<Arc<dyn Outbox>> {
         self.store().outbox()
     }
 
-    /// An operator has a message sent again that is dead or unknown, under the same key and with all its
-    /// attempts. One that may have arrived is sent again only as long as its receiver knows the key again,
-    /// counted from the first attempt that may have, or with `force`.
+    /// Sends a dead or unknown message again, as an operator decided, under the same key and with all its
+    /// attempts. A message that may have arrived is sent again only while its receiver remembers the key,
+    /// counted from the first attempt that may have arrived, or with `force`.
     ///
     /// # Errors
-    /// A [`StoreError`] if it could not be written.
+    /// A [`StoreError`] if the decision could not be written.
     pub async fn retry_message(
         &self,
         id: MessageId,
@@ -86,11 +86,11 @@ impl Engine {
         })
     }
 
-    /// An operator says that a message that is dead or unknown is not to be sent. Says whether there was
-    /// such a message.
+    /// Discards a dead or unknown message, which is then never sent. Returns whether there was such a
+    /// message.
     ///
     /// # Errors
-    /// A [`StoreError`] if it could not be written.
+    /// A [`StoreError`] if the decision could not be written.
     pub async fn discard_message(&self, id: MessageId, reason: &str) -> Result<bool, StoreError> {
         self.decide(id, Decision::Discard, reason).await
     }
@@ -132,7 +132,8 @@ impl Engine {
         outbox.decide(id, decision, entry).await
     }
 
-    /// Writes `ending` together with the key that the message settles, if there is one and it is time.
+    /// Writes `ending` together with the key that the message settles, if there is one and the message is
+    /// done.
     pub(super) async fn settle_message(
         &self,
         outbox: &dyn Outbox,
@@ -149,7 +150,7 @@ impl Engine {
                 let answer = answer.unwrap_or_else(|| Answer::new(http::StatusCode::OK, ""));
                 Settlement::Complete(Arc::new(answer.stored(settles.version)))
             }
-            // Whatever a person decides about the message, nobody can tell a client anything until then.
+            // Until a person decides about the message, nobody can tell a client anything.
             (Next::Dead { .. } | Next::Unknown { .. }, _) => {
                 Settlement::Unknown(LastError::DeclaredUnknown)
             }
@@ -175,7 +176,7 @@ impl Engine {
             (step, unanswered)
         });
         match moved.await {
-            // Somebody else has claimed it since: that attempt settles.
+            // Another worker has claimed the message since: that attempt settles the key.
             _ if together.claim_was_lost => Settled::Together,
             Ok(moved) if moved.wrote == Wrote::Yes => Settled::Together,
             Ok(moved) => {
@@ -184,7 +185,7 @@ impl Engine {
                 }
                 Settled::OnItsOwn
             }
-            // Nothing could be written for a long time: the claim lapses, and the message is looked at again.
+            // Nothing could be written for a long time: the claim lapses, and the message is processed again.
             Err(error) => {
                 tracing::warn!(%error, "what became of a message could not be written");
                 Settled::Together
@@ -193,7 +194,7 @@ impl Engine {
     }
 }
 
-/// Records whose change is written together with the end of a message.
+/// Writes the change of a record together with the result of a message.
 struct Together<'a> {
     store: &'a dyn Store,
     outbox: &'a dyn Outbox,
@@ -246,7 +247,7 @@ async fn note(engine: &Engine, entry: JournalEntry) {
     }
 }
 
-/// What the machine needs to know to settle the key of a message.
+/// The parts of a policy that the machine needs to settle the key of a message.
 fn policy(settles: &Settles) -> Policy {
     Policy::builder()
         .ttl(settles.ttl)
@@ -254,7 +255,7 @@ fn policy(settles: &Settles) -> Policy {
         .build()
 }
 
-/// What a message must carry so that its delivery settles the key of `attempt` with an answer of `version`.
+/// What a message carries so that its delivery settles the key of `attempt` with an answer of `version`.
 pub(crate) fn settles(attempt: AttemptId, policy: &Policy, version: u32) -> Settles {
     Settles {
         attempt,

@@ -1,4 +1,4 @@
-//! From one recovery point to the next.
+//! Runs phases from one recovery point to the next.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
 
 /// How often a phase is run again after a conflict with another transaction.
 const RETRIES: usize = 5;
-/// The pause before the first of them; each further one is longer by as much.
+/// The pause before the first of these; each further pause is longer by this much.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(5);
 
 /// How an operation ended.
@@ -26,17 +26,17 @@ pub(super) enum Ended {
     Unknown,
 }
 
-/// What is committed at the end of a phase.
+/// The content of a commit at the end of a phase.
 #[derive(Clone, Copy)]
 struct Point<'a> {
     progress: &'a Progress,
-    /// The operation's answer, if there is nothing left to do.
+    /// The operation's answer, if nothing is left to do.
     answer: Option<&'a Answer>,
 }
 
 impl<T: TransactionalStore> Phases<T> {
-    /// Goes on after the last recovery point. `request` is what a client asks for now; the sweeper, who
-    /// has none, goes on only with what was stored.
+    /// Continues after the last recovery point. `request` is the client's current request; the sweeper has
+    /// none, and continues only with stored parameters.
     pub(super) async fn go_on(
         &self,
         attempt: &Attempt,
@@ -70,7 +70,7 @@ impl<T: TransactionalStore> Phases<T> {
                 }
             }
         }
-        // Only an operation without phases, or one whose last phase was taken away, comes here.
+        // Reached only by an operation without phases, or one whose last phase was removed.
         let answer = (self.answer)(&situation);
         progress.finished = true;
         let point = Point {
@@ -81,7 +81,7 @@ impl<T: TransactionalStore> Phases<T> {
         Ok(Ended::Answer(answer))
     }
 
-    /// How far the operation has come. What an earlier life of the key did is not this one's.
+    /// The progress of the operation. The progress of an earlier life of the key does not count.
     async fn so_far(
         &self,
         attempt: &Attempt,
@@ -90,7 +90,7 @@ impl<T: TransactionalStore> Phases<T> {
         let record = attempt.record();
         let found = self.progress(record.id).await;
         let found = found.map_err(RunError::RolledBack)?;
-        // A life that has just begun has come to nothing yet.
+        // A new life has no progress yet.
         let goes_on = attempt.began_as() == Began::Again;
         if let Some(found) = found {
             if found.attempt == attempt.id() || goes_on && found.is_of(&record) {
@@ -113,14 +113,14 @@ impl<T: TransactionalStore> Phases<T> {
             data: b"null".to_vec(),
             attempt: attempt.id(),
             generation: record.generation,
-            // There is nothing yet for the sweeper to go on with.
+            // There is nothing yet for the sweeper to continue.
             finished: true,
             updated_at: record.times.created_at.unwrap_or_default(),
         })
     }
 
-    /// Writes down what was asked for before anything is done, so that the sweeper can go on with it too. A
-    /// foreign phase does so with its intent.
+    /// Stores the parameters before anything is done, so that the sweeper can continue too. A foreign phase
+    /// stores them with its intent.
     async fn start(&self, attempt: &Attempt, progress: &mut Progress) -> Result<(), RunError> {
         let begins = progress.finished && progress.point == STARTED;
         progress.finished = false;
@@ -139,8 +139,8 @@ impl<T: TransactionalStore> Phases<T> {
         Ok(())
     }
 
-    /// Nothing was done, and the client is told: it begins again when somebody asks for it, and not by
-    /// itself. Where that cannot be written down, the sweeper begins.
+    /// Notes that nothing was done and that the client is told: the operation starts again when somebody asks
+    /// for it, not by itself. If this cannot be written, the sweeper starts it.
     async fn unstart(&self, attempt: &Attempt, progress: &mut Progress) {
         if progress.point != STARTED || progress.intent.is_some() {
             return;
@@ -153,7 +153,7 @@ impl<T: TransactionalStore> Phases<T> {
         let _ = self.commit(attempt, point).await;
     }
 
-    /// Does one phase. An answer ends the operation.
+    /// Runs one phase. An answer ends the operation.
     async fn phase(
         &self,
         attempt: &Attempt,
@@ -194,7 +194,7 @@ impl<T: TransactionalStore> Phases<T> {
                 }
                 let record = attempt.record();
                 if record.notes.erased {
-                    // The provider knows the phase by a key that cannot be made any more.
+                    // The provider knows the phase by a key that can no longer be derived.
                     return Ok(Some(Ended::Unknown));
                 }
                 let secret = self.operation.transactions().engine().secret();
@@ -209,8 +209,8 @@ impl<T: TransactionalStore> Phases<T> {
                     Err(CallFailed::Refused(answer)) => Some(*answer),
                     Err(CallFailed::Unclear(_)) if !dedups => return Ok(Some(Ended::Unknown)),
                     Err(CallFailed::NotSent(error)) if !dedups => {
-                        // Nothing was sent, so the next attempt may send it. Where that cannot be
-                        // written down, it stays as it would after a crash.
+                        // Nothing was sent, so the next attempt may send it. If this cannot be written, the
+                        // state is the same as after a crash.
                         progress.intent = None;
                         let point = Point {
                             progress,
@@ -288,7 +288,7 @@ impl<T: TransactionalStore> Phases<T> {
         }
     }
 
-    /// Opens a transaction that holds the key's row, if the attempt still owns it.
+    /// Opens a transaction that locks the key's row, if the attempt still owns the key.
     async fn begin(&self, attempt: &Attempt) -> Result<(T::Open, Arc<Record>), RunError> {
         let store = self.operation.transactions().store();
         let begin = async {
@@ -333,7 +333,7 @@ impl<T: TransactionalStore> Phases<T> {
             return Err(RunError::Lost);
         };
         if let Err(error) = store.commit(open).await {
-            // Whoever goes on finds out from the recovery point.
+            // The next attempt finds out from the recovery point.
             return Err(match error.is_conflict() {
                 true => RunError::RolledBack(error),
                 false => RunError::Unclear(error),

@@ -1,7 +1,7 @@
-//! The rules that read a provider's JSON.
+//! The rules that interpret a provider's JSON.
 //!
-//! A body that becomes somebody's stored answer is cut out of the provider's bytes as it stands, so
-//! that no number is rounded and no member reordered on the way.
+//! A body that becomes a stored answer is cut out of the provider's bytes unchanged, so that no number is
+//! rounded and no member reordered.
 
 use std::{collections::HashMap, fmt};
 
@@ -14,23 +14,23 @@ use onlyonce_core::{
 };
 use serde_json::{Value, value::RawValue};
 
-/// A condition, and what follows if it holds.
+/// A condition, and its consequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The condition.
     pub when: When,
-    /// What follows.
+    /// The consequence.
     pub then: Then,
 }
 
-/// A condition on an answer or an event. Every part that is there must hold.
+/// A condition on an answer or an event. Every part that is set must hold.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct When {
-    /// The status is one of these; empty is any.
+    /// The status is one of these; any, if empty.
     pub status: Vec<StatusCode>,
     /// The body has a value here.
     pub pointer: Option<Pointer>,
-    /// And that value is one of these; empty is any but null.
+    /// That value is one of these; any except null, if empty.
     pub one_of: Vec<String>,
     /// The body is JSON and has an empty list, object or text here.
     pub empty: Option<Pointer>,
@@ -38,36 +38,36 @@ pub struct When {
     pub absent: Option<Pointer>,
 }
 
-/// What a matching rule says became of the operation.
+/// What a matching rule says about the operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// It took effect; retries get this answer.
+    /// The operation took effect; retries get this answer.
     Complete {
         /// Its status.
         status: StatusCode,
-        /// Where its body stands in the provider's; `None` is no body.
+        /// The place of its body in the provider's; `None` is no body.
         body: Option<Pointer>,
     },
-    /// It left nothing behind.
+    /// The operation had no effect.
     NotExecuted,
-    /// It is still under way, which counts as no look.
+    /// The operation is still running, which does not count as a look.
     Pending,
 }
 
-/// What an answer means.
+/// The meaning of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Judged {
     /// It says what became of the operation.
     Says(Evidence),
-    /// It says that the operation is still under way.
+    /// It says that the operation is still running.
     Pending,
-    /// It speaks of several operations, and where.
+    /// It is about several operations; the text says where.
     Several(String),
-    /// It says nothing, and why.
+    /// It decides nothing; the text says why.
     Inconclusive(String),
 }
 
-/// What a provider's answer, or its event where there is no status, means by `rules`.
+/// The meaning of a provider's answer under `rules`; of an event, if there is no status.
 pub fn judge(
     rules: &[Rule],
     status: Option<StatusCode>,
@@ -81,7 +81,7 @@ pub fn judge(
             None => "no rule matches the event".to_owned(),
         });
     };
-    // Of several operations under one key no rule can tell which one is meant. An event is about one.
+    // With several operations under one key no rule can tell which one is meant. An event is about one.
     if status.is_some()
         && let Some(list) = text.and_then(|text| rule.list_of_several(text))
     {
@@ -99,7 +99,7 @@ pub fn judge(
         } => match part(body, text, pointer) {
             Some(bytes) => {
                 let json = HeaderValue::from_static("application/json");
-                // A part of JSON is JSON; all of it is what the provider says it is.
+                // A part of JSON is JSON; for the whole body the provider's content type holds.
                 let kind = kind.filter(|_| pointer.tokens().is_empty()).cloned();
                 let mut headers = HeaderMap::new();
                 headers.insert(header::CONTENT_TYPE, kind.unwrap_or(json));
@@ -121,7 +121,7 @@ pub fn judge(
 }
 
 impl Rule {
-    /// The list of more than one element out of which the rule reads one, as a pointer.
+    /// The list with more than one element from which the rule reads one, as a pointer.
     fn list_of_several(&self, document: &str) -> Option<String> {
         let body = match &self.then {
             Then::Complete { body, .. } => body.as_ref(),
@@ -134,7 +134,7 @@ impl Rule {
     }
 }
 
-/// The first list of more than one element on the way to what `pointer` names.
+/// The first list with more than one element on the path of `pointer`.
 fn several_at(document: &str, pointer: &Pointer) -> Option<String> {
     let mut current: &RawValue = serde_json::from_str(document).ok()?;
     let mut way = String::new();
@@ -152,7 +152,7 @@ fn several_at(document: &str, pointer: &Pointer) -> Option<String> {
     None
 }
 
-/// Part of what a query is proven by, so what came later shows only where it is used.
+/// Part of a query's identity, so fields added later are shown only if they are set.
 impl fmt::Debug for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("When");
@@ -194,7 +194,7 @@ impl When {
     }
 }
 
-/// Whether `text` is JSON to its end: a page of an error says nothing of what is absent.
+/// Whether `text` is JSON to its end: an error page says nothing about absence.
 fn is_json(text: &str) -> bool {
     serde_json::from_str::<&RawValue>(text).is_ok()
 }
@@ -216,20 +216,20 @@ fn part(body: &Bytes, text: Option<&str>, pointer: &Pointer) -> Option<Bytes> {
     Some(body.slice_ref(found.as_bytes()))
 }
 
-/// The text of the scalar that `pointer` names in `document`: strings without their quotes, other
-/// values as they are written. `None` for null, for what is no scalar and where there is nothing.
+/// The text of the value that `pointer` names in `document`: strings without their quotes, other values as
+/// written. `None` for null and if there is nothing.
 pub fn text_at(document: &str, pointer: &Pointer) -> Option<String> {
     let raw = raw_at(document, pointer)?;
     match serde_json::from_str(raw).ok()? {
         Value::String(text) => Some(text),
         Value::Number(_) | Value::Bool(_) => Some(raw.to_owned()),
         Value::Null => None,
-        // Something is there, which a rule without a list of values may ask for.
+        // A rule without a list of values may ask whether something is there.
         Value::Array(_) | Value::Object(_) => Some(raw.to_owned()),
     }
 }
 
-/// The value that `pointer` names in `document`, as it is written there.
+/// The value that `pointer` names in `document`, as written there.
 fn raw_at<'a>(document: &'a str, pointer: &Pointer) -> Option<&'a str> {
     let mut current: &'a RawValue = serde_json::from_str(document).ok()?;
     for token in pointer.tokens() {

@@ -1,7 +1,7 @@
-//! What was observed over the last week, by client: the report that a route is switched on by.
+//! The observations of the last week, by client: the basis for switching a route on.
 //!
-//! It stands in memory and is bounded: so many clients by name and the rest together, and counts for
-//! stretches of a quarter of a day. Time is measured by a clock that does not jump.
+//! The report is in memory and bounded: a number of clients by name and the rest together, with counts for
+//! stretches of six hours. Time is measured by a clock that does not jump.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,28 +17,28 @@ use super::Would;
 pub const REPORT_SPAN: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Clients of one route that are reported by name; further ones are counted together.
 pub const MAX_REPORTED_CLIENTS: usize = 64;
-/// What is counted together.
+/// The time covered by one count.
 const STRETCH: Duration = Duration::from_secs(6 * 3_600);
-/// Whole stretches of a report.
+/// Whole stretches in a report.
 const STRETCHES: u64 = REPORT_SPAN.as_secs() / STRETCH.as_secs();
 const WORDS: usize = Would::ALL.len();
 
-/// How many requests would have become what.
+/// How many requests would have had each result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally([u64; WORDS]);
 
 impl Tally {
-    /// How often it was `would`.
+    /// How often `would` was observed.
     pub fn of(&self, would: Would) -> u64 {
         self.0[would as usize]
     }
 
-    /// Requests that were looked at.
+    /// Observed requests.
     pub fn requests(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Duplicates that would have got the first one's answer.
+    /// Duplicates that would have got the first request's answer.
     pub fn duplicates(&self) -> u64 {
         self.sum(Would::is_duplicate)
     }
@@ -53,7 +53,7 @@ impl Tally {
         wanted.map(|would| self.of(*would)).sum()
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn and(mut self, other: &Self) -> Self {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
@@ -63,7 +63,7 @@ impl Tally {
     }
 }
 
-/// What one client's requests would have become.
+/// What would have happened to one client's requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientReport {
     /// The client's id; `None` for requests without one.
@@ -72,10 +72,10 @@ pub struct ClientReport {
     pub would: Tally,
 }
 
-/// What was observed on one route.
+/// The observations of one route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// How far back it goes: to the beginning of the observation, and at most a week and six hours.
+    /// The time covered: since the observation began, and at most a week and six hours.
     pub covers: Duration,
     /// All requests.
     pub all: Tally,
@@ -85,7 +85,7 @@ pub struct Report {
     pub other_clients: Tally,
 }
 
-/// The counts of one client, by the number of their stretch; only stretches with requests.
+/// The counts of one client by stretch; only stretches with requests.
 #[derive(Default)]
 struct Stretches(VecDeque<(u64, [u32; WORDS])>);
 
@@ -124,7 +124,7 @@ pub(super) struct Week {
     began: Instant,
     clients: HashMap<Option<Arc<str>>, Stretches>,
     others: Stretches,
-    /// The stretch in which clients that have gone silent were last looked for.
+    /// The stretch in which inactive clients were last removed.
     tidied: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Every metric that this crate and the gateway expose, as the reference lists them.
+//! Every metric of this crate and the gateway, as the reference lists them.
 //!
-//! The table is what a reader sees: names, kinds, labels, and what each one means. A test of the
-//! gateway compares it with what `/metrics` shows and with the reference page.
+//! The table has names, kinds, labels and meanings. A test of the gateway compares it with `/metrics` and
+//! with the reference page.
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
@@ -11,7 +11,7 @@ pub const LATENCY_BUCKETS: [f64; 16] = [
     15.0, 60.0,
 ];
 
-/// What a metric does.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Only grows.
@@ -23,7 +23,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word for it in Prometheus' format.
+    /// The kind's name in the Prometheus format.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -36,13 +36,13 @@ impl Kind {
 /// A metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Declared {
-    /// Its name at Prometheus.
+    /// Its Prometheus name.
     pub name: &'static str,
-    /// What it does.
+    /// Its kind.
     pub kind: Kind,
-    /// Its labels, with commas between them.
+    /// Its labels, separated by commas.
     pub labels: &'static str,
-    /// What it counts.
+    /// Its meaning.
     pub help: &'static str,
 }
 

@@ -1,10 +1,10 @@
-//! Spans in OpenTelemetry's terms: where a request comes from, what its upstream is told, and which
-//! attempts belong together.
+//! OpenTelemetry context: the parent of a request's span, the context sent to the upstream, and links between
+//! attempts.
 //!
-//! Two links make one operation of many attempts. Every span of a key is linked to the *operation*: a
-//! context whose trace id is the id of the key's record, the same on every node and after a restart. No
-//! span with that id is ever sent; it is a name to search for. And every later attempt is linked to the
-//! span of the *first attempt* where this process has executed that, lately.
+//! Two kinds of link join the attempts of one operation. Every span of a key is linked to the *operation*: a
+//! context whose trace id is the id of the key's record, the same on every node and after a restart. No span
+//! with that id is ever sent; the id is a name to search for. Every later attempt is also linked to the span
+//! of the *first attempt*, if this process has executed that recently.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,9 +23,9 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
-/// The attribute of a link that says what it links to.
+/// The link attribute that says what the link points to.
 const LINK: &str = "onlyonce.link";
-/// First attempts that are remembered. Older ones are forgotten first.
+/// First attempts that are remembered; the oldest are forgotten first.
 const MAX_REMEMBERED: usize = 10_000;
 
 #[derive(Default)]
@@ -49,18 +49,18 @@ impl Remembered {
 
 static FIRST_ATTEMPTS: LazyLock<Mutex<Remembered>> = LazyLock::new(Mutex::default);
 
-/// Makes the span a child of the one that `headers` name.
+/// Makes the span a child of the one named in `headers`.
 pub(super) fn adopt(span: &Span, headers: &HeaderMap) {
     if !span.is_disabled()
         && let Some(parent) = parent(headers)
     {
-        // It fails only for a span that has begun, and this one has not.
+        // This fails only for a span that has started, and this one has not.
         let _ = span.set_parent(Context::new().with_remote_span_context(parent));
     }
 }
 
-/// The context that a `traceparent` names; what is malformed names none. Of a later version than 00 the
-/// part that is like 00 is read.
+/// The context in `traceparent`; `None` if it is malformed. Of a version later than 00, the part in the form
+/// of 00 is read.
 fn parent(headers: &HeaderMap) -> Option<SpanContext> {
     let mut lines = headers.get_all(TRACEPARENT).iter();
     let text = lines.next()?.to_str().ok()?;
@@ -91,7 +91,7 @@ fn parent(headers: &HeaderMap) -> Option<SpanContext> {
     context.is_valid().then_some(context)
 }
 
-/// Names the span in the headers, for whoever gets them.
+/// Writes the span's context to the headers, for their recipient.
 pub(super) fn inject(span: &Span, headers: &mut HeaderMap) {
     let context = span.context();
     let named = context.span().span_context().clone();
@@ -109,7 +109,7 @@ pub(super) fn inject(span: &Span, headers: &mut HeaderMap) {
     }
 }
 
-/// Links the span to the operation that its key stands for.
+/// Links the span to the operation of its key.
 pub(super) fn name_operation(span: &Span, id: RecordId) {
     let [half, _] = id.0.as_chunks::<8>().0 else {
         return;
@@ -133,7 +133,7 @@ pub(super) fn remember(span: &Span, id: RecordId) {
     FIRST_ATTEMPTS.lock().keep(id, context);
 }
 
-/// Links the span to the first attempt, where that is remembered.
+/// Links the span to the first attempt, if that is remembered.
 pub(super) fn link(span: &Span, id: RecordId) {
     let first = FIRST_ATTEMPTS.lock().contexts.get(&id).cloned();
     if let Some(first) = first {

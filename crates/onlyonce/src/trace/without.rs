@@ -1,4 +1,4 @@
-//! Without the feature `otlp` a span has no context: the headers stay as they came, and nothing is linked.
+//! Without the feature `otlp` a span has no context: headers are left alone, and nothing is linked.
 
 use http::HeaderMap;
 use onlyonce_core::RecordId;

@@ -1,10 +1,10 @@
-//! What work in a transaction answers, and how it is stored.
+//! The answer of work in a transaction, and its stored form.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use onlyonce_core::{StoredResponse, record::StoredBody};
 
-/// Beside a stored answer: the application's version of it. Never sent to a client.
+/// The application's version of a stored answer, kept with it. Never sent to a client.
 pub(crate) const VERSION: HeaderName = HeaderName::from_static("onlyonce-version");
 
 /// An answer: a status, headers and bytes.
@@ -16,7 +16,7 @@ pub struct Answer {
     pub headers: HeaderMap,
     /// The bytes.
     pub body: Bytes,
-    /// Whether the transaction is to be rolled back and the answer remembered all the same.
+    /// Whether the transaction is rolled back although the answer is stored.
     pub(super) undone: bool,
 }
 
@@ -39,14 +39,14 @@ impl Answer {
         )
     }
 
-    /// The same with one more header.
+    /// Adds a header.
     #[must_use]
     pub fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.append(name, value);
         self
     }
 
-    /// The same, but what was written is rolled back: a refusal that every retry gets again.
+    /// Rolls the writes back, but stores the answer: a refusal that every retry gets again.
     #[must_use]
     pub fn undone(self) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Answer {
         let version = version.and_then(|value| value.to_str().ok()?.parse().ok());
         let body = match &stored.body {
             StoredBody::Full { bytes, .. } => bytes.clone(),
-            // The machine replays no answer that was not stored, and a store unpacks what it packed.
+            // The machine never replays an answer that was not stored, and a store unpacks what it packed.
             StoredBody::NotStored | StoredBody::Packed { .. } => {
                 return (u32::MAX, Self::new(stored.status, ""));
             }
@@ -91,7 +91,7 @@ impl Answer {
         (version.unwrap_or(0), answer)
     }
 
-    /// The answer as a response.
+    /// Converts the answer to a response.
     pub fn into_response<B: From<Bytes>>(self) -> http::Response<B> {
         let mut response = http::Response::new(B::from(self.body));
         *response.status_mut() = self.status;

@@ -1,5 +1,5 @@
-//! One attempt in the caller's transaction: the work, the completion, the commit, and what becomes of the
-//! key when one of them fails.
+//! One attempt in the caller's transaction: the work, the completion, the commit, and what becomes of the key
+//! if one of them fails.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,11 +20,11 @@ use crate::engine::{
     transition::{InTransaction, Known, Unanswered, Wrote, transition},
 };
 
-/// The pause before work is run again after its first conflict; each further one is longer by as much.
+/// The pause before work is run again after its first conflict; each further pause is longer by this much.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(5);
 
-/// Gives the key back if nobody sees the attempt through: what was not committed by then is rolled
-/// back, and what was is found completed.
+/// Releases the key if the attempt is dropped before its end: what was not committed by then is rolled back,
+/// and what was committed is found completed.
 pub(crate) struct Abandoned<'a>(Option<&'a Attempt>);
 
 impl<'a> Abandoned<'a> {
@@ -54,17 +54,17 @@ enum Failed {
     Lost,
     /// Rolled back: the attempt has committed its effect before.
     Already,
-    /// The commit was sent, and its answer did not come.
+    /// The commit was sent, and its reply was lost.
     Unanswered(TransactionError),
 }
 
-/// What became of a key in a transaction that is still open.
+/// The result of completing a key in a transaction that is still open.
 pub(crate) enum Completion {
-    /// It is completed, as this record says, once the transaction commits.
+    /// The key is completed, as in this record, once the transaction commits.
     Done(Arc<Record>),
-    /// The attempt has completed it before, and committed its effect with it.
+    /// The attempt has completed the key before, and committed its effect with it.
     Already,
-    /// The attempt does not own it any more.
+    /// The attempt no longer owns the key.
     Lost,
 }
 
@@ -75,15 +75,16 @@ impl From<TransactionError> for Failed {
 }
 
 impl<T: TransactionalStore> Transactions<T> {
-    /// Does `work` in one transaction with the completion of the key that `attempt` owns, showing signs of
-    /// life meanwhile. For handlers behind the layer, which has reserved the key; see
-    /// [`Operation::run`](super::Operation::run) for everybody else.
+    /// Does `work` in one transaction with the completion of the key that `attempt` owns, renewing the lease
+    /// meanwhile. For handlers behind the layer, which has reserved the key; otherwise use
+    /// [`Operation::run`](super::Operation::run).
     ///
-    /// An attempt commits one effect, however often it is executed: where it has completed its key, as after
-    /// [`RunError::Unclear`] it may have, the transaction is rolled back and the stored answer returned.
+    /// An attempt commits one effect, however often it is executed. If it has already completed its key,
+    /// which is possible after [`RunError::Unclear`], the transaction is rolled back and the stored answer
+    /// returned.
     ///
     /// # Errors
-    /// [`RunError`] says why it was not done, or that nobody can tell yet.
+    /// [`RunError`] says why the work was not done, or that this is not known yet.
     pub async fn execute<W>(&self, attempt: &Attempt, mut work: W) -> Result<Answer, RunError>
     where
         W: for<'c> FnMut(&'c mut T::Connection) -> Work<'c> + Send,
@@ -132,8 +133,7 @@ impl<T: TransactionalStore> Transactions<T> {
         let mut open = self.store.begin(self.isolation).await?;
         let mut record = attempt.record();
         if self.isolation != Isolation::ReadCommitted {
-            // A heartbeat after the snapshot would make the completion fail; a row that is held
-            // needs none.
+            // A renewal after the snapshot would make the completion fail; a locked row needs none.
             match self.store.lock(&mut open, record.id).await? {
                 Some(held) => record = Arc::new(held.value),
                 None => return Err(Failed::Lost),
@@ -180,8 +180,8 @@ impl<T: TransactionalStore> Transactions<T> {
         Ok(answer)
     }
 
-    /// Completes the key in the open transaction, which commits only where this is [`Completion::Done`]. Then
-    /// the row has been written to, so that of several transactions of one attempt one commits.
+    /// Completes the key in the open transaction, which commits only on [`Completion::Done`]. The row has
+    /// then been written to, so of several transactions of one attempt only one commits.
     pub(crate) async fn completed(
         &self,
         connection: &mut T::Connection,
@@ -215,7 +215,7 @@ impl<T: TransactionalStore> Transactions<T> {
         })
     }
 
-    /// The answer of a key that this attempt has completed, or that somebody else's word has.
+    /// The answer of a key that this attempt, a provider or an operator has completed.
     async fn answered_before(&self, attempt: &Attempt) -> Result<Answer, RunError> {
         let id = attempt.record().id;
         let found = self.engine.store().lookup(id).await;
@@ -233,11 +233,11 @@ impl<T: TransactionalStore> Transactions<T> {
         }
     }
 
-    /// Asks the key itself whether a commit happened whose answer was lost: as long as the transaction
-    /// is open the row is held and cannot be given back.
+    /// Finds out from the key whether a commit whose reply was lost took effect. While the transaction is
+    /// open, the row is locked and the key cannot be released.
     async fn asked(&self, attempt: &Attempt, error: TransactionError) -> Result<Answer, RunError> {
         match given_back(attempt).await {
-            // On somebody else's word alone: the commit would have noted its own effect.
+            // Only attested by somebody else: the commit would have recorded its own effect.
             Some(Ended::Kept(Kept::Own(record))) if record.notes.attested => {
                 Err(RunError::RolledBack(error))
             }
@@ -255,7 +255,7 @@ impl<T: TransactionalStore> Transactions<T> {
     }
 }
 
-/// Gives the key back after a rollback, or sees to it that it will be.
+/// Releases the key after a rollback, now or later.
 pub(crate) async fn give_back(attempt: &Attempt) {
     if given_back(attempt).await.is_none() {
         attempt.release_later();

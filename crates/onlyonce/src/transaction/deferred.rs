@@ -1,7 +1,7 @@
-//! Work whose answer comes later: the caller's transaction commits the business write, the message that
-//! asks somebody else for the rest, and a key that stays in progress. Whoever delivers the message settles
-//! the key with what the receiver answered, in one transaction with the message. Retries wait for that, or
-//! are told where to ask.
+//! Work whose answer comes later. The caller's transaction commits the business write, the message that asks
+//! another service for the rest, and a key that stays in progress. The delivery of the message settles the
+//! key with the receiver's answer, in one transaction with the message. Retries wait for that, or are told
+//! where to ask.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,25 +26,25 @@ use crate::{
     outbox,
 };
 
-/// The recovery point of a key that was left to a message.
+/// The recovery point of a key that was handed over to a message.
 const HANDED_OVER: &str = "handed_over";
 
 /// Work in a transaction that ends with a message.
 pub type DeferredWork<'c> = BoxFuture<'c, Result<Message, TransactionError>>;
 
 impl<T: TransactionalStore> Operation<T> {
-    /// Does `work` once for `key` in `scope`, in one transaction with the message that it returns; the key
+    /// Does `work` once for `key` in `scope`, in one transaction with the message that it returns. The key
     /// stays in progress until that message is delivered, and is then settled with the receiver's answer.
     ///
-    /// The message goes under a downstream key that is derived from the key itself unless `work` names one,
-    /// so that it is the same even where the key had to be executed again.
+    /// The message has a downstream key that is derived from the key itself unless `work` names one, so it is
+    /// the same even if the key had to be executed again.
     ///
-    /// Under a policy that lets retries wait, this waits as well, as long as they do. What is not settled
-    /// by then is [`Ran::Accepted`]. The policy's `max_execution` must be longer than a delivery may take
-    /// with all its attempts: beyond it the key is shown as unknown until the message is delivered.
+    /// Under a policy that lets retries wait, this call waits as long as they do. A key not settled by then
+    /// is [`Ran::Accepted`]. The policy's `max_execution` must be longer than a delivery may take with all
+    /// its attempts: beyond it the key is shown as unknown until the message is delivered.
     ///
     /// # Errors
-    /// [`RunError`] says why it was not done, or that nobody can tell yet.
+    /// [`RunError`] says why the work was not done, or that this is not known yet.
     pub async fn run_deferred<W>(
         &self,
         scope: Scope,
@@ -77,7 +77,7 @@ impl<T: TransactionalStore> Operation<T> {
         self.told(admitted, arrival.id(), executed)
     }
 
-    /// What is known of a key whose work was committed, or of one that somebody else is at.
+    /// The result for a key whose work was committed, or that another attempt owns.
     fn told(&self, admitted: Admitted, id: RecordId, executed: bool) -> Result<Ran, RunError> {
         Ok(match admitted {
             Admitted::Replay(replay) => {
@@ -91,7 +91,7 @@ impl<T: TransactionalStore> Operation<T> {
             Admitted::InFlight(_) => Ran::Accepted(id),
             Admitted::Refused(refusal) => Ran::Refused(refusal),
             Admitted::Limited(limited) => Ran::Limited(limited),
-            // The key was handed over and given back since: whoever comes next executes it.
+            // The key was handed over and has been released since: the next request executes it.
             Admitted::Execute(attempt) => {
                 attempt.release_later();
                 Ran::InFlight
@@ -99,7 +99,7 @@ impl<T: TransactionalStore> Operation<T> {
         })
     }
 
-    /// Commits the work, the message and the key that is left to it.
+    /// Commits the work, the message and the key that is handed over to it.
     async fn hand_over<W>(&self, attempt: &Attempt, work: W) -> Result<(), RunError>
     where
         W: for<'c> FnOnce(&'c mut T::Connection) -> DeferredWork<'c> + Send,
@@ -108,8 +108,8 @@ impl<T: TransactionalStore> Operation<T> {
         failpoint!("deferred.begin.before");
         let abandoned = Abandoned::unless_seen_through(attempt);
         let left = alive_during(attempt, self.left(attempt, work)).await;
-        // From here on the key must not be given back by somebody who has lost patience: it stays in
-        // progress once this is committed, and looks just as it does before.
+        // From here on an impatient caller must not release the key: it stays in progress once this is
+        // committed, and looks the same as before.
         abandoned.seen_through();
         let (open, left) = match left {
             Ok(done) => done,
@@ -137,8 +137,8 @@ impl<T: TransactionalStore> Operation<T> {
         }
     }
 
-    /// Does the work, leaves the message and hands the key over, all in a transaction that is still open.
-    /// `None`: the attempt does not own its key any more.
+    /// Does the work, enqueues the message and hands the key over, in a transaction that is still open.
+    /// `None` if the attempt no longer owns its key.
     async fn left<W>(
         &self,
         attempt: &Attempt,
@@ -149,20 +149,20 @@ impl<T: TransactionalStore> Operation<T> {
     {
         let store = &self.transactions.store;
         let mut open = store.begin(self.transactions.isolation).await?;
-        // A row that is held needs no sign of life, and gets none that would stand in the way.
+        // A locked row needs no renewal, and gets none that would conflict.
         let held = store.lock(&mut open, attempt.record().id).await?;
         let Some(held) = held.filter(|held| held.value.attempt_id == attempt.id()) else {
             return Ok((open, None));
         };
         let Reply { now, value: record } = held;
         if attempt.record().notes.erased {
-            // The provider would know the message by a key that cannot be made any more.
+            // The provider would know the message by a key that can no longer be derived.
             let erased = "the key was erased; nothing was executed";
             return Err(TransactionError::GivenUp(erased.into()));
         }
         let mut message = work(&mut open).await?;
         let secret = self.transactions.engine.secret();
-        // By the names that the engine knows: those in the row may be hidden.
+        // By the names that the engine knows: those in the row may be encrypted.
         let known = attempt.record();
         let downstream = || secret.downstream_key(known.scope.as_str(), &known.key, &self.name);
         message.downstream_key.get_or_insert_with(downstream);
@@ -170,7 +170,7 @@ impl<T: TransactionalStore> Operation<T> {
         let version = self.transactions.version;
         message.settles = Some(outbox::settles(attempt.id(), attempt.policy(), version));
         self.transactions.enqueue(&mut open, &message).await?;
-        // Proof, for whoever finds the key without a sign of life, that it was left to a message.
+        // Proof, for whoever finds the key without a renewed lease, that it was handed over to a message.
         let progress = Progress {
             id: record.id,
             operation: self.name.to_string(),
@@ -200,9 +200,9 @@ impl<T: TransactionalStore> Operation<T> {
         Ok((open, left))
     }
 
-    /// Finds out whether a commit happened whose answer was lost: it left a recovery point with the id of
-    /// this attempt. The row is waited for, which the transaction holds until it has ended. A revision
-    /// would not tell: a late sign of life may have raised it.
+    /// Finds out whether a commit whose reply was lost took effect: it left a recovery point with the id of
+    /// this attempt. Waits for the row, which the transaction locks until it has ended. The revision would
+    /// not tell: a late renewal may have raised it.
     async fn asked(&self, attempt: &Attempt, error: TransactionError) -> Result<(), RunError> {
         let store = &self.transactions.store;
         let id = attempt.record().id;
@@ -211,7 +211,7 @@ impl<T: TransactionalStore> Operation<T> {
             let held = store.lock(&mut open, id).await?;
             let progress = store.progress(&mut open, id).await?;
             store.rollback(open).await;
-            // What was seen counts once it is as safe as what a commit acknowledges.
+            // What was seen counts once it is as durable as an acknowledged commit.
             store.confirm().await?;
             Ok::<_, TransactionError>((held, progress))
         };

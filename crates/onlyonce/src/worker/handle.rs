@@ -1,7 +1,7 @@
-//! The running loops as a value: they end with it, and it says how they are.
+//! The running loops as a value: dropping it ends them, and it reports on them.
 //!
-//! Deliberately absent: finishing a round before the end. What a loop was doing when it ends is whole or has
-//! not happened, and a walk over all records may take minutes.
+//! Deliberately absent: finishing a round before the end. What a loop was writing is complete or has not
+//! happened, and a walk over all records may take minutes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,11 +15,11 @@ use crate::{
     reconcile::{Ask, Nobody},
 };
 
-/// How often it is asked what was last believed of the store's clock, until the store says so.
+/// How often to retry loading the last belief about the store's clock.
 const RECALL_EVERY: Duration = Duration::from_secs(1);
 
 /// The background loops of one [`Engine`], which keep keys from being stuck or kept for ever. They run in
-/// tasks of the tokio runtime that they are started in, and end when this is dropped.
+/// tasks of the tokio runtime in which they are started, and end when this is dropped.
 ///
 /// ```
 /// use onlyonce::{Engine, Pace, Workers, store::MemoryStore};
@@ -39,13 +39,12 @@ const RECALL_EVERY: Duration = Duration::from_secs(1);
 pub struct Workers(Loops);
 
 impl Workers {
-    /// Starts the loops. Nobody is asked what became of keys whose outcome is unknown: that is left to
-    /// people.
+    /// Starts the loops without a provider: keys with an unknown outcome are left to people.
     pub fn start(engine: &Engine, pace: Pace) -> Self {
         Self::start_with(engine, pace, Arc::new(Nobody))
     }
 
-    /// Starts the loops. `provider` is asked what became of keys whose outcome is unknown.
+    /// Starts the loops. `provider` is asked about keys with an unknown outcome.
     pub fn start_with(engine: &Engine, pace: Pace, provider: Arc<dyn Ask>) -> Self {
         engine.asks(provider.clone());
         Self(started(engine, pace, provider))
@@ -57,10 +56,10 @@ impl Workers {
         reports.map(|report| report.lock().clone()).collect()
     }
 
-    /// Ends the loops, and returns once none of them runs any more: what each has done.
+    /// Ends the loops, waits until none of them runs any more, and returns what each has done.
     ///
-    /// A round that is under way is not finished. Whatever it was writing is whole or has not happened, and
-    /// the loops of another process, or of the next one, go on with the rest.
+    /// A round in progress is not finished. Whatever it was writing is complete or has not happened, and the
+    /// loops of another process, or of the next one, continue with the rest.
     pub async fn shutdown(mut self) -> Vec<LoopReport> {
         self.0.tasks.shutdown().await;
         self.reports()
@@ -71,19 +70,19 @@ impl Workers {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LoopReport {
-    /// `sweep`, `reap`, `reconcile`, `spool`, `census`, `clock`, `identity` or `audit`.
+    /// `sweep`, `reap`, `reconcile`, `spool`, `census`, `clock`, `identity`, `scopes` or `audit`.
     pub name: &'static str,
     /// The rounds that have ended.
     pub rounds: u64,
-    /// Of them, those that could not be finished.
+    /// The number of those that failed.
     pub failed: u64,
-    /// Why the last of these could not be.
+    /// Why the last of these failed.
     pub last_error: Option<Arc<StoreError>>,
-    /// Whether the loop has ended by a panic, which is a bug. It is not started again.
+    /// Whether the loop ended by a panic, which is a bug. It is not restarted.
     pub panicked: bool,
 }
 
-/// Loops as they are started.
+/// The loops being started.
 #[derive(Debug)]
 pub(super) struct Loops {
     engine: Engine,
@@ -100,7 +99,7 @@ impl Loops {
         }
     }
 
-    /// One `round` for each of `ticks`.
+    /// Runs `round` at each of `ticks`.
     pub(super) fn spawn<F>(
         &mut self,
         name: &'static str,
@@ -113,7 +112,7 @@ impl Loops {
         self.tasks.spawn(noted.rounds(engine, ticks, round));
     }
 
-    /// The same, once it is known what was last believed of the store's clock: nothing is decided before.
+    /// The same, once the last belief about the store's clock has been loaded: nothing is decided before.
     pub(super) fn spawn_recalled<F>(
         &mut self,
         name: &'static str,
@@ -146,7 +145,7 @@ impl Loops {
     }
 }
 
-/// Where one loop notes what it does, its panic included.
+/// The report of one loop, including its panic.
 struct Noted(Arc<Mutex<LoopReport>>);
 
 impl Noted {

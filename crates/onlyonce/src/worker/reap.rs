@@ -1,5 +1,5 @@
-//! Removes what has expired: first the answer, later the tombstone. What is in progress or unknown is never
-//! touched. Stores pass over stretches of records in which nothing is due yet.
+//! Removes expired records: first the answer, later the tombstone. Records in progress or unknown are never
+//! touched. Stores skip stretches of records in which nothing is due.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ const STRETCH: usize = 1_000;
 /// The longest pause after a stretch with something to remove.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Walks once around. Says how many records expired and how many tombstones were deleted.
+/// Walks all records once. Returns how many records expired and how many tombstones were deleted.
 ///
-/// After a stretch with something to remove it pauses for half as long as that took: a store that is under
-/// load takes longer, and is left alone for longer.
+/// After a stretch with something to remove it pauses for half as long as that took: a store under load takes
+/// longer, and is left alone for longer.
 ///
 /// # Errors
-/// A [`StoreError`] if the store cannot be asked; what was done until then stands.
+/// A [`StoreError`] if the store cannot be reached; changes made until then stand.
 pub async fn run_once(engine: &Engine) -> Result<(usize, usize), StoreError> {
     let (mut expired, mut deleted) = (0, 0);
     loop {

@@ -1,5 +1,5 @@
-//! Looks into what is unknown: what the provider has already said first, then the route's query, and
-//! in the end a dead letter.
+//! Resolves unknown keys: first by what the provider has already said, then by the route's query, and finally
+//! as a dead letter.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,19 +16,19 @@ use crate::{engine::Engine, reconcile::Ask};
 
 /// Records in one scan.
 const BATCH: usize = 5_000;
-/// Of which so many are looked into, each route in its turn.
+/// Of these, about this many are looked into, taking turns by route.
 const AT_MOST: usize = 200;
-/// How long that may take: a provider that does not answer holds up its own route alone.
+/// The time limit of that: a provider that does not answer holds up only its own route.
 const SCAN_TIME: Duration = Duration::from_secs(15);
-/// Questions that are under way at once.
+/// Concurrent queries.
 const AT_ONCE: usize = 16;
 /// Scans in one round.
 const SCANS: usize = 10;
 
-/// Looks at every key that is due. Says how many of them were settled.
+/// Looks into keys that are due, up to the bounds above. Returns how many were settled.
 ///
 /// # Errors
-/// A [`StoreError`] if the store cannot be asked; what was done until then stands.
+/// A [`StoreError`] if the store cannot be reached; changes made until then stand.
 pub async fn run_once(engine: &Engine, provider: &dyn Ask) -> Result<usize, StoreError> {
     let mut settled = 0;
     for _ in 0..SCANS {
@@ -42,7 +42,7 @@ pub async fn run_once(engine: &Engine, provider: &dyn Ask) -> Result<usize, Stor
         let mut written = 0;
         let mut failed = None;
         let end = Instant::now() + SCAN_TIME;
-        // What is under way by then is looked into again: nothing has been written.
+        // A look still in progress is repeated later: nothing has been written.
         while let Ok(Some(looked)) = timeout_at(end, looks.next()).await {
             match looked {
                 Ok(looked) => {
@@ -55,7 +55,7 @@ pub async fn run_once(engine: &Engine, provider: &dyn Ask) -> Result<usize, Stor
         if let Some(error) = failed.filter(|_| written == 0) {
             return Err(error);
         }
-        // What is left and could not be written belongs to somebody faster.
+        // Whatever remains and could not be written belongs to a faster process.
         if all || written == 0 {
             break;
         }
@@ -63,7 +63,7 @@ pub async fn run_once(engine: &Engine, provider: &dyn Ask) -> Result<usize, Stor
     Ok(settled)
 }
 
-/// The first few of each route, one of each in its turn.
+/// The first keys of each route, taking turns.
 fn in_turns(due: Vec<Record>) -> Vec<Record> {
     let mut routes: HashMap<Arc<str>, usize> = HashMap::new();
     let mut lines: Vec<VecDeque<Record>> = Vec::new();

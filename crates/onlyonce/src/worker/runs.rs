@@ -1,4 +1,4 @@
-//! When each background loop last came round, for people who want to see that it does.
+//! When each background loop last ran, for people who want to check.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,11 +10,11 @@ use crate::{clock::Moment, engine::Engine};
 /// One round of a background loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// When it ended, by this machine's clock.
+    /// When the round ended, by this machine's clock.
     pub at: Timestamp,
     /// How long it took.
     pub took: Duration,
-    /// How many records it changed; `None` where it could not be finished.
+    /// How many records it changed; `None` if it failed.
     pub changed: Option<u64>,
 }
 
@@ -23,7 +23,7 @@ pub struct Run {
 pub(crate) struct Runs(Mutex<BTreeMap<&'static str, Run>>);
 
 impl Runs {
-    /// The round of `name` that began at `began` is over.
+    /// Records a round of `name` that began at `began`.
     pub(crate) fn note(
         &self,
         name: &'static str,

@@ -1,4 +1,4 @@
-//! Writing down what became of messages.
+//! Writes the results of messages.
 
 use std::collections::VecDeque;
 
@@ -7,19 +7,19 @@ use tokio::sync::mpsc;
 
 use super::{Lane, STORE_PAUSE};
 
-/// Endings that are written together at most.
+/// The largest number of results written together.
 const MAX_GROUP: usize = 256;
-/// Tries in a row that fail. Afterwards the claims lapse, and the outcomes count as unclear.
+/// Consecutive failed writes after which the claims are left to lapse, and the outcomes count as unclear.
 const MAX_WRITES: usize = 20;
 
-/// An ending that is to be written, and whether others of its ordering key wait for that.
+/// A result to write, and whether other messages of its ordering key wait for that.
 pub(super) struct ToWrite {
     pub(super) ending: Ending,
     pub(super) ordered: bool,
 }
 
 impl Lane {
-    /// Writes endings down, as many at once as have gathered.
+    /// Writes results, as many at a time as have accumulated.
     pub(super) async fn write_down(self, mut ended: mpsc::Receiver<ToWrite>) {
         let mut gathered = Vec::with_capacity(MAX_GROUP);
         while ended.recv_many(&mut gathered, MAX_GROUP).await > 0 {
@@ -32,8 +32,8 @@ impl Lane {
         }
     }
 
-    /// Writes `endings`. What the store refuses is written in halves, so that an ending that it cannot take
-    /// costs only itself.
+    /// Writes `endings`. A group that the store refuses is split in halves, so that one bad result costs only
+    /// itself.
     pub(super) async fn write(&self, endings: &[Ending]) {
         let mut groups = VecDeque::from([endings]);
         let mut failed = 0;
@@ -51,7 +51,7 @@ impl Lane {
             if failed == MAX_WRITES {
                 return;
             }
-            // A write that may have happened was not refused.
+            // An ambiguous write was not refused.
             let first = match error.is_ambiguous() {
                 true => group.len(),
                 false => group.len().div_ceil(2),
