@@ -1,10 +1,10 @@
-//! What is to be sent.
+//! The request to send.
 
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
-/// A request: method, path with query, headers and body. Every attempt sends the same.
+/// A request: method, path with query, headers and body. Every attempt sends the same request.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub(crate) method: Method,
@@ -24,31 +24,31 @@ impl Call {
         }
     }
 
-    /// A POST.
+    /// A POST request.
     pub fn post(target: impl Into<String>) -> Self {
         Self::new(Method::POST, target)
     }
 
-    /// With this header beside the others.
+    /// Adds a header.
     pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.append(name, value);
         self
     }
 
-    /// With this body, said to be JSON.
+    /// Sets the body, with the content type JSON.
     pub fn json(mut self, body: impl Into<Bytes>) -> Self {
         let json = HeaderValue::from_static("application/json");
         self.headers.insert(header::CONTENT_TYPE, json);
         self.body(body)
     }
 
-    /// With this body.
+    /// Sets the body.
     pub fn body(mut self, body: impl Into<Bytes>) -> Self {
         self.body = body.into();
         self
     }
 
-    /// What tells this request from another under the same name.
+    /// A digest that distinguishes this request from others under the same name.
     pub(crate) fn digest(&self) -> String {
         let mut context = Context::new(&SHA256);
         let parts = [

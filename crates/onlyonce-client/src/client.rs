@@ -1,4 +1,4 @@
-//! The attempts of one operation, from its first to the answer.
+//! The attempts of one operation, from the first to the answer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,24 +15,24 @@ use crate::{
     wire::{BadAddress, Lost, Server},
 };
 
-/// What asks the gateway about a key.
+/// The path at which the gateway is asked about a key.
 const KEYS: &str = "/.onlyonce/keys/";
-/// How long the gateway is asked to hold such a question until it knows more.
+/// How long the gateway may hold such a request until it knows more.
 const HELD: Duration = Duration::from_secs(10);
-/// What stands for a time without end.
+/// Stands for an unlimited time.
 const AS_GOOD_AS_NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// The headers of a call that say who asks, and so go with such a question as well.
+/// The headers of a call that identify the caller, and so are also sent with such a request.
 const CREDENTIALS: [&str; 2] = ["authorization", "x-api-key"];
 
-/// How long, and how often.
+/// Timeouts and pauses.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// For one attempt, from connecting to the last byte of its answer.
+    /// The timeout of one attempt, from connecting to the last byte of its answer.
     pub attempt: Duration,
-    /// For all of them together. After it, [`Client::send`] reports what is known and the journal keeps
-    /// the key.
+    /// The timeout of all attempts together. After it, [`Client::send`] reports what is known, and the
+    /// journal keeps the key.
     pub whole: Duration,
-    /// The pause after the first failure; it doubles with each, and half of it is chance.
+    /// The pause after the first failure. It doubles with each further one, and half of it is random.
     pub pause: Duration,
     /// The longest pause, unless the server asks for a longer one.
     pub longest_pause: Duration,
@@ -50,7 +50,7 @@ impl Default for Patience {
     }
 }
 
-/// What became of an operation.
+/// The outcome of an operation.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The server's status.
@@ -59,17 +59,17 @@ pub struct Answer {
     pub headers: HeaderMap,
     /// The server's body.
     pub body: Bytes,
-    /// The key that it was sent with.
+    /// The key with which it was sent.
     pub key: String,
-    /// How often it was sent by this call.
+    /// How often this call sent it.
     pub attempts: u32,
 }
 
-/// Why there is no answer. In every case the journal keeps the key, and calling again goes on with it.
+/// Why there is no answer. If the journal has the key, it keeps it, and calling again continues with it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The key could not be written down, so nothing was sent.
+    /// The key could not be persisted, so nothing was sent.
     #[error("nothing was sent: the key could not be written down")]
     Journal(#[from] JournalError),
     /// The journal holds another request under this name; nothing was sent.
@@ -78,20 +78,20 @@ pub enum Error {
     /// The key or the path cannot be sent.
     #[error("nothing was sent: the key or the path cannot be sent")]
     Unsendable,
-    /// The server does not know what became of it. Whoever gives it a new key may do it twice.
+    /// The server does not know the outcome. A new key may execute the operation twice.
     #[error("the outcome is unknown; ask the operator of the server about key {key}")]
     Unknown {
         /// The key to ask about.
         key: String,
     },
-    /// No attempt got an answer that settles it. It may have taken effect.
+    /// No attempt got a final answer. The operation may have taken effect.
     #[error("no answer after {attempts} attempts with key {key}")]
     GaveUp {
-        /// The key to go on with.
+        /// The key to continue with.
         key: String,
-        /// How often it was sent.
+        /// How often the request was sent.
         attempts: u32,
-        /// The last status that was seen, where there was one.
+        /// The last status seen, if any.
         last: Option<StatusCode>,
     },
 }
@@ -105,10 +105,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of `server`, `https://api.example` for instance, believing the public authorities.
+    /// A client of `server`, for example `https://api.example`, that trusts the public certificate
+    /// authorities.
     ///
     /// # Errors
-    /// When that is not an address.
+    /// If `server` is not a valid address.
     pub fn new(server: &str) -> Result<Self, BadAddress> {
         Ok(Self {
             server: Server::parse(server)?,
@@ -117,34 +118,34 @@ impl Client {
         })
     }
 
-    /// With another patience.
+    /// Sets the timeouts and pauses.
     pub fn patience(mut self, patience: Patience) -> Self {
         self.patience = patience;
         self
     }
 
-    /// With another header for the key.
+    /// Sets the header for the key.
     pub fn key_header(mut self, name: HeaderName) -> Self {
         self.key_header = name;
         self
     }
 
-    /// With other authorities, or a certificate of its own.
+    /// Sets the TLS configuration: other certificate authorities, or a client certificate.
     pub fn tls(mut self, config: Arc<ClientConfig>) -> Self {
         self.server.believing(config);
         self
     }
 
-    /// Sends `call` under the caller's own name for it, until an answer settles it.
+    /// Sends `call` under the caller's own name for it, until an answer is final.
     ///
-    /// The key is in `journal` before the first byte goes out; if one is there already, from a call that
-    /// did not end or a process that died, it is used. Dropping the future loses nothing but time.
+    /// The key is in `journal` before the first byte is sent. If a key is there already, from a call that did
+    /// not finish or a process that died, it is used. Dropping the future loses nothing but time.
     ///
-    /// The answer may be any status, a refusal included: it is what the server settled on. Have it safe
-    /// before you [`forget`](Journal::forget) the operation.
+    /// The answer may have any status, including a refusal: it is the server's final answer. Save it before
+    /// you [`forget`](Journal::forget) the operation.
     ///
     /// # Errors
-    /// When it could not be settled within [`Patience::whole`], or nothing could be sent.
+    /// If there was no final answer within [`Patience::whole`], or nothing could be sent.
     pub async fn send(
         &self,
         journal: &dyn Journal,
@@ -202,20 +203,20 @@ impl Client {
     }
 }
 
-/// Where the server says that it can be asked about the key; only a place of its own is believed.
+/// Where the server says to ask about the key; only its own path is trusted.
 fn place_to_ask(headers: &HeaderMap) -> Option<String> {
     let place = headers.get(header::LOCATION)?.to_str().ok()?;
     place.starts_with(KEYS).then(|| place.to_owned())
 }
 
-/// The moment after `duration`, or as good as never.
+/// The moment after `duration`, capped at a time that stands for never.
 fn from_now(duration: Duration) -> Instant {
     let now = Instant::now();
     let far = now + AS_GOOD_AS_NEVER;
     now.checked_add(duration).map_or(far, |end| end.min(far))
 }
 
-/// One operation under way.
+/// The state of one operation.
 struct Course<'c> {
     client: &'c Client,
     key: String,
@@ -231,7 +232,7 @@ impl Course<'_> {
         timeout_at(end, attempt).await.unwrap_or(Err(Lost::Timeout))
     }
 
-    /// Waits before the next attempt; `false` if there is no time left for one.
+    /// Waits before the next attempt; `false` if no time is left for one.
     async fn pause(&mut self, at_least: Duration) -> bool {
         let patience = &self.client.patience;
         let doubled = patience.pause.saturating_mul(1 << self.pauses.min(16));
@@ -247,8 +248,8 @@ impl Course<'_> {
         true
     }
 
-    /// Asks what became of the key until something is known: then the next attempt gets the answer, or
-    /// executes what is proven not to have been.
+    /// Asks about the key until its outcome is known. The next attempt then gets the answer, or executes what
+    /// is proven not to have been executed.
     async fn until_known(&mut self, call: &Call, place: Option<String>) -> Result<(), Error> {
         let place = place.unwrap_or_else(|| {
             let plain = percent_encoding::NON_ALPHANUMERIC;
@@ -306,14 +307,14 @@ impl Course<'_> {
 }
 
 impl Answer {
-    /// Whether the server says that it is the answer to an earlier attempt.
+    /// Whether the server says that this is the answer to an earlier attempt.
     pub fn is_replay(&self) -> bool {
         ["x-idempotent-replayed", "idempotent-replayed"]
             .iter()
             .any(|name| self.headers.get(*name).is_some_and(|value| value == "true"))
     }
 
-    /// The type of the body, where it says so.
+    /// The body's content type, if the server states it.
     pub fn content_type(&self) -> Option<&str> {
         self.headers.get(header::CONTENT_TYPE)?.to_str().ok()
     }

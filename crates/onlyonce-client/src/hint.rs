@@ -1,31 +1,31 @@
-//! What an answer says about trying again.
+//! What an answer says about retrying.
 
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
 
-/// The longest `Retry-After` that is believed.
+/// The longest `Retry-After` that is followed; longer ones are cut to this.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// In this header a server says what the key is now.
+/// The header in which a server states the status of the key.
 const KEY_STATUS: HeaderName = HeaderName::from_static("idempotency-status");
 
-/// What a server says that does not know what became of a request.
+/// The code with which a server says that the outcome is unknown.
 const UNKNOWN: &str = "idempotency_outcome_unknown";
 
 /// What to do after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// It is the answer.
+    /// The answer is final.
     Done,
-    /// Send it again, with the same key, not before this has passed.
+    /// Send again with the same key, not before this time has passed.
     Again(Duration),
-    /// The server does not know what became of it; look whether it has learned more.
+    /// The outcome is unknown; ask whether the server has learned more.
     Ask,
 }
 
-/// What `status`, `headers` and `body` say. The server's own hint comes before any rule about statuses.
+/// What to do after this answer. An unknown outcome comes first, then the server's hint, then the status.
 pub(crate) fn after(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Next {
     let wait = retry_after(headers);
     let key = headers.get(KEY_STATUS).map(HeaderValue::as_bytes);
@@ -36,7 +36,7 @@ pub(crate) fn after(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Nex
     match hint(headers) {
         Some(true) => Next::Again(wait),
         Some(false) => Next::Done,
-        // The error is the stored answer: sending again brings it again.
+        // The error is the stored answer: sending again would only repeat it.
         None if key == Some(b"completed") => Next::Done,
         None if is_passing(status) => Next::Again(wait),
         None => Next::Done,
@@ -53,8 +53,8 @@ fn hint(headers: &HeaderMap) -> Option<bool> {
     }
 }
 
-/// Without a hint: statuses that speak of the moment, not of the request. The key makes it safe to send
-/// again; what the server has stored it gives again.
+/// For answers without a hint: statuses about the moment, not about the request. The key makes it safe to
+/// send again; a stored answer is simply repeated.
 fn is_passing(status: StatusCode) -> bool {
     status.is_server_error()
         || matches!(

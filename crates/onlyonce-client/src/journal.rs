@@ -1,4 +1,4 @@
-//! Where keys are written down before they are used.
+//! Persists keys before they are used.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -14,43 +14,43 @@ use serde_json::{Value, json};
 
 use crate::call::hex;
 
-/// What is written down of an operation.
+/// The journal entry of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its key.
     pub key: String,
-    /// What tells its request from another one.
+    /// A digest that distinguishes its request from others.
     pub request: String,
 }
 
-/// Why something could not be written down or read. Nothing has been sent then.
+/// Why an entry could not be written or read. Nothing has been sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// The journal's place cannot be read or written.
+    /// The journal cannot be read or written.
     #[error("the journal cannot be used")]
     Io(#[from] io::Error),
-    /// An entry is there and makes no sense. It is not replaced: it may be the key of a payment.
+    /// The entry is damaged. It is not replaced: it may be the key of a payment.
     #[error("an entry of the journal cannot be read")]
     Damaged,
 }
 
-/// Remembers the key of each operation. Files do ([`FileJournal`]); a table of the caller's own database
-/// is better still, since it can be written together with what the operation is about.
+/// Remembers the key of each operation. [`FileJournal`] uses files. A table of the caller's own database is
+/// better, since it can be written together with the data that the operation is about.
 pub trait Journal: Send + Sync {
-    /// The entry of `operation`: the one that is there, or `fresh`, which is then there.
+    /// The entry of `operation`: the existing one, or `fresh`, which is then stored.
     ///
-    /// - **Atomic.** However many ask at once, in however many processes, all are given the same one.
-    /// - **Durable.** What is returned survives a crash of the machine.
+    /// - **Atomic.** Of any number of concurrent calls, in any number of processes, all get the same entry.
+    /// - **Durable.** The returned entry survives a crash of the machine.
     ///
     /// # Errors
-    /// When neither can be promised.
+    /// If neither can be guaranteed.
     fn entry(&self, operation: &str, fresh: &Entry) -> Result<Entry, JournalError>;
 
-    /// Forgets `operation`, once its answer is safe. The next one by this name has a new key.
+    /// Removes `operation`, once its answer is saved. The next operation of this name gets a new key.
     ///
     /// # Errors
-    /// When it is still there.
+    /// If the entry still exists.
     fn forget(&self, operation: &str) -> Result<(), JournalError>;
 }
 
@@ -61,10 +61,10 @@ pub struct FileJournal {
 }
 
 impl FileJournal {
-    /// The folder is made if it is not there.
+    /// Opens the folder, and creates it if necessary.
     ///
     /// # Errors
-    /// When it cannot be.
+    /// If the folder cannot be created.
     pub fn open(folder: impl AsRef<Path>) -> io::Result<Self> {
         let folder = folder.as_ref().to_owned();
         fs::create_dir_all(&folder)?;
@@ -72,7 +72,7 @@ impl FileJournal {
     }
 
     fn path(&self, operation: &str) -> PathBuf {
-        // Names may hold anything, and file names may not.
+        // Operation names may contain anything; file names may not.
         let name = hex(digest(&SHA256, operation.as_bytes()).as_ref());
         self.folder.join(format!("{name}.json"))
     }
@@ -98,7 +98,7 @@ impl Journal for FileJournal {
                 .open(&beside)?;
             file.write_all(text.to_string().as_bytes())?;
             file.sync_all()?;
-            // Of several, one makes the name; the others find it made.
+            // Of several processes one creates the name; the others find it.
             let linked = fs::hard_link(&beside, &path);
             fs::remove_file(&beside)?;
             match linked {
@@ -108,7 +108,7 @@ impl Journal for FileJournal {
                 _ => {}
             }
         }
-        // Also where another has made it a moment ago: it may not have come so far.
+        // Also if another process has just created it: that process may not have synced it yet.
         self.sync_folder()?;
         let read: Value =
             serde_json::from_slice(&fs::read(&path)?).map_err(|_| JournalError::Damaged)?;
@@ -130,7 +130,7 @@ impl Journal for FileJournal {
     }
 }
 
-/// A random UUID (RFC 9562, version 4): a key that nobody else has.
+/// A random UUID (RFC 9562, version 4), which nobody else has.
 pub(crate) fn fresh_key() -> String {
     let mut bytes = random_bytes();
     bytes[6] = bytes[6] & 0x0f | 0x40;

@@ -1,14 +1,14 @@
-//! Sends a request with an idempotency key until it is known what became of it.
+//! Sends a request with an idempotency key until its outcome is known.
 //!
 //! Three rules make a retry safe, and this crate keeps them for its caller:
 //!
-//! 1. **The key is written down before the first attempt**, in a [`Journal`]. A program that dies in
-//!    the middle finds it there when it comes back, and goes on with it.
-//! 2. **The key is never changed.** Not after a timeout, not after a 5xx, and least of all when the
-//!    outcome is unknown: a new key is a new operation.
-//! 3. **The server's word is heard**: `X-Should-Retry`, `Stripe-Should-Retry` and `Retry-After`. Where
-//!    it says that the outcome is unknown, it is asked, at `GET /.onlyonce/keys/{key}`, until it knows
-//!    more.
+//! 1. **The key is persisted before the first attempt**, in a [`Journal`]. A program that dies midway finds
+//!    the key there after a restart, and continues with it.
+//! 2. **The key is never changed.** Not after a timeout, not after a 5xx, and least of all when the outcome
+//!    is unknown: a new key is a new operation.
+//! 3. **The server's hints are followed**: `X-Should-Retry`, `Stripe-Should-Retry` and `Retry-After`. If the
+//!    server says that the outcome is unknown, the client asks at `GET /.onlyonce/keys/{key}` until the
+//!    server knows more.
 //!
 //! ```no_run
 //! # async fn pay() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,11 +27,11 @@
 //! # fn record_in_our_database(_: http::StatusCode, _: &[u8]) {}
 //! ```
 //!
-//! It works with any server that honours `Idempotency-Key`; where there is no `/.onlyonce/keys`, an
-//! unknown outcome is simply reported.
+//! It works with any server that honours `Idempotency-Key`. If a server has no `/.onlyonce/keys`, an unknown
+//! outcome is simply reported.
 //!
-//! Deliberately absent: pooled connections (a retry goes over a connection of its own), redirects, and
-//! streaming; requests and answers are held in memory.
+//! Deliberately absent: pooled connections (each attempt has its own connection), redirects, and streaming;
+//! requests and answers are held in memory.
 
 mod call;
 mod client;

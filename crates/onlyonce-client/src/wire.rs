@@ -18,14 +18,14 @@ use tokio_rustls::{
 
 use crate::call::Call;
 
-/// The largest answer that is taken, in bytes.
+/// The largest answer accepted, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// Why a text is not the address of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadAddress {
-    /// It is no URL with `http://` or `https://` and a host.
+    /// It is not a URL with `http://` or `https://` and a host.
     #[error("the address of a server is a URL such as https://api.example")]
     Form,
     /// It has a path, a query or credentials.
@@ -33,7 +33,7 @@ pub enum BadAddress {
     Tail,
 }
 
-/// Where requests go.
+/// The server that requests go to.
 #[derive(Clone)]
 pub(crate) struct Server {
     host: String,
@@ -72,14 +72,14 @@ impl Server {
         })
     }
 
-    /// Believes what `config` believes.
+    /// Uses `config` for TLS, if the server uses TLS.
     pub(crate) fn believing(&mut self, config: Arc<ClientConfig>) {
         if self.tls.is_some() {
             self.tls = Some(config);
         }
     }
 
-    /// Sends and reads to the end. Whether the server has acted is not known after an error.
+    /// Sends a request and reads the whole answer. After an error it is not known whether the server acted.
     pub(crate) async fn send(
         &self,
         call: &Call,
@@ -127,7 +127,7 @@ impl Server {
         tokio::select! {
             biased;
             answer = &mut answer => answer,
-            // The connection may end with its answer; what it read is still there to be taken.
+            // The connection may end with the answer; what was read can still be taken.
             _ = &mut connection => answer.await,
         }
     }
@@ -137,16 +137,16 @@ impl Server {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Lost {
-    /// No connection, or no secured one.
+    /// No connection, or the TLS handshake failed.
     #[error("no connection")]
     Connect(#[from] io::Error),
-    /// The connection ended before the answer did.
+    /// The connection ended before the answer was complete.
     #[error("the connection was lost")]
     Http(#[from] hyper::Error),
-    /// The answer broke off, or is too long.
+    /// The answer was cut off, or is too long.
     #[error("the answer is not whole")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// It took too long.
+    /// The attempt timed out.
     #[error("no answer in time")]
     Timeout,
 }
