@@ -1,8 +1,8 @@
-//! Messages as HTTP requests: a POST to one URL, under the same idempotency key every time, signed as
-//! Standard Webhooks has it.
+//! Messages as HTTP requests: a POST to one URL, with the same idempotency key every time, signed according
+//! to Standard Webhooks.
 //!
-//! Deliberately absent: redirects, which would take a message where nobody has agreed to; and any word
-//! of a receiver's body in a reason, since reasons are shown and logged.
+//! Deliberately absent: redirects, which would take a message to a place that nobody agreed to; and any part
+//! of a receiver's body in a reason, since reasons are displayed and logged.
 
 mod pooled;
 mod signature;
@@ -33,9 +33,9 @@ use tower_service::Service;
 pub use pooled::{Pooled, PooledError};
 pub use signature::{BadSecret, Secrets};
 
-/// The largest answer that is kept, unless said otherwise, in bytes.
+/// The default for the largest answer that is kept, in bytes.
 pub const DEFAULT_MAX_ANSWER_BYTES: usize = 1 << 20;
-/// The longest name that a receiver may give to a message, in bytes; a longer one is not kept.
+/// The longest id that a receiver may give a message, in bytes; a longer one is not kept.
 pub const MAX_PROVIDER_ID_BYTES: usize = 255;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -43,28 +43,28 @@ const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
-/// What a receiver's answer keeps of its headers: what is needed to read its body.
+/// The headers kept from a receiver's answer: those needed to read its body.
 const KEPT: [HeaderName; 3] = [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_LANGUAGE];
 
-/// Where messages go, and how.
+/// The destination of messages, and how to send them.
 #[derive(Clone)]
 pub struct HttpOptions {
-    /// Where: with `http` or `https` and a host, and without credentials.
+    /// The URL, with `http` or `https` and a host, and without credentials.
     pub url: Uri,
-    /// Which header has the message's key.
+    /// The header for the message's key.
     pub key_header: HeaderName,
-    /// What messages are signed with, if they are.
+    /// The secrets that messages are signed with, if they are.
     pub secret: Option<Secrets>,
-    /// Headers of every message, such as `Authorization`. They outrank the message's own.
+    /// Headers of every message, such as `Authorization`. They override the message's own.
     pub headers: HeaderMap,
-    /// Where in an answer the receiver's name for the message is, if one is looked for.
+    /// Where an answer has the receiver's id for the message, if one is looked for.
     pub provider_id: Option<Pointer>,
     /// The largest answer that is kept, in bytes. A longer one still means that the message arrived.
     pub max_answer: usize,
 }
 
 impl HttpOptions {
-    /// The defaults: `Idempotency-Key`, unsigned, the receiver's name at `/id`.
+    /// The defaults: `Idempotency-Key`, unsigned, the receiver's id at `/id`.
     pub fn new(url: Uri) -> Self {
         Self {
             url,
@@ -89,21 +89,21 @@ pub enum BadUrl {
     Credentials,
 }
 
-/// Sends messages to one URL with `S`: a service that makes HTTP requests, and whose errors hold a
-/// [`NotSent`](onlyonce::NotSent) in their chain of sources where nothing was sent.
+/// Sends messages to one URL with `S`, an HTTP client service. If nothing was sent, its errors must have a
+/// [`NotSent`](onlyonce::NotSent) in their chain of sources.
 pub struct Http<S> {
     service: S,
     options: HttpOptions,
-    /// As the answer's document is asked.
+    /// The pointer as text, for looking it up in an answer.
     provider_id: Option<String>,
     clock: Clock,
 }
 
 impl<S> Http<S> {
-    /// Connects to nothing yet.
+    /// Does not connect yet.
     ///
     /// # Errors
-    /// [`BadUrl`] if the URL is not one that messages can go to.
+    /// [`BadUrl`] if messages cannot be sent to the URL.
     pub fn new(service: S, mut options: HttpOptions) -> Result<Self, BadUrl> {
         let scheme = options.url.scheme_str();
         if !matches!(scheme, Some("http" | "https")) {
@@ -128,11 +128,11 @@ impl<S> Http<S> {
         })
     }
 
-    /// The request, or why there can never be one.
+    /// The request, or why the message can never be sent.
     fn request(&self, parcel: &Parcel) -> Result<Request<Body>, String> {
         let mut headers = own_headers(parcel)?;
         without_transport(&mut headers);
-        // What proves who sends is for the configuration to say, not for a message.
+        // Credentials come from the configuration, never from a message.
         headers.remove(AUTHORIZATION);
         for name in self.options.headers.keys() {
             headers.remove(name);
@@ -153,8 +153,8 @@ impl<S> Http<S> {
         Ok(request)
     }
 
-    /// The headers of Standard Webhooks. The id is the message's own and has no full stop, as the
-    /// standard demands of what it signs.
+    /// Adds the Standard Webhooks headers. The id is the message's own and has no full stop, as the standard
+    /// requires of signed parts.
     fn sign(&self, parcel: &Parcel, headers: &mut HeaderMap) {
         let id = parcel.id.to_string();
         let seconds = self.clock.moment().since_1970().as_secs();
@@ -172,7 +172,7 @@ impl<S> Http<S> {
         headers.insert(WEBHOOK_TIMESTAMP, HeaderValue::from(seconds));
     }
 
-    /// What an answer says, once its body is there.
+    /// The result of a complete answer.
     fn read(&self, status: StatusCode, headers: &HeaderMap, body: Option<Bytes>) -> Delivery {
         let answer = body.map(|body| {
             let mut answer = Answer::new(status, body);
@@ -238,8 +238,7 @@ where
             let body = match Limited::new(body, self.options.max_answer).collect().await {
                 Ok(body) => Some(body.to_bytes()),
                 Err(error) if error.is::<LengthLimitError>() => None,
-                // What it said about the message was not heard to its end; under the same key it says
-                // it again.
+                // The receiver's answer was not read to its end; under the same key the receiver repeats it.
                 Err(_) => {
                     let said = status.as_u16();
                     return Delivery::Unclear(format!("the answer with status {said} broke off"));
@@ -250,8 +249,8 @@ where
     }
 }
 
-/// Whether a receiver that says this will say it again. The others ask to try later, or say that
-/// something went wrong at a moment that nobody knows.
+/// Whether a receiver that returned this status would return it again. Other statuses ask for a later retry,
+/// or report a failure at an unknown moment.
 fn is_final(status: StatusCode) -> bool {
     let later = [
         StatusCode::REQUEST_TIMEOUT,
@@ -277,7 +276,7 @@ fn not_answered(error: &(dyn StdError + 'static)) -> Delivery {
     }
 }
 
-/// The message's own headers, or which of them no request can have.
+/// The message's own headers; an error names one that HTTP cannot carry.
 fn own_headers(parcel: &Parcel) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::with_capacity(parcel.headers.len() + 8);
     for (name, value) in &parcel.headers {
@@ -290,7 +289,7 @@ fn own_headers(parcel: &Parcel) -> Result<HeaderMap, String> {
     Ok(headers)
 }
 
-/// Removes what a connection says about itself.
+/// Removes headers that concern the connection.
 fn without_transport(headers: &mut HeaderMap) {
     strip_hop_by_hop(headers);
     for name in [HOST, CONTENT_LENGTH, EXPECT, TE] {

@@ -1,8 +1,8 @@
-//! Messages to Kafka, through an idempotent producer: what the producer itself sends again is written
-//! once, and in order. What the outbox sends again is another record with the same id, which consumers
-//! know again by the header [`MESSAGE_ID`].
+//! Messages to Kafka, through an idempotent producer: what the producer itself sends again is written once,
+//! and in order. What the outbox sends again is another record with the same id, which consumers recognise by
+//! the header [`MESSAGE_ID`].
 //!
-//! Deliberately absent: TLS and SCRAM. Kafka's client library takes them from OpenSSL alone.
+//! Deliberately absent: TLS and SCRAM. Kafka's client library supports them only through OpenSSL.
 
 use std::time::Duration;
 
@@ -18,28 +18,27 @@ use rdkafka::{
 
 use crate::Template;
 
-/// The header that has the message's key.
+/// The header for the message's key.
 pub const MESSAGE_ID: &str = "message-id";
-/// After how long the producer gives a message up, unless a setting says otherwise: before the outbox
-/// stops waiting for it.
+/// After how long the producer gives up on a message, by default: before the outbox stops waiting for it.
 pub const DEFAULT_MESSAGE_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Settings that make the producer what it is; nobody may change them.
+/// Settings that the producer depends on; they cannot be changed.
 const FIXED: [(&str, &str); 2] = [("enable.idempotence", "true"), ("acks", "all")];
 
-/// Which brokers, and which topic.
+/// The brokers and the topic.
 #[derive(Clone)]
 pub struct KafkaOptions {
     /// Such as `10.0.0.1:9092,10.0.0.2:9092`.
     pub brokers: String,
     /// The topic of a message.
     pub topic: Template,
-    /// Further settings, by the names that librdkafka has for them.
+    /// Further settings, by their librdkafka names.
     pub settings: Vec<(String, String)>,
 }
 
 impl KafkaOptions {
-    /// These brokers and this topic.
+    /// Options with these brokers and this topic.
     pub fn new(brokers: &str, topic: Template) -> Self {
         Self {
             brokers: brokers.to_owned(),
@@ -49,19 +48,19 @@ impl KafkaOptions {
     }
 }
 
-/// Why there is no producer.
+/// Why a producer could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KafkaError {
-    /// A setting is not for the caller to make.
+    /// The setting must not be changed.
     #[error("the setting {0} cannot be changed")]
     Fixed(String),
-    /// The client library does not take the settings.
+    /// The client library rejects the settings.
     #[error("Kafka's client library does not take these settings")]
     Settings(#[source] ClientError),
 }
 
-/// Publishes to one topic or several, and waits for the report of each delivery.
+/// Publishes to one or more topics, and waits for the report of each delivery.
 pub struct Kafka {
     settings: ClientConfig,
     topic: Template,
@@ -69,7 +68,7 @@ pub struct Kafka {
 }
 
 impl Kafka {
-    /// Connects in the background, and again whenever it has to. No broker need be there now.
+    /// Connects and reconnects in the background. No broker needs to be up now.
     ///
     /// # Errors
     /// [`KafkaError`] if the settings cannot be used.
@@ -82,7 +81,7 @@ impl Kafka {
                 "message.timeout.ms",
                 DEFAULT_MESSAGE_TIMEOUT.as_millis().to_string(),
             )
-            // The same partition that other languages' clients choose for a key.
+            // The same partition for a key as clients in other languages choose.
             .set("partitioner", "murmur2_random");
         for (name, value) in options.settings {
             if FIXED.iter().any(|(fixed, _)| *fixed == name) {
@@ -100,7 +99,7 @@ impl Kafka {
         })
     }
 
-    /// The producer, or a new one where the old one has found that it can no longer keep its promise.
+    /// The producer, or a new one if the old one has failed for good and can no longer keep its guarantee.
     fn producer(&self) -> Result<FutureProducer, ClientError> {
         let producer = self.producer.read().clone();
         if producer.client().fatal_error().is_none() {
@@ -109,7 +108,7 @@ impl Kafka {
         let mut current = self.producer.write();
         if current.client().fatal_error().is_some() {
             let old = std::mem::replace(&mut *current, self.settings.create()?);
-            // It waits for its thread.
+            // Dropping it waits for its thread.
             tokio::task::spawn_blocking(move || drop(old));
         }
         let new = current.clone();
@@ -147,7 +146,7 @@ impl Publish for Kafka {
     }
 }
 
-/// Where a record is. A repeated one that the brokers had is delivered, without their saying where.
+/// The position of a record. For a repeated record the brokers report delivery without a position.
 fn place(partition: i32, offset: i64) -> Option<String> {
     (offset >= 0).then(|| format!("{partition}/{offset}"))
 }
@@ -167,7 +166,7 @@ fn headers(parcel: &Parcel) -> OwnedHeaders {
     })
 }
 
-/// What it means that the producer did not take a message: it never leaves.
+/// The result if the producer did not accept a message, which is then never sent.
 fn not_queued(error: &ClientError) -> Delivery {
     let reason = error.to_string();
     match error.rdkafka_error_code() {
@@ -176,14 +175,14 @@ fn not_queued(error: &ClientError) -> Delivery {
     }
 }
 
-/// What a report of failure means.
+/// The result of a failed delivery report.
 fn not_delivered(error: &ClientError) -> Delivery {
     let reason = error.to_string();
     match error.rdkafka_error_code() {
         Some(Code::MessageSizeTooLarge | Code::InvalidMessage | Code::InvalidRecord) => {
             refused(reason)
         }
-        // Brokers that say this have written nothing.
+        // After these errors nothing has been written.
         Some(
             Code::UnknownTopic
             | Code::UnknownPartition

@@ -1,19 +1,18 @@
-//! Takes messages of an outbox to their receivers.
+//! Publishers, which take outbox messages to their receivers.
 //!
-//! Each publisher here is an [`onlyonce::outbox::Publish`]: it sends one message once, and says truly
-//! what came of it. When to send, how often and what becomes of the message is not decided here.
+//! Each publisher here is an [`onlyonce::outbox::Publish`]: it sends one message once, and reports the result
+//! truthfully. It does not decide when to send, how often, or what happens to the message.
 //!
-//! - [`http`]: a POST with an idempotency key and a Standard Webhooks signature. Always there.
+//! - [`http`]: a POST with an idempotency key and a Standard Webhooks signature. Always available.
 //! - `nats` (feature `nats`): NATS JetStream, with the message's key as its id.
 //! - `rabbitmq` (feature `rabbitmq`): RabbitMQ, with publisher confirms.
 //! - `kafka` (feature `kafka`): Kafka, with an idempotent producer.
 //!
-//! A message may arrive more than once under any of them, always under the same key. Receivers over
-//! HTTP know the key again; consumers of a broker use
-//! [`process_once`](onlyonce::Transactions::process_once).
+//! With any of them a message may arrive more than once, always under the same key. HTTP receivers recognise
+//! the key; consumers of a broker use [`process_once`](onlyonce::Transactions::process_once).
 //!
-//! Deliberately absent: retries, time limits and queues. A future that is dropped is an attempt whose
-//! end nobody saw.
+//! Deliberately absent: retries and queues of our own, and a timeout for the whole attempt. A dropped future
+//! is an attempt with an unseen end.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

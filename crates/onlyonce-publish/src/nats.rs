@@ -1,8 +1,8 @@
-//! Messages to NATS JetStream. The message's key is its `Nats-Msg-Id`, which a stream knows again for as
-//! long as its duplicate window lasts.
+//! Messages to NATS JetStream. The message's key is its `Nats-Msg-Id`, which a stream recognises during its
+//! duplicate window.
 //!
-//! The client of NATS keeps what is published while it has no connection, and sends it later. So nothing
-//! is given to it then: that is the one proof here that nothing was sent.
+//! While disconnected, the NATS client buffers what is published and sends it later. Nothing is handed to it
+//! then, which proves that nothing was sent.
 
 use std::{error::Error as StdError, io, sync::Arc, time::Duration};
 
@@ -22,29 +22,29 @@ use tokio::sync::watch;
 
 use crate::Template;
 
-/// The longest wait for a stream's word. The outbox stops waiting sooner.
+/// The longest wait for a stream's acknowledgement. The outbox stops waiting sooner.
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// The pause before the first attempt to connect again; every further one is that much longer.
+/// The pause before the first reconnection; each further pause is longer by this much.
 const RECONNECT_STEP: Duration = Duration::from_millis(100);
-/// The longest pause between two attempts to connect.
+/// The longest pause between two reconnections.
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
-/// What begins a header that is an instruction to the server.
+/// The prefix of headers that are instructions to the server.
 const INSTRUCTION: &str = "nats-";
 
-/// Which server, and which subject.
+/// The servers and the subject.
 #[derive(Clone)]
 pub struct NatsOptions {
-    /// URLs such as `nats://127.0.0.1:4222` or `tls://nats.example`, separated by commas. They may hold
-    /// a user and a password.
+    /// URLs such as `nats://127.0.0.1:4222` or `tls://nats.example`, separated by commas. They may contain a
+    /// user and a password.
     pub servers: String,
-    /// The subject of a message. A stream has to take it.
+    /// The subject of a message. A stream must accept it.
     pub subject: Template,
-    /// How to connect, for those who need more than a URL: certificates, or another way to log in.
+    /// Connection options beyond the URL: certificates, or another way to log in.
     pub connect: ConnectOptions,
 }
 
 impl NatsOptions {
-    /// These servers and this subject.
+    /// Options with these servers and this subject.
     pub fn new(servers: &str, subject: Template) -> Self {
         Self {
             servers: servers.to_owned(),
@@ -54,19 +54,19 @@ impl NatsOptions {
     }
 }
 
-/// Why there is no client for these servers.
+/// Why a client could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NatsError {
-    /// A server's URL is not one.
+    /// A server's URL is invalid.
     #[error("a NATS server's URL is not one")]
     Url(#[source] io::Error),
-    /// The client could not be made.
+    /// The client could not be created.
     #[error("the NATS client could not be made")]
     Client(#[source] async_nats::ConnectError),
 }
 
-/// Publishes to streams of JetStream, and waits for their word.
+/// Publishes to JetStream streams, and waits for their acknowledgement.
 pub struct Nats {
     client: async_nats::Client,
     context: jetstream::Context,
@@ -76,10 +76,10 @@ pub struct Nats {
 }
 
 impl Nats {
-    /// A client that connects when it can, and again whenever it has to. No server need be there now.
+    /// A client that connects and reconnects in the background. No server needs to be up now.
     ///
     /// # Errors
-    /// [`NatsError`] if what was said about the servers cannot be used.
+    /// [`NatsError`] if the options cannot be used.
     pub async fn connect(options: NatsOptions) -> Result<Self, NatsError> {
         let servers = options.servers.split(',').map(|one| one.trim().parse());
         let servers: Vec<ServerAddr> = servers.collect::<Result<_, _>>().map_err(NatsError::Url)?;
@@ -120,7 +120,7 @@ impl Nats {
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
                 return refused("the server takes no message of this size");
             }
-            // It was not handed to the connection.
+            // The message was not handed to the connection.
             Err(error) => return Delivery::NotSent(describe(&error)),
         };
         tokio::select! {
@@ -132,7 +132,7 @@ impl Nats {
                 },
                 Err(error) => not_acknowledged(&error),
             },
-            // A word that was under way is lost with it.
+            // An acknowledgement on its way is lost with the connection.
             _ = losses.changed() => Delivery::Unclear("the connection to NATS was lost".to_owned()),
         }
     }
@@ -163,10 +163,10 @@ fn refused(reason: &str) -> Delivery {
     }
 }
 
-/// What it means that a stream did not say yes.
+/// The result if a stream did not acknowledge.
 fn not_acknowledged(error: &PublishError) -> Delivery {
     if error.kind() == PublishErrorKind::StreamNotFound {
-        // The server itself said that nobody listens there.
+        // The server itself said that no stream listens there.
         return Delivery::NotSent("no stream takes its subject".to_owned());
     }
     let said = error.source();
@@ -184,7 +184,7 @@ fn describe(error: &dyn StdError) -> String {
     }
 }
 
-/// The message's own headers, without instructions to the server, and its key.
+/// The message's own headers, without instructions to the server, plus its key.
 fn headers(parcel: &Parcel) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in &parcel.headers {
@@ -203,7 +203,7 @@ fn headers(parcel: &Parcel) -> Result<HeaderMap, String> {
     Ok(headers)
 }
 
-/// Whether one can publish to `subject`: words with full stops between them, none of them a wildcard.
+/// Whether `subject` can be published to: words separated by full stops, without wildcards.
 fn is_subject(subject: &str) -> bool {
     subject.split('.').all(|word| {
         !word.is_empty()

@@ -1,10 +1,10 @@
 //! Messages to RabbitMQ: persistent, mandatory and confirmed, with the message's key as `message_id`.
 //!
-//! Each message has a channel to itself while it is under way. A message that no queue takes comes back
-//! before the confirmation of some message on its channel; with one message on it, there is no doubt
-//! whose it is.
+//! Each message has a channel to itself while it is being sent. The server returns an unroutable message
+//! before the confirmation of some message on its channel; with only one message on the channel, there is no
+//! doubt which one it is.
 //!
-//! Deliberately absent: declaring exchanges and queues. They belong to those who consume.
+//! Deliberately absent: declaring exchanges and queues. They belong to the consumers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,34 +21,33 @@ use parking_lot::Mutex;
 
 use crate::Template;
 
-/// How long a message may wait for a channel, unless said otherwise: less than sending it may take, so
-/// that a message that was not sent is known to be that.
+/// How long a message may wait for a channel, by default: less than the timeout for sending, so that an
+/// unsent message is known to be unsent.
 pub const DEFAULT_CHANNEL_WITHIN: Duration = Duration::from_secs(4);
-/// Channels that are kept for the next message; the others are closed.
+/// Idle channels kept for the next messages; others are closed.
 const MAX_IDLE_CHANNELS: usize = 64;
-/// Written to disk before it is confirmed, where its queue is durable.
+/// The delivery mode of a message that a durable queue writes to disk before it is confirmed.
 const PERSISTENT: u8 = 2;
 const CONTENT_TYPE: &str = "content-type";
 const JSON: &str = "application/json";
 
-/// Which server, and where on it.
+/// The server, exchange and routing key.
 #[derive(Clone)]
 pub struct RabbitMqOptions {
-    /// Such as `amqp://user:password@127.0.0.1:5672/vhost`; with TLS, `amqps://`.
+    /// Such as `amqp://user:password@127.0.0.1:5672/vhost`; `amqps://` for TLS.
     pub url: String,
-    /// The exchange; empty for the one that leads to queues by their names.
+    /// The exchange; empty for the default exchange, which routes to queues by name.
     pub exchange: String,
     /// The routing key of a message.
     pub routing_key: Template,
-    /// How to connect, for those who need more than a URL.
+    /// Connection options beyond the URL.
     pub connect: ConnectionProperties,
-    /// How long a message may wait for a channel, connecting included; keep it below the target's
-    /// timeout.
+    /// How long a message may wait for a channel, including connecting. Keep it below the target's timeout.
     pub channel_within: Duration,
 }
 
 impl RabbitMqOptions {
-    /// This server, exchange and routing key.
+    /// Options with this server, exchange and routing key.
     pub fn new(url: &str, exchange: &str, routing_key: Template) -> Self {
         Self {
             url: url.to_owned(),
@@ -60,11 +59,11 @@ impl RabbitMqOptions {
     }
 }
 
-/// Why nothing can be sent to a server so described. It does not repeat the description.
+/// Why the options are invalid. The error does not repeat them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RabbitMqError {
-    /// The URL is not one.
+    /// The URL is invalid.
     #[error("a RabbitMQ server's URL is such as amqp://user:password@host:5672/vhost")]
     Url,
     /// The exchange's name is too long.
@@ -84,10 +83,10 @@ pub struct RabbitMq {
 }
 
 impl RabbitMq {
-    /// Connects with the first message, and again whenever it has to.
+    /// Connects with the first message, and reconnects when necessary.
     ///
     /// # Errors
-    /// [`RabbitMqError`] if no server can be meant.
+    /// [`RabbitMqError`] if the options are invalid.
     pub fn new(options: RabbitMqOptions) -> Result<Self, RabbitMqError> {
         let exchange = ShortString::try_new(options.exchange);
         Ok(Self {
@@ -133,7 +132,7 @@ impl RabbitMq {
     }
 
     async fn send(&self, letter: Letter, payload: &[u8]) -> Delivery {
-        // A client that loses sight of a refused connection, and a server that says nothing, both end here.
+        // A client that misses a refused connection, and a server that does not respond, both end here.
         let channel = match tokio::time::timeout(self.channel_within, self.channel()).await {
             Ok(Ok(channel)) => channel,
             Ok(Err(error)) => return Delivery::NotSent(format!("no channel to RabbitMQ: {error}")),
@@ -191,7 +190,7 @@ fn confirmed_as(confirmation: Confirmation) -> Delivery {
         Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned)) => {
             Delivery::NotSent(format!("no queue takes it: {}", returned.reply_text))
         }
-        // The server does not answer for it: some of its queues may have it.
+        // The server takes no responsibility for it: some queues may have it.
         Confirmation::Nack(None) => {
             Delivery::Unclear("the server could not take charge of it".to_owned())
         }
@@ -201,11 +200,11 @@ fn confirmed_as(confirmation: Confirmation) -> Delivery {
     }
 }
 
-/// What it means that there is no confirmation.
+/// The result if there is no confirmation.
 fn not_confirmed(error: &lapin::Error) -> Delivery {
     let reason = error.to_string();
     match error.kind() {
-        // The channel's only message is what the server closed it for, before it went anywhere.
+        // The server closed the channel because of its only message, before routing it.
         ErrorKind::ProtocolError(said) => match said.kind() {
             AMQPErrorKind::Soft(
                 AMQPSoftError::PRECONDITIONFAILED | AMQPSoftError::CONTENTTOOLARGE,
@@ -220,14 +219,14 @@ fn not_confirmed(error: &lapin::Error) -> Delivery {
     }
 }
 
-/// A message in the words of AMQP.
+/// A message in AMQP terms.
 struct Letter {
     routing_key: ShortString,
     properties: BasicProperties,
 }
 
 impl Letter {
-    /// Or why there can be none.
+    /// The AMQP form of `parcel`, or why there is none.
     fn write(parcel: &Parcel, routing_key: &Template) -> Result<Self, String> {
         let short = |what: &str, text: &str| {
             ShortString::try_new(text).map_err(|_| format!("{what} is longer than 255 bytes"))

@@ -1,9 +1,9 @@
-//! Names that a message fills in: a subject, a routing key, a topic.
+//! Names that are filled in from a message: a subject, a routing key, a topic.
 
 use onlyonce::outbox::Parcel;
 
-/// A name such as `orders.{type}`. `{type}` is what the message is, and `{ordering_key}` its ordering
-/// key, or nothing where it has none.
+/// A name such as `orders.{type}`. `{type}` is the message's type, and `{ordering_key}` its ordering key, or
+/// nothing if it has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template(Vec<Part>);
 
@@ -14,23 +14,23 @@ enum Part {
     OrderingKey,
 }
 
-/// Why a text is not a name to fill in.
+/// Why a text is not a valid template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadTemplate {
-    /// It names what a message does not have.
+    /// It has an unknown placeholder.
     #[error("only {{type}} and {{ordering_key}} can be filled in")]
     Placeholder,
-    /// A brace has no partner.
+    /// A brace is unbalanced.
     #[error("a brace is not closed, or not opened")]
     Brace,
 }
 
 impl Template {
-    /// Reads `text`.
+    /// Parses `text`.
     ///
     /// # Errors
-    /// [`BadTemplate`] names the rule that it breaks.
+    /// [`BadTemplate`] names the rule that `text` breaks.
     pub fn parse(text: &str) -> Result<Self, BadTemplate> {
         let mut parts = Vec::new();
         let mut rest = text;

@@ -16,21 +16,21 @@ use tower_service::Service;
 
 /// hyper's client with its pool of connections. Clones share the pool.
 ///
-/// A connection that could not be made is proof that nothing was sent. A request that a pooled
-/// connection gave back before a byte of it was written goes out on another one; any other failure
-/// leaves open what happened.
+/// A failed connection attempt proves that nothing was sent. If a pooled connection returns a request before
+/// a byte of it was written, the request is sent on another connection. After any other failure it is not
+/// known what happened.
 #[derive(Clone)]
 pub struct Pooled<C>(Client<C, Body>);
 
 impl Pooled<HttpConnector> {
-    /// Connections in plain text: for `http://` alone.
+    /// Plain-text connections, for `http://` only.
     pub fn plain() -> Self {
         Self::new(HttpConnector::new())
     }
 }
 
 impl<C: Connect + Clone + Send + Sync + 'static> Pooled<C> {
-    /// Connections that `connector` makes; whoever brings it decides about TLS.
+    /// Connections made by `connector`, which decides about TLS.
     pub fn new(connector: C) -> Self {
         Self(Client::builder(TokioExecutor::new()).build(connector))
     }
@@ -42,7 +42,7 @@ impl<C: Connect + Clone + Send + Sync + 'static> Pooled<C> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PooledError {
-    /// There was no connection.
+    /// No connection could be made.
     #[error("the receiver was not reached")]
     NotSent(#[source] NotSent),
     /// The connection failed when it may have been used.

@@ -1,4 +1,4 @@
-//! The signature of Standard Webhooks: by it a receiver knows who sent a message, and when.
+//! Standard Webhooks signatures, which tell a receiver who sent a message, and when.
 
 use std::fmt;
 
@@ -8,30 +8,29 @@ use base64::{
     engine::general_purpose::{STANDARD, STANDARD_NO_PAD},
 };
 
-/// What begins a secret.
+/// The prefix of a secret.
 const PREFIX: &str = "whsec_";
 
-/// Secrets that messages are signed with. While one replaces another there are both, and each
-/// message has a signature by either.
+/// The secrets that sign messages. During a rotation there are two, and each message has a signature by each.
 #[derive(Clone)]
 pub struct Secrets(Vec<hmac::Key>);
 
-/// Why a text is not a list of secrets. It does not repeat the text.
+/// Why a text is not a list of secrets. The message does not repeat the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a secret is whsec_ and base64; several are separated by spaces")]
 pub struct BadSecret;
 
 impl Secrets {
-    /// Reads secrets such as `whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw`, separated by white space.
+    /// Parses secrets such as `whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw`, separated by white space.
     ///
     /// # Errors
-    /// [`BadSecret`] if there is none, or one of them is something else.
+    /// [`BadSecret`] if there is none, or one of them is invalid.
     pub fn parse(text: &str) -> Result<Self, BadSecret> {
         let key = |secret: &str| {
             let coded = secret.strip_prefix(PREFIX).ok_or(BadSecret)?;
             let decoded = STANDARD.decode(coded).or(STANDARD_NO_PAD.decode(coded));
             let bytes = decoded.map_err(|_| BadSecret)?;
-            // An empty key would sign for everybody.
+            // Anybody could sign with an empty key.
             if bytes.is_empty() {
                 return Err(BadSecret);
             }
