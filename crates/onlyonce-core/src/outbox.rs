@@ -201,7 +201,7 @@ impl Next {
         }
     }
 
-    /// Whether this attempt may have reached the receiver.
+    /// Whether the message may have reached the receiver without anybody knowing.
     pub fn is_unclear(&self) -> bool {
         match self {
             Self::Again { unclear, .. } | Self::Dead { unclear, .. } => *unclear,

@@ -171,7 +171,7 @@ impl<T: TransactionalStore> Transactions<T> {
     /// Declares an operation with this name and `policy`.
     ///
     /// # Errors
-    /// [`Unavailable`] if the store cannot keep the policy and its recipe.
+    /// [`Unavailable`] if the store cannot keep the policy, or if a duration that must be positive is not.
     pub async fn operation(&self, name: &str, policy: Policy) -> Result<Operation<T>, Unavailable> {
         let (name, policy) = (Arc::<str>::from(name), Arc::new(policy));
         self.engine.keep_recipe(&policy.recipe).await?;

@@ -40,7 +40,7 @@ impl Scratch {
             + self.spare.capacity()
     }
 
-    /// Appends `out[at..end]` with every object sorted. No such object starts before index `next`.
+    /// Appends `out[at..end]` with every object sorted. In `unsorted` the range begins at `next` or later.
     fn arrange(&mut self, out: &[u8], mut at: usize, end: usize, mut next: usize) {
         next += self.unsorted[next..].partition_point(|one| one.start < at);
         while let Some(object) = self.unsorted.get(next).copied() {

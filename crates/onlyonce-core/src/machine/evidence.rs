@@ -12,7 +12,7 @@ use crate::{
     time::{Stamp, Timestamp},
 };
 
-/// The longest pause between two looks of the reconciler, and the interval at which dead letters are retried.
+/// The longest pause between two looks of the reconciler, and the interval of the looks at a dead letter.
 pub(super) const MAX_LOOK_PAUSE: Duration = Duration::from_secs(3_600);
 
 pub(super) const CONTRADICTION: &str = "the provider contradicts itself";

@@ -1,10 +1,10 @@
 //! Whether the store is the one that this process knows. No other code answers that question.
 //!
 //! A store that was emptied, restored from a backup or exchanged for another has lost keys, and their retries
-//! would be executed again. A store therefore has an identity, which never changes, and an epoch, which only
-//! rises. After reserving keys this process raises the epoch, within seconds. It remembers what it saw last,
-//! and looks again every [`LOOK_EVERY`]. With a spool, what it saw outlives the process. The spool is written
-//! after the store is durable, so that it is never ahead of the store.
+//! would be executed again. A store therefore has an identity, which stays, and an epoch, which only rises.
+//! After reserving keys this process raises the epoch, within seconds. It remembers what it saw last, and
+//! looks again every [`LOOK_EVERY`]. With a spool, what it saw outlives the process. The spool is written
+//! once the store has made it durable, so that the spool is never ahead of the store.
 //!
 //! A process that finds that the store has gone back, or at its start that it is another store, notes that in
 //! the store, so that all gateways know. From then on new keys wait as [`machine::new_key`] says. If the
