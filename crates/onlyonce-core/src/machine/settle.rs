@@ -35,7 +35,7 @@ pub enum Settlement {
 /// What became of an attempt's result, once the step's write has succeeded.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Settled {
-    /// The result was written.
+    /// The result was written; a release that the provider contradicts, as unknown.
     Done,
     /// The result was written, to a key that had wrongly been released.
     ReleaseWasWrong,
@@ -305,7 +305,7 @@ pub fn absent(record: &Record) -> JournalEntry {
 pub enum Wake {
     /// One waiter, which executes; the others keep waiting.
     One,
-    /// All waiters: there is an answer.
+    /// All waiters: the key was not released, so none of them executes.
     All,
 }
 
