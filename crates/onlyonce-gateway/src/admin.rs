@@ -1,5 +1,5 @@
-//! The admin API and the dashboard, on a listener of their own. Everything but `/healthz`, `/readyz` and
-//! the dashboard's files needs the token, or a session that was opened with it.
+//! The admin API and the dashboard, on their own listener. Everything but `/healthz`, `/readyz` and the
+//! dashboard's files needs the token, or a session that was opened with it.
 
 mod audit;
 mod dead_letters;
@@ -59,16 +59,16 @@ use crate::{
     reload::Status,
 };
 
-/// The largest body of an admin request, in bytes: a response that an operator resolves with.
+/// The largest body of an admin request, in bytes: a response with which an operator resolves a key.
 const MAX_BODY: usize = 4 << 20;
-/// When there may be room again for a body.
+/// When to retry after the body budget was full; `Retry-After` adds a second.
 const OVERLOADED_RETRY_AFTER: Duration = Duration::ZERO;
-/// How long an answer of the store to `/readyz` is passed on.
+/// How long the result of a `/readyz` probe is cached.
 const PROBE_HOLDS: Duration = Duration::from_secs(1);
 /// The longest that `/readyz` waits for the store.
 const MAX_PROBE: Duration = Duration::from_secs(5);
 
-/// What the admin API works on.
+/// The state of the admin API.
 #[derive(Clone)]
 pub(crate) struct Admin(Arc<Inner>);
 
@@ -78,18 +78,18 @@ struct Inner {
     desk: Desk,
     metrics: PrometheusHandle,
     tokens: RwLock<Tokens>,
-    /// The token that was made for this run, where the environment has none.
+    /// The token made for this run, if the environment has none.
     run_token: Option<String>,
     sessions: Sessions,
     guesses: Guesses,
     overview: Overview,
     status: Status,
     stopping: watch::Receiver<bool>,
-    /// When the store was last asked whether it can be written to, and what it said.
+    /// When the store was last probed for writability, and the result.
     probed: tokio::sync::Mutex<Option<(Instant, Result<(), String>)>>,
 }
 
-/// Who gets in.
+/// The tokens that are accepted.
 #[derive(PartialEq, Eq)]
 struct Tokens {
     full: Option<String>,
@@ -107,8 +107,8 @@ impl Tokens {
 }
 
 impl Admin {
-    /// The admin API of this gateway; its tokens come from the environment, and where that has none,
-    /// `run_token` is the one.
+    /// The admin API of this gateway. The tokens come from the environment; without a full token there,
+    /// `run_token` is the full token.
     pub(crate) fn new(
         (current, engine, status): (Arc<Current>, Engine, Status),
         metrics: PrometheusHandle,
@@ -134,17 +134,17 @@ impl Admin {
         }))
     }
 
-    /// Whether anybody can get in.
+    /// Whether a full token exists.
     pub(crate) fn has_token(&self) -> bool {
         self.0.tokens.read().full.is_some()
     }
 
-    /// Goes on with the options of `config`.
+    /// Applies the options of `config`.
     pub(crate) fn follow(&self, config: &Config) {
         let tokens = Tokens::from_environment(config, self.0.run_token.as_deref());
         let mut current = self.0.tokens.write();
         if *current != tokens {
-            // Whoever came by a token that is none any more has to come anew.
+            // Sessions opened with a token that is no longer valid must sign in again.
             self.0.sessions.clear();
         }
         *current = tokens;
@@ -202,7 +202,7 @@ async fn tidy(request: Request, next: Next) -> Response {
         .get(header::CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().ends_with(b"json"));
     if status.is_client_error() && !is_problem {
-        // What the framework refuses by itself: a body that is too large, a query that is not one.
+        // A refusal by the framework itself: a body that is too large, an invalid query.
         let detail = "The request could not be read. Nothing was changed.";
         response = Refused::new(status, "bad_request", detail).into_response();
     }
@@ -247,7 +247,7 @@ async fn authorize(State(admin): State<Admin>, mut request: Request, next: Next)
         }
     }
     request.extensions_mut().insert(role);
-    // Only whoever has got in keeps its connection when there are too many.
+    // When there are too many connections, only authenticated ones are kept.
     let working = request.extensions().get::<Arc<Activity>>();
     let working = working.map(Activity::work);
     let response = match gathered(&admin, request).await {
@@ -260,7 +260,7 @@ async fn authorize(State(admin): State<Admin>, mut request: Request, next: Next)
     }
 }
 
-/// The same request with its body in memory, counted like the bodies of clients.
+/// Reads the request's body into memory; it counts against the same budget as the bodies of clients.
 async fn gathered(admin: &Admin, request: Request) -> Result<Request, Refused> {
     if request.method().is_safe() {
         return Ok(request);
@@ -302,7 +302,7 @@ fn bearer(value: &HeaderValue) -> Option<&[u8]> {
 }
 
 impl Admin {
-    /// What the bearer of this token may do.
+    /// The role of the bearer of this token.
     fn role_of_token(&self, given: &[u8]) -> Option<Role> {
         let is = |token: &Option<String>| {
             token
@@ -317,7 +317,7 @@ impl Admin {
         }
     }
 
-    /// The same for a token that may be a guess.
+    /// Like `role_of_token`, but counts wrong tokens against the peer's address.
     fn role_of_guess(&self, extensions: &http::Extensions, given: &[u8]) -> Result<Role, Wrong> {
         let peer = extensions.get::<Peer>();
         let peer = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |Peer(peer)| *peer);
@@ -325,7 +325,7 @@ impl Admin {
         guesses.try_one(peer, || self.role_of_token(given))
     }
 
-    /// The answer to somebody who has not got in, in its time.
+    /// The answer to a request that was not authenticated, after its delay.
     async fn turned_away(&self, wrong: Wrong) -> Refused {
         match wrong {
             Wrong::Token(late) => {
@@ -351,8 +351,8 @@ impl Admin {
 }
 
 impl Admin {
-    /// Whether the store takes writes, as of a moment ago, or why not: everybody may ask, so not every
-    /// question becomes a write, and an error that may name hosts is not passed on.
+    /// Whether the store takes writes, or why not. Anybody may ask, so a result is cached for `holds` instead
+    /// of writing on every call, and an error that may name hosts is not passed on.
     async fn store_is_writable(&self, holds: Duration) -> Result<(), String> {
         let inner = &self.0;
         let mut probed = inner.probed.lock().await;
@@ -377,15 +377,15 @@ impl Admin {
     }
 }
 
-/// Whether requests can be protected now.
+/// `GET /readyz`: whether requests can be protected now.
 async fn readyz(State(admin): State<Admin>) -> Response {
     let (status, body) = admin.readiness(PROBE_HOLDS).await;
     (status, Json(body)).into_response()
 }
 
 impl Admin {
-    /// Whether requests can be protected now, and what that hangs on. What the store said is passed on
-    /// for as long as it `holds`.
+    /// Whether requests can be protected now, and the conditions that decide it. The store's probe is cached
+    /// for `holds`.
     async fn readiness(&self, holds: Duration) -> (StatusCode, Value) {
         let inner = &self.0;
         let writable = self.store_is_writable(holds).await;
@@ -415,11 +415,11 @@ impl Admin {
             (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
             (false, true) => (StatusCode::OK, "ready"),
         };
-        // A store that lacks keys serves those that it has, so the gateway is ready all the same.
+        // A store that lost keys still serves those it has, so the gateway is ready.
         let history = inner.engine.history();
         let lost_at = history.lost_since();
         let now = match lost_at {
-            // Of a store that does not say what time it is, the loss counts as recent.
+            // If the store does not tell the time, the loss counts as recent.
             Some(at) => Some(inner.engine.store_now().await.unwrap_or(at)),
             None => None,
         };
@@ -462,7 +462,7 @@ pub struct Refused {
     code: &'static str,
     detail: String,
     retry_after: Option<Duration>,
-    /// Members of the body beside those that every problem has.
+    /// Members of the body beyond those of every problem.
     more: Vec<(&'static str, Value)>,
 }
 
@@ -477,13 +477,13 @@ impl Refused {
         }
     }
 
-    /// The same, with another member in its body.
+    /// Adds a member to the body.
     fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.more.push((name, value.into()));
         self
     }
 
-    /// The same, with the time after which it is worth another try.
+    /// Adds a `Retry-After`.
     fn after(self, wait: Duration) -> Self {
         let retry_after = Some(wait);
         Self {
@@ -514,7 +514,7 @@ impl IntoResponse for Refused {
                 .insert(header::WWW_AUTHENTICATE, scheme);
         }
         if let Some(wait) = self.retry_after {
-            // In whole seconds, and never at once.
+            // Rounded up to whole seconds, and never zero.
             let seconds = HeaderValue::from(wait.as_secs() + 1);
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }

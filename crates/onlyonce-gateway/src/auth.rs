@@ -1,9 +1,9 @@
-//! Who is asking. The client's id comes from its credential alone; no header that a client can choose
+//! Client authentication. The client's id comes from its credential alone; no header that a client can choose
 //! decides a scope.
 //!
-//! Several ways may be configured. A header of a trusted proxy comes first, then a key or token that
-//! the request itself carries, then the service that is asked. Every request is authenticated anew,
-//! replays included: nothing is remembered from one request to the next.
+//! Several methods may be configured. A trusted proxy's header comes first, then an API key or token in the
+//! request itself, then the external service. Every request is authenticated, replays included: no result is
+//! cached from one request to the next.
 
 mod api_keys;
 mod external;
@@ -30,7 +30,7 @@ const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 pub(crate) struct ClientId(Arc<str>);
 
 impl ClientId {
-    /// `text` as an id, where it can be one.
+    /// `text` as an id, if it is a valid one.
     fn new(text: &str) -> Option<Self> {
         is_client_id(text).then(|| Self(text.into()))
     }
@@ -40,18 +40,18 @@ impl ClientId {
     }
 }
 
-/// What was found out about a caller.
+/// The result of authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Who it is.
+    /// The client was identified.
     Client(ClientId),
-    /// No credential, or none that is valid.
+    /// There is no credential, or no valid one.
     Nobody,
-    /// Whoever knows could not be asked.
+    /// The credential could not be checked.
     Unavailable,
 }
 
-/// What a request shows of itself before its body.
+/// The parts of a request that precede its body.
 #[derive(Clone, Copy)]
 pub(crate) struct Shown<'a> {
     pub(crate) method: &'a Method,
@@ -60,7 +60,7 @@ pub(crate) struct Shown<'a> {
     pub(crate) peer: Option<IpAddr>,
 }
 
-/// The ways to authenticate that are configured.
+/// The configured authentication methods.
 pub(crate) struct Auth {
     api_keys: ApiKeys,
     jwt: Option<Jwt>,
@@ -69,8 +69,8 @@ pub(crate) struct Auth {
 }
 
 impl Auth {
-    /// Reads keys and secrets. A key set behind a URL may be away at the start: until it is there,
-    /// tokens cannot be judged, and the caller is told so.
+    /// Reads keys and secrets. A key set behind a URL may be unreachable at startup. Until it is loaded,
+    /// tokens cannot be checked, and the result is [`Found::Unavailable`].
     pub(crate) async fn start(config: &AuthConfig) -> anyhow::Result<Self> {
         let jwt = match &config.jwt {
             Some(jwt) => Some(Jwt::start(jwt).await.context("auth.jwt")?),
@@ -84,12 +84,12 @@ impl Auth {
         })
     }
 
-    /// The header in which a trusted proxy says who asks.
+    /// The header in which a trusted proxy names the client.
     pub(crate) fn trusted_header(&self) -> Option<&HeaderName> {
         self.trusted.as_ref().map(|trusted| &trusted.name)
     }
 
-    /// Takes away a header that would be believed, from somebody who is not.
+    /// Removes the trusted header, unless the peer is a trusted proxy.
     pub(crate) fn remove_untrusted(&self, headers: &mut HeaderMap, peer: Option<IpAddr>) {
         let Some(trusted) = &self.trusted else { return };
         strip_lookalikes(headers, std::iter::once(&trusted.name));
@@ -98,7 +98,7 @@ impl Auth {
         }
     }
 
-    /// Who asks.
+    /// Identifies the client.
     pub(crate) async fn authenticate(&self, shown: Shown<'_>) -> Found {
         if let Some(said) = self.said_by_proxy(shown) {
             return said;
@@ -112,7 +112,7 @@ impl Auth {
         }
     }
 
-    /// What a trusted proxy says, if it says anything.
+    /// The client that a trusted proxy names; `None` without such a header.
     fn said_by_proxy(&self, shown: Shown<'_>) -> Option<Found> {
         let trusted = self.trusted.as_ref()?;
         if !is_trusted(trusted, shown.peer) || !shown.headers.contains_key(&trusted.name) {
@@ -124,7 +124,7 @@ impl Auth {
         Some(named.map_or(Found::Nobody, Found::Client))
     }
 
-    /// Who the keys and tokens of the request belong to. Two that name different clients name
+    /// The owner of the API key and token in the request. If these name different clients, the result is
     /// nobody.
     async fn carried(&self, headers: &HeaderMap) -> Found {
         let by_key = match only(headers, &X_API_KEY).and_then(|key| self.api_keys.owner(key)) {
@@ -158,14 +158,14 @@ fn is_trusted(trusted: &TrustedHeader, peer: Option<IpAddr>) -> bool {
     peer.is_some_and(|peer| trusted.from.iter().any(|network| network.contains(peer)))
 }
 
-/// The value of a header that stands on exactly one line.
+/// The value of a header that occurs exactly once.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().filter(|_| values.next().is_none())?;
     Some(value.as_bytes())
 }
 
-/// What stands after `Bearer` in `Authorization`.
+/// The token after `Bearer` in `Authorization`.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = only(headers, &header::AUTHORIZATION)?;
     let (scheme, token) = value.split_at_checked(b"Bearer ".len())?;

@@ -1,8 +1,8 @@
-//! A plain HTTP/1.1 client: one connection for each request, so that nothing is resent, reordered or
-//! shared behind our back. The gateway asks providers with it; the command line asks gateways, and
-//! tries out other people's APIs.
+//! A plain HTTP/1.1 client: one connection per request, so that nothing is resent, reordered or shared
+//! implicitly. The gateway queries providers with it; the command line queries gateways, and probes other
+//! people's APIs.
 //!
-//! Deliberately absent: redirects, retries, pools, and reading of proxies from the environment.
+//! Deliberately absent: redirects, retries, pools, and proxy settings from the environment.
 
 mod endpoint;
 mod trust;
@@ -35,19 +35,19 @@ const MAX_ANSWER_BYTES: usize = 64 << 20;
 pub struct Outgoing {
     /// The method.
     pub method: Method,
-    /// Where it goes.
+    /// The destination.
     pub endpoint: Endpoint,
-    /// The user's headers, credentials among them: their values are never shown.
+    /// The user's headers, including credentials: their values are never shown.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// The name of the header that carries the key.
     pub key_header: HeaderName,
-    /// One line of the key header for each.
+    /// The keys, each sent in a line of its own.
     pub keys: Vec<HeaderValue>,
     /// The whole body.
     pub body: Bytes,
 }
 
-/// What came back.
+/// The answer to a request.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The status.
@@ -56,11 +56,11 @@ pub struct Answer {
     pub headers: HeaderMap,
     /// The whole body.
     pub body: Bytes,
-    /// Whether it came in chunks, without a length.
+    /// Whether the body was chunked, without a declared length.
     pub chunked: bool,
 }
 
-/// A connection, plain or secured.
+/// A connection, plain or TLS.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -69,14 +69,14 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 #[derive(Clone)]
 pub struct Client {
     tls: TlsConnector,
-    /// For connecting, and again for the answer.
+    /// Applies to connecting, and again to the answer.
     timeout: Duration,
     /// The largest answer that is read, in bytes.
     limit: usize,
 }
 
 impl Client {
-    /// A client that waits `timeout` for a connection, and as long again for the whole answer.
+    /// A client that waits up to `timeout` for a connection, and as long again for the whole answer.
     pub fn new(timeout: Duration, tls: Arc<ClientConfig>) -> Self {
         Self {
             tls: tls.into(),
@@ -85,7 +85,7 @@ impl Client {
         }
     }
 
-    /// The same with a smaller bound on answers, in bytes.
+    /// Lowers the limit on answers, in bytes.
     pub(crate) fn reading_at_most(self, limit: usize) -> Self {
         Self { limit, ..self }
     }
@@ -93,7 +93,7 @@ impl Client {
     /// Sends `request` and reads its answer.
     ///
     /// # Errors
-    /// Why there is no answer, for people.
+    /// Why there is no answer, in words for people.
     pub async fn send(&self, request: &Outgoing) -> Result<Answer, String> {
         let stream = self.connect(&request.endpoint).await?;
         self.send_on(stream, request).await
@@ -102,7 +102,7 @@ impl Client {
     /// Opens a connection to `endpoint`.
     ///
     /// # Errors
-    /// Why there is none, for people.
+    /// Why there is no connection, in words for people.
     pub async fn connect(&self, endpoint: &Endpoint) -> Result<Box<dyn Stream>, String> {
         match timeout(self.timeout, self.open(endpoint)).await {
             Ok(opened) => opened,
@@ -110,10 +110,10 @@ impl Client {
         }
     }
 
-    /// Sends `request` on a connection that is open, and reads its answer.
+    /// Sends `request` on an open connection, and reads its answer.
     ///
     /// # Errors
-    /// Why there is no answer, for people.
+    /// Why there is no answer, in words for people.
     pub async fn send_on(
         &self,
         stream: Box<dyn Stream>,
@@ -168,7 +168,7 @@ async fn exchange(
     tokio::select! {
         biased;
         answer = &mut answer => answer,
-        // The connection may end with its last answer; what it read is still there to be taken.
+        // The connection may end with its last answer, which can still be read.
         _ = &mut connection => answer.await,
     }
 }

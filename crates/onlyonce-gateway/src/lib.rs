@@ -1,27 +1,27 @@
-//! The gateway: everything that the server needs, and nothing of the command line.
+//! The gateway as a library: everything that the server needs, and nothing of the command line.
 //!
-//! The rooms, in the order in which a request passes through them:
+//! The modules, in the order in which a request passes through them:
 //!
-//! - `cores` gives each core an event loop of its own, and each connection to one of them;
-//! - `edge` takes connections, reads heads, and puts a request through the layer of `onlyonce`;
-//! - [`routing`] says which route takes the request, and whose rules hold for it;
-//! - `auth` says who is asking;
-//! - `upstream` takes it to a backend, and knows whether a byte was sent.
+//! - `cores` runs one event loop per core and assigns each connection to one of them;
+//! - `edge` accepts connections, reads heads, and passes requests through the layer of `onlyonce`;
+//! - [`routing`] picks the route that takes the request and the route whose rules apply;
+//! - `auth` identifies the client;
+//! - `upstream` forwards the request to a backend, and knows whether a byte was sent.
 //!
-//! What stands beside that path:
+//! Beside that path:
 //!
-//! - `provider` finds out what became of unknown keys, by asking ([`http_client`]) and by webhooks;
-//! - `outbox` delivers messages; `outbound` is for the questions of `auth`;
+//! - `provider` resolves unknown keys, by querying the provider ([`http_client`]) and by webhooks;
+//! - `outbox` delivers messages; `outbound` makes the HTTP requests of `auth`;
 //! - [`admin`] is the admin API and the dashboard;
-//! - [`config`] reads the file, and `reload` reads it again;
-//! - `telemetry` logs and counts; `tls` reads certificates; [`clock`] tells people the time;
-//! - [`serve`] puts all of it together, until it is told to stop or its [`parent`] is gone.
+//! - [`config`] reads the configuration file, and `reload` reads it again;
+//! - `telemetry` logs and counts; `tls` reads certificates; [`clock`] tells the wall-clock time;
+//! - [`serve`] starts all of it, and runs until told to stop or until its [`parent`] exits.
 //!
-//! Deliberately absent: arguments, tables, colours and every tool. The binary is in `onlyonce-cli`, and
-//! what is public here is what that needs.
+//! Deliberately absent: arguments, tables, colours and every tool. The binary is in `onlyonce-cli`, and only
+//! what that crate needs is public here.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
-// A reader that goes away is no reason to panic.
+// `println!` panics when the reader of standard output is gone.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
 pub mod admin;

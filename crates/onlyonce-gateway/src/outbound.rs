@@ -1,5 +1,5 @@
-//! Requests that the gateway itself makes: to an authenticating service, to an issuer of keys, to a
-//! provider. One way for all of them, over HTTP/1.1 or HTTP/2, secured or not.
+//! The gateway's own requests to an authenticating service and to an issuer of keys, over HTTP/1.1 or
+//! HTTP/2, with or without TLS.
 //!
 //! Deliberately absent: redirects, retries, proxies from the environment, and any address that the
 //! configuration does not name.
@@ -17,24 +17,24 @@ use crate::{
     upstream::{Upstream, UpstreamOptions, describe},
 };
 
-/// A host that the gateway asks. Connections are kept for the next question.
+/// A host that the gateway sends its own requests to. Connections are reused.
 pub(crate) struct Outbound(Upstream);
 
 impl Outbound {
-    /// Connects to nothing yet. `connect_timeout` bounds name resolution, connecting and the handshake;
-    /// how long an answer may take is for the caller to say.
+    /// Does not connect yet. `connect_timeout` bounds name resolution, connecting and the handshake; the
+    /// caller bounds the time for the answer.
     pub(crate) fn new(host: &Backend, connect_timeout: Duration) -> Self {
         let mut options = UpstreamOptions::new(vec![host.clone()]);
         options.connect_timeout = connect_timeout;
         Self(Upstream::new(options))
     }
 
-    /// Sends `request`, with any method, to `target`, a path with its query; returns the answer, and its
-    /// body if that came whole and is not longer than `limit` bytes.
+    /// Sends `request`, with any method, to `target`, a path with its query. Returns the answer's head, and
+    /// its body if the body is complete and at most `limit` bytes long.
     ///
     /// # Errors
-    /// When no answer came. Whether anything was sent, the error's text alone knows: use this only for
-    /// questions.
+    /// If no answer came. Only the error's text says whether anything was sent, so use this for safe requests
+    /// only.
     pub(crate) async fn send(
         &self,
         mut request: Request<Body>,
@@ -51,7 +51,7 @@ impl Outbound {
     }
 }
 
-/// Why there was no answer, in words that hold neither a header nor a body.
+/// Why there was no answer, in words that contain neither headers nor a body.
 #[derive(Debug, thiserror::Error)]
 #[error("it could not be asked: {0}")]
 pub(crate) struct NotAnswered(String);

@@ -1,4 +1,4 @@
-//! Messages that were left in a transaction, delivered by this process.
+//! Delivery of outbox messages by this process.
 
 mod targets;
 
@@ -12,20 +12,20 @@ use tokio::task::JoinSet;
 
 use crate::config::Config;
 
-/// What delivers messages, by a configuration that may be replaced.
+/// The running deliveries, whose configuration can be replaced.
 pub(crate) struct Delivering {
     now: Option<Running>,
-    /// Those that were replaced, and finish what they have under way.
+    /// Replaced deliveries, which finish the messages they have under way.
     before: JoinSet<()>,
 }
 
-/// Ready to begin, and how often to look.
+/// Deliveries that are ready to start, and their polling interval.
 pub(crate) struct Prepared(Option<Deliveries>, Duration);
 
-/// Makes what delivers the messages of `config`; nothing is claimed yet.
+/// Builds the deliveries of `config`; nothing is claimed yet.
 ///
 /// # Errors
-/// When there are targets and the store has no outbox, or something that a target needs is not there.
+/// If there are targets and the store has no outbox, or something that a target needs is missing.
 pub(crate) async fn prepare(config: &Config, engine: &Engine) -> anyhow::Result<Prepared> {
     let outbox = &config.outbox;
     let every = config.workers.deliver_every;
@@ -38,7 +38,7 @@ pub(crate) async fn prepare(config: &Config, engine: &Engine) -> anyhow::Result<
     };
     let mut deliveries = deliveries.keep_delivered(outbox.keep_delivered);
     for target in &outbox.targets {
-        // Clients of brokers are large while they connect.
+        // The futures of broker clients are large while they connect.
         let target = Box::pin(targets::target(target)).await?;
         deliveries = deliveries.target(target);
     }
@@ -60,8 +60,8 @@ impl Delivering {
         }
     }
 
-    /// Goes on by another configuration. What is under way is finished by the one before: a message is
-    /// claimed by one of them alone.
+    /// Switches to another configuration. The old one finishes the messages it has under way: a message is
+    /// claimed by one of the two only.
     pub(crate) fn replace(&mut self, prepared: Prepared) {
         if let Some(running) = self.now.take() {
             self.before.spawn(running.stop());
@@ -69,7 +69,7 @@ impl Delivering {
         self.now = prepared.start();
     }
 
-    /// Claims nothing more, and waits for what is under way.
+    /// Stops claiming, and waits for messages under way.
     pub(crate) async fn stop(&mut self) {
         if let Some(running) = self.now.take() {
             running.stop().await;

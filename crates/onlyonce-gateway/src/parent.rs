@@ -1,13 +1,13 @@
-//! Ending with the process that started this one, even if that was killed.
+//! Exiting with the parent process, even if the parent was killed.
 
 use std::io::{self, Read as _};
 
 use tokio::sync::oneshot;
 
-/// Resolves when standard input ends, which is when the process that started us is gone.
+/// Resolves when standard input ends, which means that the parent process is gone.
 ///
-/// It takes a plain thread, because a read of standard input cannot be cancelled and would hold up
-/// the end of a runtime that did it on one of its own.
+/// Uses a plain thread: a read of standard input cannot be cancelled, and would delay the shutdown of a
+/// runtime that did it on one of its own threads.
 pub async fn gone() {
     let (alive, gone) = oneshot::channel::<()>();
     let watch = move || {
@@ -23,7 +23,7 @@ pub async fn gone() {
             }
         }
     };
-    // Without the thread nobody would notice the parent's end, so its absence counts as that end.
+    // Without the thread nobody would notice the parent's exit, so a failed spawn counts as that exit.
     let _ = std::thread::Builder::new()
         .name("parent-watch".into())
         .spawn(watch);

@@ -1,5 +1,4 @@
-//! The provider behind a route: how it is asked what became of a key, and how it is known that a word
-//! comes from it.
+//! The provider behind a route: how it is queried about a key, and how its webhooks are verified.
 
 mod query;
 mod signature;
@@ -23,7 +22,7 @@ use query::Query;
 pub(crate) use signature::BadSignature;
 pub(crate) use webhook::{Heard, Webhook};
 
-/// The provider behind one route, as far as the configuration knows it.
+/// The provider behind one route, as far as it is configured.
 #[derive(Default)]
 pub(crate) struct Provider {
     query: Option<Query>,
@@ -48,13 +47,13 @@ impl Provider {
         }))
     }
 
-    /// What the provider tells of its own accord, where it does.
+    /// The provider's webhook, if one is configured.
     pub(crate) fn webhook(&self) -> Option<&Webhook> {
         self.webhook.as_ref()
     }
 
-    /// What became of the key of `record`, as the provider says: asked under every name by which it may
-    /// know the key.
+    /// Queries the provider about the key of `record`, under every name by which the provider may know the
+    /// key.
     async fn ask(&self, engine: &Engine, record: &Record) -> Answer {
         let Some(query) = &self.query else {
             return nobody("no `query` is configured, and no webhook has come");
@@ -66,7 +65,7 @@ impl Provider {
         for name in record.names() {
             answers.push(match is_shared(engine, record, &name).await {
                 Ok(false) => query.ask(record, &name).await,
-                // That it is not there is plain; whose it is that is there is not.
+                // Absence is conclusive; presence is not, since it may be the other key's.
                 Ok(true) => match query.ask(record, &name).await {
                     Judged::Says(Evidence::NotExecuted) => Judged::Says(Evidence::NotExecuted),
                     _ => Judged::Inconclusive(SHARED.to_owned()),
@@ -103,7 +102,7 @@ fn nobody(why: &str) -> Answer {
     }
 }
 
-/// The reconciler asks by the configuration that is in effect when it does.
+/// The reconciler queries with the configuration that is current at that moment.
 impl Ask for Current {
     fn ask<'a>(&'a self, record: &'a Record) -> BoxFuture<'a, Answer> {
         let edge = self.edge();
@@ -116,7 +115,7 @@ impl Ask for Current {
     }
 }
 
-/// Whether `secret` holds a key that webhooks of this scheme are signed with.
+/// Whether `secret` contains a key for webhooks of this scheme.
 pub(crate) fn is_webhook_secret(scheme: Scheme, secret: &str) -> bool {
     !signature::keys(scheme, secret).is_empty()
 }

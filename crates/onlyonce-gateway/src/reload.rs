@@ -1,9 +1,8 @@
-//! Reads the configuration anew while the gateway runs: on SIGHUP, and when the file's content has
-//! changed.
+//! Reloads the configuration while the gateway runs: on SIGHUP, and when the file's content changes.
 //!
-//! A file that cannot be used, or that changes what must not change, is refused as a whole, and the
-//! gateway goes on as before. A file that can be used takes effect for the requests that come after
-//! it: those that are under way are finished by what they began with, and no connection is closed.
+//! A file that is invalid, or that changes what must not change, is refused as a whole, and the gateway goes
+//! on as before. A valid file takes effect for later requests: requests under way finish with the
+//! configuration they began with, and no connection is closed.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -22,21 +21,21 @@ use crate::{
     serve, telemetry, tls,
 };
 
-/// How often the file is looked at. What has changed is read when it has stood for one look, so that a
-/// file is not taken while it is being written.
+/// Polling interval. A change is read once it has been seen twice, so that a file is not read while it is
+/// being written.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long until a good file is tried again that could not be put into effect.
+/// Delay before a valid file that could not be put into effect is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// The gauge of the configuration that is in effect: 1 at the start, one more with each reload.
+/// The gauge of the current configuration: 1 at startup, one more with each reload.
 const GENERATION: &str = "onlyonce_config_generation";
-/// The counter of reloads, by how they ended.
+/// The counter of reloads, by result.
 const RELOADS: &str = "onlyonce_config_reloads_total";
 
-/// Which configuration is in effect, and what became of the last attempt to change it.
+/// The generation of the current configuration, and the error of the last attempt to change it.
 #[derive(Clone)]
 pub(crate) struct Status(Arc<Mutex<Told>>);
 
-/// What is told of it, to whoever asks: names and places, never values.
+/// The published status: names and positions, never values.
 #[derive(Clone)]
 pub(crate) struct Told {
     pub(crate) generation: u64,
@@ -81,17 +80,17 @@ impl Status {
 pub struct Source {
     file: PathBuf,
     overrides: Overrides,
-    /// What stood in it before it was read for the first time.
+    /// The file's text, read just before the configuration was first loaded.
     text: Option<String>,
 }
 
 impl Source {
-    /// Reads the configuration in `file`, over which the command line says `overrides`.
+    /// Loads the configuration in `file`. The command line's `overrides` take precedence.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// Everything that is wrong with the file.
     pub fn load(file: PathBuf, overrides: Overrides) -> Result<(Config, Self), Diagnostics> {
-        // Read before it is loaded: what changes in between is seen as a change.
+        // Read before loading, so that a change in between is noticed.
         let text = config::read(&file).ok();
         let config = config::load(&file, &overrides)?;
         let source = Self {
@@ -103,8 +102,8 @@ impl Source {
     }
 }
 
-/// What a configuration is made from: the text of its file, and what stands in the files that it names,
-/// certificates for instance.
+/// What a configuration is made from: the text of its file, and a fingerprint of the files that it names,
+/// such as certificates.
 #[derive(Clone, PartialEq, Eq)]
 struct Content {
     text: String,
@@ -121,7 +120,7 @@ pub(crate) struct Reloader {
     workers: Workers,
     delivering: Delivering,
     status: Status,
-    /// The content that was last decided upon, and the one of the last look.
+    /// The content that was last applied or refused; `seen` is the content at the last poll.
     decided: Option<Content>,
     seen: Option<Content>,
     not_before: Instant,
@@ -130,14 +129,14 @@ pub(crate) struct Reloader {
 enum Refusal {
     /// The file is not a configuration.
     Bad(Diagnostics),
-    /// It changes what must not change.
+    /// The file changes what must not change.
     Change(Vec<String>),
-    /// It is good, and something that it needs is not there.
+    /// The file is valid, but something that it needs is missing.
     Failed(anyhow::Error),
 }
 
 impl Reloader {
-    /// Starts the background loops of what is in effect now.
+    /// Starts the background loops of the current configuration.
     pub(crate) fn new(
         source: Option<Source>,
         (current, engine, admin): (Arc<Current>, Engine, Admin),
@@ -162,8 +161,8 @@ impl Reloader {
         }
     }
 
-    /// Resolves when the file has another content than the one that was last decided upon, and has had
-    /// it for a moment. Never, where there is no file.
+    /// Resolves when the file's content differs from the last decided one and was the same at two polls.
+    /// Never resolves without a file.
     pub(crate) async fn changed(&mut self) {
         let Some(source) = &self.source else {
             return std::future::pending().await;
@@ -183,7 +182,7 @@ impl Reloader {
                     named: tls::fingerprint_of(&named),
                 })
             });
-            // A file that is away for a moment is being replaced.
+            // A file that is briefly absent is being replaced.
             let Ok(Ok(content)) = read.await else {
                 continue;
             };
@@ -196,7 +195,7 @@ impl Reloader {
         }
     }
 
-    /// Reads the file, and puts it into effect if it can be.
+    /// Reads the file, and puts it into effect if it is valid.
     pub(crate) async fn reload(&mut self) {
         let Some(source) = &self.source else {
             tracing::warn!("SIGHUP: there is no configuration file to read anew");
@@ -212,7 +211,7 @@ impl Reloader {
             }
         };
         let named = self.current.config().files();
-        // Before they are read for use: what changes in between is seen as a change.
+        // Taken before these files are read for use, so that a change in between is noticed.
         let read = tls::fingerprint_of(&named);
         let env = |name: &str| std::env::var(name).ok();
         let outcome = match config::parse(&name, &text, &env, &source.overrides) {
@@ -248,7 +247,7 @@ impl Reloader {
         }
         let config = Arc::new(config);
         let (edge, prepared) = self.made(&config, &before).await.map_err(|error| {
-            // Some routes may have been made before one could not be.
+            // Some routes may have been built before one failed.
             before.policies_are_in_effect();
             Refusal::Failed(error)
         })?;
@@ -258,14 +257,14 @@ impl Reloader {
             self.delivering.replace(prepared);
         }
         if pace(&config) != pace(before.config()) {
-            // What a loop was doing when it ends is whole or has not happened.
+            // A loop can be stopped anywhere: each of its steps is complete or has not happened.
             let pace = pace(&config);
             self.workers = Workers::start_with(&self.engine, pace, self.current.clone());
         }
         Ok(())
     }
 
-    /// What `config` needs beside itself; what delivers messages only if that changes.
+    /// Builds what `config` needs; the delivery of messages only if its options changed.
     async fn made(
         &self,
         config: &Arc<Config>,
@@ -283,7 +282,7 @@ impl Reloader {
         Ok((edge, prepared))
     }
 
-    /// No message is claimed any more; returns when none is under way.
+    /// Stops claiming messages; returns when none is under way.
     pub(crate) async fn stop_delivering(&mut self) {
         self.delivering.stop().await;
     }

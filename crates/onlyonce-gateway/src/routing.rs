@@ -1,11 +1,11 @@
-//! Which route? The one place that answers it.
+//! Route selection: the one place that picks a request's routes.
 //!
-//! Two questions hide in it. *Where does the request go?* is answered by the path as it stands: the longest
-//! prefix, once percent-encoding and dot segments are undone. *Whose rules hold?* is answered by every path
-//! and method that a server behind the gateway may read in the request, because it is that server that
-//! chooses the operation: of all routes that these lead to, the strictest one. Otherwise `/API/payments`,
-//! `/api/payments;v=1` or a `GET` that a header turns into `POST` would walk around the keys of
-//! `/api/payments` wherever a weaker route takes the rest.
+//! There are two questions. *Where does the request go?* depends on the path as it stands: the longest prefix
+//! wins, after percent-encoding and dot segments are undone. *Whose rules apply?* depends on every path and
+//! method that a server behind the gateway may read in the request, because that server chooses the
+//! operation: of all routes that these readings lead to, the strictest one rules. Otherwise `/API/payments`,
+//! `/api/payments;v=1` or a `GET` that a header turns into `POST` would bypass the keys of `/api/payments`
+//! wherever a weaker route takes the rest.
 
 mod readings;
 
@@ -20,12 +20,12 @@ use onlyonce_core::{
 use crate::config::{Config, Route};
 use readings::Reading;
 
-/// The routes of a request, by their places in the configuration.
+/// The routes of a request, by index in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Whose backends and times it gets.
+    /// The route whose backends and timeouts the request gets.
     pub taken_by: usize,
-    /// Whose `idempotency` section and id hold for it.
+    /// The route whose `idempotency` section and id apply to the request.
     pub ruled_by: usize,
 }
 
@@ -37,7 +37,7 @@ struct Strictness {
     is_payments: bool,
 }
 
-/// What becomes of a key.
+/// How a route treats a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Attention {
     None,
@@ -60,7 +60,7 @@ impl Strictness {
     }
 }
 
-/// The routes of a request; `None` where no route takes it.
+/// The routes of a request; `None` if no route takes it.
 pub fn find(config: &Config, method: &Method, path: &str, headers: &HeaderMap) -> Option<Found> {
     let plain = plain_path(path);
     let taken_by = config.route_match(method, &plain)?;
@@ -83,7 +83,7 @@ fn strictest(
         found: taken_by,
         strictness: Strictness::of(&config.routes[taken_by].policy, methods),
     };
-    // Nearly always no route is stricter than the one that takes the request, and nothing is read twice.
+    // Nearly always no route is stricter than the one that takes the request, and the readings are skipped.
     if !search.has_stricter() {
         return taken_by;
     }
@@ -100,7 +100,7 @@ fn strictest(
     if is_exact || (search.is_plain(path) && overrides().next().is_none()) {
         return search.found;
     }
-    // The same method may be named often, and each is tried with each path.
+    // Headers may name the same method repeatedly, and each method is tried with each path.
     let mut named: Vec<&str> = Vec::new();
     for method in methods.iter() {
         if !named.iter().any(|one| one.eq_ignore_ascii_case(method)) && search.knows(method) {
@@ -148,7 +148,7 @@ impl Search<'_> {
         readings::is_plain(path) && routes.all(|route| readings::is_plain(&route.path))
     }
 
-    /// Whether any route says anything of `method`, or it is the request's own.
+    /// Whether `method` is the request's own, or any route mentions it.
     fn knows(&self, method: &str) -> bool {
         let is = |one: &Method| one.as_str().eq_ignore_ascii_case(method);
         let own = self.methods.iter().next();
@@ -159,7 +159,7 @@ impl Search<'_> {
             })
     }
 
-    /// Offers the route that a reading leads to: the longest, and of equally long ones the strictest.
+    /// Offers the route that a reading leads to: the longest path, and among equals the strictest route.
     fn follow(&mut self, method: &str, reading: &Reading<'_>) {
         let begins = |route: &Route| {
             let may = route.edge.path_readings == PathReadings::Common;
@@ -176,7 +176,7 @@ impl Search<'_> {
     }
 }
 
-/// The path of what an override header names: a path, or a URL as a whole.
+/// The path in an override header, whose value is a path or a whole URL.
 fn path_of(named: &[u8]) -> &[u8] {
     let named = named.trim_ascii();
     let after_scheme = named.windows(3).position(|three| three == b"://");
@@ -193,8 +193,8 @@ fn path_of(named: &[u8]) -> &[u8] {
     &path[..end.unwrap_or(path.len())]
 }
 
-/// The path as it is compared with the paths of routes: without percent-encoding, dot segments and empty
-/// segments. The request is forwarded as it came.
+/// The path in the form that is compared with routes: without percent-encoding, dot segments and empty
+/// segments. The request is forwarded unchanged.
 pub(crate) fn plain_path(path: &str) -> Cow<'_, str> {
     if !path.contains('%') && !path.contains("//") && !path.contains("/.") {
         return Cow::Borrowed(path);

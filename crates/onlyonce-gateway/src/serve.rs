@@ -1,4 +1,4 @@
-//! Puts the pieces together, says that it is ready, and ends in good order.
+//! Starts all parts of a process, announces that it is ready, and shuts down in order.
 
 use std::{
     io::{self, Write},
@@ -42,47 +42,47 @@ use crate::{
 
 pub use crate::reload::Source;
 
-/// The block in a store that says that its gateways keep copies of answers in a cache.
+/// The name of the store block which says that gateways keep copies of answers in a cache.
 pub const CACHED: &str = "cached";
 
-/// What a process is there for.
+/// The role of a process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// To take requests.
+    /// Takes requests.
     Gateway {
-        /// Whether to end with the process that started this one.
+        /// Whether to exit when the parent process exits.
         exit_with_parent: bool,
     },
-    /// To run the background loops alone.
+    /// Runs only the background loops.
     Worker,
 }
 
 /// What a process is started with.
 pub struct Start {
-    /// What it is told to do.
+    /// The configuration.
     pub config: Config,
-    /// The file that this was read from, which is read again when it changes.
+    /// The file that the configuration was read from; the file is read again when it changes.
     pub source: Option<Source>,
-    /// What it is there for.
+    /// The role of the process.
     pub part: Part,
-    /// What it may choose for itself.
+    /// What the process may choose for itself.
     pub made_up: MadeUp,
 }
 
-/// What a process that was started without a file may choose for itself. With a file: nothing.
+/// What a process started without a file may choose for itself. With a file, it chooses nothing.
 #[derive(Default)]
 pub struct MadeUp {
-    /// An admin token for this run, where the environment has none. It is shown once, on standard output,
-    /// and never logged.
+    /// An admin token for this run, if the environment has none. The token is printed once, on standard
+    /// output, and never logged.
     token: Option<String>,
-    /// Whether the admin API may take another port than the default one.
+    /// Whether the admin API may use another port if the default port is taken.
     any_admin_port: bool,
-    /// Whether somebody at a terminal wants to know where the dashboard is.
+    /// Whether to print the address of the dashboard.
     shows_dashboard: bool,
 }
 
 impl MadeUp {
-    /// For a process without a file, whose admin API listens at `admin` if that was said.
+    /// For a process without a file. `admin` is the admin API's address, if one was given.
     ///
     /// # Errors
     /// When there is no randomness for a token.
@@ -103,17 +103,17 @@ impl MadeUp {
 /// Random bytes in the admin token of a run.
 const RUN_TOKEN_BYTES: usize = 24;
 
-/// A token that can stand in a URL as it is.
+/// A random token that needs no escaping in a URL.
 fn run_token() -> Result<String, aws_lc_rs::error::Unspecified> {
     let mut bytes = [0_u8; RUN_TOKEN_BYTES];
     aws_lc_rs::rand::fill(&mut bytes)?;
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// Opens the store, and plays the part until told to stop.
+/// Opens the store, and plays the given part until told to stop.
 ///
 /// # Errors
-/// What the process cannot start without.
+/// If something that the process needs is missing or unusable.
 pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
     let config = Arc::new(start.config);
     let telemetry = Telemetry::start()?;
@@ -154,7 +154,7 @@ pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
     let metrics = telemetry.prometheus();
     let parts = (current, engine.clone(), prepared);
     let ended = serve(parts, start.source, metrics, (start.part, start.made_up)).await;
-    // Whatever is still running is at its end with the process; an embedded store's file must not be.
+    // Anything still running ends with the process. An embedded store must close its file cleanly first.
     engine.store().close().await;
     telemetry.end().await;
     ended
@@ -180,7 +180,7 @@ async fn serve(
     if let Some(listener) = listeners.admin {
         tokio::spawn(admin::serve(admin.clone(), listener));
     }
-    // Until the end of this function, since executions outlive their connections.
+    // Kept until the end of this function, since executions outlive their connections.
     let cores = listeners.data.as_ref().map(|_| Arc::new(Cores::start()));
     let serving = listeners.data.zip(cores.clone()).map(|(data, cores)| {
         let served = edge::serve(current.clone(), data, cores, stopping);
@@ -210,7 +210,7 @@ async fn serve(
         }
     }
     tracing::info!("stopping: no new connections after a second; what is running is finished");
-    // The receiver lives in the serving task; if that is gone there is nobody to tell.
+    // The receiver lives in the serving task; if that task is gone, nobody needs to be told.
     let _ = stop.send(true);
     let finished = async {
         if let Some(serving) = serving {
@@ -230,14 +230,14 @@ async fn serve(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a process listens on.
+/// The listening sockets of a process.
 struct Listeners {
     data: Option<TcpListener>,
     admin: Option<TcpListener>,
 }
 
 impl Listeners {
-    /// A worker takes no requests, and shows itself only where its file says so.
+    /// A worker takes no requests, and has an admin listener only if its file configures one.
     async fn bind(config: &Config, part: Part, made_up: &MadeUp) -> anyhow::Result<Self> {
         let is_worker = part == Part::Worker;
         let data = match is_worker {
@@ -263,7 +263,7 @@ impl Listeners {
     }
 }
 
-/// Where it listens.
+/// The addresses that the process listens on.
 struct Addresses {
     data: Option<SocketAddr>,
     admin: Option<SocketAddr>,
@@ -275,7 +275,7 @@ async fn bind(address: SocketAddr, option: &str) -> anyhow::Result<TcpListener> 
         .with_context(|| format!("cannot listen on {address} ({option}); nothing was started"))
 }
 
-/// The admin listener. Where nobody chose its port, a port that is taken is no reason not to start.
+/// Binds the admin listener. If nobody chose the port and it is taken, uses any free port.
 async fn bind_admin(address: SocketAddr, any_port: bool) -> anyhow::Result<TcpListener> {
     match TcpListener::bind(address).await {
         Err(error) if any_port && error.kind() == io::ErrorKind::AddrInUse => {
@@ -303,8 +303,7 @@ fn demand_identity(config: &Config, store: &dyn Store) -> anyhow::Result<()> {
     }
 }
 
-/// Looks whether the store has forgotten what a process before this one knew, and refuses one that cannot be
-/// asked.
+/// Checks whether the store has lost what an earlier process knew, and refuses a store that does not answer.
 async fn meet_store(engine: &Engine) -> anyhow::Result<()> {
     let Err(error) = engine.meet_store().await else {
         return Ok(());
@@ -315,7 +314,7 @@ async fn meet_store(engine: &Engine) -> anyhow::Result<()> {
     }
 }
 
-/// Some profiles refuse a store that may lose what it acknowledged.
+/// Refuses a store below level sync if a route's profile demands one.
 pub(crate) fn demand_level(config: &Config, store: &dyn Store) -> anyhow::Result<()> {
     let strict = config.protected().find(|route| route.policy.demands_sync());
     match strict {
@@ -329,8 +328,7 @@ pub(crate) fn demand_level(config: &Config, store: &dyn Store) -> anyhow::Result
     }
 }
 
-/// What is to be known of a store that may forget what it acknowledged: a key that is forgotten is executed
-/// again.
+/// The warning about a store that may forget acknowledged writes: a forgotten key is executed again.
 fn weak_store(config: &Config, level: Level) -> Option<String> {
     let what = match (&config.store.url, level) {
         (_, Level::Sync) => return None,
@@ -356,19 +354,19 @@ fn weak_store(config: &Config, level: Level) -> Option<String> {
     Some(format!("warning: level {level}: {what}; {more}"))
 }
 
-/// The store, with its cache in front of it where there is one.
+/// Opens the store, with its cache in front if one is configured.
 async fn open(config: &Config, part: Part, may_create: bool) -> anyhow::Result<Arc<dyn Store>> {
     let truth = open_truth(config, part, may_create).await?;
     let store: Arc<dyn Store> = match &config.store.cache {
         Some(StoreUrl::Redis(url)) => {
-            // Whoever opens the database alone must know that there are copies.
+            // A process that opens the database without the cache must know that copies exist.
             let noted = truth.keep_block(CACHED, b"1").await;
             noted.context("the database cannot be told that there is a cache")?;
             Arc::new(TieredStore::new(truth, url).context("store.cache")?)
         }
         _ => truth,
     };
-    // What compresses and encrypts stands in front of the cache, which so holds nothing in plain text.
+    // Compression and encryption are in front of the cache, so the cache holds nothing in plain text.
     let is_memory = matches!(config.store.url, StoreUrl::Memory);
     sealed(
         store,
@@ -383,7 +381,7 @@ async fn open_truth(
     part: Part,
     may_create: bool,
 ) -> anyhow::Result<Arc<dyn Store>> {
-    // A store that is new knows nothing of what was executed before it.
+    // A new store knows nothing of earlier executions, so strict routes demand that creating it is explicit.
     let demands_sync = config.protected().any(|route| route.policy.demands_sync());
     let create = may_create && (config.store.create || !demands_sync);
     Ok(match &config.store.url {
@@ -405,7 +403,7 @@ async fn open_truth(
             };
             let store = PostgresStore::open(url, &options).await?;
             let plain = config.store.encryption_key_env.is_none() || config.store.plain_settle;
-            // A worker may know nothing of encryption, and allows nothing that a gateway has refused.
+            // A worker may have no encryption configured, and must not allow what a gateway has refused.
             if !(plain && part == Part::Worker) {
                 let said = store.allow_plain_answers(plain).await;
                 said.context("the database cannot be told whether plain answers may be settled")?;
@@ -440,10 +438,10 @@ async fn open_truth(
     })
 }
 
-/// `store` behind what compresses and encrypts, with the keys that the variable `key_env` holds.
+/// Wraps `store` in compression and encryption, with the keys from the environment variable `key_env`.
 ///
 /// # Errors
-/// When the keys are not there, cannot be read, or do not fit the store.
+/// If the keys are missing, cannot be read, or do not fit the store.
 pub async fn sealed(
     store: Arc<dyn Store>,
     (is_memory, key_env): (bool, Option<&str>),
@@ -457,7 +455,7 @@ pub async fn sealed(
         None => None,
     };
     if keys.is_none() && compression == Compression::None && is_memory {
-        // What is in memory alone is gone with the process, and nobody hid anything there.
+        // A memory store ends with the process, so nothing is encrypted at rest.
         at_rest::declare();
         return Ok(store);
     }
@@ -466,8 +464,8 @@ pub async fn sealed(
     Ok(Arc::new(opened.context("its encryption keys do not fit")?))
 }
 
-/// One line, for people and for programs that wait for it; without a file a second one, with the address
-/// of the dashboard.
+/// Prints one line, for people and for programs that wait for it. Without a file, prints a second line with
+/// the address of the dashboard.
 fn announce(
     config: &Config,
     engine: &Engine,
@@ -485,7 +483,7 @@ fn announce(
         write!(out, " admin={admin}")?;
     }
     write!(out, " store={}", config.store.url.scheme())?;
-    // A path that was written down is seen from the folder that the process was started in.
+    // A relative path is relative to the folder that the process was started in.
     if let StoreUrl::Sqlite(file) = &config.store.url {
         write!(out, " file={}", std::path::absolute(file)?.display())?;
     }
@@ -526,14 +524,14 @@ fn announce(
     if let Some(admin) = addresses.admin.filter(|_| made_up.shows_dashboard) {
         writeln!(out, "{}", dashboard(admin, made_up.token.as_deref()))?;
     }
-    // At once: whoever reads the first line alone may be gone before there is a second one.
+    // One write: a reader of the first line alone may be gone before a second write.
     let mut standard = io::stdout().lock();
     standard.write_all(&out)?;
     standard.flush()
 }
 
-/// Where the dashboard is, for whoever reads it on this machine. A token that was made for this run stands
-/// in the fragment, which browsers do not send; one from the environment is known already.
+/// The address of the dashboard, as seen from this machine. A token made for this run is in the fragment,
+/// which browsers do not send. A token from the environment is already known, and not printed.
 fn dashboard(admin: SocketAddr, token: Option<&str>) -> String {
     let ip = match admin.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

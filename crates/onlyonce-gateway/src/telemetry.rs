@@ -1,8 +1,8 @@
-//! What the gateway says of itself: logs on standard error, metrics for Prometheus, and with the
-//! feature `otlp` traces and metrics for an OpenTelemetry collector.
+//! Logs on standard error, metrics for Prometheus, and with the feature `otlp` traces and metrics for an
+//! OpenTelemetry collector.
 //!
-//! Deliberately absent: the configuration file. Where a process logs and reports to belongs to where it
-//! runs, so the environment says it.
+//! Deliberately absent: the configuration file. Where a process logs and reports to depends on where it runs,
+//! so the environment decides it.
 
 #[cfg(feature = "otlp")]
 mod otlp;
@@ -24,20 +24,20 @@ use tracing_subscriber::{
     layer::SubscriberExt as _,
 };
 
-/// How often the metrics recorder tidies up.
+/// How often the metrics recorder runs its upkeep.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
-/// The variable that chooses what is logged.
+/// The environment variable with the log filter.
 const LOG_ENV: &str = "ONLYONCE_LOG";
-/// The variable that chooses how it is logged: `json`, or anything else for text.
+/// The environment variable with the log format: `json`, or anything else for text.
 const LOG_FORMAT_ENV: &str = "ONLYONCE_LOG_FORMAT";
-/// The variables that name a collector, for both kinds, for traces and for metrics.
+/// The environment variables that name a collector: for everything, for traces, for metrics.
 const COLLECTOR_ENV: [&str; 3] = [
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
 ];
 
-/// Everything that reports, for as long as the process lives.
+/// The reporting of a process, for as long as the process lives.
 pub(crate) struct Telemetry {
     prometheus: PrometheusHandle,
     #[cfg(feature = "otlp")]
@@ -45,7 +45,7 @@ pub(crate) struct Telemetry {
 }
 
 impl Telemetry {
-    /// Starts to log and to count. Within the tokio runtime, and once for each process.
+    /// Starts logging and counting. Call it inside the tokio runtime, once per process.
     pub(crate) fn start() -> anyhow::Result<Self> {
         let recorder = PrometheusBuilder::new()
             .set_buckets(&LATENCY_BUCKETS)?
@@ -84,12 +84,12 @@ impl Telemetry {
         Ok(Self { prometheus, otlp })
     }
 
-    /// What Prometheus is told.
+    /// The handle that renders metrics for Prometheus.
     pub(crate) fn prometheus(&self) -> PrometheusHandle {
         self.prometheus.clone()
     }
 
-    /// Looks at `engine` from time to time, for a collector that is told without asking.
+    /// Measures `engine` periodically, for a collector that gets metrics pushed.
     pub(crate) fn watch(&self, engine: &Engine) {
         #[cfg(feature = "otlp")]
         if self.otlp.is_some() {
@@ -99,7 +99,7 @@ impl Telemetry {
         let _ = engine;
     }
 
-    /// Sends what has not been sent yet.
+    /// Sends everything still pending.
     pub(crate) async fn end(self) {
         #[cfg(feature = "otlp")]
         if let Some(otlp) = self.otlp {
@@ -108,14 +108,14 @@ impl Telemetry {
     }
 }
 
-/// The variable that names a collector.
+/// The set environment variable that names a collector.
 fn collector() -> Option<&'static str> {
     let is_set = |name: &&str| std::env::var(name).is_ok_and(|value| !value.is_empty());
     COLLECTOR_ENV.into_iter().find(is_set)
 }
 
-/// The warning that nothing is sent to the collector that the environment names, because this program
-/// cannot.
+/// The warning that nothing is sent to the collector that the environment names, because this program was
+/// built without `otlp`.
 pub(crate) fn unheard() -> Option<String> {
     if cfg!(feature = "otlp") {
         return None;
@@ -131,7 +131,7 @@ fn is_json() -> bool {
     std::env::var(LOG_FORMAT_ENV).is_ok_and(|format| format == "json")
 }
 
-/// Says something to people that has a picture in it, or to programs without breaking their lines.
+/// Prints a warning with its line breaks for people, or as one log record if logs are JSON.
 pub(crate) fn say(warning: &impl std::fmt::Display) {
     match is_json() {
         true => tracing::warn!("{warning}"),
@@ -139,13 +139,12 @@ pub(crate) fn say(warning: &impl std::fmt::Display) {
     }
 }
 
-/// Whether this can be without what is in a message: RabbitMQ's client writes a message that came back into
-/// its warning.
+/// Whether an event is free of message contents: RabbitMQ's client puts returned messages into its warnings.
 fn may_be_logged(metadata: &tracing::Metadata<'_>) -> bool {
     !metadata.target().starts_with("lapin") || *metadata.level() == tracing::Level::ERROR
 }
 
-/// Logs without the spans of requests: they are for traces alone.
+/// Logs without the spans of requests, which are for traces only.
 fn log_layer<S>() -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,

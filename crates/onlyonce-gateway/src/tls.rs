@@ -1,10 +1,9 @@
-//! TLS on both sides: what the data listener shows its clients, and whom outgoing connections believe.
+//! TLS on both sides: the data listener's certificates, and the authorities trusted on outgoing connections.
 //!
-//! Files are read here and nowhere else, so that one that cannot be used is known before anything
-//! depends on it.
+//! All files are read here, so that an unusable file is noticed before anything depends on it.
 //!
-//! Deliberately absent: a way not to check certificates, and early data, which can be replayed by
-//! anybody on the way.
+//! Deliberately absent: an option to skip certificate checks, and early data, which anybody on the path can
+//! replay.
 
 use std::{
     fmt,
@@ -22,11 +21,11 @@ use tokio_rustls::rustls::{
 
 /// The largest file of certificates or keys, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// HTTP/2 and HTTP/1.1 as peers name them in a handshake.
+/// The ALPN names of HTTP/2 and HTTP/1.1.
 pub(crate) const HTTP2: &[u8] = b"h2";
 pub(crate) const HTTP1: &[u8] = b"http/1.1";
 
-/// Why a file cannot be used. None of these quotes what stands in it.
+/// Why a file cannot be used. No variant quotes the file's content.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadFile {
     #[error("cannot be read: {0}")]
@@ -45,14 +44,14 @@ pub(crate) enum BadFile {
     OtherKey,
 }
 
-/// Which of the two files of a listener is meant.
+/// Which of a listener's two files an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Certificate,
     Key,
 }
 
-/// A certificate and its key, ready to be shown to clients. Two are equal if their files were.
+/// A certificate and its key, ready to serve. Two are equal if their files' contents are.
 #[derive(Clone)]
 pub(crate) struct Served {
     config: Arc<ServerConfig>,
@@ -60,10 +59,10 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Reads a chain of certificates and the key of the first.
+    /// Reads a certificate chain and the key of its first certificate.
     ///
     /// # Errors
-    /// Which file cannot be used, and why.
+    /// The file that cannot be used, and why.
     pub(crate) fn read(cert: &Path, key: &Path) -> Result<Self, (Part, BadFile)> {
         let cert = contents(cert).map_err(|error| (Part::Certificate, error))?;
         let key = contents(key).map_err(|error| (Part::Key, error))?;
@@ -87,7 +86,7 @@ impl Served {
         })
     }
 
-    /// What a handshake needs.
+    /// The configuration for a handshake.
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         self.config.clone()
     }
@@ -105,10 +104,10 @@ impl fmt::Debug for Served {
     }
 }
 
-/// Whose certificates are believed on outgoing connections.
+/// The authorities trusted on outgoing connections.
 #[derive(Clone)]
 pub(crate) struct Trust {
-    /// `None` is the public authorities.
+    /// `None` for the public authorities.
     file: Option<PathBuf>,
     digest: [u8; 32],
     any: Arc<ClientConfig>,
@@ -129,7 +128,7 @@ impl Trust {
     /// The authorities in a file, and no others.
     ///
     /// # Errors
-    /// When the file cannot be read, or holds something that is no authority, or nothing.
+    /// If the file cannot be read, is empty, or contains something that is not an authority.
     pub(crate) fn file(path: &Path) -> Result<Self, BadFile> {
         let pem = contents(path)?;
         let mut roots = RootCertStore::empty();
@@ -148,12 +147,12 @@ impl Trust {
         }
     }
 
-    /// The file, where it is one.
+    /// The file, if the authorities came from one.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// For a connection that may speak either (`None`), HTTP/2 alone (`true`) or HTTP/1.1 alone.
+    /// For a connection with either protocol (`None`), with HTTP/2 only (`true`) or with HTTP/1.1 only.
     pub(crate) fn config(&self, http2: Option<bool>) -> Arc<ClientConfig> {
         match http2 {
             None => self.any.clone(),
@@ -177,7 +176,7 @@ impl fmt::Debug for Trust {
     }
 }
 
-/// An outgoing side that believes `roots` and offers these protocols.
+/// A client configuration that trusts `roots` and offers these protocols.
 pub(crate) fn client(
     roots: impl Into<Arc<RootCertStore>>,
     protocols: &[&[u8]],
@@ -191,7 +190,7 @@ pub(crate) fn client(
     Arc::new(config)
 }
 
-/// Adds the authorities of a PEM text.
+/// Adds the authorities in a PEM text.
 pub(crate) fn add(roots: &mut RootCertStore, pem: &[u8]) -> Result<(), BadFile> {
     for certificate in certificates(pem)? {
         roots.add(certificate).map_err(BadFile::BadCertificate)?;
@@ -199,7 +198,7 @@ pub(crate) fn add(roots: &mut RootCertStore, pem: &[u8]) -> Result<(), BadFile> 
     Ok(())
 }
 
-/// A file that is not larger than any certificate needs.
+/// Reads a file of at most `MAX_FILE_BYTES`.
 pub(crate) fn contents(path: &Path) -> Result<Vec<u8>, BadFile> {
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path)?;
@@ -210,7 +209,7 @@ pub(crate) fn contents(path: &Path) -> Result<Vec<u8>, BadFile> {
     Ok(bytes)
 }
 
-/// What tells one content of these files from another; a file that is away counts as empty.
+/// A hash of the contents of these files; a missing file counts as empty.
 pub(crate) fn fingerprint_of(files: &[PathBuf]) -> [u8; 32] {
     let read: Vec<Vec<u8>> = files
         .iter()
@@ -229,7 +228,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, BadFile> {
     Ok(read)
 }
 
-/// Named here: a program has one default provider, and whoever embeds parts of this may choose another.
+/// Explicit, because a program has one default provider, and an embedding program may choose another.
 fn provider_of_ours() -> Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> =
         LazyLock::new(|| Arc::new(provider::default_provider()));

@@ -1,8 +1,8 @@
-//! `GET /audit`: the journal of all keys, newest first, by who did what to which key.
+//! `GET /audit`: the journal of all keys, newest first, filtered by actor, event and key.
 //!
-//! Stores give the journal page by page and know nothing of these filters: one store, one order, and no
-//! index that every write would pay for. So a filter reads up to a bounded number of lines and says where it
-//! has got to.
+//! Stores return the journal in pages and do not know these filters: one order for every store, and no index
+//! that every write would pay for. So a filtered request reads a bounded number of lines and says how far it
+//! got.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -23,16 +23,16 @@ use super::{
     keys::{Answer, Desk, bad, cursor, limit, names_nothing},
 };
 
-/// Lines that one request reads in search of those that are wanted.
+/// The most lines that one request reads.
 const MAX_READ: usize = 10_000;
-/// Lines that are read at once.
+/// Lines per read from the store.
 const STRETCH: usize = 500;
-/// Records that are looked up at once for their keys.
+/// Concurrent look-ups of records for their keys.
 const LOOKUPS: usize = 8;
-/// Keys of the same spelling, one for each scope, whose lines are read.
+/// The most keys of the same spelling, one per scope, whose lines are read.
 const MAX_SAME_KEY: usize = 50;
 
-/// Which lines are wanted.
+/// Which lines to return.
 struct Wanted {
     actors: Vec<Actor>,
     events: Vec<JournalEvent>,
@@ -84,7 +84,7 @@ pub(super) async fn audit(
     let named = |name| query.get(name).filter(|text| !text.is_empty());
     let page = match (named("key"), named("client")) {
         (Some(key), client) => of_key(&desk, key, client, &wanted, cursor, limit).await?,
-        // A line has no client of its own, and its record may be gone.
+        // A line names no client, and its record may be gone.
         (None, Some(_)) => {
             return Err(bad(
                 "`client` needs `key`: the audit is not kept by client.",
@@ -171,7 +171,7 @@ fn cut(mut items: Vec<JournalRow>, limit: usize) -> Page<JournalRow> {
     Page { items, next }
 }
 
-/// The keys of lines as lists show them. A key that is gone, or a message's own line, has none.
+/// The keys of these lines, as lists show them. A deleted key and a message's own line have none.
 async fn keys(desk: &Desk, rows: &[JournalRow]) -> Result<BTreeMap<RecordId, String>, Refused> {
     let ids: BTreeSet<RecordId> = rows.iter().map(|row| row.entry.id).collect();
     let store = desk.engine().store();

@@ -1,5 +1,5 @@
-//! Dead letters: what waits for a person, one by one and many at once; and the question to a provider
-//! that proves that it can be asked.
+//! Dead letters: keys and messages that wait for a person, resolved singly or in bulk; and the probe that
+//! proves that a provider can be queried.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -30,14 +30,14 @@ use super::{
 };
 use crate::clock::rfc3339;
 
-/// Letters in one page of a resolution of many.
+/// Dead letters per page of a bulk resolution.
 const PAGE: usize = 200;
-/// Why an answer is none.
+/// Why a contradictory answer is inconclusive.
 const CONTRADICTS: &str = "it gives two answers, under two names of the key";
-/// Letters that one resolution may settle.
+/// The most dead letters that one bulk resolution settles.
 const MAX_RESOLVED: usize = 10_000;
 
-/// The addresses of dead letters.
+/// The routes of dead letters.
 pub(super) fn routes(router: Router<Desk>) -> Router<Desk> {
     router
         .route("/dead-letters", get(list))
@@ -45,14 +45,14 @@ pub(super) fn routes(router: Router<Desk>) -> Router<Desk> {
         .route("/idempotency/keys/{id}/probe", post(probe))
 }
 
-/// Where a page of dead letters begins: among the keys, or, after all of them, among the messages.
+/// Where a page of dead letters begins: among the keys, or, after all keys, among the messages.
 #[derive(Clone, Copy)]
 enum Place {
     Keys(Option<u64>),
     Messages(Option<u64>),
 }
 
-/// How a cursor begins that stands among the messages.
+/// The prefix of a cursor among the messages.
 const AMONG_MESSAGES: &str = "outbox-";
 
 impl Place {
@@ -89,7 +89,7 @@ async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, Stri
     if names_nothing(["route", "client"].map(|name| query.get(name))) {
         return Ok(Json(json!({ "dead_letters": [], "next": null })));
     }
-    // Messages are nobody's in particular.
+    // Messages belong to no client.
     let keys_alone = text("kind").as_deref() == Some("reconcile") || text("client").is_some();
     let mut letters = Vec::new();
     let mut next = None;
@@ -113,7 +113,7 @@ async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, Stri
     if let Place::Messages(cursor) = place
         && !keys_alone
     {
-        // One at the least, so that a full page knows whether there is another.
+        // At least one, so that a full page knows whether another follows.
         let room = limit.saturating_sub(letters.len());
         let page = desk.undelivered(text("route"), cursor, room.max(1)).await?;
         next = match room {
@@ -156,7 +156,7 @@ struct BulkBody {
     reason: Option<String>,
     #[serde(default)]
     force: bool,
-    /// Unless it is said to be real, nothing is changed.
+    /// Nothing is changed unless this is `false`.
     #[serde(default = "yes")]
     dry_run: bool,
 }
@@ -170,7 +170,7 @@ fn yes() -> bool {
 struct BulkFilter {
     route: Option<String>,
     client: Option<String>,
-    /// Only letters whose reason contains this.
+    /// Only dead letters whose reason contains this text.
     reason: Option<String>,
 }
 
@@ -196,7 +196,7 @@ async fn resolve(State(desk): State<Desk>, body: Bytes) -> Answer {
         if bulk.dry_run {
             continue;
         }
-        // What has changed since it was found is left for another look.
+        // A record that changed since it was found is left alone.
         let seen = Seen::Revision(record.revision);
         match desk.resolved(record, seen, &one).await {
             Ok(record) => resolved.push(record.id.to_string()),
@@ -215,8 +215,8 @@ async fn resolve(State(desk): State<Desk>, body: Bytes) -> Answer {
     })))
 }
 
-/// `POST /idempotency/keys/{id}/probe`: asks the provider about a key. If it finds it, negative answers
-/// to the same question count from now on.
+/// `POST /idempotency/keys/{id}/probe`: queries the provider about a key. If the provider finds the key, its
+/// negative answers to the same query count from now on.
 async fn probe(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
     let record = desk.record(&id).await?;
     let answer = desk.provider().ask(&record).await;
@@ -241,7 +241,7 @@ async fn probe(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
 }
 
 impl Desk {
-    /// The dead letters that `wanted` names, up to a bound.
+    /// The dead letters that match `wanted`, up to a limit.
     async fn letters(
         &self,
         wanted: &Filter,
@@ -276,7 +276,7 @@ impl Desk {
             .is_some_and(|reason| reason.contains(part)))
     }
 
-    /// The provider's own answer to the question what became of `record`.
+    /// The provider's own answer about the outcome of `record`.
     pub(super) async fn providers_answer(
         &self,
         record: &Record,
@@ -291,14 +291,14 @@ impl Desk {
         Err(Refused::new(StatusCode::CONFLICT, "state_conflict", detail))
     }
 
-    /// What a release of `record` rests on: where its route has a query, the provider is asked first.
+    /// The grounds for releasing `record`. If its route has a query, the provider is asked first.
     async fn grounds(&self, record: &Record, force: bool) -> Result<Grounds, Refused> {
         let policy = self.engine().policy(&record.route);
         let asks = policy.reconcile.as_ref().is_some_and(|how| how.asks);
         let mut asked_at = None;
         let heard = match () {
             () if !self.can_ask() => Heard::Nothing,
-            // Nothing but an unknown key is released, and the machine says so.
+            // Only an unknown key is released; the machine refuses any other.
             () if !asks || record.state != KeyState::Unknown => Heard::Nobody,
             () => {
                 let now = self.engine().store_now().await?;
@@ -331,7 +331,7 @@ impl Desk {
         })
     }
 
-    /// Settles `record` as `body` says.
+    /// Settles `record` as `body` decides.
     pub(super) async fn resolved(
         &self,
         record: &Record,
@@ -343,7 +343,7 @@ impl Desk {
             Decision::Completed(given) => {
                 let policy = self.engine().policy(&record.route);
                 let mut given = Arc::unwrap_or_clone(given);
-                // What speaks of one exchange has no place in an answer that is given again.
+                // Headers about one exchange do not belong in an answer that is replayed.
                 given.headers = remembered(given.headers, given.status, &policy);
                 Resolution::Completed(Arc::new(given))
             }
@@ -377,7 +377,7 @@ fn inconclusive(why: &str) -> Refused {
     Refused::new(StatusCode::CONFLICT, "inconclusive", detail)
 }
 
-/// What a provider's answer comes to: a word, and a sentence without its full stop.
+/// A provider's answer as a word, and as a sentence without its full stop.
 fn in_words(judged: &Judged) -> (&'static str, String) {
     match judged {
         Judged::Says(Evidence::Completed(response)) => {

@@ -1,7 +1,7 @@
-//! The files of the dashboard, embedded in the executable and served to everybody: they hold no data.
+//! The dashboard's files, embedded in the executable and served to everybody: they contain no data.
 //!
-//! Nothing in them is inline and nothing comes from another host, and the policy that goes out with
-//! them has the browser hold them to that.
+//! Nothing in them is inline or comes from another host, and the content security policy makes the browser
+//! enforce that.
 
 use axum::{
     extract::{Path, Request},
@@ -11,11 +11,11 @@ use axum::{
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use rust_embed::{EmbeddedFile, RustEmbed};
 
-/// What the pages may load and do: their own files, and talk to their own listener.
+/// What the pages may load and do: their own files, and requests to their own listener.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What goes out with every answer of a listener that serves pages.
+/// Headers on every answer of a listener that serves pages.
 const GUARDS: [(HeaderName, &str); 5] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),
     (header::X_FRAME_OPTIONS, "DENY"),
@@ -44,7 +44,7 @@ pub async fn asset(Path(path): Path<String>, headers: HeaderMap) -> Response {
     file(&path, &headers)
 }
 
-/// The file of this name, or nothing if the browser has it already.
+/// The file of this name; 304 if the browser has it already.
 pub fn file(path: &str, headers: &HeaderMap) -> Response {
     let Some(found) = Files::get(path) else {
         let detail = "There is no such file.";
@@ -59,13 +59,13 @@ pub fn file(path: &str, headers: &HeaderMap) -> Response {
     let mut response = (status, body).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind(path)));
-    // It may be kept, and is asked for each time: a new version is seen at once.
+    // Cacheable, but revalidated each time, so that a new version shows immediately.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(header::ETAG, tag);
     response
 }
 
-/// Adds what has the browser hold pages to their own files.
+/// Adds the headers that restrict pages to their own files.
 pub async fn guarded(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     for (name, value) in GUARDS {
@@ -98,7 +98,7 @@ fn kind(path: &str) -> &'static str {
 mod tests {
     use super::*;
 
-    /// The policy would stop them, and a page that is stopped is broken.
+    /// The browser would block them, and break the page.
     #[test]
     fn nothing_is_inline_or_from_elsewhere() {
         let mut pages = 0;

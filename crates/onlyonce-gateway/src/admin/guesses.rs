@@ -1,8 +1,9 @@
-//! How often a wrong token may be tried.
+//! Rate limit on wrong admin tokens.
 //!
-//! Each address has a few tries at once and then one every few seconds; beyond that it is told to wait, and
-//! its token is not looked at, so that a right one tells a guesser nothing. When many addresses guess, those
-//! that are wrong are answered late. Nobody else is held up: a right token from another address gets in.
+//! Each address has a burst of tries and then one every few seconds. Beyond that the address is told to wait
+//! and its token is not checked, so that a guesser learns nothing even from a right token. When many
+//! addresses guess, wrong tokens are answered with a delay. A right token from any other address gets in
+//! undelayed.
 
 use std::{
     collections::HashMap,
@@ -14,22 +15,22 @@ use onlyonce::limits::{Bucket, Rate};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Wrong tokens of one address at once.
+/// The burst of wrong tokens from one address.
 const AT_ONCE: u32 = 20;
-/// The time until one more is allowed.
+/// The time until one address has one more try.
 const ONE_EVERY: Duration = Duration::from_secs(5);
-/// Wrong tokens of everybody at once, before they are answered late.
+/// The burst of wrong tokens from all addresses, before answers are delayed.
 const ALL_AT_ONCE: u32 = 100;
-/// The time until one more is answered as soon as it comes.
+/// The time until one more wrong token is answered without delay.
 const ALL_ONE_EVERY: Duration = Duration::from_millis(100);
-/// How late.
+/// The delay.
 const LATE: Duration = Duration::from_secs(1);
-/// Addresses that are remembered; further ones are only counted with everybody.
+/// The most addresses remembered; further ones only count towards the total.
 const MAX_ADDRESSES: usize = 10_000;
-/// The part of an IPv6 address that names a network.
+/// The network part of an IPv6 address.
 const NETWORK: u128 = !0 << 64;
 
-/// The wrong tokens of this process.
+/// The wrong tokens seen by this process.
 pub(super) struct Guesses {
     began: Instant,
     book: Mutex<Book>,
@@ -50,17 +51,17 @@ impl Default for Guesses {
     }
 }
 
-/// Why a token that was tried is not one.
+/// Why a token is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
-    /// It was looked at. The answer waits for so long.
+    /// The token was checked and is wrong. Answer after this delay.
     Token(Duration),
-    /// It was not looked at. There is another try after so long.
+    /// The token was not checked. The next try is possible after this time.
     TooMany(Duration),
 }
 
 impl Guesses {
-    /// What `look` finds behind a token from `peer`, if it may be tried.
+    /// Calls `look` to check a token from `peer`, if the peer has a try left.
     pub(super) fn try_one<T>(
         &self,
         peer: IpAddr,
@@ -74,7 +75,7 @@ impl Guesses {
         let now = self.began.elapsed();
         let mut book = self.book.lock();
         if let Some(bucket) = book.line(peer, now) {
-            // Taken before anything is looked at, so that tries at the same moment count each other.
+            // Taken before the check, so that simultaneous tries count each other.
             bucket.take(one, now).map_err(Wrong::TooMany)?;
         }
         let Some(found) = look() else {
@@ -104,7 +105,7 @@ impl Book {
     }
 }
 
-/// Whoever has an IPv6 address has a network of them.
+/// Reduces an IPv6 address to its network, since a client can use any address in it.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & NETWORK).into(),

@@ -34,11 +34,11 @@ use serde_json::{Value, json};
 use super::{Refused, audit, dead_letters, outbox, response, store_loss, view::View};
 use crate::{clock::rfc3339, edge::Current};
 
-/// Rows of a page unless said otherwise, and at most.
+/// The default page size; `MAX_LIMIT` is the largest.
 const DEFAULT_LIMIT: usize = 50;
 const MAX_LIMIT: usize = 500;
-/// How long an answer is kept where nobody says how long its route keeps one: rather too long than so short
-/// that a retry executes again.
+/// The ttl of an answer whose route's ttl is not known: rather too long than so short that a retry executes
+/// again.
 const UNTOLD_TTL: Duration = Duration::from_secs(30 * 24 * 3_600);
 
 pub(super) type Answer = Result<Json<Value>, Refused>;
@@ -88,21 +88,21 @@ impl From<OperateError> for Refused {
     }
 }
 
-/// What is needed to show and change keys: a running gateway has it, and so has a command that opens
-/// a store by itself.
+/// What it takes to show and change keys: a running gateway has it, and so does a command that opens a store
+/// directly.
 #[derive(Clone)]
 pub struct Desk {
     engine: Engine,
     provider: Arc<dyn Ask>,
     mask_keys: Arc<AtomicBool>,
-    /// How long routes keep answers, as a store says it: where there is no gateway that knows.
+    /// The ttl of each route according to the store, if there is no gateway that knows.
     kept: Option<Arc<HashMap<String, Duration>>>,
-    /// The gateway that serves these keys, where there is one.
+    /// The gateway that serves these keys, if there is one.
     gateway: Option<Arc<Current>>,
 }
 
 impl Desk {
-    /// For the keys in the store of `engine`; `mask_keys` leaves raw keys out of answers.
+    /// For the keys in the store of `engine`. `mask_keys` hides raw keys in answers.
     pub fn new(engine: Engine, provider: Arc<dyn Ask>, mask_keys: bool) -> Self {
         let mask_keys = Arc::new(AtomicBool::new(mask_keys));
         Self {
@@ -125,7 +125,7 @@ impl Desk {
         self.gateway.as_deref()
     }
 
-    /// The retries of a key that this gateway has seen since it was started; null without a gateway.
+    /// The retries of a key that this gateway has seen since startup; null without a gateway.
     fn retries(&self, id: RecordId) -> Value {
         if self.gateway.is_none() {
             return Value::Null;
@@ -139,13 +139,13 @@ impl Desk {
         })
     }
 
-    /// For a store that is opened by itself, which says of some routes how long they keep answers.
+    /// For a store opened directly, which knows the ttl of some routes.
     pub fn without_gateway(mut self, kept: HashMap<String, Duration>) -> Self {
         self.kept = Some(Arc::new(kept));
         self
     }
 
-    /// Tells the engine of the policy that `route` has, where nobody else does.
+    /// Gives the engine a policy for `route`, if there is no gateway to do so.
     pub(super) fn learn(&self, route: &Arc<str>) {
         let Some(kept) = &self.kept else { return };
         let ttl = kept.get(&**route).copied().unwrap_or(UNTOLD_TTL);
@@ -153,7 +153,7 @@ impl Desk {
         self.engine.set_policy(route.clone(), Arc::new(policy));
     }
 
-    /// Whether a gateway serves these keys here, so that their providers can be asked.
+    /// Whether a gateway serves these keys, so that their providers can be queried.
     pub(super) fn can_ask(&self) -> bool {
         self.kept.is_none()
     }
@@ -162,17 +162,17 @@ impl Desk {
         &self.engine
     }
 
-    /// Who knows what became of keys.
+    /// The source of evidence about unknown keys.
     pub(super) fn provider(&self) -> &dyn Ask {
         &*self.provider
     }
 
-    /// From now on keys are shown as they are, or not.
+    /// Changes whether raw keys are hidden.
     pub(crate) fn mask_keys(&self, mask_keys: bool) {
         self.mask_keys.store(mask_keys, Ordering::Relaxed);
     }
 
-    /// The addresses of keys, and of the audit.
+    /// The routes of keys, and of the audit.
     pub fn router<S>(self) -> Router<S> {
         let router = Router::new()
             .route("/idempotency/keys", get(list))
@@ -224,12 +224,12 @@ pub(super) fn cursor(query: &HashMap<String, String>) -> Result<Option<u64>, Ref
     .transpose()
 }
 
-/// Whether a filter names what cannot exist: no name holds a NUL, and some stores cannot even be asked.
+/// Whether a filter names what cannot exist: no name contains NUL, and some stores reject it in a query.
 pub(super) fn names_nothing<'q>(names: impl IntoIterator<Item = Option<&'q String>>) -> bool {
     names.into_iter().flatten().any(|name| name.contains('\0'))
 }
 
-/// A reason as an operator gave it, if it can be kept and shown.
+/// An operator's reason, if it can be stored and shown.
 pub(super) fn printable(reason: &str) -> Result<&str, Refused> {
     let is_odd = |character: char| character.is_control() && !character.is_whitespace();
     match reason.contains(is_odd) {
@@ -275,7 +275,7 @@ async fn list(State(desk): State<Desk>, Query(query): Query<HashMap<String, Stri
 }
 
 impl Desk {
-    /// The keys that `filter` names, erased ones as well.
+    /// The keys that match `filter`, including erased ones.
     pub(super) async fn find(
         &self,
         filter: &Filter,
@@ -292,7 +292,7 @@ async fn show(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
     shown(&desk, &record).await
 }
 
-/// `GET /idempotency/keys/{id}/retries`: apart from the record, which they do not change.
+/// `GET /idempotency/keys/{id}/retries`: separate from the record, which retries do not change.
 async fn retries(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
     Ok(Json(desk.retries(parse_id(&id)?)))
 }
@@ -316,28 +316,28 @@ pub(super) struct ResolveBody {
     response: Option<Given>,
     #[serde(default)]
     reason: Option<String>,
-    /// The revision that the decision was made on.
+    /// The revision that the decision was based on.
     #[serde(default)]
     revision: Option<u64>,
-    /// Releases a key although its provider does not say, or it is too early.
+    /// Releases a key although its provider is inconclusive or it is too early.
     #[serde(default)]
     force: bool,
 }
 
-/// What an operator says became of a key.
+/// An operator's decision about a key.
 pub(super) enum Decision {
-    /// It took effect, with this answer.
+    /// The operation took effect, with this answer.
     Completed(Arc<StoredResponse>),
-    /// It took effect, with whatever the provider says.
+    /// The operation took effect, with the provider's answer.
     AsProviderSays,
-    /// It left nothing behind.
+    /// The operation had no effect.
     Release {
-        /// Although the provider does not say, or it is too early.
+        /// Although the provider is inconclusive or it is too early.
         force: bool,
     },
 }
 
-/// An answer, or the word `provider`: whatever the provider says.
+/// An answer, or the word `provider` for the provider's answer.
 #[derive(Clone, Deserialize)]
 #[serde(untagged)]
 enum Given {
@@ -346,7 +346,7 @@ enum Given {
 }
 
 impl ResolveBody {
-    /// The same decision for many.
+    /// A decision for many keys.
     pub(super) fn of(
         outcome: String,
         response: Option<Value>,
@@ -374,7 +374,7 @@ impl ResolveBody {
         printable(reason.ok_or_else(|| bad("`reason` is mandatory. Nothing was changed."))?)
     }
 
-    /// What is said.
+    /// Parses the decision.
     pub(super) fn decision(&self) -> Result<Decision, Refused> {
         match (self.outcome.as_str(), &self.response) {
             ("completed", Some(Given::Word(word))) if word == "provider" => {
@@ -425,7 +425,7 @@ async fn resolve(State(desk): State<Desk>, Path(id): Path<String>, body: Bytes) 
     let record = desk.record(&id).await?;
     let seen = match body.revision {
         Some(revision) => Seen::Revision(Revision(revision)),
-        // What was read just now is what is meant, and not what a retry makes of it meanwhile.
+        // The decision is about the attempt just read, not about one that a retry starts meanwhile.
         None => Seen::Attempt(record.attempt_id),
     };
     let record = desk.resolved(&record, seen, &body).await?;

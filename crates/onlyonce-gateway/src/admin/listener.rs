@@ -1,4 +1,4 @@
-//! The admin listener: a bounded number of connections, each with bounded patience.
+//! The admin listener: a bounded number of connections, each with timeouts.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -15,21 +15,21 @@ use tower::ServiceExt;
 
 use crate::edge::{ClientSocket, Current, Line, Lingering, Seats, Timely};
 
-/// Connections at once. One more closes the one that has been without an authorized request for the longest;
-/// where all have one, it waits.
+/// The connection limit. One more closes the connection that has been without an authorized request for the
+/// longest; if all have one, the new connection waits.
 const MAX_CONNECTIONS: usize = 256;
 /// The largest head of a request, in bytes.
 const MAX_HEADER_BYTES: usize = 64 << 10;
-/// How long to wait before accepting again when the system is out of something.
+/// The pause before accepting again when the system is out of a resource.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// From where a request came, as a request extension.
+/// The address that a request came from, as a request extension.
 #[derive(Clone, Copy)]
 pub(super) struct Peer(pub(super) IpAddr);
 
-/// Serves `app` for as long as the process lives. A client may take `header_timeout` to send the head of
-/// a request, `body_timeout` for its body and `send_timeout` to take some of an answer, as on the data
-/// listener.
+/// Serves `app` for as long as the process lives. As on the data listener, `header_timeout` limits the head
+/// of a request, `body_timeout` its body, and `send_timeout` the time until the client takes more of an
+/// answer.
 pub(super) async fn serve(listener: TcpListener, app: Router, current: &Current) {
     let seats = Seats::new(MAX_CONNECTIONS);
     loop {
@@ -66,7 +66,7 @@ pub(super) async fn serve(listener: TcpListener, app: Router, current: &Current)
                 .header_read_timeout(config.header_timeout)
                 .max_buf_size(MAX_HEADER_BYTES)
                 .serve_connection(TokioIo::new(socket), app);
-            // How a connection fails is the peer's affair.
+            // Connection errors are the peer's concern.
             tokio::select! {
                 _ = connection => {}
                 () = seat.wanted() => {}

@@ -1,4 +1,4 @@
-//! `GET /openapi.json`: the admin API described, from the same words that its answers use.
+//! `GET /openapi.json`: the description of the admin API, from the same words that its answers use.
 
 mod keys;
 mod messages;
@@ -13,7 +13,7 @@ pub(super) async fn document() -> Json<Value> {
     Json(openapi())
 }
 
-/// The description. `docs/reference/openapi.json` is this, and a test holds them together.
+/// The description. A test compares `docs/reference/openapi.json` with it.
 pub(super) fn openapi() -> Value {
     json!({
         "openapi": "3.1.0",
@@ -258,7 +258,7 @@ fn operation(id: &str, summary: &str, content: Value) -> Value {
     })
 }
 
-/// Without a token.
+/// Marks an operation that needs no token.
 fn open(mut operation: Value) -> Value {
     operation["security"] = json!([]);
     operation
@@ -452,7 +452,7 @@ fn overview() -> Value {
         ("latency", json!({ "type": ["object", "null"] })),
         ("version", json!({ "type": "string" })),
     ]);
-    // The newest sample is there while somebody looks.
+    // The newest sample is present only while somebody watches.
     schema["properties"]["row"] = json!({ "type": "array" });
     schema
 }
@@ -562,7 +562,7 @@ fn many_resolution() -> Value {
     many
 }
 
-/// All members are there, always.
+/// An object whose members are all required.
 fn object(members: Vec<(&'static str, Value)>) -> Value {
     let required: Vec<&str> = members.iter().map(|(name, _)| *name).collect();
     let properties: Map<String, Value> = members
@@ -583,7 +583,7 @@ fn page(name: &'static str, item: &str) -> Value {
 mod tests {
     use super::*;
 
-    /// Made anew with `ONLYONCE_WRITE_DOCS=1`.
+    /// Rewrite the file with `ONLYONCE_WRITE_DOCS=1`.
     #[test]
     fn the_document_is_checked_in() {
         let path = concat!(

@@ -1,4 +1,4 @@
-//! Messages: list, show, retry, discard. What they carry is not shown: it is the application's own.
+//! Messages: list, show, retry, discard. Their payload is the application's own and is not shown.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -28,12 +28,12 @@ use crate::{clock::rfc3339, edge::Current};
 
 /// The longest reason, in bytes.
 const MAX_REASON: usize = 1_000;
-/// After how many milliseconds a message that is due, and is not sent, waits for another one.
+/// A due message that is unsent for longer than this, in milliseconds, waits for another message.
 const LATE_MS: i64 = 5_000;
 /// The states in which a message waits for a person.
 const WAITING: [MessageState; 2] = [MessageState::Dead, MessageState::Unknown];
 
-/// The addresses of messages.
+/// The routes of messages.
 pub(super) fn routes(router: Router<Desk>) -> Router<Desk> {
     router
         .route("/outbox", get(list))
@@ -79,7 +79,7 @@ async fn show(State(desk): State<Desk>, Path(id): Path<String>) -> Answer {
 struct Said {
     #[serde(default)]
     reason: Option<String>,
-    /// Only of a retry.
+    /// For a retry only.
     #[serde(default)]
     force: bool,
 }
@@ -161,7 +161,7 @@ impl Desk {
         shown
     }
 
-    /// What a pending message waits for, as this gateway sees it; `None` for any other.
+    /// What a pending message waits for, as this gateway sees it; `None` in any other state.
     fn waits_for(&self, message: &ListedMessage) -> Option<&'static str> {
         if message.state != MessageState::Pending {
             return None;
@@ -185,7 +185,7 @@ impl Desk {
         })
     }
 
-    /// The message after a decision, or why there was none.
+    /// The message after a decision, or why the decision was refused.
     async fn decided(&self, id: &str, done: bool) -> Answer {
         let (_, message) = self.message(id).await?;
         if !done {

@@ -1,8 +1,8 @@
-//! What the gateway is doing, second by second: `GET /overview`, and `GET /events` for pages.
+//! The gateway's activity, second by second: `GET /overview`, and `GET /events` for pages.
 //!
-//! One sampler reads the counts once a second, whoever looks and however many. Viewers share the bytes
-//! of what it found; none of them is heard by the requests that are being counted. What costs the
-//! store something is asked only while somebody looks.
+//! One sampler reads the counters once a second, however many viewers there are. Viewers share the bytes of
+//! each sample, and do not slow down the requests that are counted. Queries that cost the store something run
+//! only while somebody watches.
 
 mod measured;
 mod sampler;
@@ -34,25 +34,25 @@ use series::Row;
 
 pub(super) use sampler::run;
 
-/// How often the counts are read.
+/// The sampling interval.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// Samples that are kept: a quarter of an hour.
+/// Samples kept: a quarter of an hour.
 const KEPT: usize = 900;
-/// Pages that watch at once.
+/// The most pages that watch at the same time.
 const MAX_VIEWERS: usize = 64;
 /// Samples that a slow page may fall behind before it misses some.
 const BACKLOG: usize = 8;
-/// How long an answer of the store is shown before it is asked again.
+/// How long counts from the store are cached.
 const ANSWER_HOLDS: Duration = Duration::from_secs(2);
-/// How long the age of the oldest unknown key is counted on before the store is asked again.
+/// How long the age of the oldest unknown key is extrapolated before the store is asked again.
 const CENSUS_HOLDS: Duration = Duration::from_secs(10);
-/// How long a page hears nothing before it is told that the gateway is alive all the same: a sample waits for
-/// the store, and a page takes longer silence for a gateway that does not answer.
+/// After this silence a page gets a sign of life: a sample waits for the store, and a page takes a longer
+/// silence for a gateway that does not answer.
 const ALIVE_AFTER: Duration = Duration::from_secs(1);
-/// How long after the last question the store is still asked for what only viewers need.
+/// How long after the last request the store is still queried for what only viewers need.
 const WATCHED_FOR: Duration = Duration::from_secs(10);
 
-/// What was sampled lately, and who is told.
+/// The recent samples, and the channel to viewers.
 pub(super) struct Overview {
     rows: Mutex<VecDeque<Row>>,
     latest: Mutex<Value>,
@@ -61,7 +61,7 @@ pub(super) struct Overview {
     asked: Mutex<Option<Instant>>,
     counts: tokio::sync::Mutex<Option<(Instant, (Value, Value))>>,
     measured: Mutex<Measured>,
-    /// When it was asked, and how old the oldest was then, in seconds.
+    /// When the store was asked, and the age of the oldest unknown key then, in seconds.
     oldest_unknown: tokio::sync::Mutex<Option<(Instant, u64)>>,
 }
 
@@ -81,7 +81,7 @@ impl Default for Overview {
 }
 
 impl Overview {
-    /// Whether anybody looks.
+    /// Whether anybody watches.
     fn is_watched(&self) -> bool {
         let asked = *self.asked.lock();
         self.told.receiver_count() > 0 || asked.is_some_and(|at| at.elapsed() < WATCHED_FOR)
@@ -97,7 +97,7 @@ impl Overview {
 
     fn tell(&self, value: Value) {
         if self.told.receiver_count() > 0 {
-            // Nobody left to tell is no failure.
+            // Having no receivers is not a failure.
             let _ = self.told.send(event("sample", &value));
         }
         *self.latest.lock() = value;
@@ -112,7 +112,7 @@ impl Overview {
     }
 }
 
-/// One event as it goes over the wire. JSON has no line breaks of its own.
+/// One server-sent event. Compact JSON contains no line breaks.
 fn event(name: &str, value: &Value) -> Bytes {
     format!("event: {name}\ndata: {value}\n\n").into()
 }
@@ -123,25 +123,25 @@ pub(super) async fn show(State(admin): State<Admin>) -> Json<Value> {
     let was_watched = overview.is_watched();
     *overview.asked.lock() = Some(Instant::now());
     if !was_watched || overview.latest.lock().is_null() {
-        // What only viewers need has not been asked for lately.
+        // What only viewers need has not been sampled recently.
         let text = admin.0.metrics.render();
         return Json(sampler::now(&admin, &text).await);
     }
     Json(overview.latest.lock().clone())
 }
 
-/// A page that watches.
+/// A watching page.
 struct Viewer {
     admin: Admin,
     first: Option<Bytes>,
     samples: broadcast::Receiver<Bytes>,
-    /// The session that it came by; a bearer token has none.
+    /// The viewer's session; `None` with a bearer token.
     mark: Option<Mark>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Viewer {
-    /// The next event, until the session ends or the gateway does.
+    /// The next event, until the session or the gateway ends.
     async fn next(mut self) -> Option<(Result<Bytes, std::convert::Infallible>, Self)> {
         if let Some(first) = self.first.take() {
             return Some((Ok(first), self));
@@ -160,7 +160,7 @@ impl Viewer {
             match sample {
                 Some(Ok(sample)) => return Some((Ok(sample), self)),
                 None => return Some((Ok(event("alive", &json!({}))), self)),
-                // It was too slow for some of them; the next one is as good.
+                // The viewer was too slow for some samples; the next one will do.
                 Some(Err(broadcast::error::RecvError::Lagged(_))) => {}
                 Some(Err(broadcast::error::RecvError::Closed)) => return None,
             }
@@ -168,8 +168,7 @@ impl Viewer {
     }
 }
 
-/// `GET /events`: what was sampled so far, then every sample as it comes, and a sign of life in between
-/// where one is late.
+/// `GET /events`: the samples so far, then every new sample, with signs of life in between if one is late.
 pub(super) async fn events(
     State(admin): State<Admin>,
     Extension(_): Extension<Role>,

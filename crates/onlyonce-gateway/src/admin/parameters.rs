@@ -1,6 +1,6 @@
-//! Parameters of queries: those that the description of the API lists, and no others.
+//! Query parameters: only those in the OpenAPI description are accepted.
 //!
-//! A parameter that is ignored is a filter that does not filter: `?stat=unknown` would list every key.
+//! An ignored parameter would be a filter that does not filter: `?stat=unknown` would list every key.
 
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -13,7 +13,7 @@ use http::{Method, StatusCode};
 
 use super::{Refused, openapi::openapi};
 
-/// The parameters of the query that each operation takes.
+/// The query parameters of each operation.
 static KNOWN: LazyLock<HashMap<(String, Method), Vec<String>>> = LazyLock::new(|| {
     let document = openapi();
     let paths = document["paths"].as_object().into_iter().flatten();
@@ -32,8 +32,8 @@ static KNOWN: LazyLock<HashMap<(String, Method), Vec<String>>> = LazyLock::new(|
         .collect()
 });
 
-/// Refuses a request with a parameter that its address does not know. An address that the description does
-/// not list knows none.
+/// Refuses a request with a query parameter that its operation does not have. An operation that the
+/// description does not list has none.
 pub(super) async fn refuse_unknown(request: Request, next: Next) -> Response {
     match unknown(&request) {
         Some(refused) => refused.into_response(),
@@ -42,11 +42,11 @@ pub(super) async fn refuse_unknown(request: Request, next: Next) -> Response {
 }
 
 fn unknown(request: &Request) -> Option<Refused> {
-    // One that cannot be read is for its handler to refuse.
+    // The handler refuses a query that cannot be parsed.
     let Query(given) = Query::<Vec<(String, String)>>::try_from_uri(request.uri()).ok()?;
-    // Without one the address leads nowhere, and that is said.
+    // Without a matched path the request gets 404 anyway.
     let path = request.extensions().get::<MatchedPath>()?;
-    // Scrapers send the same parameters to whatever they scrape, and none of them is a filter here.
+    // Scrapers send the same parameters to every target, and none of them is a filter here.
     if path.as_str() == "/metrics" {
         return None;
     }

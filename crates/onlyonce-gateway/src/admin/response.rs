@@ -1,7 +1,7 @@
-//! `POST /idempotency/keys/{id}/response`: the stored answer itself, on request and audited.
+//! `POST /idempotency/keys/{id}/response`: the stored answer, shown on request and audited.
 //!
-//! Everywhere else only its status and its size are shown. Showing it is a change, to the audit, so a
-//! token that may only look does not get it.
+//! Everything else shows only the answer's status and size. Showing it writes to the audit, so a read-only
+//! token cannot do it.
 
 use axum::{
     Json,
@@ -22,7 +22,7 @@ use super::{
     keys::{Answer, Desk, read},
 };
 
-/// How much of a body is shown, in bytes.
+/// The most bytes of a body that are shown.
 const MAX_SHOWN: usize = 256 << 10;
 /// The longest reason, in bytes.
 const MAX_REASON: usize = 1_000;
@@ -67,7 +67,7 @@ pub(super) async fn reveal(
         actor: Actor::Operator,
         detail: reason,
     };
-    // Noted first: what is shown has always been noted.
+    // Audited first, so that nothing is shown without an entry.
     desk.engine().store().append(vec![entry]).await?;
     Ok(Json(shown(response)))
 }
@@ -83,7 +83,7 @@ fn shown(response: &StoredResponse) -> Value {
     }
     let (stored, bytes) = match &response.body {
         StoredBody::Full { bytes, .. } => (true, &bytes[..]),
-        // Nothing above the store layer gets a packed one.
+        // Only the store layer sees packed bodies.
         StoredBody::NotStored | StoredBody::Packed { .. } => (false, &[][..]),
     };
     let truncated = bytes.len() > MAX_SHOWN;
@@ -98,7 +98,7 @@ fn shown(response: &StoredResponse) -> Value {
     let whole_text = std::str::from_utf8(some);
     match whole_text {
         Ok(text) => value["body"] = text.into(),
-        // The cut may have gone through a letter.
+        // The cut may be inside a character.
         Err(error) if truncated && error.error_len().is_none() => {
             value["body"] = String::from_utf8_lossy(&some[..error.valid_up_to()]).into();
         }

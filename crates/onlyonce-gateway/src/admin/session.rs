@@ -1,9 +1,9 @@
-//! Signing in to the dashboard: the admin token is exchanged for a cookie that scripts cannot read.
+//! Dashboard sign-in: the admin token is exchanged for a cookie that scripts cannot read.
 //!
-//! A session knows only what its token may do. It lives in this process, so a restart ends it.
-//! Whatever a session changes must come from a page of this listener: a form or a script of another
-//! site carries the cookie perhaps, but neither the header nor the origin. Deliberately absent: any
-//! effect on requests with a bearer token, which no browser sends by itself.
+//! A session stores only the role of its token. It lives in this process, so a restart ends it. A change
+//! through a session must come from a page of this listener: a form or script of another site may carry the
+//! cookie, but neither the header nor the origin. Deliberately absent: such checks on requests with a bearer
+//! token, which no browser sends by itself.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -22,24 +22,24 @@ use tokio::time::Instant;
 
 use super::{Admin, Refused};
 
-/// Sessions at once; one more ends the oldest.
+/// The most sessions; one more ends the oldest.
 const MAX_SESSIONS: usize = 1_000;
 /// How long a session lasts.
 const LIFETIME: Duration = Duration::from_secs(12 * 3_600);
-/// The largest body of a request to sign in, in bytes: a token, and anybody may send one.
+/// The largest sign-in body, in bytes: it holds a token, and anybody may send one.
 const MAX_SIGN_IN: usize = 4 << 10;
 /// The random part of a session's id, in bytes.
 const ID_BYTES: usize = 32;
-/// What every change from the dashboard carries. Another site cannot add it without being asked for
-/// permission by the browser, and this listener never gives it.
+/// The header on every change from the dashboard. A page of another site needs the browser's permission to
+/// add it, and this listener never grants that.
 const PAGE_HEADER: &str = "x-onlyonce-page";
 
-/// What a token, or a session that was opened with it, may do.
+/// What a token, or a session opened with it, permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Look and change.
+    /// Read and change.
     Operator,
-    /// Look.
+    /// Read only.
     ReadOnly,
 }
 
@@ -52,7 +52,7 @@ impl Role {
     }
 }
 
-/// What is kept of a session's id: nobody can sign in with it.
+/// The stored hash of a session's id, which is useless for signing in.
 pub(super) type Mark = [u8; 32];
 
 /// The sessions of this process.
@@ -60,7 +60,7 @@ pub(super) type Mark = [u8; 32];
 pub(super) struct Sessions(Mutex<HashMap<Mark, (Role, Instant)>>);
 
 impl Sessions {
-    /// A new session's id.
+    /// Opens a session and returns its id.
     fn open(&self, role: Role) -> Option<String> {
         let mut id = [0_u8; ID_BYTES];
         aws_lc_rs::rand::fill(&mut id).ok()?;
@@ -77,7 +77,7 @@ impl Sessions {
         Some(id)
     }
 
-    /// What the session of this mark may do, while it lasts.
+    /// The role of this session, while it lasts.
     pub(super) fn role(&self, mark: &Mark) -> Option<Role> {
         let (role, began) = *self.0.lock().get(mark)?;
         (began.elapsed() < LIFETIME).then_some(role)
@@ -87,7 +87,7 @@ impl Sessions {
         self.0.lock().remove(mark);
     }
 
-    /// Ends them all.
+    /// Ends all sessions.
     pub(super) fn clear(&self) {
         self.0.lock().clear();
     }
@@ -100,7 +100,7 @@ fn mark(id: &str) -> Mark {
     mark
 }
 
-/// The mark of the session that the request's cookie names, whether there is one or not.
+/// The mark of the session that the request's cookie names, whether that session exists or not.
 pub(super) fn marked(headers: &HeaderMap) -> Option<Mark> {
     let name = cookie_name(headers);
     let lines = headers.get_all(header::COOKIE).into_iter();
@@ -112,7 +112,7 @@ pub(super) fn marked(headers: &HeaderMap) -> Option<Mark> {
         .map(|(_, id)| mark(id))
 }
 
-/// Cookies do not tell ports apart, so the name does: two gateways on one machine keep two sessions.
+/// Cookies ignore ports, so the port is in the name: two gateways on one machine have separate sessions.
 fn cookie_name(headers: &HeaderMap) -> String {
     let host = headers
         .get(header::HOST)
@@ -126,7 +126,7 @@ fn cookie_name(headers: &HeaderMap) -> String {
     }
 }
 
-/// Whether a change was made by a page of this listener.
+/// Whether a change comes from a page of this listener.
 pub fn is_from_own_page(headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let same_site = text("sec-fetch-site").is_none_or(|site| site == "same-origin");
@@ -139,7 +139,7 @@ pub fn is_from_own_page(headers: &HeaderMap) -> bool {
     headers.contains_key(PAGE_HEADER) && same_site && same_origin
 }
 
-/// Why a change is refused that another site may have made.
+/// The refusal of a change that another site may have made.
 pub fn forged() -> Refused {
     let detail = "This was not sent by the dashboard of this gateway. Nothing was changed.";
     Refused::new(StatusCode::FORBIDDEN, "forbidden", detail)
@@ -157,7 +157,7 @@ pub(super) async fn sign_in(
     headers: HeaderMap,
     request: Request,
 ) -> Result<Response, Refused> {
-    // Before any of the body is waited for: anybody may send one.
+    // Checked before waiting for the body, since anybody may send one.
     if !is_from_own_page(&headers) {
         return Err(forged());
     }
@@ -196,12 +196,12 @@ pub(super) async fn sign_out(
     Ok((cookie, StatusCode::NO_CONTENT).into_response())
 }
 
-/// `GET /session`: what whoever asks may do.
+/// `GET /session`: the caller's role.
 pub(super) async fn show(role: axum::Extension<Role>) -> Json<Value> {
     Json(json!({ "role": role.as_str() }))
 }
 
-/// The line that sets the cookie. It is for secure connections only where the page came by one.
+/// The header that sets the cookie, with `Secure` only if the page was loaded over HTTPS.
 fn cookie(
     headers: &HeaderMap,
     id: &str,
@@ -215,7 +215,7 @@ fn cookie(
     let name = cookie_name(headers);
     let seconds = lasts.as_secs();
     let line = format!("{name}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
-    // Names, digits and base64 are visible ASCII.
+    // Names, digits and base64 are visible ASCII, so this cannot fail.
     let line = HeaderValue::try_from(line).unwrap_or(HeaderValue::from_static(""));
     [(header::SET_COOKIE, line)]
 }

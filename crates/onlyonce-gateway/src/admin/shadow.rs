@@ -1,7 +1,7 @@
-//! `GET /shadow`: what shadow mode has found out in the last week, by route and client, and what is to be
-//! looked at before a route is switched on.
+//! `GET /shadow`: the observations of shadow mode in the last week, by route and client, and a checklist to
+//! read before a route is switched on.
 //!
-//! Everything here is read off the observations of this process. Nothing is kept.
+//! Everything here comes from the observations of this process. Nothing is stored.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(super) async fn report(State(admin): State<Admin>) -> Json<Value> {
     }))
 }
 
-/// The sum over all routes in shadow mode; null where there is none.
+/// The sum over all routes in shadow mode; null if there is none.
 pub(super) fn total(lanes: &[Lane], now: Timestamp) -> Value {
     let reports = observed(lanes).map(|(_, observations)| observations.report());
     let sum = reports.fold(None, |sum: Option<(Duration, Tally)>, report| {
@@ -76,13 +76,13 @@ fn route(lane: &Lane, observations: &Observations, level: Level, now: Timestamp)
     shown
 }
 
-/// From when on what `covers` so much was counted.
+/// The start of an interval that ends now and is `covers` long.
 fn since(now: Timestamp, covers: Duration) -> Value {
     let covers = i64::try_from(covers.as_millis()).unwrap_or(i64::MAX);
     rfc3339(Timestamp(now.0.saturating_sub(covers))).into()
 }
 
-/// What people ask first.
+/// The most asked-for figures.
 fn figures(tally: &Tally) -> Value {
     json!({
         "requests": tally.requests(),
@@ -92,7 +92,7 @@ fn figures(tally: &Tally) -> Value {
     })
 }
 
-/// A count for every word.
+/// A count for each word.
 pub(super) fn words(count: impl Fn(Would) -> u64) -> Value {
     let words = Would::ALL.iter();
     let words: Map<String, Value> = words
@@ -101,7 +101,7 @@ pub(super) fn words(count: impl Fn(Would) -> u64) -> Value {
     words.into()
 }
 
-/// The latest requests that are worth looking into.
+/// The latest requests worth looking into.
 pub(super) fn samples(observations: &Observations) -> Value {
     let samples = observations.samples().into_iter().map(|sample| {
         json!({
@@ -114,7 +114,7 @@ pub(super) fn samples(observations: &Observations) -> Value {
     samples.collect()
 }
 
-/// What is to be looked at before a route is switched on.
+/// What to check before a route is switched on.
 fn checklist(lane: &Lane, all: &Tally, covers: Duration, level: Level) -> Value {
     let of = |would: Would| all.of(would);
     let mut items = Vec::new();
@@ -229,7 +229,7 @@ fn requests(count: u64) -> String {
     }
 }
 
-/// So much in its two largest units.
+/// A duration in its two largest units.
 fn observed_for(covers: Duration) -> String {
     let minutes = covers.as_secs() / 60;
     let (days, hours, minutes) = (minutes / 1_440, minutes / 60 % 24, minutes % 60);

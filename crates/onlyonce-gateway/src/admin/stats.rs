@@ -1,4 +1,4 @@
-//! What was counted: `GET /idempotency` for people, `GET /metrics` for Prometheus.
+//! Counters: `GET /idempotency` for people, `GET /metrics` for Prometheus.
 
 use axum::{Json, extract::State, response::IntoResponse};
 use http::header;
@@ -71,8 +71,8 @@ fn route(lane: &Lane) -> Value {
     })
 }
 
-/// What shadow mode has seen since the start: how often what would have happened, and the latest of what is
-/// worth looking into. The last week is in `GET /shadow`.
+/// The observations of shadow mode since startup: a count for each word, and the latest requests worth
+/// looking into. `GET /shadow` has the last week.
 fn observed(observations: &Observations) -> Value {
     json!({
         "would": shadow::words(|would| observations.total(would)),
@@ -80,7 +80,7 @@ fn observed(observations: &Observations) -> Value {
     })
 }
 
-/// A header's name as people write it.
+/// A header's name in its usual capitalisation.
 fn header_case(name: &str) -> String {
     let capital = |word: &str| {
         let mut letters = word.chars();
@@ -98,7 +98,7 @@ pub(super) async fn metrics(State(admin): State<Admin>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, kind)], admin.0.metrics.render())
 }
 
-/// Looks at what there is a number of at any time.
+/// Updates the gauges.
 pub(crate) async fn measure(engine: &Engine) {
     if let Ok(counts) = engine.store().counts().await {
         for (state, count) in counts {
@@ -116,7 +116,7 @@ pub(crate) async fn measure(engine: &Engine) {
             }
         }
     }
-    // The gauges of dead letters and of the oldest unknown key; without an answer they stay.
+    // Sets the gauges of dead letters and of the oldest unknown key; on failure they keep their values.
     let _ = engine.census().await;
     Amount::Waiters.set(engine.waiting() as u64);
     Amount::HeldBytes.set(engine.body_budget().held() as u64);

@@ -1,5 +1,5 @@
-//! Records as the admin API shows them: types of its own, so that neither the core nor a store can
-//! change what operators' scripts read.
+//! Records as the admin API shows them, in types of its own, so that neither the core nor a store can change
+//! what operators' scripts read.
 
 use http::StatusCode;
 use onlyonce::Engine;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::clock::rfc3339;
 
-/// How keys are shown.
+/// How records are shown.
 pub(super) struct View<'a> {
     pub(super) engine: &'a Engine,
     pub(super) mask_keys: bool,
@@ -21,7 +21,7 @@ impl View<'_> {
         self.fields(&listed.record, listed.response)
     }
 
-    /// A record that was read whole.
+    /// A whole record.
     pub(super) fn record(&self, record: &Record) -> Value {
         let response = record.response.as_ref();
         self.fields(
@@ -30,7 +30,7 @@ impl View<'_> {
         )
     }
 
-    /// A record's key, as it may be shown; empty where it was erased.
+    /// A record's key, masked if configured; empty if it was erased.
     pub(super) fn key(&self, record: &Record) -> String {
         match self.mask_keys {
             _ if record.notes.erased => String::new(),
@@ -43,7 +43,7 @@ impl View<'_> {
         let times = &record.times;
         let erased = record.notes.erased;
         let key = self.key(record);
-        // Another one than the key itself, under which a provider may know it.
+        // A spelling other than the key itself, under which a provider may know the key.
         let spelling = match (&record.notes.spelling, self.mask_keys) {
             (Some(Spelling::Quoted(value)), false) if !erased => {
                 Some(String::from_utf8_lossy(value))
@@ -76,13 +76,12 @@ impl View<'_> {
         })
     }
 
-    /// From when on an unknown key may be released without force.
+    /// When an unknown key may be released without force.
     fn release_not_before(&self, record: &Record) -> Option<Timestamp> {
         machine::releasable_from(record, &self.engine.policy(&record.route))
     }
 
-    /// The history of a record: the ordinary steps are read off the record, the others stand in the
-    /// journal.
+    /// The history of a record. Ordinary steps come from the record's times, all others from the journal.
     pub(super) fn history(&self, record: &Record, journal: &[JournalRow]) -> Value {
         let mut lines: Vec<(i64, Value)> = Vec::new();
         let mut ordinary = |at: Option<Timestamp>, event, from, to, attempt| {

@@ -1,11 +1,11 @@
-//! API keys, known by their hashes.
+//! API keys, stored as hashes.
 
 use aws_lc_rs::{constant_time::verify_slices_are_equal, digest};
 
 use super::ClientId;
 use crate::config::AuthConfig;
 
-/// The keys that are let in.
+/// The accepted keys.
 pub(super) struct ApiKeys(Vec<(ClientId, [u8; 32])>);
 
 impl ApiKeys {
@@ -17,8 +17,8 @@ impl ApiKeys {
         Self(known.collect())
     }
 
-    /// Whose key this is. Every key is compared, each in constant time, so that how long it takes
-    /// tells nothing about which one it was.
+    /// The client that owns `key`. Every known key is compared, each in constant time, so that the duration
+    /// does not reveal which one matched.
     pub(super) fn owner(&self, key: &[u8]) -> Option<ClientId> {
         if self.0.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! A service that is asked about every request: what it is asked, and what its answer means.
+//! Authentication by an external service: the request to the service, and what its answer means.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use onlyonce::Body;
 use super::{ClientId, Found, Shown, X_API_KEY, only};
 use crate::{config::ExternalConfig, outbound::Outbound};
 
-/// What is read of an answer's body, in bytes, so that its connection can be used again.
+/// How much of an answer's body is read, in bytes, so that its connection can be reused.
 const MAX_BODY: usize = 64 << 10;
 /// The headers that may hold a credential.
 const CREDENTIALS: [HeaderName; 3] = [header::AUTHORIZATION, X_API_KEY, header::COOKIE];
@@ -18,7 +18,7 @@ const URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The service that is asked.
+/// The external service.
 pub(super) struct External {
     asked: Outbound,
     target: String,
@@ -36,7 +36,7 @@ impl External {
         }
     }
 
-    /// 2xx with a client's id is yes, 401 and 403 are no, and anything else means that nobody knows.
+    /// 2xx with a client id identifies the client, 401 and 403 identify nobody, anything else is unavailable.
     pub(super) async fn ask(&self, shown: Shown<'_>) -> Found {
         let answer = self.asked.send(question(shown), &self.target, MAX_BODY);
         let (head, _) = match tokio::time::timeout(self.timeout, answer).await {
@@ -65,8 +65,8 @@ fn unavailable(reason: &str) -> Found {
     Found::Unavailable
 }
 
-/// The question: a GET with the method, the address and the credentials of the request, and without
-/// its body.
+/// The request to the service: a GET with the method, the address and the credentials of the client's
+/// request, and without its body.
 fn question(shown: Shown<'_>) -> Request<Body> {
     let mut request = Request::new(Body::empty());
     let headers = request.headers_mut();

@@ -1,9 +1,9 @@
-//! The keys that signatures are checked with: where they come from, which algorithms each may be used
-//! with, and when they are read again.
+//! The keys that verify signatures: where they come from, which algorithms each allows, and when they are
+//! read again.
 //!
-//! A key's type decides its algorithms, never the token's header. A set of keys is read again when it
-//! has become old, and when a token names a key that is not in it; the second only every so often, so
-//! that made-up names cost the issuer nothing.
+//! A key's type decides its algorithms, never the token's header. A key set is read again when it is old, and
+//! when a token names a key that is not in it. The latter is rate-limited, so that made-up names put no load
+//! on the issuer.
 
 use std::{
     path::{Path, PathBuf},
@@ -31,16 +31,16 @@ use crate::{
 
 /// The largest set of keys, in bytes.
 const MAX_SET: usize = 1 << 20;
-/// Keys of one set; further ones are not used.
+/// The most keys used from one set; further ones are ignored.
 const MAX_KEYS: usize = 100;
 /// How long reading a set may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long keys are used after the set could last be read.
+/// How long keys are used after the set was last read, or twice the refresh interval if that is longer.
 const MAX_STALE: Duration = Duration::from_secs(3_600);
-/// Unknown keys make the set be read again at most this often, after the first few.
+/// After a burst, unknown keys cause the set to be read again at most this often.
 const REREAD_EVERY: Duration = Duration::from_secs(10);
 const REREADS_AT_ONCE: u32 = 3;
-/// Below this many bytes a shared secret can be guessed.
+/// A shared secret with fewer bytes can be guessed.
 const SHORT_SECRET: usize = 32;
 
 const RSA: [Algorithm; 6] = [
@@ -53,27 +53,27 @@ const RSA: [Algorithm; 6] = [
 ];
 const HMAC: [Algorithm; 3] = [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
 
-/// A key, its name and what it may be used with.
+/// A key, its name and the algorithms that it allows.
 pub(super) struct VerifyingKey {
-    /// Its name; a key without one is tried for every token.
+    /// The key's name; a key without a name is tried for every token.
     pub(super) kid: Option<String>,
     pub(super) algorithms: Vec<Algorithm>,
     pub(super) key: DecodingKey,
 }
 
-/// Keys, and where they are read from.
+/// Keys, and the source they are read from.
 pub(super) struct Keys {
     source: Source,
     refresh: Duration,
     loaded: RwLock<Loaded>,
-    /// One reads at a time; the others wait and take what it found.
+    /// One task reads at a time; the others wait and use its result.
     reading: tokio::sync::Mutex<()>,
     rereads: Mutex<Bucket>,
     started: Instant,
 }
 
 enum Source {
-    /// They never change.
+    /// The keys never change.
     Fixed,
     File(PathBuf),
     Url(Outbound, String),
@@ -82,13 +82,13 @@ enum Source {
 #[derive(Clone)]
 struct Loaded {
     keys: Arc<[VerifyingKey]>,
-    /// When the set was last read; `None` is never.
+    /// When the set was last read; `None` if never.
     at: Option<Instant>,
 }
 
 impl Keys {
-    /// The keys that `config` names. A file or a variable that cannot be read is an error; an
-    /// address that cannot be reached is not, since it may come back.
+    /// The keys that `config` names. A file or variable that cannot be read is an error; a URL that cannot be
+    /// reached is not, since it may come back.
     pub(super) async fn start(config: &JwtConfig) -> anyhow::Result<Arc<Self>> {
         let (source, keys) = match &config.keys {
             JwtKeys::Secret(name) => (Source::Fixed, vec![shared_secret(name)?]),
@@ -127,7 +127,7 @@ impl Keys {
         Ok(keys)
     }
 
-    /// The keys as they are, or `None` where none could be read for too long.
+    /// The current keys, or `None` if the set was never read or not for too long.
     pub(super) fn current(self: &Arc<Self>) -> Option<Arc<[VerifyingKey]>> {
         let Loaded { keys, at } = self.loaded.read().clone();
         if matches!(self.source, Source::Fixed) {
@@ -140,15 +140,15 @@ impl Keys {
         (age < MAX_STALE.max(self.refresh * 2)).then_some(keys)
     }
 
-    /// Reads the set again because a key is not in it, where that has not been done too often.
-    /// `false` where it could not be read.
+    /// Reads the set again because a key is not in it, unless that was done too often. Returns `false` if
+    /// reading failed, or if it was skipped and no set was ever read.
     pub(super) async fn look_again(&self) -> bool {
         if matches!(self.source, Source::Fixed) {
             return true;
         }
         let asked = Instant::now();
         let _one_reads = self.reading.lock().await;
-        // Somebody else has read it while we waited.
+        // Another task has read the set while this one waited.
         if self.loaded.read().at.is_some_and(|at| at >= asked) {
             return true;
         }
@@ -160,7 +160,7 @@ impl Keys {
         self.read_and_say().await
     }
 
-    /// Reads the set while requests go on with what there is.
+    /// Reads the set in the background; requests go on with the current keys.
     fn read_behind(self: &Arc<Self>) {
         if self.reading.try_lock().is_err() {
             return;
@@ -244,15 +244,15 @@ fn shared_secret(name: &str) -> anyhow::Result<VerifyingKey> {
     })
 }
 
-/// Whether `keys` can be used, as far as this machine can tell. What is wrong with a file is said without
-/// its name, which may be a secret that strayed there.
+/// Checks whether `keys` can be used, as far as this machine can tell. An error about a file omits its name,
+/// which may be a misplaced secret.
 pub(crate) fn check(keys: &JwtKeys) -> anyhow::Result<()> {
     let read = |path: &Path| std::fs::read(path).context("cannot be read");
     match keys {
         JwtKeys::Secret(name) => drop(secret_in(name)?),
         JwtKeys::PublicKey(path) => drop(public_key(&read(path)?).context("cannot be used")?),
         JwtKeys::File(path) => drop(key_set(&read(path)?, true)?),
-        // It may be away now, and come back.
+        // The URL may be unreachable now, and come back.
         JwtKeys::Url(_) => {}
     }
     Ok(())
@@ -290,8 +290,7 @@ fn public_key(pem: &[u8]) -> anyhow::Result<VerifyingKey> {
     })
 }
 
-/// The usable keys of a set. Keys of unknown kinds, and those for something else than signatures, are
-/// passed over.
+/// The usable keys of a set. Skips keys of unknown kinds and keys that are not for signatures.
 fn key_set(text: &[u8], may_share: bool) -> anyhow::Result<Vec<VerifyingKey>> {
     let set: JwkSet = serde_json::from_slice(text)
         // The error's own text could quote a key.
@@ -326,7 +325,7 @@ fn verifying_key(jwk: &Jwk, may_share: bool) -> Option<VerifyingKey> {
             EllipticCurve::Ed25519 => vec![Algorithm::EdDSA],
             _ => return None,
         },
-        // A secret at a public address is none.
+        // A shared secret published at a URL is no secret.
         AlgorithmParameters::OctetKey(_) if may_share => HMAC.to_vec(),
         _ => return None,
     };

@@ -26,7 +26,7 @@ impl Jwt {
             validate_aud: config.audience.is_some(),
             ..Validation::default()
         };
-        // A token that never ends cannot be taken back.
+        // A token without an expiry cannot be revoked.
         let mut required = vec!["exp"];
         if let Some(issuers) = &config.issuer {
             validation.set_issuer(issuers);
@@ -44,13 +44,13 @@ impl Jwt {
         })
     }
 
-    /// Whose token this is.
+    /// The client that the token identifies.
     pub(super) async fn owner(&self, token: &[u8]) -> Found {
-        // An unknown algorithm, `none` among them, is not even a header.
+        // An unknown algorithm, including `none`, fails to parse.
         let Ok(header) = decode_header(token) else {
             return Found::Nobody;
         };
-        // What must be understood, is not.
+        // `crit` names extensions that must be understood; none are supported.
         if header.crit.is_some() {
             return Found::Nobody;
         }
@@ -104,7 +104,7 @@ impl Jwt {
     }
 }
 
-/// Whether `header` may name `key`: one of them without a name fits everything.
+/// Whether the names of `header` and `key` match; a missing name matches any.
 fn is_named(key: &VerifyingKey, header: &Header) -> bool {
     match (&key.kid, &header.kid) {
         (Some(kid), Some(wanted)) => kid == wanted,
@@ -112,7 +112,7 @@ fn is_named(key: &VerifyingKey, header: &Header) -> bool {
     }
 }
 
-/// Whether `header` may mean `key`: by its name, and by what the key may be used with.
+/// Whether `key` may have signed: the names match, and the key allows the algorithm.
 fn is_meant(key: &VerifyingKey, header: &Header) -> bool {
     is_named(key, header) && key.algorithms.contains(&header.alg)
 }

@@ -1,12 +1,12 @@
-//! Lets pages of other origins read the gateway's own answers, where a route says `cors`.
+//! CORS: pages of other origins may read the gateway's own answers, if the route has `cors`.
 //!
-//! An upstream's answer is the upstream's to open. The gateway's own (refusals, replays, the state of a key)
-//! would be unreadable to a page that the upstream lets in, and a page that cannot read a refusal retries
-//! blindly.
+//! The upstream decides who reads its own answers. Without this module, a page that the upstream lets in
+//! could not read the gateway's answers (refusals, replays, the state of a key), and a page that cannot read
+//! a refusal retries blindly.
 //!
-//! A preflight passes to the upstream like any OPTIONS. Where the gateway would refuse it, because it
-//! carries no credential or the upstream is down, the gateway answers it, so that the refusal of the request
-//! itself can be read.
+//! A preflight is forwarded to the upstream like any OPTIONS. If the gateway would refuse it, because it
+//! carries no credential or the upstream is down, the gateway answers it, so that the page can read the
+//! refusal of the actual request.
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode,
@@ -25,19 +25,19 @@ use crate::{
     upstream::FromUpstream,
 };
 
-/// What a route says about pages, ready for use.
+/// A route's `cors` section, ready for use.
 pub(super) struct Cors {
     origins: Origins,
-    /// The names of headers, joined.
+    /// The names of exposed headers, joined.
     exposed: Option<HeaderValue>,
     credentials: bool,
 }
 
-/// What a browser says about the page that asks.
+/// The page that a request comes from, as the browser describes it.
 pub(super) struct Page<'e> {
     cors: &'e Cors,
     origin: Option<HeaderValue>,
-    /// The method and the headers that it wants to send, in a preflight.
+    /// In a preflight, the method and the headers of the actual request.
     wants: Option<(HeaderValue, Option<HeaderValue>)>,
 }
 
@@ -56,7 +56,7 @@ impl Cors {
 }
 
 impl<'e> Page<'e> {
-    /// The page that sends `request`, where its route lets any page read our answers.
+    /// The page that sends `request`, if its route has `cors`.
     pub(super) fn of<B>(edge: &'e Edge, request: &Request<B>) -> Option<Self> {
         if edge.lanes.iter().all(|lane| lane.cors.is_none()) {
             return None;
@@ -89,7 +89,7 @@ impl<'e> Page<'e> {
         })
     }
 
-    /// `response` as this page may have it.
+    /// Adds the headers that let this page read `response`.
     pub(super) fn open(self, mut response: Response<Body>) -> Response<Body> {
         let is_upstreams = response.extensions().get::<FromUpstream>().is_some();
         let is_open = response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN);
@@ -111,8 +111,8 @@ impl<'e> Page<'e> {
     }
 }
 
-/// Whose word holds about the state of a key: that of the route which the query names, else that of any
-/// route that knows the page.
+/// The `cors` that applies to a look-up of a key: that of the route named in the query, else that of any
+/// route that lists the origin.
 fn asked_about<'e>(
     edge: &'e Edge,
     rest: &str,
@@ -125,7 +125,7 @@ fn asked_about<'e>(
     known.find(|cors| origin.is_some_and(|origin| cors.origins.have(origin)))
 }
 
-/// The answer to a preflight: what it asks for.
+/// The answer to a preflight: it permits what was asked for.
 fn allowed(method: HeaderValue, names: Option<HeaderValue>) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -139,9 +139,9 @@ fn allowed(method: HeaderValue, names: Option<HeaderValue>) -> Response<Body> {
     response
 }
 
-/// Says who may read the answer with these headers.
+/// Adds the headers that say who may read the answer.
 fn permit(cors: &Cors, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
-    // A replay may say so already.
+    // A replay may have it already.
     let varies = headers.get_all(VARY).iter().any(|known| known == "Origin");
     if matches!(cors.origins, Origins::These(_)) && !varies {
         headers.append(VARY, HeaderValue::from_static("Origin"));

@@ -1,4 +1,4 @@
-//! What HTTP itself forbids in the head of a request, as far as the protocol library lets it through.
+//! Rules of HTTP about the head of a request that the protocol library does not enforce.
 
 use http::{
     HeaderMap, HeaderValue, Request, Uri, Version, header,
@@ -6,16 +6,16 @@ use http::{
 };
 use onlyonce::Problem;
 
-/// Between a header's name and its value, and after it: a colon, a space and a line's end.
+/// The bytes around a header: a colon, a space and the line end.
 const AROUND_A_HEADER: usize = 4;
-/// Around a request's target: two spaces, the version and a line's end; and the empty line behind a head.
+/// The bytes around a target: two spaces, the version and the line end; and the empty line after the head.
 const AROUND_A_TARGET: usize = 14;
 const MAX_PORT_DIGITS: usize = 5;
 
-/// Whether the request can be read in one way only, and its head is not too large.
+/// Checks that the request can be read in one way only, and that its head is not too large.
 ///
 /// # Errors
-/// What is wrong with it. Nothing else about it can be believed then.
+/// What is wrong with the request. Nothing else in it can be trusted then.
 pub(super) fn check<B>(request: &Request<B>, max_header_bytes: usize) -> Result<(), Problem> {
     let headers = request.headers();
     if head_bytes(request) > max_header_bytes {
@@ -26,16 +26,16 @@ pub(super) fn check<B>(request: &Request<B>, max_header_bytes: usize) -> Result<
             "its transfer coding is not `chunked` alone",
         ));
     }
-    // HTTP/2 is read with another table than HTTP/1, which has a quote among its letters. No name has one
-    // (RFC 9110 5.1), and a backend would be sent a line that is no header.
+    // The library's table for HTTP/2 names allows a quote, unlike the one for HTTP/1. No name has a quote
+    // (RFC 9110 5.1), and a backend would be sent a line that is not a header.
     if headers.keys().any(|name| name.as_str().contains('"')) {
         return Err(Problem::RequestMalformed("a header's name has a quote"));
     }
     check_host(request)
 }
 
-/// Gives an absolute target without a path its path, so that it is routed, compared and forwarded like the
-/// same target in its usual form: `http://h?q` is `/?q` (RFC 9110 4.2.3).
+/// Adds the missing path to an absolute target, so that it is routed, compared and forwarded like the same
+/// target in its usual form: `http://h?q` is `/?q` (RFC 9110 4.2.3).
 pub(super) fn complete_target(uri: &mut Uri) {
     let Some(target) = uri.path_and_query().map(PathAndQuery::as_str) else {
         return;
@@ -49,7 +49,7 @@ pub(super) fn complete_target(uri: &mut Uri) {
     *uri = Uri::from_parts(parts).unwrap_or_default();
 }
 
-/// The bytes of the head in HTTP/1.1, with one space where any number may stand.
+/// The size of the head in HTTP/1.1, with one space where any number may stand.
 fn head_bytes<B>(request: &Request<B>) -> usize {
     let target = request.uri().path_and_query();
     let target = target.map_or(0, |target| target.as_str().len());
@@ -62,8 +62,8 @@ fn head_bytes<B>(request: &Request<B>) -> usize {
     })
 }
 
-/// Whether the body is as it was before it was sent: in chunks at most. Another coding would be lost on the
-/// way, since transfer codings end here, and its bytes would be taken for the body itself.
+/// Whether the body has no transfer coding but `chunked`. Transfer codings end at the gateway, so any other
+/// coding would be lost, and its bytes would be taken for the body itself.
 fn is_plainly_coded(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     codings.next().is_none_or(|first| {
@@ -71,11 +71,11 @@ fn is_plainly_coded(headers: &HeaderMap) -> bool {
     })
 }
 
-/// A request is for one host, and says which (RFC 9112 3.2, RFC 9113 8.3.1).
+/// Checks that the request names exactly one host (RFC 9112 3.2, RFC 9113 8.3.1).
 fn check_host<B>(request: &Request<B>) -> Result<(), Problem> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let host = hosts.next();
-    // Two hosts are two requests in one, depending on who reads it.
+    // With two hosts, the reader decides what the request means.
     if hosts.next().is_some() {
         return Err(Problem::RequestMalformed("it has more than one Host"));
     }
@@ -84,7 +84,7 @@ fn check_host<B>(request: &Request<B>) -> Result<(), Problem> {
     if authority.is_some_and(|authority| authority.as_str().contains('@')) {
         return Err(Problem::RequestMalformed("its target names a user"));
     }
-    // It takes the place of Host upstream, so it has to be one (RFC 9110 4.2.1).
+    // The authority replaces Host upstream, so it has to be a valid host (RFC 9110 4.2.1).
     if authority.is_some_and(|authority| !is_host(authority.as_str().as_bytes())) {
         return Err(Problem::RequestMalformed("its target names no host"));
     }
@@ -103,7 +103,7 @@ fn check_host<B>(request: &Request<B>) -> Result<(), Problem> {
             !without_default_port(host.as_bytes()).eq_ignore_ascii_case(authority)
         })
     };
-    // In HTTP/1.1 an absolute target outranks Host; in HTTP/2 they are the same.
+    // In HTTP/1.1 an absolute target overrides Host; in HTTP/2 they must be equal.
     if request.version() == Version::HTTP_2 && host.is_some_and(contradicts) {
         return Err(Problem::RequestMalformed("its Host is not its authority"));
     }
@@ -115,9 +115,9 @@ fn without_default_port(host: &[u8]) -> &[u8] {
     https.or(host.strip_suffix(b":80")).unwrap_or(host)
 }
 
-/// Whether `value` is a host, with a port or without.
+/// Whether `value` is a host, with or without a port.
 fn is_host(value: &[u8]) -> bool {
-    // Most are a plain name and a number, and need no parser.
+    // Most hosts are a plain name and a number, and need no parser.
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
     let mut parts = value.splitn(2, |byte| *byte == b':');
     let (name, port) = (parts.next().unwrap_or(b""), parts.next().unwrap_or(b""));

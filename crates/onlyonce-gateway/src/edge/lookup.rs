@@ -1,7 +1,7 @@
-//! `GET /.onlyonce/keys/{key}`: what became of a key, for the caller that used it.
+//! `GET /.onlyonce/keys/{key}`: the state of a key, for the caller that used it.
 //!
-//! Anything that is not this caller's key is 404, whatever the reason, so that nobody learns from
-//! the answer which keys others use.
+//! Anything but this caller's key is 404, whatever the reason, so that the answer does not reveal which keys
+//! others use.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use tokio::time::Instant;
 use super::{Edge, Lane, Who, is_get};
 use crate::{auth::ClientId, clock::rfc3339};
 
-/// Where the gateway's own addresses begin.
+/// The prefix of the gateway's own paths.
 pub(super) const PREFIX: &str = "/.onlyonce/";
-/// The longest that a look-up is held.
+/// The longest that a look-up waits.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// The answer to a request for `/.onlyonce/{rest}`.
@@ -61,7 +61,7 @@ pub(super) async fn answer<B>(edge: &Edge, mut request: Request<B>, rest: &str) 
     not_found(edge)
 }
 
-/// After how many seconds this caller may ask again, if it asks too fast.
+/// The seconds after which this caller may ask again, if it asks too fast.
 fn too_fast(
     edge: &Edge,
     lane: &Lane,
@@ -77,8 +77,8 @@ fn too_fast(
     Some(wait.as_secs().saturating_add(1).min(60))
 }
 
-/// What became of `key` in the scope that this caller has on `lane`; `None` where it is not there or
-/// not this caller's.
+/// The state of `key` in the scope that this caller has on `lane`; `None` if the key does not exist or
+/// belongs to another caller.
 async fn look(
     edge: &Edge,
     lane: &Lane,
@@ -92,13 +92,13 @@ async fn look(
     let mine = |reply: &Reply<Option<Record>>| {
         let found = reply.value.as_ref();
         let record = found.filter(|record| record.is_of(&identity.scope, key))?;
-        // The caller is told apart by the headers of the route that the key was used on.
+        // The headers of the route that the key was used on identify the caller.
         let owner = edge.lane(&record.route).unwrap_or(lane);
         let asks = Who::new(&owner.route).identity(headers, client)?;
         let mine = record.scope == identity.scope && asks.is_caller_of(record, secret);
         (mine && !is_gone(record, reply.now)).then(|| record.clone())
     };
-    // Whose key it is comes before any waiting: how long an answer takes would tell a stranger.
+    // Ownership is checked before any waiting: the duration would tell a stranger that the key exists.
     let mut deadline = Instant::now();
     loop {
         let reply = match edge.engine.find(id, deadline).await {
@@ -113,7 +113,7 @@ async fn look(
     }
 }
 
-/// The routes that a question with this query is about: the one that it names, or all.
+/// The routes that a look-up with this query is about: the named one, or all.
 pub(super) fn lanes_asked<'a>(edge: &'a Edge, query: Option<&str>) -> Vec<&'a Lane> {
     match Query::read(query.unwrap_or_default()).route {
         Some(id) => edge.lane(id).into_iter().collect(),
@@ -121,7 +121,7 @@ pub(super) fn lanes_asked<'a>(edge: &'a Edge, query: Option<&str>) -> Vec<&'a La
     }
 }
 
-/// The route named in the query; without one, a route for each scope that is not one route's own.
+/// The named route; without a name, one route per scope that is not specific to a route.
 fn lanes_for<'a>(edge: &'a Edge, route: Option<&str>) -> Vec<&'a Lane> {
     if let Some(id) = route {
         return edge.lane(id).into_iter().collect();
@@ -152,7 +152,7 @@ fn read_key(segment: &str) -> Option<Key> {
 }
 
 struct Query<'a> {
-    /// `None` where it cannot be read.
+    /// `None` if the value is invalid.
     wait: Option<Duration>,
     route: Option<&'a str>,
 }
@@ -181,7 +181,7 @@ fn wait(value: &str) -> Option<Duration> {
 }
 
 fn shown(record: &Record, now: Timestamp) -> Response<Body> {
-    // Reaped or not: what a caller is told does not depend on when the reaper came by.
+    // What a caller sees does not depend on whether the reaper has run.
     let state = match record.is_past_expiry(now) {
         true => State::Expired,
         false => record.state,
@@ -207,7 +207,7 @@ fn shown(record: &Record, now: Timestamp) -> Response<Body> {
     response
 }
 
-/// Whether nothing of it counts any more, reaped or not.
+/// Whether the record counts as deleted, reaped or not.
 fn is_gone(record: &Record, now: Timestamp) -> bool {
     let times = &record.times;
     let expires_at = times.expires_at.map(|at| at.plus(record.tombstone_ttl));

@@ -1,9 +1,9 @@
-//! The streams of an HTTP/2 connection: what a peer may leave waiting, and for how long.
+//! The streams of an HTTP/2 connection: how much a peer may leave unread, and for how long.
 //!
-//! A peer decides how much of each answer it takes. One that opens no window, and goes on answering
-//! pings, would hold its answers in our memory for ever, and nothing below would notice: there is
-//! nothing to write. So each stream has its own time, which begins when a part of its answer is ready
-//! and ends when the part is taken; and parts are small.
+//! A peer decides how much of each answer it takes. A peer that opens no window but answers pings would keep
+//! its answers in the gateway's memory for ever, and no lower layer would notice, since there is nothing to
+//! write. So each stream has a timer of its own, which starts when a part of its answer is ready and stops
+//! when the part is taken; and parts are small.
 
 use std::{
     future::Future,
@@ -40,16 +40,16 @@ struct Stream {
     waits_since: Mutex<Option<Instant>>,
 }
 
-/// Runs the streams of one connection, each for as long as its peer takes what it asked for.
+/// Runs the streams of one connection, each for as long as its peer keeps reading.
 #[derive(Clone)]
 pub(super) struct Streams {
     send_timeout: Duration,
-    /// Where the streams run.
+    /// The runtime of the streams.
     runtime: Handle,
     running: Arc<Running>,
 }
 
-/// How many streams there are, and a sign when there are none left.
+/// Counts the streams, and notifies when the count changes.
 #[derive(Default)]
 struct Running {
     count: AtomicUsize,
@@ -71,7 +71,7 @@ impl Streams {
         self.running.ever.load(Ordering::Acquire) > 0
     }
 
-    /// Resolves when the connection has had no stream within `patience` of its beginning.
+    /// Resolves if the connection has had no stream within `patience` of its start.
     pub(super) async fn none_yet(&self, patience: Duration) {
         tokio::time::sleep(patience).await;
         if self.are_used() {
@@ -79,7 +79,7 @@ impl Streams {
         }
     }
 
-    /// Resolves when there has been no stream for `patience`, after there were some.
+    /// Resolves when there has been no stream for `patience`, after at least one.
     pub(super) async fn none_left(&self, patience: Duration) {
         loop {
             let seen = self.running.ever.load(Ordering::Acquire);
@@ -133,7 +133,7 @@ impl Drop for Counted {
 }
 
 pin_project_lite::pin_project! {
-    /// A stream that is given up, which resets it, once its peer has taken nothing for too long.
+    /// A stream that ends, and so is reset, once its peer has taken nothing for too long.
     struct Patient<F> {
         #[pin]
         stream: F,
@@ -153,7 +153,7 @@ impl<F: Future<Output = ()>> Future for Patient<F> {
         }
         loop {
             let Some(since) = *this.watched.waits_since.lock() else {
-                // The answer is not there yet, or is being read: others keep that time.
+                // The answer is not ready, or is being read: other timers cover that.
                 *this.timer = None;
                 return Poll::Pending;
             };
@@ -171,7 +171,7 @@ impl<F: Future<Output = ()>> Future for Patient<F> {
 }
 
 pin_project_lite::pin_project! {
-    /// An answer in small parts that notes when each is handed over.
+    /// An answer in small parts that records when each is handed over.
     pub(super) struct InParts<B> {
         #[pin]
         body: B,
@@ -181,7 +181,7 @@ pin_project_lite::pin_project! {
 }
 
 impl<B> InParts<B> {
-    /// The answer of the stream that the current task serves, if it serves one.
+    /// Wraps the answer of the stream that the current task serves, if any.
     pub(super) fn new(body: B) -> Self {
         let stream = STREAM.try_with(Clone::clone).ok();
         if let Some(stream) = &stream {

@@ -1,17 +1,17 @@
-//! Which requests get another protocol on their connection, a WebSocket for instance.
+//! Which requests may upgrade their connection to another protocol, such as WebSocket.
 
 use http::{HeaderValue, Method, Request};
 use onlyonce::{Policy, layer::wanted_upgrade};
 
-/// What a request asks for, as a request extension.
+/// The requested protocols, as a request extension.
 #[derive(Clone, Debug)]
 pub(crate) struct Upgrade(pub(crate) HeaderValue);
 
-/// What `request` asks for, where it may have it. Without that the wish is removed on the way, and the
-/// request is what it is without it.
+/// The upgrade that `request` asks for, if it is allowed. Otherwise the request is forwarded without the
+/// upgrade.
 ///
-/// On a protected route only GET upgrades, and only where it is not protected itself: any other request
-/// could be executed by a server that ignores the wish.
+/// On a protected route only GET may upgrade, and only if it is not itself protected: a server that ignores
+/// the upgrade could execute any other request.
 pub(super) fn granted<B>(
     request: &Request<B>,
     policy: &Policy,
@@ -22,7 +22,7 @@ pub(super) fn granted<B>(
     wanted(request).filter(|_| may)
 }
 
-/// The protocols that `request` asks for, where a gateway may let them through.
+/// The protocols that `request` asks for, if a gateway may forward them.
 fn wanted<B>(request: &Request<B>) -> Option<Upgrade> {
     wanted_upgrade(request.version(), request.headers()).map(|value| Upgrade(value.clone()))
 }

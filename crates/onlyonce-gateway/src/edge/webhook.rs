@@ -1,7 +1,7 @@
-//! `POST /.onlyonce/reconcile/{route}`: providers tell what became of a key.
+//! `POST /.onlyonce/reconcile/{route}`: a provider tells the outcome of a key.
 //!
-//! A signature takes the place of a credential. Whoever has none learns nothing, and whoever has one
-//! gets the same answer whether there is such a key or not.
+//! A signature takes the place of a credential. A sender without one learns nothing, and a sender with one
+//! gets the same answer whether the key exists or not.
 
 use std::pin::pin;
 
@@ -35,11 +35,11 @@ where
         return Problem::NoRoute.unkeyed_response(&edge.policy);
     };
     let (head, body) = request.into_parts();
-    // Before any of the body is waited for: anybody may send one.
+    // Checked before waiting for the body, since anybody may send one.
     if !webhook.is_signed(&head.headers) {
         return Problem::Unauthenticated.unkeyed_response(&edge.policy);
     }
-    // Nobody is known yet, so what is held is held for the connection.
+    // The sender is not known yet, so the body is counted against the connection.
     let connection = head.extensions.get::<ConnectionId>().copied();
     let held = edge.engine.body_budget();
     let held = held.account(Holder::of(None, connection));
@@ -59,7 +59,7 @@ where
         }
         Ok(Heard::NothingForUs) => Ok(Taken::Nothing),
         Ok(Heard::About { key, client, told }) => {
-            // An event that should say whose key it is about, and does not, is about nobody's.
+            // An event that must name the key's client, and does not, is ignored.
             if client.is_none() && webhook.names_client() {
                 Ok(Taken::Nothing)
             } else {
@@ -79,8 +79,8 @@ where
     }
 }
 
-/// The whole event. Pieces are copied together as they come, so that many small ones take no more memory
-/// than their bytes, which are counted as `held`.
+/// Reads the whole event. Pieces are copied together as they arrive, so that many small ones take no more
+/// memory than their bytes, which are counted in `held`.
 async fn gathered<B>(body: B, mut held: Held) -> Result<Bytes, Problem>
 where
     B: http_body::Body<Data = Bytes, Error = BoxError> + Send + 'static,
@@ -101,8 +101,8 @@ where
     Ok(held.keep(Bytes::from(event)))
 }
 
-/// Tells the key that `name` means. A name that starts with a quote may be the key itself or its header
-/// value; where both keys exist, nobody can say which is meant, and a person has to.
+/// Applies an event to the key that `name` means. A name that starts with a quote may be the key itself or
+/// its header value; if both keys exist, the event is ambiguous and needs a person.
 async fn take(
     edge: &Edge,
     lane: &Lane,
@@ -115,7 +115,7 @@ async fn take(
     let found = match (per_client, client) {
         (true, None) => {
             let live = live(edge, lane, &keys).await?;
-            // Several clients' are nobody's, since clients are said to have keys that differ.
+            // Records of several clients are ambiguous: without `client`, their keys must differ.
             let of_one_key = |key: &Key| live.iter().filter(|one| one.key == *key).count() > 1;
             if live.is_empty() || keys.iter().any(of_one_key) {
                 return Ok(Taken::Nothing);
@@ -150,7 +150,7 @@ async fn take(
     Ok(taken)
 }
 
-/// The ids of those of `keys` that the route has a record of; of the first, where it has none.
+/// The ids of those of `keys` that the route has a record of, or of the first if it has none.
 async fn there(
     edge: &Edge,
     lane: &Lane,
@@ -176,7 +176,7 @@ async fn there(
     Ok(found)
 }
 
-/// The live records of this route that have one of `keys`, whichever client's.
+/// This route's live records with one of `keys`, of any client.
 async fn live(edge: &Edge, lane: &Lane, keys: &[Key]) -> Result<Vec<Record>, StoreError> {
     let mut found = Vec::new();
     for key in keys {

@@ -1,5 +1,5 @@
-//! Whose request it is, once it is authenticated: the scope of its key, and what tells callers apart
-//! where they share one.
+//! The identity of an authenticated request: the scope of its key, and what distinguishes callers that share
+//! a scope.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,14 +9,14 @@ use onlyonce_core::{Scope, policy::KeyScope};
 
 use crate::{auth::ClientId, config::Route};
 
-/// How the callers of one route are told apart.
+/// How the callers of one route are distinguished.
 pub(super) struct Who {
     route: String,
     per_client: bool,
     per_route: bool,
     credential_headers: Vec<HeaderName>,
     credential_cookies: Vec<String>,
-    /// The header of the key, where a request without it need not say who it is.
+    /// The key's header, if a request without it needs no identity.
     needless_without: Option<HeaderName>,
 }
 
@@ -34,7 +34,7 @@ impl Who {
         }
     }
 
-    /// Whose request it is; `None` where each client has keys of its own and this is nobody.
+    /// The request's identity; `None` if keys are per client and the client is not known.
     pub(super) fn identity(
         &self,
         headers: &HeaderMap,
@@ -43,7 +43,7 @@ impl Who {
         if self.per_client {
             let Some(client) = client.map(ClientId::as_str) else {
                 let header = self.needless_without.as_ref()?;
-                // Refused for the missing key, if at all, and nobody's scope is touched.
+                // If at all, the request is refused for the missing key, and no scope is touched.
                 let nobody = || Identity::shared(Scope::global(), Vec::new());
                 return (!headers.contains_key(header)).then(nobody);
             };
@@ -66,7 +66,7 @@ impl Who {
         Some(Identity::shared(scope, caller).with_cookies(cookies))
     }
 
-    /// Without authentication, whoever sends the same credentials is the same caller.
+    /// Without authentication, equal credentials mean the same caller.
     fn credentials(&self, headers: &HeaderMap) -> Vec<Vec<u8>> {
         let mut caller = Vec::new();
         for name in &self.credential_headers {
@@ -78,14 +78,13 @@ impl Who {
         caller
     }
 
-    /// The cookies that carry a session, and nothing of the others beside them: those change from one
-    /// request to the next.
+    /// The cookies that carry a session, and none of the others, which change from request to request.
     fn cookies(&self, headers: &HeaderMap) -> Vec<Vec<u8>> {
         if self.credential_cookies.is_empty() || !headers.contains_key(COOKIE) {
             return Vec::new();
         }
         let mut found = Vec::new();
-        // In the order of the list, whatever the order of the header.
+        // In the order of the list, whatever the order in the header.
         for name in &self.credential_cookies {
             for (_, value) in pairs(headers).filter(|(sent, _)| *sent == name.as_bytes()) {
                 found.push(name.as_bytes().to_vec());
@@ -96,8 +95,8 @@ impl Who {
     }
 }
 
-/// Notices callers whom only a cookie tells apart that nobody named: two sessions would be one caller. Said
-/// once, since it is about the configuration.
+/// Detects callers that only an unlisted cookie distinguishes: two sessions would count as one caller. Warns
+/// once, since the cause is the configuration.
 #[derive(Default)]
 pub(super) struct UnmarkedSessions {
     is_said: AtomicBool,
@@ -129,10 +128,10 @@ impl UnmarkedSessions {
     }
 }
 
-/// The longest name of a cookie that is logged.
+/// The longest cookie name that is logged, in bytes.
 const MAX_LOGGED_NAME: usize = 64;
 
-/// `name`, if sessions are called so.
+/// `name`, if it looks like the name of a session cookie.
 fn session_name(name: &[u8]) -> Option<&str> {
     let name = std::str::from_utf8(name).ok()?;
     if name.len() > MAX_LOGGED_NAME || !name.bytes().all(|byte| byte.is_ascii_graphic()) {

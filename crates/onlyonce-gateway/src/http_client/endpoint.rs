@@ -1,4 +1,4 @@
-//! Where a request goes: a URL, taken apart once.
+//! The destination of a request: a URL, parsed once.
 
 use std::net::IpAddr;
 
@@ -11,35 +11,35 @@ pub struct Endpoint {
     pub tls: bool,
     /// The host, an IPv6 address without its brackets.
     pub host: String,
-    /// The port, said or implied.
+    /// The port, given or implied.
     pub port: u16,
-    /// Host and port as the `Host` header says them.
+    /// Host and port as in the `Host` header.
     pub authority: String,
     /// The path, never empty.
     pub path: String,
-    /// What follows the question mark.
+    /// The text after the question mark.
     pub query: Option<String>,
 }
 
 /// Why a URL cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadUrl {
-    /// It is not a URL of HTTP.
+    /// The text is not an HTTP URL.
     #[error("this is not a URL such as http://127.0.0.1:8080/payments")]
     NotAUrl,
-    /// It holds a name or a password.
+    /// The URL contains a user name or a password.
     #[error("credentials do not belong into a URL: give them with --header")]
     UserInfo,
-    /// Its port is none.
+    /// The port is not a number from 1 to 65535.
     #[error("its port is no number from 1 to 65535")]
     Port,
 }
 
 impl Endpoint {
-    /// Takes `url` apart.
+    /// Parses `url`.
     ///
     /// # Errors
-    /// Why it cannot be used; the URL is not repeated.
+    /// Why the URL cannot be used; the error does not repeat it.
     pub fn parse(url: &str) -> Result<Self, BadUrl> {
         let uri: Uri = url.parse().map_err(|_| BadUrl::NotAUrl)?;
         let tls = match uri.scheme_str() {
@@ -52,7 +52,7 @@ impl Endpoint {
             return Err(BadUrl::UserInfo);
         }
         let host = uri.host().ok_or(BadUrl::NotAUrl)?;
-        // `Uri::port` is silent about a port that is none.
+        // `Uri::port` ignores an invalid port.
         let port = match authority.as_str().strip_prefix(host) {
             Some("") => {
                 if tls {
@@ -91,14 +91,14 @@ impl Endpoint {
         }
     }
 
-    /// The URL for people. A query may hold a credential, so it is left out.
+    /// The URL for people, without the query, which may hold a credential.
     pub fn shown(&self) -> String {
         let query = if self.query.is_some() { "?…" } else { "" };
         let scheme = if self.tls { "https" } else { "http" };
         format!("{scheme}://{}{}{query}", self.authority, self.path)
     }
 
-    /// The same with one more parameter in the query.
+    /// A copy with one more query parameter.
     pub fn with_parameter(&self, parameter: &str) -> Self {
         let query = match &self.query {
             Some(query) => format!("{query}&{parameter}"),
@@ -110,7 +110,7 @@ impl Endpoint {
         }
     }
 
-    /// The same with one more segment at the end of the path.
+    /// A copy with one more path segment.
     pub fn below(&self, segment: &str) -> Self {
         Self {
             path: format!("{}/{segment}", self.path.trim_end_matches('/')),
@@ -118,7 +118,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether it is on this very machine.
+    /// Whether the host is this machine.
     pub fn is_loopback(&self) -> bool {
         self.host.eq_ignore_ascii_case("localhost")
             || self

@@ -1,4 +1,4 @@
-//! Whom to believe behind `https://`.
+//! The authorities trusted for `https://`.
 
 use std::{path::Path, sync::Arc};
 
@@ -6,10 +6,10 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::tls;
 
-/// The public authorities, and those in `file`.
+/// Trusts the public authorities, and those in `file`.
 ///
 /// # Errors
-/// When the file cannot be read or holds no certificate.
+/// If the file cannot be read or contains no certificate.
 pub fn trusting(file: Option<&Path>) -> anyhow::Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore {
         roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),

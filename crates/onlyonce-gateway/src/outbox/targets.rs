@@ -1,4 +1,4 @@
-//! From what the configuration says of a target to what takes messages there.
+//! Builds a delivery target from its configuration.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     upstream::{Upstream, UpstreamOptions},
 };
 
-/// The target that `config` describes. Over HTTP nothing is connected yet.
+/// The target that `config` describes. An HTTP target does not connect yet.
 pub(super) async fn target(config: &TargetConfig) -> anyhow::Result<Target> {
     let publisher = match &config.way {
         WayConfig::Http(http) => over_http(http),
@@ -28,7 +28,7 @@ pub(super) async fn target(config: &TargetConfig) -> anyhow::Result<Target> {
     })
 }
 
-/// Through the same connections that requests go to backends by, which know whether a byte was sent.
+/// Uses the same connections as requests to backends, which know whether a byte was sent.
 fn over_http(config: &HttpConfig) -> anyhow::Result<Arc<dyn Publish>> {
     let backend = &config.url.backend;
     let url: Uri = format!(
@@ -62,8 +62,8 @@ async fn over_broker(
     anyhow::bail!("this program was built without {}", config.broker.word())
 }
 
-/// A server that is away is no reason not to start. What a publisher waits for is over before `timeout`
-/// is, so that a message that was not sent is known to be that.
+/// An unreachable broker does not prevent startup. A publisher's own waits end before `timeout`, so that an
+/// unsent message is known to be unsent.
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "kafka"))]
 #[cfg_attr(
     not(any(feature = "rabbitmq", feature = "kafka")),

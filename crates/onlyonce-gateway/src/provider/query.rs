@@ -1,7 +1,7 @@
-//! The question to a provider: one GET, to the configured host and nowhere else.
+//! The query to a provider: one GET, to the configured host and nowhere else.
 //!
-//! Deliberately absent: redirects, retries and pools. An answer that is not one is inconclusive, and
-//! the reconciler asks again by its own schedule.
+//! Deliberately absent: redirects, retries and pools. Anything but a usable answer is inconclusive, and the
+//! reconciler asks again on its own schedule.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ use crate::{
 
 /// The largest answer of a provider, in bytes.
 const MAX_ANSWER: usize = 1 << 20;
-/// Everything but what RFC 3986 leaves unreserved.
+/// Everything but the unreserved characters of RFC 3986.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -30,13 +30,13 @@ const ELSEWHERE: &str =
     "the key would lead to another path of the provider; `?key={key}` can ask for any";
 const UNUSABLE: &str = "no URL can be made for the key";
 
-/// A route's question.
+/// A route's query.
 pub(super) struct Query {
     url: String,
     headers: Vec<(HeaderName, HeaderValue)>,
     outcomes: Vec<Rule>,
     client: Client,
-    /// Everything that makes the question what it is.
+    /// Everything that identifies the query.
     question: String,
 }
 
@@ -45,9 +45,9 @@ impl Query {
         let mut question = config.url.clone();
         let mut headers = Vec::new();
         for (name, value) in &config.headers {
-            // Another credential may see another account. What is stored is a keyed hash of this.
+            // Another credential may see another account. The store gets a keyed hash of this text.
             let shown = String::from_utf8_lossy(value.as_bytes());
-            // A string takes everything that is written to it.
+            // Writing to a string cannot fail.
             let _ = write!(question, "\n{name}: {shown}");
             headers.push((name.clone(), value.clone()));
         }
@@ -65,12 +65,12 @@ impl Query {
         })
     }
 
-    /// Everything that makes the question what it is.
+    /// Everything that identifies the query: URL, headers and rules.
     pub(super) fn question(&self) -> &str {
         &self.question
     }
 
-    /// What became of the key of `record`, which the provider may know as `name`.
+    /// Queries the outcome of the key of `record`, which the provider may know as `name`.
     pub(super) async fn ask(&self, record: &Record, name: &str) -> Judged {
         match self.endpoint(record, name) {
             Ok(endpoint) => self.hear(endpoint).await,
@@ -112,15 +112,15 @@ impl Query {
             if path.contains(place) && leads_elsewhere(value) {
                 return Err(ELSEWHERE);
             }
-            // What is filled in holds no brace, so no placeholder can come of it.
+            // Encoded values contain no brace, so they cannot form a placeholder.
             url = url.replace(place, &utf8_percent_encode(value, RESERVED).to_string());
         }
         Endpoint::parse(&url).map_err(|_| UNUSABLE)
     }
 }
 
-/// Whether `value`, as a segment of a path, is or may be taken for another path: many a server decodes
-/// before it looks for dots and slashes.
+/// Whether `value`, as a path segment, may be read as another path: many servers decode before they resolve
+/// dots and slashes.
 fn leads_elsewhere(value: &str) -> bool {
     value
         .split(['/', '\\'])

@@ -1,4 +1,4 @@
-//! How it is known that an event comes from the provider: a signature over its bytes and the time.
+//! Webhook signatures, which cover an event's bytes and its time.
 
 use std::time::Duration;
 
@@ -17,28 +17,28 @@ const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 const STRIPE_SIGNATURE: HeaderName = HeaderName::from_static("stripe-signature");
 
-/// What begins a secret of Standard Webhooks.
+/// The prefix of a Standard Webhooks secret.
 const SECRET_PREFIX: &str = "whsec_";
-/// Signatures in one header; further ones are not looked at.
+/// The most signatures checked in one header; further ones are ignored.
 const MAX_SIGNATURES: usize = 16;
 
-/// The event is not from the provider, or not of now.
+/// The event is not from the provider, or not recent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadSignature;
 
-/// What a good signature vouches for beside the body.
+/// What a valid signature covers beside the body.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Signed {
-    /// The provider's id of the event, where the signature covers one.
+    /// The provider's id of the event, if the signature covers one.
     pub(super) id: Option<String>,
     /// When it was signed.
     pub(super) at: Timestamp,
 }
 
-/// The keys that `secrets`, separated by white space, stand for.
+/// The keys in `secrets`, which are separated by white space.
 pub(super) fn keys(scheme: Scheme, secrets: &str) -> Vec<hmac::Key> {
     let mut keys = Vec::new();
-    // An empty key is known to everybody: it is what is left of a variable that was never set.
+    // Anybody can sign with an empty key, which is what an unset variable leaves.
     let mut add = |bytes: &[u8]| {
         if !bytes.is_empty() {
             keys.push(hmac::Key::new(hmac::HMAC_SHA256, bytes));
@@ -46,7 +46,7 @@ pub(super) fn keys(scheme: Scheme, secrets: &str) -> Vec<hmac::Key> {
     };
     for secret in secrets.split_whitespace() {
         match scheme {
-            // The secret is the key as it stands, prefix and all; but the prefix alone is no secret.
+            // The whole secret is the key, including its prefix; but the prefix alone is no secret.
             Scheme::Stripe if secret == SECRET_PREFIX => {}
             Scheme::Stripe => add(secret.as_bytes()),
             Scheme::Standard => {
@@ -57,7 +57,7 @@ pub(super) fn keys(scheme: Scheme, secrets: &str) -> Vec<hmac::Key> {
                     add(&bytes);
                 }
                 if bare.is_none() {
-                    // One that was never encoded.
+                    // A secret that was never encoded.
                     add(secret.as_bytes());
                 }
             }
@@ -66,7 +66,7 @@ pub(super) fn keys(scheme: Scheme, secrets: &str) -> Vec<hmac::Key> {
     keys
 }
 
-/// Whether there is anything that could be a signature.
+/// Whether the signature's header is present.
 pub(super) fn is_present(scheme: Scheme, headers: &HeaderMap) -> bool {
     headers.contains_key(match scheme {
         Scheme::Standard => WEBHOOK_SIGNATURE,
@@ -74,7 +74,7 @@ pub(super) fn is_present(scheme: Scheme, headers: &HeaderMap) -> bool {
     })
 }
 
-/// Checks the signature of `body` by the time `now`.
+/// Checks the signature of `body` at the time `now`.
 pub(super) fn check(
     scheme: Scheme,
     keys: &[hmac::Key],

@@ -1,4 +1,4 @@
-//! What a provider tells of its own accord: which key it is about, what it says, and when it happened.
+//! A provider's webhook events: the key, the outcome, and the time.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use onlyonce_core::{Timestamp, fingerprint::Pointer};
 use super::signature::{self, BadSignature};
 use crate::{clock, config::Scheme, config::WebhookConfig};
 
-/// The longest key or client id that is looked for, in bytes.
+/// The longest key or client id that is read from an event, in bytes.
 const MAX_NAME: usize = 1_024;
-/// What is left of a second at its beginning, to the millisecond.
+/// The rest of a second after its start, in milliseconds.
 const SECOND_LEFT: Duration = Duration::from_millis(999);
 /// Numbers from here on are milliseconds: as seconds they would be in the year 5138.
 const FIRST_MILLIS: f64 = 1e11;
@@ -32,16 +32,16 @@ pub(crate) struct Webhook {
 /// A signed event.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Heard {
-    /// It says what became of a key.
+    /// The event tells the outcome of a key.
     About {
         /// The key.
         key: String,
-        /// Whose it is, where the event says so.
+        /// The client that owns the key, if the event names one.
         client: Option<String>,
-        /// What it says.
+        /// The event's content.
         told: Told,
     },
-    /// It is about something else.
+    /// The event is about something else.
     NothingForUs,
 }
 
@@ -61,12 +61,12 @@ impl Webhook {
         })
     }
 
-    /// Whether a request carries anything that could be the provider's signature.
+    /// Whether a request carries a header for the provider's signature.
     pub(crate) fn is_signed(&self, headers: &HeaderMap) -> bool {
         signature::is_present(self.config.scheme, headers)
     }
 
-    /// What a request of the provider says, if it is one.
+    /// Verifies and reads an event of the provider.
     pub(crate) fn hear(&self, headers: &HeaderMap, body: &Bytes) -> Result<Heard, BadSignature> {
         let config = &self.config;
         let now = (clock::store_now(), config.tolerance);
@@ -80,7 +80,7 @@ impl Webhook {
             Scheme::Standard => signed.id,
             Scheme::Stripe => Pointer::parse("/id").ok().as_ref().and_then(short),
         };
-        // No key or client of ours holds a control character.
+        // No key or client id contains a control character.
         let named = |pointer: &Pointer| short(pointer).filter(|name| !name.contains('\0'));
         let Some(key) = named(&config.key) else {
             return Ok(Heard::NothingForUs);
@@ -89,7 +89,7 @@ impl Webhook {
             return Ok(Heard::NothingForUs);
         };
         let at = match &config.at {
-            // Its second is not over when it is signed.
+            // The second of the signature was not over at signing time.
             None => Some((signed.at.plus(SECOND_LEFT), SECOND_LEFT)),
             Some(pointer) => short(pointer).and_then(|text| moment(&text)),
         };
@@ -105,7 +105,7 @@ impl Webhook {
             key,
             client: config.client.as_ref().and_then(named),
             told: Told {
-                // Without an id of its own an event is what it says.
+                // An event without an id is identified by its text.
                 event: event.unwrap_or_else(|| text.to_owned()),
                 route: self.route.clone(),
                 evidence,
@@ -115,14 +115,14 @@ impl Webhook {
         })
     }
 
-    /// Whether an event must say whose key it is about.
+    /// Whether events must name the client that owns the key.
     pub(crate) fn names_client(&self) -> bool {
         self.config.client.is_some()
     }
 }
 
-/// A time in Unix seconds, whole or not, in Unix milliseconds or in RFC 3339, and how much earlier it may
-/// have been. Whole seconds stand for their end, since what happened in them may have happened then.
+/// Parses Unix seconds, whole or fractional, Unix milliseconds or RFC 3339. Returns the time and how much
+/// earlier it may have been. A whole second stands for its end, since the event may have happened then.
 fn moment(text: &str) -> Option<(Timestamp, Duration)> {
     let (millis, whole) = match text.parse::<f64>() {
         Ok(number) if !(0.0..1e15).contains(&number) => return None,

@@ -1,15 +1,15 @@
-//! Every path that a server may read in one: what is decoded how often, where segments end, which of them
-//! are dropped, and what of a segment is its name.
+//! All readings of a path that some server may make: how often the path is decoded, where segments end, which
+//! segments are dropped, and which part of a segment is its name.
 //!
-//! The number of readings is bounded by the constants and by what stands in the path: each choice is made
-//! in both ways only where the two differ.
+//! The number of readings is bounded by the constants and by the path: a choice has two branches only where
+//! the two differ.
 
 /// How often percent-encoding is undone: by a proxy, a server, a framework.
 const MAX_DECODINGS: usize = 3;
-/// The longest ending that names a format, `.json` for instance, in characters without the dot.
+/// The longest ending that names a format, such as `.json`, in characters without the dot.
 const MAX_FORMAT_LENGTH: usize = 5;
 
-/// Whether a path reads alike for everybody: nothing in it is decoded, folded, dropped or cut off.
+/// Whether every server reads a path alike: nothing in it is decoded, folded, dropped or cut off.
 pub(super) fn is_plain(path: &str) -> bool {
     let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'/');
     path.bytes().all(is_plain) && !path.contains("//")
@@ -21,16 +21,16 @@ pub(super) struct Reading<'p> {
     names: Names,
 }
 
-/// What of a segment is its name.
+/// Which part of a segment is its name.
 #[derive(Clone, Copy)]
 struct Names {
-    /// Upper case is lower case.
+    /// Upper and lower case are the same.
     folded: bool,
-    /// Parameters are no part of it.
+    /// Parameters are not part of the name.
     cut: bool,
-    /// Neither are dots and white space at the end.
+    /// Dots and white space at the end are not part of the name.
     trimmed: bool,
-    /// Nor are formats, at the end of the path or of the route.
+    /// A format is not part of the name, at the end of the path or of the route.
     without_format: bool,
 }
 
@@ -42,7 +42,7 @@ impl Reading<'_> {
         let mut count = 0;
         while let Some(name) = names.next() {
             let segment = self.segments.get(count)?;
-            // A format stands at the end of the path, or of the resource that more of the path is about.
+            // A format ends the path, or the resource that the rest of the path is about.
             let may_have_format = Some(count) == last || names.peek().is_none();
             if !self.names.is(segment, may_have_format, name.as_bytes()) {
                 return None;
@@ -54,8 +54,8 @@ impl Reading<'_> {
 }
 
 impl Names {
-    /// Whether `segment` is called `name`, with as many of its endings as it takes: one may stand behind
-    /// another, and a name may look as if it had one.
+    /// Whether `segment` is called `name`, after removing as many endings as needed: endings may follow one
+    /// another, and a name may itself look like it has an ending.
     fn is(self, segment: &[u8], may_have_format: bool, name: &[u8]) -> bool {
         let mut segment = segment;
         if self.cut {
@@ -73,7 +73,7 @@ impl Names {
                 true => without_format(segment),
                 false => segment,
             };
-            // Each turn makes it shorter.
+            // Each iteration shortens `segment`.
             if is_called || left.len() == segment.len() {
                 return is_called;
             }
@@ -82,18 +82,18 @@ impl Names {
     }
 }
 
-/// How a path falls into segments.
+/// How a path is split into segments.
 #[derive(Clone, Copy)]
 struct Split {
-    /// A backslash ends a segment, too.
+    /// A backslash also ends a segment.
     backslashes: bool,
-    /// Empty segments are segments.
+    /// Empty segments count.
     keeps_empty: bool,
-    /// `.` and `..` are instructions.
+    /// `.` and `..` are resolved.
     dots: bool,
-    /// They are so with parameters, too: `..;`.
+    /// `.` and `..` are resolved even with parameters: `..;`.
     parameters: bool,
-    /// What follows two slashes is a host.
+    /// A host follows two leading slashes.
     host: bool,
 }
 
@@ -121,7 +121,7 @@ impl Split {
     }
 }
 
-/// Calls `read` with every reading of `path`, until it says that it has seen enough.
+/// Calls `read` with every reading of `path` until `read` returns false.
 pub(super) fn each(path: &[u8], mut read: impl FnMut(&Reading<'_>) -> bool) {
     let mut text = path.to_vec();
     for _ in 0..=MAX_DECODINGS {
@@ -192,12 +192,12 @@ fn each_name(segments: &[&[u8]], path: &[u8], read: &mut impl FnMut(&Reading<'_>
     true
 }
 
-/// Both ways where they differ, else the first.
+/// Both values if they differ, else only `false`.
 fn either(differ: bool) -> impl Iterator<Item = bool> {
     std::iter::once(false).chain(differ.then_some(true))
 }
 
-/// What begins parameters, a query, a fragment, or nothing that C would see.
+/// Whether a byte begins parameters, a query or a fragment, or ends a C string.
 fn is_parameter_mark(byte: &u8) -> bool {
     matches!(byte, b';' | b'?' | b'#' | 0)
 }
@@ -207,7 +207,7 @@ fn without_parameters(segment: &[u8]) -> &[u8] {
     &segment[..end.unwrap_or(segment.len())]
 }
 
-/// What some file systems do not see at the end of a name.
+/// Whether some file systems ignore this byte at the end of a name.
 fn is_trimmed(byte: &u8) -> bool {
     *byte == b'.' || *byte <= b' '
 }

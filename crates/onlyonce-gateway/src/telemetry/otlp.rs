@@ -1,6 +1,6 @@
 //! Traces and metrics for an OpenTelemetry collector, over HTTP with protobuf.
 //!
-//! The usual variables of OpenTelemetry say where to and how often: `OTEL_EXPORTER_OTLP_ENDPOINT`,
+//! Configured by the usual OpenTelemetry variables: `OTEL_EXPORTER_OTLP_ENDPOINT`,
 //! `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER`, `OTEL_METRIC_EXPORT_INTERVAL`.
 
 mod client;
@@ -23,19 +23,19 @@ use recorder::Both;
 
 const NAME: &str = "onlyonce";
 const SERVICE_ENV: &str = "OTEL_SERVICE_NAME";
-/// How often it is looked how many keys are in which state.
+/// How often the keys in each state are counted.
 const MEASURE_EVERY: Duration = Duration::from_secs(15);
-/// The longest that the end of the process waits for the collector.
+/// The longest that shutdown waits for the collector.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// The way to a collector.
+/// The exporters of traces and metrics.
 pub(super) struct Otlp {
     traces: SdkTracerProvider,
     metrics: SdkMeterProvider,
 }
 
 impl Otlp {
-    /// Connects to nothing yet. What cannot be delivered is dropped.
+    /// Does not connect yet. Whatever cannot be delivered is dropped.
     pub(super) fn start() -> anyhow::Result<Self> {
         let client = Client::new()?;
         let mut resource = Resource::builder()
@@ -79,7 +79,7 @@ impl Otlp {
             .with_filter(Targets::new().with_target(trace::TARGET, tracing::Level::INFO))
     }
 
-    /// Counts for Prometheus and for the collector.
+    /// A recorder for both Prometheus and the collector.
     pub(super) fn recorder(
         &self,
         prometheus: PrometheusRecorder,
@@ -87,7 +87,7 @@ impl Otlp {
         Both::new(prometheus, self.metrics.meter(NAME))
     }
 
-    /// Sends what has not been sent yet.
+    /// Sends everything still pending.
     pub(super) async fn end(self) {
         let last = tokio::task::spawn_blocking(move || {
             (
@@ -102,7 +102,7 @@ impl Otlp {
     }
 }
 
-/// Measures what there is a number of at any time.
+/// Measures the gauges periodically.
 pub(super) fn watch(engine: Engine) {
     tokio::spawn(async move {
         let mut ticks = tokio::time::interval(MEASURE_EVERY);

@@ -1,4 +1,4 @@
-//! The lists of keys and of what happened to them, described.
+//! The OpenAPI description of the lists of keys and of the audit.
 
 use onlyonce_core::record::JournalEvent;
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ pub(super) fn audit() -> Value {
     audit
 }
 
-/// The retries of a key, as this gateway has seen them.
+/// `GET /idempotency/keys/{id}/retries`: the retries that this gateway has seen.
 pub(super) fn retries() -> Value {
     operation(
         "retries",

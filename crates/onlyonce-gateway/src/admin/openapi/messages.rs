@@ -1,4 +1,4 @@
-//! Messages in the description of the admin API.
+//! The OpenAPI description of messages.
 
 use onlyonce_core::MessageState;
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ fn of_message(mut operation: Value) -> Value {
     operation
 }
 
-/// What a person says of a message.
+/// An operator's decision about a message.
 fn decide(id: &str, summary: &str, reason_is_required: bool) -> Value {
     let mut decide = operation(id, summary, content(reference("Message")));
     let mut schema = json!({
@@ -75,7 +75,7 @@ fn decide(id: &str, summary: &str, reason_is_required: bool) -> Value {
     of_message(decide)
 }
 
-/// What a message shows of itself.
+/// The members of a message.
 pub(super) fn members() -> Vec<(&'static str, Value)> {
     let states = MessageState::ALL.map(MessageState::as_str);
     let string = || json!({ "type": "string" });

@@ -1,4 +1,4 @@
-//! The report of shadow mode, described.
+//! The OpenAPI description of the shadow report.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,4 @@
-//! Latencies and clients, read from what is exposed to Prometheus: there is one account of what was
-//! measured, and this is another reader of it.
+//! Latencies and clients, read from the Prometheus exposition, which is the one account of what was measured.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -9,39 +8,39 @@ use std::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-/// The stages whose times are shown, and the histograms that hold them.
+/// The stages with latencies, and their histograms.
 const STAGES: [(&str, &str); 3] = [
     ("reserve", "onlyonce_reserve_seconds_bucket"),
     ("upstream", "onlyonce_upstream_seconds_bucket"),
     ("complete", "onlyonce_complete_seconds_bucket"),
 ];
-/// The counter of duplicates that were answered.
+/// The counter of answered duplicates.
 const REPLAYS: &str = "api_idempotency_reserve_replay_total";
-/// Quantiles are those of the requests of the last so long.
+/// The length of the interval that quantiles cover.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Clients that are shown, those with the most duplicates first.
+/// The most clients shown, those with the most duplicates first.
 const MAX_CLIENTS: usize = 10;
 
-/// How many took at most so long, by that length in seconds; the last is everything.
+/// Cumulative counts by upper bound in seconds; the last bound is infinite.
 type Buckets = Vec<(f64, f64)>;
 /// The median and the 99th percentile, in milliseconds.
 pub(super) type Quantiles = Option<[f64; 2]>;
 
-/// What was measured lately.
+/// Recent measurements.
 #[derive(Default)]
 pub(super) struct Measured {
     window: VecDeque<(Instant, [Buckets; 3])>,
 }
 
 impl Measured {
-    /// Takes in what is exposed now, and says how long each stage took lately. `None` where no times are
-    /// taken at all.
+    /// Adds a reading of the exposition, and returns the recent latency of each stage. `None` if no times are
+    /// measured at all.
     pub(super) fn take(&mut self, text: &str, now: Instant) -> Option<[Quantiles; 3]> {
         let buckets = STAGES.map(|(_, name)| buckets(text, name));
         if buckets.iter().all(Vec::is_empty) {
             return None;
         }
-        // Of what is older than the window the newest stays, to compare with, unless it is too old.
+        // The newest reading older than the window stays as the baseline, unless it is too old.
         while self.window.len() > 1 && now.duration_since(self.window[1].0) >= WINDOW {
             self.window.pop_front();
         }
@@ -55,7 +54,7 @@ impl Measured {
     }
 }
 
-/// The latencies by stage as they are shown.
+/// The latencies by stage, as shown.
 pub(super) fn shown(latency: [Quantiles; 3]) -> Value {
     let stages = STAGES.into_iter().zip(latency);
     let one =
@@ -78,12 +77,12 @@ pub(super) fn clients(text: &str) -> Vec<Value> {
     clients.truncate(MAX_CLIENTS);
     clients
         .into_iter()
-        // Counters are whole numbers.
+        // Counters are integers.
         .map(|(client, duplicates)| json!({ "client": client, "duplicates": duplicates as u64 }))
         .collect()
 }
 
-/// A histogram over all of its routes.
+/// A histogram, summed over its routes.
 fn buckets(text: &str, name: &str) -> Buckets {
     let mut sums: Buckets = Vec::new();
     for (labels, value) in samples(text, name) {
@@ -98,7 +97,7 @@ fn buckets(text: &str, name: &str) -> Buckets {
     sums
 }
 
-/// What lies between two looks at a histogram, straight lines drawn within its buckets.
+/// The quantiles of the requests between two readings, interpolated linearly within buckets.
 fn quantiles(before: &Buckets, after: &Buckets) -> Quantiles {
     let then = |index: usize| before.get(index).map_or(0.0, |(_, count)| *count);
     let grown: Vec<(f64, f64)> = after
@@ -116,7 +115,7 @@ fn quantiles(before: &Buckets, after: &Buckets) -> Quantiles {
         for (bound, count) in &grown {
             if *count >= wanted {
                 let inside = (count - low.1).max(f64::EPSILON);
-                // Nothing is known of how long the slowest took, but that it was longer.
+                // The slowest requests have only a lower bound.
                 let bound = if bound.is_finite() { *bound } else { low.0 };
                 return 1_000.0 * (low.0 + (bound - low.0) * (wanted - low.1) / inside);
             }
@@ -127,7 +126,7 @@ fn quantiles(before: &Buckets, after: &Buckets) -> Quantiles {
     Some([at(0.5), at(0.99)].map(|ms| (ms * 1_000.0).round() / 1_000.0))
 }
 
-/// The samples of `name`: their labels, and their values.
+/// The samples of `name`: labels and values.
 fn samples<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
     text.lines().filter_map(move |line| {
         let rest = line.strip_prefix(name)?.strip_prefix('{')?;

@@ -1,4 +1,4 @@
-//! The one task that samples.
+//! The one sampling task.
 
 use onlyonce_core::Timestamp;
 use onlyonce_store::clock::StoreClock;
@@ -55,7 +55,7 @@ fn decided(admin: &Admin) -> Decided {
     })
 }
 
-/// Everything as it is now; `text` is what is exposed to Prometheus.
+/// A full sample; `text` is the Prometheus exposition.
 pub(super) async fn now(admin: &Admin, text: &str) -> Value {
     let inner = &admin.0;
     let (keys, messages) = by_state(admin).await;
@@ -76,7 +76,7 @@ pub(super) async fn now(admin: &Admin, text: &str) -> Value {
     let edge = inner.current.edge();
     let routes: Vec<Value> = edge.lanes.iter().map(route).collect();
     let mut value = admin.readiness(ANSWER_HOLDS).await.1;
-    // The counts of routes are replaced by the routes themselves.
+    // The routes themselves replace the number of routes.
     value["routes"] = routes.into();
     value["at"] = rfc3339(now_at()).into();
     value["totals"] = decided(admin).shown();
@@ -95,7 +95,7 @@ pub(super) async fn now(admin: &Admin, text: &str) -> Value {
     value
 }
 
-/// Keys and messages by state; null where the store does not say.
+/// Keys and messages by state; null if the store does not answer.
 async fn by_state(admin: &Admin) -> (Value, Value) {
     let mut held = admin.0.overview.counts.lock().await;
     if let Some((at, counts)) = &*held
@@ -126,8 +126,8 @@ async fn by_state(admin: &Admin) -> (Value, Value) {
     shown
 }
 
-/// How long the oldest unknown key has been so; null where there is none, or the store does not say. Every unknown
-/// key is read for it, so it is asked for more rarely than the rest.
+/// The age of the oldest unknown key; null if there is none or the store does not answer. Reads every unknown
+/// key, so the result is cached for longer than the rest.
 async fn oldest_unknown(admin: &Admin, keys: &Value) -> Value {
     if keys["unknown"].as_u64().unwrap_or(0) == 0 {
         return Value::Null;

@@ -1,4 +1,4 @@
-//! What is kept of each second: how many requests were decided how.
+//! The time series: the number of requests by decision, per second.
 
 use onlyonce::stats::{Event, RouteStats};
 use serde_json::{Value, json};
@@ -7,8 +7,8 @@ use super::measured::Quantiles;
 
 /// The decisions, in the order in which they are shown.
 pub(super) const DECISIONS: [&str; 5] = ["new", "replayed", "waited", "refused", "unknown"];
-/// What stands in a row: when, how long the stretch was, and what was decided in it.
-/// The last three are pairs of the median and the 99th percentile, or null.
+/// The columns of a row: its time, its length, and the decisions made in it. The last three are pairs of the
+/// median and the 99th percentile, or null.
 pub(super) const COLUMNS: [&str; 10] = [
     "at_ms",
     "span_ms",
@@ -22,12 +22,12 @@ pub(super) const COLUMNS: [&str; 10] = [
     "complete_ms",
 ];
 
-/// Requests by decision, since the start or within a stretch of time.
+/// Requests by decision, since startup or within an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Decided(pub(super) [u64; 5]);
 
 impl Decided {
-    /// What a route has counted.
+    /// The counts of a route.
     pub(super) fn of(stats: &RouteStats) -> Self {
         let sum = |events: &[Event]| events.iter().map(|event| stats.total(*event)).sum::<u64>();
         let waited = sum(&[Event::Waited]);
@@ -47,7 +47,7 @@ impl Decided {
             Event::TooOld,
             Event::Overloaded,
             Event::StoreError,
-            // Who met a running request and was told to come again, at once or after a wait.
+            // Requests that met a running one and were told to retry, immediately or after a wait.
             Event::SentAway,
         ]);
         let new = sum(&[Event::Created, Event::Retried, Event::ExecutedAfterExpiry]);
@@ -68,7 +68,7 @@ impl Decided {
         sum
     }
 
-    /// What came on top of `before`; a route that is gone since takes nothing away.
+    /// The increase over `before`; a removed route does not make it negative.
     pub(super) fn since(self, before: Self) -> Self {
         let mut difference = self;
         for (now, then) in difference.0.iter_mut().zip(before.0) {
@@ -85,12 +85,12 @@ impl Decided {
     }
 }
 
-/// One stretch of time.
+/// One interval.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
-    /// When it ended, in milliseconds since 1970.
+    /// The end of the interval, in milliseconds since 1970.
     pub(super) at_ms: i64,
-    /// How long it was, in milliseconds.
+    /// The length of the interval, in milliseconds.
     pub(super) span_ms: u64,
     pub(super) decided: Decided,
     pub(super) latency: [Quantiles; 3],

@@ -1,6 +1,6 @@
-//! Sends what an exporter has made, one connection each: it is seldom, and not in a hurry.
+//! The exporters' HTTP client: one connection per export, since exports are rare and not urgent.
 //!
-//! Exporters run in threads of their own without a runtime, so the work is done in ours.
+//! Exporters run in their own threads without a runtime, so the requests run in the gateway's runtime.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,12 +18,12 @@ use tokio_rustls::{TlsConnector, rustls};
 
 use crate::http_client::trusting;
 
-/// The longest that one delivery may take.
+/// The longest that one export may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// What is read of an answer, in bytes.
+/// The largest answer that is read, in bytes.
 const MAX_ANSWER: usize = 1 << 20;
 
-/// A client in this process' runtime.
+/// A client in this process's runtime.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     runtime: Handle,
@@ -44,7 +44,7 @@ impl HttpClient for Client {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let tls = self.tls.clone();
         let answer = self.runtime.spawn(async move {
-            // A timer is made inside of the runtime, too.
+            // The timer must be created inside the runtime, too.
             tokio::time::timeout(TIMEOUT, send(tls, request)).await
         });
         Ok(answer.await???)
@@ -80,7 +80,7 @@ async fn exchange(
 ) -> Result<Response<Bytes>, HttpError> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    // It ends with the answer; what goes wrong shows there.
+    // The task ends with the answer; any failure shows there.
     tokio::spawn(connection);
     let (parts, body) = sender
         .send_request(request.map(Full::new))

@@ -1,7 +1,7 @@
-//! One recorder that counts for both: Prometheus asks, a collector is told.
+//! One recorder for both: Prometheus pulls, a collector gets metrics pushed.
 //!
-//! Counters and gauges keep a number beside Prometheus' own, which is read when the collector is told.
-//! That costs a request one more addition; the labels are put together once.
+//! Counters and gauges keep a number beside Prometheus's own, which is read at each export. The cost per
+//! request is one more addition; labels are converted once.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ use onlyonce::stats::LATENCY_BUCKETS;
 use opentelemetry::{KeyValue, metrics::Meter};
 use parking_lot::Mutex;
 
-/// The names at a collector that are not Prometheus' name with dots.
+/// The collector names that are not the Prometheus name with dots.
 const NAMES: [(&str, &str); 13] = [
     (
         "api_idempotency_reserve_created_total",
@@ -76,7 +76,7 @@ const NAMES: [(&str, &str); 13] = [
     ),
 ];
 
-/// The name of a metric at a collector: `onlyonce_key_quota_total` is `onlyonce.key_quota.count`, and
+/// The collector's name of a metric: `onlyonce_key_quota_total` is `onlyonce.key_quota.count`, and
 /// `onlyonce_reserve_seconds` is `onlyonce.reserve.duration`.
 fn told_as(name: &str) -> String {
     if let Some((_, told)) = NAMES.iter().find(|(own, _)| *own == name) {
@@ -99,10 +99,10 @@ fn labels(key: &Key) -> Vec<KeyValue> {
         .collect()
 }
 
-/// The numbers of one name, each with its labels.
+/// The values under one name, each with its labels.
 type Numbers<C> = Arc<Mutex<Vec<(Vec<KeyValue>, Arc<C>)>>>;
 
-/// What was registered under each name and each set of labels.
+/// The metrics registered under each name and each set of labels.
 struct Registered<C> {
     by_key: HashMap<Key, Arc<C>>,
     by_name: HashMap<String, Numbers<C>>,
@@ -118,7 +118,7 @@ impl<C> Default for Registered<C> {
 }
 
 impl<C> Registered<C> {
-    /// The number of `key`; `made` makes it, and `named` is told of a name that is new.
+    /// The value of `key`, created by `made` if it is new; `named` is called for a new name.
     fn number(
         &mut self,
         key: &Key,
@@ -141,7 +141,7 @@ impl<C> Registered<C> {
     }
 }
 
-/// Counts for Prometheus and for a collector.
+/// Records for Prometheus and for a collector.
 pub(super) struct Both {
     prometheus: PrometheusRecorder,
     meter: Meter,
@@ -249,7 +249,7 @@ struct Height {
 
 impl Height {
     fn change(&self, by: f64) {
-        // The closure always says what comes next, so this cannot fail.
+        // The closure always returns `Some`, so this cannot fail.
         let _ = self
             .bits
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |bits| {
