@@ -1,11 +1,11 @@
-//! What the gateway is told to do: a YAML file, read once, valid ever after.
+//! The gateway's configuration: a YAML file, validated when it is read.
 //!
-//! Every field is declared once, in `fields/`. Text becomes a tree with places (`tree.rs`), the tree
-//! is read section by section as the fields are declared (`section.rs`, `setting.rs`), options
-//! become policies (`lower.rs`), and policies are held against each other (`rules.rs`). Every stage
-//! goes on after a mistake, so that one run of `onlyonce check` shows all of them.
+//! Every field is declared once, in `fields/`. Text becomes a tree with positions (`tree.rs`), the tree is
+//! read section by section as the fields are declared (`section.rs`, `setting.rs`), options become policies
+//! (`lower.rs`), and policies are checked against each other (`rules.rs`). Every stage continues after a
+//! mistake, so that one run of `onlyonce check` shows all of them.
 //!
-//! Deliberately absent: secrets. A configuration holds the names of the variables that hold them.
+//! Deliberately absent: secrets. A configuration contains the names of the variables that hold them.
 
 mod auth;
 mod backend;
@@ -73,21 +73,21 @@ pub use view::view;
 use diagnostics::Report;
 use tree::{Node, Span, Value};
 
-/// The variable that holds the admin token unless said otherwise.
+/// The default name of the variable that holds the admin token.
 pub const DEFAULT_TOKEN_ENV: &str = "ONLYONCE_ADMIN_TOKEN";
-/// The variable that holds the store's keys where there is no file to say so.
+/// The variable that holds the store's encryption keys if there is no configuration file.
 pub const DEFAULT_ENCRYPTION_KEY_ENV: &str = "ONLYONCE_ENCRYPTION_KEYS";
 
-/// Which requests are taken, what holds for them, and where they go.
+/// Which requests a route takes, the rules for them, and where they go.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
-    /// Its name in metrics, scopes and the admin API.
+    /// The route's name in metrics, scopes and the admin API.
     pub id: String,
-    /// The prefix of the paths that it takes.
+    /// The prefix of the paths that the route takes.
     pub path: String,
-    /// The methods that it takes; `None` is all.
+    /// The methods that the route takes; `None` is all.
     pub methods: Option<Vec<Method>>,
-    /// Where its requests go. Never empty.
+    /// Where the route's requests go. Never empty.
     pub(crate) backends: Vec<Backend>,
     /// From dispatch to the end of the answer, for the client; the same as the policy's.
     pub(crate) timeout: Duration,
@@ -95,26 +95,26 @@ pub struct Route {
     pub(crate) upstream_idle: Duration,
     /// Whether a request with a key may share an HTTP/1.1 connection with others.
     pub(crate) upstream_reuse: bool,
-    /// How long a connection to a backend may take to come about.
+    /// How long connecting to a backend may take.
     pub(crate) connect_timeout: Duration,
-    /// How long the first byte of an answer may take; the same as `timeout` unless said otherwise.
+    /// How long the first byte of an answer may take; the default is `timeout`.
     pub(crate) first_byte_timeout: Option<Duration>,
     /// Whether requests without a key need no credential.
     pub(crate) auth_optional: bool,
-    /// Which pages may read the gateway's own answers; `None` is none.
+    /// Which pages may read the gateway's own answers; `None` for none.
     pub(crate) cors: Option<CorsConfig>,
     /// Everything about keys.
     pub policy: Policy,
-    /// How its paths are read and its callers told apart.
+    /// How the route's paths are read and its callers distinguished.
     pub(crate) edge: EdgeRules,
-    /// How it is found out what became of its unknown keys; `None` leaves that to people.
+    /// How the route's unknown keys are reconciled; `None` leaves them to people.
     pub(crate) reconcile: Option<Arc<ReconcileConfig>>,
-    /// `local` or `distributed`, as the admin API says it.
+    /// `local` or `distributed`, as shown by the admin API.
     pub(crate) mode_name: &'static str,
 }
 
 impl Route {
-    /// Whether it takes requests with a method of this name, in any letter case.
+    /// Whether the route takes this method, in any letter case.
     pub(crate) fn takes_method(&self, method: &str) -> bool {
         let is = |one: &Method| one.as_str().eq_ignore_ascii_case(method);
         let methods = self.methods.as_ref();
@@ -158,7 +158,7 @@ impl Config {
             .filter(|route| route.policy.enabled && !route.policy.shadow)
     }
 
-    /// The files besides its own that it was made from: what changes in them changes what it means.
+    /// The other files that the configuration was made from; a change in them changes its meaning.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let served = self.tls.iter().flat_map(|tls| [&tls.cert, &tls.key]);
         let mut files: Vec<PathBuf> = served.cloned().collect();
@@ -186,7 +186,7 @@ impl Config {
     }
 }
 
-/// What the command line says over the file.
+/// What the command line overrides in the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// `--listen`.
@@ -195,9 +195,9 @@ pub struct Overrides {
     pub admin: Option<SocketAddr>,
     /// `--store`.
     pub store: Option<String>,
-    /// Whether variables that are named may be unset: for `check` on a machine without secrets.
+    /// Whether named variables may be unset: for `check` on a machine without secrets.
     pub no_env: bool,
-    /// Whether nothing is taken but the background loops run, so that no route is needed.
+    /// Whether only the background loops run, so that no route is needed.
     pub worker: bool,
 }
 
@@ -218,7 +218,7 @@ impl Overrides {
 /// Reads the file at `path`.
 ///
 /// # Errors
-/// All that is wrong with it, or one diagnostic without a place when it cannot be read.
+/// Everything that is wrong with the file, or one diagnostic without a position if it cannot be read.
 pub fn load(path: &Path, overrides: &Overrides) -> Result<Config, Diagnostics> {
     let name = path.display().to_string();
     match read(path) {
@@ -231,10 +231,10 @@ pub fn load(path: &Path, overrides: &Overrides) -> Result<Config, Diagnostics> {
     }
 }
 
-/// Reads `text`, which messages call `name`; `env` answers for environment variables.
+/// Parses `text`, which messages call `name`; `env` looks up environment variables.
 ///
 /// # Errors
-/// All that is wrong with it.
+/// Everything that is wrong with the text.
 pub fn parse(
     name: &str,
     text: &str,
@@ -253,11 +253,11 @@ pub fn parse(
     lower::lower(root, overrides.worker, report)
 }
 
-/// The configuration of `serve --upstream URL` without a file: one route that takes everything,
-/// protected with the defaults.
+/// The configuration of `serve --upstream URL` without a file: one route that takes everything, protected
+/// with the defaults.
 ///
 /// # Errors
-/// What is wrong with the URLs; these diagnostics have no place.
+/// What is wrong with the URLs; these diagnostics have no position.
 pub fn for_upstream(url: &str, overrides: &Overrides) -> Result<Config, Diagnostics> {
     let backend = Node::map([("url", Node::word(url))]);
     let route = Node::map([
@@ -272,17 +272,17 @@ pub fn for_upstream(url: &str, overrides: &Overrides) -> Result<Config, Diagnost
     overrides.apply(&mut root);
     let mut config = lower::lower(Some(root), false, Report::new("command line", ""))?;
     for warning in &mut config.warnings {
-        // The hints of a file name options that this command line does not have.
+        // A file's hints name options that this command line does not have.
         warning.hint =
             Some("a configuration file can say otherwise: `serve --config FILE`".to_owned());
     }
     Ok(config)
 }
 
-/// The configuration of `worker --store URL` without a file: nothing but the defaults.
+/// The configuration of `worker --store URL` without a file: the defaults.
 ///
 /// # Errors
-/// What is wrong with the URL; these diagnostics have no place.
+/// What is wrong with the URL; these diagnostics have no position.
 pub fn for_worker(overrides: &Overrides) -> Result<Config, Diagnostics> {
     let mut root = Node::map([]);
     if std::env::var_os(DEFAULT_ENCRYPTION_KEY_ENV).is_some() {
@@ -293,16 +293,16 @@ pub fn for_worker(overrides: &Overrides) -> Result<Config, Diagnostics> {
     lower::lower(Some(root), true, Report::new("command line", ""))
 }
 
-/// The text of a file that is not larger than a configuration can be by much.
+/// Reads a file, up to one byte beyond the size limit of a configuration.
 pub(crate) fn read(path: &Path) -> io::Result<String> {
     use io::Read as _;
 
     let mut bytes = Vec::new();
-    // One byte more than is allowed, so that a larger file is noticed as such.
+    // One byte more than allowed, so that a larger file is noticed.
     let limit = tree::MAX_TEXT_BYTES as u64 + 1;
     fs::File::open(path)?.take(limit).read_to_end(&mut bytes)?;
     match bytes.len() > tree::MAX_TEXT_BYTES {
-        // It is refused for its size, wherever it was cut.
+        // The file is refused for its size, wherever it was cut.
         true => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         false => {
             String::from_utf8(bytes).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))

@@ -1,9 +1,8 @@
 //! Rate limit on wrong admin tokens.
 //!
-//! Each address has a burst of tries and then one every few seconds. Beyond that the address is told to wait
-//! and its token is not checked, so that a guesser learns nothing even from a right token. When many
-//! addresses guess, wrong tokens are answered with a delay. A right token from any other address gets in
-//! undelayed.
+//! Each address has a burst of tries and then one every few seconds. Beyond that the address must wait and
+//! its token is not checked, so that a guesser learns nothing even from a right token. When many addresses
+//! guess, wrong tokens are answered late. Nobody else is delayed: right tokens from other addresses get in.
 
 use std::{
     collections::HashMap,

@@ -1,6 +1,6 @@
-//! Who is asking: the `auth` section.
+//! Client authentication: the `auth` section.
 //!
-//! Deliberately absent: secrets. API keys stand here as hashes, and a shared secret as the name of the
+//! Deliberately absent: secrets. API keys are given as hashes, and a shared secret as the name of the
 //! variable that holds it.
 
 mod jwt;
@@ -25,12 +25,12 @@ use super::{
 };
 pub(crate) use jwt::{JwtConfig, JwtKeys};
 
-/// The longest id of a client, in bytes.
+/// The longest client id, in bytes.
 pub(crate) const MAX_CLIENT_ID: usize = 256;
-/// API keys in one file.
+/// The most API keys in one file.
 const MAX_API_KEYS: usize = 10_000;
 impl AuthConfig {
-    /// Where the gateway itself asks.
+    /// The hosts that the gateway itself sends requests to.
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = &Backend> {
         let keys = self.jwt.as_ref().and_then(|jwt| match &jwt.keys {
             JwtKeys::Url(endpoint) => Some(endpoint),
@@ -43,7 +43,7 @@ impl AuthConfig {
     }
 }
 
-/// The hash of an API key, and whose it is.
+/// The hash of an API key, and its owner.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ApiKey {
     /// The client.
@@ -53,7 +53,7 @@ pub(crate) struct ApiKey {
 }
 
 impl fmt::Debug for ApiKey {
-    /// Without the hash, which a short key would not survive.
+    /// Omits the hash, since a short key could be recovered from it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ApiKey")
             .field("client_id", &self.client_id)
@@ -61,16 +61,16 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// An address that the gateway itself asks.
+/// An address that the gateway itself sends requests to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    /// Where to connect.
+    /// The host to connect to.
     pub backend: Backend,
     /// Path and query.
     pub target: String,
 }
 
-/// Whether `id` can name a client in scopes, lists and logs.
+/// Whether `id` is valid as a client id in scopes, lists and logs.
 pub(crate) fn is_client_id(id: &str) -> bool {
     (1..=MAX_CLIENT_ID).contains(&id.len()) && !id.chars().any(char::is_control)
 }
@@ -190,7 +190,7 @@ pub(super) fn client_id(found: Found<'_>, _: &str, report: &mut Report<'_>) -> O
 fn digest(found: Found<'_>, report: &mut Report<'_>) -> Option<[u8; 32]> {
     let digest = from_hex(found.text);
     if digest.is_none() {
-        // Somebody who puts the key itself here must not find it in a log.
+        // The value may be the key itself, which must not get into a log.
         report
             .error(
                 found.at,
@@ -257,7 +257,7 @@ fn required(section: &Section<'_>, fields: &[&str], node: &Node, report: &mut Re
     }
 }
 
-/// An address that the gateway itself asks: host, path and query, and whom to believe there.
+/// An address that the gateway itself sends requests to: host, path and query, and trusted authorities.
 impl Setting for Endpoint {
     fn read(section: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
         let found = section.scalar(field.name, report)?;
@@ -286,7 +286,7 @@ impl Setting for Endpoint {
     }
 }
 
-/// A query may hold a credential.
+/// Hides the query, which may hold a credential.
 impl View for Endpoint {
     fn view(&self) -> Json {
         let shown = match self.target.split_once('?') {

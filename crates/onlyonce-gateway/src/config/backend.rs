@@ -1,4 +1,4 @@
-//! Where a route's requests go.
+//! A backend of a route.
 
 use http::Uri;
 
@@ -11,13 +11,13 @@ pub(crate) struct Backend {
     pub host: String,
     /// The port to connect to.
     pub port: u16,
-    /// What comes before every path: empty, or starts with a slash and does not end with one.
+    /// The prefix of every path: empty, or starts with a slash and does not end with one.
     pub prefix: String,
-    /// Its share of the requests among the route's backends.
+    /// The backend's weight among the route's backends.
     pub weight: u32,
-    /// Whose certificates are believed there; `None` is a connection in plain text.
+    /// The trusted authorities; `None` for plain text.
     pub tls: Option<Trust>,
-    /// Whether it is spoken to in HTTP/2; `None` leaves that to the handshake, if there is one.
+    /// Whether to use HTTP/2; `None` leaves that to the TLS handshake, if there is one.
     pub http2: Option<bool>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) enum BackendUrlError {
     /// No URL, or one without a scheme.
     #[error("a backend is a URL with scheme and host")]
     Form,
-    /// A scheme that is no way to speak HTTP.
+    /// A scheme other than `http` and `https`.
     #[error("the scheme of a backend is `http` or `https`")]
     Scheme,
     /// `user:password@`.
@@ -69,7 +69,7 @@ impl Backend {
             return Err(BackendUrlError::Credentials);
         }
         let host = authority.host();
-        // `Uri::port` is silent about a port that is out of range.
+        // `Uri::port` ignores a port that is out of range.
         let port = match authority.as_str().strip_prefix(host) {
             Some("") => default_port(tls.is_some()),
             Some(rest) => rest
@@ -102,7 +102,7 @@ impl Backend {
         }
     }
 
-    /// Host and port as a URL or a `Host` header has them.
+    /// Host and port as in a URL or a `Host` header.
     pub(crate) fn authority(&self) -> String {
         let host = match self.host.contains(':') {
             true => format!("[{}]", self.host),

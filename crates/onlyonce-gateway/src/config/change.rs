@@ -1,7 +1,7 @@
-//! What a reload may not change: what the process holds on to, and what makes a scope.
+//! What a reload must not change: what the process holds on to, and what makes a scope.
 //!
-//! A key that was used in one scope is unknown in another, so a retry across such a change would be
-//! executed a second time. So would one whose key is no longer found in its header.
+//! A key that was used in one scope is unknown in another, so a retry across such a change would execute a
+//! second time. So would a retry whose key is no longer found in its header.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,16 +13,15 @@ use super::{
     setting::{Group, Table},
 };
 
-/// What of `new` cannot take the place of `old` while the gateway runs: each with its name. Empty
-/// where there is nothing.
+/// The changes from `old` to `new` that need a restart, each with its name. Empty if the reload is allowed.
 pub(crate) fn refusals(old: &Config, new: &Config) -> Vec<String> {
     let mut held: Vec<String> = Vec::new();
     let top = old.needing_restart(new).into_iter();
     held.extend(top.map(str::to_owned));
     let admin = old.admin.needing_restart(&new.admin).into_iter();
     held.extend(admin.map(|name| format!("admin.{name}")));
-    // Another certificate is fine; clients that were promised a secured connection are not given a
-    // plain one, nor the other way round.
+    // Another certificate is fine. But clients that expect TLS must not get plain text, nor the other way
+    // round.
     if old.tls.is_some() != new.tls.is_some() {
         held.push("tls".to_owned());
     }
@@ -41,7 +40,7 @@ fn scopes(old: &Config, new: &Config, found: &mut Vec<String>) {
     for source in changed_sources(old.auth.as_ref(), new.auth.as_ref()) {
         found.push(refused(source, ""));
     }
-    // Whoever is authenticated is known by its id.
+    // Authenticated callers are identified by their id.
     let told_by_headers = old.auth.is_none() && new.auth.is_none();
     let honoured: HashSet<&Method> = old
         .routes
@@ -94,7 +93,7 @@ fn route((before, after): (&Route, &Route), told_by_headers: bool, found: &mut V
         }
     }
     let per_route = (before.edge.key_per_route, after.edge.key_per_route);
-    // Under another path the id is another route's; it makes the scope only where that holds it.
+    // Under another path the id belongs to another route; it makes the scope only with `key_per_route`.
     if before.id != after.id && (before.path == after.path || per_route == (true, true)) {
         let id = &after.id;
         note(refused("id", &format!("{of} (now `{id}`)")));
@@ -108,7 +107,7 @@ fn refused(name: &str, of: &str) -> String {
     )
 }
 
-/// The parts of `auth` that a client's id comes from, where they are not what they were.
+/// The sources of client ids in `auth` that have changed.
 fn changed_sources(old: Option<&AuthConfig>, new: Option<&AuthConfig>) -> Vec<&'static str> {
     let (Some(old), Some(new)) = (old, new) else {
         return match (old, new) {
@@ -117,7 +116,7 @@ fn changed_sources(old: Option<&AuthConfig>, new: Option<&AuthConfig>) -> Vec<&'
         };
     };
     let claim = |auth: &AuthConfig| auth.jwt.as_ref().map(|jwt| jwt.client_id_claim.clone());
-    // Another issuer means other clients by the same names.
+    // Another issuer uses the same names for other clients.
     let issuer = |auth: &AuthConfig| auth.jwt.as_ref().map(|jwt| jwt.issuer.clone());
     let trusted = |auth: &AuthConfig| auth.trusted_header.as_ref().map(|one| one.name.clone());
     let external = |auth: &AuthConfig| {
@@ -145,7 +144,7 @@ fn changed_sources(old: Option<&AuthConfig>, new: Option<&AuthConfig>) -> Vec<&'
         .collect()
 }
 
-/// Whether a key that both have is another client's now.
+/// Whether an API key in both belongs to another client now.
 fn renamed(old: &AuthConfig, new: &AuthConfig) -> bool {
     let owners: HashMap<_, _> = old
         .api_keys
@@ -277,7 +276,7 @@ mod tests {
                 key.replace("client_id: a", "client_id: q"),
                 &["auth.api_keys"],
             ),
-            // Keys, key sets and addresses may change: the ids stay what they are.
+            // Keys, key sets and addresses may change: the ids stay the same.
             (&key, two.clone(), &[]),
             (&two, key.clone(), &[]),
             (&key, key.replace("ab", "cd"), &[]),
@@ -301,7 +300,7 @@ mod tests {
                     "enabled: true, ttl: 48h, fingerprint: { mode: raw }",
                 ),
             ),
-            // Whoever is authenticated is not told apart by headers, in whichever scope.
+            // Headers do not distinguish authenticated callers, in any scope.
             (
                 clients.clone(),
                 clients.replace("enabled: true", "enabled: true, credential_headers: [X-T]"),
@@ -313,10 +312,10 @@ mod tests {
                     "enabled: true, key_scope: global, credential_headers: [X-T]",
                 ),
             ),
-            // A route more or less: without `key_per_route` its keys are those of all routes.
+            // A route added or removed: without `key_per_route` its keys are shared by all routes.
             (PLAIN.to_owned(), two.clone()),
             (two, PLAIN.to_owned()),
-            // Keys that nobody honours have no scope.
+            // Keys that no route honours have no scope.
             (
                 PLAIN.replace("true", "false"),
                 PLAIN.replace("true", "false").replace("id: a", "id: b"),

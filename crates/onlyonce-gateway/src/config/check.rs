@@ -1,4 +1,4 @@
-//! `onlyonce check FILE`: everything that is wrong with a configuration, at once.
+//! `onlyonce check FILE`: reports everything that is wrong with a configuration.
 
 use std::{
     io::{self, Write},
@@ -8,11 +8,11 @@ use std::{
 use super::{Overrides, load};
 use crate::telemetry;
 
-/// Checks the file at `path`; findings go to `findings`, one line about a good file to `verdict`.
-/// Answers whether the file can be used, by whom `overrides` say.
+/// Checks the file at `path`. Findings go to `findings`, one line about a valid file to `verdict`. Returns
+/// whether the process that `overrides` describe can use the file.
 ///
 /// # Errors
-/// When the findings cannot be written.
+/// If the output cannot be written.
 pub fn check(
     path: &Path,
     overrides: &Overrides,

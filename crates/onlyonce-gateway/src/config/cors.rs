@@ -20,8 +20,8 @@ pub(crate) enum Origins {
     These(Vec<HeaderValue>),
 }
 
-/// What a page may read unless said otherwise, beside the header of the key and the marker of a replay:
-/// what the gateway itself says with an answer.
+/// The headers that a page may read by default, beside those for the key and for replays: what the gateway
+/// itself adds to an answer.
 const EXPOSED: [HeaderName; 7] = [
     HeaderName::from_static("idempotency-status"),
     HeaderName::from_static("idempotency-key-expires"),
@@ -105,8 +105,8 @@ impl View for Origins {
     }
 }
 
-/// An origin as browsers send it: compared byte by byte, so another spelling would never match. No
-/// other field takes the value of a header by itself.
+/// An origin as browsers send it: origins are compared byte by byte, so another spelling would never match.
+/// No other field is a bare header value.
 impl Scalar for HeaderValue {
     fn of(found: Found<'_>, _: &Field, report: &mut Report<'_>) -> Option<Self> {
         if found.text == "*" {
@@ -114,7 +114,7 @@ impl Scalar for HeaderValue {
         }
         let sent = sent_by_browsers(found.text);
         if sent.as_deref() != Some(found.text) {
-            // What a variable holds is not repeated.
+            // The value of a variable is not repeated.
             let meant = sent.filter(|_| found.text == found.written);
             let hint = match meant {
                 Some(sent) => format!("did you mean `{sent}`?"),
@@ -128,7 +128,7 @@ impl Scalar for HeaderValue {
     }
 }
 
-/// The origin of the page at `text`: in lower case, without a path and without the scheme's own port.
+/// The origin of the page at `text`: in lower case, without a path and without the scheme's default port.
 fn sent_by_browsers(text: &str) -> Option<String> {
     let uri: Uri = text.parse().ok()?;
     let scheme = uri.scheme_str()?.to_ascii_lowercase();

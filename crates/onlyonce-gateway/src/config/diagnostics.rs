@@ -1,10 +1,10 @@
-//! What is wrong with a configuration, where, and what to write instead.
+//! Diagnostics: what is wrong with a configuration, where, and what to write instead.
 //!
-//! A [`Report`] collects while readers go on, so that one run shows every mistake. A [`Diagnostic`]
-//! carries its own file name and source line and can be printed long after the text is gone.
+//! A [`Report`] collects while readers go on, so that one run shows every mistake. A [`Diagnostic`] contains
+//! its own file name and source line, and can be printed after the text is gone.
 //!
-//! Deliberately absent: the values of environment variables. Messages quote what stands in the file,
-//! and passwords and values of headers that stand in the file are blotted out of the source line.
+//! Deliberately absent: the values of environment variables. Messages quote the file, and the passwords and
+//! header values in it are blotted out of the source line.
 
 mod blot;
 
@@ -13,36 +13,36 @@ use std::{error::Error, fmt, sync::Arc};
 use super::tree::Span;
 use blot::{blotted, without_header_values};
 
-/// Characters of a source line that are shown; longer lines are cut around the caret.
+/// The most characters shown of a source line; longer lines are cut around the caret.
 const SHOWN_LINE_CHARS: usize = 160;
-/// Characters of a value that are quoted in a message.
+/// The most characters of a value quoted in a message.
 const QUOTED_CHARS: usize = 60;
-/// Diagnostics that are kept; a file with more mistakes than this is not a configuration.
+/// The most diagnostics kept; a file with more mistakes is not a configuration.
 const MAX_DIAGNOSTICS: usize = 200;
-/// Below this likeness (0 to 1) a suggestion would be a guess.
+/// Below this similarity (0 to 1) a suggestion would be a guess.
 const SUGGESTION_LIKENESS: f64 = 0.75;
 
-/// Where a message says itself what may stand there, or nothing better is known.
+/// For messages that already say what is allowed, or when no better hint is known.
 const USUAL_HINT: &str =
     "docs/reference/config.md describes every field, and `onlyonce schema` tells editors";
 
-/// Whether the configuration can be used all the same.
+/// Whether the configuration can still be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Severity {
-    /// It cannot.
+    /// The configuration cannot be used.
     Error,
-    /// It can, and somebody should know.
+    /// The configuration can be used, but somebody should know.
     Warning,
 }
 
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Diagnostic {
-    /// Whether the configuration can be used all the same.
+    /// Whether the configuration can still be used.
     pub severity: Severity,
-    /// The file as it was named.
+    /// The name of the file, as given.
     pub file: Arc<str>,
-    /// The line, from 1; 0 where there is no place in a file.
+    /// The line, from 1; 0 without a position in a file.
     pub line: u32,
     /// The column in characters, from 1.
     pub col: u32,
@@ -55,8 +55,7 @@ pub(crate) struct Diagnostic {
     source: String,
 }
 
-/// `FILE:LINE:COL: error: message`, the source line, a caret line, and the hint; no line break at
-/// the end.
+/// `FILE:LINE:COL: error: message`, the source line, a caret line, and the hint; without a final line break.
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = match self.severity {
@@ -85,7 +84,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Everything that is wrong, in the order of the file.
+/// All diagnostics, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostics(pub(crate) Vec<Diagnostic>);
 
@@ -104,8 +103,8 @@ impl fmt::Display for Diagnostics {
 impl Error for Diagnostics {}
 
 impl Diagnostics {
-    /// How many errors there are and where the first one is, for places where the file's own words do
-    /// not belong.
+    /// The number of errors and the position of the first, for places where the file's content does not
+    /// belong.
     pub(crate) fn summary(&self) -> String {
         let is_error = |one: &&Diagnostic| one.severity == Severity::Error;
         let count = self.0.iter().filter(is_error).count();
@@ -121,20 +120,20 @@ impl Diagnostics {
     }
 }
 
-/// Answers for environment variables.
+/// Looks up environment variables.
 type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Where readers leave what they find.
+/// Collects the findings of readers.
 pub(super) struct Report<'a> {
     file: Arc<str>,
     text: &'a str,
-    /// The text as it may be shown, made for the first finding.
+    /// The text as it may be shown, computed for the first finding.
     lines: Option<Vec<String>>,
     errors: usize,
     found: Vec<Diagnostic>,
-    /// Values of fields that nobody knows: any of them may be a secret.
+    /// The positions of unknown fields' values: any of them may be a secret.
     hidden: Vec<Span>,
-    /// Answers for environment variables; `None` where they are not looked at.
+    /// Looks up environment variables; `None` if they are not read.
     env: Option<Env<'a>>,
 }
 
@@ -151,12 +150,12 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// For reading once more what has been reported already.
+    /// A report that is thrown away, for reading again what was reported already.
     pub(super) fn quiet() -> Self {
         Self::new("", "")
     }
 
-    /// The same, where variables that are named must hold something.
+    /// Enables the check that named variables are not empty.
     pub(super) fn with_env(self, env: Env<'a>) -> Self {
         Self {
             env: Some(env),
@@ -164,34 +163,34 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Whether variables are looked at.
+    /// Whether environment variables are read.
     pub(super) fn looks_at_env(&self) -> bool {
         self.env.is_some()
     }
 
-    /// Whether the variable `name` is known to hold nothing.
+    /// Whether the variable `name` is known to be empty or unset.
     pub(super) fn is_unset(&self, name: &str) -> bool {
         let value = self.env.map(|env| env(name));
         value.is_some_and(|value| value.is_none_or(|value| value.is_empty()))
     }
 
-    /// What the variable `name` holds, where variables are looked at and it holds something.
+    /// The value of the variable `name`, if variables are read and it is not empty.
     pub(super) fn value(&self, name: &str) -> Option<String> {
         let value = self.env.and_then(|env| env(name));
         value.filter(|value| !value.is_empty())
     }
 
-    /// Shows nothing of what stands at `at`, whichever finding shows that line.
+    /// Hides the text at `at` in every finding that shows its line.
     pub(super) fn hide(&mut self, at: Span) {
         self.hidden.push(at);
     }
 
-    /// Notes an error at `at`.
+    /// Adds an error at `at`.
     pub(super) fn error(&mut self, at: Span, message: impl Into<String>) -> Noted<'_> {
         self.note(Severity::Error, at, message.into())
     }
 
-    /// Notes a warning at `at`.
+    /// Adds a warning at `at`.
     pub(super) fn warning(&mut self, at: Span, message: impl Into<String>) -> Noted<'_> {
         self.note(Severity::Warning, at, message.into())
     }
@@ -200,13 +199,13 @@ impl<'a> Report<'a> {
         self.errors > 0
     }
 
-    /// Errors so far, those included that were too many to keep.
+    /// The errors so far, including those that were too many to keep.
     pub(super) fn errors(&self) -> usize {
         self.errors
     }
 
-    /// All that was found, in the order of the file, each once: what stands behind an alias is read
-    /// as often as it is referred to.
+    /// All findings, in the order of the file, without duplicates: the target of an alias is read once per
+    /// alias.
     pub(super) fn into_found(self) -> Vec<Diagnostic> {
         let mut found = self.found;
         for one in &mut found {
@@ -234,7 +233,7 @@ impl<'a> Report<'a> {
             0 => "",
             line => lines.get(line as usize - 1).map_or("", String::as_str),
         };
-        // The last place is overwritten for ever: bounded, and still an error.
+        // Once full, the last slot is overwritten: the list is bounded, and still has an error.
         if self.found.len() >= MAX_DIAGNOSTICS {
             self.found.pop();
         }
@@ -252,7 +251,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// A diagnostic that was just noted and may still get its hint.
+/// A diagnostic that was just added and may still get a hint.
 pub(super) struct Noted<'a>(Option<&'a mut Diagnostic>);
 
 impl Noted<'_> {
@@ -267,9 +266,9 @@ impl Noted<'_> {
     }
 }
 
-/// `text` between backticks, short and without control characters.
+/// `text` in backticks, shortened and without control characters.
 pub(super) fn quoted(text: &str) -> String {
-    // What is cut off may be what tells a password.
+    // Blotted before it is cut, since the cut may remove what reveals a password.
     let text = blotted(text);
     let mut short: String = text.chars().take(QUOTED_CHARS).map(printable).collect();
     if text.chars().nth(QUOTED_CHARS).is_some() {
@@ -278,7 +277,7 @@ pub(super) fn quoted(text: &str) -> String {
     format!("`{short}`")
 }
 
-/// The words of a list: `a`, `b` or `c`.
+/// A list of words in prose: `a`, `b` or `c`.
 pub(super) fn listed(words: &[&str]) -> String {
     let ticked: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
     match ticked.as_slice() {
@@ -307,7 +306,7 @@ fn printable(character: char) -> char {
     }
 }
 
-/// The part of `line` around `column` that fits, and the column within it.
+/// The part of `line` around `column` that is shown, and the column within it.
 fn window(line: &str, column: usize) -> (String, usize) {
     let start = column.saturating_sub(SHOWN_LINE_CHARS / 2);
     let start = if line.chars().count() <= SHOWN_LINE_CHARS {

@@ -1,4 +1,4 @@
-//! Headers of requests that the gateway makes: credentials, often.
+//! Headers of the gateway's own requests; many are credentials.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value as Json;
@@ -27,7 +27,7 @@ impl Setting for HeaderMap {
     }
 }
 
-/// A header, whose value is marked as secret.
+/// A header, whose value is marked as sensitive.
 fn header(entry: &Entry, report: &mut Report<'_>) -> Option<(HeaderName, HeaderValue)> {
     let name = Found {
         text: &entry.key,
@@ -46,7 +46,7 @@ fn header(entry: &Entry, report: &mut Report<'_>) -> Option<(HeaderName, HeaderV
     Some((name?, value))
 }
 
-/// By their names alone.
+/// Shows only the names.
 impl View for HeaderMap {
     fn view(&self) -> Json {
         let names = self.keys().map(ToString::to_string);

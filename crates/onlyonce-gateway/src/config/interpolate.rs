@@ -1,17 +1,17 @@
 //! `${NAME}` in a value: an environment variable.
 //!
-//! Only `${` is special; a dollar sign elsewhere is a dollar sign. What a variable holds is not
-//! looked at again, and never printed.
+//! Only `${` is special; any other dollar sign is literal. A variable's value is not expanded again, and
+//! never printed.
 
 use super::diagnostics::quoted;
 
-/// Why a value could not be completed.
+/// Why a value could not be expanded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Problem {
-    /// There is no such variable, or it is not text.
+    /// The variable is not set, or is not text.
     #[error("the environment variable {} is not set", quoted(.0))]
     Missing(String),
-    /// `${` has no end, or something else than a name stands in it.
+    /// `${` has no end, or contains something other than a name.
     #[error("`${{` must be followed by a variable's name and `}}`")]
     Malformed,
 }
@@ -42,7 +42,7 @@ pub(super) fn expand(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result
     Ok(expanded)
 }
 
-/// Whether `name` can name an environment variable everywhere.
+/// Whether `name` is valid for an environment variable on every system.
 pub(super) fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')

@@ -19,8 +19,7 @@ use super::{
     tree::{Node, Span},
 };
 
-/// The configuration that `root` describes, or all that is wrong with it.
-/// A `worker` needs no routes.
+/// The configuration in `root`, or everything that is wrong with it. A `worker` needs no routes.
 pub(super) fn lower(
     root: Option<Node>,
     worker: bool,
@@ -67,7 +66,7 @@ fn config(root: &Node, worker: bool, report: &mut Report<'_>) -> Option<Config> 
         .map(|route| {
             let mut policy = Policy::resolve(&route.stated.options, &global.options);
             if top.says("auth") {
-                // Whoever sends a key is authenticated then, on every route.
+                // With `auth`, every request with a key is authenticated, on every route.
                 policy = policy.for_authenticated(&route.stated.options, &global.options);
             }
             policy.reconcile = looked_into(route, &global).map(|stated| stated.config.policy());
@@ -106,7 +105,7 @@ fn config(root: &Node, worker: bool, report: &mut Report<'_>) -> Option<Config> 
     Some(config)
 }
 
-/// How unknown outcomes of a route are looked into: as it says itself, or as all of them are.
+/// How a route's unknown outcomes are reconciled: its own option, or the one for all routes.
 pub(super) fn looked_into<'a>(
     route: &'a WrittenRoute<'_>,
     global: &'a Stated<'_>,
@@ -117,7 +116,7 @@ pub(super) fn looked_into<'a>(
     }
 }
 
-/// What holds for every route that says nothing else.
+/// The defaults for all routes.
 struct ForAll {
     upstream_idle: Duration,
     upstream_reuse: bool,
@@ -126,14 +125,14 @@ struct ForAll {
     mode_name: &'static str,
 }
 
-/// A route with what holds for it.
+/// A route with its policy.
 fn route(
     written: WrittenRoute<'_>,
     (policy, edge): (Policy, EdgeRules),
     global: &Stated<'_>,
     for_all: &ForAll,
 ) -> Option<Route> {
-    // A profile is stricter than what is said for all.
+    // A profile is stricter than an option for all routes.
     let by_profile = overruled::reuse_by_profile(policy.profile);
     let reconcile = looked_into(&written, global).map(|stated| stated.config.clone().into());
     let said = written.fields;
@@ -192,7 +191,7 @@ fn rule(
         );
         rules::contradictions(one, around, report);
     }
-    // A warning about a file that is refused anyway may be about a mistake in it.
+    // In a refused file, a warning may be caused by a mistake.
     if !report.has_errors() {
         rules::warnings(&ruled, around, routes_at, report);
     }

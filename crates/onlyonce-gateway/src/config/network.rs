@@ -1,4 +1,4 @@
-//! Blocks of addresses: whose word is believed.
+//! Address blocks, for the lists of trusted proxies.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -12,7 +12,7 @@ use super::{
     setting::{Scalar, View},
 };
 
-/// A block of addresses, `10.0.0.0/8` for instance.
+/// An address block such as `10.0.0.0/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network(IpNet);
 
@@ -23,12 +23,12 @@ impl fmt::Display for Network {
 }
 
 impl Network {
-    /// Whether `address` is in it. An IPv4 address in IPv6 form is an IPv4 address.
+    /// Whether the block contains `address`. An IPv4 address in IPv6 form counts as IPv4.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
     }
 
-    /// Whether every address of its kind is in it.
+    /// Whether the block contains every address of its family.
     pub(super) fn is_everybody(&self) -> bool {
         self.0.prefix_len() == 0
     }
@@ -37,7 +37,7 @@ impl Network {
 impl FromStr for Network {
     type Err = ();
 
-    /// `ADDRESS` or `ADDRESS/BITS`.
+    /// Parses `ADDRESS` or `ADDRESS/BITS`.
     fn from_str(text: &str) -> Result<Self, ()> {
         let one = || text.parse::<IpAddr>().map(IpNet::from).map_err(|_| ());
         text.parse().or_else(|_| one()).map(Self)

@@ -1,6 +1,6 @@
-//! The idempotency options of a route or of the whole gateway, as somebody wrote them down.
+//! The idempotency options of a route or of the whole gateway, as written.
 //!
-//! Deliberately absent: defaults, dialects and profiles. [`Policy::resolve`] lays those beneath.
+//! Deliberately absent: defaults, dialects and profiles. [`Policy::resolve`] adds them.
 //!
 //! [`Policy::resolve`]: onlyonce_core::policy::Policy::resolve
 
@@ -18,14 +18,14 @@ use super::{
     tree::{Span, Value},
 };
 
-/// What one `idempotency` section says.
+/// The content of one `idempotency` section.
 pub(super) struct Stated<'n> {
     pub(super) options: Options,
-    /// Whether the embedded store was asked for by name.
+    /// The word of `mode`, which may ask for the embedded store.
     pub(super) mode: Option<&'static str>,
-    /// How unknown outcomes are looked into; `None` also for `operator`.
+    /// How unknown outcomes are reconciled; also `None` for `operator`.
     pub(super) reconcile: Option<StatedReconcile>,
-    /// The options that were said and could not be read: a default in their place is not meant.
+    /// Options with invalid values: the default in their place was not intended.
     garbled: Vec<&'static str>,
     section: Section<'n>,
     lifted: Vec<(&'static str, Span)>,
@@ -59,7 +59,7 @@ impl<'n> Stated<'n> {
         }
     }
 
-    /// Takes over what the section around this one says about `fields`.
+    /// Takes `fields` from the enclosing section.
     pub(super) fn lift(
         &mut self,
         around: Section<'n>,
@@ -91,7 +91,7 @@ impl<'n> Stated<'n> {
         }
     }
 
-    /// Whether one of `fields` was said and could not be read.
+    /// Whether one of `fields` has an invalid value.
     pub(super) fn garbles(&self, fields: &[&str]) -> bool {
         self.garbled.iter().any(|field| fields.contains(field))
     }
@@ -100,12 +100,12 @@ impl<'n> Stated<'n> {
         self.section.says(field)
     }
 
-    /// Where options stand that nobody switched on or off.
+    /// The position of options that are neither enabled nor disabled.
     pub(super) fn idle(&self) -> Option<Span> {
         (self.section.says_anything() && !self.says("enabled")).then_some(self.section.at)
     }
 
-    /// Where the first of `fields` that was said stands.
+    /// The position of the first of `fields` that is present.
     pub(super) fn place(&self, fields: &[&str]) -> Option<Span> {
         let lifted = |field: &str| {
             self.lifted
@@ -119,7 +119,7 @@ impl<'n> Stated<'n> {
     }
 }
 
-/// Reads one option, and notes whether what is said of it could be read.
+/// Reads one option, and notes whether its value is invalid.
 fn option<T: Table<Options = Options>>(
     section: &Section<'_>,
     field: &'static str,
@@ -144,7 +144,7 @@ fn credential_cookies(section: &Section<'_>, report: &mut Report<'_>) -> Option<
     Some(usual_session_cookies())
 }
 
-/// The limits of `section`; what concerns all routes together is for the top level alone.
+/// Reads the limits in `section`; those for all routes together are allowed at the top level only.
 fn limits(
     section: Section<'_>,
     is_top: bool,
@@ -167,7 +167,7 @@ fn fingerprint(parent: &Section<'_>, report: &mut Report<'_>) -> Option<Fingerpr
     let section = parent.section("fingerprint", &FINGERPRINT, report);
     FingerprintTable::read_all(&section, &mut options, report);
     lone_alias(&section, options.host_aliases.as_deref(), report);
-    // They may stand beside the section, too.
+    // Aliases may also be beside the section.
     let beside: Option<Vec<String>> = parent.get("host_aliases", report);
     lone_alias(parent, beside.as_deref(), report);
     let is_said = parent.says("fingerprint") || beside.is_some();
@@ -184,7 +184,7 @@ fn fingerprint(parent: &Section<'_>, report: &mut Report<'_>) -> Option<Fingerpr
     is_said.then_some(options)
 }
 
-/// Hosts that count as one: without a second name there is nothing to make equal.
+/// Reports `host_aliases` with a single name, which has no effect.
 fn lone_alias(section: &Section<'_>, names: Option<&[String]>, report: &mut Report<'_>) {
     if let Some([_]) = names {
         let at = section.place("host_aliases").unwrap_or(section.at);

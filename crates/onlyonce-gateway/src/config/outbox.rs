@@ -1,7 +1,7 @@
-//! The section `outbox`: where messages go that were left in a transaction.
+//! The section `outbox`: the targets of messages.
 //!
-//! Deliberately absent: secrets. A signing secret's variable is named here; the headers of a target and
-//! the URL of a broker may hold a credential, and nothing prints them.
+//! Deliberately absent: secrets. A signing secret is given as the name of its variable. The headers of a
+//! target and the URL of a broker may hold a credential, and are never printed.
 
 use std::{collections::HashSet, fmt, time::Duration};
 
@@ -24,36 +24,36 @@ use super::{
     view::MASKED,
 };
 
-/// For how long a stream of NATS knows a message again, unless it was told otherwise.
+/// How long a NATS stream recognises duplicates by default.
 const NATS_WINDOW: Duration = Duration::from_secs(120);
 /// The longest name of a target, in characters.
 const MAX_NAME_LENGTH: usize = 64;
 
-/// A receiver, and what is agreed with it.
+/// A receiver of messages, and the rules for it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TargetConfig {
-    /// Its name, as messages have it.
+    /// The target's name, as used in messages.
     pub name: String,
-    /// What takes messages there.
+    /// How messages are sent.
     pub way: WayConfig,
-    /// What is agreed with it.
+    /// The delivery rules.
     pub rules: TargetRules,
-    /// How many messages are under way at once.
+    /// The most messages under way at the same time.
     pub at_once: usize,
-    /// How long sending one may take.
+    /// The timeout of one delivery.
     pub timeout: Duration,
 }
 
-/// What takes messages to a target.
+/// How messages are sent to a target.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum WayConfig {
-    /// A request for each.
+    /// One HTTP request per message.
     Http(Box<HttpConfig>),
-    /// A broker.
+    /// Through a broker.
     Broker(BrokerConfig),
 }
 
-/// A request for each message.
+/// HTTP delivery: one request per message.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HttpConfig {
     pub url: Endpoint,
@@ -63,11 +63,11 @@ pub(crate) struct HttpConfig {
     pub headers: HeaderMap,
     /// The header that carries the key.
     pub key_header: HeaderName,
-    /// Where the answer says what the receiver calls the message.
+    /// Where in the answer the receiver's id of the message is.
     pub provider_id: Pointer,
 }
 
-/// Which broker.
+/// The kind of broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broker {
     Nats,
@@ -75,11 +75,11 @@ pub(crate) enum Broker {
     Kafka,
 }
 
-/// A broker, and where messages go there.
+/// A broker, and the destination there.
 #[derive(Clone, PartialEq)]
 pub(crate) struct BrokerConfig {
     pub broker: Broker,
-    /// May hold a credential.
+    /// The broker's URL, which may hold a credential.
     pub url: String,
     /// RabbitMQ's exchange.
     pub exchange: String,
@@ -93,7 +93,7 @@ impl fmt::Debug for BrokerConfig {
     }
 }
 
-/// What takes messages to a target, by its word.
+/// How messages are sent to a target, by its configuration word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Carrier {
     Http,
@@ -110,12 +110,12 @@ const OF_HTTP: [&str; 5] = [
 const OF_BROKERS: [&str; 4] = ["subject", "exchange", "routing_key", "topic"];
 
 impl Broker {
-    /// The word for it, which is the name of its feature too.
+    /// The configuration word, which is also the name of the cargo feature.
     pub(crate) fn word(self) -> &'static str {
         Carrier::Broker(self).name()
     }
 
-    /// Whether this program was built with it.
+    /// Whether this program was built with support for the broker.
     fn is_built_in(self) -> bool {
         match self {
             Self::Nats => cfg!(feature = "nats"),
@@ -124,7 +124,7 @@ impl Broker {
         }
     }
 
-    /// The field that says where messages go there, and all fields of its own.
+    /// The field with the destination, and all fields specific to this broker.
     fn fields(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Nats => ("subject", &["subject"]),
@@ -133,7 +133,7 @@ impl Broker {
         }
     }
 
-    /// How its URLs begin; Kafka's have no such beginning.
+    /// The schemes of its URLs; Kafka's have none.
     fn schemes(self) -> &'static [&'static str] {
         match self {
             Self::Nats => &["nats://", "tls://"],
@@ -143,7 +143,7 @@ impl Broker {
     }
 }
 
-/// Targets need a store that messages can be left in.
+/// Checks that the store has an outbox if there are targets.
 pub(super) fn rules(top: &Section<'_>, config: &Config, report: &mut Report<'_>) {
     let store = &config.store.url;
     if !config.outbox.targets.is_empty() && !store.has_outbox() {
@@ -199,7 +199,7 @@ pub(super) fn target(node: &Node, report: &mut Report<'_>) -> Option<TargetConfi
     let kind = match (kind, section.says("kind")) {
         (Some(kind), _) => kind,
         (None, false) => Carrier::Http,
-        // What it should have been is not known, so neither is what belongs to it.
+        // Without a valid kind it is unknown which other fields are valid.
         (None, true) => return None,
     };
     let way = match kind {
@@ -303,7 +303,7 @@ fn broker(broker: Broker, section: &Section<'_>, report: &mut Report<'_>) -> Opt
         schemes => schemes.iter().any(|scheme| url.text.starts_with(scheme)),
     };
     if !fits {
-        // What was written may hold a password, and is not said again.
+        // The value may hold a password, so the message does not repeat it.
         let form = schemes.first().copied().unwrap_or("HOST:PORT");
         report
             .error(url.at, format!("this is not an address of `{word}`"))
@@ -318,7 +318,7 @@ fn broker(broker: Broker, section: &Section<'_>, report: &mut Report<'_>) -> Opt
     })
 }
 
-/// Fields that belong to another kind of target.
+/// Reports fields that belong to another kind of target.
 fn foreign(section: &Section<'_>, fields: &[&str], kind: &str, report: &mut Report<'_>) {
     for field in fields {
         if let Some(at) = section.place(field) {

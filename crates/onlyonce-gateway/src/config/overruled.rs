@@ -1,8 +1,7 @@
-//! Where a profile or a dialect overrules what somebody wrote: the precedence stands, and nobody should be
-//! surprised by it.
+//! Warnings where a profile or a dialect overrules a written value, so that the precedence surprises nobody.
 //!
-//! What a route's profile or dialect sets is stronger than an option of all routes. A limit is different: the
-//! stricter number holds, so a profile overrules only larger ones, a route's own included.
+//! A route's profile or dialect overrules an option for all routes. Limits are different: the stricter value
+//! holds, so a profile overrules only larger limits, including the route's own.
 
 use onlyonce_core::policy::{Options, Profile};
 use serde_json::Value;
@@ -15,7 +14,7 @@ use super::{
     tree::Span,
 };
 
-/// A value as a file would say it.
+/// A value as written in a file.
 fn written(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -27,7 +26,7 @@ fn written(value: &Value) -> String {
     }
 }
 
-/// What a profile says about connections, which no policy knows of.
+/// A profile's setting for connection reuse, which is not part of a policy.
 pub(super) fn reuse_by_profile(profile: Profile) -> Option<bool> {
     (profile == Profile::Payments).then_some(false)
 }
@@ -76,7 +75,7 @@ pub(super) fn warn(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report:
     }
 }
 
-/// A profile or a dialect that a route names.
+/// A profile or a dialect named by a route.
 struct Voice<'a> {
     kind: &'static str,
     name: &'static str,
@@ -111,7 +110,7 @@ impl<'a> Voice<'a> {
     }
 }
 
-/// What was said, by the names of the options; those of the fingerprint behind a dot.
+/// The options that were set, by name; those of the fingerprint have its prefix.
 fn said(options: &Options) -> Vec<(String, Option<Value>)> {
     let beside = OptionTable::said(options).into_iter();
     let fingerprint = FingerprintTable::said(&options.fingerprint.clone().unwrap_or_default());
@@ -122,7 +121,7 @@ fn said(options: &Options) -> Vec<(String, Option<Value>)> {
         .collect()
 }
 
-/// Warns of what is said for all routes where `voice` says otherwise and nothing `stronger` speaks.
+/// Warns of each option for all routes that `voice` overrules and that nothing `stronger` sets.
 fn overruled_options(
     ruled: &Ruled<'_, '_>,
     around: &Surroundings<'_, '_>,
@@ -145,7 +144,7 @@ fn overruled_options(
     }
 }
 
-/// A profile is stricter than what is said for all about connections, too.
+/// Warns if the profile overrules connection reuse for all routes.
 fn overruled_reuse(
     ruled: &Ruled<'_, '_>,
     around: &Surroundings<'_, '_>,

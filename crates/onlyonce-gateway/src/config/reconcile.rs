@@ -1,7 +1,7 @@
-//! The `reconcile` option of a route: how it is found out what became of an unknown key.
+//! The `reconcile` option of a route: how unknown keys are resolved.
 //!
-//! Deliberately absent: a webhook's secret. Its variable's name stands here. The headers of a query may
-//! hold a credential, and are marked so that nothing prints them.
+//! Deliberately absent: a webhook's secret. Its variable's name is given here. The headers of a query may
+//! hold a credential, and are marked as sensitive so that nothing prints them.
 
 mod outcomes;
 
@@ -25,11 +25,11 @@ use super::{
 };
 use crate::{http_client::Endpoint, provider, tls::Trust};
 
-/// What may stand in the URL of a query.
+/// The placeholders in the URL of a query.
 pub(crate) const PLACEHOLDERS: [&str; 3] = ["{key}", "{client}", "{route}"];
 
 impl ReconcileConfig {
-    /// What the machine needs to know.
+    /// The part that the machine needs.
     pub(super) fn policy(&self) -> ReconcilePolicy {
         ReconcilePolicy {
             after: self.after,
@@ -41,18 +41,18 @@ impl ReconcileConfig {
     }
 }
 
-/// The question to the provider.
+/// The query to the provider.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct QueryConfig {
     /// The URL with its placeholders.
     pub url: String,
-    /// The same as operators may see it.
+    /// The URL as operators may see it.
     pub shown_url: String,
-    /// Whose word it is, with `https://`, that the host is the one that was meant.
+    /// The trusted authorities for `https://`.
     pub trust: Trust,
-    /// Its headers.
+    /// The query's headers.
     pub headers: HeaderMap,
-    /// From connecting to the end of the answer.
+    /// The time from connecting to the end of the answer.
     pub timeout: Duration,
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum Scheme {
     Stripe,
 }
 
-/// What a section says about reconciliation, and where.
+/// The `reconcile` option of a section, with positions.
 #[derive(Clone, Debug)]
 pub(super) struct StatedReconcile {
     pub(super) config: ReconcileConfig,
@@ -73,7 +73,7 @@ pub(super) struct StatedReconcile {
     pub(super) webhook_at: Span,
 }
 
-/// `operator` is a promise that somebody looks, and needs nothing from the gateway: `None`.
+/// Reads the option. `operator` is a promise that a person decides, and needs nothing of the gateway: `None`.
 pub(super) fn read(parent: &Section<'_>, report: &mut Report<'_>) -> Option<StatedReconcile> {
     let (node, key_at) = parent.node("reconcile")?;
     if !matches!(node.value, Value::Map(_)) {
@@ -145,7 +145,7 @@ impl Setting for QueryConfig {
     }
 }
 
-/// A URL whose placeholders stand in its path and query alone: a key never chooses the host.
+/// A URL with placeholders in its path and query only: a key never chooses the host.
 fn url(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
     let filled = PLACEHOLDERS
         .iter()
@@ -176,7 +176,7 @@ fn url(found: Found<'_>, report: &mut Report<'_>) -> Option<String> {
     }
 }
 
-/// `url` as it is written, so that a variable stays a name, without what else its query may hold.
+/// `url` as written, with variables by name, and without values in its query that may be secret.
 fn without_secrets(url: &str) -> String {
     let Some((place, query)) = url.split_once('?') else {
         return url.to_owned();
@@ -189,7 +189,7 @@ fn without_secrets(url: &str) -> String {
     format!("{place}?{}", pairs.collect::<Vec<_>>().join("&"))
 }
 
-/// What stands between the scheme and the path.
+/// The part between the scheme and the path.
 fn authority(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     rest.split(['/', '?', '#']).next().unwrap_or_default()
@@ -214,7 +214,7 @@ impl Setting for WebhookConfig {
     }
 }
 
-/// Complains of each of `fields` that is missing.
+/// Reports each of `fields` that is missing.
 pub(super) fn require(section: &Section<'_>, fields: &[&str], at: Span, report: &mut Report<'_>) {
     for field in fields {
         if !section.says(field) {
@@ -223,7 +223,7 @@ pub(super) fn require(section: &Section<'_>, fields: &[&str], at: Span, report: 
     }
 }
 
-/// What holds between a route's scope and the way its provider is asked.
+/// Checks a route's scope against the query and the webhook.
 pub(super) fn rules(stated: &StatedReconcile, per_client: bool, report: &mut Report<'_>) {
     let config = &stated.config;
     let names_client = |query: &QueryConfig| query.url.contains("{client}");
@@ -268,7 +268,7 @@ pub(super) fn rules(stated: &StatedReconcile, per_client: bool, report: &mut Rep
     }
 }
 
-/// How unknown outcomes of `route` are looked into, as `GET /config` shows it.
+/// A route's `reconcile` option, as `GET /config` shows it.
 pub(super) fn view(route: &Route) -> Json {
     let config = route.reconcile.as_deref();
     config.map_or_else(|| "operator".into(), View::view)

@@ -1,4 +1,4 @@
-//! The routes of a configuration: which requests they take, and where those go.
+//! The routes of a configuration: the requests that they take, and where these go.
 
 use http::Method;
 
@@ -19,21 +19,21 @@ const MAX_ID_LENGTH: usize = 64;
 /// The gateway's own paths.
 const RESERVED_PATH: &str = "/.onlyonce";
 
-/// Whether requests without a key need a credential, where `auth` is configured.
+/// Whether requests without a key need a credential, if `auth` is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RouteAuth {
     Required,
     Optional,
 }
 
-/// A route as written. What was missing or wrong in it, the report knows.
+/// A route as written. Anything missing or wrong in it is in the report.
 pub(super) struct WrittenRoute<'n> {
     pub(super) fields: RouteFields,
     pub(super) backends: Vec<Backend>,
-    /// Where `auth` was said.
+    /// The position of `auth`.
     pub(super) auth_at: Option<Span>,
     pub(super) stated: Stated<'n>,
-    /// Where to point when the route as a whole is meant.
+    /// The position of the route as a whole.
     pub(super) at: Span,
 }
 
@@ -162,7 +162,7 @@ pub(super) fn path(found: Found<'_>, _: &str, report: &mut Report<'_>) -> Option
     }
 }
 
-/// Whether some of it is percent-encoded.
+/// Whether a part of the path is percent-encoded.
 fn is_encoded(path: &str) -> bool {
     percent_encoding::percent_decode_str(path).count() != path.len()
 }
@@ -234,8 +234,7 @@ fn repeated_ids(routes: &[WrittenRoute<'_>], report: &mut Report<'_>) {
     }
 }
 
-/// Of two routes with the same path, the second takes nothing that the first takes already; and no
-/// route takes CONNECT.
+/// Reports routes that share a path and a method with an earlier one, and routes for CONNECT alone.
 fn unreachable_routes(routes: &[WrittenRoute<'_>], report: &mut Report<'_>) {
     for route in routes {
         let tunnels = |methods: &Vec<Method>| {

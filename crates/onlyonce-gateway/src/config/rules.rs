@@ -1,7 +1,7 @@
-//! What holds between fields: contradictions, and what is allowed but should be known.
+//! Rules between fields: contradictions, and warnings about risky but allowed settings.
 //!
-//! Every rule looks at the policy that results, whichever line of the file, dialect or profile it
-//! came from, and points at the line nearest to the cause.
+//! Every rule checks the resulting policy, whichever line of the file, dialect or profile it came from, and
+//! points at the line nearest to the cause.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::{
     routes::WrittenRoute, store::StoreUrl, tree::Span,
 };
 
-/// Below this a client that retries after a break finds its key forgotten.
+/// With a shorter ttl, a client that retries after a pause finds its key forgotten.
 const SHORT_TTL: Duration = Duration::from_secs(3_600);
 
 /// What the rules need to know beside the route.
@@ -24,11 +24,11 @@ pub(super) struct Surroundings<'a, 'n> {
     pub(super) store: &'a StoreConfig,
     pub(super) store_at: Span,
     pub(super) has_auth: bool,
-    /// Where `upstream_reuse: true` is said for all routes.
+    /// The position of `upstream_reuse: true` for all routes.
     pub(super) reuse_at: Option<Span>,
 }
 
-/// A route and what holds for it.
+/// A route and its resulting policy.
 pub(super) struct Ruled<'a, 'n> {
     pub(super) route: &'a WrittenRoute<'n>,
     pub(super) policy: &'a Policy,
@@ -36,7 +36,7 @@ pub(super) struct Ruled<'a, 'n> {
 }
 
 impl Ruled<'_, '_> {
-    /// The line nearest to the cause: what the route says, then what the gateway says.
+    /// The line nearest to the cause: in the route's section, else in the section for all routes.
     fn place(&self, around: &Surroundings<'_, '_>, fields: &[&str]) -> Span {
         let route = self.route.stated.place(fields);
         route
@@ -44,8 +44,8 @@ impl Ruled<'_, '_> {
             .unwrap_or(self.route.at)
     }
 
-    /// Whether each of `fields` holds because somebody meant it. A default that stands in for a value that
-    /// could not be read contradicts nothing; what cannot be read elsewhere is no reason to be silent here.
+    /// Whether the value of each of `fields` was intended. A default in place of an invalid value contradicts
+    /// nothing; but an invalid value elsewhere does not silence a rule.
     fn means(&self, around: &Surroundings<'_, '_>, fields: &[&str]) -> bool {
         let route = &self.route.stated;
         fields.iter().all(|field| {
@@ -63,7 +63,7 @@ impl Ruled<'_, '_> {
     }
 }
 
-/// Contradictions that stand in the file whatever the routes do with them.
+/// Contradictions within a section, whatever the routes do with it.
 pub(super) fn section_contradictions(
     stated: &Stated<'_>,
     store: &StoreUrl,
@@ -99,8 +99,8 @@ pub(super) fn section_contradictions(
     }
 }
 
-/// What was said in vain, since none of the routes that it is for has the other part of the pair: neither
-/// one that holds nor, in what is `heard` for them, one that could not be read.
+/// Reports options without effect, because none of the routes that they are for has the option they need:
+/// neither in effect nor, in the sections `heard` for them, with an invalid value.
 pub(super) fn in_vain<'p>(
     stated: &Stated<'_>,
     heard: &[&Stated<'_>],
@@ -132,7 +132,7 @@ pub(super) fn in_vain<'p>(
     }
 }
 
-/// A route says how it authenticates, and there is no authentication.
+/// Reports `auth` on a route if there is no `auth` at the top level.
 pub(super) fn auth_of_route(route: &WrittenRoute<'_>, has_auth: bool, report: &mut Report<'_>) {
     if let Some(at) = route.auth_at.filter(|_| !has_auth) {
         report
@@ -209,7 +209,7 @@ fn quantities(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut
     }
 }
 
-/// Whether requests of two callers can differ in what callers are marked by.
+/// Whether the credentials that mark callers can distinguish two of them.
 fn tells_apart(edge: &EdgeRules) -> bool {
     !edge.credential_headers.is_empty()
 }
@@ -261,7 +261,7 @@ fn payments(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut R
     }
 }
 
-/// What is allowed and should be known.
+/// Warns of risky but allowed settings.
 pub(super) fn warnings(
     routes: &[Ruled<'_, '_>],
     around: &Surroundings<'_, '_>,
@@ -404,7 +404,7 @@ fn route_warnings(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: 
                 "`store.encryption_key_env` encrypts keys and answers; see docs/guide/at-rest.md",
             );
     }
-    // Beside an SQLite file its lock file tells, unless both are lost.
+    // Beside an SQLite file, its lock file reveals a loss, unless both are lost.
     let is_elsewhere = around.store.url.mode_name() == "distributed";
     if policy.demands_sync() && is_elsewhere && around.store.spool_dir.is_none() {
         report

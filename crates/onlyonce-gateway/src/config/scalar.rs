@@ -1,4 +1,4 @@
-//! Single values, and the types that several sections read them as.
+//! Single values, and types for them that several sections use.
 
 use std::ops::RangeInclusive;
 
@@ -10,12 +10,12 @@ use super::{
     tree::{Node, Span, Value},
 };
 
-/// A scalar and where it stands.
+/// A scalar and its position.
 #[derive(Clone, Copy)]
 pub(super) struct Found<'n> {
-    /// What counts.
+    /// The effective value.
     pub(super) text: &'n str,
-    /// What may be printed.
+    /// The form that may be printed.
     pub(super) written: &'n str,
     pub(super) at: Span,
 }
@@ -32,7 +32,7 @@ pub(super) fn header_name(found: Found<'_>, report: &mut Report<'_>) -> Option<H
     name
 }
 
-/// The single value that `node` is; `what` names it in messages.
+/// The single value in `node`; messages call it `what`.
 pub(super) fn of<'n>(
     node: &'n Node,
     key_at: Span,
@@ -57,8 +57,8 @@ pub(super) fn of<'n>(
     }
 }
 
-/// Complains where the variable that `field` names holds nothing `usable`; the hint says what is.
-/// What it holds is never said.
+/// Reports if the value of the variable named in `field` is not `usable`; the hint says what is. The value is
+/// never printed.
 pub(super) fn check_secret(
     section: &Section<'_>,
     field: &str,
@@ -76,7 +76,7 @@ pub(super) fn check_secret(
     }
 }
 
-/// `value`, where it is within `bounds`.
+/// `value`, if it is within `bounds`.
 pub(super) fn bounded<T: PartialOrd>(
     field: &str,
     found: Found<'_>,

@@ -1,6 +1,6 @@
 //! `onlyonce schema`: the configuration as JSON Schema, from the tables that the reader uses.
 //!
-//! It says what stands where, for editors; what holds between fields, only `onlyonce check` knows.
+//! The schema describes the structure, for editors; only `onlyonce check` knows the rules between fields.
 
 use serde_json::{Map, Value, json};
 
@@ -32,7 +32,7 @@ pub fn schema() -> Value {
     schema
 }
 
-/// `an API key` is `api_key`.
+/// The name of a section's definition: `an API key` becomes `api_key`.
 fn definition(section: &Schema) -> String {
     let name = section.name.trim_matches('`');
     let name = name.strip_prefix("an ").or(name.strip_prefix("a "));
@@ -50,7 +50,7 @@ fn object(section: &Schema) -> Value {
         .map(|field| field.name)
         .collect();
     let mut object = json!({
-        // A section whose lines are all commented out says nothing.
+        // A section whose lines are all commented out is null.
         "type": ["object", "null"],
         "additionalProperties": false,
         "properties": properties,
@@ -151,7 +151,7 @@ fn or_variable(schema: Value) -> Value {
     json!({ "anyOf": [schema, variable()] })
 }
 
-/// The default, where the table says it as a value.
+/// The default, if the table gives it as a value.
 fn default(field: &Field) -> Option<Value> {
     let text = field.default.strip_prefix('`')?.strip_suffix('`')?;
     if text.contains('`') {
@@ -172,7 +172,7 @@ fn number_or_word(text: &str) -> Value {
         .map_or_else(|_| text.into(), Value::from)
 }
 
-/// A cell of the reference without its links and ticks.
+/// A cell of the reference without links and backticks.
 fn plain(cell: &str) -> String {
     let mut text = String::new();
     let mut rest = cell;

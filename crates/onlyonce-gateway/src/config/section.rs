@@ -1,7 +1,7 @@
-//! Reads typed values out of one mapping of the tree.
+//! Reads typed values from one mapping of the tree.
 //!
-//! Every reader answers `None` both for "not said" and for "said wrongly"; in the second case the
-//! report knows, and no configuration comes of it.
+//! Every reader returns `None` both for a missing and for an invalid value. An invalid value is in the
+//! report, and prevents a configuration.
 
 use super::{
     diagnostics::{Report, listed, nearest, quoted},
@@ -11,17 +11,17 @@ use super::{
     tree::{Entry, Node, Span, Value},
 };
 
-/// One mapping, its unknown fields already reported.
+/// One mapping, whose unknown fields are already reported.
 #[derive(Clone, Copy)]
 pub(super) struct Section<'n> {
     schema: &'static Schema,
     entries: &'n [Entry],
-    /// Where the section is.
+    /// The section's position.
     pub(super) at: Span,
 }
 
 impl<'n> Section<'n> {
-    /// A section of which nothing was said.
+    /// A section that is not in the file.
     pub(super) fn absent(schema: &'static Schema, at: Span) -> Self {
         Self {
             schema,
@@ -30,7 +30,7 @@ impl<'n> Section<'n> {
         }
     }
 
-    /// Opens `node`, which stands at or after `at`.
+    /// Opens `node`, which is at or after `at`.
     pub(super) fn open(
         schema: &'static Schema,
         node: &'n Node,
@@ -39,7 +39,7 @@ impl<'n> Section<'n> {
     ) -> Self {
         let entries = match &node.value {
             Value::Map(entries) => entries.as_slice(),
-            // A section whose lines are all commented out says nothing.
+            // A section whose lines are all commented out is empty.
             Value::Null | Value::Broken => &[],
             Value::Scalar(_) | Value::List(_) => {
                 report.hide(node.at);
@@ -64,22 +64,22 @@ impl<'n> Section<'n> {
         }
     }
 
-    /// How messages name it.
+    /// The section's name in messages.
     pub(super) fn name(&self) -> &'static str {
         self.schema.name
     }
 
-    /// Whether anything was said of `field`.
+    /// Whether `field` is present.
     pub(super) fn says(&self, field: &str) -> bool {
         self.entry(field).is_some()
     }
 
-    /// Whether anything was said at all.
+    /// Whether any field is present.
     pub(super) fn says_anything(&self) -> bool {
         !self.entries.is_empty()
     }
 
-    /// The value of `field`, where something was said and it is still to be read.
+    /// The value of `field`, if it is present and has not been reported as broken.
     pub(super) fn node(&self, field: &str) -> Option<(&'n Node, Span)> {
         let is_declared = self.schema.field(field).is_some();
         debug_assert!(is_declared, "{field} has no place in the schema");
@@ -88,7 +88,7 @@ impl<'n> Section<'n> {
         readable.then_some((&entry.node, entry.key_at))
     }
 
-    /// Where the value of `field` stands.
+    /// The position of the value of `field`.
     pub(super) fn place(&self, field: &str) -> Option<Span> {
         self.entry(field).map(|entry| match entry.node.value {
             Value::Null => entry.key_at,
@@ -115,17 +115,17 @@ impl<'n> Section<'n> {
         scalar::of(node, key_at, &quoted(field), report)
     }
 
-    /// What the file says of `field`: see [`Setting::read`].
+    /// Reads `field` from the file: see [`Setting::read`].
     pub(super) fn get<T: Setting>(&self, field: &str, report: &mut Report<'_>) -> Option<T> {
         let declared = self.schema.field(field);
         debug_assert!(declared.is_some(), "{field} has no place in the schema");
         T::read(self, declared?, report)
     }
 
-    /// The same, or the default of its declaration.
+    /// Reads `field`, or its declared default.
     ///
     /// # Panics
-    /// Where the declaration has no default that is a value of this type; a test reads them all.
+    /// If the declaration has no default of this type; a test reads them all.
     pub(super) fn get_or_default<T: Setting>(&self, field: &str, report: &mut Report<'_>) -> T {
         let default = || {
             let value = self.schema.field(field)?.value?;
@@ -140,7 +140,7 @@ impl<'n> Section<'n> {
         said.expect("a default is a value of its field")
     }
 
-    /// The word of `field`, which takes nothing but words, or words beside something else.
+    /// The word in `field`, which takes words, alone or beside something else.
     pub(super) fn word(&self, field: &str, report: &mut Report<'_>) -> Option<&'static str> {
         let (Kind::Words(names) | Kind::WordsOrList(names, _) | Kind::WordsOrSection(names, _)) =
             self.schema.field(field)?.kind
@@ -152,7 +152,7 @@ impl<'n> Section<'n> {
         names.get(index).copied()
     }
 
-    /// A list whose items `read` makes sense of; items that make none are left out.
+    /// Reads a list with `read`; invalid items are left out.
     pub(super) fn list<T>(
         &self,
         field: &str,
@@ -179,7 +179,7 @@ impl<'n> Section<'n> {
         Some(items.iter().filter_map(read).collect())
     }
 
-    /// Whether `field` is a list with nothing in it.
+    /// Whether `field` is an empty list.
     pub(super) fn is_empty_list(&self, field: &str) -> bool {
         matches!(self.node(field), Some((Node { value: Value::List(items), .. }, _)) if items.is_empty())
     }
@@ -207,7 +207,7 @@ fn unknown_field(schema: &Schema, entry: &Entry, report: &mut Report<'_>) {
             .collect();
         format!("its fields are {}", names.join(", "))
     };
-    // Whatever stands there may be a secret in the wrong place.
+    // An unknown field's value may be a misplaced secret.
     let after = Span {
         col: entry.key_at.col.saturating_add(entry.key_at.width),
         width: u32::MAX,
@@ -221,7 +221,7 @@ fn unknown_field(schema: &Schema, entry: &Entry, report: &mut Report<'_>) {
 }
 
 /// The field of which `text` is the first word, as `client` is of `client_id` and `token` of `token_env`.
-/// That is meant rather than a field of the same name elsewhere.
+/// Such a field is more likely meant than a field called `text` in another section.
 fn continued<'w>(text: &str, names: &[&'w str]) -> Option<&'w str> {
     let begins = |name: &&&str| {
         let rest = name.strip_prefix(text);

@@ -1,7 +1,7 @@
-//! The types that fields have: how each is read from a file, and how `GET /config` shows it.
+//! The types of fields: how each is read from a file, and how `GET /config` shows it.
 //!
-//! One type may have several spellings, a number of things and a number of bytes for instance;
-//! then the field's [`Kind`] decides.
+//! One type may have several spellings, such as a count and a number of bytes; then the field's [`Kind`]
+//! decides.
 
 mod scalars;
 
@@ -19,8 +19,8 @@ pub(super) use scalars::{filled_variable, variable};
 
 /// A type that a field can have.
 pub(super) trait Setting: Sized {
-    /// What the file says. `None` both for "not said" and for "said wrongly"; in the second case
-    /// the report knows, and no configuration comes of it.
+    /// Reads the value. `None` both for a missing and for an invalid value; an invalid one is in the report,
+    /// and prevents a configuration.
     fn read(section: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self>;
 }
 
@@ -31,12 +31,12 @@ pub(super) trait Scalar: Sized {
 
 /// A setting that is one of a few words.
 pub(super) trait Word: Copy + PartialEq + 'static {
-    /// As a file has them.
+    /// The words, as in a file.
     const NAMES: &'static [&'static str];
-    /// What they mean, in the same order.
+    /// Their meanings, in the same order.
     const VALUES: &'static [Self];
 
-    /// As a file has it.
+    /// The word for this value.
     fn name(self) -> &'static str {
         let index = Self::VALUES.iter().position(|value| *value == self);
         index.map_or("", |index| Self::NAMES[index])
@@ -47,19 +47,19 @@ pub(super) trait Word: Copy + PartialEq + 'static {
 pub(super) trait Group: Sized {
     const SCHEMA: &'static Schema;
 
-    /// What the section says. `None` where something is missing without which it has no meaning.
+    /// Reads the section. `None` if something essential is missing.
     fn read(section: &Section<'_>, report: &mut Report<'_>) -> Option<Self>;
 
-    /// The section under `field`, or what holds without one.
+    /// The section under `field`, or its defaults.
     fn of(parent: &Section<'_>, field: &str, report: &mut Report<'_>) -> Option<Self> {
         let section = parent.section(field, Self::SCHEMA, report);
         Self::read(&section, report)
     }
 
-    /// The fields that `new` has other values for.
+    /// The fields whose values differ in `new`.
     fn changed(&self, new: &Self) -> Vec<&'static str>;
 
-    /// Those of them that cannot change while the gateway runs.
+    /// The changed fields that need a restart.
     fn needing_restart(&self, new: &Self) -> Vec<&'static str> {
         let fields = Self::SCHEMA
             .fields
@@ -77,7 +77,7 @@ pub(super) trait Table {
     type Options;
     const SCHEMA: &'static Schema;
 
-    /// Reads the option `field`, unless something was said of it before.
+    /// Reads the option `field`, unless it was read before.
     fn read(
         section: &Section<'_>,
         field: &str,
@@ -85,21 +85,21 @@ pub(super) trait Table {
         report: &mut Report<'_>,
     );
 
-    /// Reads all of them.
+    /// Reads all options.
     fn read_all(section: &Section<'_>, options: &mut Self::Options, report: &mut Report<'_>) {
         for field in Self::SCHEMA.fields {
             Self::read(section, field.name, options, report);
         }
     }
 
-    /// What was said, by the names of the options.
+    /// The options that were set, by name.
     fn said(options: &Self::Options) -> Vec<(&'static str, Option<Json>)>;
 
-    /// What holds for `route`, as `GET /config` shows it.
+    /// The resulting options of `route`, as `GET /config` shows them.
     fn view(route: &Route) -> Json;
 }
 
-/// A value as `GET /config` shows it: no secret, and as a file could say it.
+/// A value as `GET /config` shows it: without secrets, and as a file could contain it.
 pub(super) trait View {
     fn view(&self) -> Json;
 }
@@ -110,7 +110,7 @@ impl<T: Scalar> Setting for T {
     }
 }
 
-/// Items that make no sense are left out.
+/// Leaves out invalid items.
 impl<T: Scalar> Setting for Vec<T> {
     fn read(section: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
         let read = |found, report: &mut Report<'_>| T::of(found, field, report);
@@ -143,7 +143,7 @@ impl<T: Word> View for T {
     }
 }
 
-/// A word of a file as YAML reads it.
+/// A word of a file, with YAML's booleans as JSON's.
 pub(super) fn word(word: &str) -> Json {
     match word {
         "true" => true.into(),
@@ -152,7 +152,7 @@ pub(super) fn word(word: &str) -> Json {
     }
 }
 
-/// Which of `names` was said.
+/// The index of the given word in `names`.
 pub(super) fn one_of(
     names: &[&str],
     found: Found<'_>,

@@ -1,4 +1,4 @@
-//! What holds between the fields of `store`, and beside them `redis`.
+//! Rules between the fields of `store`, and the section `redis`.
 
 mod url;
 
@@ -18,7 +18,7 @@ use super::{
 };
 pub use url::{StoreUrl, StoreUrlError};
 
-/// The identity that the store must have: 32 hexadecimal digits, in any case.
+/// The identity that the store must have: 32 hexadecimal digits, in upper or lower case.
 pub(super) fn identity(found: Found<'_>, _: &str, report: &mut Report<'_>) -> Option<String> {
     let digits = found.text.to_ascii_lowercase();
     if digits.len() == 2 * IDENTITY_BYTES && digits.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -30,8 +30,8 @@ pub(super) fn identity(found: Found<'_>, _: &str, report: &mut Report<'_>) -> Op
     None
 }
 
-/// The variable with the keys, which must hold some: a gateway that cannot read its records is better
-/// not started. What it holds is never said.
+/// The variable with the encryption keys, which must hold some: a gateway that cannot read its records should
+/// not start. The value is never printed.
 pub(super) fn keys_variable(
     found: Found<'_>,
     field: &str,
@@ -54,14 +54,14 @@ pub(super) fn keys_variable(
     Some(name)
 }
 
-/// Completes `config` with what other sections say of it, and holds its fields against each other.
-/// Answers where the store is named.
+/// Completes `config` from other sections, and checks its fields against each other. Returns the position of
+/// the store's URL.
 pub(super) fn complete(
     top: &Section<'_>,
     config: &mut StoreConfig,
     report: &mut Report<'_>,
 ) -> Span {
-    // Its mistakes are reported already.
+    // The section's mistakes are already reported.
     let section = top.section("store", &STORE, &mut Report::quiet());
     if let Some(address) = redis_address(top, &section, report) {
         config.url = address;
@@ -110,7 +110,7 @@ pub(super) fn complete(
     place.unwrap_or(section.at)
 }
 
-/// The store that `redis.address` names, where `store.url` names none.
+/// The store in `redis.address`, if `store.url` is not given.
 fn redis_address(
     top: &Section<'_>,
     store: &Section<'_>,

@@ -1,5 +1,4 @@
-//! What concerns the traffic itself: TLS, who is believed about the way of a request, and limits on
-//! connections.
+//! TLS, trusted information about a request's origin, and limits on connections.
 
 use std::path::{Path, PathBuf};
 
@@ -13,18 +12,18 @@ use super::{
 };
 use crate::tls::{Part, Served, Trust};
 
-/// What the data listener shows its clients.
+/// The data listener's certificate.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TlsConfig {
-    /// The file with the chain of certificates.
+    /// The file with the certificate chain.
     pub cert: PathBuf,
-    /// The file with the key of the first of them.
+    /// The file with the key of the chain's first certificate.
     pub key: PathBuf,
     /// Both, ready for use.
     pub served: Served,
 }
 
-/// The headers that say where a request came from.
+/// The headers that tell where a request came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ForwardedHeaders {
     /// `X-Forwarded-For`, `-Proto` and `-Host`.
@@ -34,11 +33,11 @@ pub(crate) enum ForwardedHeaders {
     Forwarded,
     /// All four.
     Both,
-    /// None is added, and none is touched.
+    /// None is added or changed.
     None,
 }
 
-/// Its files are read, too.
+/// Also reads the files.
 impl Setting for TlsConfig {
     fn read(top: &Section<'_>, field: &Field, report: &mut Report<'_>) -> Option<Self> {
         if !top.says(field.name) {
@@ -81,8 +80,7 @@ impl View for TlsConfig {
     }
 }
 
-/// `ca_file` of an address with TLS: the authorities that are believed there. `Err` where it was said
-/// wrongly, which the report knows.
+/// The authorities in `ca_file`, for an address with TLS. `Err` if the value is invalid, which is reported.
 pub(super) fn trust(
     section: &Section<'_>,
     has_tls: bool,

@@ -1,9 +1,9 @@
-//! YAML text as a tree that remembers where everything stands.
+//! YAML text as a tree with positions.
 //!
-//! Mistakes that cost only themselves (a duplicate key, an alias without an anchor, a tag) are
-//! reported and the tree goes on; a syntax error ends it, for what follows would be guesswork.
+//! A local mistake (a duplicate key, an alias without an anchor, a tag) is reported and parsing continues. A
+//! syntax error ends it, since anything after that would be guesswork.
 //!
-//! Everything is bounded: the text, the depth, and the number of nodes after aliases are written out.
+//! Everything is bounded: the text, the depth, and the number of nodes after alias expansion.
 //! Deliberately absent: merge keys (`<<`), tags, several documents, keys that are not plain words.
 
 mod build;
@@ -18,34 +18,34 @@ use yaml::{Event, Options};
 pub(super) const MAX_TEXT_BYTES: usize = 1 << 20;
 /// The deepest nesting.
 const MAX_DEPTH: usize = 32;
-/// Nodes after every alias is written out.
+/// The most nodes after alias expansion.
 const MAX_NODES: usize = 50_000;
 
-/// A value and its place.
+/// A value and its position.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Node {
     pub(super) at: Span,
     pub(super) value: Value,
 }
 
-/// What stands there.
+/// The kinds of values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
-    /// Nothing, `~` or `null`.
+    /// Empty, `~` or `null`.
     Null,
     Scalar(Scalar),
     List(Vec<Node>),
     Map(Vec<Entry>),
-    /// Something that has been reported already.
+    /// A value that has been reported already.
     Broken,
 }
 
-/// A single value, environment variables put in.
+/// A single value, with environment variables expanded.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scalar {
-    /// What counts.
+    /// The effective value.
     pub(super) text: String,
-    /// What the file says: the only form that may be printed.
+    /// The value as written in the file: the only form that may be printed.
     pub(super) written: String,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// An entry that stands in no file.
+    /// An entry that is not from a file.
     pub(super) fn unplaced(key: &str, node: Node) -> Self {
         Self {
             key: key.to_owned(),
@@ -69,7 +69,7 @@ impl Entry {
 }
 
 impl Node {
-    /// A value that stands in no file.
+    /// A value that is not from a file.
     pub(super) fn unplaced(value: Value) -> Self {
         Self {
             at: Span::default(),
@@ -77,7 +77,7 @@ impl Node {
         }
     }
 
-    /// A scalar that stands in no file.
+    /// A scalar that is not from a file.
     pub(super) fn word(text: impl Into<String>) -> Self {
         let text = text.into();
         Self::unplaced(Value::Scalar(Scalar {
@@ -86,13 +86,13 @@ impl Node {
         }))
     }
 
-    /// A mapping that stands in no file.
+    /// A mapping that is not from a file.
     pub(super) fn map<const N: usize>(entries: [(&str, Node); N]) -> Self {
         let entries = entries.map(|(key, node)| Entry::unplaced(key, node));
         Self::unplaced(Value::Map(entries.into()))
     }
 
-    /// Puts `node` at the end of `path`, over whatever is there.
+    /// Puts `node` at `path`, and replaces whatever is there.
     pub(super) fn set(&mut self, path: &[&str], node: Node) {
         let [first, rest @ ..] = path else {
             *self = node;
@@ -114,7 +114,7 @@ impl Node {
         entries[index].node.set(rest, node);
     }
 
-    /// This node and all below it, and how many levels that is.
+    /// The number of nodes and of levels, this node included.
     fn extent(&self) -> (usize, usize) {
         let sum = |(nodes, depth): (usize, usize), (more, level): (usize, usize)| {
             (nodes + more, depth.max(level))
@@ -128,7 +128,7 @@ impl Node {
     }
 }
 
-/// The tree of `text`; `None` when nothing sensible could be read.
+/// The tree of `text`; `None` if it cannot be parsed.
 pub(super) fn parse(
     text: &str,
     env: &dyn Fn(&str) -> Option<String>,
@@ -140,7 +140,7 @@ pub(super) fn parse(
         width: 1,
     };
     if text.len() > MAX_TEXT_BYTES {
-        // How many more it has nobody has read.
+        // The file was not read any further, so its size is not known.
         let message =
             format!("a configuration has at most {MAX_TEXT_BYTES} bytes, and this file has more");
         report.error(start, message);

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-/// The longest duration: long enough for anybody, short enough that adding it to a clock is safe.
+/// The longest duration: ample, yet safe to add to a clock.
 pub(super) const MAX_DURATION: Duration = Duration::from_secs(10 * 366 * 86_400);
 /// The largest size, in bytes: bodies are held in memory.
 pub(super) const MAX_SIZE: u64 = 1 << 30;
 
-/// Why a text is not a quantity.
+/// Why a text is not a duration or a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    /// A number alone does not say what it counts.
+    /// A number without a unit.
     #[error("a duration needs a unit")]
     BareNumber,
     /// Not a duration at all.
@@ -19,7 +19,7 @@ pub enum UnitError {
     /// Longer than ten years.
     #[error("the longest duration is ten years")]
     TooLong,
-    /// Thousands are not 1024s.
+    /// Not a size at all; decimal units are not accepted.
     #[error("this is not a size")]
     Size,
     /// Larger than 1 GiB.
@@ -44,7 +44,7 @@ pub fn duration(text: &str) -> Result<Duration, UnitError> {
     if !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.') {
         return Err(UnitError::BareNumber);
     }
-    // humantime takes `5M` for five months; whoever writes it means minutes.
+    // humantime reads `5M` as five months, but the writer means minutes.
     if text.chars().any(|c| c.is_ascii_uppercase()) {
         return Err(UnitError::Duration);
     }
@@ -79,7 +79,7 @@ pub(crate) fn go_duration(duration: Duration) -> String {
     }
 }
 
-/// A size in bytes, with a binary unit or without any.
+/// A size in bytes, with a binary unit or none.
 pub(super) fn size(text: &str) -> Result<u64, UnitError> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
@@ -95,7 +95,7 @@ pub(super) fn size(text: &str) -> Result<u64, UnitError> {
         "GiB" => 1 << 30,
         _ => return Err(UnitError::Size),
     };
-    // Only too many digits can fail here.
+    // This fails only on too many digits.
     let number: u64 = number.parse().map_err(|_| UnitError::TooLarge)?;
     number
         .checked_mul(factor)
@@ -103,7 +103,7 @@ pub(super) fn size(text: &str) -> Result<u64, UnitError> {
         .ok_or(UnitError::TooLarge)
 }
 
-/// A size in the largest binary unit that it is a whole number of.
+/// A size in the largest binary unit that divides it.
 pub(super) fn binary(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let fits = |(shift, _): &(u32, &str)| bytes > 0 && bytes.trailing_zeros() >= *shift;

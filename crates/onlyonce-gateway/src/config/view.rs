@@ -1,7 +1,6 @@
-//! The configuration that is in effect, for operators: the names of the file, every default filled in,
-//! and no secret.
+//! The current configuration for operators: the file's names, every default filled in, and no secret.
 //!
-//! Most of it follows from the declarations of the fields; what is here has other names or another
+//! Most of it follows from the declarations of the fields. This file handles what has other names or another
 //! form in the program than in the file.
 
 use std::{
@@ -21,7 +20,7 @@ use super::{
     units::go_duration,
 };
 
-/// What stands for a secret.
+/// The replacement for a secret.
 pub(super) const MASKED: &str = "***";
 
 /// `config` as JSON.

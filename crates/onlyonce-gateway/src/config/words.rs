@@ -1,4 +1,4 @@
-//! The words that fields take, and what they mean.
+//! The words that fields accept, and their meanings.
 
 use onlyonce_core::{
     fingerprint::BodyMode,

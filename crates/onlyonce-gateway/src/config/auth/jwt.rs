@@ -12,29 +12,29 @@ use crate::config::{
     setting::{Setting, View},
 };
 
-/// Signed tokens.
+/// The configuration of signed tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JwtConfig {
-    /// What signatures are checked with.
+    /// The keys that verify signatures.
     pub keys: JwtKeys,
-    /// Who must have issued the token.
+    /// The accepted issuers.
     pub issuer: Option<Vec<String>>,
-    /// For whom it must have been issued.
+    /// The accepted audiences.
     pub audience: Option<Vec<String>>,
     /// The claim that names the client.
     pub client_id_claim: String,
-    /// How far clocks may differ.
+    /// The tolerated clock difference.
     pub leeway: Duration,
-    /// How old a key set may become before it is read again.
+    /// The age at which a key set is read again.
     pub refresh: Duration,
 }
 
-/// What signatures are checked with.
+/// The keys that verify signatures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JwtKeys {
     /// A key set in a file.
     File(PathBuf),
-    /// A key set at an address.
+    /// A key set at a URL.
     Url(Endpoint),
     /// The variable that holds a shared secret.
     Secret(String),
@@ -100,7 +100,7 @@ fn jwt(auth: &Section<'_>, report: &mut Report<'_>) -> Option<JwtConfig> {
         Some(_) => section.get("jwks_url", report).map(JwtKeys::Url),
         None => None,
     };
-    // What cannot be used now could not be when the gateway starts.
+    // Keys that are unusable now would prevent the gateway from starting.
     let is_skipped = matches!(keys, Some(JwtKeys::Secret(_))) && !report.looks_at_env();
     if let (Some(keys), [source]) = (&keys, said.as_slice())
         && !is_skipped

@@ -1,12 +1,12 @@
-//! What must not be printed of a configuration file: a star stands for each character, so that columns
-//! stay where they are. Rather too much is blotted than too little.
+//! Hides secrets when lines of a configuration file are printed. A star replaces each character, so that
+//! columns stay the same. When in doubt, more is hidden.
 
 use crate::config::{interpolate::is_name, tree::Span};
 
 /// The field whose members are headers.
 const HEADERS: &str = "headers";
-/// How fields end that people write a secret into. There are none of these names, so that a file with one
-/// of them is refused, and its line printed.
+/// Endings of field names that people put secrets into. No field has such a name, so a file with one is
+/// refused, and its line printed.
 const SECRET_FIELDS: [&str; 7] = [
     "password:",
     "passwd:",
@@ -16,22 +16,22 @@ const SECRET_FIELDS: [&str; 7] = [
     "credentials:",
     "api_key:",
 ];
-/// How parameters of URLs end that hold credentials.
+/// Endings of URL parameters that hold credentials.
 const CREDENTIALS: [&str; 4] = ["password=", "secret=", "token=", "key="];
 
-/// The lines of `text`, with stars for the values of all headers: each of them may be a credential. It
-/// works on text that is not YAML as well, since that is when it is printed.
+/// The lines of `text`, with stars for the values of all headers: each may be a credential. Also works on
+/// text that is not YAML, since that is when lines are printed.
 pub(super) fn without_header_values(text: &str) -> Vec<String> {
     let mut within = Within::Nothing;
     text.lines().map(|line| within.hide(line)).collect()
 }
 
-/// Where the next line begins.
+/// What encloses the start of the next line.
 enum Within {
     Nothing,
-    /// In a block of headers, whose name stands in this column.
+    /// A block of headers, whose name is in this column.
     Block(usize),
-    /// Between the braces of headers, this deep.
+    /// The braces of headers, this deep.
     Braces(usize),
 }
 
@@ -55,7 +55,7 @@ impl Within {
         }
         while let Some(name) = headers_at(&characters, at) {
             at = name + HEADERS.len();
-            // Behind the name: perhaps a quote, the colon, and perhaps an anchor.
+            // After the name: an optional quote, the colon, and an optional anchor.
             at += usize::from(matches!(characters.get(at), Some('"' | '\'')));
             at = skip_blanks(&characters, at + 1);
             if characters.get(at) == Some(&'&') {
@@ -74,7 +74,7 @@ impl Within {
         characters.into_iter().collect()
     }
 
-    /// Hides the values from `at` on, between braces; says where they end.
+    /// Hides the values between braces from `at` on; returns their end.
     fn hide_braces(&mut self, characters: &mut [char], at: usize, depth: usize) -> usize {
         let (mut at, mut depth) = (at, depth);
         let mut is_value = false;
@@ -113,7 +113,7 @@ impl Within {
     }
 }
 
-/// Where the name `headers` and its colon stand, at or after `from`.
+/// The position of the name `headers` with its colon, at or after `from`.
 fn headers_at(characters: &[char], from: usize) -> Option<usize> {
     let name: Vec<char> = HEADERS.chars().collect();
     (from..characters.len()).find(|&at| {
@@ -126,7 +126,7 @@ fn headers_at(characters: &[char], from: usize) -> Option<usize> {
     })
 }
 
-/// Hides the value of the header in a line of its own, or a line of a value that goes over several.
+/// Hides the value of a header on a line of its own, or one line of a multi-line value.
 fn hide_value(characters: &mut [char], first: usize) {
     let colon = (first..characters.len()).find(|&at| {
         let after = characters.get(at + 1);
@@ -136,7 +136,7 @@ fn hide_value(characters: &mut [char], first: usize) {
     hide_text(characters, start, characters.len());
 }
 
-/// Stars from `start` to `end`, but for variables, blanks and quotes.
+/// Writes stars from `start` to `end`, except over variables, blanks and quotes.
 fn hide_text(characters: &mut [char], start: usize, end: usize) {
     let mut at = start;
     while at < end {
@@ -153,7 +153,7 @@ fn hide_text(characters: &mut [char], start: usize, end: usize) {
     }
 }
 
-/// Behind `${NAME}`, if it stands at `at`: it is no secret, and helps the reader.
+/// The position after `${NAME}`, if it is at `at`: a variable's name is not secret, and helps the reader.
 fn past_variable(characters: &[char], at: usize) -> usize {
     let Some(rest) = characters
         .get(at..)
@@ -173,7 +173,7 @@ fn skip_blanks(characters: &[char], from: usize) -> usize {
     from + rest.iter().take_while(|c| c.is_whitespace()).count()
 }
 
-/// `line` with stars for what stands at `at`.
+/// `line` with stars over the span `at`.
 pub(super) fn without(line: &str, at: Span) -> String {
     let first = (at.col as usize).saturating_sub(1);
     let hidden = first..first.saturating_add(at.width as usize);
@@ -184,8 +184,8 @@ pub(super) fn without(line: &str, at: Span) -> String {
     line.chars().enumerate().map(star).collect()
 }
 
-/// `line` with a star for every character of a password in a URL, of a bearer token, of a key's hash and
-/// of what stands in the place of a variable's name, so that columns stay where they are.
+/// `line` with a star for every character of a password in a URL, of a bearer token, of a key's hash and of a
+/// value where a variable's name belongs, so that columns stay the same.
 pub(super) fn blotted(line: &str) -> String {
     let mut characters: Vec<char> = line.chars().collect();
     let plain = characters.clone();
@@ -210,7 +210,7 @@ pub(super) fn blotted(line: &str) -> String {
             .collect::<Vec<_>>()
     };
     for start in starts_of("://") {
-        // A password may hold a slash or an at sign itself. Rather too much is blotted than too little.
+        // A password may itself contain a slash or an at sign. When in doubt, more is hidden.
         let end = ends(start, "\"'");
         if let Some(at) = plain[start..end].iter().rposition(|c| *c == '@') {
             let user = plain[start..start + at]
@@ -221,14 +221,14 @@ pub(super) fn blotted(line: &str) -> String {
         }
     }
     for start in CREDENTIALS.iter().flat_map(|name| starts_of(name)) {
-        // `${NAME}` and `{key}` are no secrets and help the reader.
+        // `${NAME}` and `{key}` are not secret, and help the reader.
         if !matches!(plain.get(start), Some('$' | '{')) {
             let end = ends(start, "\"'&");
             characters[start..end].fill('*');
         }
     }
     for start in starts_of("bearer ") {
-        // `${NAME}` is no secret and helps the reader.
+        // `${NAME}` is not secret, and helps the reader.
         if plain.get(start) != Some(&'$') {
             let end = ends(start, "\"'");
             characters[start..end].fill('*');
@@ -246,8 +246,8 @@ pub(super) fn blotted(line: &str) -> String {
                 _ => (start + spaces, ends(start + spaces, ",}")),
             };
             let value: String = plain[start..end].iter().collect();
-            // The name of a variable is no secret. Whatever else stands there may be one: the hash of a
-            // short key, or the key itself.
+            // A variable's name is not secret. Anything else may be: the hash of a short key, or the key
+            // itself.
             let is_plain = value.starts_with('$') || (field == "_env:" && is_name(&value));
             if !is_plain {
                 characters[start..end].fill('*');

@@ -1,4 +1,4 @@
-//! What answers and events of a provider mean for a key.
+//! The meaning of a provider's answers and events for a key.
 
 use http::StatusCode;
 use onlyonce::reconcile::{Rule, Then, When};
@@ -13,7 +13,7 @@ use crate::config::{
     tree::{Node, Span, Value},
 };
 
-/// Whether what the rules read has a status.
+/// Whether the input of the rules has a status.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answers {
     Have,
@@ -54,7 +54,7 @@ fn outcome(node: &Node, answers: Answers, report: &mut Report<'_>) -> Option<Rul
     for (place, name, then) in [
         (&section, "not_executed", Then::NotExecuted),
         (&section, "pending", Then::Pending),
-        // `pending` may also stand where the condition does.
+        // `pending` may also be inside the condition.
         (&condition, "pending", Then::Pending),
     ] {
         if place.says(name) {

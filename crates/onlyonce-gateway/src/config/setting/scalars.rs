@@ -1,4 +1,4 @@
-//! Single values of the types that several sections have.
+//! Single values of types that several sections use.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::config::{
     units,
 };
 
-/// Headers that steer the connection or that the gateway itself writes: none can carry a key.
+/// Headers that control the connection or that the gateway itself writes; none can carry a key.
 const RESERVED_HEADERS: [&str; 15] = [
     "authorization",
     "connection",
@@ -53,7 +53,7 @@ impl Scalar for Duration {
     }
 }
 
-/// A whole number, of things or of bytes.
+/// A whole number or a size in bytes.
 fn whole(found: Found<'_>, field: &Field, report: &mut Report<'_>) -> Option<u64> {
     let name = field.name;
     match &field.kind {
@@ -201,7 +201,7 @@ impl Scalar for String {
                 Some(name.as_str().to_owned())
             }
             Kind::WordsOrList(_, Item::Cookies) => {
-                // A token of RFC 9110, as a header's name is; but letter case counts.
+                // A token of RFC 9110, like a header's name; but letter case matters.
                 let is_name = HeaderName::from_bytes(found.text.as_bytes()).is_ok();
                 if !is_name {
                     let name = quoted(found.written);
@@ -221,14 +221,14 @@ impl Scalar for String {
     }
 }
 
-/// The name of an environment variable, whose value is not looked at here.
+/// The name of an environment variable, whose value is not read here.
 pub(in crate::config) fn variable(
     found: Found<'_>,
     field: &str,
     report: &mut Report<'_>,
 ) -> Option<String> {
     if !interpolate::is_name(found.text) {
-        // Somebody who puts the token itself here must not find it in a log.
+        // The value may be the token itself, which must not get into a log.
         report
             .error(
                 found.at,
@@ -240,8 +240,8 @@ pub(in crate::config) fn variable(
     Some(found.text.to_owned())
 }
 
-/// The name of an environment variable, which must hold something: without it the gateway would not
-/// start, or nobody would get in.
+/// The name of an environment variable that must not be empty: otherwise the gateway would not start, or
+/// nobody could sign in.
 pub(in crate::config) fn filled_variable(
     found: Found<'_>,
     field: &str,

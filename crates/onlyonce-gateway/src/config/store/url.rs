@@ -1,4 +1,4 @@
-//! Where records are kept, as a URL says it.
+//! The URL of a store.
 
 use std::{error::Error, fmt, iter, path::PathBuf};
 
@@ -17,12 +17,12 @@ use crate::config::{
     setting::{Scalar, View},
 };
 
-/// A store, by its URL. Its `Debug` form leaves out everything that could be a password.
+/// A store, by its URL. Its `Debug` form omits everything that could be a password.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StoreUrl {
-    /// This process alone, until it ends.
+    /// The memory of this process.
     Memory,
-    /// A file beside this process.
+    /// A local file.
     Sqlite(PathBuf),
     /// A PostgreSQL server.
     Postgres(String),
@@ -30,7 +30,7 @@ pub enum StoreUrl {
     Mysql(String),
     /// A Redis or Valkey server.
     Redis(String),
-    /// A table of DynamoDB.
+    /// A DynamoDB table.
     #[cfg(feature = "dynamodb")]
     DynamoDb(String),
 }
@@ -38,37 +38,37 @@ pub enum StoreUrl {
 /// Why a text is not the URL of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreUrlError {
-    /// No scheme, or one that names no store.
+    /// No scheme, or not a store's scheme.
     #[error("this is not the URL of a store")]
     Scheme,
     /// `sqlite:` alone.
     #[error("`sqlite:` needs a file")]
     NoFile,
-    /// SQLite's own name for a database that is not kept.
+    /// SQLite's name for a database that is not persistent.
     #[error("this SQLite database would not be kept")]
     NotKept,
     /// Parameters after a question mark.
     #[error("the URL of a SQLite store takes no parameters")]
     Parameters,
-    /// Another store, or nothing, where a Redis server is asked for.
+    /// Another store, or none, where a Redis server is required.
     #[error("this is not the address of a Redis server")]
     NotRedis,
     /// Something after `memory:`.
     #[error("`memory:` takes nothing after it")]
     NotMemory,
-    /// A port that is none.
+    /// An invalid port.
     #[error("the port of this store is no number up to 65535")]
     Port,
-    /// Anything else that a database's own reader refuses.
+    /// Any other error of the database's URL parser.
     #[error("the URL of this store cannot be read")]
     Unreadable,
-    /// What the reader of Redis's addresses refuses.
+    /// An error of the Redis address parser.
     #[error("the URL of this Redis store cannot be read: {0}")]
     Redis(AddressError),
     /// A store that this program was built without.
     #[error("this program was built without DynamoDB")]
     NoDynamoDb,
-    /// What the reader of DynamoDB's addresses refuses.
+    /// An error of the DynamoDB address parser.
     #[cfg(feature = "dynamodb")]
     #[error("the URL of this DynamoDB store cannot be read: {0}")]
     DynamoDb(dynamodb::AddressError),
@@ -138,7 +138,7 @@ impl StoreUrl {
                 _ => Err(StoreUrlError::NotRedis),
             };
         }
-        // Anything else is a host, and after a colon its port.
+        // Anything else is a host, with an optional port after a colon.
         let (host, port) = text.split_once(':').unwrap_or((text, "6379"));
         match port.parse::<u16>() {
             Ok(_) if !host.is_empty() => Ok(Self::Redis(format!("redis://{text}"))),
@@ -174,7 +174,7 @@ impl StoreUrl {
         self.is_sql()
     }
 
-    /// Whether it is a database with SQL: what caches and messages need.
+    /// Whether the store is an SQL database, as caches and messages require.
     pub(in crate::config) fn is_sql(&self) -> bool {
         matches!(self, Self::Sqlite(_) | Self::Postgres(_) | Self::Mysql(_))
     }
@@ -229,7 +229,7 @@ impl View for StoreUrl {
     }
 }
 
-/// What a database's reader says of its URL, in words that repeat nothing of it.
+/// Classifies the error of a URL parser without repeating any of the URL.
 fn unreadable(error: &(dyn Error + 'static)) -> StoreUrlError {
     let mut causes = iter::successors(Some(error), |error| (*error).source());
     match causes.any(|cause| cause.to_string().contains("invalid port")) {
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    /// A program that was built without it says so, instead of not knowing the scheme.
+    /// A program built without the feature says so, instead of not knowing the scheme.
     #[test]
     fn a_table_needs_the_feature() {
         let parsed = StoreUrl::parse("dynamodb://keys?region=eu-central-1");

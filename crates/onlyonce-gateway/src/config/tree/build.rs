@@ -1,4 +1,4 @@
-//! Builds the tree out of the parser's events, without recursion and within bounds.
+//! Builds the tree from the parser's events, without recursion and within limits.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::config::{
     interpolate,
 };
 
-/// A collection whose end has not come yet.
+/// A collection that has not ended yet.
 struct Open {
     at: Span,
     anchor: usize,
@@ -17,22 +17,21 @@ struct Open {
 
 enum Content {
     List(Vec<Node>),
-    /// The entries so far, and the key whose value comes next; `Some(None)` for a key that cannot be
-    /// one.
+    /// The entries so far, and the key whose value comes next; `Some(None)` for an invalid key.
     Map(Vec<Entry>, Option<Option<(String, Span)>>),
 }
 
-/// What an event led to.
+/// The result of an event.
 pub(super) enum Step {
     /// The document is not complete yet.
     Going,
-    /// This is the document.
+    /// The document is complete.
     Done(Node),
-    /// A bound is crossed, and reported.
+    /// A limit is exceeded, and reported.
     TooMuch,
 }
 
-/// Puts nodes together out of events.
+/// Assembles nodes from events.
 pub(super) struct Builder<'a, 'r> {
     env: &'a dyn Fn(&str) -> Option<String>,
     report: &'a mut Report<'r>,
@@ -56,7 +55,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         self.report
     }
 
-    /// Takes the next event, which stands at `at`.
+    /// Takes the next event, which is at `at`.
     pub(super) fn take(&mut self, event: Event<'_>, at: Span) -> Step {
         match event {
             Event::Scalar {
@@ -114,7 +113,7 @@ impl<'a, 'r> Builder<'a, 'r> {
         if is_plain && matches!(text, "" | "~" | "null" | "Null" | "NULL") {
             return Value::Null;
         }
-        // A key is a name; variables belong in values.
+        // A key is a name; variables are for values.
         if self.awaits_key() {
             return Value::Scalar(Scalar {
                 text: text.to_owned(),
@@ -173,12 +172,12 @@ impl<'a, 'r> Builder<'a, 'r> {
             return Step::TooMuch;
         }
         let node = node.clone();
-        // One of them is counted by `place`.
+        // `place` counts one of them.
         self.nodes += nodes - 1;
         self.place(node, 0)
     }
 
-    /// Puts a finished node where it belongs.
+    /// Adds a finished node to the collection that it belongs to.
     fn place(&mut self, node: Node, anchor: usize) -> Step {
         self.nodes += 1;
         if self.nodes > MAX_NODES {

@@ -1,32 +1,32 @@
-//! YAML text as events with places. No other file knows the parser.
+//! YAML text as events with positions. No other file uses the parser.
 
 use std::borrow::Cow;
 
 use granit_parser::{Event as Raw, Marker, Parser, ScalarStyle};
 
-/// A place in the text: line and column from 1, width in characters. Line 0 is no place.
+/// A position in the text: line and column from 1, width in characters. Line 0 means no position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Span {
     /// The line.
     pub line: u32,
     /// The column, in characters.
     pub col: u32,
-    /// How many characters, of the first line.
+    /// The number of characters, on the first line.
     pub width: u32,
 }
 
-/// What to make of the text.
+/// How to parse the text.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The deepest nesting.
     pub max_depth: usize,
-    /// Whether `%YAML` and other directives are taken.
+    /// Whether `%YAML` and other directives are accepted.
     pub directives: bool,
-    /// Whether an alias without an anchor is an event; otherwise it is an error.
+    /// Whether an alias without an anchor is an event rather than an error.
     pub unknown_aliases: bool,
 }
 
-/// What stands in the text. An anchor of 0 is none.
+/// An item of the text. Anchor 0 means no anchor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'t> {
     /// Another document begins.
@@ -35,9 +35,9 @@ pub enum Event<'t> {
     Scalar {
         /// The value without its quotes.
         text: Cow<'t, str>,
-        /// Whether it has none.
+        /// Whether the value is unquoted.
         is_plain: bool,
-        /// Its anchor.
+        /// The value's anchor.
         anchor: usize,
     },
     /// A list with this anchor begins.
@@ -46,20 +46,20 @@ pub enum Event<'t> {
     Map(usize),
     /// The innermost list or mapping ends.
     End,
-    /// The value with this anchor, once more.
+    /// The value with this anchor, repeated.
     Alias(usize),
-    /// An alias of this name, which has no anchor.
+    /// An alias of this name, for which there is no anchor.
     UnknownAlias(String),
 }
 
-/// An event, and where it is.
+/// An event and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed<'t> {
-    /// What stands there.
+    /// The event.
     pub event: Event<'t>,
-    /// Where.
+    /// Its position.
     pub at: Span,
-    /// Its tag, and where that is.
+    /// Its tag, and the tag's position.
     pub tag: Option<(String, Span)>,
 }
 
@@ -67,13 +67,13 @@ pub struct Placed<'t> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this is not YAML: {why}")]
 pub struct SyntaxError {
-    /// Where.
+    /// The position.
     pub at: Span,
-    /// The parser's words for it.
+    /// The parser's message.
     pub why: String,
 }
 
-/// The events of `text`, in its order; nothing follows an error.
+/// The events of `text`, in order; nothing follows an error.
 pub fn events(
     text: &str,
     options: Options,
