@@ -10,7 +10,7 @@ use std::{
 
 use onlyonce_core::Timestamp;
 
-/// Says what time it is for the records of a store.
+/// The clock for the records of a store.
 #[derive(Clone, Debug, Default)]
 pub struct StoreClock(Option<Arc<AtomicI64>>);
 
@@ -20,12 +20,12 @@ impl StoreClock {
         Self(None)
     }
 
-    /// A clock that shows what `hand` holds, in milliseconds: for simulations.
+    /// A clock that shows the value of `hand`, in milliseconds: for simulations.
     pub fn by_hand(hand: Arc<AtomicI64>) -> Self {
         Self(Some(hand))
     }
 
-    /// The time.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         match &self.0 {
             Some(hand) => Timestamp(hand.load(Ordering::SeqCst)),

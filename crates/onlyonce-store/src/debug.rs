@@ -1,8 +1,8 @@
-//! What a store shows of itself: its name. It holds connections, and a secret that nothing prints.
+//! `Debug` for stores: only the name. A store holds connections, and a secret that must not be printed.
 
 use std::fmt;
 
-/// `Debug` by name alone.
+/// Implements `Debug` with the name only.
 macro_rules! named {
     ($($(#[$cfg:meta])* $type:ty => $name:literal,)*) => {
         $(

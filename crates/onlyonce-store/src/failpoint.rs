@@ -6,8 +6,8 @@
 //! `ONLYONCE_WITHOUT_HEARTBEATS` keeps attempts from renewing their leases, so that a lease lapses
 //! while its execution is alive, as it otherwise does only in a process that was paused.
 //!
-//! It lives here because this is the lowest crate that writes anything. The names are read off the
-//! source by the test `crash_points`, so they stand as literals inside the macro.
+//! This is the lowest crate that writes anything, so the module is here. The test `crash_points` reads the
+//! names from the source, so they must be literals inside the macro.
 
 /// Marks a point by its name, or by an expression that chooses among literal names, or `None`.
 #[cfg(not(feature = "failpoints"))]
@@ -50,8 +50,8 @@ mod armed {
 
     use rustix::process::{Signal, getpid, kill_process};
 
-    /// SIGSTOP reaches the thread that sent it a little later than the process; until then that
-    /// thread must not go on.
+    /// SIGSTOP reaches the sending thread slightly later than the process; until then that thread must not
+    /// continue.
     const STOP_SETTLES_IN: Duration = Duration::from_millis(100);
 
     enum Action {
@@ -94,7 +94,7 @@ mod armed {
         })
     }
 
-    /// The point `name` has been reached.
+    /// Called when the point `name` is reached.
     pub fn hit(name: impl Into<Option<&'static str>>) {
         let (Some(armed), Some(name)) = (&*ARMED, name.into()) else {
             return;

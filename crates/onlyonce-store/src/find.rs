@@ -1,13 +1,13 @@
-//! How keys are found without walking all records.
+//! Finds keys without walking all records.
 //!
-//! A record's id is a keyed hash of its scope and its key, so a key is found by one probe for each scope
-//! that a store knows, and a key whose client is named by one probe for each scope of that client. A
-//! client's records are listed scope by scope. Every scope is made known before the first record in it is
-//! written, by [`Store::keep_scope`]. Until the scopes of what earlier versions wrote are known as well,
-//! which [`SCOPES_KNOWN`] says, keys are looked for by a walk.
+//! A record's id is a keyed hash of its scope and its key, so a key is found by one probe for each scope that
+//! the store knows, or for each scope of its client if the client is named. A client's records are listed
+//! scope by scope. [`Store::keep_scope`] stores every scope before the first record in it is written. Until
+//! the scopes of records from earlier versions are stored as well, which [`SCOPES_KNOWN`] indicates, keys are
+//! found by a walk.
 //!
-//! With `key_per_route` a client has a scope for each route. Which routes there are is said by marks: the
-//! scope of nobody on that route, kept under an id that comes before those of all scopes.
+//! With `key_per_route` a client has a scope for each route. Marks tell which routes exist: a mark is the
+//! scope of nobody on a route, stored under an id that sorts before the ids of all scopes.
 //!
 //! Deliberately absent: an index of keys, which every new key would have to be written into.
 
@@ -17,24 +17,23 @@ use onlyonce_core::{Key, RecordId, Scope, Secret};
 
 use crate::{Filter, Listed, Page, Store, StoreError};
 
-/// The block that is kept once every record was looked at and its scope made known. It holds when that
-/// was, in milliseconds; 0 in a store that held nothing.
+/// The block that is stored once the scope of every record has been stored. It contains the time of that, in
+/// milliseconds; 0 if the store was empty.
 pub const SCOPES_KNOWN: &str = "scopes";
-/// The block that is kept once every scope was looked at and its route marked. It holds the same.
+/// The block that is stored once the route of every scope has been marked, with the same content.
 pub const ROUTES_KNOWN: &str = "scope-routes";
 
-/// Records that are asked for at once.
+/// The most records requested at once.
 const PROBES: usize = 500;
-/// The first bytes of the id of a mark. A keyed hash begins like this once in 2^64.
+/// The first bytes of a mark's id. A keyed hash begins like this once in 2^64.
 const MARK: [u8; 8] = [0; 8];
 
-/// What a scope is known under: the hash of the empty key in it, which no record has.
+/// The id under which a scope is stored: the hash of the empty key in it, which no record has.
 pub fn scope_id(secret: &Secret, scope: &Scope) -> RecordId {
     secret.record_id(scope.as_str(), &Key::from_stored(""))
 }
 
-/// What says that clients have scopes on the route of `scope`, and its id; `None` where `scope` is of no
-/// route, or of no client.
+/// The mark for the route of `scope`, and the mark's id; `None` if `scope` is of no route, or of no client.
 pub fn mark_of(secret: &Secret, scope: &Scope) -> Option<(RecordId, Scope)> {
     let nobodys = scope.of_other_client("")?;
     let mut id = scope_id(secret, &nobodys);
@@ -43,13 +42,13 @@ pub fn mark_of(secret: &Secret, scope: &Scope) -> Option<(RecordId, Scope)> {
     Some((id, nobodys))
 }
 
-/// Whether what is kept under `id` is a mark, and no scope that records are in.
+/// Whether the entry under `id` is a mark, rather than a scope with records.
 pub fn is_mark(id: RecordId) -> bool {
     id.0.starts_with(&MARK)
 }
 
-/// Records, newest first, as [`Store::list`] shows them. A key is found by probes, erased keys as well, and
-/// the records of a client scope by scope, so that both take no longer among many records than among few.
+/// Records, newest first, as [`Store::list`] returns them. A key, even an erased one, is found by probes, and
+/// a client's records scope by scope, so that neither takes longer among many records than among few.
 ///
 /// # Errors
 /// Any [`StoreError`] but `Ambiguous`.
@@ -76,9 +75,9 @@ pub async fn find(
     store.list(filter, cursor, limit).await
 }
 
-/// The scopes that `client` may have records in; `None` where the store does not know them all.
+/// The scopes in which `client` may have records; `None` if the store does not know all of them.
 async fn scopes_of(store: &dyn Store, client: &str) -> Result<Option<Vec<Scope>>, StoreError> {
-    // Asked first: whatever was made known for this to be so is then there to be read.
+    // Read first, so that every scope stored before this block is visible.
     if store.block(SCOPES_KNOWN).await?.is_none() {
         return Ok(None);
     }
@@ -97,7 +96,7 @@ async fn scopes_of(store: &dyn Store, client: &str) -> Result<Option<Vec<Scope>>
                 found.push(scope);
             }
         }
-        // Marks come before all scopes.
+        // Marks sort before all scopes.
         if only_marks && !is_mark(last) {
             break;
         }
@@ -138,7 +137,7 @@ async fn by_key(
         return Ok(probed);
     }
     let walked = store.list(filter, cursor, limit).await?;
-    // A walk does not find what was erased.
+    // A walk does not find erased keys.
     let is_whole = !walked.items.is_empty() || cursor.is_some();
     Ok(if is_whole { walked } else { probed })
 }
@@ -147,11 +146,11 @@ async fn by_key(
 struct Probe<'s> {
     store: &'s dyn Store,
     key: Key,
-    /// What is wanted beside the key.
+    /// The criteria beside the key.
     others: Filter,
     cursor: Option<u64>,
     limit: usize,
-    /// Newest first, one more than is shown: it says that there are more.
+    /// Newest first, with one more than is returned: it tells that there are more.
     found: Vec<(u64, Listed)>,
 }
 

@@ -1,11 +1,11 @@
-//! Which store this is, and how far it has come: what a gateway remembers of its store, so that it
-//! recognises one that was emptied, restored from a backup or exchanged for another.
+//! The identity and the epoch of a store: what a gateway remembers of its store, in order to recognise one
+//! that was emptied, restored from a backup or exchanged for another.
 //!
-//! Four things are kept beside the records. The *identity* is made with the store and stays. The *epoch*
-//! is a count that only rises, raised by every gateway every few seconds in which it has reserved keys:
-//! whoever has seen it higher than it is now looks at an older state of the store. *Lost* is the time at
-//! which somebody last recognised that, for all others to know; *accepted* the time at which an operator last
-//! said that what is missing is to be missed.
+//! Four things are kept beside the records. The *identity* is created with the store and stays. The *epoch*
+//! is a count that only rises. Every gateway raises it every few seconds in which it has reserved keys, so a
+//! gateway that has seen a higher epoch is looking at an older state of the store. *Lost* is the time at
+//! which a gateway last recognised that, for all others to know. *Accepted* is the time at which an operator
+//! last accepted the loss.
 //!
 //! Deliberately absent: the judgement. The engine compares, and refuses.
 
@@ -16,7 +16,7 @@ use onlyonce_core::{Secret, Timestamp, machine::History};
 
 /// Bytes of an identity.
 pub const IDENTITY_BYTES: usize = 16;
-/// The name of the row that holds an identity which an operator has made anew.
+/// The name of the row with an identity that an operator has renewed.
 #[cfg(any(
     feature = "sqlite",
     feature = "postgres",
@@ -25,10 +25,10 @@ pub const IDENTITY_BYTES: usize = 16;
     feature = "dynamodb"
 ))]
 pub(crate) const IDENTITY: &str = "identity";
-/// What an identity is made for, where it is made of the secret.
+/// The prefix for hashing the secret to an identity.
 const PURPOSE: &[u8] = b"onlyonce store identity 1";
 
-/// The names of the rows, or fields, that stores keep a standing in.
+/// The names of the rows, or fields, that store a standing.
 #[cfg(any(
     feature = "sqlite",
     feature = "postgres",
@@ -36,7 +36,7 @@ const PURPOSE: &[u8] = b"onlyonce store identity 1";
     feature = "redis"
 ))]
 mod names {
-    /// Those of which [`Standing::read`](super::Standing::read) makes a standing, in its order.
+    /// The values for [`Standing::read`](super::Standing::read), in its order.
     pub(crate) const STANDING: [&str; 6] = [
         "secret",
         super::IDENTITY,
@@ -58,17 +58,17 @@ mod names {
 ))]
 pub(crate) use names::{ACCEPTED, STANDING};
 
-/// Which store this is.
+/// The identity of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     id: [u8; IDENTITY_BYTES],
-    /// Where it is, as far as the server says so: a copy elsewhere has another place.
+    /// The store's location, as far as the server tells it: a copy elsewhere has another location.
     place: Vec<u8>,
 }
 
 impl Identity {
-    /// The identity that was made with the store: it is made of the secret, which is random. A copy of the
-    /// store shares it, until an operator gives the copy one of its own.
+    /// The identity created with the store: a hash of the secret, which is random. A copy of the store shares
+    /// it, until an operator renews the copy's identity.
     pub fn of_secret(secret: &Secret) -> Self {
         let bytes = digest(&SHA256, &[PURPOSE, secret.as_bytes()].concat());
         let mut id = [0; IDENTITY_BYTES];
@@ -77,7 +77,7 @@ impl Identity {
         Self { id, place }
     }
 
-    /// The identity of a store that keeps `own`, where an operator has made one.
+    /// The identity of a store; `own` is the one that an operator has renewed, if any.
     #[cfg(any(
         feature = "sqlite",
         feature = "postgres",
@@ -93,19 +93,19 @@ impl Identity {
         identity
     }
 
-    /// The same store, at `place`.
+    /// The same identity, at `place`.
     #[cfg(any(feature = "postgres", feature = "mysql", test))]
     pub(crate) fn at(mut self, place: Vec<u8>) -> Self {
         self.place = place;
         self
     }
 
-    /// The identity, without where the store is.
+    /// The identity, without the store's location.
     pub fn id(&self) -> [u8; IDENTITY_BYTES] {
         self.id
     }
 
-    /// Where the store is, as far as the server says so.
+    /// The store's location, as far as the server tells it.
     pub fn place(&self) -> &[u8] {
         &self.place
     }
@@ -127,12 +127,12 @@ impl fmt::Display for Hex {
     }
 }
 
-/// What of its keys a store has lost.
+/// Which keys a store has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// Any of them may be missing.
     Any,
-    /// A failover took the newest, as the store's level said that one may.
+    /// A failover lost the newest, which the store's level permits.
     Newest,
 }
 
@@ -152,17 +152,17 @@ impl Loss {
     }
 }
 
-/// How far a store has come.
+/// The epoch of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Epoch {
-    /// Only rises.
+    /// The count, which only rises.
     pub count: u64,
     /// When it was last raised, by the store's clock.
     pub at: Timestamp,
 }
 
 impl Epoch {
-    /// An epoch as stores keep it: `COUNT TIME`.
+    /// Parses the stored form: `COUNT TIME`.
     #[cfg(any(
         feature = "sqlite",
         feature = "postgres",
@@ -179,24 +179,24 @@ impl Epoch {
     }
 }
 
-/// What a store says of itself now.
+/// A store's current statement about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Which store it is; `None` where it has lost even that.
+    /// The identity; `None` if the store has lost even that.
     pub identity: Option<[u8; IDENTITY_BYTES]>,
-    /// How far it has come; `None` where nobody has raised it.
+    /// The epoch; `None` if nobody has raised it.
     pub epoch: Option<Epoch>,
-    /// What it has lost, as far as somebody has recognised that.
+    /// The losses that have been recognised.
     pub history: History,
-    /// How far the records are numbered, where the server tells that.
+    /// The counter of records, if the server tells it.
     pub numbered: Option<Numbered>,
 }
 
-/// A number that every new record raises: it begins anew where the table of the records was emptied. Each
-/// server counts for itself.
+/// A number that every new record raises, and that restarts if the table of records was emptied. Each server
+/// counts separately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Numbered {
-    /// The server, in one word.
+    /// The server, as one word.
     pub server: String,
     /// The number of the next record.
     pub next: u64,
@@ -209,7 +209,7 @@ pub struct Numbered {
     feature = "redis"
 ))]
 impl Standing {
-    /// What is made of the values that a store keeps.
+    /// Reads a standing from the stored values.
     pub(crate) fn read(
         [secret, identity, epoch, accepted, lost, newest]: [Option<&[u8]>; STANDING.len()],
     ) -> Self {

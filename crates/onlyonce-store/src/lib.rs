@@ -1,8 +1,8 @@
-//! Where OnlyOnce keeps its records.
+//! Stores for OnlyOnce's records.
 //!
-//! A store compares a revision and swaps; it never decides. What may follow what is decided by
-//! [`onlyonce_core::machine`], and the engine carries it out. This crate holds the contract
-//! ([`Store`]) and the stores. The contract as tests is `onlyonce_testkit::conformance`.
+//! A store compares a revision and swaps; it never decides. [`onlyonce_core::machine`] decides what may
+//! follow what, and the engine carries it out. This crate contains the contract ([`Store`]) and the stores.
+//! The contract as tests is `onlyonce_testkit::conformance`.
 //!
 //! Deliberately absent: HTTP, the engine, test code, and any `match` on a record's state that leads to a
 //! decision.
@@ -66,26 +66,26 @@ pub use identity::{Epoch, Identity, Loss, Standing};
 pub use outbox::Outbox;
 pub use transactional::TransactionalStore;
 
-/// How many settled ids a slow listener may fall behind before it has to look for itself.
+/// How many settled ids a slow listener may fall behind before it has to poll.
 pub const WAKEUP_BACKLOG: usize = 1_024;
 
-/// How often a store reads again what its acknowledged writes survive.
+/// How often a store reads again what an acknowledged write survives.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
 pub(crate) const LEVEL_EVERY: Duration = Duration::from_secs(2);
 
-/// The name under which servers keep what is believed of their clock, beside the blocks.
+/// The name under which servers keep the engine's clock mark, beside the blocks.
 pub(crate) const CLOCK_MARK: &str = "clock";
 
-/// Scopes that a store names at once.
+/// The most scopes that a store returns at once.
 pub(crate) const SCOPES_AT_ONCE: usize = 1_000;
 
-/// Bytes of a block's name.
+/// The longest name of a block, in bytes.
 pub const MAX_BLOCK_NAME: usize = 56;
 
 /// What an acknowledged write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Nothing: it is gone with the process.
+    /// Nothing: the write is gone with the process.
     Volatile,
     /// Most things, but a failover may lose the newest writes.
     Async,
@@ -94,7 +94,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The word for it.
+    /// The word for the level.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Volatile => "volatile",
@@ -110,32 +110,31 @@ impl fmt::Display for Level {
     }
 }
 
-/// Why a store could not do what it was asked. An outcome that the machine can judge is never an
-/// error.
+/// Why a store could not carry out a call. An outcome that the machine can judge is never an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// Nothing was written.
     #[error("the store is unavailable; nothing was written")]
     Unavailable(#[source] BoxError),
-    /// The write may have happened. Read before you speak to anybody.
+    /// The write may have happened. Read the record before acting on it.
     #[error("the store did not say whether it wrote")]
     Ambiguous(#[source] BoxError),
-    /// A row of a newer version, or one that cannot be read. It is left as it is.
+    /// A row of a newer version, or an unreadable one. The row is left unchanged.
     #[error("a stored record cannot be read by this version")]
     Unreadable(#[source] BoxError),
-    /// Somebody else is making this very key, in a transaction that stays open. Nothing was written, and
-    /// the store is well.
+    /// Another transaction, still open, is creating this very key. Nothing was written, and the store is
+    /// healthy.
     #[error("the key is being made in a transaction that is still open; nothing was written")]
     Held,
-    /// The row under this id belongs to another scope or key. Something is deeply wrong.
+    /// The row under this id belongs to another scope or key, which means that something is deeply wrong.
     #[error("a stored record belongs to another key")]
     Collision,
 }
 
-/// Why a store that answers must not be used: what is wrong with it, and what an operator does about it.
-/// Said to everybody who asks whether the gateway is ready, so it names no host and no secret. Stands as
-/// the source of a [`StoreError::Unavailable`].
+/// Why a store that answers must not be used: what is wrong, and what an operator can do about it. It is
+/// shown to everybody who asks whether the gateway is ready, so it names no host and no secret. It is the
+/// source of a [`StoreError::Unavailable`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Unfit {
@@ -144,7 +143,7 @@ pub struct Unfit {
 }
 
 impl Unfit {
-    /// Why, in words that anybody may read.
+    /// The reason, in words that anybody may read.
     pub fn new(why: impl Into<String>) -> Self {
         Self {
             why: why.into(),
@@ -152,7 +151,7 @@ impl Unfit {
         }
     }
 
-    /// The same of a store that has lost keys, or is not the one that has them.
+    /// The same for a store that has lost keys, or is not the one that has them.
     pub fn forgot(why: impl Into<String>) -> Self {
         Self {
             why: why.into(),
@@ -160,7 +159,7 @@ impl Unfit {
         }
     }
 
-    /// Whether it has lost keys, or is not the one that has them.
+    /// Whether the store has lost keys, or is not the one that has them.
     pub fn has_forgotten(&self) -> bool {
         self.forgot
     }
@@ -170,7 +169,7 @@ impl Unfit {
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl StoreError {
-    /// Why the store must not be used, where it answers and says so.
+    /// Why the store must not be used, if it answered and said so.
     pub fn unfit(&self) -> Option<&Unfit> {
         match self {
             Self::Unavailable(why) | Self::Ambiguous(why) => why.downcast_ref(),
@@ -184,52 +183,52 @@ impl StoreError {
     }
 }
 
-/// A value, and what the store's clock said when it was read or written.
+/// A value, and the store's time when it was read or written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply<T> {
-    /// The store's clock.
+    /// The time by the store's clock.
     pub now: Timestamp,
     /// The value.
     pub value: T,
 }
 
-/// What an insert found.
+/// The result of an insert.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Inserted {
-    /// The key was absent; this is its record now.
+    /// The key was absent; this is its new record.
     New(Record),
-    /// The key was there.
+    /// The key was present; this is its record.
     Existing(Record),
 }
 
-/// What a copy of a record in this process is worth.
+/// The value of a copy of a record in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
-    /// Nothing: the store is as near.
+    /// Useless: the store is just as near.
     Needless,
-    /// A read is spared, and only this process writes to the store.
+    /// A copy saves a read, and only this process writes to the store.
     Owned,
-    /// A read is spared, and other processes write to the store as well.
+    /// A copy saves a read, and other processes also write to the store.
     Shared,
 }
 
-/// What a swap found.
+/// The result of a swap.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Swapped {
-    /// The revision matched; this is the record now.
+    /// The revision matched; this is the new record.
     Done(Record),
-    /// It did not; this is what is there.
+    /// The revision did not match; this is the current record.
     Conflict(Record),
     /// There is no such record.
     Absent,
 }
 
-/// A record as lists show it: without its response, but with what is worth knowing of it.
+/// A record as shown in lists: without its response, but with the response's status and size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listed {
     /// The record; `response` is `None`.
     pub record: Record,
-    /// Status and stored bytes of the response, where there is one.
+    /// Status and stored bytes of the response, if there is one.
     pub response: Option<(StatusCode, u64)>,
 }
 
@@ -238,13 +237,12 @@ pub struct Listed {
 pub struct Page<T> {
     /// The items, newest first.
     pub items: Vec<T>,
-    /// Where the next page begins.
+    /// The cursor of the next page.
     pub next: Option<u64>,
 }
 
 impl<T> Page<T> {
-    /// The page of numbered `rows`, of which one more than `limit` was asked for to see whether
-    /// there are more.
+    /// The page of numbered `rows`. One more than `limit` was requested, to see whether another page follows.
     pub(crate) fn cut(mut rows: Vec<(u64, T)>, limit: usize) -> Self {
         let more = rows.len() > limit;
         rows.truncate(limit);
@@ -256,7 +254,7 @@ impl<T> Page<T> {
     }
 }
 
-/// What a list is to show.
+/// The criteria of a list.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
     /// Only this state.
@@ -267,20 +265,20 @@ pub struct Filter {
     pub client: Option<String>,
     /// Only this key.
     pub key: Option<Key>,
-    /// Only what waits for a person (`conformance::dead_letters_are_listed`).
+    /// Only dead letters, which wait for a person (`conformance::dead_letters_are_listed`).
     pub dead_letters: bool,
-    /// Whether records under an encryption key that is not configured are left out. Otherwise they make the
-    /// list fail: a person would take them for absent.
+    /// Whether to leave out records under an encryption key that is not configured. Otherwise they make the
+    /// list fail, since a person would take them for absent.
     pub is_lenient: bool,
 }
 
 impl Filter {
-    /// Whether all that is to be shown is in progress or unknown, and so among the few that live.
+    /// Whether only records in progress or unknown match, which are the few live ones.
     pub fn is_live(&self) -> bool {
         self.dead_letters || matches!(self.state, Some(State::InProgress | State::Unknown))
     }
 
-    /// Whether `record` is to be shown.
+    /// Whether `record` matches.
     pub fn admits(&self, record: &Record) -> bool {
         self.state.is_none_or(|state| record.state == state)
             && self
@@ -296,23 +294,23 @@ impl Filter {
     }
 }
 
-/// A line of the journal as it was written.
+/// A row of the journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JournalRow {
-    /// Its number; later rows have higher ones.
+    /// The row's number; later rows have higher numbers.
     pub number: u64,
-    /// When it was written, by the store's clock.
+    /// When the row was written, by the store's clock.
     pub at: Timestamp,
-    /// What it says.
+    /// The row's content.
     pub entry: JournalEntry,
 }
 
 /// A step of the reaper's walk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Walk {
-    /// Records on this stretch that may be due.
+    /// Records in this stretch that may be due.
     pub candidates: Vec<Record>,
-    /// Whether the walk has come to its end and begins anew.
+    /// Whether the walk has reached its end and starts over.
     pub wrapped: bool,
 }
 
@@ -325,22 +323,22 @@ pub type Counts = BTreeMap<State, u64>;
 /// Times in drafts are resolved by the store's own clock, which every reply carries.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// What an acknowledged write survives, as it was last seen: read from the server on every new
-    /// connection and every few seconds on those in use, never assumed. The engine asks before every
-    /// reservation, so this must not wait.
+    /// What an acknowledged write survives, as last seen: read from the server on every new connection and
+    /// every few seconds on those in use, never assumed. The engine asks before every reservation, so this
+    /// must not block.
     fn level(&self) -> Level;
 
-    /// Whether copies of recent answers are worth keeping in memory, and who else could make them untrue.
+    /// Whether copies of recent answers are worth keeping in memory, and who else could make them stale.
     fn copies(&self) -> Copies {
         Copies::Needless
     }
 
-    /// The secret that was created with the schema, so that every node agrees on hashes.
+    /// The secret created with the schema, so that every node computes the same hashes.
     fn secret(&self) -> &Secret;
 
-    /// What is remembered of `id`, if the store can tell at once, without waiting for a disk or a
-    /// network. `None` means "ask properly", never "absent". The engine asks this first, so a store
-    /// on this machine answers replays here.
+    /// The record under `id`, if the store has it at hand without waiting for a disk or a network. `None`
+    /// means "ask properly", never "absent". The engine asks this first, so a store on this machine answers
+    /// replays here.
     fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
         let _ = id;
         None
@@ -352,7 +350,7 @@ pub trait Store: Send + Sync + 'static {
     /// Any [`StoreError`] but `Ambiguous`.
     async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError>;
 
-    /// Inserts the draft if the key is absent; otherwise returns what is there, unchanged.
+    /// Inserts the draft if the key is absent; otherwise returns the existing record, unchanged.
     ///
     /// - **Atomic.** Of any number of concurrent calls for one key, exactly one returns
     ///   [`Inserted::New`]. Check-then-insert fails `conformance::one_winner`.
@@ -366,7 +364,7 @@ pub trait Store: Send + Sync + 'static {
     /// makes the engine read again before it speaks to the upstream.
     async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError>;
 
-    /// Writes the change if the record's revision is `expected`; otherwise returns what is there.
+    /// Writes the change if the record's revision is `expected`; otherwise returns the current record.
     ///
     /// - **Atomic with its journal.** Both or neither (`conformance::journal_with_the_swap`).
     /// - **One winner.** Of concurrent swaps from one revision, one succeeds
@@ -376,7 +374,7 @@ pub trait Store: Send + Sync + 'static {
     /// As [`insert_or_get`](Self::insert_or_get).
     async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError>;
 
-    /// Deletes the record if its revision is `expected`, and says whether it did.
+    /// Deletes the record if its revision is `expected`, and returns whether it did.
     ///
     /// # Errors
     /// As [`insert_or_get`](Self::insert_or_get).
@@ -388,35 +386,34 @@ pub trait Store: Send + Sync + 'static {
     /// As [`insert_or_get`](Self::insert_or_get).
     async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError>;
 
-    /// Deletes the journal rows of operators that are older than `keep` and whose record is gone. Rows
-    /// of a record that is still there are its history, and stay
-    /// (`conformance::operators_rows_outlive_their_key`).
+    /// Deletes operators' journal rows that are older than `keep` and whose record is gone. Rows of an
+    /// existing record are its history, and stay (`conformance::operators_rows_outlive_their_key`).
     ///
     /// # Errors
     /// As [`insert_or_get`](Self::insert_or_get).
     async fn prune_audit(&self, keep: Duration) -> Result<(), StoreError>;
 
-    /// Records in progress whose lease has run out, without their responses.
+    /// Records in progress whose lease has lapsed, without their responses.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
     async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError>;
 
-    /// Unknown records that the reconciler is due to look at.
+    /// Unknown records that are due for the reconciler.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
     async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError>;
 
-    /// The next stretch of the reaper's walk over all records: looks at up to `limit` of them and
-    /// returns those that may be due for expiry or deletion. The store remembers where it was.
+    /// The next stretch of the reaper's walk over all records: examines up to `limit` of them and returns
+    /// those that may be due for expiry or deletion. The store remembers the position.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
     async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError>;
 
-    /// Records, newest first. `cursor` is the `next` of an earlier page; records that were there
-    /// all along are seen once each (`conformance::pages_are_stable`).
+    /// Records, newest first. `cursor` is the `next` of an earlier page; records that exist all along are
+    /// returned once each (`conformance::pages_are_stable`).
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
@@ -427,9 +424,9 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Page<Listed>, StoreError>;
 
-    /// Records in any of `scopes`, newest first, as [`list`](Self::list) shows them; `filter` names neither
-    /// a client nor a key. It takes no longer among many records of others than among few
-    /// (`conformance::a_client_is_listed_in_pages`). `None` where the store would have to walk all records.
+    /// Records in any of `scopes`, newest first, as [`list`](Self::list) returns them; `filter` names neither
+    /// a client nor a key. Other clients' records do not slow it down
+    /// (`conformance::a_client_is_listed_in_pages`). `None` if the store would have to walk all records.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
@@ -444,9 +441,9 @@ pub trait Store: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Keeps `name` under `id`, in place of what is kept there: the name of a scope, under its
-    /// [`scope_id`]. Durable once it returns; whoever makes a record sees to it first that its scope is
-    /// known (`conformance::scopes_are_kept`).
+    /// Stores `name`, the name of a scope, under `id`, its [`scope_id`], replacing any earlier value. Durable
+    /// once it returns; a scope must be stored before the first record in it is written
+    /// (`conformance::scopes_are_kept`).
     ///
     /// # Errors
     /// As [`insert_or_get`](Self::insert_or_get).
@@ -455,11 +452,12 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The next scopes after `after`, in the order of their ids: some, or none at the end. One that several
-    /// keep at once may be named twice. `None` where the store keeps none, or may lose some.
-    ///
-    /// # Errors
-    /// Any [`StoreError`] but `Ambiguous`.
+    /// The next scopes after `after`, in the order of their ids: some, or none at the end. A scope that
+    /// several callers store at the same time may be returned twice. `None` if the store keeps no scopes, or
+    /// may lose some.
+    /// The next scopes after `after`, in the order of their ids: some, or none at the end. A scope that is
+    /// stored twice concurrently may be returned twice. `None` if the store keeps no scopes, or may lose
+    /// some.
     async fn scopes(
         &self,
         after: Option<RecordId>,
@@ -468,8 +466,8 @@ pub trait Store: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Those of `ids` that are there, each with its number: lists are in the order of numbers, and a cursor
-    /// is one (`conformance::a_key_is_found_by_probes`). A store that keeps scopes has to have it.
+    /// The records among `ids` that exist, each with its number: lists are ordered by number, and a cursor is
+    /// a number (`conformance::a_key_is_found_by_probes`). A store that keeps scopes must implement it.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
@@ -500,10 +498,10 @@ pub trait Store: Send + Sync + 'static {
     /// Any [`StoreError`] but `Ambiguous`.
     async fn counts(&self) -> Result<Counts, StoreError>;
 
-    /// How many records of this scope and caller are in progress, counted up to `limit`: those with a
-    /// lease, which their times tell (`conformance::live_counts_one_client`). Unknown ones do not count: a
-    /// brownout of the upstream would refuse everybody. The engine asks only where a client's live keys are
-    /// limited, and at most every so often for one client.
+    /// How many records of this scope and caller are in progress, that is, have a lease, counted up to
+    /// `limit` (`conformance::live_counts_one_client`). Unknown records do not count: a brownout of the
+    /// upstream would refuse everybody. The engine asks only if a client's live keys are limited, and
+    /// rate-limits its calls for each client.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
@@ -514,14 +512,14 @@ pub trait Store: Send + Sync + 'static {
         limit: u64,
     ) -> Result<u64, StoreError>;
 
-    /// Keeps a recipe under its id, for ever.
+    /// Stores a recipe under its id, for ever.
     ///
     /// # Errors
     /// As [`insert_or_get`](Self::insert_or_get).
     async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError>;
 
-    /// Notes what `policy` says of the keys of `route`, for programs that settle keys in this store
-    /// without being told: SQL functions. A store that has no such programs has nothing to note.
+    /// Stores what `policy` says about the keys of `route`, for programs that settle keys in this store
+    /// without the gateway: SQL functions. A store without such programs stores nothing.
     ///
     /// # Errors
     /// As [`insert_or_get`](Self::insert_or_get).
@@ -530,13 +528,13 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// A recipe that was kept.
+    /// A stored recipe.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError>;
 
-    /// Keeps `bytes` under `name`, for ever, unless something is kept there; returns what is
+    /// Stores `bytes` under `name`, for ever, unless the name is taken; returns the stored bytes
     /// (`conformance::blocks_are_kept`). A name has at most [`MAX_BLOCK_NAME`] bytes.
     ///
     /// # Errors
@@ -546,7 +544,7 @@ pub trait Store: Send + Sync + 'static {
         Err(no_blocks())
     }
 
-    /// What is kept under `name`.
+    /// The bytes stored under `name`.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
@@ -555,8 +553,8 @@ pub trait Store: Send + Sync + 'static {
         Err(no_blocks())
     }
 
-    /// Keeps `mark`, what a process believes of this store's clock, in place of the last one
-    /// (`conformance::the_clock_is_noted`). A store that ends with its process has nothing to keep.
+    /// Stores `mark`, a process's view of this store's clock, in place of the last one
+    /// (`conformance::the_clock_is_noted`). A store that ends with its process stores nothing.
     ///
     /// # Errors
     /// As [`insert_or_get`](Self::insert_or_get).
@@ -565,7 +563,7 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// What was noted last.
+    /// The last stored mark.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
@@ -573,13 +571,13 @@ pub trait Store: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Which store this is, as it was opened. Other nodes on the same store say the same.
+    /// The identity of this store when it was opened. All nodes on the same store see the same one.
     fn identity(&self) -> Identity {
         Identity::of_secret(self.secret())
     }
 
-    /// Reads which store this is now, and how far it has come (`conformance::the_epoch_rises`). `None`
-    /// where nobody can exchange the store under the process: it ends with it, or is locked by it.
+    /// Reads the store's current identity and epoch (`conformance::the_epoch_rises`). `None` if the store
+    /// cannot be exchanged under the process: it ends with the process, or the process has locked it.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
@@ -587,8 +585,8 @@ pub trait Store: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Raises the epoch by one, durably, and returns it. Of any number of concurrent calls each sees it
-    /// higher than it was before.
+    /// Raises the epoch by one, durably, and returns it. Each of any number of concurrent calls sees it
+    /// higher than before.
     ///
     /// # Errors
     /// As [`insert_or_get`](Self::insert_or_get).
@@ -596,7 +594,7 @@ pub trait Store: Send + Sync + 'static {
         Ok(Epoch::default())
     }
 
-    /// Notes, durably and with the time, that this store has lost keys: every gateway on it reads that in
+    /// Records, durably and with the time, that this store has lost keys: every gateway on it sees that in
     /// [`standing`](Self::standing).
     ///
     /// # Errors
@@ -606,8 +604,7 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// An operator's word that what is missing in this store is to be missed: gateways that know more of
-    /// it go on with what there is.
+    /// Records that an operator accepts the loss of keys: gateways that knew more go on with what is left.
     ///
     /// # Errors
     /// As [`insert_or_get`](Self::insert_or_get).
@@ -615,8 +612,8 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Gives this store an identity of its own, which no copy shares, and returns it. Its records stay
-    /// valid; gateways must be started again.
+    /// Gives this store a new identity, which no copy shares, and returns it. Records stay valid; gateways
+    /// must be restarted.
     ///
     /// # Errors
     /// As [`insert_or_get`](Self::insert_or_get).
@@ -626,17 +623,17 @@ pub trait Store: Send + Sync + 'static {
         ))
     }
 
-    /// `bytes` about the record `id` as they may lie on a disk beside the store: encrypted where the
-    /// store is.
+    /// `bytes` about the record `id` in the form in which they may be written to disk beside the store:
+    /// encrypted if the store is.
     fn conceal(&self, id: RecordId, bytes: Vec<u8>) -> Vec<u8> {
         let _ = id;
         bytes
     }
 
-    /// What [`conceal`](Self::conceal) was given.
+    /// The bytes that [`conceal`](Self::conceal) was given.
     ///
     /// # Errors
-    /// [`StoreError::Unreadable`] if it was made with another key, for another record, or changed.
+    /// [`StoreError::Unreadable`] if they were made with another key, for another record, or changed.
     fn reveal(&self, id: RecordId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
         let _ = id;
         Ok(bytes)
@@ -647,34 +644,33 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
-    /// Writes something of no account, durably: whether records could be written now.
+    /// Writes something insignificant, durably, to see whether records could be written now.
     ///
     /// # Errors
-    /// Any [`StoreError`]: they could not.
+    /// Any [`StoreError`]: records could not be written.
     async fn probe(&self) -> Result<(), StoreError>;
 
-    /// Ends the store in good order: what was acknowledged is where it is looked for, an embedded store's
-    /// file is whole by itself, and every later call is refused. A process that is killed instead loses
-    /// nothing that the level promises.
+    /// Closes the store cleanly: acknowledged writes are in place, an embedded store's file is complete by
+    /// itself, and every later call is refused. A killed process loses nothing that the level promises.
     async fn close(&self) {}
 
-    /// `change` as it may be written past [`swap`](Self::swap), by [`Outbox::end_with_key`]: hidden where
-    /// the store hides what it holds.
+    /// `change` in the form for [`Outbox::end_with_key`], which bypasses [`swap`](Self::swap): encrypted if
+    /// the store encrypts.
     fn sealed(&self, change: Change) -> Change {
         change
     }
 
-    /// A journal row as it may be written by [`Outbox::decide`].
+    /// A journal row in the form for [`Outbox::decide`].
     fn sealed_note(&self, entry: JournalEntry) -> JournalEntry {
         entry
     }
 
-    /// The messages that stand beside the records, where the store has any.
+    /// The messages beside the records, if the store supports them.
     fn outbox(&self) -> Option<Arc<dyn Outbox>> {
         None
     }
 
-    /// Ids of records that changed, from any node, for waiters. A hint: polling is the truth.
+    /// Ids of records that changed on any node, for waiters. Only a hint: waiters must still poll.
     fn wakeups(&self) -> broadcast::Receiver<RecordId>;
 }
 
@@ -682,13 +678,13 @@ fn no_blocks() -> StoreError {
     StoreError::Unavailable("this store cannot keep what encryption and dictionaries need".into())
 }
 
-/// The moment that is `keep` before `now`.
+/// The time `keep` before `now`.
 pub(crate) fn cutoff(now: Timestamp, keep: Duration) -> Timestamp {
     let keep = i64::try_from(keep.as_millis()).unwrap_or(i64::MAX);
     Timestamp(now.0.saturating_sub(keep))
 }
 
-/// Bytes that nobody can guess.
+/// Unguessable bytes.
 pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     aws_lc_rs::rand::fill(&mut bytes).expect("the system's random source does not fail on Linux");

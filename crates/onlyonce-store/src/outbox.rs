@@ -1,10 +1,10 @@
-//! Messages on their way out, as the worker and people see them. How they come in is
-//! [`TransactionalStore::enqueue`](crate::TransactionalStore::enqueue).
+//! Outgoing messages, as the worker and people see them.
+//! [`TransactionalStore::enqueue`](crate::TransactionalStore::enqueue) adds them.
 //!
-//! As with records, nothing is decided here: [`onlyonce_core::outbox`] says what becomes of a message, and
-//! the attempt that claimed it is compared when that is written.
+//! As with records, nothing is decided here: [`onlyonce_core::outbox`] decides what becomes of a message, and
+//! a write is accepted only from the attempt that claimed the message.
 //!
-//! Deliberately absent: "numbers above the last one seen". Rows become visible in the order in which
+//! Deliberately absent: claiming "numbers above the last one seen". Rows become visible in the order in which
 //! their transactions commit, so messages are claimed by their state.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -19,55 +19,55 @@ use tokio::sync::watch;
 
 use crate::{Page, Reply, StoreError, Swapped, transactional::Message};
 
-/// Which messages are wanted, for whom, and for how long.
+/// Which messages to claim, for whom, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Messages of this target alone.
+    /// Only messages of this target.
     pub target: String,
-    /// So many at most.
+    /// The most messages to claim.
     pub limit: usize,
-    /// Nobody else gets them for so long.
+    /// How long the messages are reserved for this attempt.
     pub lease: Duration,
-    /// Who claims: new for every call.
+    /// The claiming attempt: new for every call.
     pub attempt: AttemptId,
 }
 
-/// A message that has been claimed.
+/// A claimed message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claimed {
-    /// Its name.
+    /// The message's id.
     pub id: MessageId,
-    /// Its number in the store.
+    /// The message's number in the store.
     pub number: u64,
-    /// Who claimed it.
+    /// The attempt that claimed it.
     pub attempt: AttemptId,
-    /// What is known of it.
+    /// Its previous attempts.
     pub tried: Tried,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// The message. Its downstream key is there.
+    /// The message. Its downstream key is always set.
     pub message: Message,
-    /// Whether its payload is still to be read, by [`Outbox::payload`].
+    /// Whether its payload still has to be read, with [`Outbox::payload`].
     pub unread: bool,
 }
 
-/// Bytes of payloads that one claim reads.
+/// The most bytes of payloads that one claim reads.
 pub const CLAIM_BYTES: u64 = 1 << 20;
 
-/// What a person says of a message that is dead or unknown.
+/// A person's decision about a dead or unknown message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It is sent again, at once, under the same key and with all attempts; unless it may have arrived longer
-    /// ago than this. Since when it may have arrived is kept: a retry does not restart that clock.
+    /// Send it again, immediately, under the same key and with all attempts, unless it may have arrived
+    /// longer ago than this. The time since when it may have arrived is kept; a retry does not restart it.
     Retry(Duration),
-    /// It is sent again in any case, as if it had never arrived.
+    /// Send it again in any case, as if it had never arrived.
     RetryByForce,
-    /// It is not sent again.
+    /// Never send it again.
     Discard,
 }
 
 impl Decision {
-    /// The state that it leads to.
+    /// The state after the decision.
     pub fn state(self) -> MessageState {
         match self {
             Self::Retry(_) | Self::RetryByForce => MessageState::Pending,
@@ -75,11 +75,11 @@ impl Decision {
         }
     }
 
-    /// After how many milliseconds what may have arrived is not sent again.
+    /// The age, in milliseconds, beyond which a message that may have arrived is not sent again.
     #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
     pub(crate) fn safe_for(self) -> Option<i64> {
         match self {
-            // No clock comes near to where the sum would not fit.
+            // Capped so that adding it to any plausible time does not overflow.
             Self::Retry(safe_for) => Some(millis(safe_for).min(i64::MAX / 2)),
             Self::RetryByForce | Self::Discard => None,
         }
@@ -91,63 +91,63 @@ impl Decision {
 pub struct Ending {
     /// The message.
     pub id: MessageId,
-    /// Its number in the store.
+    /// The message's number in the store.
     pub number: u64,
-    /// The attempt that claimed it. Any other changes nothing.
+    /// The attempt that claimed the message. Any other attempt changes nothing.
     pub attempt: AttemptId,
-    /// What becomes of it.
+    /// What becomes of the message.
     pub next: Next,
 }
 
-/// A message as lists show it: without its payload.
+/// A message as shown in lists: without its payload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListedMessage {
-    /// Its name.
+    /// The message's id.
     pub id: MessageId,
-    /// Where it stands.
+    /// The message's state.
     pub state: MessageState,
-    /// Where it goes.
+    /// The name of the target.
     pub target: String,
-    /// What it is.
+    /// The message's type.
     pub kind: String,
-    /// What it is about: a kind of thing and which one.
+    /// What it is about: a kind of entity and its id.
     pub aggregate: Option<(String, String)>,
-    /// Its ordering key.
+    /// The ordering key.
     pub ordering_key: Option<String>,
-    /// Under which key the receiver is asked.
+    /// The key under which the receiver is called.
     pub downstream_key: String,
-    /// The key in whose transaction it was made.
+    /// The key in whose transaction it was created.
     pub key: Option<RecordId>,
-    /// Whether its delivery settles that key.
+    /// Whether the delivery settles that key.
     pub settles: bool,
     /// How often it was claimed.
     pub attempts: u32,
-    /// What the receiver calls it.
+    /// The receiver's id of the message.
     pub provider_id: Option<String>,
     /// Why it is not delivered.
     pub last_error: Option<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// When it is tried next, or may be claimed by somebody else.
+    /// When it is tried next, or may be claimed by another attempt.
     pub due_at: Timestamp,
     /// When it was delivered.
     pub delivered_at: Option<Timestamp>,
-    /// Bytes of its payload.
+    /// The size of its payload, in bytes.
     pub bytes: u64,
-    /// When the first attempt began that may have reached the receiver without anybody knowing.
+    /// When the first attempt began that may have reached the receiver without confirmation.
     pub unclear_since: Option<Timestamp>,
 }
 
-/// What a list of messages is to show.
+/// The criteria of a list of messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageFilter {
-    /// Only these states; none means all.
+    /// Only these states; empty means all.
     pub states: Vec<MessageState>,
     /// Only this target.
     pub target: Option<String>,
 }
 
-/// How many messages of one state are counted.
+/// The limit up to which the messages of one state are counted.
 pub const MAX_COUNTED: u64 = 100_000;
 
 /// Messages that are not done, per state, each counted up to [`MAX_COUNTED`].
@@ -160,45 +160,45 @@ pub type Depth = BTreeMap<MessageState, u64>;
 pub trait Outbox: Send + Sync + 'static {
     /// Claims messages that are due, and counts the attempt, in one write.
     ///
-    /// - Rows that another claim holds are passed over.
-    /// - Of messages of one ordering key only the first that is neither delivered nor discarded is given
-    ///   out: a message that was given up holds up those behind it until a person decides.
-    /// - Payloads are read up to [`CLAIM_BYTES`]. A message that goes beyond is the last one of its claim, and
-    ///   its payload is left unread: one that is too large to be read in time holds up no other.
-    /// - A claim that has lapsed without an [`Ending`] is claimed again, and
-    ///   [`Tried::unclear_since`] says since when nobody knows.
+    /// - Skips rows that another claim holds.
+    /// - Of the messages with one ordering key, claims only the first that is neither delivered nor
+    ///   discarded: a message that was given up blocks those behind it until a person decides.
+    /// - Reads payloads up to [`CLAIM_BYTES`]. A message that exceeds this is the last one of its claim, and
+    ///   its payload is left unread: a message too large to be read in time blocks no other.
+    /// - Claims a message again whose claim has lapsed without an [`Ending`]; [`Tried::unclear_since`] says
+    ///   since when its outcome is not known.
     ///
     /// # Errors
-    /// Any [`StoreError`]. After an ambiguous one, [`give_back`](Self::give_back) undoes it; otherwise the
-    /// messages come back when their lease is over.
+    /// Any [`StoreError`]. After an ambiguous one, [`give_back`](Self::give_back) undoes the claim; otherwise
+    /// the messages become due again when their lease ends.
     async fn claim(&self, claim: &Claim) -> Result<Reply<Vec<Claimed>>, StoreError>;
 
-    /// The payload of a message that `attempt` has claimed; `None` if it has it no more.
+    /// The payload of a message that `attempt` has claimed; `None` if the claim is no longer valid.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
     async fn payload(&self, number: u64, attempt: AttemptId)
     -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// Undoes a claim of `target` whose answer was lost, so that nobody has sent what it claimed: those
-    /// messages are due again, and the attempt does not count. What was unclear before it stays so. Without
-    /// such a claim, nothing happens.
+    /// Undoes a claim of `target` whose answer was lost, so that its messages were not sent: they are due
+    /// again, and the attempt does not count. What was unclear before stays unclear. Without such a claim,
+    /// does nothing.
     ///
     /// # Errors
-    /// Any [`StoreError`]; it may be asked again.
+    /// Any [`StoreError`]; the call may be repeated.
     async fn give_back(&self, target: &str, attempt: AttemptId) -> Result<(), StoreError>;
 
-    /// Writes how attempts ended, all at once. Says for each whether it still counted.
+    /// Writes how attempts ended, in one write. Returns for each whether its attempt was still valid.
     ///
     /// # Errors
-    /// Any [`StoreError`]; the same endings may be written again.
+    /// Any [`StoreError`]; the call may be repeated.
     async fn end(&self, endings: &[Ending]) -> Result<Vec<bool>, StoreError>;
 
-    /// Writes how an attempt ended together with the change of the key that it settles, or neither.
-    /// `None`: the attempt did not count any more.
+    /// Writes how an attempt ended together with the change of the key that it settles, or neither. `None` if
+    /// the attempt was no longer valid.
     ///
     /// # Errors
-    /// Any [`StoreError`]; the same may be written again.
+    /// Any [`StoreError`]; the call may be repeated.
     async fn end_with_key(
         &self,
         ending: &Ending,
@@ -223,8 +223,8 @@ pub trait Outbox: Send + Sync + 'static {
     /// Any [`StoreError`] but `Ambiguous`.
     async fn message(&self, id: MessageId) -> Result<Option<ListedMessage>, StoreError>;
 
-    /// A person's word on a message that is dead or unknown. The journal row is written with it. Says whether
-    /// the message was in one of those states, and the decision did not forbid it.
+    /// A person's decision about a dead or unknown message, written together with the journal row. Returns
+    /// whether the message was in one of those states and the decision permitted the change.
     ///
     /// # Errors
     /// Any [`StoreError`].
@@ -241,19 +241,19 @@ pub trait Outbox: Send + Sync + 'static {
     /// Any [`StoreError`] but `Ambiguous`.
     async fn depth(&self) -> Result<Depth, StoreError>;
 
-    /// Deletes up to `limit` messages that were delivered or discarded longer than `keep` ago. Says how
+    /// Deletes up to `limit` messages that were delivered or discarded longer than `keep` ago. Returns how
     /// many.
     ///
     /// # Errors
     /// Any [`StoreError`].
     async fn tidy(&self, keep: Duration, limit: usize) -> Result<usize, StoreError>;
 
-    /// Changes when a message has been left. A hint: polling is the truth.
+    /// Changes when a message was enqueued. Only a hint: workers must still poll.
     fn arrivals(&self) -> watch::Receiver<u64>;
 }
 
-/// Of messages that are due, by number and bytes of payload, those that one claim takes: up to and with the
-/// first that goes beyond [`CLAIM_BYTES`]. Says of each whether its payload is read with it.
+/// Which of the due messages, given by number and bytes of payload, one claim takes: up to and including the
+/// first that exceeds [`CLAIM_BYTES`]. Returns for each whether its payload is read with it.
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 pub(crate) fn within_bytes(due: Vec<(i64, u64)>) -> Vec<(i64, bool)> {
     let mut so_far = 0_u64;
@@ -268,13 +268,13 @@ pub(crate) fn within_bytes(due: Vec<(i64, u64)>) -> Vec<(i64, bool)> {
     taken
 }
 
-/// Milliseconds, for databases.
+/// Milliseconds for a database column.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A row that cannot be understood.
+/// An error for a row that cannot be read.
 #[cfg(feature = "postgres")]
 pub(crate) fn unreadable(error: impl Into<crate::BoxError>) -> StoreError {
     StoreError::Unreadable(error.into())

@@ -1,8 +1,8 @@
 //! The shared store: one PostgreSQL database, any number of gateways.
 //!
-//! Operations gather while the last statement is under way and go as one over `unnest` arrays, so
-//! that one round trip and one flush to disk serve many keys. A few connections ("lanes") carry one
-//! statement each. The database's clock is the clock, its unique index decides who is first, and its
+//! Operations collect while the previous statement is under way and are sent as one statement over `unnest`
+//! arrays, so that one round trip and one flush to disk serve many keys. A few connections ("lanes") carry
+//! one statement each. The database's clock is the clock, its unique index decides who is first, and its
 //! transactions decide what is durable.
 //!
 //! Deliberately absent: any rule about states in SQL. A statement compares a revision and writes.
@@ -54,16 +54,16 @@ pub use schema::{VERSION, script};
 use server::{PgServer, Shared};
 pub use transactional::PgTransactions;
 
-/// How a store is reached.
+/// Options for opening a store.
 #[derive(Clone, Debug)]
 pub struct PostgresOptions {
-    /// How long one call may take.
+    /// The timeout of one call.
     pub timeout: Duration,
-    /// What stands between us and the server.
+    /// The pooler in front of the server, if any.
     pub pooler: Pooler,
-    /// Whether a missing or old schema is brought up to date.
+    /// Whether to create or upgrade the schema.
     pub migrate: bool,
-    /// Whether a store is made where there is none.
+    /// Whether to create a store if there is none.
     pub create: bool,
 }
 
@@ -78,7 +78,7 @@ impl Default for PostgresOptions {
     }
 }
 
-/// Whether `url` can be read. Nothing is connected to.
+/// Checks that `url` is valid, without connecting.
 ///
 /// # Errors
 /// [`OpenError::Url`] says why not.
@@ -87,10 +87,10 @@ pub fn check_url(url: &str) -> Result<(), OpenError> {
     Target::parse(url, options.pooler, options.timeout).map(drop)
 }
 
-/// Creates the schema of a store, or brings it up to date.
+/// Creates the schema of a store, or upgrades it.
 ///
 /// # Errors
-/// [`OpenError`] says why it could not be done; what was there is left as it was.
+/// [`OpenError`] says why not; the database is then unchanged.
 pub async fn migrate(url: &str, options: &PostgresOptions) -> Result<Migrated, OpenError> {
     let target = Target::parse(url, options.pooler, options.timeout)?;
     let mut connection = target.connect().await.map_err(OpenError::Connect)?;
@@ -107,11 +107,11 @@ pub async fn migrate(url: &str, options: &PostgresOptions) -> Result<Migrated, O
 pub type PostgresStore = ServerStore<Scanners>;
 
 impl PostgresStore {
-    /// Says whether SQL functions may write answers as they are: not where they are encrypted, unless
-    /// somebody allows it.
+    /// Sets whether SQL functions may write plain answers: not if answers are encrypted, unless an operator
+    /// allows it.
     ///
     /// # Errors
-    /// Any [`StoreError`]: it could not be said.
+    /// Any [`StoreError`]: the setting was not stored.
     pub async fn allow_plain_answers(&self, allowed: bool) -> Result<(), StoreError> {
         let sql = match allowed {
             true => "DELETE FROM onlyonce.meta WHERE name = 'plain_settle'",
@@ -123,7 +123,7 @@ impl PostgresStore {
         self.scans.execute(sqlx::query(sql)).await
     }
 
-    /// How long each route keeps its answers, as whoever serves it has noted.
+    /// The ttl of each route, as stored by the gateways that serve it.
     ///
     /// # Errors
     /// Any [`StoreError`] but `Ambiguous`.
@@ -131,13 +131,12 @@ impl PostgresStore {
         self.scans.ttls().await
     }
 
-    /// This store in transactions of the application's own pool, which must be one of this database.
+    /// This store in transactions of the application's own pool, which must connect to the same database.
     pub fn transactions(&self, pool: sqlx::PgPool) -> PgTransactions {
         PgTransactions::new(pool, self.scans.shared.clone())
     }
 
-    /// Connects, checks the schema, and starts the lanes in the tokio runtime that this is called
-    /// in.
+    /// Connects, checks the schema, and starts the lanes in the current tokio runtime.
     ///
     /// # Errors
     /// [`OpenError`] says why the database cannot be used.
@@ -150,7 +149,7 @@ impl PostgresStore {
                 let (words, unsaid) = mpsc::channel(MAX_UNSAID);
                 (Some(words), Some(unsaid))
             }
-            // Nobody can listen through a pooler, so nobody need speak.
+            // `LISTEN` does not work through a pooler, so there is no point in notifying.
             Pooler::Transaction => (None, None),
         };
         let shared = Arc::new(Shared {
@@ -162,7 +161,7 @@ impl PostgresStore {
         if let Some(unsaid) = unsaid {
             tasks.spawn(wake::speak(shared.clone(), unsaid));
             tasks.spawn(wake::listen(shared.clone()));
-            // A pooler's transactions could not hold a vacuum.
+            // A vacuum cannot run in a pooler's transactions.
             tasks.spawn(tidy::keep_small(shared.clone()));
             if options.migrate {
                 tasks.spawn(indexes::build_beside(shared.clone()));

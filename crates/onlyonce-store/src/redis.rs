@@ -1,9 +1,9 @@
-//! The shared store without SQL: Redis or Valkey, one server, one with Sentinels, or a cluster.
+//! The shared store without SQL: Redis or Valkey, as one server, with Sentinels, or as a cluster.
 //!
-//! One script for each operation, with the server's own clock. Records lie in a fixed number of buckets
-//! whose keys share a slot, so that a script writes a record, its answer, its journal and the sets that
-//! the workers walk in one step. Calls of many requests are under way at once on one connection to each
-//! server. A lease is a time in a record, never a key that goes away by itself.
+//! Each operation is one script, which uses the server's own clock. Records are in a fixed number of buckets
+//! whose keys share a slot, so that a script writes a record, its answer, its journal and the sets that the
+//! workers walk in one step. Calls of many requests are pipelined on one connection to each server. A lease
+//! is a time in a record, never a key that the server expires.
 //!
 //! Deliberately absent: any rule about states in Lua, and expiry by the server.
 
@@ -52,14 +52,14 @@ use script::{APPEND, Call, DELETE, INSERT, LOOKUP, META, SWAP};
 /// The version of the layout.
 pub const VERSION: u32 = 1;
 
-/// How a store is reached.
+/// Options for opening a store.
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
-    /// How long one call may take.
+    /// The timeout of one call.
     pub timeout: Duration,
-    /// Whether an empty database becomes a store.
+    /// Whether to create a store in an empty database.
     pub migrate: bool,
-    /// Whether a server is used that throws records away when its memory is full.
+    /// Whether to accept a server that evicts records when its memory is full.
     pub allow_eviction: bool,
 }
 
@@ -77,31 +77,31 @@ impl Default for RedisOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The URL cannot be read.
+    /// The URL is invalid.
     #[error("the URL of the store cannot be used: {0}")]
     Url(AddressError),
-    /// It cannot be reached, or may not be used.
+    /// The server cannot be reached, or must not be used.
     #[error("the server cannot be used; nothing was started")]
     Connect(#[source] BoxError),
-    /// There is no store, and none may be made.
+    /// There is no store, and none may be created.
     #[error(
         "there is no store under this URL: `onlyonce migrate --store URL` makes one; `serve` does so with store.migrate on and, where a route has profile `payments`, with `store.create: true`; a new store knows no key, and retries of earlier requests execute; nothing was changed"
     )]
     Empty,
-    /// Its layout is newer than this program.
+    /// The layout is newer than this program.
     #[error(
         "the store has the layout {found}, and this program knows {VERSION}: run a newer program"
     )]
     Newer {
-        /// Its version.
+        /// The version found.
         found: u32,
     },
-    /// The secret is missing or not one.
+    /// The secret is missing or invalid.
     #[error("the store holds no usable secret: it is damaged, or not a store of this program")]
     Damaged,
 }
 
-/// Whether `url` can be read. Nothing is connected to.
+/// Checks that `url` is valid, without connecting.
 ///
 /// # Errors
 /// [`AddressError`] says why not.
@@ -115,25 +115,25 @@ pub struct RedisStore {
     identity: Identity,
     inner: Arc<Inner>,
     walked: Mutex<Position>,
-    /// End with the store.
+    /// The tasks end with the store.
     _tasks: JoinSet<()>,
 }
 
-/// What the store shares with its tasks.
+/// State shared by the store and its tasks.
 struct Inner {
     net: Arc<Net>,
     names: Names,
     meta_slot: u16,
     secret: Vec<u8>,
-    /// What every bucket is marked with: a hash of the secret.
+    /// The mark on every bucket: a hash of the secret.
     mark: Vec<u8>,
-    /// Whether the server may throw marks and the secret away like anything else.
+    /// Whether the server may evict marks and the secret like anything else.
     may_evict: bool,
     wake: Wake,
 }
 
 impl RedisStore {
-    /// Connects, checks the servers, and finds or makes the store.
+    /// Connects, checks the servers, and opens or creates the store.
     ///
     /// # Errors
     /// [`OpenError`] says why it cannot be used.
@@ -179,8 +179,8 @@ impl RedisStore {
             names,
             wake: Wake::new(Some(words)),
         });
-        // A store whose making was interrupted is finished; one that was finished and lacks a mark has
-        // lost what lay there, and is not mended.
+        // An interrupted creation is completed. But a completed store that lacks a mark has lost the records
+        // of that bucket, and is not repaired.
         if options.migrate && !is_marked {
             let marked = inner.mark_all().await;
             marked.map_err(|error| OpenError::Connect(error.into()))?;
@@ -208,7 +208,7 @@ impl RedisStore {
     }
 }
 
-/// Reads the servers' settings again now and then: they may change under a connection that stays.
+/// Reads the servers' settings periodically: they may change while a connection stays open.
 async fn keep_levels(inner: Arc<Inner>) {
     loop {
         tokio::time::sleep(LEVEL_EVERY).await;
@@ -222,7 +222,7 @@ impl Inner {
         items(answer.await.map_err(Failure::of_a_write)?)
     }
 
-    /// One call for a draft: what comes before its times, its times, its block.
+    /// Appends a draft to a call: its id, revision and state, its times, its block.
     fn with_draft(call: Call, draft: &Draft) -> Call {
         let record = &draft.record;
         let mut call = call
@@ -236,7 +236,7 @@ impl Inner {
     }
 }
 
-/// What a script says.
+/// A script's answer.
 struct Told {
     now: Timestamp,
     word: Vec<u8>,
@@ -257,7 +257,7 @@ impl Told {
     }
 }
 
-/// An answer to a write that cannot be read says nothing of whether it happened.
+/// An unreadable answer to a write does not tell whether the write happened.
 fn unclear(error: StoreError) -> StoreError {
     StoreError::Ambiguous(Box::new(error))
 }
@@ -386,7 +386,7 @@ impl Store for RedisStore {
 
     async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
         let names = &self.inner.names;
-        // Rows of one record stay together and in order; those of different records need not be.
+        // Rows of one record stay together and in order; rows of different records need not.
         let mut ids: Vec<RecordId> = journal.iter().map(|entry| entry.id).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -445,7 +445,7 @@ impl Store for RedisStore {
         kept.await.map(|_| ()).map_err(Failure::of_a_write)
     }
 
-    /// A server that may throw scopes away like anything else is not believed to know them all.
+    /// A server that may evict scopes is not trusted to know them all.
     async fn scopes(
         &self,
         after: Option<RecordId>,
@@ -534,7 +534,7 @@ impl Store for RedisStore {
 
     async fn standing(&self) -> Result<Option<Standing>, StoreError> {
         match self.inner.may_evict {
-            // The server may throw the epoch away like anything else.
+            // The server may evict the epoch like anything else.
             true => Ok(None),
             false => self.read_standing().await.map(Some),
         }

@@ -1,5 +1,5 @@
-//! The versioned row of stores without columns, Redis and DynamoDB: how a record, its answer and its
-//! journal are laid out as bytes.
+//! The versioned row of stores without columns, Redis and DynamoDB: the byte layout of a record, its answer
+//! and its journal.
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
@@ -20,13 +20,13 @@ use crate::{
     codec::{self, CodecError, Reader, put_block},
 };
 
-/// The version of a block. A block of another version is not read as if it were this one.
+/// The version of a block. A block of an unknown version is refused.
 const VERSION: u8 = 2;
-/// The version before notes.
+/// The version before notes were added.
 const WITHOUT_NOTES: u8 = 1;
 /// The version of a journal row.
 const JOURNAL_VERSION: u8 = 1;
-/// The longest time that a script can add without losing a millisecond.
+/// The longest time, in milliseconds, that a script can add without losing precision.
 const MAX_MILLIS: u128 = 1 << 52;
 
 /// Why a row could not be read.
@@ -51,15 +51,15 @@ impl From<Unreadable> for StoreError {
     }
 }
 
-/// A record, and the number it is listed under.
+/// A record, and its number in lists.
 pub(crate) struct Row {
     /// Unique within its bucket.
     pub(crate) number: u64,
-    /// Without the body of its answer, unless that was given.
+    /// Without the body of its answer, unless the body was given.
     pub(crate) listed: Listed,
 }
 
-/// The times of a draft in the order in which scripts take them.
+/// The times of a draft, in the order in which scripts take them.
 pub(crate) fn stamps(draft: &Draft) -> [String; 8] {
     let stamps = &draft.stamps;
     [
@@ -79,12 +79,12 @@ pub(crate) fn stamps(draft: &Draft) -> [String; 8] {
     })
 }
 
-/// The word that records are counted by.
+/// The word under which a record is counted.
 pub(crate) fn tag(state: State) -> &'static str {
     state.as_str()
 }
 
-/// Everything of a record but its revision, its times and the body of its answer.
+/// Everything in a record but its revision, its times and the body of its answer.
 pub(crate) fn block(record: &Record) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     out.push(VERSION);
@@ -115,7 +115,7 @@ pub(crate) fn block(record: &Record) -> Vec<u8> {
     let evidence = record.evidence.as_ref().map(codec::encode_evidence);
     put_optional(evidence.as_deref(), &mut out);
     let response = record.response.as_deref();
-    // Apart from the head, so that lists need not open it.
+    // Separate from the head, so that lists need not decode it.
     let status = response.map_or(0, |response| response.status.as_u16());
     let size = response.map_or(0, StoredResponse::stored_bytes);
     out.extend_from_slice(&status.to_le_bytes());
@@ -125,7 +125,7 @@ pub(crate) fn block(record: &Record) -> Vec<u8> {
     out
 }
 
-/// A record as it is stored, but for the body of its answer and its place in lists.
+/// A record as it is stored, except for the body of its answer and its place in lists.
 pub(crate) fn stored(record: &Record) -> Vec<u8> {
     let times = &record.times;
     let times = [
@@ -145,7 +145,7 @@ pub(crate) fn stored(record: &Record) -> Vec<u8> {
     out
 }
 
-/// The bytes of a record's answer that are kept.
+/// The stored bytes of a record's answer.
 pub(crate) fn body(record: &Record) -> Option<&Bytes> {
     match &record.response.as_deref()?.body {
         StoredBody::Full { bytes, .. } => Some(bytes),
@@ -161,7 +161,7 @@ fn put_optional(bytes: Option<&[u8]>, out: &mut Vec<u8>) {
     }
 }
 
-/// Splits `text` at the next bar.
+/// Splits `text` at the next vertical bar.
 fn field<'a>(text: &mut &'a [u8]) -> Result<&'a str, Unreadable> {
     let end = text.iter().position(|byte| *byte == b'|');
     let end = end.ok_or("a stored row ends too early")?;
@@ -170,7 +170,7 @@ fn field<'a>(text: &mut &'a [u8]) -> Result<&'a str, Unreadable> {
     std::str::from_utf8(field).map_err(|_| "a stored number is not text".into())
 }
 
-/// A number as it is written here, and in no other way.
+/// Parses a number in its canonical form only.
 fn number<T: FromStr + ToString>(text: &str) -> Result<T, Unreadable> {
     let number = text.parse().ok();
     number
@@ -332,7 +332,7 @@ pub(crate) fn outlives_its_record(stored: &[u8]) -> bool {
     stored.first() == Some(&b'1')
 }
 
-/// A journal row as it is stored: scripts of Redis put the number and the time in themselves.
+/// A journal row as it is stored. In Redis, scripts insert the number and the time themselves.
 #[cfg(feature = "dynamodb")]
 pub(crate) fn stored_journal(entry: &JournalEntry, number: u64, at: Timestamp) -> Vec<u8> {
     let row = journal_row(entry);
@@ -342,7 +342,7 @@ pub(crate) fn stored_journal(entry: &JournalEntry, number: u64, at: Timestamp) -
     out
 }
 
-/// A journal row as it was written, with the number it has within its bucket.
+/// Reads a stored journal row, with its number within the bucket.
 pub(crate) fn read_journal(stored: &[u8]) -> Result<JournalRow, Unreadable> {
     let mut rest = stored.get(1..).ok_or("a stored journal row is empty")?;
     let row_number = number(field(&mut rest)?)?;

@@ -1,10 +1,10 @@
 //! Records, messages and recovery points inside a transaction that the caller opened.
 //!
-//! The contract of stores whose database the application's own tables are in. What is written here
-//! becomes visible with the caller's commit and is gone with its rollback, so that a key, its business
-//! write and its messages are one thing.
+//! The contract of stores that share a database with the application's own tables. Everything written here
+//! becomes visible with the caller's commit and disappears with a rollback, so that a key, its business write
+//! and its messages are one unit.
 //!
-//! Deliberately absent: deciding. A change comes from the machine, and its revision is compared, as in
+//! Deliberately absent: decisions. A change comes from the machine, and its revision is compared, as in
 //! [`Store::swap`](crate::Store::swap).
 
 use std::{ops::DerefMut, time::Duration};
@@ -19,18 +19,18 @@ use crate::{BoxError, Reply, Swapped};
 /// How much a transaction sees of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// What was committed before each statement.
+    /// Everything committed before each statement.
     #[default]
     ReadCommitted,
-    /// What was committed before its first statement.
+    /// Everything committed before the first statement.
     RepeatableRead,
-    /// As if there were no others.
+    /// As if there were no other transactions.
     Serializable,
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 impl Isolation {
-    /// Its name in SQL.
+    /// The level's name in SQL.
     pub(crate) fn as_sql(self) -> &'static str {
         match self {
             Self::ReadCommitted => "READ COMMITTED",
@@ -40,20 +40,20 @@ impl Isolation {
     }
 }
 
-/// Why something in a transaction failed. The transaction is of no more use: it is rolled back.
+/// Why an operation in a transaction failed. The transaction is unusable and is rolled back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransactionError {
-    /// Others did something at the same time that does not go together with it. Run it again.
+    /// A concurrent transaction conflicts with this one. Run it again.
     #[error("the transaction met another one; run it again")]
     Conflict(#[source] BoxError),
     /// The server or the driver failed.
     #[error("the database failed in a transaction")]
     Database(#[source] BoxError),
-    /// A row of a newer version, or one that cannot be read. It is left as it is.
+    /// A row of a newer version, or an unreadable one. The row is left unchanged.
     #[error("a stored row cannot be read by this version")]
     Unreadable(#[source] BoxError),
-    /// The caller's own code said no.
+    /// The caller's own code gave up.
     #[error("the work in the transaction was given up")]
     GivenUp(#[source] BoxError),
 }
@@ -70,59 +70,59 @@ impl TransactionError {
     }
 }
 
-/// A message that is to leave once the transaction has committed.
+/// A message to be sent once the transaction has committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Where it goes, by a name that the delivering worker knows.
+    /// The name of the target, as the delivering worker knows it.
     pub target: String,
-    /// What it is.
+    /// The message's type.
     pub kind: String,
-    /// What it is about: a kind of thing and which one, such as `order` and `17`.
+    /// What the message is about: a kind of entity and its id, such as `order` and `17`.
     pub aggregate: Option<(String, String)>,
     /// Messages of one target and one ordering key are delivered in order.
     pub ordering_key: Option<String>,
-    /// Under which key the receiver is asked to do it, every time; the message's own id unless said.
+    /// The key under which the receiver is called, every time; the default is the message's own id.
     pub downstream_key: Option<String>,
     /// A JSON object of headers.
     pub headers: String,
-    /// Its bytes.
+    /// The body.
     pub payload: Vec<u8>,
-    /// The key in whose transaction it was made.
+    /// The key in whose transaction the message was created.
     pub key: Option<RecordId>,
-    /// What its delivery settles: that key.
+    /// Set if the delivery settles that key.
     pub settles: Option<Settles>,
 }
 
-/// Bytes of a message, headers included, unless said otherwise.
+/// The default limit on a message, in bytes, headers included.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// A message that is larger than messages may be.
+/// A message exceeds the size limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a message of {bytes} bytes is larger than the {most} bytes that a message may have; it was not left"
 )]
 pub struct MessageTooLarge {
-    /// The bytes it has, headers included.
+    /// Its size in bytes, headers included.
     pub bytes: usize,
-    /// The bytes it may have.
+    /// The limit in bytes.
     pub most: usize,
 }
 
-/// What is needed to settle a key once its message is delivered.
+/// What it takes to settle a key once its message is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settles {
     /// The attempt that owns the key.
     pub attempt: AttemptId,
     /// How long the answer is remembered.
     pub ttl: Duration,
-    /// After which time somebody looks, should the outcome become unknown.
+    /// When the reconciler looks, should the outcome become unknown.
     pub look_after: Duration,
     /// The application's version of the answer.
     pub version: u32,
 }
 
 impl Settles {
-    /// As it is stored.
+    /// The stored form.
     pub(crate) fn encode(&self) -> String {
         let (ttl, look_after) = (self.ttl.as_millis(), self.look_after.as_millis());
         let version = match self.version {
@@ -132,7 +132,7 @@ impl Settles {
         format!("{} {ttl} {look_after}{version}", self.attempt)
     }
 
-    /// What [`encode`](Self::encode) made.
+    /// Parses what [`encode`](Self::encode) wrote.
     pub(crate) fn decode(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let attempt = u128::from_str_radix(words.next()?, 16).ok()?;
@@ -173,40 +173,40 @@ impl Message {
     }
 }
 
-/// How far an operation of several phases has come.
+/// The progress of an operation with several phases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The key that it runs under.
+    /// The key that the operation runs under.
     pub id: RecordId,
-    /// Which operation it is.
+    /// The operation's name.
     pub operation: String,
-    /// The last phase that is done.
+    /// The last completed phase.
     pub point: String,
-    /// The phase whose foreign call is about to be made, or may have been.
+    /// The phase whose external call is about to be made, or may have been made.
     pub intent: Option<String>,
-    /// What the last provider called what it did.
+    /// The id that the last provider gave to its result.
     pub provider_id: Option<String>,
-    /// What was asked for, as the first request said it.
+    /// The parameters of the first request.
     pub parameters: Vec<u8>,
-    /// What the phases have found out so far.
+    /// The results of the phases so far.
     pub data: Vec<u8>,
     /// The attempt that wrote this.
     pub attempt: AttemptId,
-    /// The life of the key that it belongs to.
+    /// The key's generation that the operation belongs to.
     pub generation: u32,
-    /// Whether there is nothing left to do.
+    /// Whether the operation is complete.
     pub finished: bool,
-    /// When this was written, and never before that life began. What is given to
-    /// [`advance`](TransactionalStore::advance) says the latter; the store adds the former.
+    /// When this was written, and never before the key's current life began. A caller of
+    /// [`advance`](TransactionalStore::advance) gives the latter; the store applies the former.
     pub updated_at: Timestamp,
 }
 
 impl Progress {
-    /// Whether it belongs to the life that the key has now. A key that was forgotten begins with the first
-    /// generation again, so the number alone does not tell. The attempt's id does: the first attempt of a
-    /// key has only what it wrote itself. Later ones go on with what those before them wrote in this life,
-    /// which began before it was written; what an earlier life left is [discarded] before there is a
-    /// second attempt, since a clock that goes back would make it look like this one's.
+    /// Whether the progress belongs to the key's current life. A forgotten key starts again with the first
+    /// generation, so the number alone does not tell. The attempt's id does: the first attempt of a key has
+    /// only what it wrote itself. Later attempts continue what earlier ones wrote in this life, which began
+    /// before it was written. What an earlier life left behind is [discarded] before there is a second
+    /// attempt, since a clock that goes back would make it look like this one's.
     ///
     /// [discarded]: TransactionalStore::discard
     pub fn is_of(&self, record: &Record) -> bool {
@@ -222,10 +222,10 @@ impl Progress {
 
 /// A store that can take part in the caller's transactions.
 ///
-/// Every method that is given a connection works in the transaction that is open there, and only
-/// there. Futures that are dropped leave the transaction to be rolled back.
+/// Every method that takes a connection works in the transaction open on it, and only there. If a future is
+/// dropped, the transaction must be rolled back.
 pub trait TransactionalStore: Clone + Send + Sync + 'static {
-    /// What the caller's statements run on.
+    /// The connection that the caller's statements run on.
     type Connection: Send;
     /// An open transaction. It is rolled back when it is dropped.
     type Open: DerefMut<Target = Self::Connection> + Send;
@@ -233,7 +233,7 @@ pub trait TransactionalStore: Clone + Send + Sync + 'static {
     /// Opens a transaction.
     ///
     /// # Errors
-    /// [`TransactionError`] if there is none.
+    /// [`TransactionError`] if no transaction could be opened.
     fn begin(
         &self,
         isolation: Isolation,
@@ -242,25 +242,25 @@ pub trait TransactionalStore: Clone + Send + Sync + 'static {
     /// Commits.
     ///
     /// # Errors
-    /// A [`TransactionError::Conflict`] was rolled back. Any other failure says nothing: whether it
-    /// happened is to be asked of the record that was swapped in it.
+    /// After a [`TransactionError::Conflict`], the transaction was rolled back. After any other error the
+    /// outcome is not known, and the record swapped in the transaction must be read.
     fn commit(&self, open: Self::Open)
     -> impl Future<Output = Result<(), TransactionError>> + Send;
 
-    /// Returns once what was read before is as safe as what a commit acknowledges. A commit whose answer was
-    /// lost may be seen before it is.
+    /// Returns once everything read before is as durable as an acknowledged commit. A commit whose answer was
+    /// lost may be visible before it is durable.
     ///
     /// # Errors
-    /// Any [`TransactionError`]: it is not known to be.
+    /// Any [`TransactionError`]: the durability is not known.
     fn confirm(&self) -> impl Future<Output = Result<(), TransactionError>> + Send {
         std::future::ready(Ok(()))
     }
 
-    /// Takes everything back. If that cannot be said to the server, it finds out by itself.
+    /// Rolls back. If the server cannot be told, it rolls back when it notices.
     fn rollback(&self, open: Self::Open) -> impl Future<Output = ()> + Send;
 
-    /// The record under `id`, held until the transaction ends: nobody renews, sweeps or settles it
-    /// meanwhile, and it counts as alive. Others can still read it.
+    /// The record under `id`, locked until the transaction ends: meanwhile nobody renews, sweeps or settles
+    /// it, and it counts as alive. Others can still read it.
     ///
     /// # Errors
     /// Any [`TransactionError`].
@@ -281,10 +281,10 @@ pub trait TransactionalStore: Clone + Send + Sync + 'static {
         change: &Change,
     ) -> impl Future<Output = Result<Reply<Swapped>, TransactionError>> + Send;
 
-    /// The transaction that changed `id` has been committed: whoever waits for it is told.
+    /// Notifies waiters that the transaction that changed `id` has been committed.
     fn committed(&self, id: RecordId);
 
-    /// Leaves a message, and returns its id.
+    /// Enqueues a message, and returns its id.
     ///
     /// # Errors
     /// Any [`TransactionError`].
@@ -294,8 +294,8 @@ pub trait TransactionalStore: Clone + Send + Sync + 'static {
         message: &Message,
     ) -> impl Future<Output = Result<MessageId, TransactionError>> + Send;
 
-    /// Whether `consumer` sees `message_id` for the first time. It is remembered for `retention` at
-    /// least. A second transaction with the same message waits for the end of the first.
+    /// Whether `consumer` sees `message_id` for the first time. The message is remembered for at least
+    /// `retention`. A second transaction with the same message waits for the end of the first.
     ///
     /// # Errors
     /// Any [`TransactionError`].
@@ -307,7 +307,7 @@ pub trait TransactionalStore: Clone + Send + Sync + 'static {
         retention: Duration,
     ) -> impl Future<Output = Result<bool, TransactionError>> + Send;
 
-    /// Until the transaction ends no other one holds `natural_key`.
+    /// Locks `natural_key` until the transaction ends.
     ///
     /// # Errors
     /// Any [`TransactionError`].
@@ -317,7 +317,7 @@ pub trait TransactionalStore: Clone + Send + Sync + 'static {
         natural_key: &str,
     ) -> impl Future<Output = Result<(), TransactionError>> + Send;
 
-    /// How far the operation under `id` has come.
+    /// The progress of the operation under `id`.
     ///
     /// # Errors
     /// Any [`TransactionError`].
@@ -327,8 +327,8 @@ pub trait TransactionalStore: Clone + Send + Sync + 'static {
         id: RecordId,
     ) -> impl Future<Output = Result<Option<Progress>, TransactionError>> + Send;
 
-    /// Notes how far it has come, at the time by the store's clock, or at `updated_at` if that is later:
-    /// a clock that went back does not make it another life's.
+    /// Writes progress with the store's time, or with `updated_at` if that is later: a clock that went back
+    /// does not make it belong to another life.
     ///
     /// # Errors
     /// Any [`TransactionError`].
@@ -338,8 +338,8 @@ pub trait TransactionalStore: Clone + Send + Sync + 'static {
         progress: &Progress,
     ) -> impl Future<Output = Result<(), TransactionError>> + Send;
 
-    /// Removes what `attempt` noted of the operation under `id`, unless another one has noted something since:
-    /// it belongs to an earlier life of the key.
+    /// Removes the progress that `attempt` wrote for `id`, unless another attempt has written since: it
+    /// belongs to an earlier life of the key.
     ///
     /// # Errors
     /// Any [`TransactionError`].
@@ -350,8 +350,8 @@ pub trait TransactionalStore: Clone + Send + Sync + 'static {
         attempt: AttemptId,
     ) -> impl Future<Output = Result<(), TransactionError>> + Send;
 
-    /// Keys of `operation` that have not come to their end, and when they were last touched, the longest
-    /// untouched first: up to `limit` of those that come after `after`, a row of the page before.
+    /// Keys of `operation` that are not finished, with the time of their last update, oldest first: up to
+    /// `limit` of those after `after`, a row of the previous page.
     ///
     /// # Errors
     /// Any [`TransactionError`].

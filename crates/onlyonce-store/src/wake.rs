@@ -1,9 +1,8 @@
 //! Wake-ups for waiters, on this node and on others.
 //!
-//! Polling is the truth; this only makes it quick. A node that finds a key in flight asks for it by
-//! a word to all nodes. The node that settles a key somebody has asked for says so by another. A key
-//! that nobody waits for, which is nearly every key, costs nothing. How words travel is the store's
-//! own affair.
+//! Polling is what waiters rely on; wake-ups only make it faster. A node that finds a key in flight
+//! broadcasts that it wants the key. The node that settles a wanted key broadcasts that too. A key that
+//! nobody waits for, which is nearly every key, costs nothing. The store provides the transport.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,13 +16,13 @@ use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::WAKEUP_BACKLOG;
 
-/// Keys that others may have asked for at once. Beyond it they are forgotten: they poll.
+/// The most keys remembered as wanted by other nodes. Beyond it all are forgotten, and the waiters poll.
 const MAX_WANTED: usize = 100_000;
-/// Words that may wait to be said. Beyond it they are dropped.
+/// The most words that may wait to be sent. Further ones are dropped.
 pub(crate) const MAX_UNSAID: usize = 10_000;
-/// Words in one notice: PostgreSQL takes less than 8,000 bytes.
+/// Words per notice: PostgreSQL accepts less than 8,000 bytes.
 pub(crate) const WORDS_PER_NOTICE: usize = 200;
-/// How long it takes until a key is asked for a second time.
+/// How long until a key is requested a second time.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// The pause after the connection for words was lost.
 pub(crate) const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
@@ -33,24 +32,24 @@ pub(crate) type Word = (u8, RecordId);
 
 const WANTED: u8 = b'?';
 const SETTLED: u8 = b'!';
-/// A message was left; the key says nothing.
+/// A message was enqueued; the key is meaningless.
 const MESSAGE: u8 = b'@';
 
-/// Tells waiters, and asks to be told.
+/// Notifies waiters, and asks other nodes for notifications.
 pub(crate) struct Wake {
     local: broadcast::Sender<RecordId>,
-    /// What other nodes have asked for.
+    /// The keys that other nodes want.
     wanted: Mutex<HashSet<RecordId>>,
     wanted_count: AtomicUsize,
-    /// When this node asked for a key.
+    /// When this node asked for each key.
     asked: Mutex<HashMap<RecordId, tokio::time::Instant>>,
     words: Option<mpsc::Sender<Word>>,
-    /// Counts the news of messages.
+    /// Counts enqueued messages.
     messages: watch::Sender<u64>,
 }
 
 impl Wake {
-    /// With the way to say words, or without one where nobody could hear them.
+    /// With the channel for words, or without one if nobody could receive them.
     pub(crate) fn new(words: Option<mpsc::Sender<Word>>) -> Self {
         Self {
             local: broadcast::Sender::new(WAKEUP_BACKLOG),
@@ -66,7 +65,7 @@ impl Wake {
         self.local.subscribe()
     }
 
-    /// Changes when a message has been left, here or elsewhere.
+    /// Changes when a message was enqueued, here or elsewhere.
     pub(crate) fn messages(&self) -> watch::Receiver<u64> {
         self.messages.subscribe()
     }
@@ -79,7 +78,7 @@ impl Wake {
 
     /// This node has changed the record.
     pub(crate) fn settled(&self, id: RecordId) {
-        // No listener is no failure.
+        // Having no receivers is not a failure.
         let _ = self.local.send(id);
         if self.wanted_count.load(Ordering::Relaxed) == 0 {
             return;
@@ -93,7 +92,7 @@ impl Wake {
         }
     }
 
-    /// This node has found the record in this form: if an attempt is running, somebody may wait.
+    /// This node has found this record: if an attempt is running, somebody may wait for it.
     pub(crate) fn ask_for(&self, record: &Record) {
         if record.times.lease_until.is_none() || self.words.is_none() {
             return;
@@ -116,12 +115,12 @@ impl Wake {
 
     fn say(&self, word: u8, id: RecordId) {
         if let Some(words) = &self.words {
-            // Whoever is not told polls.
+            // A node that is not told polls.
             let _ = words.try_send((word, id));
         }
     }
 
-    /// Others have said this.
+    /// Processes a notice from another node.
     pub(crate) fn heard(&self, notice: &str) {
         for word in notice.as_bytes().chunks(33) {
             let Some((kind, hex)) = word.split_first() else {
@@ -156,7 +155,7 @@ fn parse(hex: &[u8]) -> Option<RecordId> {
     Some(RecordId(number.to_be_bytes()))
 }
 
-/// The words, as [`Wake::heard`] reads them.
+/// Encodes words for [`Wake::heard`].
 pub(crate) fn notice(words: impl Iterator<Item = Word>) -> String {
     let mut notice = String::new();
     for (word, id) in words {

@@ -1,4 +1,4 @@
-//! How a connection is made, and what is checked before it is used.
+//! Opens connections, and checks the server before use.
 
 use std::{str::FromStr, time::Duration};
 
@@ -20,9 +20,9 @@ use crate::{
     },
 };
 
-/// What every session says of its statements: they look keys up by their index, whatever the
-/// planner believes about a table that was empty a moment ago, and their plan does not change. And they
-/// hear warnings, even where a role is set not to.
+/// The settings of every session. Statements look up keys by their index, whatever the planner believes about
+/// a table that was empty a moment ago, and their plans do not change. Warnings are delivered, even if a role
+/// is set not to receive them.
 const SETTINGS: [(&str, &str); 7] = [
     ("enable_seqscan", "off"),
     ("enable_hashjoin", "off"),
@@ -33,16 +33,16 @@ const SETTINGS: [(&str, &str); 7] = [
     ("default_transaction_isolation", "read committed"),
 ];
 
-/// A commit that has to wait and leaves nothing behind. It shares its lock with others of its kind. Where
-/// nobody is there to wait for, it returns no row instead of waiting for ever in a session that nobody
+/// A commit that must wait for standbys and leaves nothing behind. Its lock is shared with others of its
+/// kind. If no standby is attached, it returns no row instead of waiting for ever in a session that nobody
 /// could end.
 pub(super) const CONFIRM: &str = "SELECT 1 FROM onlyonce.meta WHERE name = 'secret' \
      AND (current_setting('synchronous_standby_names') = '' \
           OR EXISTS (SELECT FROM pg_stat_replication)) FOR KEY SHARE";
-/// What it means that [`CONFIRM`] returned nothing.
+/// The meaning of an empty result of [`CONFIRM`].
 pub(super) const NO_STANDBY: &str = "no standby is there that a commit could wait for";
 
-/// How long a statement waits for a row that somebody holds locked.
+/// How long a statement waits for a locked row.
 const LOCK_TIMEOUT_MILLIS: u128 = 50;
 
 /// How statements reach the server.
@@ -56,7 +56,7 @@ pub enum Pooler {
     Transaction,
 }
 
-/// Where the database is.
+/// How to reach the database.
 pub(super) struct Target {
     hosts: Hosts<PgConnectOptions>,
     pooler: Pooler,
@@ -77,7 +77,7 @@ impl Target {
                         ("statement_timeout", timeout.as_millis()),
                         ("lock_timeout", LOCK_TIMEOUT_MILLIS),
                     ]),
-                    // A pooler refuses start-up settings that it does not know.
+                    // A pooler refuses unknown start-up settings.
                     Pooler::Transaction => {
                         options.extra_float_digits(None).statement_cache_capacity(0)
                     }
@@ -94,8 +94,8 @@ impl Target {
         self.pooler
     }
 
-    /// Runs `work`: as it is, or, behind a pooler, in a transaction that holds one server
-    /// connection for all of its messages.
+    /// Runs `work`: directly, or, behind a pooler, in a transaction that keeps one server connection for all
+    /// of its messages.
     pub(super) async fn begin<T>(
         &self,
         connection: &mut PgConnection,
@@ -108,7 +108,7 @@ impl Target {
         self.whole(connection, work).await
     }
 
-    /// Runs `work` in a transaction, which is committed if it says so.
+    /// Runs `work` in a transaction, which is committed if `work` returns true.
     pub(super) async fn whole<T>(
         &self,
         connection: &mut PgConnection,
@@ -129,7 +129,7 @@ impl Target {
                 Ok(value)
             }
             Err(error) => {
-                // If even this fails, the connection is given up with the error.
+                // If even this fails, the connection is dropped with the error.
                 let _ = connection.execute("ROLLBACK").await;
                 Err(error)
             }
@@ -150,7 +150,7 @@ impl Target {
         ))
     }
 
-    /// How the host that took the last connection is reached.
+    /// The options of the host that took the last connection.
     pub(super) fn options(&self) -> PgConnectOptions {
         self.hosts.last().clone()
     }
@@ -220,7 +220,7 @@ impl Dial for Target {
     async fn confirm(&self, connection: &mut PgConnection) -> Result<(), Failure> {
         let commit = self.begin(connection, async |connection| {
             let statement = sqlx::query(CONFIRM).persistent(false);
-            // To the end: the driver returns a single row before the commit that follows it.
+            // Read to the end: the driver returns a single row before the commit that follows it.
             statement.fetch_all(connection).await
         });
         if unwarned(commit).await?.is_empty() {
@@ -233,7 +233,7 @@ impl Dial for Target {
     }
 }
 
-/// A standby that is away has left its slot, if it had one. A base backup and an archive are no standbys.
+/// An absent standby has left its slot, if it had one. Base backups and archivers are not standbys.
 const SETTINGS_OF_SERVER: &str = "WITH archives AS (SELECT pid FROM pg_stat_replication \
      WHERE application_name IN ('pg_basebackup', 'pg_receivewal')) \
      SELECT current_setting('fsync'), current_setting('synchronous_commit'), \
@@ -243,7 +243,7 @@ const SETTINGS_OF_SERVER: &str = "WITH archives AS (SELECT pid FROM pg_stat_repl
         AND coalesce(active_pid NOT IN (SELECT pid FROM archives), true)), \
      current_setting('server_encoding')";
 
-/// What decides what an acknowledged write survives on this server; and that it takes writes at all.
+/// Reads the settings that determine the level; fails if the server takes no writes.
 async fn read_settings(connection: &mut PgConnection) -> Result<Settings, sqlx::Error> {
     let row = sqlx::query(SETTINGS_OF_SERVER)
         .persistent(false)
@@ -281,22 +281,22 @@ impl Settings {
     fn judge(&self, may_be_replaced: bool) -> Level {
         let level = judge(&self.fsync, &self.commit, &self.names, may_be_replaced);
         if !self.names.is_empty() && !can_be_heard() {
-            // Whether a commit has waited is said in a warning.
+            // A warning tells whether a commit has waited.
             return level.min(Level::Async);
         }
         level
     }
 }
 
-/// - Without `fsync` a crash of the machine loses anything.
-/// - With `synchronous_commit` off, the newest writes.
-/// - With standbys that no write waits for, a failover does.
+/// - Without `fsync`, a crash of the machine may lose anything.
+/// - With `synchronous_commit` off, it loses the newest writes.
+/// - With standbys that no write waits for, a failover loses them.
 fn judge(fsync: &str, commit: &str, names: &str, may_be_replaced: bool) -> Level {
     let waits_for_standbys = matches!(commit, "on" | "remote_apply") && !names.is_empty();
     match (fsync, commit) {
         ("on", "off") => Level::Async,
         ("on", _) if may_be_replaced && !waits_for_standbys => Level::Async,
-        // Asked to wait for a standby, but only until it has heard of it.
+        // Standbys are named, but a commit does not wait until they have flushed it.
         ("on", "local" | "remote_write") if !names.is_empty() => Level::Async,
         ("on", _) => Level::Sync,
         _ => Level::Volatile,

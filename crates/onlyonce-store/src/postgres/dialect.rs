@@ -1,4 +1,4 @@
-//! The words of PostgreSQL, and how its rows are read.
+//! PostgreSQL's SQL dialect, and how its rows are read.
 
 use sqlx::{
     AssertSqlSafe, Postgres, Row as _, TypeInfo as _, ValueRef as _,
@@ -12,7 +12,7 @@ use crate::sql::{
     row::{Columns, RowError},
 };
 
-/// The columns of `keys` and of `live` in the order in which records are read.
+/// The columns of `keys` and of `live`, in the order in which records are read.
 pub(super) const COLUMNS: &str = concat!("k.id, ", include_str!("columns.sql"));
 
 pub(crate) struct PgDialect;
@@ -28,7 +28,7 @@ impl Dialect for PgDialect {
     const DUE_AT: &'static str = "coalesce(o.claimed_until, o.due_at)";
     const PAYLOAD_BYTES: &'static str = "octet_length(o.payload)::bigint";
     const PAYLOAD: &'static str = "payload";
-    // What people ask about is nearly always dead, and only those have an index of names.
+    // People mostly ask about dead messages, and only those have an index of names.
     const AMONG: &'static [&'static str] = &[" AND o.state IN ('dead', 'unknown')", ""];
     const ENDED_AT: &'static str = "greatest(onlyonce.now_ms(), ?11)";
 
@@ -49,9 +49,9 @@ impl Dialect for PgDialect {
         }
     }
 
-    /// What lives is few. What is settled has an index of the scopes' hashes. Rows of another scope with the
-    /// same hash are left to the reader: with two conditions the planner would take so few rows for granted
-    /// that it would sort all of them.
+    /// Live records are few. Settled records have an index of the scopes' hashes. The reader skips rows of
+    /// another scope with the same hash: with two conditions the planner would expect so few rows that it
+    /// would sort all of them.
     fn in_scope(conditions: &str) -> String {
         let of = |table: &str, scope: &str| {
             format!(
@@ -73,7 +73,7 @@ impl Dialect for PgDialect {
         format!("{} UNION ALL {}", of("live"), of("keys"))
     }
 
-    /// No unique index decides: it would wait for an open transaction that keeps the same scope.
+    /// Uses no unique index, which would wait for an open transaction that stores the same scope.
     fn keep_scope() -> String {
         "WITH kept AS (UPDATE onlyonce.scopes SET name = ?2 WHERE id = ?1 RETURNING id) \
          INSERT INTO onlyonce.scopes (id, name) SELECT ?1, ?2 WHERE NOT EXISTS (SELECT FROM kept)"
@@ -100,7 +100,7 @@ pub(super) fn bound(statement: Statement) -> Query<'static, Postgres, PgArgument
 
 impl Columns for PgRow {
     fn bytes(&self, column: usize) -> Result<Option<&[u8]>, RowError> {
-        // Both `bytea` and `uuid` are their bytes.
+        // `bytea` and `uuid` both arrive as bytes.
         Ok(self.try_get_unchecked(column)?)
     }
 

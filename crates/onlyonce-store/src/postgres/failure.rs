@@ -1,15 +1,15 @@
-//! What an error of PostgreSQL says about a write.
+//! Classifies PostgreSQL errors by what they say about a write.
 
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 use crate::sql::failure::Failure;
 
-/// What the server says when `lock_timeout` is over.
+/// The code of a `lock_timeout`.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
-/// What it says when `statement_timeout` is over, or when it was told to end a statement.
+/// The code of a `statement_timeout`, and of a cancelled statement.
 const QUERY_CANCELED: &str = "57014";
 
-/// How a statement failed.
+/// Classifies the error of a statement.
 pub(super) fn judge(error: sqlx::Error) -> Failure {
     let Some(told) = error
         .as_database_error()
@@ -17,15 +17,14 @@ pub(super) fn judge(error: sqlx::Error) -> Failure {
     else {
         return Failure::Lost(error);
     };
-    // A server that ends the session may have committed before: only an ordinary error is a
-    // rollback.
+    // A server that ends the session may have committed before: only an ordinary error means a rollback.
     if told.severity() != PgSeverity::Error {
         return Failure::Lost(error);
     }
     match told.code() {
         LOCK_NOT_AVAILABLE => Failure::Locked(error),
         QUERY_CANCELED => Failure::Cancelled(error),
-        // Bad data, broken rules, deadlocks: the others may fare better without the one.
+        // Bad data, violated constraints, deadlocks: the rest of the batch may succeed without this one.
         code if matches!(code.get(..2), Some("21" | "22" | "23" | "40")) => Failure::Content(error),
         _ => Failure::Refused(error),
     }

@@ -1,5 +1,5 @@
-//! The SQL functions against the machine: every kind of record, every moment at which something about
-//! it changes, every event that a function stands for, through both; and every column compared.
+//! Tests the SQL functions against the machine: every kind of record, every moment at which its treatment
+//! changes, and every event that a function implements, through both, comparing every column.
 //!
 //! The records, the moments and the machine's answers are those of the machine's own exhaustive test.
 
@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// The functions ask the test what time it is, and take the id that the machine is given.
+/// The functions get the time and the attempt id from the test, as the machine does.
 const UNDER_TEST: &str = "
 CREATE OR REPLACE FUNCTION onlyonce.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
     $$ SELECT current_setting('onlyonce.test_now')::bigint $$;
@@ -45,7 +45,7 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap()
 }
 
-/// What came of an event.
+/// The result of an event.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     said: String,
@@ -68,7 +68,7 @@ fn of_the_machine(record: Option<&Record>, event: Event, setting: Setting<'_>) -
             }
             Write::Delete => {
                 current = None;
-                // The rest of the story goes with its key.
+                // The earlier journal disappears with its key.
                 journal.clear();
             }
             Write::Stay => {}
@@ -97,7 +97,7 @@ fn of_the_machine(record: Option<&Record>, event: Event, setting: Setting<'_>) -
             Effect::Kept => "kept",
             Effect::Already => "already",
             Effect::Suspected(entry) => {
-                // Without a record there is nothing that a function could note it under.
+                // Without a record a function has nothing to write the entry under.
                 journal.extend(record.map(|_| *entry));
                 "lost"
             }
@@ -114,7 +114,7 @@ fn of_the_machine(record: Option<&Record>, event: Event, setting: Setting<'_>) -
     }
 }
 
-/// The events that a function stands for.
+/// Whether a function implements the event.
 fn has_a_function(event: Event) -> bool {
     match event {
         // A function completes a key only in one transaction with the effect.
@@ -316,13 +316,13 @@ impl Place {
     }
 }
 
-/// Whether an event is worth a look under a policy in the short form: what cannot make a difference is
-/// looked at once.
+/// Whether an event is worth testing under a policy in the short form: cases without a difference are tested
+/// once.
 fn matters(record: &Record, is_alone: bool, policy: usize, event: Event) -> bool {
     let reconciled = record.times.lease_until.is_some() || record.times.unknown_since.is_some();
     match event {
         Event::Request(_) if is_alone => policy == 0,
-        // The first three differ in how unknown outcomes are looked into, the others reject.
+        // The first three differ in how unknown outcomes are reconciled, the others reject.
         Event::Request(_) if reconciled => policy < 2,
         Event::Request(_) => policy == 0 || policy == 3,
         Event::Settle(_, End::Unknown) | Event::Sweep => !is_alone && policy < 2,
@@ -330,7 +330,7 @@ fn matters(record: &Record, is_alone: bool, policy: usize, event: Event) -> bool
     }
 }
 
-/// The moments worth a look: both sides of each at which the machine says something else.
+/// The moments worth testing: both sides of each change in the machine's answer.
 fn turning_points(said: &[(Timestamp, Outcome)]) -> Vec<usize> {
     let word = |index: usize| {
         let (_, outcome) = said.get(index)?;
@@ -377,7 +377,7 @@ async fn the_functions_do_what_the_machine_does() {
                         fresh: FRESH,
                         stranger: AttemptId(record.attempt_id.0 ^ 1),
                     };
-                    // A clock at its end has no room for a lease, and the server says so.
+                    // A clock at its maximum has no room for a lease, and the server says so.
                     let expected: Vec<_> = moments(&record)
                         .into_iter()
                         .filter(|now| now.0 != i64::MAX)
@@ -418,7 +418,7 @@ async fn the_functions_do_what_the_machine_does() {
     println!("{steps} steps, equal in every column");
 }
 
-/// Goal: what functions and library compute of a scope, a key and a request is the same.
+/// Goal: the functions and the library compute the same from a scope, a key and a request.
 #[tokio::test(flavor = "multi_thread")]
 async fn ids_and_fingerprints_are_the_librarys() {
     use onlyonce_core::{Key, Recipe, RequestView, Secret, StoredResponse, fingerprint::BodyMode};
@@ -461,7 +461,7 @@ async fn ids_and_fingerprints_are_the_librarys() {
         let fingerprint = secret.scope_hasher(scope).fingerprint(&recipe, &view);
         assert_eq!(found.get::<Vec<u8>, _>(1), fingerprint.0);
     }
-    // The head that a function writes is the one that the library writes, and reads back.
+    // A function writes the same head as the library, and reads it back.
     let mut answer = StoredResponse::plain(http::StatusCode::CREATED, "body");
     for (name, value) in [("link", "<a>"), ("link", "<b>"), ("x-long", "v")] {
         let value = if name == "x-long" {

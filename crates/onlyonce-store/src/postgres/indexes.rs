@@ -1,7 +1,7 @@
-//! Indexes of large tables, built beside the traffic: no transaction can hold that, and no statement's
-//! time would be enough.
+//! Indexes of large tables, built concurrently with the traffic: this cannot run in a transaction, and would
+//! exceed any statement timeout.
 //!
-//! Nothing depends on them but how long a list takes.
+//! Only the speed of lists depends on them.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use sqlx::{AssertSqlSafe, Executor as _, PgConnection, Row as _};
 
 use super::server::Shared;
 
-/// The settled keys of a scope, in their order. Two scopes may share a hash.
+/// The settled keys of a scope, in order. Two scopes may share a hash.
 const BY_SCOPE: (&str, &str) = ("keys_by_scope", "onlyonce.keys (hashtext(scope), n)");
 
-/// Keeps two programs from building at once. Another is not waited for: it does the same.
+/// Keeps two programs from building at once. The second does not wait: the first does the same.
 const LOCK: i64 = 0x6f6f_696e_6465_7800;
 
-/// The statement that builds what is missing.
+/// The statement that builds a missing index.
 pub(super) fn script(how: &str) -> String {
     let (name, of) = BY_SCOPE;
     format!("CREATE INDEX {how}IF NOT EXISTS {name} ON {of};\n")
 }
 
-/// Builds what is missing, on a connection of its own. What another program left half built is built anew.
+/// Builds a missing index, on a connection of its own. Rebuilds one that another program left half built.
 pub(super) async fn build(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     connection
         .execute("SET statement_timeout = 0; SET lock_timeout = 0")
@@ -52,7 +52,7 @@ pub(super) async fn build(connection: &mut PgConnection) -> Result<(), sqlx::Err
     Ok(())
 }
 
-/// Builds what is missing, once. A role that does not own the tables may not, and leaves it to `migrate`.
+/// Builds a missing index, once. A role that does not own the tables cannot, and leaves it to `migrate`.
 pub(super) async fn build_beside(shared: Arc<Shared>) {
     let Ok((mut connection, _)) = shared.line.connect().await else {
         return;

@@ -1,11 +1,11 @@
-//! Hears what the server warns of while a statement runs.
+//! Captures the server's warnings while a statement runs.
 //!
 //! A session that waits for a synchronous standby and is told to stop waiting commits all the same: the
-//! driver reports success, and the server adds a warning. The driver hands out no warnings but logs them
-//! as events of `tracing`, so this listens there, for as long as a statement of ours is polled.
+//! driver reports success, and the server adds a warning. The driver does not return warnings but logs them
+//! as `tracing` events, so this module subscribes to them while one of our statements is polled.
 //!
-//! Any warning counts, whatever it says: its words are in the server's language, the driver drops its
-//! code, and statements of ours cause none.
+//! Any warning counts, whatever its text: the text is in the server's language, the driver drops the code,
+//! and our statements cause no warnings otherwise.
 
 use std::{cell::RefCell, fmt, future::poll_fn, pin::pin, sync::OnceLock};
 
@@ -21,28 +21,28 @@ use tracing::{
 use super::failure::judge;
 use crate::sql::failure::Failure;
 
-/// What the driver calls its events about messages of the server.
+/// The target of the driver's events about server messages.
 const TARGET: &str = "sqlx::postgres::notice";
 
 thread_local! {
-    /// What is heard while a statement is polled in this thread.
+    /// What was captured while a statement is polled in this thread.
     static HEARD: RefCell<Option<Heard>> = const { RefCell::new(None) };
 }
 
 struct Heard {
-    /// Who else listens in this thread.
+    /// The dispatcher that was active in this thread.
     others: Dispatch,
     warning: Option<String>,
 }
 
-/// Whether this program was built so that warnings can be heard. A feature of `tracing` can remove them
+/// Whether this program was built so that warnings can be captured. A feature of `tracing` can remove them
 /// from the whole program.
 pub(super) fn can_be_heard() -> bool {
     STATIC_MAX_LEVEL >= LevelFilter::WARN
 }
 
-/// What a statement comes to. One that succeeded with a warning was carried out, and is perhaps less safe
-/// than one that was acknowledged.
+/// The result of a statement. If it succeeded with a warning, it was executed, but may be less durable than
+/// an acknowledged one.
 pub(super) async fn unwarned<T>(
     work: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, Failure> {
@@ -74,22 +74,22 @@ async fn hear<F: Future>(work: F) -> (F::Output, Option<String>) {
     (output, warning)
 }
 
-/// One for the whole process: to make one is to ask every place that logs for its interest again.
+/// One for the whole process: creating one makes every logging call site register its interest again.
 fn listener() -> &'static Dispatch {
     static LISTENER: OnceLock<Dispatch> = OnceLock::new();
     LISTENER.get_or_init(|| Dispatch::new(Listener))
 }
 
-/// Takes warnings of the server, and passes every event on to whoever listened before. Spans end here: the
+/// Captures the server's warnings, and passes every event on to the previous dispatcher. Spans end here: the
 /// driver opens none, and one that outlived its poll would belong to nobody.
 struct Listener;
 
-/// Whether it is a warning of the server, or the driver's question whether anybody wants one.
+/// Whether this is a server warning, or the driver's check whether anybody wants one.
 fn is_warning(metadata: &Metadata<'_>) -> bool {
     !metadata.is_span() && *metadata.level() <= Level::WARN && metadata.target() == TARGET
 }
 
-/// What whoever listened before says.
+/// Asks the previous dispatcher.
 fn others<T>(ask: impl FnOnce(&Dispatch) -> T) -> Option<T> {
     let others = HEARD.with_borrow(|heard| heard.as_ref().map(|heard| heard.others.clone()));
     others.as_ref().map(ask)
@@ -99,7 +99,7 @@ impl Subscriber for Listener {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         match is_warning(metadata) {
             true => Interest::always(),
-            // What others want is asked each time: who they are differs from thread to thread.
+            // With the interest of others this makes `sometimes`: they differ by thread, and are asked.
             false => Interest::never(),
         }
     }
@@ -144,7 +144,7 @@ impl Subscriber for Listener {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// The words of an event.
+/// The text of an event.
 #[derive(Default)]
 struct Text(String);
 

@@ -1,5 +1,5 @@
-//! Messages on their way out of PostgreSQL. Each operation is one statement over arrays, on a few
-//! connections of its own, so that deliveries never wait for requests nor hold them up.
+//! The outbox on PostgreSQL. Each operation is one statement over arrays, on a few connections of its own, so
+//! that deliveries and requests do not wait for each other.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -29,14 +29,14 @@ use crate::{
     transactional::TransactionError,
 };
 
-/// Connections for messages.
+/// The number of connections for messages.
 const CONNECTIONS: usize = 4;
 
 /// The messages of one database.
 pub(super) struct PgOutbox {
     shared: Arc<Shared>,
     scanners: Scanners,
-    /// How far the walk that deletes old messages has come.
+    /// The position of the walk that deletes old messages.
     tidied: Mutex<i64>,
 }
 
@@ -76,7 +76,7 @@ RETURNING o.id, o.attempts, o.unclear_since, o.created_at, o.target, o.type, o.a
     o.aggregateid, o.ordering_key, o.downstream_key, o.headers::text, o.key_id, o.settles, o.n,
     CASE WHEN s.so_far <= $5 THEN o.payload END, o.claimed_at";
 
-/// The claim has kept in `unclear_since` what was unclear before it, and `due_at` as it was.
+/// The claim has kept `unclear_since` from before, and `due_at` unchanged.
 const GIVE_BACK: &str = "\
 UPDATE onlyonce.outbox SET claimed_at = NULL, claimed_until = NULL, attempts = attempts - 1
 WHERE target = $1 AND attempt_id = $2 AND state = 'pending' AND claimed_at IS NOT NULL";
@@ -122,7 +122,7 @@ fn end(endings: &[Ending]) -> Query<'_, Postgres, PgArguments> {
         .bind(unclear)
 }
 
-/// Why a swap in an open transaction failed, for the one place that judges failures.
+/// The underlying error of a failed swap in an open transaction, for classification.
 fn as_sqlx(error: TransactionError) -> sqlx::Error {
     match error {
         TransactionError::Conflict(error)
@@ -293,7 +293,7 @@ impl Outbox for PgOutbox {
             Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
         };
         let (gone, seen, last) = read().map_err(unreadable)?;
-        // At the end it begins anew.
+        // At the end the walk starts over.
         *self.tidied.lock() = match last {
             Some(last) if seen == limit_of(limit) => last,
             _ => 0,

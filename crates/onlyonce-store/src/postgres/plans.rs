@@ -1,4 +1,4 @@
-//! How PostgreSQL finds things, by its own word.
+//! Tests of PostgreSQL's query plans.
 
 use onlyonce_core::RecordId;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow};
@@ -15,7 +15,7 @@ use crate::sql::{
     scan, scopes,
 };
 
-/// 200,000 settled keys, a few that live, and 20,000 scopes.
+/// 200,000 settled keys, a few live ones, and 20,000 scopes.
 const FILL: &str = "
     INSERT INTO onlyonce.keys (n, id, revision, state, attempt_id, fence, generation, recipe, scope, key, \
         route, method, path, tombstone_ttl, created_at, row_version)
@@ -35,14 +35,14 @@ async fn plan(connection: &mut PgConnection, statement: Statement) -> String {
     let explain = bound(Statement { sql, values });
     let rows = explain.persistent(false).fetch_all(connection).await;
     let lines = rows.unwrap();
-    // Without the ids, of which there are many.
+    // Cut before the ids, of which there are many.
     let line = |row: &PgRow| row.get::<String, _>(0).chars().take(100).collect();
     let lines: Vec<String> = lines.iter().map(line).collect();
     lines.join("\n")
 }
 
-/// Goal: a key, a scope, a client and a live state are found by indexes, or in the small table of what lives; the
-/// records are never walked.
+/// Goal: a key, a scope, a client and a live state are found by indexes, or in the small table of live
+/// records; the records are never walked.
 ///
 /// Method: fill the tables, and let the server explain the very statements of the store.
 /// Evidence: no plan reads all of `keys` or of `scopes`, by a sequential scan or along an index.

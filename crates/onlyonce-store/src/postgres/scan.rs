@@ -1,4 +1,4 @@
-//! What background loops and people ask of PostgreSQL, on connections of their own.
+//! Scans by background loops and people on PostgreSQL, on connections of their own.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -34,22 +34,22 @@ use crate::{
     },
 };
 
-/// Connections for scans.
+/// The number of connections for scans.
 const SCANNERS: usize = 3;
-/// Messages that came in and are forgotten in one round.
+/// Inbox entries deleted in one round.
 const FORGOTTEN_AT_ONCE: i64 = 5_000;
-/// Pages of `keys` up to which records are counted one by one; beyond it a sample is taken.
+/// Up to this many pages of `keys`, records are counted exactly; beyond it, from a sample.
 const COUNTED_PAGES: u64 = 8_192;
 /// Pages in a sample.
 const SAMPLED_PAGES: u64 = 2_048;
 
 pub(super) const NOW: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
-/// A few connections that are shared.
+/// A small pool of connections for scans.
 pub struct Scanners {
     pub(super) shared: Arc<Shared>,
     pool: Pool<Target>,
-    /// Whether the server keeps their statements prepared.
+    /// Whether the statements are prepared on the server.
     prepared: bool,
 }
 
@@ -62,7 +62,7 @@ impl Scanners {
         }
     }
 
-    /// So many connections, for one who has his own and asks the same things again and again.
+    /// A pool with `room` connections, for one user that repeats the same statements.
     pub(super) fn apart(shared: Arc<Shared>, room: usize) -> Self {
         Self {
             prepared: shared.target().pooler() == Pooler::None,
@@ -88,7 +88,7 @@ impl Scanners {
         rows.await
     }
 
-    /// Runs `work` in a transaction, which is committed if it says so.
+    /// Runs `work` in a transaction, which is committed if `work` returns true.
     pub(super) async fn whole<T>(
         &self,
         work: impl AsyncFnOnce(&mut PgConnection) -> Result<(bool, T), sqlx::Error>,
@@ -108,7 +108,7 @@ impl Scanners {
         outcome.map_err(|failure| failure.of_a_read())
     }
 
-    /// The rows of a statement that writes.
+    /// Runs a statement that writes, and returns its rows.
     pub(super) async fn written(
         &self,
         statement: Query<'_, Postgres, PgArguments>,
@@ -168,7 +168,7 @@ impl Scans for Scanners {
         self.execute(bound(statement)).await
     }
 
-    /// Forgets messages that came in and are past their time.
+    /// Deletes expired inbox entries.
     async fn tidy(&self) {
         let sql = format!(
             "DELETE FROM onlyonce.inbox i USING (SELECT ctid FROM onlyonce.inbox \
@@ -199,7 +199,7 @@ impl Scans for Scanners {
     }
 
     async fn walk(&self, from: i64, limit: usize) -> Result<Look, StoreError> {
-        // Only what is due travels. A tombstone has a time to be deleted at; its answer expired before.
+        // Only due rows are returned. A tombstone has a `delete_at`; its answer expired before.
         let sql = format!(
             "WITH clock AS MATERIALIZED (SELECT {NOW} AS now), \
              stretch AS MATERIALIZED ( \
@@ -284,7 +284,7 @@ impl Scans for Scanners {
     }
 
     async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
-        // Nothing is written where it says so already, which is nearly always.
+        // Nothing is written if the row is unchanged, as it nearly always is.
         let sql = "INSERT INTO onlyonce.routes (route, ttl, max_body_size, max_execution, reconcile_after) \
                    VALUES ($1, $2, $3, $4, $5) ON CONFLICT (route) DO UPDATE SET \
                    ttl = excluded.ttl, max_body_size = excluded.max_body_size, \

@@ -1,20 +1,19 @@
-//! The tables on a PostgreSQL server, how they are created, and which programs may use them.
+//! The PostgreSQL schema: how it is created, and which programs may use it.
 //!
-//! A schema carries two numbers: the version it is at, and the oldest program that can still use it.
-//! An upgrade that only adds (a table, a column that may be empty) leaves the second alone, so old
-//! and new programs run side by side while they are replaced one by one.
+//! A schema has two numbers: its version, and the oldest program that can still use it. An upgrade that only
+//! adds (a table, a nullable column) leaves the second number alone, so that old and new programs can run
+//! side by side during a rolling upgrade.
 
 use sqlx::{Executor as _, PgConnection, Row as _};
 
 use super::{Migrated, OpenError, indexes};
 use crate::{identity::IDENTITY, sql::open::Found};
 
-/// The newest schema this program knows.
+/// The newest schema version that this program knows.
 pub const VERSION: i64 = 13;
 
-/// The steps, each with the version it leads to and the oldest program that can use the result. The
-/// functions replace themselves: whoever changes them gives their step the next number, and every schema
-/// gets them.
+/// The steps, each with the version it leads to and the oldest program that can use the result. Functions are
+/// replaced as a whole: a change to them gives their step the next number, and every schema gets them.
 const STEPS: [(i64, i64, &str); 7] = [
     (1, 1, include_str!("schema_1.sql")),
     (2, 2, include_str!("schema_2.sql")),
@@ -29,35 +28,35 @@ const STEPS: [(i64, i64, &str); 7] = [
     ),
 ];
 
-/// Keeps two programs from creating the schema at once.
+/// Keeps two programs from creating the schema at the same time.
 const LOCK: i64 = 0x6f6e_6c79_6f6e_6365;
 
-/// How long a program waits for another that is creating the schema, in seconds. One that was killed goes on
-/// at the server until the statement ends that it had sent.
+/// How long a program waits for another one that is creating the schema, in seconds. If the other was killed,
+/// the server still finishes the statement that it had sent.
 const LOCK_SECONDS: u32 = 30;
 
-/// The SQL that leads from version `from` to the newest, for whoever runs it by hand.
+/// The SQL that leads from version `from` to the newest, for running by hand.
 pub fn script(from: i64) -> String {
     let make = match from {
         0 => "CREATE SCHEMA IF NOT EXISTS onlyonce;\n",
         _ => "",
     };
     let mut script = format!("BEGIN;\n{make}{}COMMIT;\n", steps(from));
-    // Beside the traffic, which goes on meanwhile; no transaction can hold it.
+    // Concurrently with the traffic; this cannot run in a transaction.
     if from > 0 && from < VERSION {
         script.push_str(&indexes::script("CONCURRENTLY "));
     }
     script
 }
 
-/// What is done in one transaction.
+/// The steps that run in one transaction.
 fn steps(from: i64) -> String {
     let mut steps = String::new();
     for (version, oldest, step) in STEPS.iter().filter(|(version, ..)| *version > from) {
         steps.push_str(step);
         steps.push_str(&note(*version, *oldest));
     }
-    // Nobody uses a new table yet.
+    // A new table has no traffic yet.
     if from == 0 {
         steps.push_str(&indexes::script(""));
     }
@@ -72,7 +71,7 @@ fn note(version: i64, oldest: i64) -> String {
     )
 }
 
-/// The version that is there, and the oldest program that can use it; `None` for no schema.
+/// The version found, and the oldest program that can use it; `None` without a schema.
 pub(super) async fn found(connection: &mut PgConnection) -> Result<Found, sqlx::Error> {
     let there = sqlx::query("SELECT to_regclass('onlyonce.meta') IS NOT NULL")
         .persistent(false)
@@ -96,11 +95,11 @@ pub(super) async fn found(connection: &mut PgConnection) -> Result<Found, sqlx::
     Ok(number("schema_version").zip(number("oldest_program")))
 }
 
-/// Brings the schema up to date, unless it is or is newer. Safe to run on every node at once.
+/// Upgrades the schema if it is older. Safe to run on all nodes at the same time.
 pub(super) async fn migrate(connection: &mut PgConnection) -> Result<Migrated, OpenError> {
     let sql = OpenError::Sql;
-    // A step may rewrite a large table, and another program may be at it: both take longer than a statement
-    // of the store may. A table that somebody holds is not waited for: all gateways would wait behind it.
+    // A step may rewrite a large table, and another program may be migrating: both take longer than a
+    // statement timeout. But a locked table is not waited for: all gateways would queue behind the wait.
     let lock = format!(
         "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; \
          SELECT pg_advisory_xact_lock({LOCK}); SET LOCAL lock_timeout TO DEFAULT"
@@ -133,13 +132,13 @@ async fn has_schema(connection: &mut PgConnection) -> Result<bool, sqlx::Error> 
         .try_get(0)
 }
 
-/// Whether a statement failed because there is no such table, or no such schema.
+/// Whether a statement failed because the table or the schema does not exist.
 pub(super) fn is_missing(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     matches!(code.as_deref(), Some("42P01" | "3F000"))
 }
 
-/// What tells this database from copies of it elsewhere: its name, and the server's own identifier, where
+/// What distinguishes this database from copies elsewhere: its name, and the server's system identifier if
 /// the role may read it.
 pub(super) async fn place(connection: &mut PgConnection) -> Result<Vec<u8>, sqlx::Error> {
     let may_read = "SELECT current_database()::text, \
@@ -157,14 +156,14 @@ pub(super) async fn place(connection: &mut PgConnection) -> Result<Vec<u8>, sqlx
     Ok(place.into_bytes())
 }
 
-/// The identity that an operator has made, where one has.
+/// The identity that an operator has renewed, if any.
 pub(super) async fn own_identity(
     connection: &mut PgConnection,
 ) -> Result<Option<Vec<u8>>, sqlx::Error> {
     noted(connection, IDENTITY).await
 }
 
-/// The secret that was created with the schema.
+/// The secret created with the schema.
 pub(super) async fn secret(connection: &mut PgConnection) -> Result<Option<Vec<u8>>, sqlx::Error> {
     noted(connection, "secret").await
 }

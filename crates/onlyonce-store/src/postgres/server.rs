@@ -33,15 +33,15 @@ use crate::{
     wake::Wake,
 };
 
-/// Where the rows of an insert or a lookup say whether the key is new, and the time.
+/// The columns in rows of an insert or a lookup that tell whether the key is new, and the time.
 const IS_NEW: usize = 34;
 const NOW: usize = 35;
 
-/// What the connections of one store share.
+/// State shared by the connections of one store.
 pub(super) struct Shared {
     pub(super) line: Line<Target>,
     pub(super) wake: Wake,
-    /// Rows that were written since the table of what is in progress was tidied.
+    /// Rows written since the table of live keys was vacuumed.
     pub(super) settled: AtomicU64,
 }
 
@@ -62,7 +62,7 @@ impl PgServer {
         Self { shared, slot }
     }
 
-    /// The rows that `statement` returns.
+    /// Runs `statement` and returns its rows.
     async fn ask(
         &mut self,
         access: Access,
@@ -136,8 +136,8 @@ impl Server for PgServer {
     }
 }
 
-/// What the rows of a statement that returns whole records say. If they say nothing that can be
-/// understood, nobody knows what has been written.
+/// Reads the rows of a statement that returns whole records. If they cannot be read, it is not known what was
+/// written.
 pub(super) fn read(rows: &[PgRow]) -> Result<Answer, Failure> {
     let read = || -> Result<Option<Answer>, row::RowError> {
         let mut now = None;

@@ -1,5 +1,5 @@
-//! The statements of the hot path. Rows travel as arrays, a column each, in the order of the
-//! statement's parameters.
+//! The statements of the hot path. Rows are passed as arrays, one per column, in the order of the statement's
+//! parameters.
 
 use onlyonce_core::{
     RecordId, State,
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// The records of those of `each` that are not new. A key stands in one of the two tables.
+/// The records of those of `each` that are not new. A key is in one of the two tables.
 macro_rules! whole {
     () => {
         concat!(
@@ -38,7 +38,7 @@ macro_rules! whole {
 const INSERT: &str = concat!(include_str!("insert.sql"), whole!());
 const LOOKUP: &str = concat!(include_str!("lookup.sql"), whole!());
 
-/// The four ways of a change, with `$live` and `$settled` as a further condition on each table.
+/// The four transitions of a change, with `$live` and `$settled` as further conditions on each table.
 macro_rules! swap {
     ($locked:expr, $live:literal, $settled:literal) => {
         concat!(
@@ -95,8 +95,7 @@ fn column<'r, R, T>(rows: &'r [R], value: impl Fn(&'r R) -> T) -> Vec<T> {
     rows.iter().map(value).collect()
 }
 
-/// A stamp as one number: a time that is kept as it is, a duration from the server's now as a
-/// number below zero.
+/// A stamp as one number: an absolute time as it is, a duration from the server's now as a negative number.
 fn stamp(stamp: Stamp) -> Option<i64> {
     match stamp {
         Stamp::Never => None,
@@ -105,14 +104,14 @@ fn stamp(stamp: Stamp) -> Option<i64> {
     }
 }
 
-/// When it last ran, empty where that is when it was made.
+/// The time of the last run; `None` if it equals the time of creation.
 fn last_run_at(draft: &Draft) -> Option<i64> {
     let last_run_at = Some(draft.stamps.last_run_at);
     let differs = last_run_at.filter(|at| *at != draft.stamps.created_at);
     differs.and_then(stamp)
 }
 
-/// A count, empty for none.
+/// A count; `None` for zero.
 fn count(of: u16) -> Option<i16> {
     (of > 0).then(|| clamped(of.into(), i16::MAX))
 }
@@ -125,7 +124,7 @@ fn tombstone_ttl(draft: &Draft) -> i64 {
 /// Inserts new keys.
 pub(super) fn insert<'q>(drafts: &[&'q Draft]) -> Statement<'q> {
     let uuids = column(drafts, |one| Uuid::parse(one.record.key.as_str()));
-    // A key that is a UUID stands in a column of its own.
+    // A key that is a UUID has a column of its own.
     let texts = drafts.iter().zip(&uuids).map(|(one, uuid)| {
         let key: &'q str = one.record.key.as_str();
         uuid.is_none().then_some(key)

@@ -1,8 +1,8 @@
-//! Keeps the table of what is in progress small.
+//! Keeps the table of live keys small.
 //!
-//! Every key passes through `live` and leaves a dead row there. The server's own vacuum comes once a
-//! minute at best, and until then each new key takes fresh room; at thousands of keys a second that
-//! would be most of what is stored. So the node that settles many keys also tidies up after them.
+//! Every key passes through `live` and leaves a dead row there. The server's autovacuum runs once a minute at
+//! best, and until then each new key takes fresh space; at thousands of keys a second that would be most of
+//! the storage. So the node that settles many keys also vacuums after them.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -14,18 +14,18 @@ use sqlx::Executor as _;
 use super::server::Shared;
 use crate::sql::line::abandon;
 
-/// How often the count of settled keys is looked at.
+/// How often the count of settled keys is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Dead rows that are worth it: less than a megabyte.
+/// Dead rows that are worth a vacuum: less than a megabyte.
 const WORTH_IT: u64 = 2_000;
-/// The pause after it failed.
+/// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Skips its turn while another node is at it, and never gives pages back to the file system, for
-/// which it would have to lock the table.
+/// Skips its turn while another node vacuums, and never returns pages to the file system, which would lock
+/// the table.
 const VACUUM: &str = "VACUUM (SKIP_LOCKED, TRUNCATE false) onlyonce.live";
 
-/// Tidies for ever. A role that does not own the table may not, and leaves it to the server.
+/// Vacuums for ever. A role that does not own the table cannot, and leaves it to the server.
 pub(super) async fn keep_small(shared: Arc<Shared>) {
     let mut connection = None;
     loop {

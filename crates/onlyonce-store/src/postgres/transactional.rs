@@ -1,4 +1,4 @@
-//! Inside the caller's transaction on PostgreSQL, on connections of the caller's own pool.
+//! Operations in the caller's transaction on PostgreSQL, on connections of the caller's own pool.
 
 use std::{
     sync::{
@@ -35,7 +35,7 @@ use crate::{
     },
 };
 
-/// Holds the row of a key that is in progress or unknown. Readers go on reading it.
+/// Locks the row of a key that is in progress or unknown. Readers can still read it.
 const LOCK: &str = "SELECT 1 FROM onlyonce.live WHERE id = $1 FOR UPDATE";
 
 /// The store of a PostgreSQL database, in transactions of the application's own pool.
@@ -43,7 +43,7 @@ const LOCK: &str = "SELECT 1 FROM onlyonce.live WHERE id = $1 FOR UPDATE";
 pub struct PgTransactions {
     pool: PgPool,
     shared: Arc<Shared>,
-    /// Whether a message was left since deliverers were last told.
+    /// Whether a message was enqueued since deliverers were last notified.
     enqueued: Arc<AtomicBool>,
 }
 
@@ -78,7 +78,7 @@ async fn look(
     }
 }
 
-/// Swaps in the transaction that is open on `connection`.
+/// Swaps in the transaction open on `connection`.
 pub(super) async fn swap_on(
     connection: &mut PgConnection,
     expected: Revision,
@@ -117,8 +117,8 @@ impl TransactionalStore for PgTransactions {
     type Open = Transaction<'static, Postgres>;
 
     async fn begin(&self, isolation: Isolation) -> Result<Self::Open, TransactionError> {
-        // Said even where it is the usual one: a role or a database may have another. And warnings are
-        // heard, for the sake of the commit.
+        // Stated even if it is the usual level: a role or a database may have another default. Warnings are
+        // enabled for the commit.
         let begin = format!(
             "BEGIN ISOLATION LEVEL {}; SET LOCAL client_min_messages = warning",
             isolation.as_sql()
@@ -145,7 +145,7 @@ impl TransactionalStore for PgTransactions {
     }
 
     async fn rollback(&self, open: Self::Open) {
-        // A connection that cannot say it is closed, and the server rolls back by itself.
+        // If this fails, the connection is closed and the server rolls back by itself.
         let _ = open.rollback().await;
     }
 
@@ -187,7 +187,7 @@ impl TransactionalStore for PgTransactions {
             None => (None, None),
         };
         if message.bytes() > MAX_MESSAGE_BYTES {
-            // Whoever calls has a limit of its own, and the function must not know better.
+            // The caller has its own limit, and the function must not apply a lower one.
             sqlx::query("SELECT set_config('onlyonce.max_message_bytes', $1::text, true)")
                 .bind(
                     i64::try_from(message.bytes())
@@ -197,8 +197,8 @@ impl TransactionalStore for PgTransactions {
                 .execute(&mut *connection)
                 .await?;
         }
-        // Whoever delivers is told after the commit: within it every commit would take a lock that all
-        // databases of the server share.
+        // Deliverers are notified after the commit: within the transaction every commit would take a lock
+        // that all databases of the server share.
         let row = sqlx::query(
             "SELECT onlyonce.enqueue($1, $2, $3, $4::jsonb, $5, $6, \
              encode($7, 'hex') || repeat('0', 32), aggregatetype => $8, aggregateid => $9, \

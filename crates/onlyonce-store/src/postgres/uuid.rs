@@ -1,4 +1,4 @@
-//! Sixteen bytes as PostgreSQL's `uuid`: half the index of the same bytes as `bytea`, and ids need no
+//! Sixteen bytes as PostgreSQL's `uuid`: its index is half as large as that of `bytea`, and it needs no
 //! length.
 
 use sqlx::{
@@ -8,18 +8,18 @@ use sqlx::{
     postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo, PgValueRef, types::Oid},
 };
 
-/// The numbers of the types `uuid` and `uuid[]`, the same on every server.
+/// The type numbers of `uuid` and `uuid[]`, the same on every server.
 const UUID: Oid = Oid(2950);
 const UUID_ARRAY: Oid = Oid(2951);
 
-/// Where a UUID in its usual form has its dashes.
+/// The positions of the dashes in a UUID.
 const DASHES: [usize; 4] = [8, 13, 18, 23];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Uuid(pub(super) [u8; 16]);
 
 impl Uuid {
-    /// The UUID that is written as `text`, if the server writes it in just this way.
+    /// Parses `text`, if it is exactly the form in which the server writes a UUID.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let text = text.as_bytes();
         if text.len() != 36 || DASHES.iter().any(|at| text[*at] != b'-') {

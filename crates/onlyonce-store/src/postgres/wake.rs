@@ -1,4 +1,4 @@
-//! How wake-ups travel between nodes: as notifications.
+//! Wake-ups between nodes, sent as notifications.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::{
     wake::{RECONNECT_PAUSE, WORDS_PER_NOTICE, Word, notice},
 };
 
-/// The channel of the notifications.
+/// The notification channel.
 const CHANNEL: &str = "onlyonce";
 
-/// Sends what is to be said, as much at once as has gathered, in statements of its own: within a
-/// batch it would make every commit take a lock that all databases of the server share.
+/// Sends queued words, all that have collected at once, in statements of its own: within a batch, every
+/// commit would take a lock that all databases of the server share.
 pub(super) async fn speak(shared: Arc<Shared>, mut words: mpsc::Receiver<Word>) {
     let mut connection = None;
     let mut gathered = Vec::with_capacity(WORDS_PER_NOTICE);
@@ -55,7 +55,7 @@ pub(super) async fn listen(shared: Arc<Shared>) {
         if let Ok(mut listener) = PgListener::connect_with(&pool).await
             && listener.listen(CHANNEL).await.is_ok()
         {
-            // `None` is a connection that was lost: the next one may be to another host.
+            // `None` is a lost connection: the next one may be to another host.
             while let Ok(Some(notice)) = listener.try_recv().await {
                 shared.wake.heard(notice.payload());
             }

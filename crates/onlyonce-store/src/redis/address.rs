@@ -1,17 +1,17 @@
-//! The URL of a Redis store, read.
+//! Parses the URL of a Redis store.
 //!
 //! `redis://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…][/DB][?…]`, with `rediss` for TLS, and
-//! `redis+sentinel://…/MASTER` and `redis+cluster://…` where servers do not say themselves what they are.
+//! `redis+sentinel://…/MASTER` and `redis+cluster://…` where the servers do not tell what they are.
 
 use std::{fmt, path::PathBuf};
 
 use percent_encoding::percent_decode_str;
 
-/// The port of a server that names none.
+/// The default port of a server.
 const DEFAULT_PORT: u16 = 6379;
-/// The port of a Sentinel that names none.
+/// The default port of a Sentinel.
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
-/// What the names of all keys begin with unless said otherwise.
+/// The default prefix of all key names.
 pub(super) const DEFAULT_PREFIX: &str = "oo";
 /// The longest prefix, in bytes.
 const MAX_PREFIX: usize = 64;
@@ -23,22 +23,22 @@ pub enum AddressError {
     /// Another scheme, or none.
     #[error("it begins with none of redis://, rediss://, redis+sentinel://, redis+cluster://")]
     Scheme,
-    /// A host that is empty, or a port that is no number.
+    /// An empty host, or an invalid port.
     #[error("a host or port in it cannot be read")]
     Host,
-    /// The path is no database number.
+    /// The path is not a database number.
     #[error("its path is the number of a database, from 0 on")]
     Database,
-    /// A cluster has one database.
+    /// A cluster has only one database.
     #[error("a cluster has the database 0 only")]
     ClusterDatabase,
-    /// Sentinels have to be asked for a name.
+    /// The name of the Sentinels' master is missing.
     #[error("the path of a redis+sentinel:// URL is the name of the master: …/mymaster")]
     Master,
-    /// A parameter that does not exist.
+    /// An unknown parameter.
     #[error("it takes the parameters prefix, db, ca, sentinel_user and sentinel_password")]
     Parameter,
-    /// A prefix that would change where keys lie.
+    /// A prefix that would change the slot of keys.
     #[error("a prefix is 1 to 64 letters, digits and . _ -")]
     Prefix,
 }
@@ -48,7 +48,7 @@ pub enum AddressError {
 pub(super) enum Kind {
     /// One server, or a cluster if it says that it is one.
     Server,
-    /// The master of this name, which Sentinels tell.
+    /// The master of this name, as told by Sentinels.
     Sentinel(String),
     /// A cluster.
     Cluster,
@@ -85,7 +85,7 @@ impl Host {
     }
 }
 
-/// A URL in parts.
+/// A parsed URL.
 #[derive(Clone)]
 pub(super) struct Address {
     pub(super) kind: Kind,
@@ -114,7 +114,7 @@ impl Address {
             _ => return Err(AddressError::Scheme),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        // A password may hold anything but a slash that is not encoded.
+        // A password may contain anything but an unencoded slash.
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (credentials, hosts) = match authority.rsplit_once('@') {
             Some((credentials, hosts)) => (credentials, hosts),

@@ -1,7 +1,6 @@
 //! Redis as a cache: a few bytes under a name for a while, within a bounded time, or nothing.
 //!
-//! A server that fails is left alone for a while, so that it costs one caller in a while its patience,
-//! and the others nothing.
+//! After a failure the server is not asked for a while, so that only one caller per pause waits for it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,27 +22,27 @@ use super::{
     script::{Call, PUT},
 };
 
-/// How long one call may take before it counts as unanswered.
+/// The timeout of one call.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
-/// What a cache throws away, or loses with a master, is asked for again.
+/// A cache may evict entries or lose them with a master; they are fetched again.
 const OF_A_CACHE: Use = Use {
     timeout: PATIENCE,
     allow_eviction: true,
     is_fenced: false,
 };
-/// How long a server that failed is not asked.
+/// How long a failed server is not asked.
 const LEFT_ALONE_FOR: Duration = Duration::from_secs(1);
 
-/// Whether an entry may take the place of another.
+/// Whether an entry may replace another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Replace {
-    /// Only where there is none.
+    /// Only if there is none.
     Nothing,
-    /// Any but one that says that the answer was taken away.
+    /// Any entry but one that says that the answer was withdrawn.
     Older,
 }
 
-/// A cache on Redis or Valkey, any of the kinds that a store can be on.
+/// A cache on Redis or Valkey, in any topology that a store supports.
 pub(crate) struct Cache {
     net: Arc<Net>,
     prefix: String,
@@ -51,7 +50,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// The cache of the store `name` at `url`. Nothing is connected to before it is needed.
+    /// The cache of the store `name` at `url`. Connects on first use.
     pub(crate) fn new(url: &str, name: &str) -> Result<Self, OpenError> {
         let address = Address::parse(url).map_err(OpenError::Url)?;
         Ok(Self {
@@ -83,7 +82,7 @@ impl Cache {
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// What lies under `id`; nothing if it cannot be found out in time.
+    /// The entry under `id`; `None` if the answer is not in time.
     pub(crate) async fn take(&self, id: RecordId) -> Option<Vec<u8>> {
         if self.is_left_alone() {
             return None;
@@ -92,7 +91,7 @@ impl Cache {
         bytes(self.call(id, &call, Does::Read).await.ok())
     }
 
-    /// Puts `entry` under `id`, if that can be done in time. Whether it was is of no account.
+    /// Puts `entry` under `id`, if that succeeds in time. A failure does not matter.
     pub(crate) async fn put(&self, id: RecordId, entry: &[u8], stays: Duration, replace: Replace) {
         if self.is_left_alone() {
             return;
@@ -103,7 +102,7 @@ impl Cache {
         let _ = self.call(id, &call, Does::Write).await;
     }
 
-    /// Notes that the answer under `id` was taken away, whatever lies there, or says that it could not.
+    /// Marks the answer under `id` as withdrawn, whatever the entry is, or returns why not.
     pub(crate) async fn take_away(&self, id: RecordId, stays: Duration) -> Result<(), BoxError> {
         let call = Call::plain("SET").arg(self.name(id)).arg("-");
         let call = call.arg("PX").arg(millis(stays));

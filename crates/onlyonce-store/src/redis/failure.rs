@@ -1,11 +1,11 @@
-//! What an error of the driver says about a write.
+//! Classifies the driver's errors by what they say about a write.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::{BoxError, StoreError, Unfit};
 
-/// What servers say when they refuse before anything is done. A script that has written goes on, so
-/// none of these comes from the middle of one.
+/// Errors of a server that refuses before it does anything. A script that has written continues, so none of
+/// these comes from the middle of a script.
 const REFUSALS: [&str; 11] = [
     "OOM",
     "MISCONF",
@@ -25,7 +25,7 @@ const REFUSALS: [&str; 11] = [
 pub(super) enum Failure {
     /// Nothing was done.
     Refused(BoxError),
-    /// Nobody said how it ended.
+    /// The outcome is not known.
     Lost(BoxError),
 }
 
@@ -34,12 +34,12 @@ impl Failure {
         Self::Refused(why.into())
     }
 
-    /// Whether the server was reached and must not be used: waiting for another one is no help.
+    /// Whether the server was reached and must not be used: waiting for another one does not help.
     pub(super) fn is_unfit(&self) -> bool {
         matches!(self, Self::Refused(error) if error.is::<Unfit>())
     }
 
-    /// What a writer is told.
+    /// The error for a write.
     pub(super) fn of_a_write(self) -> StoreError {
         match self {
             Self::Refused(error) => StoreError::Unavailable(error),
@@ -47,7 +47,7 @@ impl Failure {
         }
     }
 
-    /// What a reader is told.
+    /// The error for a read.
     pub(super) fn of_a_read(self) -> StoreError {
         match self {
             Self::Refused(error) | Self::Lost(error) => StoreError::Unavailable(error),
@@ -55,20 +55,20 @@ impl Failure {
     }
 }
 
-/// What is to be done about an error.
+/// How to handle an error.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Then {
-    /// The server does not know the script.
+    /// Send the source: the server does not know the script.
     SendSource,
     /// Another server has this slot now.
     Moved(String),
-    /// Another server has these keys already.
+    /// Another server already has these keys.
     Ask(String),
-    /// Not now: the slot is being moved, or a master is being chosen or loads its data.
+    /// Retry later: the slot is being moved, or a master is being elected or loads its data.
     Wait,
-    /// It was refused for a reason that waiting does not change.
+    /// Refused for a reason that waiting does not change.
     Refused,
-    /// The connection is of no more use, and nobody said how it ended.
+    /// The connection is unusable, and the outcome is not known.
     Lost,
 }
 

@@ -1,8 +1,8 @@
-//! Whether what lies on the servers is still the store that was opened.
+//! Checks that the servers still hold the store that was opened.
 //!
-//! One hash holds the store's secret, and every bucket a mark made of it. Both are written while a store
-//! is made, and never again: where one of them is missing, records are missing with it, and where it is
-//! another's, the same key has another place.
+//! One hash contains the store's secret, and every bucket a mark derived from it. Both are written when the
+//! store is created, and never again unless the server may evict them. If one is missing, records are missing
+//! with it. If one is another store's, the same key has another place.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -20,10 +20,10 @@ use super::{
 };
 use crate::{Epoch, Standing, StoreError, Unfit, identity::STANDING};
 
-/// Calls that are under way at once while buckets are marked.
+/// Concurrent calls while buckets are marked.
 const MARKS_AT_ONCE: usize = 64;
 
-/// The secret, the version of the layout, and whether every bucket was marked, in an answer.
+/// Reads the secret, the layout version, and whether every bucket was marked.
 pub(super) fn read_meta(told: Value) -> Result<(Secret, u32, bool), OpenError> {
     let mut fields = items(told).map_err(|_| OpenError::Damaged)?.into_iter();
     let (secret, version) = (bytes(fields.next()), bytes(fields.next()));
@@ -46,8 +46,8 @@ pub(super) fn mark(secret: &Secret) -> Vec<u8> {
     digest.as_ref()[..8].to_vec()
 }
 
-/// Puts the secret and the marks back where a server may have thrown them away, before another gateway
-/// makes a secret of its own. Only with `allow_eviction`: elsewhere their loss is the loss of the records.
+/// Restores the secret and the marks after a server may have evicted them, before another gateway creates a
+/// secret of its own. Only with `allow_eviction`: otherwise their loss is the loss of the records.
 pub(super) async fn keep_meta(inner: Arc<Inner>) {
     loop {
         inner.net.connected.notified().await;
@@ -62,7 +62,7 @@ pub(super) async fn keep_meta(inner: Arc<Inner>) {
 }
 
 impl Inner {
-    /// Whether this is still the store that was opened, and takes writes.
+    /// Checks that this is still the store that was opened, and that it takes writes.
     pub(super) async fn probe(&self) -> Result<(), StoreError> {
         let call = match self.may_evict {
             true => META
@@ -80,7 +80,7 @@ impl Inner {
         if self.may_evict {
             return Ok(());
         }
-        // What empties a server empties all its buckets, so one of each speaks for the others.
+        // Emptying a server empties all its buckets, so one bucket per server is enough.
         for bucket in self.one_of_each_server() {
             self.check_mark(bucket).await?;
         }
@@ -95,8 +95,8 @@ impl Inner {
             .collect()
     }
 
-    /// Whether a bucket is ours. With another secret the same key would have another id, in another
-    /// bucket, and would be let in again.
+    /// Checks that a bucket is ours. With another secret the same key would have another id, in another
+    /// bucket, and would be admitted again.
     async fn check_mark(&self, bucket: Bucket) -> Result<(), StoreError> {
         let call = Call::plain("GET").arg(self.names.part(bucket, Part::Mark));
         let found = self.net.call(self.names.slot(bucket), &call, Does::Read);
@@ -107,8 +107,7 @@ impl Inner {
         }
     }
 
-    /// Marks every bucket that has no mark, refuses one that is somebody else's, and notes that all are
-    /// marked.
+    /// Marks every bucket without a mark, refuses a bucket of another store, and records that all are marked.
     pub(super) async fn mark_all(&self) -> Result<(), StoreError> {
         let marks = Bucket::all().map(|bucket| async move {
             let (name, slot) = (self.names.part(bucket, Part::Mark), self.names.slot(bucket));
@@ -131,7 +130,7 @@ impl Inner {
 }
 
 impl RedisStore {
-    /// The values of these fields of what is kept once.
+    /// The values of these fields of the meta hash.
     pub(super) async fn meta_fields<const N: usize>(
         inner: &Inner,
         fields: [&str; N],
@@ -146,7 +145,7 @@ impl RedisStore {
         Ok([(); N].map(|()| values.next().flatten()))
     }
 
-    /// What the store says of itself, and how far it has come.
+    /// The store's identity, epoch and losses.
     pub(super) async fn read_standing(&self) -> Result<Standing, StoreError> {
         let values = Self::meta_fields(&self.inner, STANDING).await?;
         Ok(Standing::read(values.each_ref().map(Option::as_deref)))
@@ -163,7 +162,7 @@ impl RedisStore {
         }
     }
 
-    /// Keeps `value` in a field of what is kept once.
+    /// Stores `value` in a field of the meta hash.
     pub(super) async fn keep_field(&self, field: &str, value: &[u8]) -> Result<(), StoreError> {
         let inner = &self.inner;
         let call = Call::plain("HSET").arg(inner.names.meta());
@@ -172,7 +171,7 @@ impl RedisStore {
         kept.map(|_| ()).map_err(Failure::of_a_write)
     }
 
-    /// Keeps the server's time in a field of what is kept once.
+    /// Stores the server's time in a field of the meta hash.
     pub(super) async fn keep_time(&self, field: &str) -> Result<(), StoreError> {
         let now = self.server_time().await?;
         self.keep_field(field, now.0.to_string().as_bytes()).await
@@ -194,14 +193,14 @@ impl RedisStore {
     }
 }
 
-/// Somebody emptied the database and somebody else began a new store in it.
+/// The database was emptied and another store was created in it.
 pub(super) fn another_store() -> StoreError {
     let why = "what is in the database was made with another secret: it was emptied or restored while a \
                gateway ran; stop the gateways of this store, and start them again";
     StoreError::Unavailable(Unfit::forgot(why).into())
 }
 
-/// Somebody emptied the database, or part of it.
+/// The database, or part of it, was emptied.
 pub(super) fn lost() -> StoreError {
     let why = "the store has lost its records: its database was emptied, and retries of requests that \
                were executed before would execute again; what to do: restore the database, or empty all \

@@ -1,12 +1,12 @@
-//! Where things lie: which bucket a record belongs to, and what its keys are called.
+//! The layout: the bucket of a record, and the names of its keys.
 //!
-//! The number of buckets is part of the layout and never changes: a record's bucket follows from the
-//! first byte of its id. The part of a name in braces is all that a cluster hashes, so what belongs
-//! to one bucket lies on one server, and a script may touch all of it at once.
+//! The number of buckets is part of the layout and never changes: a record's bucket is the first byte of its
+//! id. A cluster hashes only the part of a name in braces, so everything in one bucket is on one server, and
+//! a script may access all of it at once.
 
 use onlyonce_core::RecordId;
 
-/// How many buckets there are.
+/// The number of buckets.
 pub(super) const BUCKETS: u16 = 256;
 /// The number of hash slots of a cluster.
 const SLOTS: u16 = 16_384;
@@ -25,32 +25,32 @@ impl Bucket {
     }
 }
 
-/// What lies in a bucket once.
+/// The keys that exist once per bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
-    /// Ids by the number they are listed under.
+    /// Ids by their number in lists.
     Numbers,
     /// Ids by the end of their lease.
     Leases,
-    /// Ids by when they became unknown.
+    /// Ids by the time they became unknown.
     Unknown,
-    /// Ids by when the reconciler looks next.
+    /// Ids by the reconciler's next look.
     Due,
-    /// Ids by when they expire or may be deleted.
+    /// Ids by the time they expire or may be deleted.
     Expiry,
-    /// How many records there are of each tag.
+    /// The number of records with each tag.
     Counts,
     /// All journal rows.
     Journal,
     /// The journal rows that outlive their record, by time.
     Kept,
-    /// Whose bucket it is.
+    /// The mark of the store that owns the bucket.
     Mark,
-    /// The names of scopes by their ids, which belong to buckets as those of records do.
+    /// The names of scopes by id; a scope's bucket follows from its id, as a record's does.
     Scopes,
 }
 
-/// What lies in a bucket for each record.
+/// The keys that exist for each record in a bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Of {
     /// The record without its answer's body.
@@ -115,7 +115,7 @@ impl Names {
         self.slots[usize::from(bucket.0)]
     }
 
-    /// The hash of what is kept once.
+    /// The hash of values that exist once per store.
     pub(super) fn meta(&self) -> Vec<u8> {
         format!("{}:meta", self.prefix).into_bytes()
     }
@@ -130,13 +130,13 @@ impl Names {
         format!("{}:blocks", self.prefix).into_bytes()
     }
 
-    /// The channel of wake-ups. Channels do not know databases.
+    /// The channel of wake-ups. Channels are shared by all databases.
     pub(super) fn channel(&self, database: i64) -> String {
         format!("{}:wake:{database}", self.prefix)
     }
 }
 
-/// The slot of a name without braces, or of what stands in braces: CRC16 (XMODEM) of its bytes.
+/// The slot of a name without braces, or of the part in braces: CRC16 (XMODEM) of its bytes.
 pub(super) fn slot(hashed: &[u8]) -> u16 {
     let mut crc = 0_u16;
     for byte in hashed {
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_the_specification() {
-        // Its own check value, and what CLUSTER KEYSLOT says.
+        // The algorithm's check value, and a result of CLUSTER KEYSLOT.
         assert_eq!(slot(b"123456789"), 0x31C3);
         assert_eq!(slot(b"foo"), 12_182);
     }

@@ -1,9 +1,8 @@
-//! Which server has which slot, one connection to each, and how a call finds its way.
+//! Routing: which server has which slot, and one connection to each.
 //!
-//! A single server, a master that Sentinels name, and a cluster differ only in how the map of slots
-//! is made. Calls are routed here rather than by the driver's cluster connection because that one
-//! sends a command again when its connection broke, and then nobody can tell whether a write happened
-//! once, twice or not at all.
+//! A single server, a master named by Sentinels, and a cluster differ only in how the slot map is made. Calls
+//! are routed here rather than by the driver's cluster connection, because the driver resends a command after
+//! a broken connection, and then nobody can tell whether a write happened once, twice or not at all.
 
 mod deciders;
 mod fence;
@@ -39,34 +38,34 @@ use super::{
 };
 use crate::{BoxError, Level, Unfit};
 
-/// How much sooner than the engine a call gives up, so that its error says what is known.
+/// How much earlier than the engine a call gives up, so that its error says what is known.
 const MARGIN: Duration = Duration::from_millis(50);
-/// The pause before a server is asked again that said "not now".
+/// The pause before a server that said "not now" is asked again.
 const PAUSE: Duration = Duration::from_millis(25);
-/// The part of the time for a call that a new connection may take where other servers may help.
+/// The share of a call's time (one part in this many) for a new connection, if other servers may help.
 const DIAL_SHARE: u32 = 4;
-/// How often a call is sent on at most.
+/// The most times a call is forwarded.
 const MAX_HOPS: usize = 64;
 
-/// Whether a call may be sent a second time when nobody said how the first one ended.
+/// Whether a call may be repeated if the outcome of the first is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Does {
-    /// It only reads.
+    /// Only reads.
     Read,
-    /// It writes.
+    /// Writes.
     Write,
-    /// It tells others something that nobody relies on.
+    /// Notifies others of something that nobody relies on.
     Tell,
 }
 
-/// What a net is for.
+/// What a net is used for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Use {
-    /// How long one call may take.
+    /// The timeout of one call.
     pub(super) timeout: Duration,
-    /// Whether a server is used that throws keys away when its memory is full.
+    /// Whether to use a server that evicts keys when its memory is full.
     pub(super) allow_eviction: bool,
-    /// Whether an answer counts only from a master that others vouch for.
+    /// Whether an answer counts only from a master that others confirm.
     pub(super) is_fenced: bool,
 }
 
@@ -78,18 +77,18 @@ pub(super) struct Net {
     is_fenced: bool,
     is_cluster: AtomicBool,
     can_fail_over: AtomicBool,
-    /// Whether a server ever had a replica, which somebody may put in its place.
+    /// Whether a server ever had a replica, which may be promoted in its place.
     had_replica: AtomicBool,
     nodes: Mutex<HashMap<Host, Arc<Node>>>,
     deciders: Mutex<HashMap<Host, Arc<Decider>>>,
     view: RwLock<Arc<View>>,
-    /// When the map was last asked for.
+    /// When the slot map was last requested.
     refreshing: tokio::sync::Mutex<Option<Instant>>,
     /// The last level seen.
     level: Mutex<Option<Level>>,
-    /// Told when a connection was lost: another master may be there.
+    /// Notified when a connection was lost: there may be another master.
     doubt: Notify,
-    /// Told on every new connection: what lies on the server may have changed.
+    /// Notified on every new connection: the server's content may have changed.
     pub(super) connected: Notify,
 }
 
@@ -100,7 +99,7 @@ struct Node {
     link: Mutex<Option<Link>>,
     dialing: tokio::sync::Mutex<()>,
     links: AtomicU64,
-    /// Whether it has no slots any more.
+    /// Whether the server has no slots any more.
     gone: watch::Sender<bool>,
 }
 
@@ -113,7 +112,7 @@ struct Link {
 }
 
 impl Net {
-    /// Finds the servers, and connects to those that have slots.
+    /// Finds the servers, and connects to those with slots.
     pub(super) async fn open(address: Address, r#use: Use) -> Result<Arc<Self>, Failure> {
         let net = Arc::new(Self::new(address, r#use));
         let deadline = net.deadline();
@@ -124,7 +123,7 @@ impl Net {
         Ok(net)
     }
 
-    /// The servers behind a URL. None is connected to before the first call.
+    /// The servers behind a URL. Connects on the first call.
     pub(super) fn new(address: Address, r#use: Use) -> Self {
         Self {
             is_cluster: (address.kind == Kind::Cluster).into(),
@@ -156,7 +155,7 @@ impl Net {
         self.address.database
     }
 
-    /// Who has a slot.
+    /// The server that has a slot.
     pub(super) fn owner(&self, slot: u16) -> Option<Host> {
         self.view.read().map.owner(slot).cloned()
     }
@@ -169,8 +168,8 @@ impl Net {
         hosts
     }
 
-    /// The least that any server with slots promises. Where a replica may take over it is never `sync`:
-    /// not even while no replica is attached, for then the newest writes are where nobody will look.
+    /// The lowest level of any server with slots. If a replica may take over, the level is never `sync`, not
+    /// even while no replica is attached: the newest writes are then where nobody will look.
     pub(super) fn level(&self) -> Level {
         let owners = self.owners();
         let nodes = self.nodes.lock();
@@ -178,8 +177,8 @@ impl Net {
             let link = nodes.get(host).map(|node| node.link.lock().clone());
             link.flatten().map(|link| link.server.level)
         });
-        // Servers that are not connected to now do not count; the others speak for all. Where there is
-        // none, what was last seen holds: a server that is away has not changed its settings.
+        // Only connected servers count. If none is connected, the last seen level holds: an unreachable
+        // server has not changed its settings.
         let mut seen = self.level.lock();
         if let Some(least) = levels.flatten().min() {
             let had_replica = self.had_replica.load(Ordering::Relaxed);
@@ -191,16 +190,16 @@ impl Net {
         seen.unwrap_or(Level::Volatile)
     }
 
-    /// Reads from every connected server again what its acknowledged writes survive, and whether it may
-    /// be used at all.
+    /// Reads again from every connected server what its acknowledged writes survive, and whether it may be
+    /// used.
     pub(super) async fn read_levels(&self) {
         let nodes: Vec<Arc<Node>> = self.nodes.lock().values().cloned().collect();
         let deadline = self.deadline();
         join_all(nodes.iter().map(|node| node.read_again(self, deadline))).await;
     }
 
-    /// What a server says of itself. That it has a replica is not forgotten: one that is away may come back
-    /// without what was written meanwhile, and be promoted. Whoever fetches a snapshot and goes is none.
+    /// Reads a server's state. A replica, once seen, is remembered: it may come back without the writes made
+    /// meanwhile, and be promoted. A client that only fetches a snapshot is not a replica.
     async fn read(&self, link: &mut MultiplexedConnection) -> redis::RedisResult<Server> {
         let server = Server::read(link).await?;
         self.had_replica
@@ -291,13 +290,13 @@ impl Net {
         }
     }
 
-    /// A connection of its own to some server that has slots, for subscriptions.
+    /// A client for some server with slots, for subscriptions.
     pub(super) fn any_client(&self) -> Option<Client> {
         let host = self.owners().into_iter().next()?;
         Some(self.node(&host).ok()?.client.clone())
     }
 
-    /// Calls, wherever `slot` is.
+    /// Sends a call to the server that has `slot`.
     pub(super) async fn call(&self, slot: u16, call: &Call, does: Does) -> Result<Value, Failure> {
         let deadline = self.deadline();
         let mut asked: Option<Host> = None;
@@ -371,7 +370,7 @@ impl Net {
         Err(Failure::Refused(last))
     }
 
-    /// Whether nobody has asked yet who has which slots.
+    /// Whether the slot map was never read.
     fn is_unread(&self) -> bool {
         self.view.read().map.0.is_empty()
     }
@@ -381,13 +380,13 @@ impl Net {
         !self.is_cluster.load(Ordering::Relaxed)
     }
 
-    /// Whether there is one server, which nobody will replace while a call waits.
+    /// Whether there is a single server, which nothing will replace while a call waits.
     pub(super) fn is_alone(&self) -> bool {
         self.address.kind == Kind::Server && !self.is_cluster.load(Ordering::Relaxed)
     }
 
-    /// How long a connection may take to be made: one server that is frozen must leave time to ask who
-    /// has taken its place.
+    /// How long connecting may take: a frozen server must leave time to find out which server has taken its
+    /// place.
     fn dial_until(&self, deadline: Instant) -> Instant {
         match self.is_alone() {
             true => deadline,
@@ -395,7 +394,7 @@ impl Net {
         }
     }
 
-    /// Pauses and asks for the map again; refuses once there is no time for that.
+    /// Pauses and requests the map again; fails once there is no time for that.
     async fn wait(&self, deadline: Instant, why: BoxError) -> Result<(), Failure> {
         if Instant::now() + PAUSE >= deadline {
             return Err(Failure::Refused(why));
@@ -406,7 +405,7 @@ impl Net {
         Ok(())
     }
 
-    /// Where `to` of a redirection is; without a name it is where the answer came from.
+    /// The host `to` of a redirection; without a name it is the host that answered.
     fn host(&self, to: &str, from: &Host) -> Option<Host> {
         let mut host = match to.strip_prefix(':') {
             Some(port) => Host::parse(&format!("{}:{port}", from.name), 0).ok()?,
@@ -418,7 +417,7 @@ impl Net {
         Some(host)
     }
 
-    /// Notes who has a slot now, without waiting for the whole map.
+    /// Records the new owner of a slot, without waiting for the whole map.
     fn learn(&self, slot: u16, to: &str, from: &Host) {
         let Some(host) = self.host(to, from) else {
             return;
@@ -435,7 +434,7 @@ impl Net {
     }
 }
 
-/// Our own deadlines count, not the driver's.
+/// Disables the driver's timeouts; our own deadlines apply.
 fn patient() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(None)
@@ -443,7 +442,7 @@ fn patient() -> AsyncConnectionConfig {
 }
 
 impl Node {
-    /// The open connection, or a new one. Nothing has been sent if this fails.
+    /// The open connection, or a new one. If this fails, nothing has been sent.
     async fn link(&self, net: &Net, deadline: Instant) -> Result<Link, Failure> {
         if let Some(link) = self.link.lock().clone() {
             return net.fit(link);
@@ -482,7 +481,7 @@ impl Node {
         Ok(link)
     }
 
-    /// Reads again what the server says of itself, if it is connected to.
+    /// Reads the server's state again, if it is connected.
     async fn read_again(&self, net: &Net, deadline: Instant) {
         let Some(mut link) = self.link.lock().clone() else {
             return;
@@ -506,7 +505,7 @@ impl Node {
         }
     }
 
-    /// What comes of `work`, or `None` as soon as the server has no slots any more.
+    /// The result of `work`, or `None` as soon as the server has no slots any more.
     async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut gone = self.gone.subscribe();
         tokio::select! {

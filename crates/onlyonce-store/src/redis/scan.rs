@@ -1,8 +1,8 @@
-//! What background loops and people read, bucket by bucket.
+//! Scans by background loops and people, bucket by bucket.
 //!
-//! Scans take ids from a set and then read the records one by one: a script may only touch keys that
-//! it was given by name. What a scan returns may therefore have changed since; whoever acts on it
-//! swaps by its revision.
+//! A scan takes ids from a set and then reads the records one by one: a script may only access keys that it
+//! was given by name. A record may therefore have changed since; a caller that acts on it swaps by its
+//! revision.
 
 use std::collections::BinaryHeap;
 
@@ -22,20 +22,20 @@ use crate::{
     row::{self, Row},
 };
 
-/// Calls of one scan that are under way at once.
+/// Concurrent calls of one scan.
 const AT_ONCE: usize = 64;
-/// Ids that a list takes from one bucket at once.
+/// Ids that a list takes from one bucket at a time.
 const LIST_STEP: usize = 16;
-/// The part of a stretch of the reaper's walk that one bucket may fill, and what it may in any case.
+/// The share of a walk's stretch (one part in this many) that one bucket may fill, and its minimum.
 const WALK_SHARE: usize = 8;
 const WALK_LEAST: usize = 8;
-/// Journal rows that a pruning looks at in one bucket at once.
+/// Journal rows per bucket that a pruning reads at a time.
 const PRUNE_STEP: usize = 500;
 
-/// Ids, and the times they were found by.
+/// Ids, and the times by which they were found.
 type Passed = Vec<(RecordId, i64)>;
 
-/// Where the reaper's walk stands: in this bucket, after these ids of this time.
+/// The position of the reaper's walk: in this bucket, after these ids of this time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Position {
     bucket: u8,
@@ -43,7 +43,7 @@ pub(super) struct Position {
     seen: Vec<RecordId>,
 }
 
-/// An answer that is not what its script returns.
+/// The error for an answer that no script of ours returns.
 pub(super) fn strange() -> StoreError {
     StoreError::Unreadable("the server answered what no script of ours returns".into())
 }
@@ -86,7 +86,7 @@ fn number<T: std::str::FromStr>(value: &Value) -> Result<T, StoreError> {
     text.parse().map_err(|_| strange())
 }
 
-/// Members and their scores, as `WITHSCORES` gives them.
+/// Members and their scores, as returned by `WITHSCORES`.
 fn scored<T: std::str::FromStr>(value: Value) -> Result<Vec<(Value, T)>, StoreError> {
     let items = items(value)?;
     items
@@ -95,13 +95,12 @@ fn scored<T: std::str::FromStr>(value: Value) -> Result<Vec<(Value, T)>, StoreEr
         .collect()
 }
 
-/// The number of a record or journal row among all buckets: later ones have higher ones, and no two
-/// the same.
+/// The number of a record or journal row across all buckets: unique, and higher for later ones.
 fn overall(bucket: Bucket, number: u64) -> u64 {
     number * u64::from(BUCKETS) + u64::from(bucket.0)
 }
 
-/// The highest number within `bucket` that lies before `cursor`.
+/// The highest number within `bucket` that is before `cursor`.
 fn before(bucket: Bucket, cursor: Option<u64>) -> Option<u64> {
     match cursor {
         None => Some(i64::MAX.unsigned_abs()),
@@ -109,13 +108,13 @@ fn before(bucket: Bucket, cursor: Option<u64>) -> Option<u64> {
     }
 }
 
-/// The newest members of one bucket, taken a few at a time.
+/// The newest members of one bucket, read a few at a time.
 struct Strand {
     bucket: Bucket,
     part: Part,
     /// Newest last.
     waiting: Vec<(u64, Vec<u8>)>,
-    /// Where the next ones begin; `None` at the end.
+    /// Where the next members begin; `None` at the end.
     next: Option<u64>,
 }
 
@@ -125,8 +124,8 @@ impl Inner {
         answer.await.map_err(|failure| failure.of_a_read())
     }
 
-    /// Records without their answers' bodies. One that is gone or cannot be read is passed over, the
-    /// latter with a complaint: it must not keep the others from being swept, reaped or shown.
+    /// Records without their answers' bodies. Skips records that are gone or, with a log message, unreadable:
+    /// they must not keep the others from being swept, reaped or shown.
     async fn rows(&self, ids: Vec<RecordId>) -> Result<Vec<Row>, StoreError> {
         let reads = ids.into_iter().map(|id| async move {
             let call = Call::plain("GET").arg(self.names.of(id, Of::Record));
@@ -145,14 +144,14 @@ impl Inner {
         Ok(readable.collect())
     }
 
-    /// Ids in `part` whose time has passed, for each bucket those from a time on, and up to `limit`.
+    /// Ids in `part` whose time has passed, in each bucket from the given time on, up to `limit`.
     async fn passed(
         &self,
         part: Part,
         wanted: &[(Bucket, i64)],
         limit: usize,
     ) -> Result<(Timestamp, Vec<Passed>), StoreError> {
-        // One server takes one call for all of them; a cluster one for each.
+        // One call for all buckets of a single server; one per bucket in a cluster.
         let at_once = match self.net.is_one_server() {
             true => wanted.len().max(1),
             false => 1,
@@ -177,7 +176,7 @@ impl Inner {
         let mut found = Vec::with_capacity(wanted.len());
         for answer in answers {
             let read_at = time(answer.first())?;
-            // The earliest of several clocks: nothing is called passed too soon.
+            // The earliest of several clocks, so that nothing counts as passed too early.
             now = Some(now.map_or(read_at, |now: Timestamp| now.min(read_at)));
             for set in answer.into_iter().skip(1) {
                 let ids = scored::<i64>(set)?;
@@ -206,7 +205,7 @@ impl Inner {
         Ok(Reply { now, value })
     }
 
-    /// The next stretch of the reaper's walk, which only meets what is due, and where it ends.
+    /// The next stretch of the reaper's walk, which meets only due records, and its end position.
     pub(super) async fn walk(
         &self,
         mut position: Position,
@@ -258,7 +257,7 @@ impl Inner {
         Ok((Reply { now, value }, position))
     }
 
-    /// All ids of one part, of every bucket.
+    /// All ids of one part, in every bucket.
     async fn ids(&self, part: Part) -> Result<Vec<RecordId>, StoreError> {
         let scans = Bucket::all().map(|bucket| async move {
             let name = self.names.part(bucket, part);
@@ -281,7 +280,7 @@ impl Inner {
             None if filter.dead_letters => Part::Unknown,
             _ => return self.list_all(filter, cursor, limit).await,
         };
-        // Those have a small set of their own, so that few among many are found at once.
+        // These have a small set of their own, so that few among many are found quickly.
         let numbered = self.listed(&self.ids(part).await?).await?;
         let mut found: Vec<(u64, Listed)> = numbered
             .into_iter()
@@ -303,7 +302,7 @@ impl Inner {
         Ok(numbered.collect())
     }
 
-    /// The scopes of the next buckets that hold some, in the order of their ids.
+    /// The scopes of the next buckets that have any, in the order of their ids.
     pub(super) async fn scopes(
         &self,
         after: Option<RecordId>,
@@ -370,7 +369,7 @@ impl Inner {
         Bucket::all().map(strand).collect()
     }
 
-    /// The newest members of all strands, in order; none at their end.
+    /// The newest members of all strands, in order; empty at the end.
     async fn newest(
         &self,
         strands: &mut [Strand],
@@ -392,7 +391,7 @@ impl Inner {
                 taken.push((number, member));
             }
             if strand.waiting.is_empty() && strand.next.is_some() {
-                // What it holds beyond this may be newer than what the others have.
+                // The strand's next members may be newer than those of the others.
                 break;
             }
             if let Some(next) = strand.newest() {
@@ -402,7 +401,7 @@ impl Inner {
         Ok(taken)
     }
 
-    /// Sees to it that every strand that has more shows some.
+    /// Refills every strand that is empty and has more.
     async fn refill(&self, strands: &mut [Strand], wanted: usize) -> Result<(), StoreError> {
         let step = (wanted / usize::from(BUCKETS)).max(LIST_STEP);
         let empty: Vec<_> = strands
@@ -483,7 +482,7 @@ impl Inner {
                     self.prune(bucket, row).await?;
                 }
                 match found.last() {
-                    // Rows of one millisecond that fill a whole step wait for the next pruning.
+                    // Further rows of the last millisecond of a full step wait for the next pruning.
                     Some((_, last)) if found.len() == PRUNE_STEP => from = last + 1,
                     _ => break,
                 }
@@ -531,8 +530,8 @@ impl Inner {
         Ok(counts)
     }
 
-    /// How many keys of one client are in progress. The small sets are walked, which the limit of each
-    /// client keeps small.
+    /// The number of one client's keys in progress. Walks the sets of leases, which the limit of each client
+    /// keeps small.
     pub(super) async fn live(
         &self,
         scope: &Scope,
@@ -547,7 +546,7 @@ impl Inner {
         Ok((of_this.count() as u64).min(limit))
     }
 
-    /// The whole record in an answer, from its third item on.
+    /// Reads the whole record from a script's answer.
     pub(super) fn whole(
         id: RecordId,
         stored: Option<Value>,
@@ -568,7 +567,7 @@ impl Strand {
     }
 }
 
-/// A journal row with its number among all; `None`, with a complaint, if it cannot be read.
+/// A journal row with its number across all buckets; `None`, with a log message, if it is unreadable.
 fn journal_row(stored: &[u8]) -> Option<JournalRow> {
     match row::read_journal(stored) {
         Ok(mut row) => {

@@ -1,10 +1,10 @@
-//! The scripts, and how one is called.
+//! The Lua scripts, and how they are called.
 
 use std::sync::LazyLock;
 
 use redis::{Cmd, ToRedisArgs};
 
-/// A script: its source, and the name that servers know it by once they have seen it.
+/// A script: its source, and the hash by which servers know it.
 pub(super) struct Script {
     source: &'static str,
     sha: String,
@@ -40,7 +40,7 @@ impl Script {
         Self { source, sha }
     }
 
-    /// The call, which is made by the script's name first.
+    /// A call by the script's hash.
     pub(super) fn call(&'static self, keys: &[Vec<u8>]) -> Call {
         let mut call = Call {
             script: Some(self),
@@ -54,14 +54,14 @@ impl Script {
     }
 }
 
-/// A command, or the call of a script.
+/// A command, or a call of a script.
 pub(super) struct Call {
     script: Option<&'static Script>,
     pub(super) command: Cmd,
 }
 
 impl Call {
-    /// A command that is no script.
+    /// A plain command.
     pub(super) fn plain(name: &str) -> Self {
         let mut command = Cmd::new();
         command.arg(name);
@@ -76,7 +76,7 @@ impl Call {
         self
     }
 
-    /// The same call with the script's source in place of its name; `None` for a plain command.
+    /// The same call with the script's source instead of its hash; `None` for a plain command.
     pub(super) fn with_source(&self) -> Option<Cmd> {
         let script = self.script?;
         let mut whole = Cmd::new();

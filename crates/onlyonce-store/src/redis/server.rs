@@ -1,31 +1,31 @@
-//! What a server says of itself: what it is, what its acknowledged writes survive, what it evicts.
+//! A server's state: its role, what its acknowledged writes survive, and its eviction policy.
 
 use redis::aio::MultiplexedConnection;
 
 use crate::Level;
 
-/// After how many seconds of silence a replica, which speaks every second, is not waited for.
+/// After this many seconds of silence a replica, which reports every second, is not waited for.
 const MAX_LAG_SECONDS: u64 = 2;
 
-/// What was read when a connection was made.
+/// The state read from a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
-    /// It is a node of a cluster.
+    /// Whether it is a node of a cluster.
     pub(super) is_cluster: bool,
-    /// It is a Sentinel, which keeps no data.
+    /// Whether it is a Sentinel, which has no data.
     pub(super) is_sentinel: bool,
-    /// It takes writes.
+    /// Whether it takes writes.
     pub(super) is_master: bool,
     /// What an acknowledged write survives.
     pub(super) level: Level,
-    /// The replicas that are attached and have said something lately.
+    /// The attached replicas that have reported recently.
     pub(super) replicas: usize,
-    /// What it does when its memory is full; `None` if it does not say.
+    /// The eviction policy; `None` if the server does not tell.
     pub(super) policy: Option<String>,
 }
 
 impl Server {
-    /// Asks the server. What it may not be asked, or does not say, counts as not there.
+    /// Queries the server. What it may not be asked, or does not tell, counts as absent.
     pub(super) async fn read(link: &mut MultiplexedConnection) -> redis::RedisResult<Self> {
         let mut questions = redis::pipe();
         questions.cmd("INFO");
@@ -62,14 +62,14 @@ impl Server {
         }
     }
 
-    /// Whether it throws away keys that have no time of their own when its memory is full.
+    /// Whether the server evicts keys without a ttl when its memory is full.
     pub(super) fn evicts(&self) -> bool {
         let policy = self.policy.as_deref();
         policy.is_some_and(|policy| policy.starts_with("allkeys-"))
     }
 }
 
-/// How many replicas the server writes to that speak up. One that is frozen stays attached for a minute.
+/// The number of attached replicas that report. A frozen replica stays attached for a minute.
 fn replicas(info: &str) -> usize {
     let lag = |line: &str| -> Option<u64> {
         let (name, fields) = line.trim().strip_prefix("slave")?.split_once(':')?;
@@ -85,9 +85,9 @@ fn replicas(info: &str) -> usize {
     lags.filter(|lag| *lag <= MAX_LAG_SECONDS).count()
 }
 
-/// - Without the append-only file a crash loses what came after the last snapshot.
-/// - With `everysec` or `no`, a crash of the machine loses what was not synced.
-/// - With replicas, a failover loses what they had not heard of.
+/// - Without the append-only file, a crash loses everything after the last snapshot.
+/// - With `everysec` or `no`, a crash of the machine loses unsynced writes.
+/// - With replicas, a failover loses writes that they have not received.
 fn level(aof: Option<&str>, fsync: Option<&str>, replicas: Option<&str>) -> Level {
     match (aof, fsync, replicas) {
         (Some("1"), Some("always"), Some("0")) => Level::Sync,

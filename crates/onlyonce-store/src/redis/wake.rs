@@ -1,4 +1,4 @@
-//! How wake-ups travel between nodes: as published messages. A cluster carries them to all servers.
+//! Wake-ups between nodes, sent as published messages. A cluster forwards them to all servers.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use tokio::sync::mpsc;
 use super::{Inner, net::Does, script::Call};
 use crate::wake::{RECONNECT_PAUSE, WORDS_PER_NOTICE, Word, notice};
 
-/// Publishes what is to be said, as much at once as has gathered.
+/// Publishes queued words, all that have collected at once.
 pub(super) async fn speak(inner: Arc<Inner>, mut words: mpsc::Receiver<Word>) {
     let channel = inner.names.channel(inner.net.database());
     let mut gathered = Vec::with_capacity(WORDS_PER_NOTICE);
     while words.recv_many(&mut gathered, WORDS_PER_NOTICE).await > 0 {
         let notice = notice(gathered.drain(..));
         let call = Call::plain("PUBLISH").arg(&channel).arg(notice);
-        // Whoever is not told polls.
+        // A node that is not told polls.
         let _ = inner.net.call(inner.meta_slot, &call, Does::Tell).await;
     }
 }

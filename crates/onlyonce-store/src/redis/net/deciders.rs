@@ -1,7 +1,7 @@
-//! Who is master, asked of those who decide it: all Sentinels, or all nodes of a cluster, at once.
+//! Finds out who is master from the deciders: all Sentinels, or all nodes of a cluster, at the same time.
 //!
-//! A server cannot tell by itself that it was deposed: one that was frozen goes on as master until
-//! somebody tells it otherwise. So mastership counts only if enough of the others vouch for it.
+//! A server cannot tell by itself that it was deposed: one that was frozen continues as master until it is
+//! told otherwise. So mastership counts only if enough of the others confirm it.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -26,17 +26,17 @@ use crate::{
     },
 };
 
-/// How long one of them may take to answer, at most; half of the store's timeout if that is less.
+/// The most time for one decider's answer; half of the store's timeout if that is less.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
-/// How long one that was silent is not asked, so that it does not hold up every question.
+/// How long a silent decider is not asked, so that it does not delay every query.
 const LEFT_ALONE_FOR: Duration = Duration::from_secs(1);
 
-/// Somebody did not answer in time.
+/// A decider did not answer in time.
 #[derive(Debug, thiserror::Error)]
 #[error("nobody answered in time")]
 struct Silent;
 
-/// One who is asked, over a connection of its own: calls on the others may wait for replicas.
+/// A decider, with a connection of its own: calls on the other connections may wait for replicas.
 pub(super) struct Decider {
     client: Client,
     link: Mutex<Option<MultiplexedConnection>>,
@@ -44,7 +44,7 @@ pub(super) struct Decider {
 }
 
 impl Decider {
-    /// The answers to `questions`; an error of the server stands in the place of its answer.
+    /// The answers to `questions`; a server error takes the place of its answer.
     async fn ask(
         &self,
         questions: &redis::Pipeline,
@@ -87,8 +87,7 @@ impl Decider {
 }
 
 impl Net {
-    /// Whether another server may take the place of a master. Once seen it stays so: replicas that are
-    /// not there now may come back.
+    /// Whether another server may replace a master. Once true it stays so: absent replicas may come back.
     pub(super) fn can_fail_over(&self) -> bool {
         self.can_fail_over.load(Ordering::Relaxed)
     }
@@ -111,7 +110,7 @@ impl Net {
         Ok(decider)
     }
 
-    /// Asks everybody who is known the same at once. Fails only if nobody answers.
+    /// Asks all known deciders the same, concurrently. Fails only if nobody answers.
     async fn ask_all(
         &self,
         questions: &redis::Pipeline,
@@ -142,7 +141,7 @@ impl Net {
                 }
             }
         }
-        // Where nobody answers it is us who are slow, or all of them are away.
+        // If nobody answers, either we are slow or all of them are away.
         if answered.is_empty() {
             return Err(Failure::Refused(last));
         }
@@ -154,14 +153,14 @@ impl Net {
         Ok(answered)
     }
 
-    /// Keeps a connection to those who were named, and to no others.
+    /// Keeps connections to the named and the configured deciders, and to no others.
     fn keep_deciders(&self, named: &HashSet<Host>) {
         let configured = &self.address.hosts;
         self.deciders
             .lock()
             .retain(|host, _| named.contains(host) || configured.contains(host));
         for host in named {
-            // One that cannot be asked does not answer; the others are counted without it.
+            // A decider that cannot be asked does not answer; the others are counted without it.
             let _ = self.decider(host);
         }
     }
@@ -183,7 +182,7 @@ impl Net {
         let asked_at = Instant::now();
         let told = self.ask_all(&questions, deadline).await?;
         let mut last: BoxError = format!("no Sentinel knows a master {name:?}").into();
-        // One Sentinel may be reached under two names, and has one voice.
+        // One Sentinel may be reached under two names, and has one vote.
         let mut answers = BTreeMap::new();
         for (host, told) in told {
             match SentinelAnswer::read(told, &host) {

@@ -1,9 +1,9 @@
-//! Whether what a master said still counts: nothing is acknowledged on the word of one that was deposed.
+//! Checks whether a master's answer still counts: nothing is acknowledged on the word of a deposed master.
 //!
-//! A server that was frozen while a replica took its place goes on as master when it wakes, until it is
-//! told. What it writes until then is thrown away. So, where a master can be replaced, an answer counts
-//! only after evidence that is newer than the answer, or from within the last second for one that wrote
-//! nothing.
+//! A server that was frozen while a replica took its place continues as master when it wakes, until it is
+//! told. Its writes until then are thrown away. So, if a master can be replaced, an answer counts only with
+//! evidence that is newer than the answer. Evidence from the last second is enough if nothing was written, or
+//! if every replica has the write.
 
 use std::time::Duration;
 
@@ -13,25 +13,24 @@ use tokio::time::{Instant, timeout_at};
 use super::{Does, Link, Net};
 use crate::{BoxError, redis::address::Host};
 
-/// How long a write waits for replicas to say that they have it. The connection carries nothing else
-/// meanwhile.
+/// How long a write waits for replicas to acknowledge it. The connection carries nothing else meanwhile.
 const HEARD_WITHIN: Duration = Duration::from_millis(100);
-/// How long replicas that did not say so are not waited for.
+/// How long replicas that did not acknowledge are not waited for.
 const NOT_WAITED_FOR: Duration = Duration::from_millis(500);
-/// How long it is believed that a master is one, after others vouched for it, of an answer that wrote
-/// nothing. What it says may be so much out of date; nothing is executed on the strength of it alone.
+/// How old the evidence for a master may be if nothing was written, or if every replica has the write. An
+/// answer may be out of date by as much; nothing is executed on the strength of it alone.
 const VOUCHED_FOR: Duration = Duration::from_secs(1);
 
-/// What is known of the replicas of one connection's server.
+/// The acknowledgements by the replicas of one connection's server.
 #[derive(Default)]
 pub(super) struct Heard {
-    /// When they were last asked, and how many had everything that came before.
+    /// When the replicas were last asked, and how many had everything before that.
     last: tokio::sync::Mutex<Option<(Instant, usize)>>,
 }
 
 impl Heard {
-    /// How many replicas have every write whose answer came on this connection before `since`. One
-    /// question serves all writes that were answered before it.
+    /// How many replicas have every write whose answer came on this connection before `since`. One `WAIT`
+    /// serves all writes that were answered before it.
     async fn by(
         &self,
         wanted: usize,
@@ -56,7 +55,7 @@ impl Heard {
 }
 
 impl Net {
-    /// Returns if what `host` has just said counts.
+    /// Returns `Ok` if the last answer of `host` counts.
     pub(super) async fn confirm(
         &self,
         (host, slot): (&Host, Option<u16>),
@@ -71,7 +70,7 @@ impl Net {
         let view = self.view.read().clone();
         let known = view.masters.get(host).map_or(0, |master| master.replicas);
         let there = known.min(link.server.replicas);
-        // Every replica that might take over has it, or nothing was written.
+        // Every replica that might take over has the write, or nothing was written.
         let is_safe = does == Does::Read || {
             let heard = link.heard.by(there, &mut link.connection, answered);
             let heard = match there {

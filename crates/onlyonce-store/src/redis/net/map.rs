@@ -1,4 +1,4 @@
-//! Where the servers are: asked of the servers themselves, or of Sentinels.
+//! The slot map, read from the servers themselves or from Sentinels.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -16,12 +16,12 @@ use crate::redis::{
     failure::Failure,
 };
 
-/// How often the map of slots is asked for at most, where nothing hangs on the answer being newer.
+/// The shortest interval between requests for the slot map, unless a newer answer is needed.
 const REFRESH_EVERY: Duration = Duration::from_millis(50);
-/// How often it is asked for while nothing seems wrong, where a master may be replaced.
+/// The polling interval of the map while nothing seems wrong, if a master may be replaced.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
 
-/// The first and the last of some slots, and who has them.
+/// The first and the last slot of a range, and the server that has it.
 pub(super) type Range = (u16, u16, Host);
 
 /// Which server has which slots.
@@ -39,15 +39,15 @@ impl Map {
 }
 
 impl Net {
-    /// Asks who has which slots, unless somebody has just done so.
+    /// Requests the slot map, unless that was just done.
     pub(super) async fn refresh(&self, deadline: Instant) -> Result<(), Failure> {
         let now = Instant::now();
         let since = now.checked_sub(REFRESH_EVERY).unwrap_or(now);
         self.refresh_since(since, deadline).await
     }
 
-    /// Asks who has which slots, unless somebody has begun to do so after `since`: one question serves
-    /// everybody who came before it.
+    /// Requests the slot map, unless a request was started after `since`: one request serves everybody who
+    /// came before it.
     pub(super) async fn refresh_since(
         &self,
         since: Instant,
@@ -69,7 +69,7 @@ impl Net {
         self.nodes.lock().retain(|host, node| {
             let stays = view.masters.contains_key(host);
             if !stays {
-                // Whoever waits for its answer would wait in vain.
+                // Callers that wait for its answer would wait in vain.
                 node.gone.send_replace(true);
             }
             stays
@@ -86,7 +86,7 @@ impl Net {
         let count = u32::try_from(candidates.len()).unwrap_or(1).max(1);
         let asked_at = Instant::now();
         for (index, host) in (0..).zip(candidates) {
-            // One that does not answer must leave time for the others.
+            // A server that does not answer must leave time for the others.
             let left = deadline.saturating_duration_since(Instant::now());
             let until = Instant::now() + left / count.saturating_sub(index).max(1);
             let node = self.node(&host)?;
@@ -115,7 +115,7 @@ impl Net {
         Err(last)
     }
 
-    /// Keeps the map fresh, for ever, so that no call has to fail before another master is found.
+    /// Keeps the map current, for ever, so that no call has to fail before another master is found.
     pub(in crate::redis) async fn watch(self: Arc<Self>) {
         loop {
             let _ = tokio::time::timeout(WATCH_EVERY, self.doubt.notified()).await;

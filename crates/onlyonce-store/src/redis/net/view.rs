@@ -1,4 +1,4 @@
-//! What those who decide on masters said, put together. No I/O here.
+//! Combines the deciders' answers about masters. No I/O here.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,28 +11,28 @@ use crate::redis::address::Host;
 /// The number of hash slots of a cluster.
 const SLOTS: usize = 16_384;
 
-/// Who is master of what.
+/// The masters and their slots.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
     pub(super) map: Map,
     pub(super) masters: HashMap<Host, Master>,
-    /// When the question was asked that this answers.
+    /// When the deciders were asked.
     pub(super) asked_at: Option<Instant>,
 }
 
 /// A master, as the others see it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Master {
-    /// So many of the others say that it is master, and that nobody is about to replace it, that nobody
-    /// can have replaced it without one of them knowing.
+    /// Enough of the others say that it is master and not about to be replaced: it cannot have been
+    /// replaced without one of them knowing.
     pub(super) vouched_for: bool,
-    /// The replicas it has, whether they are there now or not: any of them may replace it.
+    /// Its replicas, attached or not: any of them may replace it.
     pub(super) replicas: usize,
 }
 
 impl View {
-    /// Whether `host` was master of `slot` when the question was asked. Where a server sent a call on
-    /// with ASK the slot is still another's, and only the host counts.
+    /// Whether `host` was master of `slot` when the deciders were asked. After an ASK redirection the slot
+    /// still belongs to another host, and only the host counts.
     pub(super) fn vouches_for(&self, host: &Host, slot: Option<u16>) -> bool {
         let owns = slot.is_none_or(|slot| self.map.owner(slot) == Some(host));
         owns && self
@@ -48,32 +48,32 @@ fn take<T: FromRedisValue>(told: Option<Value>) -> Result<T, Option<RedisError>>
     redis::from_redis_value(told).map_err(|_| None)
 }
 
-/// What one Sentinel says.
+/// A Sentinel's answer.
 #[derive(Clone, Debug)]
 pub(super) struct SentinelAnswer {
     pub(super) id: String,
     master: Host,
     epoch: u64,
     replicas: usize,
-    /// How many Sentinels there are, this one included.
+    /// The number of Sentinels, this one included.
     sentinels: usize,
-    /// The master answers this Sentinel.
+    /// Whether the master answers this Sentinel.
     is_up: bool,
-    /// It is about to be replaced, or enough Sentinels agree that it is down.
+    /// Whether the master is about to be replaced, or enough Sentinels agree that it is down.
     is_going: bool,
     pub(super) others: HashSet<Host>,
 }
 
 impl SentinelAnswer {
-    /// Reads the answers to the four questions. An error is the server's; `None` is an answer that
-    /// names no master.
+    /// Reads the answers to the four queries. `Err(Some)` is the server's error; `Err(None)` an answer
+    /// without a master.
     pub(super) fn read(told: Vec<Value>, asked: &Host) -> Result<Self, Option<RedisError>> {
         let mut told = told.into_iter();
         let (name, port) = take::<Option<(String, u16)>>(told.next())?.ok_or(None)?;
         let master = Host { name, port };
         let fields: HashMap<String, String> = take(told.next())?;
         let others: Vec<HashMap<String, String>> = take(told.next()).unwrap_or_default();
-        // Before Redis 6.2 a Sentinel does not tell its id: then it is who was asked.
+        // Before Redis 6.2 a Sentinel does not tell its id; then the host that was asked stands for it.
         let id = take::<String>(told.next()).unwrap_or_else(|_| asked.to_string());
         let host = |fields: &HashMap<String, String>| {
             let (name, port) = (fields.get("ip")?.clone(), fields.get("port")?.parse().ok()?);
@@ -83,7 +83,7 @@ impl SentinelAnswer {
         let count = |name: &str| number(name).and_then(|value| usize::try_from(value).ok());
         let flags = fields.get("flags").map_or("", String::as_str);
         let flagged = |flag: &str| flags.split(',').any(|found| found == flag);
-        // Once the new master has taken over its address is told, while the flags are still the old one's.
+        // After a takeover the new master's address is returned, while the flags are still the old one's.
         let is_of_the_old = host(&fields).as_ref() != Some(&master);
         let going = flagged("o_down") || flagged("failover_in_progress");
         Ok(Self {
@@ -99,8 +99,8 @@ impl SentinelAnswer {
     }
 }
 
-/// The master of the latest configuration. It is vouched for if a majority of all Sentinels sees it up
-/// and none of them is replacing it.
+/// The master of the latest configuration. It is confirmed if a majority of all Sentinels sees it up and none
+/// of them is replacing it.
 pub(super) fn sentinel_view(answers: &[SentinelAnswer], asked_at: Instant) -> Option<View> {
     let latest = answers.iter().max_by_key(|answer| answer.epoch)?;
     let of_it = || {
@@ -122,23 +122,23 @@ pub(super) fn sentinel_view(answers: &[SentinelAnswer], asked_at: Instant) -> Op
     })
 }
 
-/// What one node of a cluster says.
+/// A cluster node's answer.
 #[derive(Clone, Debug)]
 pub(super) struct ClusterAnswer {
     pub(super) id: String,
-    /// Slots and who has them: where, and under which id.
+    /// The slot ranges with their owners and the owners' ids.
     slots: Vec<(Range, String)>,
     nodes: HashMap<String, Node>,
     pub(super) hosts: HashSet<Host>,
 }
 
-/// What one node of a cluster says of another.
+/// A cluster node's statement about another node.
 #[derive(Clone, Debug)]
 struct Node {
     epoch: u64,
-    /// It is a master, and answers.
+    /// Whether the node is a master, and answers.
     is_up: bool,
-    /// Whose replica it is.
+    /// The id of the master that it replicates.
     follows: Option<String>,
 }
 
@@ -181,10 +181,10 @@ impl ClusterAnswer {
     }
 }
 
-/// For each slot whoever claims it with the highest epoch, which is how the nodes settle it themselves.
+/// For each slot, the claimant with the highest epoch, which is how the nodes settle it themselves.
 ///
-/// A replica takes over with the votes of a majority of the masters, and none votes before it calls the
-/// old one failed. So a master is vouched for if so many of the others do not that, with itself, they are
+/// A replica takes over with the votes of a majority of the masters, and none votes before it considers the
+/// old master failed. So a master is confirmed if the others that do not consider it failed are, with itself,
 /// a majority: no other majority can have voted without one of them.
 pub(super) fn cluster_view(answers: &[ClusterAnswer], asked_at: Instant) -> View {
     let mut owners: Vec<Option<(u64, &Host, &str)>> = vec![None; SLOTS];
@@ -230,10 +230,10 @@ pub(super) fn cluster_view(answers: &[ClusterAnswer], asked_at: Instant) -> View
     }
 }
 
-/// Slots and who has them, and everybody who is named.
+/// Slot ranges with their owners, and every host that is named.
 type Slots = (Vec<(Range, String)>, HashSet<Host>);
 
-/// The answer of `CLUSTER SLOTS`, which `asked` gave.
+/// Parses the answer of `CLUSTER SLOTS` from `asked`.
 fn read_slots(told: &Value, asked: &Host) -> Option<Slots> {
     let Value::Array(ranges) = told else {
         return None;
@@ -256,7 +256,7 @@ fn read_slots(told: &Value, asked: &Host) -> Option<Slots> {
     Some((slots, hosts))
 }
 
-/// Where a node is, and its id.
+/// A node's address and id.
 fn read_node(told: &Value, asked: &Host) -> Option<(Host, String)> {
     let Value::Array(parts) = told else {
         return None;
@@ -268,7 +268,7 @@ fn read_node(told: &Value, asked: &Host) -> Option<(Host, String)> {
         Value::BulkString(name) if !name.is_empty() && name != b"?" => {
             String::from_utf8(name.clone()).ok()?
         }
-        // A server that does not know its own name is reached as it was.
+        // A server that does not know its own name is reached by the name that was used.
         _ => asked.name.clone(),
     };
     let port = u16::try_from(*port).ok()?;
