@@ -1,16 +1,16 @@
-//! What lies on the disk: answers compressed where that helps, and encrypted where keys are configured,
-//! once for every store.
+//! Stored data: answers are compressed where that helps, and encrypted if keys are configured, once for every
+//! store.
 //!
-//! [`AtRest`] stands before a store. On the way in it replaces the answer by one block, and, with keys,
-//! the client's id and the key by keyed hashes, the path by the encrypted names, and the text of the
-//! journal by its ciphertext. On the way out it undoes this, and compares scope and key with the
-//! record's id. A ciphertext opens only in the record, the generation and the field that it was made
-//! for: one that was moved is an error and an alarm, never somebody else's answer.
+//! [`AtRest`] wraps a store. On the way in it replaces the answer by one block, and, with keys, the client's
+//! id and the key by keyed hashes, the path by the encrypted names, and the text of the journal by its
+//! ciphertext. On the way out it reverses this, and compares scope and key with the record's id. A ciphertext
+//! opens only in the record, the generation and the field that it was made for: one that was moved is an
+//! error and an alarm, never somebody else's answer.
 //!
 //! Rows from before keys were configured are read as they are, and written back encrypted.
 //!
-//! Deliberately absent: falling back. A block that cannot be opened makes its record unreadable, and the
-//! engine answers 503 for it.
+//! Deliberately absent: a fallback. A block that cannot be opened makes its record unreadable, and the engine
+//! answers 503 for it.
 
 mod block;
 mod dictionaries;
@@ -37,49 +37,49 @@ pub use keyring::{KEY_BYTES, Keyring, KeyringError, MAX_KEY_NAME, MAX_KEYS, Open
 use names::Names;
 use zip::Zip;
 
-/// A shorter answer is not compressed: there is nothing to gain.
+/// A shorter answer is not compressed, since it would gain nothing.
 const MIN_COMPRESSED: usize = 96;
-/// Of an answer longer than this, a beginning of this length is tried first.
+/// Of a longer answer, a prefix of this length is tried first.
 const TRIED_FIRST: usize = 64 << 10;
-/// How many of the newest records are looked at for one that is encrypted, where no key is configured.
+/// How many pages of the newest records are searched for an encrypted one if no key is configured.
 const NEWEST_PAGES: usize = 20;
 const NEWEST_PAGE: usize = 500;
-/// What a file of the spool begins with when it is encrypted.
+/// The prefix of an encrypted file of the spool.
 const FILE_MARK: &[u8] = b"onlyonce sealed 1\n";
 /// The metric that counts what could not be opened, by `reason`.
 pub const FAILURES: &str = "onlyonce_at_rest_failures_total";
-/// The words of that label.
+/// The values of that label.
 const REASONS: [&str; 4] = ["unknown_key", "forged", "damaged", "version"];
 
-/// Shows [`FAILURES`] at zero.
+/// Registers [`FAILURES`] at zero.
 pub fn declare() {
     for reason in REASONS {
         metrics::counter!(FAILURES, "reason" => reason).increment(0);
     }
 }
 
-/// How answers are made smaller.
+/// How answers are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
     /// Not at all.
     None,
-    /// zstd, where it makes them smaller.
+    /// zstd, if the answer gets smaller.
     #[default]
     Zstd,
-    /// The same, with dictionaries that are trained from recent answers of each route.
+    /// zstd with dictionaries trained from recent answers of each route.
     Dictionary,
 }
 
-/// What is done to what is stored.
+/// Options for stored data.
 #[derive(Clone, Debug, Default)]
 pub struct AtRestOptions {
-    /// The keys; without any nothing is encrypted.
+    /// The keys; without any, nothing is encrypted.
     pub keys: Option<Keyring>,
-    /// How answers are made smaller.
+    /// How answers are compressed.
     pub compression: Compression,
 }
 
-/// What became of a block.
+/// The result of opening a block.
 enum Unpacked {
     Answer(Arc<StoredResponse>),
     Needs(block::DictionaryId),
@@ -96,11 +96,11 @@ pub struct AtRest {
 }
 
 impl AtRest {
-    /// Stands before `inner`.
+    /// Wraps `inner`.
     ///
     /// # Errors
-    /// Any [`StoreError`]: the store could not be asked, or what it keeps is encrypted with keys that
-    /// are not among the configured ones.
+    /// Any [`StoreError`]: the store did not answer, or its content is encrypted with keys that are not
+    /// configured.
     pub async fn open(inner: Arc<dyn Store>, options: AtRestOptions) -> Result<Self, StoreError> {
         declare();
         let names = match &options.keys {
@@ -117,7 +117,7 @@ impl AtRest {
         })
     }
 
-    /// The answer as a block, or as it is where a block would be no better.
+    /// The answer as a block, or unchanged if a block would be no better.
     fn pack(
         &self,
         field: &'static str,
@@ -131,7 +131,7 @@ impl AtRest {
         };
         let head = codec::encode_head(response);
         let mut whole = Vec::with_capacity(2 + head.len() + body.len());
-        // Heads are bounded by the HTTP parser, far below.
+        // The HTTP parser bounds heads, far below this.
         whole.extend_from_slice(&(head.len() as u32).to_le_bytes());
         whole.extend_from_slice(&head);
         whole.extend_from_slice(body);
@@ -165,7 +165,7 @@ impl AtRest {
             return None;
         }
         let (packing, packed) = if length > TRIED_FIRST {
-            // A dictionary helps short answers only.
+            // A dictionary helps only short answers.
             (Packing::Plain { length }, self.plain.pack(whole)?)
         } else {
             let (id, zip) = match self.compression {
@@ -220,13 +220,13 @@ impl AtRest {
         loop {
             match self.try_unpack(field, record, response)? {
                 Unpacked::Answer(answer) => return Ok(answer),
-                // Once it is known, it stays.
+                // Once fetched, a dictionary stays known.
                 Unpacked::Needs(id) => drop(self.dictionaries.fetch(id).await?),
             }
         }
     }
 
-    /// `record` as the store is to keep it.
+    /// `record` in its stored form.
     fn hide(&self, record: &Record) -> Record {
         let mut hidden = record.clone();
         if let Some(response) = &record.response {
@@ -249,13 +249,13 @@ impl AtRest {
         hidden
     }
 
-    /// The record that [`hide`](Self::hide) was given, but for its answers.
+    /// The record that [`hide`](Self::hide) was given, except for its answers.
     fn named(&self, mut record: Record) -> Result<Record, StoreError> {
         if names::is_hidden(&record.path) {
             let joined = names::reveal(self.keys.as_ref(), "names", record.id, &record.path);
             let split = joined.and_then(|joined| names::split(&joined));
             let (scope, key, path) = split.map_err(|error| self.alarm(record.id, error))?;
-            // Of an erased record the hash is all that is left of the key; the block is bound to it too.
+            // Of an erased record's key only the hash is left; the block is bound to it too.
             let id = self.inner.secret().record_id(scope.as_str(), &key);
             if !record.notes.erased && id != record.id {
                 return Err(self.alarm(record.id, OpenError::Forged));
@@ -288,7 +288,7 @@ impl AtRest {
         Ok(record)
     }
 
-    /// The same without waiting; `None` where that cannot be done.
+    /// Like `whole` without waiting; `None` if that is not possible.
     fn whole_at_once(&self, record: Record) -> Option<Record> {
         let mut record = self.named(record).ok()?;
         if let Some(response) = &record.response {
@@ -306,8 +306,8 @@ impl AtRest {
         Some(record)
     }
 
-    /// The record that [`hide`](Self::hide) was given, as the lists and the workers need it: its answer stays
-    /// packed, since nobody asks for it there, and it goes back as it is.
+    /// The record that [`hide`](Self::hide) was given, for lists and workers: its answer stays packed, since
+    /// nobody needs it there, and is written back unchanged.
     async fn listed(&self, record: Record) -> Result<Record, StoreError> {
         let mut record = self.named(record)?;
         if let Some(Evidence::Completed(response)) = &record.evidence {
@@ -317,7 +317,7 @@ impl AtRest {
         Ok(record)
     }
 
-    /// Those of `records` that can be read. One that cannot must not keep the others from being swept or
+    /// The readable ones among `records`. An unreadable one must not keep the others from being swept or
     /// reaped.
     async fn readable(&self, records: Vec<Record>) -> Vec<Record> {
         let mut readable = Vec::with_capacity(records.len());
@@ -327,9 +327,9 @@ impl AtRest {
         readable
     }
 
-    /// The record as a list shows it; `None` for one that is damaged, which must not keep the others from
-    /// being shown. A key that is not configured is another matter: whoever is shown a list without the
-    /// records under it takes them for absent.
+    /// The record as shown in a list; `None` if it is damaged, which must not keep the others from being
+    /// shown. But a key that is not configured is an error: a reader would take the records under it for
+    /// absent.
     async fn shown(&self, record: Record, is_lenient: bool) -> Result<Option<Record>, StoreError> {
         match self.listed(record).await {
             Ok(record) => Ok(Some(record)),
@@ -338,8 +338,8 @@ impl AtRest {
         }
     }
 
-    /// Refuses to look for names where the store keeps their hashes and no key is configured to make them.
-    /// A store that was encrypted once and is no more is told by its newest records.
+    /// Refuses to look up names if the store contains their hashes and no key is configured to compute them.
+    /// The newest records tell whether a store that was once encrypted still is.
     async fn can_name(&self) -> Result<(), StoreError> {
         if self.keys.is_some() || !is_encrypted(&*self.inner).await? {
             return Ok(());
@@ -376,8 +376,8 @@ impl AtRest {
         journal.into_iter().map(hide).collect()
     }
 
-    /// Journal rows with their texts. One that cannot be read says so in its place: what it is about
-    /// is still worth showing.
+    /// Journal rows with their texts. An unreadable text is replaced by a notice: the rest of the row is
+    /// still worth showing.
     fn show_journal(&self, rows: Vec<JournalRow>) -> Vec<JournalRow> {
         let show = |mut row: JournalRow| {
             if let Some(hidden) = row.entry.detail.as_deref()
@@ -397,7 +397,7 @@ impl AtRest {
         rows.into_iter().map(show).collect()
     }
 
-    /// Says that something could not be opened, where people and machines look.
+    /// Reports, in a metric and in the log, that something could not be opened.
     fn alarm(&self, id: RecordId, error: OpenError) -> StoreError {
         metrics::counter!(FAILURES, "reason" => error.word()).increment(1);
         tracing::error!(%error, record = %id, "what is stored of a record cannot be opened; it is refused and left as it is");
@@ -427,7 +427,7 @@ fn response_in(whole: &[u8]) -> Option<StoredResponse> {
     codec::decode_head(head, body).ok()
 }
 
-/// The block that a store has from the first time on that it was opened with keys.
+/// The block that a store has since it was first opened with keys.
 const FIRST: &str = "names-secret";
 
 /// Whether `store`, which is not wrapped, has ever been opened with keys.
@@ -438,8 +438,8 @@ pub async fn is_encrypted(store: &dyn Store) -> Result<bool, StoreError> {
     Ok(store.block(FIRST).await?.is_some())
 }
 
-/// What names are hashed with: made once, kept in the store under the first key that ever was, and again
-/// under each that came to be the first. A ring that can open none of these is not the store's.
+/// The secret for hashing names: created once, stored under the first key of that time, and again under each
+/// key that became the first later. A ring that can open none of these does not belong to the store.
 async fn names_secret(store: &dyn Store, keys: &Keyring) -> Result<Vec<u8>, StoreError> {
     let name_of = |key: &str| format!("{FIRST}/{key}");
     let place = block::nowhere(FIRST, "");

@@ -1,7 +1,7 @@
-//! The stored form of a response: a versioned block of bytes for the head, the body as it is.
+//! The stored form of a response: a versioned block of bytes for the head, and the body unchanged.
 //!
-//! Bytes as bytes: a replay must equal the first answer to the letter, so nothing here goes through
-//! text or JSON. A version that this code does not know is an error, never a default.
+//! A replay must equal the first answer byte for byte, so nothing here goes through text or JSON. An unknown
+//! version is an error, never a default.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -38,7 +38,7 @@ const BODY_FULL: u8 = 1;
 const BODY_FULL_WITH_TRAILERS: u8 = 2;
 const BODY_PACKED: u8 = 3;
 
-/// Where the head says which kind of body it has.
+/// The offset of the kind of body in a head.
 const KIND_AT: usize = 3;
 
 const EVIDENCE_COMPLETED: u8 = 1;
@@ -49,15 +49,15 @@ const EVIDENCE_CONTRADICTORY: u8 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodecError {
-    /// Written by a newer version.
+    /// The block was written by a newer version.
     #[error("a stored block has version {0}, which this program does not know")]
     Version(u8),
-    /// Not what this version writes.
+    /// The block is not what this version writes.
     #[error("a stored block is damaged")]
     Damaged,
 }
 
-/// The head of `response` as a block: status, headers, trailers and whether the body is kept.
+/// The head of `response` as a block: status, headers, trailers and whether the body is stored.
 pub fn encode_head(response: &StoredResponse) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     out.push(HEAD_VERSION);
@@ -134,7 +134,7 @@ pub(crate) fn has_body(block: &[u8]) -> bool {
         .is_some_and(|kind| *kind != BODY_NOT_STORED)
 }
 
-/// The bytes of a response that are kept beside its head.
+/// The bytes of a response that are stored beside its head.
 pub fn body_of(response: &StoredResponse) -> Option<&[u8]> {
     match &response.body {
         StoredBody::Full { bytes, .. } => Some(bytes),
@@ -143,7 +143,7 @@ pub fn body_of(response: &StoredResponse) -> Option<&[u8]> {
     }
 }
 
-/// Evidence as one block.
+/// Evidence as a block.
 pub fn encode_evidence(evidence: &Evidence) -> Vec<u8> {
     let mut out = vec![EVIDENCE_VERSION];
     match evidence {
@@ -188,7 +188,7 @@ pub fn decode_evidence(block: &[u8]) -> Result<Evidence, CodecError> {
     Ok(evidence)
 }
 
-/// Notes as one block; `None` where there is nothing to note.
+/// Notes as a block; `None` if there are none.
 pub fn encode_notes(notes: &Notes) -> Option<Vec<u8>> {
     let Notes {
         spelling,
@@ -222,7 +222,7 @@ pub fn encode_notes(notes: &Notes) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The notes in a block, or those of a row that has none.
+/// The notes in a block, or those of a row without a block.
 ///
 /// # Errors
 /// [`CodecError`] if the block is not one that this version wrote.
@@ -265,7 +265,7 @@ pub fn decode_notes(block: Option<&[u8]>) -> Result<Notes, CodecError> {
 }
 
 fn encode_headers(headers: &HeaderMap, out: &mut Vec<u8>) {
-    // Neither count nor lengths come near the limits: the HTTP parser bounds both.
+    // The HTTP parser bounds the count and the lengths, far below these limits.
     out.extend_from_slice(&(headers.len() as u16).to_le_bytes());
     for (name, value) in headers {
         out.extend_from_slice(&(name.as_str().len() as u16).to_le_bytes());
@@ -279,7 +279,7 @@ pub(crate) fn put_block(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-/// Takes a block apart. What is missing is an error, never a panic.
+/// Parses a block. Missing bytes are an error, never a panic.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -318,12 +318,12 @@ impl<'a> Reader<'a> {
         for _ in 0..count {
             let length = self.u16()?;
             let name = self.take(usize::from(length))?;
-            // A map holds what came over HTTP/2, where the library lets a name have a quote.
+            // The map may come from HTTP/2, where the library allows a quote in a name.
             let name = HeaderName::from_lowercase(name)
                 .or_else(|_| HeaderName::from_bytes(name))
                 .map_err(|_| CodecError::Damaged)?;
             let value = HeaderValue::from_bytes(self.block()?).map_err(|_| CodecError::Damaged)?;
-            // A map has an end, beyond which appending panics.
+            // A header map has a maximum size, beyond which appending panics.
             headers
                 .try_append(name, value)
                 .map_err(|_| CodecError::Damaged)?;
@@ -436,7 +436,7 @@ mod tests {
         assert_eq!(decode_notes(Some(&[2, 1])), Err(CodecError::Version(2)));
     }
 
-    /// Whatever a map can hold comes back: an answer that cannot be read again is never replayed.
+    /// Everything that a map can contain comes back: an unreadable answer could never be replayed.
     #[test]
     fn every_name_that_a_map_holds_comes_back() {
         let mut response = sample();
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(decode_head(&encode_head(&response), body), Ok(response));
     }
 
-    /// A count of 16 bits says more than a map of headers holds.
+    /// A 16-bit count allows more than a header map can contain.
     #[test]
     fn more_headers_than_a_map_holds_are_damage() {
         let count = u16::MAX;
@@ -487,8 +487,8 @@ mod tests {
             let _ = decode_head(&whole[..cut.min(whole.len())], Some(Bytes::new()));
         }
 
-        /// A block that is ours but for some bytes: an error or a response, never a panic; and what
-        /// is read is what is written again.
+        /// A valid block with some changed bytes: an error or a response, never a panic; and what is read is
+        /// written again identically.
         #[test]
         fn bent_blocks_are_read_or_refused(
             bends in proptest::collection::vec((0usize..120, any::<u8>()), 1..4),

@@ -1,10 +1,10 @@
 //! The shared store on DynamoDB: one table, conditional writes.
 //!
-//! A record is an item. A new key is one write under the condition that there is none, a change is one write
-//! under the condition that the revision is still the same, and a lost condition brings the item that is
-//! there. A change with journal rows is one transaction. The time is the service's own, read off its answers.
+//! A record is an item. A new key is one write on the condition that the item is absent, a change is one
+//! write on the condition that the revision is unchanged, and a failed condition returns the current item. A
+//! change with journal rows is one transaction. The time is the service's own, read from its answers.
 //!
-//! Deliberately absent: any rule about states, expiry by the service of anything but tombstones, and messages.
+//! Deliberately absent: rules about states, expiry by the service of anything but tombstones, and messages.
 
 mod address;
 mod item;
@@ -41,17 +41,17 @@ use server_time::ServerTime;
 /// The version of the layout.
 pub const VERSION: u32 = 1;
 
-/// How long counts hold: to count is to read an index.
+/// How long counts are cached, since counting reads an index.
 const COUNTS_HOLD: Duration = Duration::from_secs(30);
 
-/// How a store is reached.
+/// Options for opening a store.
 #[derive(Clone, Debug)]
 pub struct DynamoDbOptions {
-    /// How long one call may take.
+    /// The timeout of one call.
     pub timeout: Duration,
-    /// Whether a table that is not there is made, and an empty one becomes a store.
+    /// Whether to create a missing table, and a store in an empty one.
     pub migrate: bool,
-    /// Credentials in place of those that the environment, a profile or a role gives.
+    /// Credentials in place of those from the environment, a profile or a role.
     pub credentials: Option<AccessKey>,
 }
 
@@ -65,12 +65,12 @@ impl Default for DynamoDbOptions {
     }
 }
 
-/// An access key. Its `Debug` form leaves out the secret.
+/// An access key. Its `Debug` form omits the secret.
 #[derive(Clone)]
 pub struct AccessKey {
-    /// Its id.
+    /// The key's id.
     pub id: String,
-    /// Its secret.
+    /// The key's secret.
     pub secret: String,
 }
 
@@ -82,7 +82,7 @@ impl std::fmt::Debug for AccessKey {
     }
 }
 
-/// Whether `url` can be read. Nothing is connected to.
+/// Checks that `url` is valid, without connecting.
 ///
 /// # Errors
 /// [`AddressError`] says why not.
@@ -97,20 +97,20 @@ pub struct DynamoDbStore {
     inner: Arc<Inner>,
     walked: Mutex<Position>,
     counted: tokio::sync::Mutex<Option<(Instant, Counts)>>,
-    /// Ends with the store.
+    /// The task ends with the store.
     _tasks: JoinSet<()>,
 }
 
-/// What the store shares with its task.
+/// State shared by the store and its task.
 struct Inner {
     client: Client,
     table: String,
     timeout: Duration,
     time: Arc<ServerTime>,
-    /// Whether the server is AWS: of no other is it known what its writes survive.
+    /// Whether the server is AWS: what the writes of any other server survive is not known.
     is_aws: bool,
     level: Mutex<Level>,
-    /// As the table holds it.
+    /// The secret as stored in the table.
     secret: Vec<u8>,
     wake: Wake,
 }
@@ -218,7 +218,7 @@ impl Store for DynamoDbStore {
         self.inner.audit(cursor, limit).await
     }
 
-    /// Counted in the index, and at most every 30 s: in between it is the last count.
+    /// Counted in the index, at most every 30 s; in between returns the last count.
     async fn counts(&self) -> Result<Counts, StoreError> {
         let mut counted = self.counted.lock().await;
         if let Some((at, counts)) = &*counted
@@ -301,7 +301,7 @@ impl Store for DynamoDbStore {
         self.inner.probe().await
     }
 
-    /// Of this process alone: others on the table poll.
+    /// For this process only: other processes on the table poll.
     fn wakeups(&self) -> broadcast::Receiver<RecordId> {
         self.inner.wake.subscribe()
     }

@@ -1,9 +1,9 @@
 //! The shared store on MySQL or MariaDB: one database, any number of gateways.
 //!
-//! As on PostgreSQL, operations gather while the last batch is under way, and a few connections carry
-//! one batch each. A batch is a few statements in one message and one transaction at READ COMMITTED.
-//! The database's clock is the clock, its unique index decides who is first, and its transactions
-//! decide what is durable.
+//! As on PostgreSQL, operations collect while the previous batch is under way, and a few connections carry
+//! one batch each. A batch is a few statements in one message and one transaction at READ COMMITTED. The
+//! database's clock is the clock, its unique index decides who is first, and its transactions decide what is
+//! durable.
 //!
 //! Deliberately absent: any rule about states in SQL, and any trust in counts of affected rows.
 
@@ -41,14 +41,14 @@ use server::{MySqlServer, Shared};
 pub use transactional::{MySqlOpen, MySqlTransactions};
 use watch::Watch;
 
-/// How a store is reached.
+/// Options for opening a store.
 #[derive(Clone, Debug)]
 pub struct MySqlOptions {
-    /// How long one call may take.
+    /// The timeout of one call.
     pub timeout: Duration,
-    /// Whether a missing or old schema is brought up to date.
+    /// Whether to create or upgrade the schema.
     pub migrate: bool,
-    /// Whether a store is made where there is none.
+    /// Whether to create a store if there is none.
     pub create: bool,
 }
 
@@ -62,7 +62,7 @@ impl Default for MySqlOptions {
     }
 }
 
-/// Whether `url` can be read. Nothing is connected to.
+/// Checks that `url` is valid, without connecting.
 ///
 /// # Errors
 /// [`OpenError::Url`] says why not.
@@ -70,10 +70,10 @@ pub fn check_url(url: &str) -> Result<(), OpenError> {
     Target::parse(url, MySqlOptions::default().timeout).map(drop)
 }
 
-/// Creates the schema of a store, or brings it up to date.
+/// Creates the schema of a store, or upgrades it.
 ///
 /// # Errors
-/// [`OpenError`] says why it could not be done.
+/// [`OpenError`] says why not.
 pub async fn migrate(url: &str, options: &MySqlOptions) -> Result<Migrated, OpenError> {
     let target = Target::parse(url, options.timeout)?;
     let mut connection = target.connect().await.map_err(OpenError::Connect)?;
@@ -84,8 +84,7 @@ pub async fn migrate(url: &str, options: &MySqlOptions) -> Result<Migrated, Open
 pub type MySqlStore = ServerStore<Scanners>;
 
 impl MySqlStore {
-    /// Connects, checks the schema, and starts the lanes in the tokio runtime that this is called
-    /// in.
+    /// Connects, checks the schema, and starts the lanes in the current tokio runtime.
     ///
     /// # Errors
     /// [`OpenError`] says why the database cannot be used.
@@ -110,7 +109,7 @@ impl MySqlStore {
         ))
     }
 
-    /// This store in transactions of the application's own pool, which must be one of this database.
+    /// This store in transactions of the application's own pool, which must connect to the same database.
     pub fn transactions(&self, pool: sqlx::MySqlPool) -> MySqlTransactions {
         MySqlTransactions::new(pool, self.scans.clone())
     }

@@ -1,13 +1,13 @@
 //! What the stores on SQL databases share.
 //!
-//! Every database: how a row is read ([`row`]), and what people, background loops and applications ask
-//! ([`scan`], [`scopes`], [`stretches`], [`message`], [`phases`], [`meta`]), in the words of its [`dialect`].
+//! For every database: reading rows ([`row`]), and the queries of people, background loops and applications
+//! ([`scan`], [`scopes`], [`stretches`], [`message`], [`phases`], [`meta`]), in its own [`dialect`].
 //!
-//! Every server, beside SQLite: the store itself ([`store`]), the queue in front of its connections, the
-//! lanes that serve the queue in batches, how connections are made, and how a failure is judged.
+//! For every server, unlike SQLite: the store itself ([`store`]), the queue in front of its connections, the
+//! lanes that serve the queue in batches, opening connections, and classifying failures.
 //!
-//! Deliberately absent: the writes of the hot path, the schema and the level, which are each database's
-//! own.
+//! Deliberately absent: the writes of the hot path, the schema and the level, which are specific to each
+//! database.
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod batch;

@@ -1,9 +1,9 @@
-//! A SQL store with Redis in front of it. SQL is the truth: every reservation, settlement and change
-//! goes there and nowhere else. Redis holds copies of completed records, which answer replays.
+//! A SQL store with Redis in front of it. SQL is the truth: every reservation, settlement and change goes
+//! there and nowhere else. Redis holds copies of completed records, which answer replays.
 //!
-//! A copy is used for at most [`MAX_AGE`] after the record was last read from SQL, by SQL's own clock,
-//! and only if its code proves that this store made it for this very key. Whatever is wrong with the
-//! cache, the answer comes from SQL, at most a bounded time later.
+//! A copy is used for at most [`MAX_AGE`] after the record was last read from SQL, by SQL's own clock, and
+//! only if its authentication code proves that this store made it for this very key. Whatever is wrong with
+//! the cache, the answer comes from SQL after a bounded delay.
 //!
 //! Deliberately absent: locks and reservations in Redis, and any trust in its clock, its expiry or its
 //! contents.
@@ -37,13 +37,13 @@ use entry::Sealer;
 
 /// How long a copy is used after its record was last read from SQL.
 pub const MAX_AGE: Duration = Duration::from_secs(60);
-/// Copies that may be on their way into the cache at once. Beyond it they are not made.
+/// The most copies on their way into the cache. Beyond it none are made.
 const MAX_FILLING: usize = 256;
-/// How long it is remembered that an answer was taken away, beyond the age of any copy: longer than a
-/// copy can be on its way.
+/// How much longer than the age of any copy it is remembered that an answer was withdrawn: longer than a copy
+/// can be on its way.
 const GONE_BEYOND: Duration = Duration::from_secs(60);
 
-/// A store whose replays come from a cache where they can.
+/// A store that serves replays from a cache where possible.
 pub struct TieredStore {
     truth: Arc<dyn Store>,
     cache: Arc<Cache>,
@@ -54,15 +54,15 @@ pub struct TieredStore {
 }
 
 impl TieredStore {
-    /// `truth`, with the Redis at `url` in front of it. It need not be there, now or ever.
+    /// `truth`, with the Redis at `url` in front of it. The Redis need not be reachable, now or ever.
     ///
     /// # Errors
-    /// [`OpenError::Url`] if the URL cannot be used.
+    /// [`OpenError::Url`] if the URL is invalid.
     pub fn new(truth: Arc<dyn Store>, url: &str) -> Result<Self, OpenError> {
         Self::with_max_age(truth, url, MAX_AGE)
     }
 
-    /// The same with another age: for tests that cannot wait.
+    /// Like `new` with another age, for tests that cannot wait.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -82,9 +82,9 @@ impl TieredStore {
         })
     }
 
-    /// A copy of the record of `draft`'s key that may be answered with.
+    /// A copy of the record of `draft`'s key that may be served.
     async fn copy(&self, draft: &Draft) -> Option<Reply<Record>> {
-        // Without the truth's own time, the age of a copy could not be told.
+        // Without the truth's own time, the age of a copy is not known.
         self.clock.now(self.max_age)?;
         let id = draft.record.id;
         let found = self.cache.take(id).await?;
@@ -105,7 +105,7 @@ impl TieredStore {
         Some(Reply { now, value })
     }
 
-    /// Puts a copy of `record` into the cache, without anybody waiting for it.
+    /// Puts a copy of `record` into the cache, in the background.
     fn fill(&self, record: &Record, checked_at: Timestamp, replace: Replace) {
         if !is_final(record, checked_at) {
             return;
@@ -132,18 +132,18 @@ impl TieredStore {
     }
 }
 
-/// Why an answer cannot be taken away now.
+/// Why an answer cannot be withdrawn now.
 #[derive(Debug, thiserror::Error)]
 #[error("the cache may still hold this answer, and cannot be told to forget it")]
 struct StillThere(#[source] BoxError);
 
-/// Whether a record has an answer that stands until its time is over.
+/// Whether a record has an answer that stands until it expires.
 fn is_final(record: &Record, now: Timestamp) -> bool {
     record.answers_until().is_some_and(|until| until > now)
 }
 
-/// Whether a change takes away an answer before its time: what is left of the key is a tombstone that
-/// any request may follow, or a record without what is personal.
+/// Whether a change withdraws an answer early: it leaves a tombstone that any request may follow, or a record
+/// without personal data.
 fn takes_away(draft: &Draft) -> bool {
     let forgotten = draft.stamps.delete_at != Stamp::Never && draft.record.fingerprint.is_none();
     forgotten || draft.record.notes.erased
@@ -168,7 +168,7 @@ impl Asked {
         }
     }
 
-    /// How long ago that is, at least: a suspended machine stops one clock, a set one changes the other.
+    /// The larger of two measures: a suspended machine stops one clock, and setting the time moves the other.
     fn elapsed_millis(self) -> i64 {
         let now = Self::now();
         let steady = millis(now.steady.saturating_duration_since(self.steady));
@@ -176,7 +176,7 @@ impl Asked {
     }
 }
 
-/// What the clock of the truth says, by its last word and the time since that was asked for: never less.
+/// The truth's time, from its last answer and the time since that was asked for: never less than it is.
 #[derive(Debug, Default)]
 struct TruthClock(Mutex<Option<(Asked, Timestamp)>>);
 
@@ -188,7 +188,7 @@ impl TruthClock {
         }
     }
 
-    /// The time, unless the last word is older than `limit`.
+    /// The time, unless the last answer is older than `limit`.
     fn now(&self, limit: Duration) -> Option<Timestamp> {
         let (asked, said) = (*self.0.lock())?;
         let elapsed = asked.elapsed_millis();
@@ -237,7 +237,7 @@ impl Store for TieredStore {
 
     async fn swap(&self, expected: Revision, change: Change) -> Result<Reply<Swapped>, StoreError> {
         if takes_away(&change.draft) {
-            // First there: afterwards no copy may be given any more.
+            // The cache first: afterwards no copy may be served.
             let stays = self.max_age + GONE_BEYOND;
             let gone = self.cache.take_away(change.draft.record.id, stays).await;
             gone.map_err(|error| StoreError::Unavailable(Box::new(StillThere(error))))?;
@@ -408,7 +408,7 @@ impl Store for TieredStore {
         self.truth.sealed_note(entry)
     }
 
-    /// Copies are of answers that are settled, so settling a key past the cache leaves none behind.
+    /// Copies are of settled answers, so settling a key past the cache leaves no stale copy.
     fn outbox(&self) -> Option<Arc<dyn Outbox>> {
         self.truth.outbox()
     }

@@ -1,5 +1,4 @@
-//! The block that an answer becomes: compressed where that helps, then encrypted where keys are
-//! configured.
+//! The block for an answer: compressed where that helps, then encrypted if keys are configured.
 //!
 //! ```text
 //! version, flags, [dictionary], then: [key id, nonce,] payload [, tag]
@@ -17,7 +16,7 @@ const ENCRYPTED: u8 = 1;
 const COMPRESSED: u8 = 2;
 const WITH_DICTIONARY: u8 = 4;
 
-/// The number of a dictionary: the beginning of its hash, or that of the one in this program.
+/// The number of a dictionary: the start of its hash, or the number of the built-in one.
 pub(super) type DictionaryId = u32;
 
 /// How the bytes in a block were compressed.
@@ -28,7 +27,7 @@ pub(super) enum Packing {
     Dictionary { id: DictionaryId, length: usize },
 }
 
-/// The block of `bytes`, which `packing` describes.
+/// The block for `bytes`, which `packing` describes.
 pub(super) fn write(
     keys: Option<&Keyring>,
     place: &Place<'_>,
@@ -114,7 +113,7 @@ pub(super) fn read(
     Ok((packing, rest.to_vec()))
 }
 
-/// The id of the key that stands there, to name it to whoever has to configure it.
+/// The id of the key in the block, to name it to whoever has to configure it.
 fn key_name(rest: &[u8]) -> String {
     let name = rest
         .split_first()
@@ -149,7 +148,7 @@ fn take_number(rest: &mut &[u8]) -> Result<u64, OpenError> {
     Err(OpenError::Damaged)
 }
 
-/// Where a block that belongs to no record stands.
+/// The place of a block that belongs to no record.
 pub(super) fn nowhere<'a>(field: &'static str, name: &'a str) -> Place<'a> {
     Place {
         field,

@@ -1,8 +1,8 @@
-//! Dictionaries: what answers of one route have in common, so that each need not say it again.
+//! Dictionaries: the common content of a route's answers, which then need not be repeated in each.
 //!
-//! One is part of this program and knows what most answers of HTTP APIs have in common. Others are
-//! trained from recent answers, route by route, in the background. A dictionary never changes: it is
-//! written to the store under the hash of its bytes before the first record that names it, and stays.
+//! One dictionary is built in and covers what most answers of HTTP APIs have in common. Others are trained
+//! from recent answers, route by route, in the background. A dictionary never changes: it is written to the
+//! store under the hash of its bytes before the first record that names it, and stays.
 
 use std::{
     collections::HashMap,
@@ -21,49 +21,49 @@ use super::{
 };
 use crate::{Store, StoreError};
 
-/// The one in this program. Its bytes must never change: records name it.
+/// The built-in dictionary. Its bytes must never change, since records name it.
 const BUILT_IN: &[u8] = include_bytes!("dictionary_1.bin");
-/// The number of that one; those of trained ones are larger.
+/// The number of the built-in dictionary; trained ones have larger numbers.
 pub(super) const BUILT_IN_ID: DictionaryId = 1;
-/// The numbers below are kept for dictionaries in programs.
+/// Lower numbers are reserved for built-in dictionaries.
 const FIRST_TRAINED: DictionaryId = 0x100;
 
-/// Answers that a dictionary is trained from, and those that are held back to try it on.
+/// The answers that a dictionary is trained from, of which some are held back to test it.
 const SAMPLES: usize = 512;
 const HELD_BACK: usize = 64;
-/// A longer answer is no sample: it compresses well enough without.
+/// A longer answer is not a sample: it compresses well enough without a dictionary.
 const MAX_SAMPLE_BYTES: usize = 4_096;
-/// Bytes of a trained dictionary.
+/// The size of a trained dictionary, in bytes.
 const DICTIONARY_BYTES: usize = 8_192;
-/// What a new dictionary must bring: it is used if it makes nine of ten, or less.
+/// A new dictionary is used if it compresses to less than this share of the current one's result.
 const WORTH_IT: f64 = 0.9;
-/// How long it takes until a route is trained anew.
+/// How long until a route is trained again.
 const TRAIN_AGAIN: Duration = Duration::from_secs(3_600);
-/// Dictionaries that one route may have had.
+/// The most dictionaries that one route may have had.
 const MAX_PER_ROUTE: u32 = 32;
-/// Routes that are trained.
+/// The most routes that are trained.
 const MAX_ROUTES: usize = 256;
 
-/// What is known of one route.
+/// The state of one route.
 #[derive(Default)]
 struct Route {
     samples: Vec<Vec<u8>>,
-    /// Whether somebody is at work on it: it takes no samples meanwhile.
+    /// Whether a task works on the route: it takes no samples meanwhile.
     busy: bool,
-    /// Whether the store was asked for what there is.
+    /// Whether the store was asked for existing dictionaries.
     asked: bool,
-    /// How many dictionaries it has had.
+    /// How many dictionaries the route has had.
     count: u32,
     trained_at: Option<Instant>,
     current: Option<(DictionaryId, Arc<Zip>)>,
 }
 
-/// All that this process has met.
+/// All dictionaries that this process has met.
 pub(super) struct Dictionaries {
     built_in: Arc<Zip>,
     known: RwLock<HashMap<DictionaryId, Arc<Zip>>>,
     routes: Mutex<HashMap<String, Route>>,
-    /// Where they are kept, and how; a task that outlives the store does nothing.
+    /// Where the dictionaries are stored; a task that outlives the store does nothing.
     store: Weak<dyn Store>,
     keys: Option<Keyring>,
 }
@@ -86,7 +86,7 @@ impl Dictionaries {
         current.unwrap_or_else(|| (BUILT_IN_ID, self.built_in.clone()))
     }
 
-    /// The one in this program.
+    /// The built-in dictionary.
     pub(super) fn built_in(&self) -> &Arc<Zip> {
         &self.built_in
     }
@@ -129,8 +129,7 @@ impl Dictionaries {
         self.known.write().entry(id).or_insert_with(made).clone()
     }
 
-    /// Takes an answer of `route` as a sample, and goes to work in the background once there are
-    /// enough.
+    /// Takes an answer of `route` as a sample, and trains in the background once there are enough.
     pub(super) fn sample(self: &Arc<Self>, route: &str, answer: &[u8]) {
         if answer.len() > MAX_SAMPLE_BYTES {
             return;
@@ -180,7 +179,7 @@ impl Dictionaries {
         });
     }
 
-    /// Asks the store which dictionaries the route has had, and takes the last.
+    /// Asks the store which dictionaries the route has had, and uses the last.
     async fn look(&self, route: &str) -> Result<(), StoreError> {
         let Some(store) = self.store.upgrade() else {
             return Ok(());
@@ -206,7 +205,7 @@ impl Dictionaries {
         Ok(())
     }
 
-    /// Trains a dictionary, tries it, and keeps it if it is worth it.
+    /// Trains a dictionary, tests it, and stores it if it is better.
     async fn train(self: &Arc<Self>, route: &str, samples: Vec<Vec<u8>>) -> Result<(), StoreError> {
         let (_, current) = self.current(route);
         let trained = tokio::task::spawn_blocking(move || better(&samples, &current)).await;
@@ -230,7 +229,7 @@ impl Dictionaries {
         let place = place_of(route, count + 1);
         let kept = store.keep_block(&place, &id.to_le_bytes()).await?;
         if kept != id.to_le_bytes() {
-            // Another node was first: take what it took.
+            // Another node was first: use its dictionary.
             return self.look(route).await;
         }
         if let Some(known) = self.routes.lock().get_mut(route) {
@@ -246,7 +245,7 @@ impl Dictionaries {
     }
 }
 
-/// A dictionary trained from `samples`, if it packs those that were held back better than `current`.
+/// A dictionary trained from `samples`, if it packs the held-back ones better than `current`.
 fn better(samples: &[Vec<u8>], current: &Zip) -> Option<Vec<u8>> {
     let (held_back, samples) = samples.split_at_checked(HELD_BACK)?;
     let bytes = zstd::dict::from_samples(samples, DICTIONARY_BYTES).ok()?;
@@ -272,9 +271,9 @@ fn name_of(id: DictionaryId) -> String {
     format!("dictionary/{id:08x}")
 }
 
-/// Where it stands which dictionary of a route was the `count`th.
+/// The name of the block with a route's `count`th dictionary.
 fn place_of(route: &str, count: u32) -> String {
-    // A hash, since stores bound the names of blocks, and routes of libraries have any length.
+    // A hash, since stores limit the names of blocks, and a library's routes have any length.
     let hash = digest(&SHA256, route.as_bytes());
     let short = hash.as_ref()[..8].iter().map(|byte| format!("{byte:02x}"));
     format!("dictionary-of/{count}/{}", short.collect::<String>())

@@ -1,8 +1,8 @@
-//! The keys that answers are encrypted with, and what is encrypted.
+//! The encryption keys, and encryption itself.
 //!
-//! A key of the ring never encrypts anything itself: every record has a key of its own, derived from it
-//! and from the record's id. Nonces of 96 random bits are safe for some four thousand million messages
-//! under one key; here that is a bound on the writes to a single record, not on the number of records.
+//! A key of the ring never encrypts anything itself: every record has its own key, derived from the ring's
+//! key and the record's id. Nonces of 96 random bits are safe for some four thousand million messages under
+//! one key; here that limits the writes to a single record, not the number of records.
 //!
 //! Deliberately absent: printing. Neither an error nor `Debug` shows a byte of a key.
 
@@ -21,14 +21,14 @@ use onlyonce_core::RecordId;
 
 use crate::StoreError;
 
-/// Bytes of a key: AES-256.
+/// The length of a key in bytes: AES-256.
 pub const KEY_BYTES: usize = 32;
-/// Keys in one ring.
+/// The most keys in one ring.
 pub const MAX_KEYS: usize = 16;
-/// Characters of a key's name.
+/// The longest id of a key, in characters.
 pub const MAX_KEY_NAME: usize = 32;
 
-/// Either alphabet, with or without its padding: what people paste.
+/// Accepts either alphabet, with or without padding, as people paste it.
 const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new()
     .with_decode_padding_mode(DecodePaddingMode::Indifferent)
     .with_decode_allow_trailing_bits(false);
@@ -37,11 +37,11 @@ const READERS: [GeneralPurpose; 2] = [
     GeneralPurpose::new(&URL_SAFE, LENIENT),
 ];
 
-/// Why a list of keys cannot be used. It never repeats what it was given.
+/// Why a list of keys is invalid. The error never repeats its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyringError {
-    /// Nothing stands there.
+    /// The text is empty.
     #[error("there is no key in it")]
     Empty,
     /// More than [`MAX_KEYS`].
@@ -50,7 +50,7 @@ pub enum KeyringError {
     /// An entry is not `ID:BASE64`.
     #[error("entry {0} is not ID:BASE64")]
     Form(usize),
-    /// An id with other characters, or too long.
+    /// An id with invalid characters, or too long.
     #[error("the id of entry {0} is not 1 to {MAX_KEY_NAME} of A-Z a-z 0-9 _ -")]
     Name(usize),
     /// Not base64.
@@ -64,26 +64,26 @@ pub enum KeyringError {
     Twice(usize),
 }
 
-/// Why something that was encrypted cannot be read.
+/// Why something encrypted cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// No key of the ring has the id that stands with it.
+    /// No key of the ring has the id that it names.
     #[error("it was encrypted with the key {0:?}, which is not among the configured ones")]
     UnknownKey(String),
-    /// It is not what was written, or was written elsewhere.
+    /// The data was changed, or written for another place.
     #[error("it was changed, or belongs to another record")]
     Forged,
-    /// It is not one of ours.
+    /// The data is not ours.
     #[error("it is damaged")]
     Damaged,
-    /// Written by a newer program.
+    /// The data was written by a newer program.
     #[error("it has version {0}, which this program does not know")]
     Version(u8),
 }
 
 impl OpenError {
-    /// Whether `error` says that a key is missing.
+    /// Whether `error` means that a key is missing.
     pub fn is_missing_key(error: &StoreError) -> bool {
         let StoreError::Unreadable(source) = error else {
             return false;
@@ -91,7 +91,7 @@ impl OpenError {
         matches!(source.downcast_ref(), Some(Self::UnknownKey(_)))
     }
 
-    /// The word for a metric's label.
+    /// The value of a metric's label.
     pub fn word(&self) -> &'static str {
         match self {
             Self::UnknownKey(_) => "unknown_key",
@@ -104,7 +104,7 @@ impl OpenError {
 
 struct NamedKey {
     name: String,
-    /// What records' own keys are derived with.
+    /// Derives the records' own keys.
     root: hmac::Key,
 }
 
@@ -120,10 +120,10 @@ impl fmt::Debug for Keyring {
 }
 
 impl Keyring {
-    /// The ring of `ID:BASE64[,ID:BASE64…]`.
+    /// Parses `ID:BASE64[,ID:BASE64…]`.
     ///
     /// # Errors
-    /// [`KeyringError`] says which entry is wrong and how, and nothing of what it holds.
+    /// [`KeyringError`] says which entry is wrong and how, without its content.
     pub fn parse(text: &str) -> Result<Self, KeyringError> {
         if text.trim().is_empty() {
             return Err(KeyringError::Empty);
@@ -158,7 +158,7 @@ impl Keyring {
         Ok(Self(Arc::new(keys)))
     }
 
-    /// The ids of its keys, the first first.
+    /// The ids of the keys, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|key| key.name.as_str())
     }
@@ -187,7 +187,7 @@ impl Keyring {
         out.extend_from_slice(tag.as_ref());
     }
 
-    /// What [`seal`](Self::seal) was given, from a block whose first `head` bytes stand before it.
+    /// Decrypts what [`seal`](Self::seal) wrote after the first `head` bytes of a block.
     pub(super) fn open(
         &self,
         place: &Place<'_>,
@@ -239,7 +239,7 @@ fn record_key(key: &NamedKey, id: RecordId) -> LessSafeKey {
 /// Where a ciphertext belongs: it opens nowhere else.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
-    /// Which field of the record it is.
+    /// The field of the record.
     pub(super) field: &'static str,
     pub(super) id: RecordId,
     pub(super) scope: &'a str,
@@ -248,7 +248,7 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// What the ciphertext is bound to: its place, and what stands before it in its block.
+    /// The associated data of the ciphertext: its place, and what precedes it in its block.
     fn bound_to(&self, head: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(192);
         let generation = self.generation.to_be_bytes();

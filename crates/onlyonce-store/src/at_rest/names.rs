@@ -1,5 +1,5 @@
-//! Whose key it is, hidden: a keyed hash in place of the client's id and of the key, so that rows are
-//! still found by them, and the names themselves encrypted in the place of the path.
+//! Hidden names: a keyed hash replaces the client's id and the key, so that rows can still be found by them,
+//! and the names themselves are stored encrypted in place of the path.
 
 use aws_lc_rs::hmac;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -10,14 +10,14 @@ use super::{
     keyring::{Keyring, OpenError, Place},
 };
 
-/// How a text that was encrypted begins. No path does, and no word of ours.
+/// The prefix of an encrypted text. No path begins with it, and no word of ours.
 const MARK: &str = "~1.";
-/// How a hash in the place of a name begins.
+/// The prefix of a hash that replaces a name.
 const HASHED: char = '~';
-/// Bytes of a hash: as many as a record's id has.
+/// The length of a hash in bytes: the same as a record's id.
 const HASH_BYTES: usize = 16;
 
-/// What names are hashed with. The same for every key of the ring, so that a rotation loses nothing.
+/// The key for hashing names. It is the same for every key of the ring, so that a rotation loses nothing.
 pub(super) struct Names(hmac::Key);
 
 impl Names {
@@ -43,7 +43,7 @@ impl Names {
         Key::from_stored(&self.hash("key", key.as_str()))
     }
 
-    /// The scope with the client's id hashed; the rest of it is the configuration's.
+    /// The scope with the client's id hashed; the rest comes from the configuration.
     pub(super) fn scope(&self, scope: &Scope) -> Scope {
         let text = scope.as_str();
         let hidden = match text.strip_prefix("client:") {
@@ -67,18 +67,18 @@ fn place(field: &'static str, id: RecordId) -> Place<'static> {
     }
 }
 
-/// Whether `text` is one that [`hide`] made.
+/// Whether [`hide`] made `text`.
 pub(super) fn is_hidden(text: &str) -> bool {
     text.starts_with(MARK)
 }
 
-/// A text of the record `id`, encrypted, as text.
+/// Encrypts a text of the record `id`, as text.
 pub(super) fn hide(keys: &Keyring, field: &'static str, id: RecordId, text: &[u8]) -> String {
     let block = block::write(Some(keys), &place(field, id), Packing::None, text);
     format!("{MARK}{}", URL_SAFE_NO_PAD.encode(block))
 }
 
-/// The text that [`hide`] was given.
+/// Decrypts what [`hide`] made.
 pub(super) fn reveal(
     keys: Option<&Keyring>,
     field: &'static str,
@@ -95,11 +95,11 @@ pub(super) fn reveal(
     }
 }
 
-/// Scope, key and path in one text.
+/// Joins scope, key and path.
 pub(super) fn join(scope: &str, key: &str, path: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(scope.len() + key.len() + path.len() + 8);
     for text in [scope, key] {
-        // Both are far below: a key is at most some hundred bytes, and so is an id.
+        // Both are far below the limit: a key has at most some hundred bytes, and so has an id.
         out.extend_from_slice(&(text.len() as u32).to_le_bytes());
         out.extend_from_slice(text.as_bytes());
     }
@@ -107,7 +107,7 @@ pub(super) fn join(scope: &str, key: &str, path: &str) -> Vec<u8> {
     out
 }
 
-/// What [`join`] was given.
+/// Splits what [`join`] made.
 pub(super) fn split(joined: &[u8]) -> Result<(Scope, Key, String), OpenError> {
     fn text(bytes: &[u8]) -> Result<&str, OpenError> {
         str::from_utf8(bytes).map_err(|_| OpenError::Damaged)

@@ -1,4 +1,4 @@
-//! The contract of a store, kept by one that hides what it holds.
+//! The contract of a store, implemented for one that hides its content.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,11 +15,10 @@ use crate::{
     Page, Reply, Standing, Store, StoreError, Swapped, Walk,
 };
 
-/// Marks the cursor of a list that has come to the rows from before there were keys. Numbers of rows
-/// never come near.
+/// Marks a list cursor that has reached the rows from before there were keys. Row numbers never come near.
 const UNHIDDEN: u64 = 1 << 62;
 
-/// What the name of a scope is encrypted as.
+/// The field name under which the name of a scope is encrypted.
 const SCOPE: &str = "scope";
 
 fn file_place(id: RecordId) -> Place<'static> {
@@ -48,7 +47,7 @@ impl AtRest {
         Ok(Inserted::Existing(record))
     }
 
-    /// The names in `filter` as they stand in rows that are hidden.
+    /// `filter` with the names as they are stored in hidden rows.
     fn hidden_filter(&self, filter: &Filter) -> Option<Filter> {
         let names = self.names.as_ref()?;
         if filter.client.is_none() && filter.key.is_none() {
@@ -61,8 +60,8 @@ impl AtRest {
         })
     }
 
-    /// The name of a scope. One that cannot be opened stays as it is, and names no scope: it was encrypted
-    /// with a key that is no longer there, and no record since has needed it.
+    /// The name of a scope. A name that cannot be opened stays as it is, and names no scope: it was encrypted
+    /// with a key that is gone, and no record since has needed it.
     fn shown_scope(&self, id: RecordId, hidden: &str) -> String {
         let name = names::reveal(self.keys.as_ref(), SCOPE, id, hidden);
         let name = name.ok().and_then(|name| String::from_utf8(name).ok());
@@ -84,7 +83,7 @@ impl AtRest {
     }
 }
 
-/// The draft that was written, with the times that the store gave it: nothing need be opened again.
+/// The draft that was written, with the times from the store, so that nothing has to be opened again.
 fn written(draft: Draft, stored: &Record) -> Record {
     let mut record = draft.record;
     record.times = stored.times;
@@ -123,7 +122,7 @@ impl Store for AtRest {
     async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
         let hidden = self.hide_draft(&draft);
         let Reply { now, value } = match self.inner.insert_or_get(hidden).await {
-            // A row from before there were keys has its names as they are.
+            // A row from before there were keys has plain names.
             Err(StoreError::Collision) if self.keys.is_some() => {
                 let Reply { now, value } = self.inner.lookup(draft.record.id).await?;
                 let found = value.ok_or(StoreError::Collision)?;
@@ -183,8 +182,8 @@ impl Store for AtRest {
         Ok(Reply { now, value })
     }
 
-    /// Rows that name a client or a key are found by their hashes, and after those the ones from before
-    /// there were keys: each once, newest first among its kind.
+    /// Rows that match a client or a key are found by their hashes, followed by those from before there were
+    /// keys: each once, newest first within its kind.
     async fn list(
         &self,
         filter: &Filter,
@@ -219,7 +218,7 @@ impl Store for AtRest {
         Ok(Page { items, next })
     }
 
-    /// Those that are hidden, and those from before there were keys, together.
+    /// Hidden rows and those from before there were keys, together.
     async fn list_in(
         &self,
         scopes: &[Scope],
@@ -239,7 +238,7 @@ impl Store for AtRest {
         }
     }
 
-    /// Encrypted where there are keys: a scope names its client.
+    /// Encrypted if there are keys, since a scope names its client.
     async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
         match &self.keys {
             Some(keys) => {

@@ -1,4 +1,4 @@
-//! zstd, with or without a dictionary. Contexts are kept: making one costs more than a short answer.
+//! zstd, with or without a dictionary. Contexts are reused: creating one costs more than a short answer.
 
 use parking_lot::Mutex;
 use zstd::{
@@ -6,15 +6,15 @@ use zstd::{
     zstd_safe::CParameter,
 };
 
-/// How hard it tries, for what is long or has a dictionary of its own.
+/// The compression level for long answers and for answers with a dictionary of their own.
 pub(super) const THOROUGH: i32 = 3;
-/// The same for short answers of any kind: less than half of the time, for a tenth more bytes.
+/// The compression level for other short answers: less than half the time, for a tenth more bytes.
 pub(super) const QUICK: i32 = -1;
-/// Contexts that are kept for each dictionary.
+/// The most contexts kept for each dictionary.
 const KEPT: usize = 16;
-/// What every frame begins with. It is left out, since nothing else is ever stored there.
+/// The start of every frame. It is left out, since nothing else is ever stored there.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// The longest that anything may become when it is unpacked.
+/// The largest result of unpacking, in bytes.
 pub(super) const MAX_UNPACKED: usize = 1 << 30;
 
 /// A dictionary, or none, with its contexts.
@@ -26,7 +26,7 @@ pub(super) struct Zip {
 }
 
 impl Zip {
-    /// An empty `dictionary` is none.
+    /// An empty `dictionary` means none.
     pub(super) fn new(level: i32, dictionary: Vec<u8>) -> Self {
         Self {
             level,
@@ -41,13 +41,13 @@ impl Zip {
             return Ok(kept);
         }
         let mut made = Compressor::with_dictionary(self.level, &self.dictionary)?;
-        // The length and the dictionary are known from elsewhere.
+        // The length and the dictionary are stored elsewhere.
         made.set_parameter(CParameter::ContentSizeFlag(false))?;
         made.set_parameter(CParameter::DictIdFlag(false))?;
         Ok(made)
     }
 
-    /// `plain`, compressed; `None` if it cannot be.
+    /// `plain`, compressed; `None` on failure.
     pub(super) fn pack(&self, plain: &[u8]) -> Option<Vec<u8>> {
         let mut compressor = self.compressor().ok()?;
         let packed = compressor.compress(plain).ok()?;
@@ -59,7 +59,7 @@ impl Zip {
         packed.strip_prefix(&MAGIC).map(<[u8]>::to_vec)
     }
 
-    /// What was `length` bytes before it was packed; `None` if it was not.
+    /// Unpacks what was `length` bytes before; `None` if it was not.
     pub(super) fn unpack(&self, packed: &[u8], length: usize) -> Option<Vec<u8>> {
         if length > MAX_UNPACKED {
             return None;

@@ -1,13 +1,13 @@
-//! The URL of a DynamoDB store, read: `dynamodb://TABLE[?region=REGION][&endpoint=URL]`.
+//! Parses the URL of a DynamoDB store: `dynamodb://TABLE[?region=REGION][&endpoint=URL]`.
 //!
-//! Deliberately absent: credentials. They come from where every AWS program has them: the environment,
-//! a profile, the role of the container or of the machine.
+//! Deliberately absent: credentials. They come from the usual AWS sources: the environment, a profile, the
+//! role of the container or of the machine.
 
 use percent_encoding::percent_decode_str;
 
-/// The lengths of a table's name, in bytes.
+/// The allowed lengths of a table's name, in bytes.
 const TABLE_NAME: std::ops::RangeInclusive<usize> = 3..=255;
-/// What the hosts of AWS end with.
+/// The endings of AWS host names.
 const AWS_HOSTS: [&str; 3] = [".amazonaws.com", ".amazonaws.com.cn", ".api.aws"];
 
 /// Why a URL cannot be used.
@@ -17,18 +17,18 @@ pub enum AddressError {
     /// Another scheme, or none.
     #[error("it does not begin with dynamodb://")]
     Scheme,
-    /// No table has such a name.
+    /// An invalid table name.
     #[error("the name of a table is 3 to 255 letters, digits and . _ -")]
     Table,
-    /// A parameter that does not exist, or is empty.
+    /// An unknown or empty parameter.
     #[error("it takes the parameters region and endpoint")]
     Parameter,
-    /// An endpoint that is no URL.
+    /// The endpoint is not a URL.
     #[error("its endpoint is a URL that begins with http:// or https://")]
     Endpoint,
 }
 
-/// A URL in parts.
+/// A parsed URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) table: String,
@@ -68,7 +68,7 @@ impl Address {
         Ok(address)
     }
 
-    /// Whether the server is AWS itself, as far as its name and its certificate say so.
+    /// Whether the server is AWS itself, judged by its name and by its use of TLS.
     pub(super) fn is_aws(&self) -> bool {
         let Some(endpoint) = &self.endpoint else {
             return true;
@@ -118,7 +118,7 @@ mod tests {
         }
     }
 
-    /// Only AWS is taken for AWS: what another server does with an acknowledged write is not known.
+    /// Only AWS counts as AWS: what another server does with an acknowledged write is not known.
     #[test]
     fn endpoints() {
         for (endpoint, is_aws) in [

@@ -1,5 +1,5 @@
-//! A record as an item, and what does not fit into one: an item holds 400 KB, so a large answer lies beside
-//! its record in pieces, which are written before the write that names them.
+//! A record as an item, and its pieces: an item holds 400 KB, so a large answer is stored beside its record
+//! in pieces, which are written before the write that names them.
 
 use bytes::Bytes;
 use onlyonce_core::{Record, RecordId};
@@ -14,7 +14,7 @@ use crate::{
     row::{self, Row},
 };
 
-/// Bytes of row and body that lie in the item itself, and of one piece.
+/// The most bytes of row and body in the item itself, and in one piece.
 pub(super) const MAX_ITEM_BYTES: usize = 350 * 1024;
 /// The attributes that every write of a record sets or removes.
 pub(super) const WRITTEN: [&str; 11] = [
@@ -41,16 +41,16 @@ pub(super) const LISTED: [&str; 7] = [
     BODY_BYTES,
 ];
 
-/// The id of one write, by which whoever makes it again recognises it.
+/// The id of one write, by which a retry recognises it.
 pub(super) type WriteId = [u8; 16];
 
-/// A record on its way into the table.
+/// A record to be written to the table.
 pub(super) struct Outgoing {
-    /// Its attributes, without keys and number.
+    /// The attributes, without keys and number.
     pub(super) attributes: Item,
     /// The id of the write.
     pub(super) write: WriteId,
-    /// What lies beside it.
+    /// The pieces beside the item.
     pub(super) pieces: Option<(String, Vec<Bytes>)>,
 }
 
@@ -109,7 +109,7 @@ impl Outgoing {
     }
 }
 
-/// What an item names that lies beside it.
+/// The pieces that an item names.
 #[derive(Debug)]
 pub(super) struct Beside {
     pub(super) name: String,
@@ -131,18 +131,18 @@ impl Beside {
         }))
     }
 
-    /// Whether the row itself lies there.
+    /// Whether the row itself is in the pieces.
     pub(super) fn has_row(&self) -> bool {
         self.row_bytes > 0
     }
 }
 
-/// Whether `item` is what the write `id` made.
+/// Whether the write `id` made `item`.
 pub(super) fn is_of(item: &Item, id: &WriteId) -> bool {
     bytes_of(item, WRITE) == Some(id)
 }
 
-/// The row and the body of an item, of which `beside` lay in pieces.
+/// The row and the body of an item; `beside` are those from its pieces.
 fn parts(
     item: &Item,
     beside: Option<(Beside, Bytes)>,
@@ -172,7 +172,7 @@ pub(super) fn whole(
     Ok(row::read_whole(id, &row, body)?)
 }
 
-/// The record in an item as lists show it.
+/// The record in an item as shown in lists.
 pub(super) fn listed(
     id: RecordId,
     item: &Item,

@@ -1,9 +1,9 @@
-//! Where things lie in the table: the names of items, attributes and indexes.
+//! The layout of the table: the names of items, attributes and indexes.
 //!
-//! One table, two indexes, both of keys alone. What belongs to one record shares its partition: the record,
-//! its journal, the pieces of an answer that is too large for one item. The index [`LANES`] holds what the
-//! workers look for, by time; [`ORDER`] holds the records by their numbers. The lanes of each are spread over
-//! a fixed number of shards, which is part of the layout: a partition of an index takes 1,000 writes a second.
+//! One table with two indexes, both of keys only. Everything of one record shares its partition: the record,
+//! its journal, the pieces of an answer that is too large for one item. The index [`LANES`] contains what the
+//! workers look for, by time; [`ORDER`] contains the records by number. The lanes of each are spread over a
+//! fixed number of shards, which is part of the layout: a partition of an index takes 1,000 writes a second.
 
 use std::collections::HashMap;
 
@@ -12,16 +12,16 @@ use onlyonce_core::{Record, RecordId, State};
 
 use crate::StoreError;
 
-/// Shards of every lane.
+/// The shards of every lane.
 pub(super) const SHARDS: u8 = 8;
-/// The index of what is looked for by time.
+/// The index of items by time.
 pub(super) const LANES: &str = "lanes";
-/// The index of records by their numbers.
+/// The index of records by number.
 pub(super) const ORDER: &str = "order";
 
 /// The partition key of an item.
 pub(super) const PK: &str = "pk";
-/// Its sort key.
+/// The sort key of an item.
 pub(super) const SK: &str = "sk";
 /// The partition key of [`LANES`], and its sort key.
 pub(super) const LANE: &str = "ln";
@@ -33,24 +33,24 @@ pub(super) const NUMBER: &str = "nb";
 pub(super) const REVISION: &str = "rv";
 /// The row of a record, unless it is too large.
 pub(super) const ROW: &str = "rw";
-/// The body of its answer, unless it is too large.
+/// The body of the answer, unless it is too large.
 pub(super) const BODY: &str = "bd";
-/// The id of the write that made it so.
+/// The id of the write that made the item.
 pub(super) const WRITE: &str = "wr";
-/// The name of its pieces, and how many there are.
+/// The name of the pieces, and their number.
 pub(super) const PIECES: &str = "gn";
 pub(super) const PIECE_COUNT: &str = "pc";
-/// Bytes of row and body that lie in the pieces.
+/// The bytes of row and body in the pieces.
 pub(super) const ROW_BYTES: &str = "rl";
 pub(super) const BODY_BYTES: &str = "bl";
-/// When the service may delete the item by itself, in seconds: tombstones alone.
+/// When the service may delete the item by itself, in seconds: for tombstones only.
 pub(super) const NATIVE_TTL: &str = "xp";
-/// The bytes of a journal row, a piece, a block, a recipe.
+/// The bytes of a journal row, a piece, a block or a recipe.
 pub(super) const DATA: &str = "dt";
 /// The name of a scope.
 pub(super) const NAME: &str = "nm";
 
-/// What is kept once, and its attributes.
+/// The item that exists once per store, and its attributes.
 pub(super) const META: &str = "M";
 pub(super) const META_SECRET: &str = "sc";
 pub(super) const META_VERSION: &str = "vs";
@@ -64,16 +64,16 @@ pub(super) const META_PROBED: &str = "pb";
 
 /// The sort key of a record.
 pub(super) const RECORD: &str = "R";
-/// What the sort keys of journal rows and of pieces begin with.
+/// The prefixes of the sort keys of journal rows and of pieces.
 pub(super) const JOURNAL: &str = "J#";
 pub(super) const PIECE: &str = "B#";
 
-/// The time of what is never due.
+/// The time of an item that is never due.
 const NEVER: i64 = i64::MAX;
-/// Bits of a number below its microseconds.
+/// The low bits of a number, below its microseconds.
 const NUMBER_BITS: u32 = 11;
-/// How long after a tombstone may be deleted the service may do so by itself, in seconds. Workers delete it
-/// long before, where any run.
+/// How long after `delete_at` the service may delete a tombstone by itself, in seconds. Workers, if any run,
+/// delete it long before.
 const TTL_BEYOND: i64 = 86_400;
 
 /// An item.
@@ -82,12 +82,12 @@ pub(super) type Item = HashMap<String, AttributeValue>;
 /// A family of lanes in [`LANES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Records of a state: by the end of their lease, by when the reconciler looks next, or by when they expire
+    /// Records of a state: by the end of their lease, by the reconciler's next look, or by when they expire
     /// or may be deleted.
     Records(State),
-    /// Journal rows, by their numbers.
+    /// Journal rows, by number.
     Journal,
-    /// Sets of pieces, by when it is looked at whether a record still names them.
+    /// Sets of pieces, by the next check whether a record still names them.
     Pieces,
 }
 
@@ -123,7 +123,7 @@ pub(super) fn partition(id: RecordId) -> String {
     format!("K#{}", hex(id))
 }
 
-/// The record whose partition this is.
+/// The record of this partition.
 pub(super) fn record_of(partition: &str) -> Result<RecordId, StoreError> {
     let digits = partition.strip_prefix("K#").ok_or_else(strange)?;
     id_of(digits)
@@ -134,7 +134,7 @@ pub(super) fn id_of(digits: &str) -> Result<RecordId, StoreError> {
     Ok(RecordId(number.to_be_bytes()))
 }
 
-/// The partition and the sort key of a scope: partitions in the order of ids.
+/// The partition and the sort key of a scope; partitions are in the order of ids.
 pub(super) fn scope_key(id: RecordId) -> (String, String) {
     (scope_partition(id.0[0] >> 4), hex(id))
 }
@@ -154,7 +154,7 @@ pub(super) fn piece_key(pieces: &str, index: usize) -> String {
     format!("{PIECE}{pieces}#{index:04}")
 }
 
-/// A number for lists: later ones are higher, and the low bits tell apart what two processes make at once.
+/// A number for lists: later ones are higher, and the low bits distinguish those of concurrent processes.
 pub(super) fn numbered(micros: u64, low: u16) -> u64 {
     micros << NUMBER_BITS | u64::from(low) & ((1 << NUMBER_BITS) - 1)
 }
@@ -164,19 +164,19 @@ pub(super) fn low_bits(id: RecordId) -> u16 {
     u16::from_be_bytes([id.0[14], id.0[15]])
 }
 
-/// When something is next to be done about the record: its lease ends, the reconciler looks, it expires.
+/// When the record is next due: its lease ends, the reconciler looks, it expires.
 pub(super) fn due_at(record: &Record) -> i64 {
     let times = &record.times;
     let due = match (times.lease_until, times.unknown_since) {
         (Some(lease), _) => Some(lease),
         (None, Some(_)) => times.reconcile_after,
-        // A tombstone has a time to be deleted at; its answer expired before.
+        // A tombstone has a `delete_at`; its answer expired before.
         (None, None) => times.delete_at.or(times.expires_at),
     };
     due.map_or(NEVER, |at| at.0)
 }
 
-/// When the service may delete the record by itself: a tombstone, some time after it may be deleted.
+/// When the service may delete the record by itself: only a tombstone, some time after its `delete_at`.
 pub(super) fn native_ttl(record: &Record) -> Option<i64> {
     let times = &record.times;
     let is_live = times.lease_until.is_some() || times.unknown_since.is_some();
@@ -206,13 +206,13 @@ pub(super) fn key(partition: impl Into<String>, sort: impl Into<String>) -> Item
     ])
 }
 
-/// An attribute that is a text.
+/// A text attribute.
 pub(super) fn text_of<'a>(item: &'a Item, name: &str) -> Result<&'a str, StoreError> {
     let value = item.get(name).and_then(|value| value.as_s().ok());
     value.map(String::as_str).ok_or_else(strange)
 }
 
-/// An attribute that is a number, where it is there.
+/// A number attribute, if present.
 pub(super) fn number_of<T: std::str::FromStr>(
     item: &Item,
     name: &str,
@@ -224,13 +224,13 @@ pub(super) fn number_of<T: std::str::FromStr>(
     digits.parse().map(Some).map_err(|_| strange())
 }
 
-/// An attribute that is bytes, where it is there.
+/// A bytes attribute, if present.
 pub(super) fn bytes_of<'a>(item: &'a Item, name: &str) -> Option<&'a [u8]> {
     let value = item.get(name).and_then(|value| value.as_b().ok());
     value.map(AsRef::as_ref)
 }
 
-/// An item that is not what this layout holds.
+/// The error for an item that is not of this layout.
 pub(super) fn strange() -> StoreError {
     StoreError::Unreadable("the table holds an item that is not of this layout".into())
 }

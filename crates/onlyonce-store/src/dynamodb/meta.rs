@@ -1,4 +1,4 @@
-//! What is kept beside the records: the item of what is kept once, scopes, blocks and recipes.
+//! What the table contains beside the records: the meta item, scopes, blocks and recipes.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ use crate::{
 const BLOCK: &str = "B";
 
 impl Inner {
-    /// Reads one item, as it is now.
+    /// Reads one current item.
     pub(super) async fn item(
         &self,
         partition: &str,
@@ -42,7 +42,7 @@ impl Inner {
         Ok(found.item)
     }
 
-    /// Puts an item in place of what is there.
+    /// Writes an item, replacing any earlier one.
     pub(super) async fn put(&self, item: Item) -> Result<(), StoreError> {
         let call = self
             .client
@@ -64,7 +64,7 @@ impl Inner {
         self.put(item).await
     }
 
-    /// Keeps bytes unless there are some, and returns those that are there.
+    /// Stores bytes unless there are some, and returns those that are stored.
     pub(super) async fn keep_once(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
         let mut item = key(name, BLOCK);
         item.insert(DATA.to_owned(), blob(bytes));
@@ -100,13 +100,13 @@ impl Inner {
         self.put(item).await
     }
 
-    /// The next scopes in the order of their ids, of the first partition that holds some.
+    /// The next scopes in the order of their ids, from the first partition that has any.
     pub(super) async fn scopes(
         &self,
         after: Option<RecordId>,
     ) -> Result<Vec<(RecordId, String)>, StoreError> {
         let first = after.map_or(0, |id| id.0[0] >> 4);
-        // Behind every sort key of an earlier id, and before that of any id.
+        // After the sort key of `after`; empty for the start of a partition.
         let mut from = after.map_or_else(String::new, |id| scope_key(id).1);
         for part in first..16 {
             let call = self
@@ -119,7 +119,7 @@ impl Inner {
                 .expression_attribute_values(
                     ":s",
                     text(match from.is_empty() {
-                        // No sort key may be empty, and none of ours is less than this.
+                        // No sort key may be empty, and none of ours sorts before this.
                         true => "!",
                         false => &from,
                     }),
@@ -139,7 +139,7 @@ impl Inner {
         Ok(Vec::new())
     }
 
-    /// Sets attributes of what is kept once, if it is still this store's.
+    /// Sets attributes of the meta item, if it is still this store's.
     async fn set_meta(
         &self,
         expression: &str,
@@ -173,7 +173,7 @@ impl Inner {
         self.keep_time(META_PROBED).await
     }
 
-    /// A try whose answer was lost may raise it twice; it only has to rise.
+    /// A try whose answer was lost may raise the epoch twice; it only has to rise.
     pub(super) async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
         let expression = format!(
             "SET {META_EPOCH} = if_not_exists({META_EPOCH}, :zero) + :one, {META_EPOCH_AT} = :now"
@@ -203,7 +203,7 @@ impl Inner {
         .await
     }
 
-    /// Keeps the time in an attribute of what is kept once.
+    /// Stores the time in an attribute of the meta item.
     async fn keep_time(&self, attribute: &str) -> Result<(), StoreError> {
         let now = number(self.time.now().0);
         let expression = format!("SET {attribute} = :now");
@@ -218,7 +218,7 @@ impl Inner {
         Ok(own)
     }
 
-    /// What the store says of itself, and how far it has come.
+    /// The store's identity, epoch and losses.
     pub(super) async fn standing(&self) -> Result<Standing, StoreError> {
         let meta = self.item(META, META).await?.unwrap_or_default();
         let secret: Option<[u8; 32]> =
@@ -245,7 +245,7 @@ impl Inner {
     }
 }
 
-/// Somebody emptied the table, or made another store in it.
+/// The table was emptied, or another store was created in it.
 fn lost() -> StoreError {
     let why = "the table is not the store that this gateway has opened: it was emptied, restored or made anew, \
                and retries of requests that were executed before would execute again; what to do: restore the \

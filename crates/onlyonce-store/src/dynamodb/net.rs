@@ -1,7 +1,7 @@
-//! Calls of the service: how long one may take, which are made again, and what a failure says of a write.
+//! Calls of the service: their timeouts and retries, and what a failure says about a write.
 //!
-//! The SDK makes no call again. A write whose answer was lost may have happened, and only whoever makes it
-//! again knows that: every write here is conditional or can be repeated, so the second try finds out.
+//! The SDK does not retry. A write whose answer was lost may have happened, and only a retry can tell: every
+//! write here is conditional or repeatable, so the second try finds out.
 
 use std::{error::Error, future::Future, io, pin::Pin, time::Duration};
 
@@ -15,11 +15,11 @@ use tokio::time::Instant;
 use super::Inner;
 use crate::{BoxError, StoreError, random_bytes};
 
-/// The pause before a refused call is made again; it doubles.
+/// The pause before a refused call is retried; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
-/// Refusals that pass: too many calls, or a transaction in the way.
+/// Transient refusals: too many calls, or a conflicting transaction.
 const PASSING: [&str; 7] = [
     "ProvisionedThroughputExceededException",
     "RequestLimitExceeded",
@@ -29,39 +29,39 @@ const PASSING: [&str; 7] = [
     "TransactionConflictException",
     "ReplicatedWriteConflictException",
 ];
-/// The one refusal that does not say that nothing was written.
+/// The one refusal that does not mean that nothing was written.
 const IN_PROGRESS: &str = "TransactionInProgressException";
 
-/// A call under way. Boxed: the SDK's futures are large.
+/// A call under way. Boxed, since the SDK's futures are large.
 pub(super) type Calling<T, E> =
     Pin<Box<dyn Future<Output = Result<T, SdkError<E, HttpResponse>>> + Send>>;
 
-/// What came of a call.
+/// The result of a call.
 pub(super) enum Came<T, E> {
-    /// It was done.
+    /// The call succeeded.
     Done(T),
-    /// The service refused it, for a reason that the caller knows.
+    /// The service refused it, for a reason that the caller handles.
     Refused {
-        /// Why.
+        /// The reason.
         error: E,
-        /// Whether an earlier try, whose answer was lost, may have been done.
+        /// Whether an earlier try, whose answer was lost, may have succeeded.
         in_doubt: bool,
     },
 }
 
 /// How one try failed.
 enum Failed<E> {
-    /// Nothing was done, and nothing will be.
+    /// Nothing was done, and a retry would not help.
     Refused(E),
-    /// Nothing was done; it may be later.
+    /// Nothing was done; a retry may help.
     NotNow(BoxError),
-    /// Nobody said whether it was done.
+    /// The outcome is not known.
     Lost(BoxError),
 }
 
 /// An error that the service answers with.
 pub(super) trait Refusal: ProvideErrorMetadata + Error + Send + Sync + 'static {
-    /// Whether it passes.
+    /// Whether the error is transient.
     fn passes(&self) -> bool {
         self.code().is_some_and(|code| PASSING.contains(&code))
     }
@@ -94,7 +94,7 @@ impl Refusal for TransactWriteItemsError {
             )
         };
         match self {
-            // A lost condition is the answer, whatever else was in the way.
+            // A failed condition is the answer, whatever else conflicted.
             Self::TransactionCanceledException(cancelled) => {
                 let mut codes = cancelled.cancellation_reasons().iter();
                 let codes: Vec<&str> = codes.by_ref().filter_map(|reason| reason.code()).collect();
@@ -106,13 +106,13 @@ impl Refusal for TransactWriteItemsError {
 }
 
 impl Inner {
-    /// Makes a call until it is done, refused, or its time is over.
+    /// Retries a call until it succeeds, is refused, or times out.
     pub(super) async fn call<T, E: Refusal>(
         &self,
         mut start: impl FnMut() -> Calling<T, E> + Send,
     ) -> Result<Came<T, E>, StoreError> {
         let end = Instant::now() + self.timeout;
-        // Half of the time for one try, so that a lost answer leaves room for the question again.
+        // Half of the time per try, so that a lost answer leaves time for a second one.
         let share = self.timeout / 2;
         let mut in_doubt = false;
         let mut pause = FIRST_PAUSE;
@@ -139,7 +139,7 @@ impl Inner {
         }
     }
 
-    /// A call that writes and that no condition can refuse.
+    /// A writing call that no condition can refuse.
     pub(super) async fn write<T, E: Refusal>(
         &self,
         start: impl FnMut() -> Calling<T, E> + Send,
@@ -150,7 +150,7 @@ impl Inner {
         }
     }
 
-    /// A call that only reads.
+    /// A reading call.
     pub(super) async fn read<T, E: Refusal>(
         &self,
         start: impl FnMut() -> Calling<T, E> + Send,
@@ -162,7 +162,7 @@ impl Inner {
     }
 }
 
-/// What an error that the caller knows nothing of says about a write.
+/// The error for a refusal that the caller does not handle.
 pub(super) fn refused<E: Refusal>(error: &E, in_doubt: bool) -> StoreError {
     failure(said(error).into(), in_doubt)
 }
@@ -174,7 +174,7 @@ fn failure(why: BoxError, in_doubt: bool) -> StoreError {
     }
 }
 
-/// The service's own words. Never the whole error: it may hold a record.
+/// The service's own message. Never the whole error, which may contain a record.
 pub(super) fn said<E: Refusal>(error: &E) -> String {
     let code = error.code().unwrap_or("an error without a name");
     match error.message() {
@@ -202,7 +202,7 @@ fn judge<E: Refusal>(error: SdkError<E, HttpResponse>) -> Failed<E> {
     }
 }
 
-/// Whether there was no connection to send it on: nobody listens.
+/// Whether there was no connection to send the request on, because nobody listens.
 fn never_left(error: &(dyn Error + 'static)) -> bool {
     let mut causes = causes(error).filter_map(|cause| cause.downcast_ref::<io::Error>());
     causes.any(|error| error.kind() == io::ErrorKind::ConnectionRefused)
@@ -212,13 +212,13 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
     std::iter::successors(Some(error), |error| (*error).source())
 }
 
-/// What every cause says. None of them holds what was sent or answered.
+/// The messages of all causes. None of them contains what was sent or answered.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let words: Vec<String> = causes(error).map(ToString::to_string).collect();
     words.join(": ")
 }
 
-/// Half of it, and up to as much again: those who were refused together do not return together.
+/// Half of the pause plus a random part of the other half, so that refused callers do not return together.
 fn jittered(pause: Duration) -> Duration {
     let [part] = random_bytes::<1>();
     pause / 2 + pause * u32::from(part) / 512

@@ -1,4 +1,4 @@
-//! Finding the table or making it, what it is made of, and what its acknowledged writes survive.
+//! Opening or creating the table, its definition, and what its acknowledged writes survive.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,47 +35,47 @@ use super::{
 };
 use crate::{BoxError, Identity, Level, StoreError, random_secret, wake::Wake};
 
-/// How long a new table may take until it can be used.
+/// How long a new table may take to become usable.
 const CREATED_WITHIN: Duration = Duration::from_secs(120);
-/// How long a call may take while a store is opened, where `timeout` is less: nobody waits for a key then.
+/// The timeout of a call while a store is opened, if `timeout` is less: nobody waits for a key then.
 const OPENED_WITHIN: Duration = Duration::from_secs(10);
-/// How often a table that is being made is looked at.
+/// The polling interval for a table that is being created.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How often it is read what writes survive: the settings of a table change by hand.
+/// How often the level is read: the settings of a table are changed by hand.
 const LEVEL_EVERY: Duration = Duration::from_secs(60);
 
 /// Why a table could not be opened as a store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The URL cannot be read.
+    /// The URL is invalid.
     #[error("the URL of the store cannot be used: {0}")]
     Url(AddressError),
-    /// It cannot be reached, or may not be used.
+    /// The table cannot be reached, or must not be used.
     #[error("the table cannot be used; nothing was started")]
     Connect(#[source] BoxError),
-    /// There is no store, and none may be made.
+    /// There is no store, and none may be created.
     #[error(
         "there is no store under this URL: `onlyonce migrate --store URL` makes one; `serve` does so with store.migrate on and, where a route has profile `payments`, with `store.create: true`; a new store knows no key, and retries of earlier requests execute; nothing was changed"
     )]
     Empty,
-    /// A table that something else has made.
+    /// The table was created by something else.
     #[error(
         "the table has other keys or indexes than a store: name another one, or make it with `onlyonce migrate --store URL` or with what that prints with `--print`; nothing was changed"
     )]
     Foreign,
-    /// Its layout is newer than this program.
+    /// The layout is newer than this program.
     #[error(
         "the store has the layout {found}, and this program knows {VERSION}: run a newer program"
     )]
     Newer {
-        /// Its version.
+        /// The version found.
         found: u32,
     },
-    /// The secret is missing or not one.
+    /// The secret is missing or invalid.
     #[error("the store holds no usable secret: it is damaged, or not a store of this program")]
     Damaged,
-    /// Its answers carry no date.
+    /// The server's answers have no date.
     #[error("the server does not say what time it is: its answers have no Date")]
     NoTime,
 }
@@ -93,7 +93,7 @@ impl From<BuildError> for OpenError {
 }
 
 impl DynamoDbStore {
-    /// Finds or makes the table and the store in it.
+    /// Opens or creates the table and the store in it.
     ///
     /// # Errors
     /// [`OpenError`] says why it cannot be used.
@@ -169,7 +169,7 @@ async fn client(address: &Address, options: &DynamoDbOptions, time: Arc<ServerTi
     let mut config = aws_sdk_dynamodb::config::Builder::from(&shared)
         .retry_config(RetryConfig::disabled())
         .timeout_config(timeouts)
-        // Every call here has a time of its own.
+        // Every call here has its own timeout.
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .interceptor(Dates(time));
     if let Some(endpoint) = &address.endpoint {
@@ -178,7 +178,7 @@ async fn client(address: &Address, options: &DynamoDbOptions, time: Arc<ServerTi
     Client::from_conf(config.build())
 }
 
-/// Reads the table's settings again now and then.
+/// Reads the table's settings periodically.
 async fn keep_level(inner: Arc<Inner>) {
     loop {
         tokio::time::sleep(LEVEL_EVERY).await;
@@ -187,7 +187,7 @@ async fn keep_level(inner: Arc<Inner>) {
 }
 
 impl Inner {
-    /// What the service says of the table; `None` where there is none.
+    /// The service's description of the table; `None` if there is none.
     async fn table(&self) -> Result<Option<TableDescription>, StoreError> {
         let call = self.client.describe_table().table_name(&self.table);
         match self.call(|| Box::pin(call.clone().send())).await? {
@@ -200,7 +200,7 @@ impl Inner {
         }
     }
 
-    /// The table once it can be used.
+    /// Waits until the table is usable.
     async fn active(&self, mut table: TableDescription) -> Result<TableDescription, OpenError> {
         let end = Instant::now() + CREATED_WITHIN;
         loop {
@@ -245,7 +245,7 @@ impl Inner {
             );
         }
         match self.call(|| Box::pin(call.clone().send())).await? {
-            // Somebody else, or an earlier try of this very call, has made it.
+            // Another process, or an earlier try of this very call, has created it.
             Came::Done(_)
             | Came::Refused {
                 error: CreateTableError::ResourceInUseException(_),
@@ -260,7 +260,7 @@ impl Inner {
         Ok(table)
     }
 
-    /// Lets the service delete tombstones that no worker has deleted. The store does not need it.
+    /// Lets the service delete tombstones that no worker has deleted. The store does not depend on it.
     async fn let_tombstones_expire(&self) {
         let wanted = TimeToLiveSpecification::builder()
             .enabled(true)
@@ -283,7 +283,7 @@ impl Inner {
         );
     }
 
-    /// Makes a store of a table that holds none, or returns what somebody else has made.
+    /// Creates a store in an empty table, or returns the one that another process has created.
     async fn make_meta(&self) -> Result<super::Item, StoreError> {
         let mut item = key(META, META);
         item.insert(
@@ -309,9 +309,9 @@ impl Inner {
         self.item(META, META).await?.ok_or_else(lost)
     }
 
-    /// What an acknowledged write survives. AWS keeps it in three places before it says so. A copy in another
-    /// region follows later, unless the table says otherwise, and a failover to it loses the newest writes. Of
-    /// any other server it is not known.
+    /// What an acknowledged write survives. AWS stores it in three places before it acknowledges. A replica
+    /// in another region lags behind, unless the table is strongly consistent, and a failover to it loses the
+    /// newest writes. Of any other server it is not known.
     fn level_of(&self, table: &TableDescription) -> Level {
         let copies = table.replicas();
         let agree = table.multi_region_consistency == Some(MultiRegionConsistency::Strong);
@@ -322,8 +322,8 @@ impl Inner {
         }
     }
 
-    /// Reads what writes survive. A service that does not answer now says nothing new; one that refuses to say
-    /// it is not believed.
+    /// Reads the level. If the service does not answer now, the level stays; if it refuses to tell, the level
+    /// is `Volatile`.
     pub(super) async fn read_level(&self) {
         let call = self.client.describe_table().table_name(&self.table);
         let level = match self.call(|| Box::pin(call.clone().send())).await {
@@ -339,7 +339,7 @@ impl Inner {
     }
 }
 
-/// The attributes that keys are made of.
+/// The attributes that are parts of keys.
 const ATTRIBUTES: [(&str, ScalarAttributeType); 6] = [
     (PK, ScalarAttributeType::S),
     (SK, ScalarAttributeType::S),
@@ -382,10 +382,10 @@ fn is_a_store(table: &TableDescription) -> bool {
         })
 }
 
-/// The table of `url` as a CloudFormation template, for those who make their tables by it.
+/// The table of `url` as a CloudFormation template, for those who create tables with it.
 ///
 /// # Errors
-/// [`AddressError`] if the URL cannot be read.
+/// [`AddressError`] if the URL is invalid.
 pub fn cloudformation(url: &str) -> Result<String, AddressError> {
     let table = Address::parse(url)?.table;
     let attributes: String = ATTRIBUTES

@@ -1,7 +1,7 @@
-//! What background loops and people read: the indexes say where, the records are then read as they are now.
+//! Scans by background loops and people: the indexes give the keys, and the current records are then read.
 //!
-//! An index follows its table a little later. What a scan returns was read from the table itself and still
-//! belongs where it was found; whoever acts on it swaps by its revision.
+//! An index lags slightly behind its table. A scan returns records read from the table itself that still
+//! belong where they were found; a caller that acts on one swaps by its revision.
 
 use std::{
     collections::{BinaryHeap, HashMap, HashSet},
@@ -28,24 +28,24 @@ use crate::{
     row::{self, Row},
 };
 
-/// Calls of one scan that are under way at once.
+/// Concurrent calls of one scan.
 const AT_ONCE: usize = 16;
-/// Items that one call reads by their keys.
+/// The most items that one call reads by key.
 const KEYS_AT_ONCE: usize = 100;
-/// Keys that a list takes from one lane at once.
+/// Keys that a list takes from one lane at a time.
 const LIST_STEP: usize = 16;
-/// Sets of pieces of one shard that are looked at together, and how often.
+/// Sets of pieces per shard that are checked together; `PIECES_EVERY` is how often.
 const PIECES_AT_ONCE: usize = 100;
 const PIECES_EVERY: Duration = Duration::from_secs(600);
-/// The states of what the reaper may find due.
+/// The states that the reaper may find due.
 const REAPED: [State; 3] = [State::Completed, State::FailedRetryable, State::Expired];
 
-/// Where the reaper's walk stands: in this lane, after this key.
+/// The position of the reaper's walk: in this lane, after this key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Position {
     lane: usize,
     after: Option<Item>,
-    /// When pieces were last looked at.
+    /// When pieces were last checked.
     looked_at: Option<Instant>,
 }
 
@@ -74,17 +74,17 @@ struct Stretch {
     next: Option<Item>,
 }
 
-/// The newest keys of one lane, taken a few at a time.
+/// The newest keys of one lane, read a few at a time.
 struct Strand {
     lane: String,
     /// Newest last.
     waiting: Vec<(u64, Item)>,
-    /// The next ones are below this; `None` at the end.
+    /// The next keys are below this number; `None` at the end.
     below: Option<u64>,
 }
 
 impl Inner {
-    /// Keys of a lane from the lowest on, up to `most`.
+    /// Keys of a lane from the lowest up to `most`.
     async fn stretch(
         &self,
         lane: String,
@@ -129,7 +129,7 @@ impl Inner {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// The items under these keys that are there, in no order.
+    /// The existing items under these keys, in no order.
     async fn batch(&self, keys: Vec<Item>, only: Option<String>) -> Result<Vec<Item>, StoreError> {
         let batches: Vec<Vec<Item>> = keys.chunks(KEYS_AT_ONCE).map(<[Item]>::to_vec).collect();
         let reads: Vec<_> = batches
@@ -153,7 +153,7 @@ impl Inner {
             .map_err(|error| StoreError::Unavailable(error.into()))?;
         let mut left = HashMap::from([(self.table.clone(), wanted)]);
         let mut items = Vec::new();
-        // Every round brings something: the service answers with at least one item or refuses.
+        // Every round makes progress: the service returns at least one item or refuses.
         while !left.is_empty() {
             let call = self.client.batch_get_item().set_request_items(Some(left));
             let found = self.read(|| Box::pin(call.clone().send())).await?;
@@ -164,8 +164,8 @@ impl Inner {
         Ok(items)
     }
 
-    /// Records without their answers' bodies, in the order of `ids`. One that is gone or cannot be read is
-    /// passed over, the latter with a complaint: it must not keep the others from being swept, reaped or shown.
+    /// Records without their answers' bodies, in the order of `ids`. Skips records that are gone or, with a
+    /// log message, unreadable: they must not keep the others from being swept, reaped or shown.
     pub(super) async fn rows(&self, ids: &[RecordId]) -> Result<Vec<Row>, StoreError> {
         let mut seen = HashSet::new();
         let keys = ids.iter().filter(|id| seen.insert(**id));
@@ -197,13 +197,13 @@ impl Inner {
         item::listed(id, item, beside)
     }
 
-    /// Records under these keys of an index.
+    /// The records under these keys of an index.
     async fn records(&self, keys: &[Item]) -> Result<Vec<Record>, StoreError> {
         let rows = self.rows(&ids(keys)?).await?;
         Ok(rows.into_iter().map(|row| row.listed.record).collect())
     }
 
-    /// Records of a kind whose time has passed, the earliest first.
+    /// Records of a kind whose time has passed, earliest first.
     pub(super) async fn passed(
         &self,
         kind: Kind,
@@ -226,7 +226,7 @@ impl Inner {
         Ok(Reply { now, value })
     }
 
-    /// The next stretch of the reaper's walk, which only meets what is due, and where it ends.
+    /// The next stretch of the reaper's walk, which meets only due records, and its end position.
     pub(super) async fn walk(
         &self,
         mut position: Position,
@@ -273,7 +273,7 @@ impl Inner {
         Ok((Reply { now, value }, position))
     }
 
-    /// Deletes pieces that no record has come to name, or names any more.
+    /// Deletes pieces that no record came to name, or that none names any more.
     async fn look_at_pieces(&self, now: Timestamp) -> Result<(), StoreError> {
         for shard in 0..SHARDS {
             let lane = Kind::Pieces.lane(shard);
@@ -295,7 +295,7 @@ impl Inner {
         let record = self.item(own, RECORD).await?.unwrap_or_default();
         let names = Beside::of(&record)?;
         if names.is_some_and(|names| names.name == name) {
-            // Still named. It is looked at again later, for whoever replaces the record may not tidy up.
+            // Still named. Checked again later: whoever replaces the record may not delete the pieces.
             let call = self
                 .client
                 .update_item()
@@ -304,7 +304,7 @@ impl Inner {
                 .update_expression(format!("SET {TIME} = :t"))
                 .condition_expression(format!("attribute_exists({PK})"))
                 .expression_attribute_values(":t", number(now.0 + LOOK_AFTER));
-            // Where it has just been deleted there is nothing to look at.
+            // If it has just been deleted, there is nothing to check.
             self.call(|| Box::pin(call.clone().send())).await?;
             return Ok(());
         }
@@ -324,7 +324,7 @@ impl Inner {
             None if filter.dead_letters => State::Unknown,
             _ => return self.list_all(filter, cursor, limit).await,
         };
-        // Those are few among many, and have lanes of their own.
+        // These are few among many, and have lanes of their own.
         let keys = self.all(Kind::Records(state)).await?;
         let rows = self.rows(&ids(&keys)?).await?;
         let mut found: Vec<(u64, Listed)> = rows
@@ -361,7 +361,7 @@ impl Inner {
         Ok(Page::cut(found, limit))
     }
 
-    /// The newest keys of all strands, in order; none at their end.
+    /// The newest keys of all strands, in order; empty at the end.
     async fn newest(
         &self,
         index: Index,
@@ -383,7 +383,7 @@ impl Inner {
             taken.extend(strand.waiting.pop().map(|(_, key)| key));
             match strand.waiting.last() {
                 Some((next, _)) => heap.push((*next, place)),
-                // What it holds beyond this may be newer than what the others have.
+                // The strand's next keys may be newer than those of the others.
                 None if strand.below.is_some() => break,
                 None => {}
             }
@@ -391,7 +391,7 @@ impl Inner {
         Ok(taken)
     }
 
-    /// Sees to it that every strand that has more shows some.
+    /// Refills every strand that is empty and has more.
     async fn refill(
         &self,
         index: Index,
@@ -538,8 +538,8 @@ impl Inner {
         }
     }
 
-    /// How many keys of one client are in progress. The lanes of what is in progress are walked, which the
-    /// limit of each client keeps small.
+    /// The number of one client's keys in progress. Walks the lanes of keys in progress, which the limit of
+    /// each client keeps small.
     pub(super) async fn live(
         &self,
         scope: &Scope,
@@ -574,7 +574,7 @@ fn ids(keys: &[Item]) -> Result<Vec<RecordId>, StoreError> {
         .collect()
 }
 
-/// The keys in the table of keys of an index.
+/// The table keys in keys of an index.
 fn bare(keys: &[Item]) -> Result<Vec<Item>, StoreError> {
     keys.iter()
         .map(|found| Ok(key(text_of(found, PK)?, text_of(found, SK)?)))
@@ -590,7 +590,7 @@ fn strands(lane: impl Fn(u8) -> String, cursor: Option<u64>) -> Vec<Strand> {
     (0..SHARDS).map(strand).collect()
 }
 
-/// A journal row; `None`, with a complaint, if it cannot be read.
+/// A journal row; `None`, with a log message, if it is unreadable.
 fn journal_row(item: &Item) -> Option<JournalRow> {
     let stored = bytes_of(item, DATA)?;
     match row::read_journal(stored) {

@@ -1,10 +1,10 @@
-//! The server's clock, as far as its answers tell.
+//! The server's clock, estimated from its answers.
 //!
-//! No expression of DynamoDB knows the time, but every answer carries a `Date`, in whole seconds: when it was
-//! received the server's time was that or later, and when the question was sent it was less than a second
-//! later. The time here is the largest one that no answer contradicts as too late: at first up to a second
-//! behind the server, and closer with every answer. It goes on by this machine's steady clock, so that
-//! gateways whose wall clocks differ still compare leases and expiries by one clock.
+//! No DynamoDB expression knows the time, but every answer has a `Date`, in whole seconds. When the answer
+//! was received, the server's time was that or later; when the request was sent, it was less than a second
+//! later. The time here is the latest one that no answer contradicts: at first up to a second behind the
+//! server, and closer with every answer. It advances by this machine's steady clock, so that gateways whose
+//! wall clocks differ still compare leases and expiries by one clock.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ use tokio::time::Instant;
 
 /// A second, in microseconds.
 const SECOND: i64 = 1_000_000;
-/// How far the time may be corrected backwards without being shown to go back, in microseconds: servers
-/// write the second of an answer a little late. A clock that is really set back moves by more.
+/// How far the time may be corrected backwards without going back visibly, in microseconds: servers write the
+/// second of an answer slightly late. A clock that is really set back moves by more.
 const SMOOTHED: i64 = 2 * SECOND;
 
-/// What is known of the server's clock.
+/// The estimate of the server's clock.
 #[derive(Debug)]
 pub(super) struct ServerTime {
     origin: Instant,
@@ -38,11 +38,11 @@ pub(super) struct ServerTime {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The server's time less the time since `origin`, in microseconds; none before the first answer.
+    /// The server's time less the time since `origin`, in microseconds; `None` before the first answer.
     offset: Option<i64>,
-    /// The last time that was told.
+    /// The last time that was returned.
     told: i64,
-    /// The last number that was given.
+    /// The last number that was returned.
     numbered: i64,
 }
 
@@ -58,7 +58,7 @@ impl ServerTime {
         i64::try_from((at - self.origin).as_micros()).unwrap_or(i64::MAX)
     }
 
-    /// An answer to a question that was sent and answered at these times carried this date, in seconds.
+    /// Takes the date, in seconds, of an answer to a request that was sent and answered at these times.
     fn heard(&self, sent: Instant, received: Instant, date: i64) {
         let date = date.saturating_mul(SECOND);
         let least = date - self.since_origin(received);
@@ -76,17 +76,17 @@ impl ServerTime {
         state.told
     }
 
-    /// Whether the server has said what time it is.
+    /// Whether the server has told its time.
     pub(super) fn is_known(&self) -> bool {
         self.state.lock().offset.is_some()
     }
 
-    /// The time.
+    /// The current time.
     pub(super) fn now(&self) -> Timestamp {
         Timestamp(self.micros(&mut self.state.lock()) / 1_000)
     }
 
-    /// The time in microseconds, and each one given once: what numbers of lists are made of.
+    /// The current time in microseconds, never the same twice, for the numbers of lists.
     pub(super) fn next_micros(&self) -> u64 {
         let mut state = self.state.lock();
         let micros = self.micros(&mut state).max(state.numbered + 1);
@@ -99,7 +99,7 @@ impl ServerTime {
 #[derive(Debug)]
 pub(super) struct Dates(pub(super) Arc<ServerTime>);
 
-/// When the question was sent.
+/// When the request was sent.
 #[derive(Debug)]
 struct Sent(Instant);
 
@@ -145,7 +145,7 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// A server whose clock is this many microseconds ahead of `origin` answers a question that takes 2 ms.
+    /// A server whose clock is this many microseconds ahead of `origin` answers a request that takes 2 ms.
     fn ask(time: &ServerTime, after: Duration, ahead: i64) {
         let sent = time.origin + after;
         let answered = sent + Duration::from_millis(1);

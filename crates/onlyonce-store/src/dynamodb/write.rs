@@ -1,4 +1,4 @@
-//! The writes of records: each a comparison of what is there and a replacement, in one step of the service.
+//! The writes of records: each compares and replaces in one step of the service.
 
 use std::collections::HashMap;
 
@@ -31,25 +31,25 @@ use super::{
 };
 use crate::{Inserted, Reply, StoreError, Swapped, random_bytes, row};
 
-/// Writes and deletions of pieces that are under way at once.
+/// Concurrent writes and deletions of pieces.
 const PIECES_AT_ONCE: usize = 4;
-/// How often a record whose pieces are gone is read again: somebody replaced it meanwhile.
+/// How often a record whose pieces are gone is read: it was replaced meanwhile.
 const READS: usize = 3;
-/// How long after pieces were written it is looked at whether a record names them, in milliseconds.
+/// How long after pieces were written a worker checks whether a record names them, in milliseconds.
 pub(super) const LOOK_AFTER: i64 = 3_600_000;
-/// What one transaction takes.
+/// The most actions in one transaction.
 const MAX_ACTIONS: usize = 100;
 
-/// What a lost condition found.
+/// What a failed condition found.
 enum Found {
-    /// This.
+    /// An item.
     Item(Item),
     /// Nothing.
     Nothing,
 }
 
 impl Inner {
-    /// The record as it is now.
+    /// The current record.
     pub(super) async fn record(&self, id: RecordId) -> Result<Option<Record>, StoreError> {
         for _ in 0..READS {
             let Some(item) = self.item(&partition(id), RECORD).await? else {
@@ -62,7 +62,7 @@ impl Inner {
         Err(pieces_missing())
     }
 
-    /// The record in an item; `None` where pieces that it names are gone.
+    /// The record in an item; `None` if pieces that it names are gone.
     async fn whole(&self, id: RecordId, item: &Item) -> Result<Option<Record>, StoreError> {
         let beside = match Beside::of(item)? {
             None => None,
@@ -74,7 +74,7 @@ impl Inner {
         item::whole(id, item, beside).map(Some)
     }
 
-    /// The record that a lost condition found, as it was then or later.
+    /// The record that a failed condition found, as of then or later.
     async fn found(&self, id: RecordId, item: &Item) -> Result<Option<Record>, StoreError> {
         match self.whole(id, item).await? {
             Some(record) => Ok(Some(record)),
@@ -113,7 +113,7 @@ impl Inner {
         };
         let item = match self.there(id, failed.item).await? {
             Found::Item(item) => item,
-            // It was deleted in between. Nothing was written.
+            // The record was deleted in between. Nothing was written.
             Found::Nothing => {
                 return Err(StoreError::Unavailable("the key was just deleted".into()));
             }
@@ -170,7 +170,7 @@ impl Inner {
         Ok(Reply { now, value })
     }
 
-    /// `None` if it was done.
+    /// Returns `None` if the swap succeeded.
     async fn swap_alone(
         &self,
         expected: Revision,
@@ -238,14 +238,14 @@ impl Inner {
         }
     }
 
-    /// Carries out a transaction whose first action is conditional. `None` if it was done, otherwise the item
-    /// that the condition found, and whether an earlier try may have been done.
+    /// Runs a transaction whose first action is conditional. Returns `None` if it succeeded, otherwise the
+    /// item that the condition found, and whether an earlier try may have succeeded.
     async fn transact(
         &self,
         actions: Vec<TransactWriteItem>,
         write: &WriteId,
     ) -> Result<Option<(Option<Item>, bool)>, StoreError> {
-        // The service does it once under this token, however often it is asked.
+        // Under this token the service runs the transaction once, however often it is sent.
         let token = format!("{:032x}", u128::from_be_bytes(*write));
         let call = self
             .client
@@ -272,7 +272,7 @@ impl Inner {
         }
     }
 
-    /// What a lost condition found, or `None` where it is what this very write has made before.
+    /// What a failed condition found, or `None` if this very write has made it before.
     async fn unless_ours(
         &self,
         id: RecordId,
@@ -285,7 +285,7 @@ impl Inner {
         }
     }
 
-    /// The item that a lost condition brought; a service that brings none is asked.
+    /// The item that a failed condition returned; if the service returned none, it is read.
     async fn there(&self, id: RecordId, item: Option<Item>) -> Result<Found, StoreError> {
         let item = match item.filter(|item| !item.is_empty()) {
             Some(item) => Some(item),
@@ -294,7 +294,7 @@ impl Inner {
         Ok(item.map_or(Found::Nothing, Found::Item))
     }
 
-    /// Deletes the record and, with it, the journal rows that do not outlive it.
+    /// Deletes the record and the journal rows that do not outlive it.
     pub(super) async fn delete(
         &self,
         id: RecordId,
@@ -310,7 +310,7 @@ impl Inner {
             false => self.delete_with(id, expected, rows).await?,
         };
         if !is_done {
-            // A try whose answer was lost may be why there is nothing.
+            // The record may be absent because of a try whose answer was lost.
             return match in_doubt && self.item(&partition(id), RECORD).await?.is_none() {
                 true => Err(StoreError::Ambiguous("the record is gone".into())),
                 false => Ok(false),
@@ -400,7 +400,7 @@ impl Inner {
         rows.collect()
     }
 
-    /// The sort keys of the journal rows of a record that are wanted.
+    /// The sort keys of a record's journal rows that match `wanted`.
     async fn journal_keys(
         &self,
         id: RecordId,
@@ -415,7 +415,7 @@ impl Inner {
             .collect()
     }
 
-    /// The items of a record whose sort keys begin with this, in their order.
+    /// A record's items whose sort keys begin with `start`, in order.
     pub(super) async fn below(
         &self,
         id: RecordId,
@@ -444,8 +444,8 @@ impl Inner {
         }
     }
 
-    /// Writes the pieces of a record that is about to name them. Nobody sees them before, so no failure here
-    /// has written anything that counts.
+    /// Writes the pieces of a record that is about to name them. Nobody sees them before that, so no failure
+    /// here has written anything that counts.
     async fn put_pieces(&self, id: RecordId, outgoing: &Outgoing) -> Result<(), StoreError> {
         let Some((name, pieces)) = &outgoing.pieces else {
             return Ok(());
@@ -455,7 +455,7 @@ impl Inner {
             let mut item = key(partition(id), piece_key(name, index));
             item.insert(DATA.to_owned(), blob(&piece[..]));
             if index == 0 {
-                // By the first of them a worker finds those that no record has come to name.
+                // By the first piece, a worker finds pieces that no record came to name.
                 let lane = Kind::Pieces.lane(shard(id));
                 item.insert(LANE.to_owned(), text(lane));
                 item.insert(TIME.to_owned(), number(look_at));
@@ -472,7 +472,7 @@ impl Inner {
         }
     }
 
-    /// The pieces, put together; `None` where one is gone.
+    /// The joined pieces; `None` if one is gone.
     pub(super) async fn pieces(
         &self,
         id: RecordId,
@@ -497,7 +497,7 @@ impl Inner {
         }
     }
 
-    /// Deletes pieces that no record names. The first one goes last: by it a worker finds the others again.
+    /// Deletes unnamed pieces. The first one goes last: by it a worker can still find the others.
     pub(super) async fn drop_pieces(&self, id: RecordId, name: &str, count: usize) {
         for index in (0..count).rev() {
             self.forget_item(&partition(id), &piece_key(name, index))
@@ -511,8 +511,8 @@ impl Inner {
         }
     }
 
-    /// The pieces that the record of this revision names: a transaction does not say what it replaced. Others
-    /// may belong to a write that is under way.
+    /// The pieces named by the record with this revision: a transaction does not return what it replaced.
+    /// Other pieces may belong to a write under way.
     async fn beside_of(
         &self,
         id: RecordId,
@@ -533,7 +533,7 @@ impl Inner {
         }
     }
 
-    /// Deletes what nothing names any more. What cannot be deleted now stays for a worker.
+    /// Deletes an item that nothing names. If that fails, the item stays for a worker.
     pub(super) async fn forget_item(&self, partition: &str, sort: &str) {
         let call = self
             .client
@@ -546,7 +546,7 @@ impl Inner {
     }
 }
 
-/// The expression that makes a record what `outgoing` says, and its values.
+/// The update expression for `outgoing`, and its values.
 fn update(expected: Revision, outgoing: &Outgoing) -> (String, HashMap<String, AttributeValue>) {
     let mut values = HashMap::from([(":expected".to_owned(), number(expected.0))]);
     let (mut sets, mut removes) = (Vec::new(), Vec::new());

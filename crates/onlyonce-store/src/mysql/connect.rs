@@ -1,4 +1,4 @@
-//! How a connection is made, and what is checked before it is used.
+//! Opens connections, and checks the server before use.
 
 use std::{
     str::FromStr,
@@ -29,17 +29,17 @@ use crate::{
     },
 };
 
-/// How long a statement waits for a row that somebody holds locked. MySQL knows no less.
+/// How long a statement waits for a locked row. MySQL allows no shorter time.
 const LOCK_WAIT_SECONDS: u64 = 1;
-/// Statements of the greeting before the questions.
+/// The number of statements in the greeting before the queries.
 const GREETINGS: usize = 2;
-/// How long the server keeps a connection that nobody uses: the most that it can be told.
+/// How long the server keeps an idle connection: the longest time it accepts.
 const IDLE_SECONDS: u64 = 31_536_000;
 
-/// Where the database is.
+/// How to reach the database.
 pub(super) struct Target {
     hosts: Hosts<MySqlConnectOptions>,
-    /// The longest message that the server takes, in bytes.
+    /// The longest message that the server accepts, in bytes.
     longest: AtomicUsize,
 }
 
@@ -64,13 +64,13 @@ impl Target {
         })
     }
 
-    /// The longest message that the server takes, in bytes.
+    /// The longest message that the server accepts, in bytes.
     pub(super) fn longest(&self) -> usize {
         self.longest.load(Ordering::Relaxed)
     }
 
-    /// What every session says of its statements, and what it asks. Bad data is an error, never a
-    /// warning, whatever the server's settings are.
+    /// The settings of every session, and its first queries. Bad data is an error, never a warning, whatever
+    /// the server's settings.
     fn greeting(&self) -> Script {
         let mut script = Script::default();
         let seconds = self.timeout().as_secs_f64();
@@ -86,8 +86,8 @@ impl Target {
         script
     }
 
-    /// What an acknowledged write survives on this server, and the longest message; and that it takes
-    /// writes at all.
+    /// Reads what an acknowledged write survives on this server, and the longest message; fails if the server
+    /// takes no writes.
     fn read_questions(
         &self,
         results: &Results,
@@ -156,11 +156,11 @@ impl Dial for Target {
         was_missing(error)
     }
 
-    /// A commit can be read before it is flushed, so one whose end nobody told may be less than that. The
-    /// commit of this is on disk when it returns.
+    /// A commit is visible before it is flushed, so one with an unknown outcome may not be durable. This
+    /// commit is on disk when it returns.
     async fn confirm(&self, connection: &mut MySqlConnection) -> Result<(), Failure> {
         let mut script = Script::default();
-        // A row that stays as it is would be no write.
+        // An unchanged row would not be a write.
         let value = "CONCAT(CONNECTION_ID(), '/', UTC_TIMESTAMP(6))";
         script.add(format_args!(
             "INSERT INTO onlyonce_meta (name, value) VALUES ('confirmed_at', {value}) \
@@ -175,7 +175,7 @@ impl Dial for Target {
     }
 }
 
-/// What a server is asked about itself.
+/// Queries the server's settings.
 fn ask(script: &mut Script) {
     script.add(
         "SELECT @@read_only, @@max_allowed_packet, @@innodb_flush_log_at_trx_commit, \
@@ -188,14 +188,13 @@ fn ask(script: &mut Script) {
     );
 }
 
-/// A column of whatever type, as the server wrote it.
+/// A column of any type, as text.
 fn word(row: &MySqlRow, column: usize) -> Result<String, sqlx::Error> {
     let bytes: Option<&[u8]> = row.try_get_unchecked(column)?;
     Ok(String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned())
 }
 
-/// What decides what an acknowledged write survives on this server, and the longest message; and that it
-/// takes writes at all.
+/// Reads the settings that determine the level, and the longest message; fails if the server takes no writes.
 fn read_settings(results: &Results, first: usize) -> Result<(Settings, usize), sqlx::Error> {
     let missing = || sqlx::Error::RowNotFound;
     let row = results.get(first).and_then(|rows| rows.first());
@@ -237,14 +236,14 @@ struct Settings {
 }
 
 impl Settings {
-    /// - Without a flush to disk a crash of the machine loses anything.
-    /// - With one flush a second, or none at a commit, the newest writes.
-    /// - With a binary log that is not flushed, too: after a crash it decides what was committed.
-    /// - With replicas, a failover does. Semi-synchronous replication does not change that: a wait that ends
-    ///   by its timeout or by KILL QUERY is reported as success, without a warning; a replica need not have
-    ///   flushed what it has acknowledged; and others can read a commit before it is acknowledged.
-    /// - In a Galera cluster other nodes take writes too, and a node acknowledges what the others have received
-    ///   and not yet flushed; published tests have lost updates in a healthy cluster.
+    /// - Without a flush to disk, a crash of the machine may lose anything.
+    /// - With one flush a second, or none at a commit, it loses the newest writes.
+    /// - So it does with a binary log that is not flushed, which after a crash decides what was committed.
+    /// - With replicas, a failover loses them. Semi-synchronous replication does not change that: a wait that
+    ///   ends by its timeout or by KILL QUERY is reported as success, without a warning; a replica need not
+    ///   have flushed what it has acknowledged; and others can read a commit before it is acknowledged.
+    /// - In a Galera cluster other nodes take writes too, and a node acknowledges what the others have
+    ///   received but not yet flushed; published tests have lost updates in a healthy cluster.
     fn judge(&self, may_be_replaced: bool) -> Level {
         if matches!(self.flush_method.as_str(), "nosync" | "littlesync") {
             return Level::Volatile;

@@ -1,4 +1,4 @@
-//! The words of MySQL and MariaDB, and how their rows are read.
+//! The SQL dialect of MySQL and MariaDB, and how their rows are read.
 
 use onlyonce_core::MessageState;
 use sqlx::{Row as _, mysql::MySqlRow};
@@ -21,7 +21,7 @@ impl Dialect for MySqlDialect {
     const PAYLOAD: &'static str = "payload";
     const UNFINISHED: &'static str = "finished = 0";
     const ENDED_AT: &'static str = "GREATEST(@oo_now, ?11)";
-    // These servers are sent text alone.
+    // These servers are sent plain text only.
     const BINDS: bool = false;
 
     fn records(conditions: &str, only_live: bool) -> String {
@@ -50,7 +50,7 @@ impl Dialect for MySqlDialect {
         )
     }
 
-    /// Few among many are found at once by their state; most are not.
+    /// Rare states are found quickly by their index; common ones are not.
     fn messages(states: &[MessageState]) -> &'static str {
         match states.contains(&MessageState::Delivered) {
             true => " FORCE INDEX (PRIMARY)",
@@ -66,7 +66,7 @@ impl Dialect for MySqlDialect {
         format!(" ON DUPLICATE KEY UPDATE {}", set.join(", "))
     }
 
-    /// Not IGNORE, which would also ignore that a value does not fit.
+    /// Not IGNORE, which would also ignore values that do not fit.
     fn or_nothing(key: &str) -> String {
         format!(" ON DUPLICATE KEY UPDATE {key} = {key}")
     }
@@ -87,7 +87,7 @@ impl Columns for MySqlRow {
         Ok(self.try_get(column)?)
     }
 
-    /// Text is kept as bytes. What is not text was not written by this program.
+    /// Text is stored as bytes. Bytes that are not text were not written by this program.
     fn text(&self, column: usize) -> Result<Option<&str>, RowError> {
         let bytes = self.bytes(column)?;
         bytes

@@ -1,8 +1,8 @@
-//! Messages on their way out of MySQL or MariaDB, on a few connections of their own, so that deliveries
-//! never wait for requests nor hold them up.
+//! The outbox on MySQL or MariaDB, on a few connections of its own, so that deliveries and requests do not
+//! wait for each other.
 //!
-//! Who has a message is decided by rows that are held, never by counts of affected rows. These servers
-//! notify nobody: messages of other processes are found by polling.
+//! Row locks decide who has a message, never counts of affected rows. These servers have no notifications:
+//! messages of other processes are found by polling.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -36,14 +36,14 @@ use crate::{
     },
 };
 
-/// Connections for messages.
+/// The number of connections for messages.
 const CONNECTIONS: usize = 4;
 
 /// The messages of one database.
 pub(super) struct MySqlOutbox {
     shared: Arc<Shared>,
     scanners: Scanners,
-    /// How far the walk that deletes old messages has come.
+    /// The position of the walk that deletes old messages.
     tidied: Mutex<i64>,
 }
 
@@ -57,22 +57,22 @@ impl MySqlOutbox {
     }
 }
 
-/// What is read of a message that is claimed, as [`message::claimed`] takes it; the payload follows.
+/// The columns of a claimed message, as [`message::claimed`] takes them; the payload follows.
 const CLAIMED: &str = "o.id, o.attempts, o.unclear_since, o.created_at, o.target, o.type, \
      o.aggregatetype, o.aggregateid, o.ordering_key, o.downstream_key, o.headers, \
      o.key_id, o.settles, o.n";
 
-/// An attempt whose message this is has not said yet how it ended.
+/// The condition that the attempt that claimed a message has not ended.
 const UNDER_WAY: &str = "state = 'pending' AND claimed_at IS NOT NULL";
 
-/// No clock comes near to where the sum would not fit.
+/// Capped so that adding it to any plausible time does not overflow.
 fn later(duration: Duration) -> i64 {
     millis(duration).min(i64::MAX / 2)
 }
 
 fn due(claim: &Claim) -> String {
     let (target, limit) = (literal(&claim.target), claim.limit);
-    // By the index, in its order: no row is touched beyond those that are wanted.
+    // By the index, in its order: only the wanted rows are locked.
     format!(
         "SELECT o.n, CAST(LENGTH(o.payload) AS SIGNED) \
          FROM onlyonce_outbox o FORCE INDEX (outbox_due) \
@@ -104,7 +104,7 @@ async fn take(session: &mut Session<'_>, claim: &Claim) -> Result<Reply<Vec<Clai
     let unread = numbers.iter().find(|(_, read)| !read).map(|(n, _)| *n);
     let numbers = text::numbers(numbers.into_iter().map(|(n, _)| n));
     let mut script = Script::default();
-    // From left to right: what was claimed before and not ended is unclear since then.
+    // Evaluated from left to right: a message claimed before and not ended is unclear since then.
     script.add(format_args!(
         "UPDATE onlyonce_outbox SET unclear_since = COALESCE(unclear_since, claimed_at), \
          claimed_at = @oo_now, due_at = @oo_now + {}, attempts = attempts + 1, attempt_id = {} \
@@ -115,7 +115,7 @@ async fn take(session: &mut Session<'_>, claim: &Claim) -> Result<Reply<Vec<Clai
     script.add(format_args!(
         "SELECT {CLAIMED}, IF(o.n = {}, NULL, o.payload) \
          FROM onlyonce_outbox o WHERE o.n IN {numbers} ORDER BY o.n",
-        // Numbers begin with one.
+        // Numbers start at one.
         unread.unwrap_or(0)
     ));
     script.commit();
@@ -128,8 +128,8 @@ async fn take(session: &mut Session<'_>, claim: &Claim) -> Result<Reply<Vec<Clai
     Ok(Reply { now, value })
 }
 
-/// Undoes a claim, which has kept in `unclear_since` what was unclear before it. It is looked for without
-/// locks, so that only its own rows are held.
+/// Undoes a claim, which has kept `unclear_since` from before. The rows are looked up without locks, so that
+/// only the claim's own rows are locked.
 async fn give_back(session: &mut Session<'_>, claim: &(&str, AttemptId)) -> Result<(), Failure> {
     let (target, attempt) = (literal(claim.0), literal(claim.1.0.to_be_bytes()));
     let mut script = Script::timed();
@@ -157,7 +157,7 @@ async fn give_back(session: &mut Session<'_>, claim: &(&str, AttemptId)) -> Resu
     Ok(())
 }
 
-/// What becomes of the messages of one claim that ended alike.
+/// Updates the messages of one claim that ended alike.
 fn set(sql: &mut String, numbers: &str, attempt: AttemptId, next: &Next) {
     let word = next.state();
     sql.push_str("UPDATE onlyonce_outbox FORCE INDEX (PRIMARY) SET ");
@@ -183,7 +183,7 @@ fn set(sql: &mut String, numbers: &str, attempt: AttemptId, next: &Next) {
     ));
 }
 
-/// Holds the messages, and reads who has them.
+/// Locks the messages, and reads who has claimed them.
 fn hold_messages(endings: &[Ending]) -> Script {
     let numbers = numbers_of(endings);
     let mut script = Script::timed();
@@ -194,7 +194,7 @@ fn hold_messages(endings: &[Ending]) -> Script {
     script
 }
 
-/// Who has the messages that were read by [`hold_messages`].
+/// The claims read by [`hold_messages`].
 fn held_messages(rows: &[MySqlRow]) -> Result<HashSet<(u64, AttemptId)>, RowError> {
     let read = |row: &MySqlRow| Ok((row::number(row, 0)?, row::attempt(row, 1)?));
     rows.iter().map(read).collect()
@@ -207,7 +207,7 @@ fn numbers_of(endings: &[Ending]) -> String {
 async fn end(session: &mut Session<'_>, endings: &[Ending]) -> Result<Vec<bool>, Failure> {
     let mut script = hold_messages(endings);
     let mut rest = endings;
-    // Neighbours that ended alike go together, which most do.
+    // Adjacent endings that are alike, as most are, go together.
     while let Some(first) = rest.first() {
         let alike = |one: &&Ending| one.attempt == first.attempt && one.next == first.next;
         let (some, others) = rest.split_at(rest.iter().take_while(alike).count());
@@ -417,7 +417,7 @@ impl Outbox for MySqlOutbox {
     async fn tidy(&self, keep: Duration, limit: usize) -> Result<usize, StoreError> {
         let from = *self.tidied.lock();
         let keep = later(keep);
-        // Nothing becomes of a message any more that was delivered or discarded, so none is held.
+        // A delivered or discarded message never changes again, so none is locked.
         let stretch = self.scanners.read_timed(format!(
             "SELECT n, COALESCE(state = 'delivered' AND delivered_at < @oo_now - {keep} \
              OR state = 'discarded' AND due_at < @oo_now - {keep}, 0) \
@@ -441,7 +441,7 @@ impl Outbox for MySqlOutbox {
             ));
             self.scanners.execute(&script).await?;
         }
-        // At the end it begins anew.
+        // At the end the walk starts over.
         *self.tidied.lock() = if stretch.len() == limit { last } else { 0 };
         Ok(gone)
     }

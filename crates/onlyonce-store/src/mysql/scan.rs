@@ -1,4 +1,4 @@
-//! What background loops and people ask of MySQL or MariaDB, on connections of their own.
+//! Scans by background loops and people on MySQL or MariaDB, on connections of their own.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -30,15 +30,15 @@ use crate::{
     },
 };
 
-/// Connections for scans.
+/// The number of connections for scans.
 const SCANNERS: usize = 3;
-/// Rows up to which records are counted one by one; beyond it a sample is taken.
+/// Up to this many rows, records are counted exactly; beyond it, from a sample.
 const COUNTED_ROWS: i64 = 200_000;
-/// A sample: so many stretches, of so many rows each.
+/// A sample: the number of stretches; `SAMPLED_ROWS` is the length of each.
 const SAMPLED_STRETCHES: i64 = 32;
 const SAMPLED_ROWS: i64 = 500;
 
-/// A few connections that are shared.
+/// A small pool of connections for scans.
 pub struct Scanners {
     pub(super) shared: Arc<Shared>,
     pool: Pool<Target>,
@@ -49,7 +49,7 @@ impl Scanners {
         Self::apart(shared, SCANNERS)
     }
 
-    /// So many connections, for one who has his own.
+    /// A pool with `room` connections, for one user.
     pub(super) fn apart(shared: Arc<Shared>, room: usize) -> Self {
         let pool = Pool::new(room);
         Self { shared, pool }
@@ -66,8 +66,8 @@ impl Scanners {
         results.await
     }
 
-    /// Does `work`, which opens a transaction and ends it. If the server ends a deadlock at its cost,
-    /// no_row of it was written, and it is done again.
+    /// Does `work`, which opens a transaction and ends it. If the server rolls it back to end a deadlock,
+    /// nothing was written, and it is done again.
     pub(super) async fn transact<A, T, W>(&self, asked: &A, work: W) -> Result<T, Failure>
     where
         A: Sync + ?Sized,
@@ -76,7 +76,7 @@ impl Scanners {
         let line = &self.shared.line;
         let mut tries = 0;
         loop {
-            // Whoever is dropped in the middle closes the connection, and the server takes all of it back.
+            // If the future is dropped, the connection is closed and the server rolls back.
             let outcome = self.pool.run(line, Access::Write, async |connection| {
                 let longest = line.dial.longest();
                 let mut session = Session {
@@ -93,7 +93,7 @@ impl Scanners {
         }
     }
 
-    /// What one statement returns.
+    /// Runs one statement and returns its rows.
     async fn fetch(&self, statement: String) -> Result<Vec<MySqlRow>, StoreError> {
         let mut script = Script::default();
         script.add(statement);
@@ -104,7 +104,7 @@ impl Scanners {
         Ok(results.into_iter().next().unwrap_or_default())
     }
 
-    /// What one statement returns, which may speak of `@oo_now`; and what that was.
+    /// Runs one statement, which may use `@oo_now`; returns its rows and that time.
     pub(super) async fn read_timed(
         &self,
         statement: String,
@@ -122,13 +122,13 @@ impl Scanners {
         Ok(Reply { now, value })
     }
 
-    /// Carries out statements of which the last one writes.
+    /// Runs statements of which the last one writes.
     pub(super) async fn execute(&self, script: &Script) -> Result<(), StoreError> {
         let outcome = self.run(Access::Write, script).await;
         outcome.map(|_| ()).map_err(|fault| fault.of_a_write())
     }
 
-    /// Those of `ids` of which no attempt is running.
+    /// Those of `ids` for which no attempt is running.
     pub(super) async fn no_longer_running(
         &self,
         ids: &[RecordId],
@@ -146,8 +146,8 @@ impl Scanners {
         Ok(settled.copied().collect())
     }
 
-    /// Sees to it that the natural key with this hash, an expression, has a row. A read that locks no_row
-    /// comes first: somebody may hold it.
+    /// Makes sure that the natural key with this hash, an expression, has a row. A read without a lock comes
+    /// first, since the row may be locked.
     pub(super) async fn natural_key(&self, id: &str) -> Result<(), StoreError> {
         let there = format!("SELECT 1 FROM onlyonce_natural_keys WHERE id = {id}");
         if !self.fetch(there).await?.is_empty() {
@@ -194,7 +194,7 @@ impl Scans for Scanners {
 
     async fn tidy(&self) {
         if let Err(error) = self.forget().await {
-            // What is too old is passed over until it is gone; the walk goes on.
+            // Expired entries stay until a later round; the walk goes on.
             tracing::warn!(%error, "notes of old messages could not be deleted; later again");
         }
     }
@@ -218,8 +218,8 @@ impl Scans for Scanners {
 
     async fn walk(&self, from: i64, limit: usize) -> Result<Look, StoreError> {
         let mut script = Script::timed();
-        // The end of the stretch is a constant to the next statement, which then reads no further. A
-        // tombstone has a time to be deleted at; its answer expired before.
+        // The end of the stretch is a constant for the next statement, which then reads no further. A
+        // tombstone has a `delete_at`; its answer expired before.
         script.add(format_args!(
             "SELECT COUNT(*), MAX(s.n), MIN(IF(s.due > @oo_now, s.due, NULL)) \
              INTO @oo_seen, @oo_last, @oo_next FROM ( \
@@ -227,7 +227,7 @@ impl Scans for Scanners {
                WHERE n > {from} ORDER BY n LIMIT {limit} \
              ) s"
         ));
-        // Only what is due travels.
+        // Only due rows are returned.
         script.add(format_args!(
             "SELECT {COLUMNS} FROM onlyonce_keys k FORCE INDEX (PRIMARY) \
              WHERE k.n > {from} AND k.n <= @oo_last \
@@ -289,7 +289,7 @@ impl Scans for Scanners {
         Ok(counts)
     }
 
-    /// The number of the next key begins anew where its table was emptied.
+    /// The number of the next key restarts if the table was emptied.
     async fn standing(&self) -> Result<Standing, StoreError> {
         let mut script = Script::default();
         script.add(format_args!(
@@ -336,7 +336,7 @@ impl Scans for Scanners {
     }
 
     async fn prune_audit(&self, keep: i64) -> Result<(), StoreError> {
-        // No clock comes near to where the difference would not fit.
+        // Capped so that subtracting it from any plausible time does not overflow.
         let keep = keep.min(i64::MAX / 2);
         let mut script = Script::default();
         script.add(format_args!("SET @oo_cutoff = {NOW} - {keep}"));

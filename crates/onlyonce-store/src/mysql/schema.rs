@@ -1,16 +1,16 @@
-//! The tables on a MySQL or MariaDB server, how they are created, and which programs may use them.
+//! The MySQL and MariaDB schema: how it is created, and which programs may use it.
 //!
-//! They stand in the database of the URL and begin with `onlyonce_`. As with every SQL store, a schema
-//! carries two numbers: its version, and the oldest program that can still use it. These servers
-//! commit before and after every change of a table, so a step consists of statements that can be run
-//! again, and its number is written last.
+//! The tables are in the database of the URL and begin with `onlyonce_`. As with every SQL store, a schema
+//! has two numbers: its version, and the oldest program that can still use it. These servers commit before
+//! and after every change of a table, so a step consists of repeatable statements, and its number is written
+//! last.
 
 use sqlx::{AssertSqlSafe, Executor as _, MySqlConnection, Row as _};
 
 use super::{Migrated, OpenError};
 use crate::sql::open::Found;
 
-/// The newest schema this program knows.
+/// The newest schema version that this program knows.
 pub const VERSION: i64 = 5;
 
 /// The steps, each with the version it leads to and the oldest program that can use the result.
@@ -22,14 +22,14 @@ const STEPS: [(i64, i64, &str); 5] = [
     (5, 1, include_str!("schema_5.sql")),
 ];
 
-/// The name of the lock that keeps two programs from changing a schema at once: at most 64 characters, one
-/// for each database. MySQL 9 has no `MD5()` any more.
+/// The name of the lock that keeps two programs from changing a schema at the same time: at most 64
+/// characters, one per database. MySQL 9 no longer has `MD5()`.
 const LOCK: &str = "CONCAT('onlyonce.', LEFT(SHA2(DATABASE(), 256), 32))";
 
-/// How long a program waits for another that is creating the schema, in seconds.
+/// How long a program waits for another one that is creating the schema, in seconds.
 const LOCK_SECONDS: u32 = 30;
 
-/// The SQL that leads from version `from` to the newest, for whoever runs it by hand.
+/// The SQL that leads from version `from` to the newest, for running by hand.
 pub fn script(from: i64) -> String {
     let mut script = String::new();
     for (version, oldest, step) in STEPS.iter().filter(|(version, ..)| *version > from) {
@@ -44,7 +44,7 @@ pub fn script(from: i64) -> String {
     script
 }
 
-/// The version that is there, and the oldest program that can use it; `None` for no schema.
+/// The version found, and the oldest program that can use it; `None` without a schema.
 pub(super) async fn found(connection: &mut MySqlConnection) -> Result<Found, sqlx::Error> {
     let there = connection
         .fetch_optional(
@@ -73,10 +73,10 @@ pub(super) async fn found(connection: &mut MySqlConnection) -> Result<Found, sql
     Ok(number("schema_version").zip(number("oldest_program")))
 }
 
-/// Brings the schema up to date, unless it is or is newer. Safe to run on every node at once.
+/// Upgrades the schema if it is older. Safe to run on all nodes at the same time.
 pub(super) async fn migrate(connection: &mut MySqlConnection) -> Result<Migrated, OpenError> {
     let lock = format!("SELECT GET_LOCK({LOCK}, {LOCK_SECONDS})");
-    // The lock is waited for longer than a statement of the store may take.
+    // Waiting for the lock takes longer than a statement may.
     let patient = "SET @oo_time = @@max_statement_time, max_statement_time = 0";
     let is_mariadb = connection.execute(patient).await.is_ok();
     let row = connection.fetch_one(AssertSqlSafe(lock)).await;
@@ -86,7 +86,7 @@ pub(super) async fn migrate(connection: &mut MySqlConnection) -> Result<Migrated
         return Err(OpenError::Sql(sqlx::Error::Io(busy)));
     }
     let migrated = migrate_alone(connection).await;
-    // A lock that stays ends with the connection.
+    // A lock that is not released ends with the connection.
     let unlock = AssertSqlSafe(format!("SELECT RELEASE_LOCK({LOCK})"));
     let _ = connection.execute(unlock).await;
     if is_mariadb {
@@ -111,7 +111,7 @@ async fn migrate_alone(connection: &mut MySqlConnection) -> Result<Migrated, Ope
     })
 }
 
-/// The identity that an operator has made, where one has, and the name of the database.
+/// The identity that an operator has renewed, if any, and the name of the database.
 pub(super) async fn own_identity(
     connection: &mut MySqlConnection,
 ) -> Result<(Option<Vec<u8>>, Vec<u8>), sqlx::Error> {
@@ -123,7 +123,7 @@ pub(super) async fn own_identity(
     Ok((row.try_get_unchecked(0)?, place))
 }
 
-/// The secret that was created with the schema.
+/// The secret created with the schema.
 pub(super) async fn secret(
     connection: &mut MySqlConnection,
 ) -> Result<Option<Vec<u8>>, sqlx::Error> {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     /// Goal: nothing is called that the newest MySQL has removed. The server itself is not in Debian, so
-    /// its list is held against every statement of the store.
+    /// every statement of the store is checked against the list.
     #[test]
     fn nothing_is_called_that_mysql_9_has_removed() {
         let sources = [

@@ -1,8 +1,8 @@
 //! One connection to MySQL or MariaDB, with its statements.
 //!
-//! A batch is a few statements that travel as one text. Who has a new key is decided by reading
-//! `attempt_id` back inside the transaction that inserted it: the driver asks the server to count
-//! rows that were found, not changed, so a count says nothing about an insert.
+//! A batch is a few statements sent as one text. Who has a new key is decided by reading `attempt_id` back
+//! inside the transaction that inserted it: the driver asks the server to count rows that were found, not
+//! changed, so a count says nothing about an insert.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -33,33 +33,33 @@ use crate::sql::{
     row::{self, COLUMNS, Columns as _, RowError},
 };
 
-/// How often a batch that the server gave up to end a deadlock is sent again.
+/// How often in all a batch is sent if the server rolls it back to end a deadlock.
 pub(super) const DEADLOCK_TRIES: usize = 3;
-/// Bytes of answers up to which completions go as one statement. The server makes a table of its rows
-/// first, which costs more than it saves once they are large.
+/// Up to this many bytes of answers, completions go as one statement. The server first builds a table of
+/// their rows, which costs more than it saves once they are large.
 const MAX_JOINED_BYTES: u64 = 256 << 10;
-/// What a message needs beside the text, in bytes.
+/// The size of a message beside the text, in bytes.
 const MESSAGE_HEAD: usize = 64;
 
-/// What each statement of a script returned.
+/// The rows of each statement of a script.
 pub(super) type Results = Vec<Vec<MySqlRow>>;
 
-/// What the connections of one store share.
+/// State shared by the connections of one store.
 pub(super) struct Shared {
     pub(super) line: Line<Target>,
     pub(super) watch: Watch,
-    /// Counts the news of messages that this process left.
+    /// Counts the messages that this process enqueued.
     pub(super) messages: watch::Sender<u64>,
 }
 
-/// Sends a script. On an error it also says how many of its statements had been carried out.
+/// Sends a script. On an error, also returns how many of its statements were executed.
 pub(super) async fn run(
     connection: &mut MySqlConnection,
     script: &Script,
 ) -> Result<Results, (usize, sqlx::Error)> {
     let mut results: Results = Vec::with_capacity(script.statements);
     let mut rows = Vec::new();
-    // The text is what `text` makes: numbers, hexadecimal and base 64.
+    // The text comes from `text`: numbers, hexadecimal and base 64.
     let mut stream = connection.fetch_many(AssertSqlSafe(&*script.sql));
     loop {
         match stream.try_next().await {
@@ -71,7 +71,7 @@ pub(super) async fn run(
     }
 }
 
-/// A batch that writes.
+/// A writing batch.
 #[derive(Clone, Copy)]
 enum Work<'w> {
     Insert(&'w [&'w Draft]),
@@ -80,13 +80,13 @@ enum Work<'w> {
     Delete(&'w [(RecordId, Revision)]),
 }
 
-/// The server's time, and the ids that were written, in order.
+/// The server's time, and the written ids, in order.
 type Written = (Timestamp, Vec<RecordId>);
 
-/// A connection that is in order, for one batch: its statements must not go to two.
+/// A usable connection for one batch: its statements must not be split between two connections.
 pub(super) struct Session<'c> {
     pub(super) connection: &'c mut MySqlConnection,
-    /// The longest message that the server takes, in bytes; 0 if it did not say.
+    /// The longest message that the server accepts, in bytes; 0 if it did not say.
     pub(super) longest: usize,
 }
 
@@ -100,7 +100,7 @@ impl Session<'_> {
         }
     }
 
-    /// Sends a script. Where it fails and the connection lives on, no transaction is left open.
+    /// Sends a script. If it fails and the connection survives, no transaction is left open.
     pub(super) async fn send(&mut self, script: &Script) -> Result<Results, Failure> {
         let failure = if self.longest > 0 && script.sql.len() + MESSAGE_HEAD > self.longest {
             let long = "a message would be longer than the server's max_allowed_packet";
@@ -121,16 +121,16 @@ impl Session<'_> {
         Err(failure)
     }
 
-    /// Gives up a transaction in which nothing was written. If that cannot be done, it ends with the
+    /// Rolls back a transaction in which nothing was written. If that fails, the transaction ends with the
     /// connection.
     pub(super) async fn roll_back(&mut self) -> Result<(), Failure> {
-        // A level that was meant for one statement, and not used up by it, ends with this too.
+        // This also resets an isolation level that was meant for one statement and not used by it.
         let sql = "ROLLBACK; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
         let outcome = self.connection.execute(sql).await;
         outcome.map(|_| ()).map_err(Failure::Refused)
     }
 
-    /// Takes the rows of `ids` in a new transaction, those that nobody holds; and the server's time.
+    /// Locks the unlocked rows among `ids` in a new transaction; also returns the server's time.
     async fn lock(&mut self, ids: &str) -> Result<(Timestamp, Vec<Locked>), Failure> {
         let mut script = Script::timed();
         script.add("START TRANSACTION");
@@ -169,8 +169,8 @@ impl Session<'_> {
         })())
     }
 
-    /// Changes of any kind, with their journal: first the rows are taken, then those that are as
-    /// expected are written.
+    /// Changes of any kind, with their journal: first locks the rows, then writes those with the expected
+    /// revision.
     async fn change(&mut self, swaps: &[&Swap]) -> Result<Written, Failure> {
         let ids = text::ids(swaps.iter().map(|swap| id_of(swap)));
         let (now, locked) = self.lock(&ids).await?;
@@ -209,7 +209,7 @@ impl Session<'_> {
         script.add(format_args!(
             "DELETE FROM onlyonce_keys WHERE n IN {numbers}"
         ));
-        // What operators did stays in the journal; the rest of the story goes with its key.
+        // Operators' entries stay in the journal; the rest is deleted with its key.
         script.add(format_args!(
             "DELETE FROM onlyonce_journal WHERE id IN {ids} AND actor <> 'operator'"
         ));
@@ -234,7 +234,7 @@ impl Session<'_> {
                 sql.push_str(if index == 0 { "" } else { ", " });
                 write::insert_row(sql, draft);
             }
-            // Not IGNORE, which would also ignore that a value does not fit.
+            // Not IGNORE, which would also ignore values that do not fit.
             sql.push_str(" ON DUPLICATE KEY UPDATE id = id");
         });
         script.add(format_args!(
@@ -270,7 +270,7 @@ impl MySqlServer {
         Self { shared, slot }
     }
 
-    /// A connection that is in order, and the time that it may take.
+    /// A usable connection, and the line that limits its time.
     async fn session(&mut self) -> Result<(&Line<Target>, Session<'_>), Failure> {
         let line = &self.shared.line;
         let connection = line.ready(&mut self.slot).await?;
@@ -282,8 +282,7 @@ impl MySqlServer {
         Ok((line, session))
     }
 
-    /// Does `work`. If the server ends a deadlock at its cost, nothing of it was written, and it is
-    /// done again.
+    /// Does `work`. If the server rolls it back to end a deadlock, nothing was written, and it is done again.
     async fn carry_out(&mut self, work: Work<'_>) -> Result<Written, Failure> {
         let mut tries = 0;
         loop {
@@ -298,9 +297,8 @@ impl MySqlServer {
         }
     }
 
-    /// What a script that writes nothing returns. A connection that turns out to be gone, as after a
-    /// restart of the server, is no reason to give up: it is asked once more on a new one. A server
-    /// that does not answer is.
+    /// Runs a script that writes nothing. If the connection turns out to be gone, as after a restart of the
+    /// server, the script is sent once more on a new one; but not if the server does not answer.
     async fn read(&mut self, script: &Script) -> Result<Results, Failure> {
         let outcome = match self.ask(Access::Read, script).await {
             Err(Failure::Lost(error)) if !is_silence(&error) => {
@@ -308,14 +306,14 @@ impl MySqlServer {
             }
             outcome => outcome,
         };
-        // Nothing was written, whatever became of the question.
+        // Nothing was written, whatever became of the query.
         outcome.map_err(|failure| match failure {
             Failure::Lost(error) => Failure::Refused(error),
             other => other,
         })
     }
 
-    /// What the statements of a script return.
+    /// Runs a script and returns its rows.
     async fn ask(&mut self, access: Access, script: &Script) -> Result<Results, Failure> {
         let (line, mut session) = self.session().await?;
         let outcome = line.in_time(access, session.send(script)).await;
@@ -324,7 +322,7 @@ impl MySqlServer {
     }
 }
 
-/// A row that is ours until the transaction ends.
+/// A row that we have locked until the transaction ends.
 struct Locked {
     id: RecordId,
     revision: Revision,
@@ -344,14 +342,14 @@ impl Locked {
 }
 
 fn lock_rows(ids: &str, how: &str) -> String {
-    // By the index, so that no other row is touched, and in its order.
+    // By the index, so that no other row is locked, and in its order.
     format!(
         "SELECT id, revision, n FROM onlyonce_keys FORCE INDEX (keys_by_id) WHERE id IN {ids} \
          FOR UPDATE {how}"
     )
 }
 
-/// The swaps whose row, which is ours, has the revision that they expect.
+/// The swaps whose locked row has the expected revision.
 fn matching<'s>(swaps: &[&'s Swap], locked: &[Locked]) -> Vec<&'s Swap> {
     let revisions: HashMap<RecordId, Revision> =
         locked.iter().map(|row| (row.id, row.revision)).collect();
@@ -370,7 +368,7 @@ fn id_of(swap: &Swap) -> RecordId {
     swap.change.draft.record.id
 }
 
-/// An answer that cannot be understood says nothing about what was written.
+/// An unreadable answer does not tell what was written.
 pub(super) fn understood<T>(read: Result<T, RowError>) -> Result<T, Failure> {
     read.map_err(|RowError::Unreadable(error)| Failure::Lost(sqlx::Error::Decode(error)))
 }
@@ -381,7 +379,7 @@ pub(super) fn time(results: &Results, statement: usize) -> Result<Timestamp, Row
     row::now(row, 0)
 }
 
-/// Whole records, by their ids.
+/// Selects whole records by id.
 pub(super) fn select_whole(ids: &str) -> String {
     format!(
         "SELECT {COLUMNS}, k.response_body FROM onlyonce_keys k FORCE INDEX (keys_by_id) \
@@ -405,9 +403,9 @@ fn ids_in(rows: &[MySqlRow]) -> Result<HashSet<RecordId>, RowError> {
 }
 
 impl Server for MySqlServer {
-    /// Reads first: a key that is there is answered without a lock, even while somebody holds its
-    /// row, and a replay writes nothing. A row that is only seen by a reader that sees what is not
-    /// committed is being inserted by somebody: it is waited for apart from its neighbours.
+    /// Reads first: an existing key is answered without a lock, even while its row is locked, and a replay
+    /// writes nothing. A row that is visible only to an uncommitted read is being inserted by another
+    /// transaction, and is waited for apart from its batch.
     async fn insert(&mut self, drafts: &[&Draft]) -> Result<Answer, Failure> {
         let all = text::ids(drafts.iter().map(|draft| draft.record.id));
         let mut script = Script::default();

@@ -1,6 +1,6 @@
-//! Statements as text. Several of them travel as one message and are carried out in one round trip;
-//! values stand in them as numbers, hexadecimal or base 64, so that no value can be taken for SQL and
-//! no character set can change one.
+//! Statements as text. Several statements are sent as one message and executed in one round trip. Values are
+//! written as numbers, hexadecimal or base 64, so that no value can be taken for SQL and no character set can
+//! change one.
 
 use std::fmt::Write as _;
 
@@ -10,19 +10,19 @@ use onlyonce_core::{RecordId, time::Stamp};
 use crate::sql::dialect::Statement;
 
 /// The server's clock in milliseconds since 1970, whatever its time zone. It is the time at which the
-/// statement began, so it is asked for in a statement that waits for nobody.
+/// statement began, so a statement that reads it must not wait for anybody.
 pub(super) const NOW: &str =
     "CAST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000 AS SIGNED)";
 
 /// Values of this length and more are sent in base 64, which is shorter than hexadecimal.
 const LONG: usize = 64;
 
-/// Statements that travel together.
+/// Statements that are sent together.
 #[derive(Default)]
 pub(super) struct Script {
     pub(super) sql: String,
     pub(super) statements: usize,
-    /// Which of them is the COMMIT, counted from 0.
+    /// The index of the COMMIT.
     pub(super) commit: Option<usize>,
 }
 
@@ -34,15 +34,15 @@ impl Script {
         script
     }
 
-    /// One more statement.
+    /// Adds a statement.
     pub(super) fn add(&mut self, statement: impl std::fmt::Display) {
         self.write(|sql| {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(sql, "{statement}");
         });
     }
 
-    /// One more statement, written in place.
+    /// Adds a statement, written in place.
     pub(super) fn write(&mut self, statement: impl FnOnce(&mut String)) {
         if self.statements > 0 {
             self.sql.push_str(";\n");
@@ -51,7 +51,7 @@ impl Script {
         self.statements += 1;
     }
 
-    /// Ends the transaction.
+    /// Adds the COMMIT.
     pub(super) fn commit(&mut self) {
         self.commit = Some(self.statements);
         self.add("COMMIT");
@@ -66,7 +66,7 @@ impl From<Statement> for Script {
     }
 }
 
-/// Bytes, or NULL.
+/// Writes bytes, or NULL.
 pub(super) fn bytes(sql: &mut String, value: Option<&[u8]>) {
     let Some(value) = value else {
         return sql.push_str("NULL");
@@ -85,14 +85,14 @@ pub(super) fn bytes(sql: &mut String, value: Option<&[u8]>) {
     sql.push('\'');
 }
 
-/// A literal of its own.
+/// Bytes as a literal.
 pub(super) fn literal(value: impl AsRef<[u8]>) -> String {
     let mut sql = String::new();
     bytes(&mut sql, Some(value.as_ref()));
     sql
 }
 
-/// A number, or NULL.
+/// Writes a number, or NULL.
 pub(super) fn number(sql: &mut String, value: Option<impl Into<i64>>) {
     let _ = match value {
         Some(value) => write!(sql, "{}", value.into()),
@@ -100,13 +100,13 @@ pub(super) fn number(sql: &mut String, value: Option<impl Into<i64>>) {
     };
 }
 
-/// A time: as it is, or counted from `@oo_now`.
+/// Writes a time: absolute, or relative to `@oo_now`.
 pub(super) fn stamp(sql: &mut String, stamp: Stamp) {
     let _ = match stamp {
         Stamp::Never => write!(sql, "NULL"),
         Stamp::At(at) => write!(sql, "{}", at.0),
         Stamp::In(duration) => {
-            // No clock comes near to where the sum would not fit.
+            // Capped so that adding it to any plausible time does not overflow.
             let millis = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
             write!(sql, "@oo_now + {}", millis.min(i64::MAX / 2))
         }

@@ -1,5 +1,5 @@
-//! Forgets what nobody needs any more of what applications left: notes of messages that were processed,
-//! past their time, and the rows of natural keys. Rows that somebody holds are passed over.
+//! Deletes expired data that applications left: inbox entries past their time, and the rows of natural keys.
+//! Skips locked rows.
 
 use super::{
     scan::Scanners,
@@ -14,10 +14,10 @@ use crate::{
     },
 };
 
-/// Rows of each kind that go at once.
+/// Rows of each kind deleted at once.
 const AT_ONCE: usize = 500;
-/// How long the row of a natural key stays after it was made, in milliseconds. It costs little, and making
-/// it anew costs a write.
+/// How long the row of a natural key stays after it was created, in milliseconds. Keeping it costs little,
+/// and creating it again costs a write.
 const NATURAL_KEYS_STAY: i64 = 3_600_000;
 
 impl Scanners {
@@ -54,7 +54,7 @@ async fn tidy(session: &mut Session<'_>) -> Result<(), Failure> {
     session.send(&script).await.map(|_| ())
 }
 
-/// Conditions for what is to go; empty where there is nothing.
+/// The conditions for the rows to delete; empty if there are none.
 fn doomed(results: &Results) -> Result<(String, String), RowError> {
     let rows = |statement: usize| results.get(statement).into_iter().flatten();
     let (mut notes, mut keys) = (String::new(), String::new());

@@ -1,9 +1,9 @@
-//! Inside the caller's transaction on MySQL or MariaDB, on connections of the caller's own pool.
+//! Operations in the caller's transaction on MySQL or MariaDB, on connections of the caller's own pool.
 //!
-//! These servers take back a whole transaction to end a deadlock, and then carry out what follows as if
-//! nothing had been: each statement by itself, and kept. Work that passes over that error would leave half
-//! of itself behind. So what follows belongs to a next transaction (`autocommit = 0`), and nothing is
-//! committed unless the savepoint that was made at the beginning is still there.
+//! These servers roll back a whole transaction to end a deadlock, and then execute what follows as if nothing
+//! had happened: each statement by itself, and permanently. Work that ignores that error would leave half of
+//! itself behind. So what follows belongs to a next transaction (`autocommit = 0`), and nothing is committed
+//! unless the savepoint made at the beginning still exists.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -36,21 +36,21 @@ use crate::{
     transactional::{Isolation, Message, Progress, Settles, TransactionError, TransactionalStore},
 };
 
-/// How often a natural key's row is made again that was tidied away before it could be held.
+/// How often the row of a natural key is created again if it was deleted before it could be locked.
 const MAX_ROUNDS: usize = 4;
 
-/// Bytes that fit into the columns. A session that is not strict would cut off the rest without a word.
+/// The sizes of the columns, in bytes. A session that is not strict would silently cut off the rest.
 const MAX_NAME: usize = 255;
 const MAX_ORDERING_KEY: usize = 512;
 const MAX_MESSAGE_ID: usize = 1_024;
 const MAX_MEDIUM_BLOB: usize = (1 << 24) - 1;
 
-/// See the head of this file.
+/// Fails if the savepoint is gone; see the top of this file.
 const RELEASE: &str = "RELEASE SAVEPOINT onlyonce";
-/// How the application's pool keeps its connections.
+/// The state of connections in the application's pool.
 const AS_FOUND: &str = "SET autocommit = 1";
 const TAKE_BACK: &str = "ROLLBACK; SET autocommit = 1";
-/// The pool does not use a connection again that does not answer.
+/// The pool does not reuse a connection that does not answer.
 const LAST_RESORT: &str = "KILL CONNECTION_ID()";
 
 /// The store of a MySQL or MariaDB database, in transactions of the application's own pool.
@@ -58,7 +58,7 @@ const LAST_RESORT: &str = "KILL CONNECTION_ID()";
 pub struct MySqlTransactions {
     pool: MySqlPool,
     scanners: Arc<Scanners>,
-    /// Whether a message was left since deliverers were last told.
+    /// Whether a message was enqueued since deliverers were last notified.
     enqueued: Arc<AtomicBool>,
 }
 
@@ -96,7 +96,7 @@ impl Drop for MySqlOpen {
     }
 }
 
-/// Rolls back, and leaves the connection as it was found. One on which that cannot be done is ended.
+/// Rolls back, and restores the connection's state. A connection on which that fails is ended.
 async fn take_back(mut transaction: Transaction<'static, MySql>) {
     let _ = match transaction.execute(TAKE_BACK).await {
         Ok(_) => transaction.rollback().await,
@@ -127,8 +127,8 @@ async fn send(
     results.map_err(|(_, error)| error.into())
 }
 
-/// The record under `id`, held, and the server's time. A read that locks sees what was committed last,
-/// whatever the transaction's snapshot is.
+/// Locks and reads the record under `id`, and reads the server's time. A locking read sees the latest commit,
+/// whatever the transaction's snapshot.
 pub(super) fn hold_record(id: RecordId) -> Script {
     let mut script = Script::timed();
     let whole = select_whole(&text::ids([id]));
@@ -148,7 +148,7 @@ pub(super) fn held_record(results: &Results) -> Result<Reply<Option<Record>>, Ro
     Ok(Reply { now, value })
 }
 
-/// That `value` is not cut off.
+/// Checks that `value` is not cut off.
 fn fits(what: &'static str, value: &str, most: usize) -> Result<(), TransactionError> {
     match value.len() <= most {
         true => Ok(()),
@@ -165,7 +165,7 @@ fn all_fit(values: &[(&'static str, Option<&str>, usize)]) -> Result<(), Transac
         .try_for_each(|(what, value, most)| fits(what, value.unwrap_or_default(), *most))
 }
 
-/// The values, with commas between them.
+/// The values, separated by commas.
 fn values(values: &[Option<&[u8]>]) -> String {
     let mut sql = String::new();
     for (index, value) in values.iter().enumerate() {
@@ -186,8 +186,8 @@ impl TransactionalStore for MySqlTransactions {
             isolation.as_sql()
         ));
         let pool = self.pool.clone();
-        // In a task of its own: whoever is dropped in the middle would leave the pool a connection of which
-        // the driver does not know that a transaction is open.
+        // In a task of its own: a future dropped halfway would return a connection to the pool without the
+        // driver knowing that a transaction is open.
         let begun = tokio::spawn(async move {
             let begun = pool.begin_with(begin).await;
             begun.map(|transaction| MySqlOpen(Some(transaction)))
@@ -207,7 +207,7 @@ impl TransactionalStore for MySqlTransactions {
         let outcome = server::run(&mut open, &script).await;
         let outcome = outcome.map_err(|(done, error)| match done {
             0 => error.into(),
-            // Which a cluster finds that late. Anything else says nothing of what was written.
+            // A cluster detects a deadlock that late. Any other error does not tell what was written.
             _ if was_deadlock(&error) => TransactionError::Conflict(Box::new(error)),
             _ => TransactionError::Database(Box::new(error)),
         });
@@ -216,7 +216,7 @@ impl TransactionalStore for MySqlTransactions {
         }
         outcome?;
         if let Some(transaction) = open.0.take() {
-            // The driver is told that it is over. What fails here ends the connection, and no more.
+            // Tells the driver that the transaction is over. A failure here only ends the connection.
             let _ = transaction.commit().await;
         }
         if self.enqueued.swap(false, Ordering::Relaxed) {
@@ -263,7 +263,7 @@ impl TransactionalStore for MySqlTransactions {
     ) -> Result<Reply<Swapped>, TransactionError> {
         let id = change.draft.record.id;
         let mut script = hold_record(id);
-        // It names the revision, so it does nothing where that is another. The journal does not.
+        // The update names the revision, so it does nothing if that differs. The journal insert does not.
         let with_journal = !change.journal.is_empty();
         if !with_journal {
             script.write(|sql| write::update(sql, expected, change));
@@ -355,19 +355,19 @@ impl TransactionalStore for MySqlTransactions {
         script.add(format_args!(
             "INSERT INTO onlyonce_inbox (consumer, message_id, at, keep_until) \
              VALUES ({values}, @oo_now, @oo_now + {})",
-            // No clock comes near to where the sum would not fit.
+            // Capped so that adding it to any plausible time does not overflow.
             millis(retention).min(i64::MAX / 2)
         ));
         match server::run(connection, &script).await {
             Ok(_) => Ok(true),
-            // The statement alone is taken back; the transaction goes on.
+            // Only the statement is rolled back; the transaction continues.
             Err((_, error)) if was_duplicate(&error) => Ok(false),
             Err((_, error)) => Err(error.into()),
         }
     }
 
-    /// Holds a row that stands for the key. It is made beforehand, on a connection of the store's own, so
-    /// that nobody waits for an insert that may be taken back; and it stays for a while afterwards.
+    /// Locks a row that stands for the key. The row is created beforehand, on a connection of the store's
+    /// own, so that nobody waits for an insert that may be rolled back; and it stays for a while afterwards.
     async fn hold(
         &self,
         connection: &mut MySqlConnection,

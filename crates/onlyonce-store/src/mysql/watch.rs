@@ -1,6 +1,6 @@
-//! Wake-ups for waiters. These servers notify nobody, so keys that somebody on this node may be
-//! waiting for are looked at together, often and cheaply; each waiter goes on polling by itself, more
-//! and more seldom, and that is the truth.
+//! Wake-ups for waiters. These servers have no notifications, so the keys that somebody on this node may be
+//! waiting for are polled together, often and cheaply. Each waiter also polls by itself, more and more
+//! rarely, and relies on that alone.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,19 +14,19 @@ use tokio::{
 use super::{scan::Scanners, server::Shared};
 use crate::WAKEUP_BACKLOG;
 
-/// The pause between two looks at what is watched.
+/// The pause between two polls of the watched keys.
 const LOOK_EVERY: Duration = Duration::from_millis(40);
-/// The pause after a look that failed.
+/// The pause after a failed poll.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(500);
-/// How long a key is watched after somebody has met it in flight: a waiter meets it every second.
+/// How long a key is watched after it was met in flight: a waiter meets it every second.
 const WATCHED_FOR: Duration = Duration::from_secs(3);
-/// Keys that are watched at once. Those beyond it are polled for.
+/// The most keys watched at the same time. Waiters for further keys poll by themselves.
 const MAX_WATCHED: usize = 512;
 
-/// What is watched on this node.
+/// The keys watched on this node.
 pub(super) struct Watch {
     local: broadcast::Sender<RecordId>,
-    /// Until when.
+    /// The end of each watch.
     watched: Mutex<HashMap<RecordId, Instant>>,
     something: Notify,
 }
@@ -47,11 +47,11 @@ impl Watch {
     /// The record has changed.
     pub(super) fn settled(&self, id: RecordId) {
         self.watched.lock().remove(&id);
-        // No listener is no failure.
+        // Having no receivers is not a failure.
         let _ = self.local.send(id);
     }
 
-    /// This node has found the record in this form: if an attempt is running, somebody may wait.
+    /// This node has found this record: if an attempt is running, somebody may wait for it.
     pub(super) fn met(&self, record: &Record) {
         if record.times.lease_until.is_none() {
             return;
@@ -65,7 +65,7 @@ impl Watch {
         }
     }
 
-    /// What is watched now.
+    /// The keys watched now.
     fn watched(&self) -> Vec<RecordId> {
         let now = Instant::now();
         let mut watched = self.watched.lock();
@@ -74,7 +74,7 @@ impl Watch {
     }
 }
 
-/// Looks for ever, whenever something is watched.
+/// Polls for ever, whenever a key is watched.
 pub(super) async fn look(shared: Arc<Shared>) {
     let scanner = Scanners::apart(shared.clone(), 1);
     loop {
@@ -86,7 +86,7 @@ pub(super) async fn look(shared: Arc<Shared>) {
         }
         match scanner.no_longer_running(&ids).await {
             Ok(settled) => settled.into_iter().for_each(|id| shared.watch.settled(id)),
-            // Whoever is not woken polls.
+            // A waiter that is not woken polls.
             Err(_) => tokio::time::sleep(AFTER_A_FAILURE).await,
         }
     }

@@ -1,4 +1,4 @@
-//! What is written, as text.
+//! The writing statements, as text.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ pub(super) const INSERT_COLUMNS: &str = "id, is_live, row_version, revision, att
      generation, tombstone_ttl, fingerprint, recipe, caller, state, scope, `key`, route, method, \
      path, created_at, last_run_at, lease_until, notes";
 
-/// A row as a parenthesis of values.
+/// Writes a row as a parenthesised list of values.
 pub(super) fn insert_row(sql: &mut String, draft: &Draft) {
     let (record, stamps) = (&draft.record, &draft.stamps);
     let mut row = Row { sql, first: true };
@@ -52,7 +52,7 @@ pub(super) fn insert_row(sql: &mut String, draft: &Draft) {
     row.sql.push(')');
 }
 
-/// Values with commas between them.
+/// Values separated by commas.
 struct Row<'s> {
     sql: &'s mut String,
     first: bool,
@@ -81,9 +81,8 @@ fn tombstone_ttl(draft: &Draft) -> i64 {
     clamped(millis, i64::MAX)
 }
 
-/// Rows that only complete: little of them changes, so little travels. What this writes is what
-/// [`update`] writes for such a change. All in one statement, which costs the server a third of what
-/// one statement for each row does.
+/// Rows that only complete: little changes, so little is sent. This writes the same as [`update`] for such a
+/// change. All rows go in one statement, which costs the server a third of one statement per row.
 pub(super) fn complete(sql: &mut String, swaps: &[&Swap]) {
     sql.push_str("UPDATE (");
     for (index, swap) in swaps.iter().enumerate() {
@@ -151,7 +150,7 @@ fn completed_row(sql: &mut String, swap: &Swap, names: [&str; 9]) {
     row.sql.push_str(names[8]);
 }
 
-/// A row that changes in any way.
+/// A row with any change.
 pub(super) fn update(sql: &mut String, expected: Revision, change: &Change) {
     let draft = &*change.draft;
     let (record, stamps) = (&draft.record, &draft.stamps);
@@ -172,7 +171,7 @@ pub(super) fn update(sql: &mut String, expected: Revision, change: &Change) {
     set.bytes("method", Some(record.method.as_bytes()));
     set.bytes("path", Some(record.path.as_bytes()));
     if record.notes.erased {
-        // The only change that the key itself knows.
+        // The only change that affects the key itself.
         set.bytes("`key`", Some(record.key.as_str().as_bytes()));
     }
     let last_error = record.last_error.map(LastError::as_str);
@@ -203,7 +202,7 @@ struct Set<'s> {
 impl<'s> Set<'s> {
     fn begin(sql: &'s mut String, draft: &Draft) -> Self {
         let revision: i64 = clamped(draft.record.revision.0, i64::MAX);
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(
             sql,
             "UPDATE onlyonce_keys SET row_version = {ROW_VERSION}, revision = {revision}"
@@ -248,7 +247,7 @@ impl<'s> Set<'s> {
     }
 }
 
-/// Journal rows; there must be some. They are written at `@oo_now`.
+/// Writes journal rows at `@oo_now`; there must be at least one.
 pub(super) fn journal<'e>(sql: &mut String, entries: impl Iterator<Item = &'e JournalEntry>) {
     sql.push_str(
         "INSERT INTO onlyonce_journal \

@@ -1,4 +1,4 @@
-//! What the rows of a batch on a server carry beside a record, and what a response is stored as there.
+//! The columns of a batch's rows beside the record, and the stored form of a response.
 
 use onlyonce_core::{
     Record, RecordId,
@@ -12,13 +12,13 @@ use super::{
 };
 use crate::codec;
 
-/// The id in the first column; `None` on a row that only carries the time.
+/// The id in the first column; `None` in a row that only has the time.
 pub(crate) fn id(row: &impl Columns) -> Result<Option<RecordId>, RowError> {
     Ok(optional_array(row, 0)?.map(RecordId))
 }
 
 impl Found {
-    /// What a row with a whole record says.
+    /// Reads a row with a whole record.
     pub(crate) fn in_row(row: &impl Columns) -> Self {
         match row::read_whole(row) {
             Ok(record) => Self::There(Box::new(record)),
@@ -27,7 +27,7 @@ impl Found {
     }
 }
 
-/// All records in `rows` that can be read. A row that only carries the time has no id.
+/// All readable records in `rows`. A row that only has the time has no id.
 pub(crate) fn records<R: Columns>(rows: &[R]) -> Vec<Record> {
     let there = rows.iter().filter(|row| !matches!(row.bytes(0), Ok(None)));
     there
@@ -35,7 +35,7 @@ pub(crate) fn records<R: Columns>(rows: &[R]) -> Vec<Record> {
         .collect()
 }
 
-/// A response as it is stored.
+/// The stored form of a response.
 #[derive(Default)]
 pub(crate) struct Answered<'a> {
     pub(crate) status: Option<i16>,
@@ -61,8 +61,8 @@ impl<'a> Answered<'a> {
     }
 }
 
-/// Whether the row belongs to those that the sweeper looks at. A lease or an unknown outcome shows in
-/// the times, so no rule about states is repeated.
+/// Whether the row is one that the sweeper looks at. The times reveal a lease or an unknown outcome, so no
+/// rule about states is repeated.
 pub(crate) fn is_live(stamps: &Times<Stamp>) -> bool {
     stamps.lease_until != Stamp::Never
         || stamps.reconcile_after != Stamp::Never

@@ -1,19 +1,19 @@
-//! A statement in the words of one database.
+//! SQL statements in the dialect of one database.
 //!
-//! Statements that are not on the hot path are written once, as templates: `?1` stands for the first
-//! value, and what databases call by other names is a constant of [`Dialect`]. A value never becomes part
-//! of a statement except as the database's own literal of its type.
+//! Statements outside the hot path are written once, as templates: `?1` stands for the first value, and
+//! whatever databases express differently is a constant of [`Dialect`]. A value becomes part of a statement
+//! only as the database's own literal of its type.
 
 use onlyonce_core::MessageState;
 
-/// What is put into a statement.
+/// A value in a statement.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
-    /// Sixteen bytes that name a key, a message or an attempt.
+    /// Sixteen bytes that identify a key, a message or an attempt.
     Id([u8; 16]),
     /// A whole number.
     Number(i64),
-    /// Yes or no.
+    /// A boolean.
     Flag(bool),
     /// Text, or NULL.
     Text(Option<String>),
@@ -22,80 +22,79 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// A count or a number that a column of 64 bits holds.
+    /// A number for a 64-bit column.
     pub(crate) fn count(count: impl TryInto<i64>) -> Self {
         Self::Number(count.try_into().unwrap_or(i64::MAX))
     }
 
-    /// A text that is there.
+    /// A text that is not NULL.
     pub(crate) fn text(text: impl Into<String>) -> Self {
         Self::Text(Some(text.into()))
     }
 
-    /// Bytes that are there.
+    /// Bytes that are not NULL.
     pub(crate) fn bytes(bytes: impl Into<Vec<u8>>) -> Self {
         Self::Bytes(Some(bytes.into()))
     }
 }
 
-/// A statement, and the values that travel beside its text.
+/// A statement, and its bound values.
 #[derive(Clone, Debug)]
 pub(crate) struct Statement {
     pub(crate) sql: String,
     pub(crate) values: Vec<Value>,
 }
 
-/// How one database says what all of them can.
+/// The dialect of one database.
 pub(crate) trait Dialect {
-    /// What the names of tables begin with.
+    /// The prefix of table names.
     const TABLES: &'static str;
     /// The key of a record `k`.
     const KEY: &'static str = "k.key";
     /// Equal, or both NULL.
     const SAME: &'static str;
-    /// That a record's state is the word of the value that follows.
+    /// The condition that a record's state is the value that follows.
     const STATE_IS: &'static str = "k.state = ?";
-    /// That a record `k` belongs to the client with the name `?`.
+    /// The condition that a record `k` belongs to the client named `?`.
     const OF_CLIENT: &'static str;
-    /// Those records `k` that are in progress or unknown, up to a condition.
+    /// The records `k` that are in progress or unknown, up to a condition.
     const LIVE: &'static str;
-    /// When a message `o` is tried next, or may be claimed by somebody else.
+    /// When a message `o` is tried next, or may be claimed by another attempt.
     const DUE_AT: &'static str = "o.due_at";
-    /// Bytes of the payload of a message `o`.
+    /// The size of the payload of a message `o`, in bytes.
     const PAYLOAD_BYTES: &'static str;
     /// The payload of a message.
     const PAYLOAD: &'static str;
-    /// Conditions under which a message is looked for by its name, one after the other.
+    /// The conditions under which a message is looked up by its id, one after the other.
     const AMONG: &'static [&'static str] = &[""];
-    /// That an operation of several phases is not finished.
+    /// The condition that an operation with several phases is not finished.
     const UNFINISHED: &'static str = "NOT finished";
-    /// When a phase ended: `?11`, or now where that is later.
+    /// When a phase ended: `?11`, or now if that is later.
     const ENDED_AT: &'static str;
 
-    /// Records `k` under conditions, those with the highest numbers first, and their numbers; `?2` at
-    /// most. Where `only_live`, all of them are in progress or unknown.
+    /// Records `k` that match the conditions, highest numbers first, with their numbers; `?2` at most. With
+    /// `only_live`, all of them are in progress or unknown.
     fn records(conditions: &str, only_live: bool) -> String;
 
-    /// Records `k` of the scope `?3` under conditions, those with the highest numbers first, and their
-    /// numbers; `?2` at most. An index gives them in that order. There may be some of other scopes among
-    /// them.
+    /// Records `k` of the scope `?3` that match the conditions, highest numbers first, with their numbers;
+    /// `?2` at most. An index provides that order. Records of other scopes may be among them.
     fn in_scope(conditions: &str) -> String;
 
-    /// Records `k` of the given ids, and their numbers, in any order.
+    /// Records `k` with the given ids, and their numbers, in any order.
     fn by_ids(ids: &str) -> String;
 
-    /// Keeps the scope with the id `?1` under the name `?2`, in place of what is kept.
+    /// Stores the scope with the id `?1` under the name `?2`, replacing an earlier value.
     fn keep_scope() -> String {
         let (tables, or_update) = (Self::TABLES, Self::or_update("id", &["name"]));
         format!("INSERT INTO {tables}scopes (id, name) VALUES (?1, ?2){or_update}")
     }
 
-    /// How messages `o` of these states are found.
+    /// The index hint for messages `o` of these states.
     fn messages(_states: &[MessageState]) -> &'static str {
         ""
     }
 
-    /// What follows an insert that writes `columns` over a row with the same `key`.
+    /// The clause after an insert that updates `columns` of a row with the same `key`.
     fn or_update(key: &str, columns: &[&str]) -> String {
         let set = columns
             .iter()
@@ -104,18 +103,18 @@ pub(crate) trait Dialect {
         format!(" ON CONFLICT ({key}) DO UPDATE SET {}", set.join(", "))
     }
 
-    /// What follows an insert that leaves a row with the same `key` as it is.
+    /// The clause after an insert that leaves a row with the same `key` unchanged.
     fn or_nothing(_key: &str) -> String {
         " ON CONFLICT DO NOTHING".to_owned()
     }
 
-    /// Puts a value into the text, or notes that it is the value with this number.
+    /// Writes a value into the text, or a reference to the bound value with this number.
     fn put(sql: &mut String, number: usize, value: &Value);
 
-    /// Whether values travel beside the text.
+    /// Whether values are bound rather than written into the text.
     const BINDS: bool = true;
 
-    /// The statement that `template` makes with `values`.
+    /// The statement from `template` and `values`.
     fn statement(template: &str, values: Vec<Value>) -> Statement {
         let mut sql = String::with_capacity(template.len());
         let mut parts = template.split('?');

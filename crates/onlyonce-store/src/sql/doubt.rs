@@ -1,13 +1,13 @@
-//! Whether what a server shows may be less than it promised.
+//! Tracks whether visible data may be less durable than the server promises.
 //!
-//! A commit that waits for a standby is taken back by nobody: when its session is ended or told to stop
-//! waiting, the record stands on the primary, where everybody can read it, and perhaps nowhere else. So
-//! after a write whose end nobody told, nothing is read until a new commit has waited to its end. The log
-//! of a server is in order: what came before that commit is then as safe as it is.
+//! A commit that waits for a standby is never rolled back: when its session is ended or told to stop waiting,
+//! the record stays on the primary, where everybody can read it, and perhaps nowhere else. So after a write
+//! with an unknown outcome, nothing is read until a new commit has waited to its end. A server's log is
+//! ordered, so everything before that commit is then as durable as the commit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Rises with every write whose end nobody told.
+/// Rises with every write whose outcome is not known.
 #[derive(Default)]
 pub(crate) struct Doubt {
     raised: AtomicU64,
@@ -19,26 +19,26 @@ impl Doubt {
         self.raised.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What a commit that begins now would settle, if anything.
+    /// What a commit that starts now would settle, if anything.
     pub(crate) fn pending(&self) -> Option<u64> {
         let raised = self.raised.load(Ordering::SeqCst);
         (self.settled.load(Ordering::SeqCst) < raised).then_some(raised)
     }
 
-    /// A commit that began after [`pending`](Self::pending) has waited to its end. What was raised since
+    /// A commit that started after [`pending`](Self::pending) has waited to its end. Anything raised since
     /// then stays.
     pub(crate) fn settle(&self, pending: u64) {
         self.settled.fetch_max(pending, Ordering::SeqCst);
     }
 
-    /// Raises it, unless [`Unanswered::answered`] is called: whoever is dropped while a statement is under
-    /// way does not hear how it ended either.
+    /// Raises the doubt, unless [`Unanswered::answered`] is called: a future that is dropped while a
+    /// statement is under way does not learn its outcome either.
     pub(crate) fn unless_answered(&self) -> Unanswered<'_> {
         Unanswered(Some(self))
     }
 }
 
-/// A statement that is under way.
+/// A statement under way.
 pub(crate) struct Unanswered<'d>(Option<&'d Doubt>);
 
 impl Unanswered<'_> {

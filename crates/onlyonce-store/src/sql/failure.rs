@@ -1,41 +1,41 @@
-//! What an error of the driver says about a write.
+//! Classifies driver errors by what they say about a write.
 
 use crate::{BoxError, StoreError, Unfit};
 
 /// How a statement failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The server took it back because of what it was asked to write: a neighbour may be to blame.
+    /// Rolled back because of the content of a write: possibly another one's in the batch.
     Content(sqlx::Error),
-    /// The server took it back because somebody holds a row locked for longer than it waits.
+    /// Rolled back because a row stayed locked for longer than the statement waits.
     Locked(sqlx::Error),
-    /// The server took it back because its time was over, or because it was told to.
+    /// Rolled back because of a timeout, or because the statement was cancelled.
     Cancelled(sqlx::Error),
-    /// The server took it back, for a reason that is the same for everybody.
+    /// Rolled back for a reason that is the same for every statement.
     Refused(sqlx::Error),
-    /// The server carried it out, and says that it did not wait for everybody whom a commit waits for.
+    /// Executed, but the commit did not wait for everybody it should wait for.
     Unconfirmed(sqlx::Error),
-    /// Nobody said how it ended.
+    /// The outcome is not known.
     Lost(sqlx::Error),
 }
 
 impl Failure {
-    /// The statement may be tried again in two halves.
+    /// Whether the batch may be tried again in two halves.
     pub(crate) fn may_be_a_neighbours(&self) -> bool {
         matches!(self, Self::Content(_))
     }
 
-    /// Whether the connection is of no more use.
+    /// Whether the connection is unusable.
     pub(crate) fn ends_the_connection(&self) -> bool {
         match self {
-            // A server that was only too slow is not helped by connections made anew.
+            // New connections do not help a server that was only too slow.
             Self::Content(_) | Self::Locked(_) | Self::Cancelled(_) | Self::Unconfirmed(_) => false,
-            // Such as a server that has become a standby: another connection may find the new one.
+            // For example a server that has become a standby: another connection may find the new primary.
             Self::Refused(_) | Self::Lost(_) => true,
         }
     }
 
-    /// What the driver said.
+    /// The driver's error.
     pub(crate) fn into_error(self) -> sqlx::Error {
         match self {
             Self::Content(error)
@@ -47,12 +47,12 @@ impl Failure {
         }
     }
 
-    /// Whether a write may stand that is less safe than one that was acknowledged.
+    /// Whether a write may stand that is less durable than an acknowledged one.
     pub(crate) fn leaves_doubt(&self) -> bool {
         matches!(self, Self::Unconfirmed(_) | Self::Lost(_))
     }
 
-    /// What a writer is told.
+    /// The error for a write.
     pub(crate) fn of_a_write(&self) -> StoreError {
         match self {
             Self::Unconfirmed(error) | Self::Lost(error) => StoreError::Ambiguous(source(error)),
@@ -60,7 +60,7 @@ impl Failure {
         }
     }
 
-    /// What a reader is told.
+    /// The error for a read.
     pub(crate) fn of_a_read(&self) -> StoreError {
         match self {
             Self::Content(error)
@@ -73,7 +73,7 @@ impl Failure {
     }
 }
 
-/// Why the store must not be used, where an error says so.
+/// Why the store must not be used, if the error says so.
 pub(crate) fn unfit(error: &sqlx::Error) -> Option<&Unfit> {
     match error {
         sqlx::Error::Io(error) => error.get_ref()?.downcast_ref(),
@@ -81,7 +81,7 @@ pub(crate) fn unfit(error: &sqlx::Error) -> Option<&Unfit> {
     }
 }
 
-/// Why the store must not be used, where an error says so; else what may be said of it.
+/// Why the store must not be used, if the error says so; else a text that may be logged.
 fn source(error: &sqlx::Error) -> BoxError {
     match unfit(error) {
         Some(unfit) => Box::new(unfit.clone()),
@@ -89,8 +89,8 @@ fn source(error: &sqlx::Error) -> BoxError {
     }
 }
 
-/// What may be said of an error. MySQL quotes the statement in its messages, and the statement holds
-/// keys and answers: of those, the numbers must do.
+/// A text for an error that may be logged. MySQL quotes the statement in its messages, and the statement
+/// contains keys and answers, so only the error numbers are used.
 fn text(error: &sqlx::Error) -> String {
     #[cfg(feature = "mysql")]
     if let Some(told) = error
@@ -103,12 +103,12 @@ fn text(error: &sqlx::Error) -> String {
     error.to_string()
 }
 
-/// A server that did not answer.
+/// The error for a server that did not answer.
 pub(crate) fn no_answer(what: &'static str) -> sqlx::Error {
     sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, what))
 }
 
-/// Whether an error says that a server did not answer, rather than that the connection is gone.
+/// Whether the error means that a server did not answer, rather than that the connection is gone.
 #[cfg(feature = "mysql")]
 pub(crate) fn is_silence(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)

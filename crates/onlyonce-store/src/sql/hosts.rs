@@ -1,4 +1,4 @@
-//! The addresses of one database, of which one takes writes, and what is known of it.
+//! The hosts of one database, of which one takes writes, and the level last seen.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
@@ -28,25 +28,25 @@ impl<O> Hosts<O> {
         }
     }
 
-    /// How long a call may take.
+    /// The timeout of a call.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Whether another server may take the place of the one that takes writes: one that is attached to it, or
-    /// was when this process looked. It may come back without what was written while it was away.
+    /// Whether another server may replace the primary: one that is attached, or was when this process looked.
+    /// Such a server may come back without the writes made while it was away.
     pub(crate) fn may_be_replaced(&self, standbys: u64) -> bool {
         self.had_standby.fetch_or(standbys > 0, Ordering::SeqCst) || standbys > 0
     }
 
-    /// What an acknowledged write survives, as it was last seen.
+    /// What an acknowledged write survives, as last seen.
     pub(crate) fn level(&self) -> Level {
         level(self.level.load(Ordering::SeqCst))
     }
 
-    /// Notes what an acknowledged write survives on a connection that has been in use. Says whether that is
-    /// more than is known: then other connections may be older, with settings of their own, and it counts
-    /// once they are made anew.
+    /// Records the level seen on a connection in use. Returns whether it is higher than the known level: then
+    /// other connections may be older, with settings of their own, and the higher level counts once they have
+    /// reconnected.
     pub(crate) fn saw_again(&self, now: Level) -> bool {
         if now > self.level() {
             return true;
@@ -55,10 +55,10 @@ impl<O> Hosts<O> {
         false
     }
 
-    /// Notes what an acknowledged write survives.
+    /// Records the level.
     pub(crate) fn saw(&self, now: Level) {
         let before = level(self.level.swap(code(now), Ordering::SeqCst));
-        // The first look, which finds what nobody has looked at, is told of by whoever opens the store.
+        // At the first look, whoever opens the store reports the level.
         if now < before {
             tracing::error!(%before, %now, "what an acknowledged write survives is less than before");
         }
@@ -69,8 +69,8 @@ impl<O> Hosts<O> {
         &self.all[self.last.load(Ordering::Relaxed)]
     }
 
-    /// What `connect` makes of the first host that it succeeds with, the last one first. It also
-    /// says what the host's level is.
+    /// Tries `connect` on the hosts, starting with the last one used, and returns the first success.
+    /// `connect` also returns the host's level.
     pub(crate) async fn connect<'h, C, F>(
         &'h self,
         connect: impl Fn(&'h O) -> F,
@@ -112,7 +112,7 @@ fn code(level: Level) -> u8 {
     }
 }
 
-/// One URL for each host of a URL that names several.
+/// One URL for each host of a URL with several hosts.
 pub(crate) fn split(url: &str) -> Vec<String> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return vec![url.to_owned()];

@@ -1,4 +1,4 @@
-//! A connection with one statement in flight: takes a batch, sends it, tells everybody how it ended.
+//! A connection with one statement in flight: takes a batch, sends it, and answers every caller.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -17,60 +17,60 @@ use super::{
 };
 use crate::{Inserted, LEVEL_EVERY, Reply, StoreError, Swapped};
 
-/// How soon a row that somebody holds locked is tried again; a key that somebody else is making, after
-/// twice as long each time.
+/// How soon a locked row is tried again. For a key that another transaction is creating, the pause doubles
+/// each time.
 const LOCKED_PAUSE: Duration = Duration::from_millis(25);
-/// How often that doubles.
+/// How often the pause doubles.
 const MAX_DOUBLINGS: u32 = 3;
-/// How long a new key is tried while somebody else is making it.
+/// How long a new key is retried while another transaction is creating it.
 const HELD_FOR: Duration = Duration::from_millis(500);
 
 /// How rows are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
-    /// They only complete.
+    /// The changes only complete keys.
     Complete,
-    /// In any way.
+    /// Any change.
     Any,
-    /// In any way, passing over those that somebody holds locked.
+    /// Any change, skipping locked rows.
     Skipping,
 }
 
-/// What a statement says of one id.
+/// A statement's result for one id.
 pub(crate) enum Found {
-    /// It was not there, and is now.
+    /// The row was absent, and is inserted now.
     New,
-    /// It was there.
+    /// The row was present.
     There(Box<Record>),
-    /// It was there, but this program cannot read it.
+    /// The row was present, but this program cannot read it.
     Unreadable(String),
-    /// Somebody is writing it at this moment.
+    /// Another transaction is writing the row at this moment.
     Busy,
 }
 
-/// What a statement says of the ids that it was asked about, and the server's time.
+/// A statement's results by id, and the server's time.
 pub(crate) type Answer = (Timestamp, HashMap<RecordId, Found>);
 
-/// One connection to a server, in the words of that server. A batch is one transaction: it is
-/// carried out whole or not at all.
+/// One connection to a server, in its dialect. A batch is one transaction: it is carried out completely or
+/// not at all.
 pub(crate) trait Server: Send + 'static {
-    /// Inserts the drafts whose keys are absent. They are sorted by id, and each id occurs once. An
-    /// id that is missing in the answer is asked about again.
+    /// Inserts the drafts whose keys are absent. The drafts are sorted by id, and each id occurs once. An id
+    /// that is missing in the answer is queried again.
     fn insert(&mut self, drafts: &[&Draft])
     -> impl Future<Output = Result<Answer, Failure>> + Send;
 
-    /// Writes the changes whose row has the expected revision, with their journal, and returns the
-    /// ids of those in order. They are sorted by id, and each id occurs once.
+    /// Writes the changes whose row has the expected revision, with their journal, and returns their ids in
+    /// order. The swaps are sorted by id, and each id occurs once.
     fn swap(
         &mut self,
         swaps: &[&Swap],
         how: How,
     ) -> impl Future<Output = Result<(Timestamp, Vec<RecordId>), Failure>> + Send;
 
-    /// The records of these ids, those that are there.
+    /// The existing records with these ids.
     fn lookup(&mut self, ids: &[RecordId]) -> impl Future<Output = Result<Answer, Failure>> + Send;
 
-    /// Deletes the rows whose revision is the expected one, and returns their ids.
+    /// Deletes the rows with the expected revision, and returns their ids.
     fn delete(
         &mut self,
         rows: &[(RecordId, Revision)],
@@ -82,17 +82,17 @@ pub(crate) trait Server: Send + 'static {
         journal: &[JournalEntry],
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Returns once what has been read is as safe as what the server acknowledges.
+    /// Returns once everything read is as durable as an acknowledged write.
     fn confirm(&mut self) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Reads again, on the connection in use, what an acknowledged write survives. A connection that
-    /// cannot tell is given up.
+    /// Reads again, on the connection in use, what an acknowledged write survives. A connection that cannot
+    /// tell is dropped.
     fn look(&mut self) -> impl Future<Output = ()> + Send;
 
     /// This node has changed the record.
     fn settled(&self, id: RecordId);
 
-    /// This node has found the record in this form: if an attempt is running, somebody may wait.
+    /// This node has found this record: if an attempt is running, somebody may wait for it.
     fn met(&self, record: &Record);
 }
 
@@ -106,8 +106,8 @@ impl<S: Server> Lane<S> {
         Self { queue, server }
     }
 
-    /// Serves the queue for ever, and looks at the server's settings now and then: they may change under
-    /// a connection that stays.
+    /// Serves the queue for ever, and reads the server's settings periodically: they may change while a
+    /// connection stays open.
     pub(crate) async fn run(mut self) {
         let mut look_at = Instant::now() + LEVEL_EVERY;
         loop {
@@ -132,7 +132,7 @@ impl<S: Server> Lane<S> {
 
     async fn inserts(&mut self, group: Vec<QueuedInsert>) {
         let mut group = group;
-        // Sorted, so that two batches wait for each other in one order only; and equal keys meet.
+        // Sorted, so that two batches lock rows in the same order, and equal keys are adjacent.
         group.sort_by_key(|queued| queued.work.id());
         let mut leaders: Vec<QueuedInsert> = Vec::with_capacity(group.len());
         let mut followers: HashMap<RecordId, Vec<QueuedInsert>> = HashMap::new();
@@ -171,11 +171,11 @@ impl<S: Server> Lane<S> {
         }
     }
 
-    /// Somebody is inserting one of these keys and takes long about it, or changes it in a transaction
-    /// that stays open: an application that settles its key. What is there is told to those who asked
-    /// for it. The others go again in two halves, so that in the end the one is alone with its wait.
+    /// Another transaction is inserting one of these keys and takes long, or changes it and stays open, such
+    /// as an application that settles its key. Callers whose key is present get its record. The others are
+    /// tried again in two halves, so that in the end the blocked one waits alone.
     async fn not_inserted(&mut self, mut group: Vec<QueuedInsert>) {
-        // Whoever has gone was told that it may not have happened: then it does not.
+        // A caller that has gone was told that its insert may not have happened, so it is dropped.
         group.retain(|queued| !queued.answer.is_closed());
         if group.is_empty() {
             return;
@@ -186,7 +186,7 @@ impl<S: Server> Lane<S> {
         let (now, found) = match self.server.lookup(&ids).await {
             Ok(answer) => answer,
             Err(failure) => {
-                // Their own statement wrote nothing, and said so.
+                // The inserts' own statement wrote nothing, and said so.
                 refuse(group, || failure.of_a_read());
                 return;
             }
@@ -222,8 +222,8 @@ impl<S: Server> Lane<S> {
         }
     }
 
-    /// Somebody else is making this key: it is tried again in a while, apart from others, or its
-    /// requester is told.
+    /// Another transaction is creating this key: the insert is tried again later, apart from others, or its
+    /// caller is told.
     fn put_off(&self, mut queued: QueuedInsert) {
         self.queue.mark_held(queued.work.id());
         if queued.work.since.elapsed() >= HELD_FOR {
@@ -265,8 +265,8 @@ impl<S: Server> Lane<S> {
                     refuse(all, || StoreError::Unreadable(text.clone().into()));
                     continue;
                 }
-                // Inserted by another transaction after this statement began, or reaped before it
-                // ended: it is asked about again, never assumed.
+                // Inserted by another transaction after this statement began, or reaped before it ended:
+                // queried again, never assumed.
                 None => {
                     self.queue.insert(leader);
                     for follower in followers {
@@ -293,7 +293,7 @@ impl<S: Server> Lane<S> {
             true => How::Skipping,
             false => how,
         };
-        // One change of a row in one statement; the others find out how it went in the next.
+        // One change per row in one statement; the others learn the result in the next.
         let mut batch: Vec<QueuedSwap> = Vec::with_capacity(group.len());
         for queued in group {
             match batch.last() {
@@ -322,7 +322,7 @@ impl<S: Server> Lane<S> {
         };
         let mut others = Vec::new();
         for queued in batch {
-            // Both are in the order of ids.
+            // Both are sorted by id.
             if written.binary_search(&id_of(&queued)).is_err() {
                 others.push(queued);
                 continue;
@@ -344,13 +344,13 @@ impl<S: Server> Lane<S> {
         }
     }
 
-    /// Tells those whose row was not written what is there instead.
+    /// Answers swaps whose row was not written with the current record.
     async fn not_swapped(&mut self, others: Vec<QueuedSwap>) {
         let ids: Vec<RecordId> = others.iter().map(id_of).collect();
         let (now, mut found) = match self.server.lookup(&ids).await {
             Ok(answer) => answer,
             Err(failure) => {
-                // Their own statement wrote nothing, and said so.
+                // The swaps' own statement wrote nothing, and said so.
                 refuse(others, || failure.of_a_read());
                 return;
             }
@@ -365,7 +365,7 @@ impl<S: Server> Lane<S> {
                 continue;
             }
             let value = match found.remove(&id_of(&queued)) {
-                // Its revision is right, so somebody holds it locked: it is alive.
+                // The revision is right, so another transaction has locked the row: it is alive.
                 Some(Found::There(record)) if record.revision == queued.work.expected => {
                     let mut queued = queued;
                     queued.work.met_a_lock = true;
@@ -412,7 +412,7 @@ impl<S: Server> Lane<S> {
 
     async fn deletes(&mut self, mut group: Vec<QueuedDelete>) {
         group.sort_by_key(|queued| queued.work.0);
-        // One delete of a row in one statement: only one of several can have done it.
+        // One delete per row in one statement: only one of several can have done it.
         let mut batch: Vec<QueuedDelete> = Vec::with_capacity(group.len());
         for queued in group {
             match batch.last() {
@@ -440,9 +440,9 @@ impl<S: Server> Lane<S> {
         let _ = one.answer.send(reply);
     }
 
-    /// Why what was read is not known to be as safe as what the server acknowledges, where that matters:
-    /// whoever finds a write of its `own` takes it for done. The commit comes after the look, so that it
-    /// covers all that was seen. What was acknowledged to somebody who had gone needs none.
+    /// Why the records read may be less durable than acknowledged ones, where that matters: a caller that
+    /// finds its `own` write takes it for done. The commit comes after the read, so that it covers everything
+    /// that was seen. A write that was acknowledged to a caller that had gone needs none.
     async fn doubt_of(&mut self, own: Vec<&Record>) -> Option<Failure> {
         match own.iter().all(|record| self.queue.was_acknowledged(record)) {
             true => None,
@@ -450,7 +450,7 @@ impl<S: Server> Lane<S> {
         }
     }
 
-    /// Puts something back into the queue after `pause`, when a lock may have gone.
+    /// Puts an operation back into the queue after `pause`, when a lock may be gone.
     fn later(&self, pause: Duration, put: impl FnOnce(&Queue) + Send + 'static) {
         let queue = self.queue.clone();
         tokio::spawn(async move {
@@ -464,7 +464,7 @@ fn id_of(queued: &QueuedSwap) -> RecordId {
     queued.work.change.draft.record.id
 }
 
-/// What an insert finds that it has written itself, without having been told.
+/// The record that an unacknowledged insert wrote itself, if it is found.
 fn own_insert<'f>(
     queued: &QueuedInsert,
     found: &'f HashMap<RecordId, Found>,
@@ -473,7 +473,7 @@ fn own_insert<'f>(
     there(queued.work.id(), found).filter(|record| record.attempt_id == attempt)
 }
 
-/// What a change finds that it has written itself, without having been told.
+/// The record that an unacknowledged change wrote itself, if it is found.
 fn own_swap<'f>(queued: &QueuedSwap, found: &'f HashMap<RecordId, Found>) -> Option<&'f Record> {
     let wanted = &queued.work.change.draft.record;
     let wanted = (wanted.revision, wanted.attempt_id);
@@ -487,7 +487,7 @@ fn there(id: RecordId, found: &HashMap<RecordId, Found>) -> Option<&Record> {
     }
 }
 
-/// What `doubt` says of a write that was found and not acknowledged.
+/// The error for a write that was found but not acknowledged.
 fn still_ambiguous(doubt: &Failure) -> StoreError {
     match doubt.of_a_write() {
         StoreError::Unavailable(why) => StoreError::Ambiguous(why),
@@ -495,8 +495,8 @@ fn still_ambiguous(doubt: &Failure) -> StoreError {
     }
 }
 
-/// What is told to an insert that found `record`. Scope and key are compared, whatever the index is
-/// built on. What it wrote itself counts only without `doubt`.
+/// The answer to an insert that found `record`. Scope and key are compared, whatever the index is built on.
+/// The insert's own write counts only without `doubt`.
 fn existing(
     wanted: &Record,
     record: &Record,
@@ -515,7 +515,7 @@ fn existing(
     Ok(Reply { now, value })
 }
 
-/// Tells everybody the same. Whoever asked may have gone; that is no failure here or elsewhere.
+/// Sends everybody the same error. A caller may have gone, which is not a failure.
 fn refuse<W, T>(group: Vec<Queued<W, T>>, error: impl Fn() -> StoreError) {
     for queued in group {
         let _ = queued.answer.send(Err(error()));

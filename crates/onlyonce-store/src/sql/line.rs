@@ -1,7 +1,7 @@
 //! A small pool of connections that reconnect on failure.
 //!
-//! Deliberately absent: how a connection is opened and what a server says of itself, which each kind of
-//! server answers in a [`Dial`].
+//! Deliberately absent: opening a connection and reading a server's settings, which each kind of server does
+//! in a [`Dial`].
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -21,88 +21,88 @@ use super::{
 };
 use crate::Level;
 
-/// How much longer than the server's own limit a statement is waited for: within it the server can
-/// say that it took the statement back, which is better than not knowing.
+/// How much longer than the server's own timeout a statement is waited for: meanwhile the server can report
+/// that it rolled the statement back, which is better than not knowing.
 const LAST_WORD: Duration = Duration::from_millis(250);
-/// How long a connection that is given up may take to close.
+/// How long closing a dropped connection may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How connections to one database are made.
+/// Opens connections to one database.
 #[async_trait]
 pub(crate) trait Dial: Send + Sync + 'static {
     /// A connection.
     type Connection: sqlx::Connection + 'static;
-    /// How one host is reached.
+    /// The options for one host.
     type Options: Send + Sync;
 
     /// The hosts of the database.
     fn hosts(&self) -> &Hosts<Self::Options>;
 
-    /// A connection to this host, which takes writes, and what an acknowledged write survives there.
+    /// Connects to this host, which must take writes, and reads what an acknowledged write survives there.
     async fn greet(&self, host: &Self::Options) -> Result<(Self::Connection, Level), sqlx::Error>;
 
     /// What an acknowledged write survives.
     async fn level_of(&self, connection: &mut Self::Connection) -> Result<Level, sqlx::Error>;
 
-    /// The newest schema that this program knows.
+    /// The newest schema version that this program knows.
     const VERSION: i64;
 
-    /// The version of the schema that is there, and the oldest program that can use it.
+    /// The version of the schema found, and the oldest program that can use it.
     async fn found(&self, connection: &mut Self::Connection) -> Result<Found, sqlx::Error>;
 
-    /// Brings the schema up to date, unless it is or is newer. Safe to run on every node at once.
+    /// Upgrades the schema if it is older. Safe to run on all nodes at the same time.
     async fn migrate(connection: &mut Self::Connection) -> Result<Migrated, OpenError>;
 
-    /// The identity that an operator has made, where one has, and what tells this database from copies of
-    /// it elsewhere.
+    /// The identity that an operator has renewed, if any, and what distinguishes this database from copies
+    /// elsewhere.
     async fn own_identity(
         &self,
         connection: &mut Self::Connection,
     ) -> Result<(Option<Vec<u8>>, Vec<u8>), sqlx::Error>;
 
-    /// The secret of the store in the database that a connection leads to.
+    /// The secret of the store in the database on this connection.
     async fn secret(
         &self,
         connection: &mut Self::Connection,
     ) -> Result<Option<Vec<u8>>, sqlx::Error>;
 
-    /// Whether a statement failed because the store's tables are not there.
+    /// Whether a statement failed because the store's tables do not exist.
     fn is_missing(error: &sqlx::Error) -> bool;
 
-    /// Commits something of no account, and returns once that commit has waited for everybody whom commits
-    /// wait for: what was committed before it is then as safe. Also looks again at what an acknowledged write
-    /// survives: where commits have ceased to wait, this one proves nothing.
+    /// Commits something insignificant, and returns once that commit has waited for everybody it should wait
+    /// for: earlier commits are then as durable. Also reads again what an acknowledged write survives: if
+    /// commits no longer wait, this one proves nothing.
     async fn confirm(&self, connection: &mut Self::Connection) -> Result<(), Failure>;
 
-    /// A connection to the host that takes writes.
+    /// Connects to the host that takes writes.
     async fn connect(&self) -> Result<Self::Connection, sqlx::Error> {
         self.hosts().connect(|host| self.greet(host)).await
     }
 
-    /// How long a call may take.
+    /// The timeout of a call.
     fn timeout(&self) -> Duration {
         self.hosts().timeout()
     }
 }
 
-/// Ends a connection without waiting for anybody.
+/// Closes a connection in the background.
 pub(crate) fn abandon<C: sqlx::Connection + 'static>(connection: C) {
     tokio::spawn(async move {
-        // A server that does not answer would hold the close for ever.
+        // A server that does not answer would block the close for ever.
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, connection.close_hard()).await;
     });
 }
 
-/// What statements do to records.
+/// Whether statements change records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Nothing: however they end, they leave no doubt behind.
+    /// No: whatever their outcome, they leave no doubt.
     Read,
-    /// They may change some.
+    /// Possibly.
     Write,
 }
 
-/// Connections of one store.
+/// The connections of one store.
 pub(crate) struct Line<D> {
     pub(crate) dial: D,
     /// The secret of the store that was opened.
@@ -112,7 +112,7 @@ pub(crate) struct Line<D> {
     pub(crate) doubt: Doubt,
 }
 
-/// A connection, and the epoch it is from.
+/// A connection, and its epoch.
 pub(crate) type Held<D> = (<D as Dial>::Connection, u64);
 
 impl<D: Dial> Line<D> {
@@ -125,7 +125,7 @@ impl<D: Dial> Line<D> {
         }
     }
 
-    /// A connection that was made before there was a line.
+    /// Adopts a connection that was opened before the line.
     pub(crate) fn first(&self, connection: D::Connection) -> Held<D> {
         (connection, 0)
     }
@@ -134,14 +134,14 @@ impl<D: Dial> Line<D> {
         let epoch = self.epoch.load(Ordering::SeqCst);
         let dialled = self.dial().await.inspect_err(|error| {
             if unfit(error).is_some() {
-                // Connections from before would write into what has taken the store's place.
+                // Older connections would write into whatever has taken the store's place.
                 self.renew();
             }
         });
         Ok((dialled?, epoch))
     }
 
-    /// A new connection that has been checked to lead to the database that the store was opened on.
+    /// Opens a connection, and checks that it leads to the database that the store was opened on.
     async fn dial(&self) -> Result<D::Connection, sqlx::Error> {
         let mut connection = self.dial.connect().await?;
         let secret = self.dial.secret(&mut connection);
@@ -168,13 +168,13 @@ impl<D: Dial> Line<D> {
         self.judge(slot, &outcome);
         if outcome.is_ok_and(|level| self.dial.hosts().saw_again(level)) {
             self.renew();
-            // A new connection is looked at before it is used.
+            // A new connection is checked before use.
             let _ = self.connected(slot).await;
         }
     }
 
-    /// The connection in `slot`, or a new one where there is none that can be trusted, once there is no
-    /// doubt about what it shows. When this fails, nothing has been sent.
+    /// The connection in `slot`, or a new one if none can be trusted, once there is no doubt about the
+    /// durability of what it shows. If this fails, nothing has been sent.
     pub(crate) async fn ready<'s>(
         &self,
         slot: &'s mut Option<Held<D>>,
@@ -186,8 +186,8 @@ impl<D: Dial> Line<D> {
         self.connected(slot).await
     }
 
-    /// Returns once what has been read from the server is as safe as what it acknowledges. When this
-    /// fails, it is not known to be.
+    /// Returns once everything read from the server is as durable as an acknowledged write. If this fails,
+    /// that is not known.
     pub(crate) async fn confirm(&self, slot: &mut Option<Held<D>>) -> Result<(), Failure> {
         let pending = self.doubt.pending();
         let connection = self.connected(slot).await?;
@@ -200,11 +200,11 @@ impl<D: Dial> Line<D> {
         {
             self.doubt.settle(pending);
         }
-        // Whoever asked has written nothing yet.
+        // The caller has written nothing yet.
         outcome.map_err(|failure| Failure::Refused(failure.into_error()))
     }
 
-    /// The connection in `slot`, or a new one where there is none that can be trusted.
+    /// The connection in `slot`, or a new one if none can be trusted.
     pub(crate) async fn connected<'s>(
         &self,
         slot: &'s mut Option<Held<D>>,
@@ -220,12 +220,12 @@ impl<D: Dial> Line<D> {
         Ok(&mut slot.insert(held).0)
     }
 
-    /// Lets every connection be made anew before it is used again.
+    /// Makes every connection reconnect before it is used again.
     pub(crate) fn renew(&self) {
         self.epoch.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What `work` on a connection comes to, within the time that a call may take.
+    /// The result of `work` on a connection, within the timeout of a call.
     pub(crate) async fn in_time<T>(
         &self,
         access: Access,
@@ -247,14 +247,14 @@ impl<D: Dial> Line<D> {
         outcome
     }
 
-    /// Gives up the connection in `slot` where `outcome` says that it is of no more use, and with it
-    /// all of its age.
+    /// Drops the connection in `slot` if `outcome` says that it is unusable, and with it all connections of
+    /// its epoch.
     pub(crate) fn judge<T>(&self, slot: &mut Option<Held<D>>, outcome: &Result<T, Failure>) {
         if let Err(failure) = outcome
             && failure.ends_the_connection()
             && let Some((connection, epoch)) = slot.take()
         {
-            // Whoever finds that out second does not make the newest one old.
+            // A second failure in the same epoch does not make newer connections old.
             let _ =
                 self.epoch
                     .compare_exchange(epoch, epoch + 1, Ordering::SeqCst, Ordering::SeqCst);
@@ -263,7 +263,7 @@ impl<D: Dial> Line<D> {
     }
 }
 
-/// A few connections that are shared.
+/// A small pool of shared connections.
 pub(crate) struct Pool<D: Dial> {
     room: Semaphore,
     idle: Mutex<Vec<Held<D>>>,
@@ -277,8 +277,8 @@ impl<D: Dial> Pool<D> {
         }
     }
 
-    /// What `work` comes to on a connection of the pool, within the time that a call may take. Whoever is
-    /// dropped in the middle closes the connection.
+    /// The result of `work` on a connection of the pool, within the timeout of a call. If the future is
+    /// dropped, the connection is closed.
     pub(crate) async fn run<T>(
         &self,
         line: &Line<D>,
@@ -292,7 +292,7 @@ impl<D: Dial> Pool<D> {
         outcome
     }
 
-    /// A place for a statement, and a connection that is idle, if there is one.
+    /// A permit for a statement, and an idle connection if there is one.
     async fn take(
         &self,
         limit: Duration,
@@ -303,7 +303,7 @@ impl<D: Dial> Pool<D> {
         }
     }
 
-    /// Keeps a connection for the next one, unless `outcome` says that it is of no more use.
+    /// Returns a connection to the pool, unless `outcome` says that it is unusable.
     fn give<T>(&self, slot: Option<Held<D>>, outcome: &Result<T, Failure>) {
         match outcome {
             Err(failure) if failure.ends_the_connection() => {

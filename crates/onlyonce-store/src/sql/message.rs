@@ -1,7 +1,7 @@
-//! Messages on their way out: how they are read back, and what people and the worker's gauges ask,
-//! written once for every SQL database.
+//! Outgoing messages: reading them back, and the queries of people and of the worker's gauges, for every SQL
+//! database.
 //!
-//! Deliberately absent: claims and endings. Who has a message is decided by what each database can hold.
+//! Deliberately absent: claims and endings. How a message is claimed depends on each database's locks.
 
 use onlyonce_core::{AttemptId, MessageId, MessageState, RecordId, outbox::Tried};
 
@@ -19,9 +19,9 @@ use crate::{
     transactional::{Message, Settles},
 };
 
-/// The message in `row` that `attempt` has claimed. Its columns are `id, attempts, unclear_since,
-/// created_at, target, type, aggregatetype, aggregateid, ordering_key, downstream_key, headers, key_id,
-/// settles, n, payload`, of which the last is empty where the payload is not read with the claim.
+/// The message in `row` that `attempt` has claimed. The columns are `id, attempts, unclear_since, created_at,
+/// target, type, aggregatetype, aggregateid, ordering_key, downstream_key, headers, key_id, settles, n,
+/// payload`; the last is NULL if the payload is not read with the claim.
 pub(crate) fn claimed(row: &impl Columns, attempt: AttemptId) -> Result<Claimed, RowError> {
     let payload = row.bytes(14)?;
     Ok(Claimed {
@@ -48,7 +48,7 @@ pub(crate) fn claimed(row: &impl Columns, attempt: AttemptId) -> Result<Claimed,
     })
 }
 
-/// What lists show of a message `o`, as [`listed`] reads it.
+/// The columns of a message `o` for lists, as [`listed`] reads them.
 fn listed_columns<D: Dialect>() -> String {
     format!(
         "o.id, o.state, o.target, o.type, o.aggregatetype, o.aggregateid, o.ordering_key, \
@@ -59,7 +59,7 @@ fn listed_columns<D: Dialect>() -> String {
     )
 }
 
-/// The message in `row` as lists show it, and its number.
+/// The message in `row` as shown in lists, and its number.
 fn listed(row: &impl Columns) -> Result<(u64, ListedMessage), RowError> {
     let state = MessageState::from_word(text(row, 1)?);
     let message = ListedMessage {
@@ -91,7 +91,7 @@ pub(crate) async fn list<R: Reader>(
     cursor: Option<u64>,
     limit: usize,
 ) -> Result<Page<ListedMessage>, StoreError> {
-    // Some states are found by an index that the words must name.
+    // Some states have an index, which the statement must name literally.
     let states = match filter.states.as_slice() {
         [] => &MessageState::ALL[..],
         states => states,
@@ -133,7 +133,7 @@ pub(crate) async fn one<R: Reader>(
     Ok(None)
 }
 
-/// The payload of a message that `attempt` has claimed; `None` if it has it no more.
+/// The payload of a message that `attempt` has claimed; `None` if the claim is no longer valid.
 pub(crate) async fn payload<R: Reader>(
     reader: &R,
     number: u64,
@@ -153,9 +153,9 @@ pub(crate) async fn payload<R: Reader>(
     Ok(rows.await?.pop())
 }
 
-/// How many messages are pending, dead and unknown.
+/// The number of pending, dead and unknown messages.
 pub(crate) async fn depth<R: Reader>(reader: &R) -> Result<Depth, StoreError> {
-    // The words stand in the statement, so that indexes with these conditions are used.
+    // The states are literals in the statement, so that indexes with these conditions are used.
     let counts = MessageState::OPEN.map(|state| {
         format!(
             "(SELECT count(*) FROM (SELECT 1 FROM {}outbox o{} WHERE state = {} \

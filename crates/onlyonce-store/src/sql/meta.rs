@@ -1,5 +1,5 @@
-//! What a store keeps beside its records, in the words of every SQL database: recipes of fingerprints,
-//! blocks that never change, and notes that are written over.
+//! What a store keeps beside its records, for every SQL database: fingerprint recipes, immutable blocks, and
+//! notes that are overwritten.
 
 use onlyonce_core::{Recipe, RecipeId};
 
@@ -10,32 +10,32 @@ use super::{
 };
 use crate::StoreError;
 
-/// Keeps a recipe, unless it is kept already.
+/// Stores a recipe, unless it is stored already.
 pub(crate) fn keep_recipe<D: Dialect>(id: RecipeId, recipe: Vec<u8>) -> Statement {
     let (tables, or_nothing) = (D::TABLES, D::or_nothing("id"));
     let sql = format!("INSERT INTO {tables}recipes (id, recipe) VALUES (?1, ?2){or_nothing}");
     D::statement(&sql, vec![Value::bytes(id.0), Value::bytes(recipe)])
 }
 
-/// Keeps a block, unless there is one of this name.
+/// Stores a block, unless the name is taken.
 pub(crate) fn keep_block<D: Dialect>(name: &str, block: &[u8]) -> Statement {
     let (tables, or_nothing) = (D::TABLES, D::or_nothing("name"));
     let sql = format!("INSERT INTO {tables}meta (name, value) VALUES (?1, ?2){or_nothing}");
     D::statement(&sql, vec![block_name(name), Value::bytes(block)])
 }
 
-/// Notes a value under a name.
+/// Stores a note under a name.
 pub(crate) fn note<D: Dialect>(name: impl Into<String>, value: Value) -> Statement {
     noted::<D>("?2", vec![Value::text(name), value])
 }
 
-/// Notes the time under a name, as the `now` of a server.
+/// Stores the server's time `now`, an expression, under a name.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) fn note_time<D: Dialect>(name: &str, now: &str) -> Statement {
     noted::<D>(now, vec![Value::text(name)])
 }
 
-/// Notes the value of `expression` under a name.
+/// Stores the value of `expression` under a name.
 fn noted<D: Dialect>(expression: &str, values: Vec<Value>) -> Statement {
     let (tables, or_update) = (D::TABLES, D::or_update("name", &["value"]));
     let sql =
@@ -43,7 +43,7 @@ fn noted<D: Dialect>(expression: &str, values: Vec<Value>) -> Statement {
     D::statement(&sql, values)
 }
 
-/// The recipe of fingerprints with this id.
+/// The fingerprint recipe with this id.
 pub(crate) async fn recipe<R: Reader>(
     reader: &R,
     id: RecipeId,
@@ -59,7 +59,7 @@ pub(crate) async fn recipe<R: Reader>(
     Ok(rows.await?.pop())
 }
 
-/// What is kept under `name`.
+/// The block stored under `name`.
 pub(crate) async fn block<R: Reader>(
     reader: &R,
     name: &str,
@@ -73,7 +73,7 @@ pub(crate) async fn block<R: Reader>(
     Ok(rows.await?.pop().flatten())
 }
 
-/// What the block `name` is kept under.
+/// The row name of the block `name`.
 fn block_name(name: &str) -> Value {
     Value::text(format!("block/{name}"))
 }

@@ -1,4 +1,4 @@
-//! Why a database cannot be opened as a store, and what can be said of one before it is.
+//! Opening a database as a store: its errors, and the checks before use.
 
 use onlyonce_core::Secret;
 
@@ -9,26 +9,26 @@ use crate::{Identity, Unfit};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The URL cannot be read.
+    /// The URL is invalid.
     #[error("the URL of the store cannot be read")]
     Url(#[source] sqlx::Error),
-    /// It cannot be reached.
+    /// The database cannot be reached.
     #[error("the database cannot be reached; nothing was started")]
     Connect(#[source] sqlx::Error),
     /// A statement failed.
     #[error("the database refused to be prepared; nothing was started")]
     Sql(#[source] sqlx::Error),
-    /// There is no store, and none may be made.
+    /// There is no store, and none may be created.
     #[error(
         "there is no store in this database: `onlyonce migrate --store URL` makes one, or `store.create: true` lets `serve` do it; a new store knows no key, and retries of earlier requests execute; nothing was changed"
     )]
     Absent,
-    /// The schema is missing or older, and may not be changed.
+    /// The schema is missing or older, and must not be changed.
     #[error(
         "the schema is at version {found} (0: there is none), and this program needs a newer one: run `onlyonce migrate`, or start with store.migrate on"
     )]
     Older {
-        /// Its version.
+        /// The version found; 0 for none.
         found: i64,
     },
     /// The schema is newer than this program can use.
@@ -36,31 +36,31 @@ pub enum OpenError {
         "the schema is at version {found}, which takes programs from schema {oldest} on; this one knows {known}: run a newer program"
     )]
     Newer {
-        /// Its version.
+        /// The version found.
         found: i64,
         /// The oldest program that can use it.
         oldest: i64,
-        /// Ours.
+        /// The version that this program knows.
         known: i64,
     },
-    /// The secret is missing or not one.
+    /// The secret is missing or invalid.
     #[error("the database holds no usable secret: it is damaged, or not a store of this program")]
     Damaged,
 }
 
-/// What a migration did.
+/// The result of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migrated {
-    /// The version that was found; 0 for none.
+    /// The version found; 0 for none.
     pub from: i64,
-    /// The version that is there now.
+    /// The version now.
     pub to: i64,
 }
 
-/// The version of a schema that is there, and the oldest program that can use it.
+/// The version of the schema found, and the oldest program that can use it.
 pub(crate) type Found = Option<(i64, i64)>;
 
-/// Whether a program that knows `known` may use what is there.
+/// Checks that a program that knows `known` may use the schema.
 fn check(found: Found, known: i64) -> Result<(), OpenError> {
     match found {
         None => Err(OpenError::Older { found: 0 }),
@@ -74,7 +74,7 @@ fn check(found: Found, known: i64) -> Result<(), OpenError> {
     }
 }
 
-/// A connection to a store whose schema is as this program needs it, and which store that is.
+/// Connects to a store, checks or migrates its schema, and reads its secret and identity.
 pub(crate) async fn prepare<D: Dial>(
     dial: &D,
     may_migrate: bool,
@@ -98,7 +98,7 @@ pub(crate) async fn prepare<D: Dial>(
     Ok((connection, secret, identity))
 }
 
-/// Whether a database still is the one that the store was opened on, by its secret.
+/// Checks, by the secret, that the database is still the one that the store was opened on.
 pub(crate) fn same(found: Option<&[u8]>, expected: &[u8]) -> Result<(), sqlx::Error> {
     let why = match found {
         Some(found) if found == expected => return Ok(()),
@@ -117,7 +117,7 @@ pub(crate) fn same(found: Option<&[u8]>, expected: &[u8]) -> Result<(), sqlx::Er
     Err(sqlx::Error::Io(unfit))
 }
 
-/// The secret in its own type.
+/// Converts the secret.
 fn as_secret(bytes: Option<Vec<u8>>) -> Result<Secret, OpenError> {
     bytes
         .and_then(|bytes| bytes.try_into().ok())

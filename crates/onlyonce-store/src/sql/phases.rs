@@ -1,7 +1,6 @@
-//! Recovery points of operations of several phases, in the words of every SQL database.
+//! Recovery points of operations with several phases, for every SQL database.
 //!
-//! Deliberately absent: running a statement. The connection is the caller's, inside the caller's own
-//! transaction.
+//! Deliberately absent: running a statement. The connection is the caller's, in the caller's own transaction.
 
 use onlyonce_core::{AttemptId, RecordId, Timestamp};
 
@@ -25,7 +24,7 @@ const COLUMNS: [&str; 11] = [
     "updated_at",
 ];
 
-/// The recovery point of a key, as [`read`] takes it.
+/// Selects the recovery point of a key, as [`read`] takes it.
 pub(crate) fn of<D: Dialect>(id: RecordId) -> Statement {
     let (columns, tables) = (COLUMNS.join(", "), D::TABLES);
     let sql = format!("SELECT {columns} FROM {tables}phases WHERE id = ?1");
@@ -49,7 +48,7 @@ pub(crate) fn read(row: &impl Columns) -> Result<Progress, RowError> {
     })
 }
 
-/// Forgets the recovery point that `attempt` has written.
+/// Deletes the recovery point that `attempt` has written.
 pub(crate) fn discard<D: Dialect>(id: RecordId, attempt: AttemptId) -> Statement {
     let tables = D::TABLES;
     let sql = format!("DELETE FROM {tables}phases WHERE id = ?1 AND attempt_id = ?2");
@@ -57,7 +56,7 @@ pub(crate) fn discard<D: Dialect>(id: RecordId, attempt: AttemptId) -> Statement
     D::statement(&sql, values)
 }
 
-/// Writes a recovery point, which ended at `updated_at` or later.
+/// Writes a recovery point, dated `updated_at` or later.
 pub(crate) fn advance<D: Dialect>(progress: &Progress, updated_at: Timestamp) -> Statement {
     let sql = format!(
         "INSERT INTO {}phases ({}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, {}){}",
@@ -82,14 +81,14 @@ pub(crate) fn advance<D: Dialect>(progress: &Progress, updated_at: Timestamp) ->
     D::statement(&sql, values)
 }
 
-/// Keys of `operation` that are not finished, those first that have waited longest, after a place in
-/// that order; as [`read_unfinished`] takes them.
+/// Selects unfinished keys of `operation`, oldest update first, after a position in that order, as
+/// [`read_unfinished`] takes them.
 pub(crate) fn unfinished<D: Dialect>(
     operation: &str,
     (since, after): (Timestamp, RecordId),
     limit: usize,
 ) -> Statement {
-    // Not a comparison of pairs, for which MySQL uses no index.
+    // Not a row comparison, for which MySQL uses no index.
     let sql = format!(
         "SELECT id, updated_at FROM {}phases WHERE operation = ?1 AND {} AND updated_at >= ?2 \
          AND (updated_at > ?2 OR id > ?3) ORDER BY updated_at, id LIMIT ?4",
@@ -105,7 +104,7 @@ pub(crate) fn unfinished<D: Dialect>(
     D::statement(&sql, values)
 }
 
-/// What a row of [`unfinished`] says.
+/// Reads a row of [`unfinished`].
 pub(crate) fn read_unfinished(row: &impl Columns) -> Result<(Timestamp, RecordId), RowError> {
     Ok((now(row, 1)?, RecordId(array(row, 0)?)))
 }

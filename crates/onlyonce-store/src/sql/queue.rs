@@ -1,5 +1,5 @@
-//! What waits to be sent. Whatever queued up while the last statement was under way goes as one;
-//! there is no artificial delay, so a lone request is sent at once.
+//! The queue of operations to send. Everything that queued up while the previous statement was under way is
+//! sent as one; there is no artificial delay, so a lone request is sent immediately.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -19,23 +19,23 @@ use tokio::{
 
 use crate::{Inserted, Reply, StoreError, Swapped};
 
-/// Operations in one statement.
+/// The most operations in one statement.
 pub(crate) const MAX_BATCH: usize = 512;
-/// Bytes of answers in one statement.
+/// A statement takes no more answers once they have this many bytes.
 const MAX_BATCH_BYTES: u64 = 8 << 20;
-/// Operations that may wait. Beyond it the store says that it is unavailable, at once.
+/// The most operations that may wait. Beyond it the store immediately reports that it is unavailable.
 const MAX_QUEUE: usize = 16_384;
 
-/// How long it is remembered that somebody is making a key in a transaction that stays open.
+/// How long it is remembered that an open transaction is creating a key.
 const HELD_MEMORY: Duration = Duration::from_secs(1);
-/// Keys of which that is remembered.
+/// The most keys for which that is remembered.
 const MAX_HELD: usize = 1_024;
-/// Acknowledged writes that are remembered for those who have stopped waiting for them.
+/// The most acknowledged writes that are remembered for callers that have stopped waiting.
 const MAX_UNTOLD: usize = 1_024;
 
 pub(crate) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// Something to be done, and whom to tell.
+/// An operation, and the channel for its answer.
 pub(crate) struct Queued<W, T> {
     pub(crate) work: W,
     pub(crate) answer: Answer<T>,
@@ -50,9 +50,9 @@ pub(crate) type QueuedAppend = Queued<Vec<JournalEntry>, ()>;
 /// A new key.
 pub(crate) struct Insert {
     pub(crate) draft: Box<Draft>,
-    /// Since when it is to be inserted.
+    /// When the insert was first requested.
     pub(crate) since: Instant,
-    /// How often somebody was found to be making the same key.
+    /// How often another transaction was found creating the same key.
     pub(crate) met_a_lock: u32,
 }
 
@@ -62,16 +62,16 @@ impl Insert {
     }
 }
 
-/// A change, and from which revision.
+/// A change, and the revision it applies to.
 pub(crate) struct Swap {
     pub(crate) expected: Revision,
     pub(crate) change: Box<Change>,
-    /// Whether its row was locked when it was tried.
+    /// Whether its row was locked at the last try.
     pub(crate) met_a_lock: bool,
 }
 
 impl Swap {
-    /// Whether it does no more than complete a key that was in progress.
+    /// Whether the change only completes a key that was in progress.
     pub(crate) fn only_completes(&self) -> bool {
         let record = &self.change.draft.record;
         let stamps = &self.change.draft.stamps;
@@ -93,7 +93,7 @@ impl Swap {
     }
 }
 
-/// Operations of one kind that go together.
+/// Operations of one kind that are sent together.
 pub(crate) enum Batch {
     Inserts(Vec<QueuedInsert>),
     Completions(Vec<QueuedSwap>),
@@ -103,7 +103,7 @@ pub(crate) enum Batch {
     Append(QueuedAppend),
 }
 
-/// A queue in which each item has a number, so that the kind whose turn it is can be told.
+/// A queue whose items are numbered, to tell which kind is next.
 struct Line<T>(VecDeque<(u64, T)>);
 
 impl<T> Default for Line<T> {
@@ -119,8 +119,8 @@ impl<T> Line<T> {
 }
 
 impl<W, T> Line<Queued<W, T>> {
-    /// Up to [`MAX_BATCH`] items, as long as `weigh` of them stays small. Whoever gave up waiting
-    /// has been told that it may not have happened: then it does not.
+    /// Up to [`MAX_BATCH`] items, as long as their total by `weigh` stays small. An item whose caller has
+    /// given up is dropped: the caller was told that it may not have happened.
     fn take(&mut self, weigh: impl Fn(&W) -> u64) -> Vec<Queued<W, T>> {
         let mut taken = Vec::with_capacity(self.0.len().min(MAX_BATCH));
         let mut weight = 0;
@@ -138,7 +138,7 @@ impl<W, T> Line<Queued<W, T>> {
 }
 
 impl Line<QueuedInsert> {
-    /// The first key, with all who ask for the same one.
+    /// The first key, with all inserts of the same key.
     fn take_equal(&mut self) -> Vec<QueuedInsert> {
         let Some(id) = self.0.front().map(|(_, first)| first.work.id()) else {
             return Vec::new();
@@ -163,10 +163,10 @@ struct Lines {
     arrived: u64,
     waiting: usize,
     inserts: Line<QueuedInsert>,
-    /// Of keys that somebody else is making: a statement waits for them, and its neighbours with it, so
-    /// they have none.
+    /// Inserts of keys that another transaction is creating: a statement waits for such a key, and the rest
+    /// of its batch with it, so each is sent alone.
     held_inserts: Line<QueuedInsert>,
-    /// Those keys, and until when it is remembered.
+    /// Those keys, and until when they are remembered.
     held: HashMap<RecordId, Instant>,
     completions: Line<QueuedSwap>,
     swaps: Line<QueuedSwap>,
@@ -210,7 +210,7 @@ impl Lines {
     }
 }
 
-/// A record as it was written.
+/// The identity of a written record.
 type Written = (RecordId, Revision, AttemptId);
 
 fn written(record: &Record) -> Written {
@@ -222,7 +222,7 @@ fn written(record: &Record) -> Written {
 pub(crate) struct Queue {
     lines: Mutex<Lines>,
     arrived: Notify,
-    /// Writes that the server has acknowledged after whoever asked had gone.
+    /// Writes that the server acknowledged after their caller had gone.
     untold: Mutex<VecDeque<Written>>,
 }
 
@@ -233,7 +233,7 @@ macro_rules! pushes {
             if lines.waiting >= MAX_QUEUE {
                 drop(lines);
                 let full = StoreError::Unavailable("too many operations are waiting".into());
-                // Whoever asked may have gone.
+                // The caller may have gone.
                 let _ = item.answer.send(Err(full));
                 return;
             }
@@ -258,7 +258,7 @@ impl Queue {
         append, appends: QueuedAppend;
     }
 
-    /// The server has acknowledged this write, and whoever asked has gone. It may come back and find it.
+    /// Remembers a write acknowledged after its caller had gone: the caller may come back and find it.
     pub(crate) fn acknowledged_too_late(&self, record: &Record) {
         let mut untold = self.untold.lock();
         if untold.len() >= MAX_UNTOLD {
@@ -267,7 +267,7 @@ impl Queue {
         untold.push_back(written(record));
     }
 
-    /// Whether the server has acknowledged this write.
+    /// Whether the server has acknowledged this write to a caller that had gone.
     pub(crate) fn was_acknowledged(&self, record: &Record) -> bool {
         self.untold.lock().contains(&written(record))
     }
@@ -282,12 +282,12 @@ impl Queue {
 
     fn is_held(&self, id: RecordId) -> bool {
         let lines = self.lines.lock();
-        // The clock is read only where there is something to compare it with.
+        // The clock is read only if there is something to compare it with.
         let until = lines.held.get(&id);
         until.is_some_and(|until| Instant::now() < *until)
     }
 
-    /// Somebody is making this key, and takes long about it.
+    /// Remembers that another transaction is creating this key, and takes long.
     pub(crate) fn mark_held(&self, id: RecordId) {
         let now = Instant::now();
         let mut lines = self.lines.lock();
@@ -317,7 +317,7 @@ impl Queue {
         }
     }
 
-    /// Whether something is left for another connection.
+    /// Wakes another connection if something is left.
     pub(crate) fn pass_on(&self) {
         if self.lines.lock().waiting > 0 {
             self.arrived.notify_one();
@@ -326,7 +326,7 @@ impl Queue {
 }
 
 impl Queue {
-    /// Puts `work` into the line that `push` is for, and waits until a lane has told how it went.
+    /// Pushes `work` into the line that `push` is for, and waits for a lane's answer.
     pub(crate) async fn ask<W, T>(
         &self,
         push: impl FnOnce(&Self, Queued<W, T>),
@@ -334,7 +334,7 @@ impl Queue {
     ) -> Result<T, StoreError> {
         let (answer, told) = oneshot::channel();
         push(self, Queued { work, answer });
-        // A lane that died may have committed before it could say so.
+        // A lane that died may have committed before.
         told.await.unwrap_or_else(|_| {
             Err(StoreError::Ambiguous(
                 "the connection's task has ended".into(),
@@ -342,7 +342,7 @@ impl Queue {
         })
     }
 
-    /// Inserts a key that nobody has used: the only kind that is inserted.
+    /// Inserts a key that was never used, which is the only kind that is inserted.
     pub(crate) async fn insert_or_get(&self, draft: Draft) -> Result<Reply<Inserted>, StoreError> {
         let record = &draft.record;
         let is_first = record.response.is_none()

@@ -1,8 +1,7 @@
-//! The versioned row: how records and journal entries are read back from the columns of any SQL
-//! database.
+//! The versioned row: reads records and journal entries from the columns of any SQL database.
 //!
-//! Deliberately absent: how a record is written. A batch of writes is arrays on PostgreSQL, text on
-//! MySQL and one prepared statement on SQLite.
+//! Deliberately absent: writing. A batch of writes is arrays on PostgreSQL, text on MySQL and one prepared
+//! statement on SQLite.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,10 +17,10 @@ use onlyonce_core::{
 
 use crate::{BoxError, JournalRow, Listed, StoreError, codec, transactional::TransactionError};
 
-/// The version of a row. A row of another version is not read as if it were this one.
+/// The version of a row. A row of another version is refused.
 pub(crate) const ROW_VERSION: i64 = 1;
 
-/// The columns of `keys` in the order in which [`read`] takes them, where a row has them as they are.
+/// The columns of `keys` in the order in which [`read`] takes them, if the table has them unchanged.
 pub(crate) const COLUMNS: &str = "k.id, k.row_version, k.scope, k.key, k.route, k.method, k.path, \
      k.revision, k.state, k.attempt_id, k.fence, k.generation, k.fingerprint, k.recipe, k.caller, \
      k.tombstone_ttl, k.last_error, k.created_at, k.last_run_at, k.completed_at, k.expires_at, \
@@ -29,15 +28,15 @@ pub(crate) const COLUMNS: &str = "k.id, k.row_version, k.scope, k.key, k.route, 
      k.response_bytes, k.response_head, k.evidence, k.negatives, k.inconclusive, k.dead_letter, \
      k.notes";
 
-/// Where the statements that return whole records have the body.
+/// The column of the body, in statements that return whole records.
 pub(crate) const BODY: usize = 33;
-/// Where the statements that return records without their responses have their number.
+/// The column of the number, in statements that return records without their responses.
 pub(crate) const COUNT: usize = 33;
 
 /// Why a row could not be read.
 #[derive(Debug)]
 pub(crate) enum RowError {
-    /// It is not one of ours.
+    /// The row is not one of ours.
     Unreadable(BoxError),
 }
 
@@ -77,11 +76,11 @@ pub(crate) fn unreadable(what: &'static str) -> RowError {
     RowError::Unreadable(what.into())
 }
 
-/// The columns of a row, by their place. `None` is NULL.
+/// The columns of a row, by position. `None` is NULL.
 pub(crate) trait Columns {
     fn bytes(&self, column: usize) -> Result<Option<&[u8]>, RowError>;
     fn text(&self, column: usize) -> Result<Option<&str>, RowError>;
-    /// A whole number of whatever width.
+    /// An integer of any width.
     fn number(&self, column: usize) -> Result<Option<i64>, RowError>;
     fn flag(&self, column: usize) -> Result<bool, RowError>;
 }
@@ -90,7 +89,7 @@ pub(crate) fn missing() -> RowError {
     unreadable("a stored value is missing")
 }
 
-/// The bytes in `column`, which must be there and so many.
+/// The bytes in `column`, not NULL and of this length.
 pub(crate) fn array<const N: usize>(
     row: &impl Columns,
     column: usize,
@@ -109,38 +108,38 @@ pub(crate) fn optional_array<const N: usize>(
         .transpose()
 }
 
-/// The text in `column`, which must be there.
+/// The text in `column`, not NULL.
 pub(crate) fn text(row: &impl Columns, column: usize) -> Result<&str, RowError> {
     row.text(column)?.ok_or_else(missing)
 }
 
-/// The text in `column`, where there is one.
+/// The text in `column`, if not NULL.
 pub(crate) fn word(row: &impl Columns, column: usize) -> Result<Option<String>, RowError> {
     Ok(row.text(column)?.map(str::to_owned))
 }
 
-/// The bytes in `column`, where there are some.
+/// The bytes in `column`, if not NULL.
 pub(crate) fn blob(row: &impl Columns, column: usize) -> Result<Option<Vec<u8>>, RowError> {
     Ok(row.bytes(column)?.map(<[u8]>::to_vec))
 }
 
-/// The number in `column`, which must be there and in range.
+/// The number in `column`, not NULL and in range.
 pub(crate) fn number<T: TryFrom<i64>>(row: &impl Columns, column: usize) -> Result<T, RowError> {
     let found = row.number(column)?.ok_or_else(missing)?;
     T::try_from(found).map_err(|_| unreadable("a stored number is out of range"))
 }
 
-/// The time in `column`, which must be there.
+/// The time in `column`, not NULL.
 pub(crate) fn now(row: &impl Columns, column: usize) -> Result<Timestamp, RowError> {
     number(row, column).map(Timestamp)
 }
 
-/// The time in `column`, where there is one.
+/// The time in `column`, if not NULL.
 pub(crate) fn moment(row: &impl Columns, column: usize) -> Result<Option<Timestamp>, RowError> {
     Ok(row.number(column)?.map(Timestamp))
 }
 
-/// The attempt in `column`, which must be there.
+/// The attempt in `column`, not NULL.
 pub(crate) fn attempt(row: &impl Columns, column: usize) -> Result<AttemptId, RowError> {
     Ok(AttemptId(u128::from_be_bytes(array(row, column)?)))
 }
@@ -193,13 +192,13 @@ pub(crate) fn read(row: &impl Columns) -> Result<Record, RowError> {
     })
 }
 
-/// The record in `row` with its response, whose body stands in the column [`BODY`].
+/// The record in `row` with its response, whose body is in the column [`BODY`].
 pub(crate) fn read_whole(row: &impl Columns) -> Result<Record, RowError> {
     let mut record = read(row)?;
     let body = row.bytes(BODY)?.map(Bytes::copy_from_slice);
     let response = match (row.bytes(27)?, body) {
         (Some(head), body) => Some(codec::decode_head(head, body)?),
-        // A packed answer has its head in its block; status and length stand beside it.
+        // A packed answer has its head in its block; status and length are columns.
         (None, Some(block)) => Some(StoredResponse {
             status: status(row)?.ok_or_else(missing)?,
             headers: HeaderMap::new(),
@@ -214,7 +213,7 @@ pub(crate) fn read_whole(row: &impl Columns) -> Result<Record, RowError> {
     Ok(record)
 }
 
-/// The status of the response, where there is one.
+/// The status of the response, if there is one.
 fn status(row: &impl Columns) -> Result<Option<StatusCode>, RowError> {
     let status = row
         .number(25)?
@@ -222,7 +221,7 @@ fn status(row: &impl Columns) -> Result<Option<StatusCode>, RowError> {
     Ok(status.and_then(|status| StatusCode::from_u16(status).ok()))
 }
 
-/// The record in `row` as lists show it, and its number, which follows the columns.
+/// The record in `row` as shown in lists, and its number, which follows the columns.
 pub(crate) fn read_listed(row: &impl Columns) -> Result<(u64, Listed), RowError> {
     let status = status(row)?;
     let bytes = row.number(26)?.unwrap_or(0).unsigned_abs();
@@ -261,8 +260,8 @@ pub(crate) fn read_journal(row: &impl Columns) -> Result<JournalRow, RowError> {
     })
 }
 
-/// What was read, unless it cannot be: that is complained of and passed over, since one row must not
-/// keep the others from being swept, reaped or shown.
+/// The value, or `None` with a log message if it is unreadable: one row must not keep the others from being
+/// swept, reaped or shown.
 pub(crate) fn readable<T>(read: Result<T, RowError>) -> Option<T> {
     read.inspect_err(
         |error| tracing::error!(%error, "a row of the store cannot be read; it is left as it is"),
@@ -270,7 +269,7 @@ pub(crate) fn readable<T>(read: Result<T, RowError>) -> Option<T> {
     .ok()
 }
 
-/// `value` as a column holds it.
+/// `value` as stored in a column, at most `most`.
 pub(crate) fn clamped<T: TryFrom<i64> + Copy>(value: u64, most: T) -> T {
     i64::try_from(value)
         .ok()

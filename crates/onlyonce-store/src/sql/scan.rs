@@ -1,8 +1,7 @@
-//! What background loops and people read of records and of the journal, written once for every SQL
-//! database.
+//! Reads of records and of the journal by background loops and people, for every SQL database.
 //!
-//! Deliberately absent: what depends on the time. A server tells its time with its rows, and SQLite is
-//! told the time by the store.
+//! Deliberately absent: anything that depends on the time. A server returns its time with its rows, while the
+//! store passes the time to SQLite.
 
 use onlyonce_core::{CallerMark, RecordId, Scope};
 
@@ -12,14 +11,14 @@ use super::{
 };
 use crate::{Filter, JournalRow, Listed, Page, StoreError};
 
-/// Connections that statements are read on.
+/// Connections for reading.
 pub(crate) trait Reader: Sync {
-    /// The words of the database.
+    /// The dialect of the database.
     type Dialect: Dialect;
     /// A row of the driver.
     type Row<'r>: Columns;
 
-    /// What `read` makes of each row of `statement`. A row that cannot be read is an error.
+    /// Applies `read` to each row of `statement`. An unreadable row is an error.
     fn read<T, F>(
         &self,
         statement: Statement,
@@ -29,7 +28,7 @@ pub(crate) trait Reader: Sync {
         T: Send + 'static,
         F: for<'r> Fn(&Self::Row<'r>) -> Result<T, RowError> + Send + 'static;
 
-    /// What `read` makes of each row of the statement that `template` makes with `values`.
+    /// Applies `read` to each row of the statement from `template` and `values`.
     fn ask<T, F>(
         &self,
         template: &str,
@@ -49,7 +48,7 @@ pub(crate) fn before(cursor: Option<u64>) -> Value {
     Value::count(cursor.unwrap_or(u64::MAX))
 }
 
-/// What a statement says that returns one number.
+/// The result of a statement that returns one number.
 pub(crate) async fn number<R: Reader>(
     reader: &R,
     template: &str,
@@ -59,7 +58,7 @@ pub(crate) async fn number<R: Reader>(
     rows.await?.pop().ok_or_else(no_row)
 }
 
-/// A statement returned nothing that always returns something.
+/// The error for a statement that unexpectedly returned no row.
 pub(crate) fn no_row() -> StoreError {
     StoreError::Unavailable("the server returned no row".into())
 }
@@ -73,7 +72,7 @@ pub(crate) async fn list<R: Reader>(
 ) -> Result<Page<Listed>, StoreError> {
     let values = vec![before(cursor), Value::count(limit.saturating_add(1))];
     let (conditions, values) = conditions::<R::Dialect>(filter, values);
-    // These are found at once among the few that live.
+    // Live records are few, and found quickly.
     let sql = R::Dialect::records(&conditions, filter.is_live());
     let rows = rows_of(reader, &sql, values).await?;
     Ok(page(rows, limit))
@@ -91,7 +90,7 @@ pub(crate) async fn list_in<R: Reader>(
     for scope in scopes {
         let statement = of_scope::<R::Dialect>(scope, filter, cursor, limit);
         let mut rows = rows_of(reader, &statement.0, statement.1).await?;
-        // What is of another scope is left out as what cannot be read is: the page goes on after it.
+        // Records of other scopes are left out like unreadable ones: the page continues after them.
         for (_, listed) in &mut rows {
             listed.take_if(|listed| listed.record.scope != *scope);
         }
@@ -102,7 +101,7 @@ pub(crate) async fn list_in<R: Reader>(
     Ok(page(found, limit))
 }
 
-/// The template and the values of the records in `scope`, newest first.
+/// The template and the values for the records in `scope`, newest first.
 pub(crate) fn of_scope<D: Dialect>(
     scope: &Scope,
     filter: &Filter,
@@ -115,7 +114,7 @@ pub(crate) fn of_scope<D: Dialect>(
     (D::in_scope(&conditions), values)
 }
 
-/// A numbered row, unless it cannot be read.
+/// A numbered row; `None` if it is unreadable.
 type Numbered = (u64, Option<Listed>);
 
 async fn rows_of<R: Reader>(
@@ -131,14 +130,14 @@ async fn rows_of<R: Reader>(
     rows.await
 }
 
-/// A row that cannot be read is left out only now: it must not make a page look like the last one.
+/// Drops unreadable rows only after the cut, so that they do not make a page look like the last one.
 fn page(rows: Vec<Numbered>, limit: usize) -> Page<Listed> {
     let Page { items, next } = Page::cut(rows, limit);
     let items = items.into_iter().flatten().collect();
     Page { items, next }
 }
 
-/// What `filter` asks of records `k` whose numbers are below `?1`, and the values beside `values`.
+/// The conditions of `filter` on records `k` with numbers below `?1`, and all values including `values`.
 fn conditions<D: Dialect>(filter: &Filter, mut values: Vec<Value>) -> (String, Vec<Value>) {
     let mut conditions = String::from("k.n < ?1");
     let mut also = |condition: &str, word: &str| {
@@ -200,8 +199,8 @@ pub(crate) async fn audit<R: Reader>(
     ))
 }
 
-/// How many keys of one client are in progress. Those that live are walked, which the limit of each
-/// client keeps few.
+/// The number of one client's keys in progress. Walks the live records, which the limit of each client keeps
+/// few.
 pub(crate) async fn live_of<R: Reader>(
     reader: &R,
     scope: &Scope,

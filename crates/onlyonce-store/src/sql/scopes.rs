@@ -1,4 +1,4 @@
-//! The scopes that a store knows, and the records of given ids, in the words of every SQL database.
+//! The known scopes, and records by id, for every SQL database.
 
 use onlyonce_core::RecordId;
 
@@ -9,12 +9,12 @@ use super::{
 };
 use crate::{Listed, SCOPES_AT_ONCE, StoreError};
 
-/// Keeps the name of a scope, in place of the one that is kept.
+/// Stores the name of a scope, replacing an earlier one.
 pub(crate) fn keep<D: Dialect>(id: RecordId, name: &str) -> Statement {
     D::statement(&D::keep_scope(), vec![Value::Id(id.0), Value::text(name)])
 }
 
-/// Asks for the next scopes, in the order of their ids.
+/// Selects the next scopes, in the order of their ids.
 pub(crate) fn next<D: Dialect>(after: Option<RecordId>) -> Statement {
     let is_next = if after.is_some() {
         "id > ?1"
@@ -40,7 +40,7 @@ pub(crate) async fn after<R: Reader>(
     rows.await
 }
 
-/// The records of these ids, with their numbers.
+/// The records with these ids, with their numbers.
 pub(crate) async fn listed<R: Reader>(
     reader: &R,
     ids: &[RecordId],
@@ -53,7 +53,7 @@ pub(crate) async fn listed<R: Reader>(
     Ok(rows.await?.into_iter().flatten().collect())
 }
 
-/// Looks at the unique index of ids once for each of them.
+/// Probes the unique index of ids once for each id.
 pub(crate) fn probes<D: Dialect>(ids: &[RecordId]) -> Statement {
     let places: Vec<String> = (1..=ids.len()).map(|place| format!("?{place}")).collect();
     let values = ids.iter().map(|id| Value::Id(id.0)).collect();

@@ -1,7 +1,7 @@
 //! A store on a database server: one database, any number of gateways.
 //!
-//! What every kind of server does alike is here: which queue or which scan answers a call. What it says
-//! to its server is in its [`Scans`] and in its lanes.
+//! What all kinds of servers have in common: which queue or which scan answers a call. The server-specific
+//! statements are in its [`Scans`] and in its lanes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,18 +33,18 @@ use crate::{
 /// Connections that carry batches. More of them make the batches smaller, not the server faster.
 const LANES: usize = 2;
 
-/// What background loops and people ask of one kind of server, where its words differ.
+/// The server-specific queries of background loops and people.
 #[async_trait]
 pub(crate) trait Scans: Reader + Send + 'static {
-    /// The word of the state of a record `k`.
+    /// The expression for the state of a record `k`.
     const STATE: &'static str = "k.state";
     /// The server's time in milliseconds, as the bytes of its digits.
     const NOW_BYTES: &'static str;
 
-    /// What an acknowledged write survives, as it was last seen.
+    /// What an acknowledged write survives, as last seen.
     fn level(&self) -> Level;
 
-    /// Keys that have changed.
+    /// Ids of records that changed.
     fn wakeups(&self) -> broadcast::Receiver<RecordId>;
 
     /// Runs a statement that writes.
@@ -57,33 +57,33 @@ pub(crate) trait Scans: Reader + Send + 'static {
         limit: usize,
     ) -> Result<Reply<Vec<Record>>, StoreError>;
 
-    /// The next stretch of the reaper's walk, of so many rows after row `from`.
+    /// The next stretch of the reaper's walk: `limit` rows after row `from`.
     async fn walk(&self, from: i64, limit: usize) -> Result<Look, StoreError>;
 
-    /// Forgets some of what applications left and nobody needs any more, after every whole walk.
+    /// Deletes some of the expired data that applications left, after every complete walk.
     async fn tidy(&self);
 
-    /// Records per state: to the letter in a small table, and from a sample in a large one, since
-    /// counting would read all of it. Those in progress or unknown are counted apart.
+    /// Records per state: exact in a small table, from a sample in a large one, since counting would read all
+    /// of it. Records in progress or unknown are counted separately.
     async fn settled(&self) -> Result<Counts, StoreError>;
 
-    /// What the store says of itself, and how far it has come.
+    /// The store's identity, epoch and losses.
     async fn standing(&self) -> Result<Standing, StoreError>;
 
     /// Raises the epoch by one.
     async fn raise_epoch(&self) -> Result<Epoch, StoreError>;
 
-    /// Deletes what operators did longer ago than `keep` milliseconds, where the key is gone. Rows
-    /// stand in the order in which they were written, so that only the old ones are looked at.
+    /// Deletes operators' journal rows older than `keep` milliseconds whose key is gone. Rows are in the
+    /// order in which they were written, so that only the old ones are read.
     async fn prune_audit(&self, keep: i64) -> Result<(), StoreError>;
 
-    /// Notes what SQL functions have to know of a route.
+    /// Stores what SQL functions need to know about a route.
     async fn keep_policy(&self, _route: &str, _policy: &Policy) -> Result<(), StoreError> {
         Ok(())
     }
 }
 
-/// Records per state, as `sql` counts them.
+/// Records per state, as counted by `sql`.
 pub(crate) async fn counted<R: Reader>(reader: &R, sql: &str) -> Result<Counts, StoreError> {
     let rows = reader.ask(sql, Vec::new(), |row| {
         let state = State::from_word(row::text(row, 0)?);
@@ -92,7 +92,7 @@ pub(crate) async fn counted<R: Reader>(reader: &R, sql: &str) -> Result<Counts, 
     Ok(rows.await?.into_iter().flatten().collect())
 }
 
-/// What a store says of itself, as [`read_standing`] takes it.
+/// The columns of a standing, as [`read_standing`] reads them.
 pub(crate) fn standing_columns<D: Dialect>() -> String {
     let tables = D::TABLES;
     STANDING
@@ -100,7 +100,7 @@ pub(crate) fn standing_columns<D: Dialect>() -> String {
         .join(", ")
 }
 
-/// What a row says that begins with [`standing_columns`].
+/// Reads a row that begins with [`standing_columns`].
 pub(crate) fn read_standing(row: &impl Columns) -> Result<Standing, RowError> {
     let mut values = [None; STANDING.len()];
     for (column, value) in values.iter_mut().enumerate() {
@@ -117,12 +117,12 @@ pub struct ServerStore<S> {
     pub(crate) scans: Arc<S>,
     outbox: Arc<dyn Outbox>,
     stretches: Stretches,
-    /// End with the store.
+    /// The tasks end with the store.
     _tasks: JoinSet<()>,
 }
 
 impl<S> ServerStore<S> {
-    /// Starts lanes in the tokio runtime that this is called in, beside the tasks that run already.
+    /// Starts lanes in the current tokio runtime, beside the tasks that already run.
     pub(crate) fn start<L: Server>(
         (secret, identity): (Secret, Identity),
         scans: Arc<S>,

@@ -1,10 +1,9 @@
-//! When each stretch of records next holds something for the reaper.
+//! When each stretch of records next needs the reaper.
 //!
-//! The reaper notes this as it walks, in memory, and passes over stretches that hold nothing yet. No write of
-//! a record touches it, so it may be behind: a record may have settled, or been given less time, since its
-//! stretch was looked at. So each stretch is looked at again after a while, at first soon and then ever more
-//! rarely. A record that is reaped late takes up room, and nothing else: whether it has expired is judged by
-//! its times.
+//! The reaper notes this in memory as it walks, and skips stretches with nothing due yet. No write of a
+//! record updates it, so it may be out of date: a record may have settled, or got a shorter time, since its
+//! stretch was read. So each stretch is read again after a while, at first soon and then ever more rarely. A
+//! record that is reaped late takes up space, and nothing else: its times decide whether it has expired.
 
 use std::collections::BTreeMap;
 
@@ -13,47 +12,47 @@ use parking_lot::Mutex;
 
 use crate::{Reply, Walk};
 
-/// How soon a stretch is looked at again, in milliseconds, though nothing in it is known to be due.
+/// The first wait before a stretch with nothing known to be due is read again, in milliseconds.
 const FIRST_WAIT: i64 = 60_000;
-/// How long it is left alone at most.
+/// The longest wait.
 const LONGEST_WAIT: i64 = 12 * 3_600_000;
 
-/// What was found in a stretch.
+/// The result of reading a stretch.
 #[derive(Debug)]
 pub(crate) struct Look {
-    /// The store's clock.
+    /// The time by the store's clock.
     pub(crate) now: Timestamp,
-    /// Records that are due.
+    /// The records that are due.
     pub(crate) due: Vec<Record>,
-    /// The number of its last record; `None` where there are no more records than it holds.
+    /// The number of the stretch's last record; `None` if there are no further records.
     pub(crate) end: Option<i64>,
-    /// When the first of the others is due.
+    /// When the first of the other records is due.
     pub(crate) next: Option<i64>,
 }
 
 #[derive(Clone, Copy)]
 struct Stretch {
-    /// The number of its last record.
+    /// The number of the stretch's last record.
     end: i64,
-    /// When it is looked at again.
+    /// When it is read again.
     again: i64,
-    /// How long it is left alone.
+    /// The current wait.
     wait: i64,
 }
 
-/// Where the reaper's walk stands, and what it knows of the stretches.
+/// The position of the reaper's walk, and what it knows about the stretches.
 pub(crate) struct Stretches(Mutex<Inner>);
 
 struct Inner {
     position: i64,
-    /// The store's clock when it was last heard.
+    /// The store's time, as last seen.
     now: i64,
-    /// By the number that each begins after.
+    /// By the number after which each begins.
     known: BTreeMap<i64, Stretch>,
 }
 
 impl Stretches {
-    /// A walk that goes on after the record with this number.
+    /// A walk that continues after the record with this number.
     pub(crate) fn after(position: i64) -> Self {
         Self(Mutex::new(Inner {
             position,
@@ -62,7 +61,7 @@ impl Stretches {
         }))
     }
 
-    /// The number after which the next stretch begins that is worth a look. The last one always is.
+    /// The number after which the next stretch worth reading begins. The last stretch always is.
     pub(crate) fn next(&self) -> i64 {
         let mut inner = self.0.lock();
         while let Some(stretch) = inner.known.get(&inner.position)
@@ -73,16 +72,16 @@ impl Stretches {
         inner.position
     }
 
-    /// Where the walk stands.
+    /// The position of the walk.
     pub(crate) fn position(&self) -> i64 {
         self.0.lock().position
     }
 
-    /// Notes what was found in the stretch that begins after `from`.
+    /// Records the result of reading the stretch that begins after `from`.
     pub(crate) fn looked(&self, from: i64, look: Look) -> Reply<Walk> {
         let mut inner = self.0.lock();
         if look.now.0 < inner.now {
-            // A clock was set back: what was to be looked at by the old one would wait too long.
+            // The clock was set back: stretches scheduled by the old time would wait too long.
             inner.known.clear();
         }
         inner.now = look.now.0;
@@ -93,7 +92,7 @@ impl Stretches {
                 0
             }
             Some(end) => {
-                // Records that are gone make room for those of the stretches behind it.
+                // Deleted records make room for those of the stretches behind.
                 let behind: Vec<i64> = inner.known.range(from..end).map(|(at, _)| *at).collect();
                 for at in behind {
                     inner.known.remove(&at);
@@ -115,7 +114,7 @@ impl Stretches {
 
 fn stretch(end: i64, before: Option<Stretch>, look: &Look) -> Stretch {
     let now = look.now.0;
-    // What is reaped now is a tombstone next, and what could not be is tried again.
+    // What is reaped now becomes a tombstone, and what could not be reaped is tried again.
     if !look.due.is_empty() {
         return Stretch {
             end,
@@ -143,7 +142,7 @@ mod tests {
         }
     }
 
-    /// Looks at every stretch that is worth it, of ten records each, up to `last`; says which.
+    /// Reads every stretch worth it, of ten records each, up to `last`; returns which.
     fn round(stretches: &Stretches, now: i64, last: i64, next: impl Fn(i64) -> i64) -> Vec<i64> {
         let mut looked = Vec::new();
         loop {
@@ -165,7 +164,7 @@ mod tests {
         let stretches = Stretches::after(0);
         let next = |from: i64| 1_000 + from;
         assert_eq!(round(&stretches, 0, 39, next), [0, 10, 20, 30]);
-        // The last one is open, and always looked at; the others when they are due, as far as was heard.
+        // The last stretch is open, and always read; the others when they are due by the last seen time.
         assert_eq!(round(&stretches, 1_000, 39, next), [30]);
         assert_eq!(round(&stretches, 1_001, 39, |_| i64::MAX), [0, 30]);
         assert_eq!(round(&stretches, 1_020, 39, |_| i64::MAX), [30]);

@@ -1,9 +1,9 @@
-//! What an error of the driver says about the caller's transaction.
+//! Classifies driver errors in the caller's transaction.
 
 use super::failure::Failure;
 use crate::transactional::TransactionError;
 
-/// What servers say when transactions do not go together: a snapshot that is out of date, a deadlock.
+/// The codes of conflicting transactions: an outdated snapshot, a deadlock.
 const CONFLICTS: [&str; 2] = ["40001", "40P01"];
 
 impl From<sqlx::Error> for TransactionError {

@@ -1,6 +1,6 @@
-//! One entry of the cache: a record with its answer, when it was last read from the database, and a
-//! code that only those on this very store can make. A copy of the database has the secret as well, but
-//! another identity or another place; what it answered is nothing to us.
+//! A cache entry: a record with its answer, the time it was last read from the database, and a code that only
+//! gateways on this very store can make. A copy of the database also has the secret, but another identity or
+//! another location; its answers do not count here.
 
 use aws_lc_rs::hmac;
 use bytes::Bytes;
@@ -12,13 +12,13 @@ use crate::{
     row,
 };
 
-/// The version of an entry, and what tells it from one that says that an answer was taken away.
+/// The version of an entry, which also distinguishes it from a mark that an answer was withdrawn.
 const VERSION: u8 = 1;
-/// What the key of the code is made for.
+/// The purpose of the code's key.
 const PURPOSE: &[u8] = b"onlyonce cache entry 2";
-/// What the name of a store's entries is made for.
+/// The purpose of the name of a store's entries.
 const NAMES: &[u8] = b"onlyonce cache names 1";
-/// Bytes of that name: enough that two stores on one server do not meet.
+/// The length of that name in bytes: enough that two stores on one server do not collide.
 const NAME_BYTES: usize = 8;
 /// The length of the code, in bytes.
 const CODE_BYTES: usize = 32;
@@ -26,12 +26,11 @@ const CODE_BYTES: usize = 32;
 /// Makes and checks entries.
 pub(super) struct Sealer {
     key: hmac::Key,
-    /// What the names of its entries begin with, so that stores that share a server do not overwrite each
-    /// other's.
+    /// The prefix of the entries' names, so that stores that share a server do not overwrite each other's.
     name: String,
 }
 
-/// What an entry says.
+/// The content of an entry.
 #[derive(Debug, PartialEq)]
 pub(super) struct Entry {
     /// When the record was last read from the database, by the database's clock.
@@ -58,7 +57,7 @@ impl Sealer {
         }
     }
 
-    /// What the names of its entries begin with.
+    /// The prefix of the entries' names.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -80,7 +79,7 @@ impl Sealer {
         out
     }
 
-    /// What `entry` says of `id`; `None` if it was not made by this store, or is about another key.
+    /// The content of `entry`; `None` if this store did not make it, or if it is not about `id`.
     pub(super) fn open(&self, id: RecordId, entry: &[u8]) -> Option<Entry> {
         let (said, code) = entry.split_at_checked(entry.len().checked_sub(CODE_BYTES)?)?;
         hmac::verify(&self.key, said, code).ok()?;
@@ -177,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Goal: everything is forged that this store did not write of this very key, whatever it says.
+    /// Goal: everything that this store did not write about this very key is refused as forged.
     #[test]
     fn forged_entries_are_refused() {
         let secret = Secret::from_bytes([1; 32]);
