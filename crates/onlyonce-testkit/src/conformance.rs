@@ -4,8 +4,8 @@
 //! onlyonce_testkit::conformance!(memory, || async { MemoryStore::new() });
 //! ```
 //!
-//! The cases drive the trait alone, through the machine's own drafts, so that a store is tested with
-//! exactly what the engine writes.
+//! The cases use only the trait, with the machine's own drafts, so that a store is tested with exactly what
+//! the engine writes.
 
 mod lists;
 pub mod outbox;
@@ -41,7 +41,7 @@ pub use walks::{
 };
 pub use writers::writers_at_once;
 
-/// Writes a test for every case, in a module of that name.
+/// Generates a test for every case, in a module of that name.
 #[macro_export]
 macro_rules! conformance {
     ($name:ident, $make:expr) => {
@@ -188,7 +188,7 @@ async fn stored(store: &dyn Store, record: &Record) -> Option<Record> {
     store.lookup(record.id).await.unwrap().value
 }
 
-/// A record that was inserted is found, and found again by a second insert.
+/// An inserted record is found, and found again by a second insert.
 pub async fn insert_then_get(store: Any) {
     let record = reserve(&*store, "k", 1).await;
     assert_eq!(stored(&*store, &record).await.as_ref(), Some(&record));
@@ -200,7 +200,7 @@ pub async fn insert_then_get(store: Any) {
     assert_eq!(again, Inserted::Existing(record));
 }
 
-/// What was written is what is read next.
+/// A read returns the last write.
 pub async fn fresh(store: Any) {
     let record = reserve(&*store, "k", 1).await;
     let record = complete(&*store, &record, &policy()).await;
@@ -269,7 +269,7 @@ pub async fn one_swap_wins(store: Any) {
     );
 }
 
-/// A swap from an old revision changes nothing and returns what is there.
+/// A swap from an old revision changes nothing and returns the current record.
 pub async fn swap_needs_the_revision(store: Any) {
     let old = reserve(&*store, "k", 1).await;
     let current = complete(&*store, &old, &policy()).await;
@@ -280,7 +280,7 @@ pub async fn swap_needs_the_revision(store: Any) {
     assert!(store.history(old.id).await.unwrap().is_empty());
 }
 
-/// A swap of a record that does not exist says so.
+/// A swap of a record that does not exist returns that.
 pub async fn swap_of_nothing(store: Any) {
     let record = first(&*store, "k", 1).stamp(onlyonce_core::Timestamp(0));
     let change = settled(&record, &Settlement::Unknown(LastError::Timeout), &policy());
@@ -318,7 +318,7 @@ pub async fn journal_with_the_swap(store: Any) {
     assert_eq!((rest.items, rest.next), (before, None));
 }
 
-/// A row under the same id that belongs to another key is never answered for.
+/// A row under the same id that belongs to another key is never returned as this key's.
 pub async fn collision_is_refused(store: Any) {
     let record = reserve(&*store, "k", 1).await;
     let mut other = first(&*store, "another", 2);
@@ -328,7 +328,7 @@ pub async fn collision_is_refused(store: Any) {
     assert_eq!(stored(&*store, &record).await, Some(record));
 }
 
-/// Every field of a record that carries everything survives.
+/// Every field of a fully populated record survives.
 pub async fn every_field_comes_back(store: Any) {
     let record = reserve(&*store, "k", u128::MAX - 3).await;
     let mut draft = Draft::after(&record);
@@ -352,8 +352,8 @@ pub async fn every_field_comes_back(store: Any) {
     assert_eq!(stored(&*store, &record).await, Some(written));
 }
 
-/// What a record notes survives every way in which a row is written: as a new key, as an ordinary
-/// completion, as any other change, and as a tombstone.
+/// A record's notes survive every way in which a row is written: as a new key, as an ordinary completion, as
+/// any other change, and as a tombstone.
 pub async fn notes_come_back(store: Any) {
     let literal = Notes {
         spelling: Some(Spelling::Literal),
@@ -363,7 +363,7 @@ pub async fn notes_come_back(store: Any) {
         spelling: Some(Spelling::Quoted(b"\"k\";v=2".as_slice().into())),
         marked_by: MarkedBy::Cookies,
         never_reached: true,
-        // Of an unknown key alone: no attempt begins with one, and every settlement drops it.
+        // For an unknown key only: no attempt begins with one, and every settlement drops it.
         negative_at: None,
         erased: false,
         attested: false,
@@ -410,8 +410,8 @@ pub async fn notes_come_back(store: Any) {
     }
 }
 
-/// An erased record is still the record of its key, in every state, and of nothing else: it is found by
-/// its hash, holds neither key nor path nor answer, and its audit row is written with it.
+/// An erased record is still the record of its key, in every state, and of nothing else: it is found by its
+/// hash, contains neither key nor path nor answer, and its audit row is written with it.
 pub async fn erased_is_found_by_its_hash(store: Any) {
     let erase = async |record: Record| {
         let Some(change) = machine::apply(
@@ -439,7 +439,7 @@ pub async fn erased_is_found_by_its_hash(store: Any) {
         );
         read
     };
-    // A key that some stores keep in another form than others.
+    // Some stores keep this key in another form than others.
     let uuid = "0191f2c4-7b3a-7000-8000-0123456789ab";
     for (number, key) in [(1, "person@example.com"), (2, uuid)] {
         let running = reserve(&*store, key, number).await;
@@ -457,7 +457,7 @@ pub async fn erased_is_found_by_its_hash(store: Any) {
         let bare = StoredResponse::bare(response().status);
         assert_eq!(read.response.as_deref(), Some(&bare));
         assert_eq!(read.key.as_str(), "");
-        // Another key under the same id is still another key where the scope says so.
+        // Another key under the same id is still another key if the scope differs.
         let mut other = first(&*store, key, 90 + number);
         other.record.scope = Scope::client("another");
         let outcome = store.insert_or_get(other).await;
@@ -481,7 +481,7 @@ pub async fn erased_is_found_by_its_hash(store: Any) {
     assert_eq!(again.unwrap().value, Inserted::Existing(tombstone));
 }
 
-/// Bodies, headers in order, and trailers are bytes and stay so; an expired record has none.
+/// Bodies, headers in order, and trailers come back byte for byte; an expired record has none.
 pub async fn bytes_come_back(store: Any) {
     let record = reserve(&*store, "k", 1).await;
     let record = complete(&*store, &record, &policy()).await;
@@ -531,8 +531,8 @@ async fn reserve_under(store: &dyn Store, key: &str, policy: &Policy) -> Record 
     }
 }
 
-/// What operators did is kept when the key goes, until its own time is over; the history of a key that
-/// is still there is kept in any case.
+/// Operators' rows are kept when the key goes, until their own time is over; the history of an existing key
+/// is kept in any case.
 pub async fn operators_rows_outlive_their_key(store: Any) {
     let (gone, stays) = (
         reserve(&*store, "gone", 1).await,
@@ -562,7 +562,7 @@ pub async fn operators_rows_outlive_their_key(store: Any) {
     store.prune_audit(Duration::from_secs(3_600)).await.unwrap();
     let (kept, history) = (operators(gone.id).await, operators(stays.id).await);
     assert_eq!((kept.len(), history.len()), (1, 1));
-    // Until the store's own clock, which counts in milliseconds, has moved on.
+    // Until the store's own clock, which counts in milliseconds, has advanced.
     while store.lookup(stays.id).await.unwrap().now <= kept[0] {}
     store.prune_audit(Duration::ZERO).await.unwrap();
     assert_eq!(operators(gone.id).await, []);
@@ -578,7 +578,7 @@ pub async fn blocks_are_kept(store: Any) {
     assert_eq!(store.block("b").await.unwrap(), None);
 }
 
-/// What is believed of the store's clock: the last word stands, and is no block of anybody else's.
+/// The clock mark: the last one stands, and is not anybody's block.
 pub async fn the_clock_is_noted(store: Any) {
     assert_eq!(store.noted_clock().await.unwrap(), None);
     for mark in [b"1 one 2 3 -".as_slice(), b"1 two 20 30 7"] {
@@ -588,12 +588,12 @@ pub async fn the_clock_is_noted(store: Any) {
     assert_eq!(store.block("a").await.unwrap(), None);
 }
 
-/// The store says which one it is and how far it has come: the epoch rises by every call, from however many
-/// at once, and an operator's word is later than what was seen before it.
+/// The store tells its identity and its epoch: every call raises the epoch, even concurrent ones, and an
+/// operator's acceptance is later than what was seen before it.
 pub async fn the_epoch_rises(store: Any) {
     let id = store.identity().id();
     let Some(before) = store.standing().await.unwrap() else {
-        // Nobody can exchange it under its process.
+        // The store cannot be exchanged under its process.
         return;
     };
     assert_eq!(before.identity, Some(id));
@@ -628,7 +628,7 @@ pub async fn the_epoch_rises(store: Any) {
     assert_eq!(standing.epoch, Some(epoch));
 }
 
-/// A recipe that was kept is found under its id.
+/// A stored recipe is found under its id.
 pub async fn recipes_are_kept(store: Any) {
     let recipe = Recipe::default();
     assert!(store.recipe(recipe.id()).await.unwrap().is_none());
@@ -642,7 +642,7 @@ pub async fn recipes_are_kept(store: Any) {
     assert_eq!(found.encode(), recipe.encode());
 }
 
-/// A swap tells whoever listens.
+/// A swap wakes listeners.
 pub async fn swaps_wake(store: Any) {
     let mut wakeups = store.wakeups();
     let record = reserve(&*store, "k", 1).await;

@@ -1,5 +1,5 @@
-//! A store that fails on purpose, in the ways that real ones do, by a seeded plan: the same seed
-//! gives the same faults in the same order.
+//! A store that fails on purpose, as real stores do, by a seeded plan: the same seed gives the same faults in
+//! the same order.
 //!
 //! Every fault keeps the contract: an `Unavailable` wrote nothing, an `Ambiguous` may have.
 
@@ -18,17 +18,17 @@ use onlyonce_store::{
     Reply, Standing, Store, StoreError, Swapped, Walk,
 };
 
-/// How often what goes wrong, in thousandths of all calls.
+/// The rate of each fault, in thousandths of all calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     /// The call fails and nothing is written.
     pub before_per_mille: u32,
-    /// The call writes and fails all the same.
+    /// The call writes but returns an error.
     pub after_per_mille: u32,
     /// The call writes, and its answer never arrives.
     pub lost_per_mille: u32,
-    /// The call's answer never arrives, and it is written [`delay`](Self::delay) later, when
-    /// nobody waits for it any more.
+    /// The call's answer never arrives, and the write happens [`delay`](Self::delay) later, when nobody waits
+    /// for it any more.
     pub late_per_mille: u32,
     /// The call takes [`delay`](Self::delay) longer.
     pub slow_per_mille: u32,
@@ -55,7 +55,7 @@ enum Fault {
 }
 
 impl FaultyStore {
-    /// `inner`, failing by `plan` with chance drawn from `seed`.
+    /// Wraps `inner`, which fails by `plan` with randomness from `seed`.
     pub fn new(inner: Arc<dyn Store>, plan: FaultPlan, seed: u64) -> Self {
         Self {
             inner,
@@ -65,19 +65,19 @@ impl FaultyStore {
         }
     }
 
-    /// The same store, saying that copies of its answers are worth this.
+    /// Overrides the value of copies of its answers.
     #[must_use]
     pub fn with_copies(mut self, copies: Copies) -> Self {
         self.copies = Some(copies);
         self
     }
 
-    /// From now on, fail by `plan`.
+    /// Replaces the plan.
     pub fn set_plan(&self, plan: FaultPlan) {
         *self.plan.lock() = plan;
     }
 
-    /// A number below a thousand (splitmix64).
+    /// A random number below a thousand (splitmix64).
     fn draw(&self) -> u32 {
         let mut state = self.random.lock();
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -106,7 +106,7 @@ impl FaultyStore {
         }
     }
 
-    /// `call` is made on a handle of its own, since a late one outlives whoever made it.
+    /// `call` runs on its own handle, since a late call outlives its caller.
     async fn write<T, C>(
         &self,
         call: impl FnOnce(Arc<dyn Store>) -> C + Send,
@@ -131,7 +131,7 @@ impl FaultyStore {
             Fault::Late(delay) => {
                 tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
-                    // Nobody is left to be told what became of it.
+                    // Nobody is left to hear the result.
                     drop(call.await);
                 });
                 std::future::pending().await
@@ -234,7 +234,7 @@ impl Store for FaultyStore {
             .await
     }
 
-    /// Without faults of its own, so that the seeds that are kept stay what they are.
+    /// Without faults, so that recorded seeds keep their meaning.
     async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
         self.inner.keep_scope(id, name).await
     }

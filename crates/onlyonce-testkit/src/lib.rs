@@ -1,4 +1,4 @@
-//! What the tests of OnlyOnce share. Never shipped: crates have it as a dev-dependency only.
+//! Shared test code of OnlyOnce. Never shipped: crates use it as a dev-dependency only.
 //!
 //! - `conformance`: the contract of a store as tests
 //! - [`servers`]: private database servers and message brokers
@@ -6,14 +6,14 @@
 //! - `faulty_store` and [`tcp_faults`]: a store and a connection that fail on purpose
 //! - [`scenarios`]: every kind of record, moment and event, for tests of the whole machine
 //! - [`soak`]: how long random tests run
-//! - [`fuzz`]: inputs that are mutated, and a target that judges them
+//! - [`fuzz`]: mutated inputs, and targets that judge them
 //! - [`promise`]: the checker, which judges a history of what clients sent and heard and of what an API
 //!   executed
 //!
-//! The checker uses nothing of OnlyOnce, not even its types, on purpose: a rule that is wrong in the program
+//! The checker deliberately uses nothing of OnlyOnce, not even its types: a rule that is wrong in the program
 //! cannot be wrong there in the same way.
 //!
-//! Unit tests of a crate must not hand that crate's types to this one: they would be those of a second copy
+//! Unit tests of a crate must not pass that crate's types to this one: they would be those of a second copy
 //! of it. Tests in `tests/` may.
 
 #![allow(

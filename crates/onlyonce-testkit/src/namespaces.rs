@@ -1,8 +1,8 @@
 //! Network namespaces for tests that cut machines off from each other.
 //!
-//! A test runs itself once more, in a network, mount and process namespace of its own ([`inside`]), and makes
-//! a namespace for each machine there, joined by a bridge ([`Network`]). Nothing of that is visible outside,
-//! and the kernel removes all of it, servers included, with the process that began it, however that ends.
+//! A test runs itself again, in a network, mount and process namespace of its own ([`inside`]), and creates a
+//! namespace for each machine there, joined by a bridge ([`Network`]). Nothing of that is visible outside,
+//! and the kernel removes all of it, servers included, with the process that started it, however that ends.
 
 use std::{
     fs,
@@ -15,15 +15,15 @@ use std::{
 
 use crate::servers::{User, freeze, run, signal};
 
-/// Set within the namespaces of a test.
+/// Set inside the namespaces of a test.
 const INSIDE: &str = "ONLYONCE_INSIDE";
 /// The first three bytes of every address.
 const NET: [u8; 3] = [10, 77, 0];
 const BRIDGE: &str = "machines";
-/// The first process within: it takes in orphans, mounts what has to be private, and hands on the status.
+/// The first process inside: it adopts orphans, mounts what must be private, and passes on the exit status.
 const FIRST: &str = r#"mount -t tmpfs none /run && mkdir /run/netns && ip link set lo up && "$@""#;
 
-/// Whether this is the run of `test`, a test's full name, in namespaces of its own. Otherwise makes that run,
+/// Whether this is the run of `test`, a test's full name, in its own namespaces. Otherwise starts that run,
 /// and returns when it has passed.
 pub fn inside(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
@@ -55,25 +55,25 @@ pub fn inside(test: &str) -> bool {
 /// A machine: a network namespace with one address.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// `None`: the namespace that the test itself runs in.
+    /// `None` for the namespace that the test itself runs in.
     name: Option<String>,
     address: Ipv4Addr,
 }
 
 impl Machine {
-    /// Its address.
+    /// The machine's address.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// The words before a command that make it run there.
+    /// The prefix that makes a command run on the machine.
     pub(crate) fn prefix(&self) -> Vec<String> {
         let name = self.name.iter().map(String::as_str);
         let words = self.name.iter().flat_map(|_| ["ip", "netns", "exec"]);
         words.chain(name).map(str::to_owned).collect()
     }
 
-    /// A command there.
+    /// A command that runs on the machine.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let Some(name) = &self.name else {
             return Command::new(program);
@@ -93,14 +93,14 @@ impl Machine {
     }
 }
 
-/// Machines on one bridge, and the one that the test runs on.
+/// Machines on one bridge, including the one that the test runs on.
 pub struct Network {
     here: Machine,
     machines: Vec<Machine>,
 }
 
 impl Network {
-    /// A bridge with the test's own machine on it. Only within [`inside`].
+    /// A bridge with the test's own machine on it. Only inside [`inside`].
     #[expect(clippy::new_without_default, reason = "it changes the machine")]
     pub fn new() -> Self {
         assert!(
@@ -127,7 +127,7 @@ impl Network {
         &self.here
     }
 
-    /// Another machine.
+    /// Adds a machine.
     pub fn add(&mut self, name: &str) -> Machine {
         let machine = Machine {
             name: Some(name.to_owned()),
@@ -147,7 +147,7 @@ impl Network {
         machine
     }
 
-    /// From now on nothing that `from` sends arrives at `to`. What `to` sends does.
+    /// Drops everything that `from` sends to `to`. What `to` sends still arrives.
     pub fn cut(&self, from: &Machine, to: &Machine) {
         to.nft(&format!(
             "add rule inet faults arriving ip saddr {} drop",
@@ -155,13 +155,13 @@ impl Network {
         ));
     }
 
-    /// The same both ways.
+    /// Cuts both directions.
     pub fn part(&self, one: &Machine, other: &Machine) {
         self.cut(one, other);
         self.cut(other, one);
     }
 
-    /// Everything arrives again.
+    /// Lets everything arrive again.
     pub fn heal(&self) {
         for machine in self.machines.iter().chain([&self.here]) {
             machine.nft("flush chain inet faults arriving");
@@ -201,7 +201,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `command` on `machine`, and appends what it says to `log`.
+    /// Starts `command` on `machine`, and appends its output to `log`.
     pub fn start(machine: &Machine, user: User, command: &[&str], log: &Path) -> Self {
         let log = fs::File::options().create(true).append(true).open(log);
         let log = log.unwrap();
@@ -222,12 +222,12 @@ impl Daemon {
         Self { child }
     }
 
-    /// Stops it where it stands.
+    /// Freezes the program.
     pub fn freeze(&self) {
         freeze(self.child.id());
     }
 
-    /// Lets it go on.
+    /// Resumes the program.
     pub fn thaw(&self) {
         signal(self.child.id(), "CONT");
     }
@@ -235,7 +235,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The program may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,22 +1,22 @@
 //! A checker that knows only the promise.
 //!
-//! Its input is a history: what clients sent and heard, what the API executed, what the API, an operator or a
-//! provider said of an execution, each with the time at which it happened. It knows nothing of records,
-//! states, leases or revisions. It decides:
+//! Its input is a history: what clients sent and heard, what the API executed, and what the API, an operator
+//! or a provider said about an execution, each with its time. It knows nothing of records, states, leases or
+//! revisions. It checks:
 //!
 //! 1. **once**: an operation takes effect at most once, until its key has expired or was forgotten, unless
 //!    what took effect before is said to have left nothing behind;
-//! 2. **same**: whoever hears the outcome of a key hears the same bytes as everybody else;
-//! 3. **own**: nobody hears an answer to another request than his own;
-//! 4. **kept**: an answer that somebody heard is not lost: who asks later hears it, or is told honestly that
+//! 2. **same**: everybody who hears the outcome of a key hears the same bytes;
+//! 3. **own**: nobody hears an answer to a request other than their own;
+//! 4. **kept**: an answer that somebody heard is not lost: a later caller hears it, or is told honestly that
 //!    it cannot be looked up now;
-//! 5. **honest**: who is told that nothing was executed can rely on it; who is told of another request, of a
-//!    running or an unclear one, is told the truth;
+//! 5. **honest**: a caller who is told that nothing was executed can rely on it; a caller who is told of
+//!    another request, of a running or an unclear one, is told the truth;
 //! 6. **whole**: what is executed is what somebody sent, from its first byte to its last;
 //! 7. **answered**: nobody waits for ever;
 //! 8. **settled**: no key is left running when everything has come to rest.
 //!
-//! Times are those of one clock that no fault moves, in whatever unit; [`Terms`] are in the same.
+//! Times are by one clock that no fault moves, in any unit; [`Terms`] use the same unit.
 
 mod check;
 #[cfg(test)]
@@ -32,18 +32,18 @@ pub type Moment = u64;
 /// Who sent a request, under which key, and what it asks for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Asked {
-    /// Whoever may share a key: callers with the same keyspace.
+    /// The keyspace: callers with the same one may share a key.
     pub keyspace: Arc<str>,
-    /// The caller within it. Callers of one keyspace compete for a key; each has only his own answers.
+    /// The caller within it. Callers of one keyspace compete for a key; each hears only its own answers.
     pub caller: Arc<str>,
     /// The key, however it was spelled.
     pub key: Arc<str>,
-    /// What is asked for: method, host, path, body, and whatever else makes another request.
+    /// The request's content: method, host, path, body, and whatever else makes it a different request.
     pub request: Arc<str>,
 }
 
 impl Asked {
-    /// What executions are counted by.
+    /// The identity by which executions are counted.
     fn operation(&self) -> (Arc<str>, Arc<str>) {
         (Arc::clone(&self.keyspace), Arc::clone(&self.key))
     }
@@ -52,15 +52,15 @@ impl Asked {
 /// What a client heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// The outcome of the operation, as everybody hears it who sends the request again.
+    /// The outcome of the operation, which everybody hears who repeats the request.
     Outcome(Answer),
-    /// An answer of the API that is told to this client alone: the key may be executed again, or it is not
-    /// known what became of the operation.
+    /// An answer of the API for this client only: the key may be executed again, or the outcome of the
+    /// operation is not known.
     Passed(Answer),
-    /// The operation was executed; its answer cannot be told again.
+    /// The operation was executed; its answer cannot be returned again.
     ExecutedBefore,
-    /// Nothing was executed for this request, and nothing is said of the key: the store was away, too many
-    /// requests, a request that cannot be read, an API that was not reached.
+    /// Nothing was executed for this request, and nothing is said about the key: the store was unreachable,
+    /// too many requests, an unreadable request, an API that was not reached.
     NotExecuted,
     /// The operation is being executed.
     Running,
@@ -70,12 +70,12 @@ pub enum Heard {
     AnotherRequest,
     /// The key has expired and is not executed again.
     Expired,
-    /// Not an answer: the connection broke.
+    /// No answer: the connection broke.
     Nothing,
 }
 
 impl Heard {
-    /// What a problem document says by its `code`.
+    /// The meaning of a problem document's `code`.
     pub fn of_problem(code: &str) -> Self {
         match code {
             "idempotency_key_reused" | "idempotency_caller_differs" => Self::AnotherRequest,
@@ -88,28 +88,28 @@ impl Heard {
     }
 }
 
-/// Bytes that the API, an operator or a provider gave.
+/// Bytes given by the API, an operator or a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What is compared: the status, the header lines that are kept, and the body.
+    /// The bytes that are compared: the status, the stored header lines, and the body.
     pub bytes: Arc<[u8]>,
-    /// The execution that it comes from; `None` for the word of an operator or a provider.
+    /// The execution that the answer comes from; `None` if an operator or a provider gave it.
     pub execution: Option<u128>,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A client sent a request: all of it, or as much as it says.
+    /// A client sent a request, completely or in part.
     Sent {
-        /// Names the request among all.
+        /// The id of the request.
         call: u64,
-        /// What it asks for.
+        /// The request's content.
         asked: Asked,
         /// Whether its last byte was sent.
         whole: bool,
     },
-    /// The client heard the end of an answer.
+    /// The client received a complete answer.
     Heard {
         /// The request.
         call: u64,
@@ -121,37 +121,37 @@ pub enum Event {
         /// The request.
         call: u64,
     },
-    /// The API began to execute.
+    /// The API began an execution.
     Began {
-        /// Names the execution among all.
+        /// The id of the execution.
         execution: u128,
-        /// What the API was asked for.
+        /// The content that the API received.
         asked: Asked,
-        /// The request it was executed for, where the API can tell.
+        /// The request it was executed for, if the API can tell.
         call: Option<u64>,
     },
-    /// The API has ended an execution.
+    /// The API ended an execution.
     Ended {
         /// The execution.
         execution: u128,
-        /// Whether it answered, and the answer says what became of the operation for good.
+        /// Whether it answered, and the answer is final for the operation.
         conclusive: bool,
     },
-    /// Somebody whose word counts says that an execution left nothing behind: the API itself, a provider whose
-    /// denial counts, an operator who releases the key.
+    /// An authority says that an execution left nothing behind: the API itself, a provider whose denial
+    /// counts, or an operator who releases the key.
     Undone {
         /// The execution.
         execution: u128,
     },
     /// An operator or a provider gave the outcome of an operation.
     Attested {
-        /// What was asked for.
+        /// The request's content.
         asked: Asked,
-        /// What may be told from now on.
+        /// The bytes that may be returned from now on.
         bytes: Arc<[u8]>,
     },
-    /// An operator removes all that is remembered of a key. A removal that takes time happens twice: when it
-    /// begins and when it is done.
+    /// An operator removes everything remembered about a key. A removal that takes time is two events: when
+    /// it begins and when it is done.
     Forgotten {
         /// The key's keyspace.
         keyspace: Arc<str>,
@@ -162,44 +162,44 @@ pub enum Event {
     AtRest,
 }
 
-/// An event and when it happened.
+/// An event and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct At {
-    /// When.
+    /// The time.
     pub at: Moment,
-    /// What.
+    /// The event.
     pub event: Event,
 }
 
-/// What was promised, as far as it is a choice of whoever runs the program.
+/// The promises that whoever runs the program can choose.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// How long an outcome is told again at least, from when it became known.
+    /// How long an outcome is returned at least, from when it became known.
     pub kept_for: Moment,
     /// How long an operation is not executed again at least, from then.
     pub once_for: Moment,
-    /// The longest answer that is told again, in bytes.
+    /// The largest answer that is returned again, in bytes.
     pub largest_answer: usize,
-    /// How long the longest request may wait.
+    /// How long any request may wait.
     pub longest_wait: Option<Moment>,
-    /// Whether somebody finds out about everything that is unclear before all is at rest.
+    /// Whether everything unclear is found out before all is at rest.
     pub unclear_ends: bool,
 }
 
-/// Which promise was broken.
+/// The promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Promise {
     /// An operation takes effect at most once.
     Once,
     /// Everybody hears the same bytes.
     Same,
-    /// Nobody hears another's answer.
+    /// Nobody hears another caller's answer.
     Own,
-    /// What somebody heard is not lost.
+    /// An answer that was heard is not lost.
     Kept,
-    /// What is said of the key is true.
+    /// Statements about the key are true.
     Honest,
-    /// What is executed was sent, whole.
+    /// What is executed was sent completely.
     Whole,
     /// Nobody waits for ever.
     Answered,
@@ -207,12 +207,12 @@ pub enum Promise {
     Settled,
 }
 
-/// A promise that was broken, and how.
+/// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// Which.
+    /// The promise.
     pub promise: Promise,
-    /// When.
+    /// When it was broken.
     pub at: Moment,
     /// What happened.
     pub what: String,

@@ -1,5 +1,5 @@
-//! Every kind of record, every moment at which something about it changes, and every event, for those who
-//! hold something against the whole machine: the machine's own tests, and the test of the SQL functions.
+//! Every kind of record, every moment at which its treatment changes, and every event, for tests against the
+//! whole machine: the machine's own, and that of the SQL functions.
 
 #![allow(
     missing_docs,

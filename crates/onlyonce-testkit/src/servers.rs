@@ -1,8 +1,8 @@
 //! Private database servers and message brokers for tests: on free loopback ports, in temporary folders,
 //! so that they can be killed, paused and cut off. Never a shared server, and never a mock of one.
 //!
-//! A server ends with the process that started it, however that ends: a small shell holds the other
-//! end of a pipe.
+//! A server ends with the process that started it, however that ends: a small shell holds the other end of a
+//! pipe.
 
 #![allow(
     clippy::disallowed_methods,
@@ -38,11 +38,11 @@ pub use self::{
 
 /// How long a server may take to start or to stop.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often its state is looked at.
+/// The polling interval.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Runs the command it is given until its input closes, then ends it and removes its folder, unless
-/// the server is to start again.
+/// Runs the given command until its input closes, then ends it and removes its folder, unless the server is
+/// to be started again.
 const KEEPER: &str = r#"folder=$1; shift; "$@" & server=$!; cat >/dev/null; kill -INT $server 2>/dev/null
 for i in 1 2 3 4 5 6 7 8 9 10; do kill -0 $server 2>/dev/null || break; sleep 0.2; done
 kill -9 $server 2>/dev/null; [ -e "$folder/keep" ] || rm -rf "$folder""#;
@@ -50,7 +50,7 @@ kill -9 $server 2>/dev/null; [ -e "$folder/keep" ] || rm -rf "$folder""#;
 /// The user and the group that a program runs as; `None` for those of the test.
 pub(crate) type User = Option<(u32, u32)>;
 
-/// Whom servers run as: they refuse to run as root, so then it is their package's own user.
+/// The user that a server runs as. Servers refuse to run as root, so then it is their package's own user.
 fn user(name: &str) -> User {
     let root = fs::read_to_string("/proc/self/status")
         .unwrap()
@@ -75,7 +75,7 @@ fn as_user(command: &mut Command, user: User) -> &mut Command {
     command.current_dir("/")
 }
 
-/// A folder of its own for one server.
+/// A folder for one server.
 fn folder(owner: User) -> PathBuf {
     let path = tempfile::Builder::new()
         .prefix("onlyonce-server-")
@@ -110,7 +110,7 @@ fn until_within(patience: Duration, what: &str, mut holds: impl FnMut() -> bool)
     }
 }
 
-/// A process that a shell keeps.
+/// A process supervised by a shell.
 struct Kept {
     keeper: Child,
 }
@@ -138,12 +138,12 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         drop(self.keeper.stdin.take());
-        // It is the shell that waits for the server; whether it ended well is of no account.
+        // The shell waits for the server; its exit status does not matter.
         let _ = self.keeper.wait();
     }
 }
 
-/// Sends a signal. A process may have ended before its turn.
+/// Sends a signal. The process may have ended already.
 pub(crate) fn signal(pid: u32, name: &str) {
     let mut kill = Command::new("kill");
     kill.arg(format!("-{name}")).arg(pid.to_string());
@@ -152,8 +152,8 @@ pub(crate) fn signal(pid: u32, name: &str) {
     assert!(output.status.success() || is_gone(), "{kill:?} failed");
 }
 
-/// Freezes a process. A signal reaches threads that run on another core a little later than `kill` returns,
-/// and until then they go on answering; so this waits until every thread stands still.
+/// Freezes a process. A signal reaches threads on another core slightly later than `kill` returns, and until
+/// then they still answer; so this waits until every thread has stopped.
 pub(crate) fn freeze(pid: u32) {
     signal(pid, "STOP");
     let stands_still = |task: fs::DirEntry| {
@@ -167,7 +167,7 @@ pub(crate) fn freeze(pid: u32) {
     });
 }
 
-/// The sum of these fields of a process, in hundredths of a second.
+/// The sum of these fields of a process's `stat`, in hundredths of a second.
 fn cpu_ticks(pid: u32, fields: &[usize]) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);

@@ -1,5 +1,5 @@
-//! A TCP proxy on the loopback address that misbehaves on demand: between a store and its server it
-//! cuts, delays, falls silent, or swallows the reply to a write that the server has carried out.
+//! A TCP proxy on the loopback address that misbehaves on demand: between a store and its server it cuts,
+//! delays, falls silent, or swallows the reply to a write that the server has carried out.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -22,19 +22,19 @@ use tokio::{
 };
 
 const BUFFER: usize = 16 << 10;
-/// How long a server must have said nothing for its reply to be over.
+/// How long a server must be silent for its reply to be over.
 const SILENCE: Duration = Duration::from_millis(100);
 
 /// What happens to bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// They pass.
+    /// Bytes pass.
     Pass,
-    /// They pass this much later, in both directions.
+    /// Bytes pass this much later, in both directions.
     Delay(Duration),
-    /// They are taken and go nowhere: a half-open connection.
+    /// Bytes are accepted and go nowhere, as on a half-open connection.
     Silent,
-    /// New connections are closed at once.
+    /// New connections are closed immediately.
     Refuse,
 }
 
@@ -43,7 +43,7 @@ struct Shared {
     mode: watch::Sender<Mode>,
     /// Rises when all connections are to be cut.
     cuts: watch::Sender<u64>,
-    /// What a request must hold for its reply to be swallowed.
+    /// What a request must contain for its reply to be swallowed.
     trap: Mutex<Option<Vec<u8>>>,
     sprung: AtomicUsize,
 }
@@ -75,29 +75,29 @@ impl FaultProxy {
         }
     }
 
-    /// Its own port.
+    /// The proxy's own port.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// From now on bytes fare like this, on old connections too.
+    /// Sets the mode, for existing connections too.
     pub fn set(&self, mode: Mode) {
         self.shared.mode.send_replace(mode);
     }
 
-    /// Ends every connection.
+    /// Cuts every connection.
     pub fn cut(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// New connections go to another server, as after a failover.
+    /// Sends new connections to another server, as after a failover.
     pub fn retarget(&self, port: u16) {
         *self.shared.target.lock() = port;
         self.cut();
     }
 
-    /// The next request that holds `marker` reaches the server and is carried out; its reply is
-    /// swallowed, and its connection ends.
+    /// Lets the next request that contains `marker` reach the server and be carried out, swallows its reply,
+    /// and cuts its connection.
     pub fn swallow_reply_to(&self, marker: &[u8]) {
         *self.shared.trap.lock() = Some(marker.to_vec());
     }
@@ -152,7 +152,7 @@ async fn requests(
     trapped: &watch::Sender<bool>,
 ) {
     let mut buffer = vec![0; BUFFER];
-    // A marker may stand across two reads.
+    // A marker may be split between two reads.
     let mut tail: Vec<u8> = Vec::new();
     loop {
         let Ok(count @ 1..) = from.read(&mut buffer).await else {
@@ -190,8 +190,8 @@ async fn replies(
             return;
         };
         if *trapped.borrow() {
-            // A reply to several statements comes piece by piece, and a server that finds its client
-            // gone between two of them does not carry out the rest.
+            // A reply to several statements arrives in pieces, and a server that finds its client gone
+            // between two of them does not carry out the rest.
             while let Ok(Ok(1..)) = tokio::time::timeout(SILENCE, from.read(&mut buffer)).await {}
             shared.sprung.fetch_add(1, Ordering::SeqCst);
             return;
@@ -203,7 +203,7 @@ async fn replies(
     }
 }
 
-/// Returns when bytes may go on.
+/// Returns when bytes may pass.
 async fn pass(shared: &Shared) {
     let mut mode = shared.mode.subscribe();
     loop {

@@ -1,8 +1,8 @@
-//! What people see: lists, filters and counts.
+//! Lists, filters and counts for people.
 
 use super::*;
 
-/// Paging sees every record that was there all along once, whatever is added meanwhile.
+/// Paging returns every record that exists all along once, whatever is added meanwhile.
 pub async fn pages_are_stable(store: Any) {
     for number in 0..25 {
         reserve(&*store, &format!("k{number}"), 1).await;
@@ -26,8 +26,7 @@ pub async fn pages_are_stable(store: Any) {
     assert_eq!(seen, newest_first);
 }
 
-/// What waits for a person is found among what does not, and evidence of every kind comes back as it
-/// was written.
+/// Dead letters are found among other records, and evidence of every kind comes back as it was written.
 pub async fn dead_letters_are_listed(store: Any) {
     for key in ["fine", "letter", "unknown"] {
         let record = reserve(&*store, key, 1).await;
@@ -65,7 +64,7 @@ pub async fn dead_letters_are_listed(store: Any) {
     assert_eq!(kept, Some(Evidence::Contradictory));
 }
 
-/// Lists show what was asked for, with the response's status and size but without its bytes.
+/// Lists contain the matching records, with the response's status and size but without its bytes.
 pub async fn filters_filter(store: Any) {
     let mine = Scope::client("me");
     for (scope, key) in [(&mine, "a"), (&mine, "b"), (&Scope::client("you"), "a")] {
@@ -124,8 +123,7 @@ pub async fn counts_count(store: Any) {
     assert_eq!(counts.get(&State::Unknown), Some(&0));
 }
 
-/// Live keys are counted for one scope and one caller: in progress, nothing else, and no further than
-/// asked.
+/// Live keys are counted for one scope and one caller: only those in progress, and only up to the limit.
 pub async fn live_counts_one_client(store: Any) {
     let caller = Some(CallerMark([9; 16]));
     let mut records = Vec::new();
@@ -177,7 +175,7 @@ async fn keep_scope(store: &dyn Store, scope: &Scope) {
     store.keep_scope(id, scope.as_str()).await.unwrap();
 }
 
-/// Every scope that was kept is named once, in the order of ids, however often it was kept.
+/// Every stored scope is returned once, in the order of ids, however often it was stored.
 pub async fn scopes_are_kept(store: Any) {
     let mut expected = Vec::new();
     for number in 0..1_200 {
@@ -199,8 +197,8 @@ pub async fn scopes_are_kept(store: Any) {
     assert_eq!(named, expected);
 }
 
-/// A key is found in every scope that is known, newest first and in pages, and erased keys with the others.
-/// Once all scopes are known nothing else is looked at: a record in a scope that nobody made known proves it.
+/// A key is found in every known scope, newest first and in pages, including erased keys. Once all scopes are
+/// known nothing else is searched: a record in an unknown scope proves it.
 pub async fn a_key_is_found_by_probes(store: Any) {
     let scopes = [
         Scope::client("me"),
@@ -289,8 +287,8 @@ async fn insert(store: &dyn Store, scope: &Scope, key: &str) -> Record {
     }
 }
 
-/// Ids of all records that `filter` names, newest first, in pages of `limit`. After each page another record
-/// comes to `late`.
+/// The ids of all records that match `filter`, newest first, in pages of `limit`. After each page another
+/// record is added to `late`.
 async fn paged(
     store: &dyn Store,
     filter: &Filter,
@@ -313,9 +311,9 @@ async fn paged(
     }
 }
 
-/// The records of a client are listed newest first and in pages, in whatever scope of his and in whatever
-/// state they are, among those of others. The cursor stands still while others come and go. Nothing else is
-/// looked at: a record of his on a route that nobody marked proves it.
+/// A client's records are listed newest first and in pages, in any of the client's scopes and in any state,
+/// among those of others. The cursor is stable while others come and go. Nothing else is searched: a record
+/// of the client on an unmarked route proves it.
 pub async fn a_client_is_listed_in_pages(store: Any) {
     let (mine, routed) = (Scope::client("me"), Scope::route("r", Some("me")));
     let others = [
@@ -344,7 +342,7 @@ pub async fn a_client_is_listed_in_pages(store: Any) {
         }
         records.push(record);
     }
-    // One completed record is erased, another forgotten: its tombstone stays. One is gone altogether.
+    // One completed record is erased, another forgotten: its tombstone stays. One is deleted altogether.
     for (number, event) in [(1, true), (5, false)] {
         let record = &records[number];
         let step = match event {
@@ -394,7 +392,7 @@ pub async fn a_client_is_listed_in_pages(store: Any) {
         (State::Expired, 1),
         (State::FailedRetryable, 4),
         (State::Unknown, 4),
-        // With the one on a route that is not marked: live keys are looked through.
+        // Including the one on an unmarked route: live keys are searched completely.
         (State::InProgress, 5),
     ] {
         let of_state = Filter {

@@ -1,4 +1,4 @@
-//! The contract of an outbox as tests. One line adds one:
+//! The contract of an outbox as tests. One line adds an outbox:
 //!
 //! ```text
 //! onlyonce_testkit::outbox_conformance!(postgres, || async { (store, transactions) });
@@ -22,12 +22,12 @@ use onlyonce_store::{
 
 /// A lease that does not run out during a test.
 const LONG: Duration = Duration::from_secs(60);
-/// One that has run out at once.
+/// A lease that lapses immediately.
 const NONE: Duration = Duration::ZERO;
-/// A retry that nothing is too late for.
+/// A retry for which nothing is too late.
 const RETRY: Decision = Decision::Retry(Duration::MAX);
 
-/// Writes a test for every case, in a module of that name.
+/// Generates a test for every case, in a module of that name.
 #[macro_export]
 macro_rules! outbox_conformance {
     ($name:ident, $make:expr) => {
@@ -132,7 +132,7 @@ fn words(event: JournalEvent) -> JournalEntry {
     }
 }
 
-/// Of any number of claims, one gets a message.
+/// Of any number of claims, exactly one gets a message.
 pub async fn claims_have_one_owner<T: TransactionalStore>(store: &Arc<dyn Store>, all: &T) {
     const MESSAGES: usize = 60;
     for number in 0..MESSAGES {
@@ -158,7 +158,7 @@ pub async fn claims_have_one_owner<T: TransactionalStore>(store: &Arc<dyn Store>
     assert_eq!((mine.len(), different.len()), (MESSAGES, MESSAGES));
 }
 
-/// A message is there if and only if its transaction was committed.
+/// A message exists if and only if its transaction was committed.
 pub async fn what_was_taken_back_is_not_sent<T: TransactionalStore>(
     store: &Arc<dyn Store>,
     all: &T,
@@ -172,7 +172,7 @@ pub async fn what_was_taken_back_is_not_sent<T: TransactionalStore>(
     assert_eq!(claim(&*outbox, LONG, 2).await.len(), 1);
 }
 
-/// What was left is what is claimed, byte for byte.
+/// A claimed message equals the enqueued one, byte for byte.
 pub async fn every_field_comes_back<T: TransactionalStore>(store: &Arc<dyn Store>, all: &T) {
     let key = reserve(&**store, "k", 5).await.id;
     let whole = Message {
@@ -206,7 +206,7 @@ pub async fn every_field_comes_back<T: TransactionalStore>(store: &Arc<dyn Store
     assert_eq!(own, Some(plain.to_string()), "its own id is its key");
 }
 
-/// Who claimed and said nothing may have sent: the next claim says so, and the first has no say any more.
+/// An attempt that claimed and never ended may have sent: the next claim says so, and the first is void.
 pub async fn a_claim_that_lapsed_is_unclear<T: TransactionalStore>(
     store: &Arc<dyn Store>,
     all: &T,
@@ -238,7 +238,7 @@ pub async fn a_claim_that_lapsed_is_unclear<T: TransactionalStore>(
     assert_eq!(third[0].tried.attempts, 3);
 }
 
-/// A claim that is given back has never been, but for what was unclear before it. Others stay.
+/// A claim that was given back never happened, except for what was unclear before it. Other claims stay.
 pub async fn a_claim_is_given_back<T: TransactionalStore>(store: &Arc<dyn Store>, all: &T) {
     let outbox = outbox(store);
     let give_back = async |number| {
@@ -261,7 +261,7 @@ pub async fn a_claim_is_given_back<T: TransactionalStore>(store: &Arc<dyn Store>
     let ended = ending(&found[1], delivered());
     outbox.end(&[ended]).await.unwrap();
     tokio::time::sleep(Duration::from_millis(5)).await;
-    // The first one has lapsed, so it is unclear; the second is done.
+    // The first claim has lapsed, so its message is unclear; the second is done.
     let third = claim(&*outbox, LONG, 3).await;
     let since = third[0].tried.unclear_since.expect("it is unclear");
     give_back(2).await;
@@ -274,7 +274,7 @@ pub async fn a_claim_is_given_back<T: TransactionalStore>(store: &Arc<dyn Store>
     assert_eq!(found[0].tried.attempts, 2);
 }
 
-/// Every ending leads where it says.
+/// Every ending leads to its state.
 pub async fn endings_are_written<T: TransactionalStore>(store: &Arc<dyn Store>, all: &T) {
     let outbox = outbox(store);
     for number in 0..5 {
@@ -327,7 +327,7 @@ pub async fn endings_are_written<T: TransactionalStore>(store: &Arc<dyn Store>, 
     assert_eq!(outbox.message(MessageId([1; 16])).await.unwrap(), None);
 }
 
-/// Of one ordering key a message follows when the one before it is done; others do not wait.
+/// Within one ordering key a message follows once the one before it is done; others do not wait.
 pub async fn one_at_a_time_in_order<T: TransactionalStore>(store: &Arc<dyn Store>, all: &T) {
     let outbox = outbox(store);
     let mut ids = Vec::new();
@@ -367,7 +367,7 @@ pub async fn one_at_a_time_in_order<T: TransactionalStore>(store: &Arc<dyn Store
     assert_eq!(claim(&*outbox, LONG, 6).await[0].id, ids[2]);
 }
 
-/// What a person decides about a dead message is done, and noted in the same write.
+/// A person's decision about a dead message is carried out, and journaled in the same write.
 pub async fn people_decide<T: TransactionalStore>(store: &Arc<dyn Store>, all: &T) {
     let outbox = outbox(store);
     let id = leave(all, &message(1)).await;
@@ -393,8 +393,8 @@ pub async fn people_decide<T: TransactionalStore>(store: &Arc<dyn Store>, all: &
     assert_eq!(again[0].message.downstream_key, same);
 }
 
-/// A retry keeps since when a message may have arrived, and is refused once that is too long ago, by the
-/// store's clock; only force forgets it.
+/// A retry keeps the time since when a message may have arrived, and is refused once that is too long ago by
+/// the store's clock; only force resets it.
 pub async fn what_may_have_arrived_stays_so<T: TransactionalStore>(
     store: &Arc<dyn Store>,
     all: &T,
@@ -432,7 +432,7 @@ pub async fn what_may_have_arrived_stays_so<T: TransactionalStore>(
     assert_eq!(again[0].tried.unclear_since, None);
 }
 
-/// A claim reads so many bytes, and takes one message beyond them, whose payload is read on its own.
+/// A claim reads up to a limit, and takes one message beyond it, whose payload is read separately.
 pub async fn large_payloads_are_read_one_by_one<T: TransactionalStore>(
     store: &Arc<dyn Store>,
     all: &T,
@@ -504,7 +504,7 @@ pub async fn a_key_is_settled_with_its_message<T: TransactionalStore>(
     assert_eq!(twice.await.unwrap(), None);
 }
 
-/// Delivered and discarded messages go after their time; the others stay.
+/// Delivered and discarded messages are deleted after their time; the others stay.
 pub async fn what_is_old_is_deleted<T: TransactionalStore>(store: &Arc<dyn Store>, all: &T) {
     let outbox = outbox(store);
     for number in 0..6 {
@@ -533,7 +533,7 @@ pub async fn what_is_old_is_deleted<T: TransactionalStore>(store: &Arc<dyn Store
     assert_eq!(left, [found[5].id, found[4].id]);
 }
 
-/// Lists are newest first, in pages, of the states and the target that were asked for.
+/// Lists are newest first, in pages, filtered by states and target.
 pub async fn lists_have_pages<T: TransactionalStore>(store: &Arc<dyn Store>, all: &T) {
     let outbox = outbox(store);
     let mut ids = Vec::new();

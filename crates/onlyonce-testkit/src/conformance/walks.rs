@@ -1,10 +1,10 @@
-//! What the background loops find: leases that lapsed, and what has expired.
+//! The scans of the background loops: lapsed leases, and expired records.
 
 use onlyonce_core::machine::{Heartbeat, Sweep, Write};
 
 use super::*;
 
-/// The scan for lapsed leases finds those and no others, and none that was swept.
+/// The scan for lapsed leases finds exactly those, and none that was swept.
 pub async fn sweep_finds_the_lapsed(store: Any) {
     let lapsed = reserve_under(&*store, "lapsed", &short_lease()).await;
     reserve(&*store, "alive", 1).await;
@@ -25,7 +25,7 @@ pub async fn sweep_finds_the_lapsed(store: Any) {
     assert_eq!(store.lapsed(10).await.unwrap().value, []);
 }
 
-/// A heartbeat takes a record out of the scan, and a sweep that read before it changes nothing.
+/// A heartbeat removes a record from the scan, and a sweep that read before it changes nothing.
 pub async fn sweep_ignores_a_heartbeat(store: Any) {
     let record = reserve_under(&*store, "k", &short_lease()).await;
     let found = store.lapsed(10).await.unwrap();
@@ -69,7 +69,7 @@ async fn walk_all(store: &dyn Store) -> Vec<Record> {
     panic!("the walk never ends");
 }
 
-/// The walk finds what has expired, wherever it stands, and after expiry what may be deleted.
+/// The walk finds expired records wherever they are, and after expiry those that may be deleted.
 pub async fn walk_finds_the_expired(store: Any) {
     let gone = Policy::builder()
         .ttl(Duration::ZERO)
@@ -112,7 +112,7 @@ pub async fn walk_finds_the_expired(store: Any) {
     );
 }
 
-/// A tombstone is left alone until it may be deleted: among many of them the walk meets what is due.
+/// A tombstone is left alone until it may be deleted: the walk meets due records among many tombstones.
 pub async fn walk_leaves_young_tombstones(store: Any) {
     let kept = Policy::builder()
         .ttl(Duration::ZERO)
@@ -133,7 +133,7 @@ pub async fn walk_leaves_young_tombstones(store: Any) {
     assert_eq!(walk_all(&*store).await, []);
 }
 
-/// What is in progress or unknown is never a candidate, however old.
+/// A record in progress or unknown is never a candidate, however old.
 pub async fn walk_leaves_the_live(store: Any) {
     let gone = Policy::builder()
         .ttl(Duration::ZERO)
@@ -146,7 +146,7 @@ pub async fn walk_leaves_the_live(store: Any) {
     assert_eq!(walk_all(&*store).await, []);
 }
 
-/// A delete compares the revision too.
+/// A delete also compares the revision.
 pub async fn delete_needs_the_revision(store: Any) {
     let record = reserve(&*store, "k", 1).await;
     assert!(!store.delete(record.id, Revision(99)).await.unwrap());

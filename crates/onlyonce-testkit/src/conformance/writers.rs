@@ -1,4 +1,4 @@
-//! Writers at once: whatever is read was acknowledged, and what was acknowledged is one chain.
+//! Concurrent writers: everything that is read was acknowledged, and the acknowledged writes form one chain.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -17,12 +17,12 @@ const KEYS: u64 = 5;
 /// Steps of one writer; with `ONLYONCE_SOAK=1` twenty times as many.
 const STEPS: u64 = 60;
 
-/// What a store acknowledged.
+/// An acknowledged write.
 struct Written {
     id: RecordId,
     /// `None` for a new key.
     from: Option<Revision>,
-    /// `None` for one that was deleted.
+    /// `None` for a deletion.
     record: Option<Record>,
 }
 
@@ -32,7 +32,7 @@ struct Log {
     seen: Vec<Record>,
 }
 
-/// A generator of numbers that need not be good.
+/// A random number generator that need not be good.
 struct Numbers(u64);
 
 impl Numbers {
@@ -49,8 +49,8 @@ impl Numbers {
     }
 }
 
-/// Writers who insert, complete, release, renew, expire, forget and delete the same few keys at once
-/// leave one chain of revisions for each life of a key, and nobody ever reads what was not
+/// Writers that concurrently insert, complete, release, renew, expire, forget and delete the same few keys
+/// leave one chain of revisions for each life of a key, and nobody ever reads a write that was not
 /// acknowledged.
 pub async fn writers_at_once(store: Any) {
     let steps = if crate::soak::is_on() {
@@ -127,12 +127,12 @@ async fn write(store: Any, log: Arc<Mutex<Log>>, mut numbers: Numbers, steps: u6
     }
 }
 
-/// A moment at which everything that can expire has.
+/// A moment at which everything that can expire has expired.
 fn later(now: Timestamp) -> Timestamp {
     now.plus(Duration::from_secs(365 * 86_400))
 }
 
-/// Something that the machine allows next.
+/// A random change that the machine allows next.
 fn step(
     store: &Any,
     record: &Record,

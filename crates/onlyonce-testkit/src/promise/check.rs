@@ -1,5 +1,4 @@
-//! Reads a history from its first moment to its last, and remembers of each key no more than what clients
-//! and the API could tell.
+//! Reads a history from start to end, and remembers about each key only what clients and the API could tell.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,14 +9,14 @@ use super::{Answer, Asked, At, Broken, Event, Heard, Moment, Promise, Terms};
 
 type Operation = (Arc<str>, Arc<str>);
 
-/// What a key stands for from one moment on, until it has expired or was forgotten.
+/// One life of a key, until the key has expired or was forgotten.
 #[derive(Default)]
 struct Life {
     /// The bytes that everybody hears, who heard them first, and when.
     outcome: Option<(Arc<[u8]>, Asked, Moment)>,
-    /// What operators and providers said.
+    /// The outcomes given by operators and providers.
     attested: Vec<(Asked, Arc<[u8]>)>,
-    /// From when on its outcome may be known.
+    /// The earliest time at which the outcome may be known.
     settled_at: Option<Moment>,
 }
 
@@ -36,7 +35,7 @@ struct Call {
 #[derive(Default)]
 struct Key {
     lives: Vec<Life>,
-    /// Its executions and requests, by number.
+    /// The key's executions and requests, by number.
     executions: Vec<u128>,
     calls: Vec<u64>,
 }
@@ -56,15 +55,15 @@ struct Checker<'a> {
     keys: BTreeMap<Operation, Key>,
     executions: BTreeMap<u128, Execution>,
     calls: BTreeMap<u64, Call>,
-    /// What somebody said left nothing behind, begun or not.
+    /// Executions declared to have left nothing behind, begun or not.
     undone: BTreeSet<u128>,
-    /// What was sent to its last byte.
+    /// The requests sent to their last byte.
     sent_whole: BTreeSet<Asked>,
     at_rest: bool,
     broken: Vec<Broken>,
 }
 
-/// Which promises `history` breaks, in the order in which they were broken.
+/// The promises that `history` breaks, in the order in which they were broken.
 pub fn check(terms: &Terms, history: &[At]) -> Vec<Broken> {
     let mut history: Vec<&At> = history.iter().collect();
     history.sort_by_key(|event| event.at);
@@ -171,7 +170,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Once, and whole.
+    /// Checks *once* and *whole*.
     fn began(&mut self, at: Moment, number: u128, asked: &Asked, call: Option<u64>) {
         let of_call = call.and_then(|call| self.calls.get(&call));
         let was_sent = match (call, of_call) {
@@ -250,7 +249,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Own, and same.
+    /// Checks *own* and *same*.
     fn outcome(&mut self, at: Moment, asked: &Asked, answer: &Answer) -> Option<(Promise, String)> {
         let key = self.keys.entry(asked.operation()).or_default();
         let life = match answer.execution {
@@ -278,7 +277,7 @@ impl Checker<'_> {
         })
     }
 
-    /// An answer that nobody else hears is told to whom it was executed for.
+    /// An answer for one client only goes to the client that it was executed for.
     fn passed(&self, call: u64, asked: &Asked, answer: &Answer) -> Option<(Promise, String)> {
         let made = answer
             .execution
@@ -299,7 +298,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Whether an outcome that somebody had heard before this was sent is no longer told.
+    /// Whether an outcome that somebody had heard before this request was sent is no longer returned.
     fn lost(
         &self,
         at: Moment,
@@ -319,7 +318,7 @@ impl Checker<'_> {
         Some((Promise::Kept, what))
     }
 
-    /// Whether what is said of the key cannot be.
+    /// Whether a statement about the key cannot be true.
     fn untrue(
         &self,
         at: Moment,

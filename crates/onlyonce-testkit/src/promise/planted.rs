@@ -1,7 +1,7 @@
 //! Histories that keep the promise, and histories that are wrong in one way each.
 //!
-//! One event a line, or several with `;` between them: when, what, and of whom. `a k r` is the request `r` of
-//! caller `a` under the key `k`. Executions are named by numbers behind `#`, calls by plain ones.
+//! One event per line, or several separated by `;`: when, what, and whose. `a k r` is the request `r` of
+//! caller `a` under the key `k`. Executions are numbers after `#`, calls plain numbers.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -104,7 +104,7 @@ fn read(text: &str) -> Vec<At> {
 /// One payment that is executed, completed at 20 with the bytes `paid`, and heard at 30.
 const PAID: &str = "0 sent 1 a k r; 10 began #1 a k r 1; 20 ended #1; 30 heard 1 outcome #1 paid;";
 
-/// What keeps the promise.
+/// Histories that keep the promise.
 const RIGHT: &[(&str, &str)] = &[
     ("nothing happens", ""),
     ("a payment", PAID),
@@ -154,7 +154,7 @@ const RIGHT: &[(&str, &str)] = &[
         110 sent 2 a k r; 120 heard 2 unclear"),
 ];
 
-/// What breaks one promise, and which.
+/// Histories that break one promise, and which.
 const WRONG: &[(Promise, &str, &str)] = &[
     (Promise::Once, "a retry is executed", "{paid} 100 sent 2 a k r; 110 began #2 a k r 2; 120 ended #2
         120 left 2"),
@@ -271,7 +271,7 @@ fn story(text: &str) -> Vec<At> {
     read(&text.replace("{paid}", PAID))
 }
 
-/// Goal: the checker takes nothing that is right for wrong.
+/// Goal: the checker accepts every correct history.
 #[test]
 fn what_keeps_the_promise() {
     for (name, text) in RIGHT {
@@ -280,7 +280,7 @@ fn what_keeps_the_promise() {
     }
 }
 
-/// Goal: the checker sees each way to break the promise, and names the promise.
+/// Goal: the checker detects each way to break the promise, and names the promise.
 #[test]
 fn what_breaks_it() {
     for (promise, name, text) in WRONG {
@@ -292,7 +292,7 @@ fn what_breaks_it() {
     assert_eq!(names.len(), WRONG.len(), "no history is there twice");
 }
 
-/// Goal: where somebody finds out about everything, nothing stays unclear.
+/// Goal: if everything unclear is found out, nothing stays unclear.
 #[test]
 fn what_is_unclear_ends() {
     let text = "0 sent 1 a k r; 10 began #1 a k r 1; 20 heard 1 unclear; 100 at-rest

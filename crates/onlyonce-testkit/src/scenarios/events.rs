@@ -1,5 +1,5 @@
-//! Everything that can happen to a key, and one function that hands it to the machine. The
-//! exhaustive sweep, the random histories and the rendered table all go through it.
+//! Every event that can happen to a key, and one function that applies it to the machine. The exhaustive
+//! test, the random histories and the rendered table all use it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use onlyonce_core::{
     time::Timestamp,
 };
 
-/// Whether a request is the one that is remembered.
+/// Whether a request is the remembered one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
     Same,
@@ -40,14 +40,14 @@ pub enum End {
     BrokeOff,
 }
 
-/// What somebody says became of an attempt.
+/// A statement about the outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Says {
     TookEffect,
     NotExecuted,
 }
 
-/// Who says it.
+/// The source of the statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Voice {
     Webhook(Whose),
@@ -56,7 +56,7 @@ pub enum Voice {
     Unproven,
 }
 
-/// What the provider says before a release; see [`Heard`].
+/// The provider's answer before a release; see [`Heard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Word {
     Nobody,
@@ -68,7 +68,7 @@ pub enum Word {
 pub enum Event {
     Request(Who),
     Settle(Whose, End),
-    /// A completion in one transaction with the effect; stored, or not.
+    /// A completion in one transaction with the effect; stored or not.
     Commit(Whose, bool),
     Renew(Whose),
     Sweep,
@@ -77,9 +77,9 @@ pub enum Event {
     Inconclusive,
     Pending,
     Several,
-    /// An operator says that it took effect.
+    /// An operator states that it took effect.
     Attest,
-    /// An operator says that it did not, after what the provider said.
+    /// An operator states that it did not, after the provider's answer.
     Release {
         heard: Word,
         force: bool,
@@ -142,7 +142,7 @@ impl Event {
     }
 }
 
-/// What the one who caused the event gets: of every kind of event in one type.
+/// The effect for whoever caused the event, in one type for all kinds of events.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     Execute,
@@ -170,11 +170,11 @@ pub struct Setting<'a> {
     pub policy: &'a Policy,
     /// The id for whatever begins now; no record has it yet.
     pub fresh: AttemptId,
-    /// The id of somebody who does not own the key.
+    /// An attempt id that does not own the key.
     pub stranger: AttemptId,
 }
 
-/// Hands `event` to the machine, and renders its effect.
+/// Applies `event` to the machine, and renders its effect.
 pub fn apply(record: Option<&Record>, event: Event, setting: Setting<'_>) -> Step<Effect> {
     let Setting {
         now,
@@ -260,7 +260,7 @@ pub fn apply(record: Option<&Record>, event: Event, setting: Setting<'_>) -> Ste
     }
 }
 
-/// `step` with the effect that `render` makes of its own, and of whether anything is written.
+/// `step` with its effect rendered by `render`, which also gets whether anything is written.
 fn rendered<E>(step: Step<E>, render: impl FnOnce(E, bool) -> Effect) -> Step<Effect> {
     let writes = step.write != Write::Stay;
     Step {
@@ -371,7 +371,7 @@ fn on_request(record: Option<&Record>, who: Who, setting: Setting<'_>) -> Step<E
 
 fn refused(record: Option<&Record>, refusal: &Refusal, setting: Setting<'_>) -> Effect {
     if let (Some(record), Refusal::Reused(now) | Refusal::CallerDiffers(now)) = (record, refusal) {
-        // What the client hears is what a sweeper and a reaper would have left by now.
+        // The client hears the state that a sweeper and a reaper would have left by now.
         let sweep = machine::Sweep { knows_route: false };
         let swept = machine::apply(Some(record), &sweep, setting.now, setting.policy);
         let reaped = machine::apply(Some(record), &machine::Reap, setting.now, setting.policy);

@@ -1,5 +1,5 @@
-//! Requests, policies and one record for each thing that can be remembered of a key. The records
-//! are made by the machine itself, so none of them is a state that it could not reach.
+//! Requests, policies and one record for everything that can be remembered about a key. The machine itself
+//! makes the records, so none of them is in an unreachable state.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ pub const OWN: AttemptId = AttemptId(0xA11CE);
 pub const OTHER: AttemptId = AttemptId(0xB0B);
 pub const FRESH: AttemptId = AttemptId(0xF4E54);
 
-/// A moment by its distance from `at`, and the ones just before and just after it.
+/// A moment, and those just before and just after it.
 pub fn around(at: Timestamp) -> [Timestamp; 3] {
     [Timestamp(at.0 - 1), at, Timestamp(at.0 + 1)]
 }
@@ -102,12 +102,12 @@ pub fn request(content: u8, caller: Option<u8>, attempt_id: AttemptId) -> Reques
     }
 }
 
-/// The request that every record of this file remembers, as a new attempt.
+/// The request that every record in this file remembers, as a new attempt.
 pub fn again() -> Request {
     request(1, Some(1), FRESH)
 }
 
-/// An answer whose bytes name the attempt, so that one answer is never taken for another.
+/// An answer whose bytes name the attempt, so that no two answers are confused.
 pub fn answer(attempt: AttemptId) -> Arc<StoredResponse> {
     Arc::new(StoredResponse::plain(
         StatusCode::CREATED,
@@ -199,7 +199,7 @@ pub fn lapsed(record: &Record) -> Record {
     left(record, &Sweep { knows_route: true }, at)
 }
 
-/// From when on a negative answer counts.
+/// When a negative answer starts to count.
 pub fn settled_down(record: &Record) -> Timestamp {
     let since = record.times.unknown_since.expect("unknown");
     since.plus(LEASE + UPSTREAM_MAX)
@@ -224,7 +224,7 @@ pub fn dead_letter() -> Record {
     (0..3).fold(unknown(), |record, _| left(&record, &NOTHING, START))
 }
 
-/// An operator's release, whatever speaks against it.
+/// An operator's forced release.
 pub const FORCED: Resolution = Resolution::FailedRetryable(Grounds::FORCED);
 
 pub fn resolved(resolution: &Resolution) -> Record {
@@ -328,7 +328,7 @@ pub fn records() -> Vec<(&'static str, Record)> {
     all
 }
 
-/// Every moment at which something about `record` changes, with its neighbours.
+/// Every moment at which the treatment of `record` changes, with its neighbours.
 pub fn moments(record: &Record) -> Vec<Timestamp> {
     let times = record.times;
     let tombstone_end = times.expires_at.map(|at| at.plus(record.tombstone_ttl));

@@ -10,12 +10,12 @@ use std::{
 use super::{Kept, folder, free_port, signal, until, user};
 
 const NATS: &str = "/usr/sbin/nats-server";
-/// Not the script of the same name that Debian has in its path: that one insists on the folders of the
-/// package's own server.
+/// Not the script of the same name in Debian's path, which insists on the folders of the package's own
+/// server.
 const RABBITMQ: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
-/// Asks a server about itself.
+/// Queries a server.
 const RABBITMQCTL: &str = "/usr/lib/rabbitmq/bin/rabbitmqctl";
-/// Where Erlang's nodes find each other.
+/// Erlang's port mapper, through which nodes find each other.
 const EPMD: &str = "/usr/bin/epmd";
 
 fn installed(program: &str) {
@@ -29,7 +29,7 @@ fn answers(port: u16) -> bool {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// A process of a broker: its folder, its port, and whether it runs.
+/// A broker process: its folder, its port, and whether it runs.
 struct Broker {
     name: &'static str,
     folder: PathBuf,
@@ -55,7 +55,7 @@ impl Broker {
 
     fn boot(&mut self, command: &[String]) {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
-        // It is there only while the server is down on purpose.
+        // The file exists only while the server is down on purpose.
         let _ = fs::remove_file(self.folder.join("keep"));
         let _ = fs::remove_file(self.folder.join("pid"));
         let log = self.folder.join("output");
@@ -95,7 +95,7 @@ impl Nats {
         server
     }
 
-    /// Starts it, after it was killed. The port stays the same.
+    /// Starts the server after it was killed. The port stays the same.
     pub fn boot(&mut self) {
         let port = self.0.port.to_string();
         let (pid, store) = (self.0.path("pid"), self.0.path("streams"));
@@ -114,12 +114,12 @@ impl Nats {
         self.0.boot(&command.map(str::to_owned));
     }
 
-    /// Its URL.
+    /// The server's URL.
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.0.port)
     }
 
-    /// Ends it at once: kill -9.
+    /// Kills the server: kill -9.
     pub fn kill(&mut self) {
         self.0.kill();
     }
@@ -128,7 +128,7 @@ impl Nats {
 /// A RabbitMQ server, with an Erlang port mapper of its own.
 pub struct RabbitMq {
     broker: Broker,
-    /// Where its port mapper listens, and where the node itself does.
+    /// The ports of the port mapper and of the node itself.
     ports: (u16, u16),
     mapper: Option<Kept>,
 }
@@ -156,14 +156,14 @@ impl RabbitMq {
         server
     }
 
-    /// Starts it, after it was killed. The port stays the same.
+    /// Starts the server after it was killed. The port stays the same.
     pub fn boot(&mut self) {
         let broker = &self.broker;
         let (mapper, node) = self.ports;
         let mut command = vec!["/usr/bin/env".to_owned()];
         command.extend([
             format!("HOME={}", broker.folder.display()),
-            // It then takes the place of its shell, and so its process id is known.
+            // With this the server replaces its shell, so that its process id is known.
             "RUNNING_UNDER_SYSTEMD=true".to_owned(),
             "ERL_EPMD_ADDRESS=127.0.0.1".to_owned(),
             format!("ERL_EPMD_PORT={mapper}"),
@@ -185,7 +185,7 @@ impl RabbitMq {
         self.broker.boot(&command);
     }
 
-    /// What the server's own command says to `words`.
+    /// The output of the server's own command for `words`.
     pub fn control(&self, words: &[&str]) -> String {
         let (mapper, _) = self.ports;
         let output = Command::new(RABBITMQCTL)
@@ -207,12 +207,12 @@ impl RabbitMq {
         format!("onlyonce{}@localhost", self.ports.0)
     }
 
-    /// The URL of its first virtual host.
+    /// The URL of the first virtual host.
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.broker.port)
     }
 
-    /// Ends it at once: kill -9.
+    /// Kills the server: kill -9.
     pub fn kill(&mut self) {
         self.broker.kill();
     }

@@ -1,9 +1,9 @@
-//! Private emulators of DynamoDB. Neither does all that the service does, and they lack different things:
+//! Private DynamoDB emulators. Neither does everything that the service does, and they lack different things:
 //!
-//! - dynalite locks each item and keeps its data in files, so conditions hold under any number of writers and
-//!   across a kill. It has no transactions and no `UpdateTimeToLive`, and a lost condition does not bring the
-//!   item that is there.
-//! - moto has all of these, but its server has no lock; here it is given one request at a time. It keeps
+//! - dynalite locks each item and stores its data in files, so conditions hold under any number of writers
+//!   and across a kill. It has no transactions and no `UpdateTimeToLive`, and a failed condition does not
+//!   return the current item.
+//! - moto has all of these, but its server has no lock; here it is given one request at a time. It stores
 //!   nothing, ignores the token of a transaction, and knows no conflict between transactions.
 
 use std::{
@@ -15,7 +15,7 @@ use std::{
 
 use super::{Kept, folder, free_port, freeze, signal, until};
 
-/// What is under `target`, where `./test` puts it.
+/// A path under `target`, where `./test` installs it.
 fn installed(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let path = root.join("target").join(path);
@@ -31,7 +31,7 @@ fn is_reached(port: u16) -> bool {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// Starts a shell that becomes the program and has left its process id before.
+/// Starts a shell that writes its process id and then becomes the program.
 fn start(folder: &Path, port: u16, command: &[&str]) -> Kept {
     let pid = folder.join("pid");
     let _ = fs::remove_file(&pid);
@@ -54,7 +54,7 @@ pub struct Dynalite {
 }
 
 impl Dynalite {
-    /// A new one on a free port.
+    /// Starts a new one on a free port.
     pub fn start() -> Self {
         let mut server = Self {
             folder: folder(None),
@@ -65,7 +65,7 @@ impl Dynalite {
         server
     }
 
-    /// Starts it, after it was killed. The port stays the same, and so does what it keeps.
+    /// Starts the server after it was killed. The port and the data stay the same.
     pub fn boot(&mut self) {
         let program = installed("node/node_modules/dynalite/cli.js");
         let (port, data) = (self.port.to_string(), self.folder.join("data"));
@@ -82,7 +82,7 @@ impl Dynalite {
         self.kept = Some(start(&self.folder, self.port, &command));
     }
 
-    /// Its port.
+    /// The server's port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -97,17 +97,17 @@ impl Dynalite {
         text.trim().parse().unwrap()
     }
 
-    /// Stops it where it stands.
+    /// Freezes the server.
     pub fn freeze(&self) {
         freeze(self.pid());
     }
 
-    /// Lets it go on.
+    /// Resumes the server.
     pub fn thaw(&self) {
         signal(self.pid(), "CONT");
     }
 
-    /// Ends it at once: kill -9.
+    /// Kills the server: kill -9.
     pub fn kill(&mut self) {
         signal(self.pid(), "KILL");
         until("dynalite to die", || !is_reached(self.port));
@@ -116,14 +116,14 @@ impl Dynalite {
     }
 }
 
-/// moto, which takes one request at a time.
+/// moto, given one request at a time.
 pub struct Moto {
     port: u16,
     _kept: Kept,
 }
 
 impl Moto {
-    /// A new one on a free port.
+    /// Starts a new one on a free port.
     pub fn start() -> Self {
         let (folder, port) = (folder(None), free_port());
         let script = folder.join("moto_in_turn.py");
@@ -131,12 +131,12 @@ impl Moto {
         let python = installed("python/bin/python");
         let command = [&python, script.to_str().unwrap(), &port.to_string()];
         let kept = start(&folder, port, &command);
-        // It loads its parts at the first request, which takes it seconds.
+        // moto loads its parts at the first request, which takes seconds.
         until("moto to answer", || answers(port));
         Self { port, _kept: kept }
     }
 
-    /// Its port.
+    /// The server's port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -162,7 +162,7 @@ fn answers(port: u16) -> bool {
         && said.starts_with("HTTP/1.1 200")
 }
 
-/// The URL of a store in this table, at a port of this machine.
+/// The URL of a store in this table, on a port of this machine.
 fn url(table: &str, port: u16) -> String {
     format!("dynamodb://{table}?region=us-east-1&endpoint=http://127.0.0.1:{port}")
 }

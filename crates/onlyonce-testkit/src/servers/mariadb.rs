@@ -1,4 +1,4 @@
-//! A private MariaDB server.
+//! Private MariaDB servers: one, a replicated pair, and a Galera cluster.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use super::{Kept, as_user, folder, free_port, freeze, run, signal, until, user};
 const SERVER: &str = "/usr/sbin/mariadbd";
 const INSTALLER: &str = "/usr/bin/mariadb-install-db";
 const CLIENT: &str = "/usr/bin/mariadb";
-/// Where Debian has the replication of Galera.
+/// Where Debian installs the Galera library.
 const GALERA: &str = "/usr/lib/galera/libgalera_smm.so";
 
 /// A MariaDB server with a database `onlyonce` and a user `onlyonce` without a password.
@@ -45,7 +45,7 @@ impl MariaDb {
         let name = format!("wsrep-cluster-name=onlyonce-{}", ports[0]);
         let members = ports.map(|port| format!("127.0.0.1:{port}")).join(",");
         std::array::from_fn(|number| {
-            // The first begins the cluster, and the others join it with a copy of its files.
+            // The first server starts the cluster, and the others join it with a copy of its files.
             let members = if number == 0 { "" } else { &members };
             let (port, copies, rest) = (ports[number], free_port(), free_port());
             let mut server = Self::install(&[
@@ -88,7 +88,7 @@ impl MariaDb {
         let user = user("mysql");
         let folder = folder(user);
         let data = format!("--datadir={}", folder.join("data").display());
-        // Not the folder that all share: a server that starts removes temporary files of others.
+        // Not the shared folder: a server that starts removes temporary files of others.
         let scratch = format!("--tmpdir={}", folder.display());
         // Flushing to disk matters once there is something to lose.
         run(as_user(
@@ -114,7 +114,7 @@ impl MariaDb {
         );
     }
 
-    /// A primary for a semi-synchronous replica, which it waits for as long as there is one.
+    /// A primary that waits for a semi-synchronous replica as long as there is one.
     pub fn start_semi_synchronous() -> Self {
         Self::start_with(&[
             "server-id=1",
@@ -126,8 +126,8 @@ impl MariaDb {
         ])
     }
 
-    /// A replica of this server, which needs a binary log for it, from where that is now. It is reached
-    /// through `port`, which may be that of a proxy, and acknowledges what it gets if it is asked to.
+    /// A replica of this server, which needs a binary log for it, from the current position on. The replica
+    /// connects through `port`, which may be a proxy's, and acknowledges what it receives if requested.
     pub fn replica_through(&self, port: u16) -> Self {
         let replica = Self::start_with(&[
             "server-id=2",
@@ -146,7 +146,7 @@ impl MariaDb {
         replica
     }
 
-    /// Makes a replica take writes, with all that it has received.
+    /// Makes a replica take writes, after it has applied everything it received.
     pub fn promote(&self) {
         self.as_root("STOP SLAVE IO_THREAD");
         until("the replica to catch up", || {
@@ -157,7 +157,7 @@ impl MariaDb {
         self.as_root("STOP SLAVE; SET GLOBAL read_only = OFF");
     }
 
-    /// Starts it, after it was stopped or killed. The port stays the same.
+    /// Starts the server after it was stopped or killed. The port stays the same.
     pub fn boot(&mut self) {
         let path = |name: &str| self.folder.join(name).display().to_string();
         let mut words = vec![
@@ -182,7 +182,7 @@ impl MariaDb {
         words.extend(self.settings.iter().cloned());
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let log = self.folder.join("log");
-        // It is there only while the server is down on purpose.
+        // The file exists only while the server is down on purpose.
         let _ = fs::remove_file(self.folder.join("keep"));
         self.kept = Some(Kept::start(&self.folder, &words, self.user, &log));
         until("MariaDB to start", || {
@@ -206,17 +206,17 @@ impl MariaDb {
         run(&mut self.client("root", "mysql", sql));
     }
 
-    /// Its port.
+    /// The server's port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The URL of its database `onlyonce`.
+    /// The URL of the database `onlyonce`.
     pub fn url(&self) -> String {
         self.url_at(self.port)
     }
 
-    /// The same through another port: of a proxy.
+    /// The URL through another port, such as a proxy's.
     pub fn url_at(&self, port: u16) -> String {
         format!("mysql://onlyonce@127.0.0.1:{port}/onlyonce")
     }
@@ -227,7 +227,7 @@ impl MariaDb {
         format!("mysql://onlyonce@127.0.0.1:{}/{name}", self.port)
     }
 
-    /// Runs SQL with the server's own client, and returns what it prints, unaligned.
+    /// Runs SQL with the server's own client, and returns its unaligned output.
     pub fn run_sql(&self, database: &str, sql: &str) -> String {
         let output = self.client("onlyonce", database, sql).output().unwrap();
         assert!(
@@ -238,7 +238,7 @@ impl MariaDb {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Whether the server takes this.
+    /// Whether the server accepts the statement.
     pub fn try_sql(&self, sql: &str) -> bool {
         let output = self.client("onlyonce", "onlyonce", sql).output().unwrap();
         output.status.success()
@@ -249,18 +249,18 @@ impl MariaDb {
         self.run_sql("onlyonce", sql)
     }
 
-    /// Its process id.
+    /// The server's process id.
     pub fn pid(&self) -> u32 {
         let text = fs::read_to_string(self.folder.join("pid")).unwrap();
         text.trim().parse().unwrap()
     }
 
-    /// Stops it where it stands.
+    /// Freezes the server.
     pub fn freeze(&self) {
         freeze(self.pid());
     }
 
-    /// Lets it go on.
+    /// Resumes the server.
     pub fn thaw(&self) {
         signal(self.pid(), "CONT");
     }
@@ -270,7 +270,7 @@ impl MariaDb {
         self.kept = None;
     }
 
-    /// Ends it at once, without a word to anybody.
+    /// Kills the server without warning.
     pub fn kill(&mut self) {
         let pid = self.pid();
         signal(pid, "KILL");
@@ -281,14 +281,14 @@ impl MariaDb {
         let _ = fs::remove_file(self.folder.join("pid"));
     }
 
-    /// Ends it in good order.
+    /// Stops the server cleanly.
     pub fn stop(&mut self) {
         signal(self.pid(), "TERM");
         until("MariaDB to stop", || !self.folder.join("pid").exists());
         self.let_go();
     }
 
-    /// From now on it offers encrypted connections; it is started anew for that.
+    /// Makes the server offer encrypted connections; restarts it for that.
     pub fn encrypt(&mut self, certificate: &[u8], key: &[u8]) {
         self.stop();
         for (setting, bytes) in [("ssl-cert", certificate), ("ssl-key", key)] {
@@ -303,7 +303,7 @@ impl MariaDb {
         self.boot();
     }
 
-    /// Seconds of CPU that it has used.
+    /// The CPU seconds used by the server.
     pub fn cpu_seconds(&self) -> f64 {
         super::cpu_ticks(self.pid(), &[11, 12]) / 100.0
     }
@@ -312,7 +312,7 @@ impl MariaDb {
 impl Drop for MariaDb {
     fn drop(&mut self) {
         if self.kept.is_some() {
-            // Nobody will miss what it holds, frozen or not.
+            // Nobody needs the server's data any more, frozen or not.
             let _ = Command::new("kill")
                 .args(["-9", &self.pid().to_string()])
                 .stderr(Stdio::null())

@@ -1,5 +1,5 @@
-//! Three PostgreSQL servers under Patroni, with three etcd servers and HAProxy in front, each on a machine
-//! of its own: see [`crate::namespaces`].
+//! Three PostgreSQL servers under Patroni, with three etcd servers and HAProxy in front, each on its own
+//! machine: see [`crate::namespaces`].
 
 use std::{
     fs,
@@ -22,19 +22,19 @@ const REST: u16 = 8008;
 const ETCD: u16 = 2379;
 const ETCD_PEERS: u16 = 2380;
 const HAPROXY: u16 = 5000;
-/// Asks etcd whom commits wait for: `/service/onlyonce/sync`.
+/// The etcd key that tells whom commits wait for: `/service/onlyonce/sync`.
 const SYNC_KEY: &str = r#"{"key":"L3NlcnZpY2Uvb25seW9uY2Uvc3luYw=="}"#;
-/// The disk of a server.
+/// The size of a server's disk.
 const DISK: &str = "size=384m";
-/// What fills it.
+/// The file that fills it.
 const FILLER: &str = "filler";
-/// How long a cluster may take to do something. It does nothing quickly on a machine with better things to do.
+/// How long a cluster may take for anything. Nothing is quick on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// After how long an operator gives a standby a new copy of the primary, if it does not follow.
+/// After how long an operator gives a standby that does not follow a new copy of the primary.
 const REPAIR_AFTER: Duration = Duration::from_secs(20);
 /// How long a REST API may take to answer.
 const REST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Where Debian has libfaketime.
+/// Where Debian installs libfaketime.
 const FAKETIME: [&str; 2] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
@@ -45,14 +45,14 @@ const FAKETIME: [&str; 2] = [
 pub enum Replication {
     /// Nobody.
     Asynchronous,
-    /// One standby that Patroni chooses, and nobody once there is none.
+    /// One standby chosen by Patroni, and nobody if there is none.
     Synchronous,
-    /// One standby that Patroni chooses, always.
+    /// One standby chosen by Patroni, always.
     Strict,
-    /// Two standbys that Patroni chooses, one or none if there are no more.
+    /// Two standbys chosen by Patroni, or as many as there are.
     Two,
-    /// Any one of the standbys. Patroni 3 does not know of it: it promotes the standby that has most of the
-    /// log, of those that it can reach.
+    /// Any one of the standbys. Patroni 3 does not support it: it promotes the reachable standby that has
+    /// most of the log.
     AnyOne,
 }
 
@@ -73,7 +73,7 @@ impl Replication {
         }
     }
 
-    /// How many standbys are waited for when all are there.
+    /// How many standbys a commit waits for, or may wait for, when all are there.
     fn waited_for(self) -> usize {
         match self {
             Self::Asynchronous => 0,
@@ -95,12 +95,12 @@ impl Node {
         self.folder.join("data")
     }
 
-    /// The file that libfaketime reads its clock from.
+    /// The file from which libfaketime reads the clock.
     fn clock(&self) -> String {
         format!("{FOLDER}/{}.clock", self.name)
     }
 
-    /// Its PostgreSQL: the first process, then its children.
+    /// The PostgreSQL processes: the first process, then its children.
     fn processes(&self) -> Vec<u32> {
         let Ok(text) = fs::read_to_string(self.data().join("postmaster.pid")) else {
             return Vec::new();
@@ -112,7 +112,7 @@ impl Node {
         std::iter::once(first).chain(children).collect()
     }
 
-    /// Whether its Patroni says yes to `question`, such as `/primary`.
+    /// Whether the node's Patroni says yes to `question`, such as `/primary`.
     fn says(&self, question: &str) -> bool {
         self.ask(question)
             .is_some_and(|answer| answer.split(' ').nth(1) == Some("200"))
@@ -123,7 +123,7 @@ impl Node {
         ask(address, &format!("GET {question} HTTP/1.0\r\n\r\n"))
     }
 
-    /// The timeline that its Patroni tells.
+    /// The timeline according to the node's Patroni.
     fn timeline(&self) -> Option<u32> {
         let answer = self.ask("/patroni")?;
         let (_, rest) = answer.split_once("\"timeline\": ")?;
@@ -136,7 +136,7 @@ fn until(what: &str, holds: impl FnMut() -> bool) {
     until_within(PATIENCE, what, holds);
 }
 
-/// What an HTTP server answers, all of it.
+/// The whole answer of an HTTP server.
 fn ask(address: SocketAddr, request: &str) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, REST_TIMEOUT).ok()?;
     stream.set_read_timeout(Some(REST_TIMEOUT)).ok()?;
@@ -146,7 +146,7 @@ fn ask(address: SocketAddr, request: &str) -> Option<String> {
     Some(answer)
 }
 
-/// The same for a request with a body; nothing if there was no answer.
+/// The answer to a request with a body; empty if there was none.
 fn post(address: SocketAddr, path: &str, body: &str) -> String {
     let length = body.len();
     let request = format!("POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}");
@@ -164,7 +164,7 @@ pub struct Patroni {
 }
 
 impl Patroni {
-    /// A new cluster with a database `onlyonce`, all of it at work.
+    /// A new cluster with a database `onlyonce`, fully running.
     pub fn start(replication: Replication) -> Self {
         let mut network = Network::new();
         let user = user("postgres");
@@ -220,12 +220,12 @@ impl Patroni {
         cluster
     }
 
-    /// The database through HAProxy, which asks Patroni who is the primary.
+    /// The database through HAProxy, which asks Patroni for the primary.
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{HAPROXY}/onlyonce")
     }
 
-    /// The database at all servers, of which one takes writes.
+    /// The database on all servers, of which one takes writes.
     pub fn url_of_all(&self) -> String {
         let hosts = self.nodes.iter().map(|node| node.machine.address());
         let hosts: Vec<String> = hosts.map(|host| format!("{host}:{POSTGRES}")).collect();
@@ -342,9 +342,9 @@ postgresql:
         node.patroni = Some(patroni);
     }
 
-    /// Sets how far the wall clock of a node's PostgreSQL is from the right time, `+30s` for instance. Time
-    /// that goes by is not changed, nor are the clocks of Patroni, whose `sleep` libfaketime breaks, and of
-    /// etcd, which does not ask the C library.
+    /// Sets the offset of the wall clock of a node's PostgreSQL, such as `+30s`. The speed of time does not
+    /// change, nor do the clocks of Patroni, whose `sleep` libfaketime breaks, and of etcd, which does not
+    /// use the C library.
     pub fn set_clock(&self, number: usize, offset: &str) {
         let file = self.nodes[number].clock();
         let new = format!("{file}.new");
@@ -352,7 +352,7 @@ postgresql:
         fs::rename(new, file).unwrap();
     }
 
-    /// The node that says of itself that it is the primary, and holds the lock.
+    /// The node that claims to be the primary, and holds the lock.
     pub fn leader(&self) -> Option<usize> {
         self.nodes.iter().position(|node| node.says("/primary"))
     }
@@ -367,14 +367,14 @@ postgresql:
         found.unwrap()
     }
 
-    /// Waits until no node says that it is the primary.
+    /// Waits until no node claims to be the primary.
     pub fn until_not_led(&self) {
         until("no primary", || self.leader().is_none());
     }
 
-    /// Waits until there is one primary, with every other node streaming from it on its timeline, and as
-    /// many of them waited for as there should be. A standby that was promoted in vain may be on a timeline
-    /// of its own, from where Patroni 3 does not bring it back: that is an operator's task.
+    /// Waits until there is one primary, with every other node streaming from it on its timeline, and the
+    /// expected number of synchronous standbys. A standby that was promoted in vain may be on a timeline of
+    /// its own, from which Patroni 3 does not bring it back: that is an operator's task.
     pub fn until_whole(&self) {
         let mut repaired = Instant::now();
         until("the cluster to be whole", || {
@@ -404,8 +404,8 @@ postgresql:
             && self.try_sql(leader, "postgres", sql) == Ok(expected)
     }
 
-    /// Gives every standby that does not stream a new copy of the primary. And where Patroni 3.0 fails to say
-    /// whom commits wait for, since an old primary that woke up has said it last, lets it begin anew.
+    /// Gives every standby that does not stream a new copy of the primary. If Patroni 3.0 fails to record
+    /// whom commits wait for, because an old primary that woke up wrote it last, makes Patroni start over.
     fn repair(&self, leader: usize) {
         let sql = "SELECT application_name FROM pg_stat_replication WHERE state = 'streaming'";
         let Ok(streaming) = self.try_sql(leader, "postgres", sql) else {
@@ -413,7 +413,7 @@ postgresql:
         };
         for node in self.others(leader) {
             if !streaming.lines().any(|name| name == node.name) {
-                // One that is being copied already says no.
+                // A node that is already being copied says no.
                 post((node.machine.address(), REST).into(), "/reinitialize", "{}");
             }
         }
@@ -422,7 +422,7 @@ postgresql:
         }
     }
 
-    /// Whether as many nodes may take the place of `leader` as should, if it is up to Patroni.
+    /// Whether the expected number of nodes may replace `leader`, if Patroni decides that.
     fn may_replace(&self, leader: usize) -> bool {
         let candidates = self.others(leader).filter(|node| node.says("/synchronous"));
         match self.replication {
@@ -431,7 +431,7 @@ postgresql:
         }
     }
 
-    /// Whether Patroni lets nobody take the place of the last primary: no standby has all that it committed.
+    /// Whether Patroni lets nobody replace the last primary, because no standby has everything it committed.
     fn is_irreplaceable(&self) -> bool {
         let answer = self.ask_etcd("range");
         let Some((_, value)) = answer.split_once("\"value\":\"") else {
@@ -451,7 +451,7 @@ postgresql:
         String::from_utf8_lossy(&value).contains("\"sync_standby\":null")
     }
 
-    /// What etcd answers when it is told to do this with the key of whom commits wait for.
+    /// The answer of etcd to the operation `what` on the key that tells whom commits wait for.
     fn ask_etcd(&self, what: &str) -> String {
         let (machine, _) = &self.etcds[0];
         post(
@@ -461,7 +461,7 @@ postgresql:
         )
     }
 
-    /// Waits until another node than `old` is the primary, or only `old` may be.
+    /// Waits until a node other than `old` is the primary, or only `old` may be.
     pub fn until_decided(&self, old: usize) {
         until("another primary, or none but the old one", || {
             let replaced = self.others(old).any(|node| node.says("/primary"));
@@ -469,7 +469,7 @@ postgresql:
         });
     }
 
-    /// A standby of `leader` that commits wait for, or any if they do not.
+    /// A standby of `leader` that commits wait for, or any if they do not wait.
     pub fn standby(&self, leader: usize) -> usize {
         let mut others = (0..NODES).filter(|number| *number != leader);
         let waited_for = |number: &usize| self.nodes[*number].says("/synchronous");
@@ -504,18 +504,18 @@ postgresql:
         }
     }
 
-    /// Runs SQL on the database `onlyonce` of a node, and returns what psql prints, unaligned.
+    /// Runs SQL on the database `onlyonce` of a node, and returns the unaligned output of psql.
     pub fn sql(&self, number: usize, sql: &str) -> String {
         self.run_sql(number, "onlyonce", sql)
     }
 
-    /// Kills a node: Patroni and every process of PostgreSQL.
+    /// Kills a node: Patroni and every PostgreSQL process.
     pub fn kill(&mut self, number: usize) {
         self.nodes[number].patroni = None;
         self.kill_postgres(number);
     }
 
-    /// Kills every process of a node's PostgreSQL. Its Patroni sees that.
+    /// Kills every PostgreSQL process of a node. Its Patroni notices.
     pub fn kill_postgres(&self, number: usize) {
         let node = &self.nodes[number];
         let family = node.processes();
@@ -529,16 +529,16 @@ postgresql:
         });
     }
 
-    /// Stops a node's Patroni where it stands.
+    /// Freezes a node's Patroni.
     pub fn freeze_patroni(&self, number: usize) {
         if let Some(patroni) = &self.nodes[number].patroni {
             patroni.freeze();
         }
     }
 
-    /// Stops every process of a node's PostgreSQL where it stands.
+    /// Freezes every PostgreSQL process of a node.
     pub fn freeze_postgres(&self, number: usize) {
-        // The first process makes the others: no more of them once it stands still.
+        // The first process creates the others: there are no new ones once it is frozen.
         for _ in 0..2 {
             for pid in self.nodes[number].processes() {
                 freeze(pid);
@@ -546,7 +546,7 @@ postgresql:
         }
     }
 
-    /// Lets both go on.
+    /// Resumes both.
     pub fn thaw(&self, number: usize) {
         let node = &self.nodes[number];
         for pid in node.processes() {
@@ -557,14 +557,14 @@ postgresql:
         }
     }
 
-    /// From now on nothing can be written to a node's disk.
+    /// Fills a node's disk, so that nothing can be written to it.
     pub fn fill_disk(&self, number: usize) {
         let mut file = fs::File::create(self.nodes[number].folder.join(FILLER)).unwrap();
         let zeros = vec![0; 1 << 20];
         while file.write_all(&zeros).is_ok() {}
     }
 
-    /// Waits until a node's full disk was felt.
+    /// Waits until a node has noticed its full disk.
     pub fn until_disk_is_felt(&self, number: usize) {
         let log = format!("{FOLDER}/{}.log", self.nodes[number].name);
         until("want of room", || {
@@ -573,7 +573,7 @@ postgresql:
         });
     }
 
-    /// There is room again.
+    /// Frees the disk.
     pub fn empty_disk(&self, number: usize) {
         fs::remove_file(self.nodes[number].folder.join(FILLER)).unwrap();
     }
@@ -585,14 +585,14 @@ postgresql:
         }
     }
 
-    /// Starts them again.
+    /// Starts the killed etcd servers.
     pub fn boot_quorum(&mut self) {
         for number in 1..NODES {
             self.start_etcd(number);
         }
     }
 
-    /// The network, to be cut.
+    /// The network, for cutting it.
     pub fn network(&self) -> &Network {
         &self.network
     }
@@ -613,7 +613,7 @@ postgresql:
         others.chain(self.etcds())
     }
 
-    /// The end of what each program said, for whoever wants to know why a test failed.
+    /// The end of each program's log, to see why a test failed.
     pub fn logs(&self) -> String {
         let mut files: Vec<PathBuf> = fs::read_dir(FOLDER)
             .unwrap()
@@ -644,7 +644,7 @@ impl Drop for Patroni {
         for number in 0..NODES {
             self.kill(number);
             let mut umount = Command::new("umount");
-            // Lazily: what was killed may not have ended.
+            // Lazily, since killed processes may not have ended.
             run(umount.arg("-l").arg(&self.nodes[number].folder));
         }
         self.etcds.clear();
@@ -658,7 +658,7 @@ fn own(path: &Path, user: User) {
     }
 }
 
-/// The programs of PostgreSQL, of which the server goes by the node's own clock.
+/// The PostgreSQL programs; the server uses the node's own clock.
 fn programs(node: &Node) -> PathBuf {
     let folder = PathBuf::from(format!("{FOLDER}/{}.bin", node.name));
     let server = postgres_program("postgres");
@@ -686,7 +686,7 @@ exec {server} \"$@\"
     folder
 }
 
-/// A server is asked often, and one that is not the primary loses its sessions.
+/// Servers are checked often, and one that is not the primary loses its sessions.
 fn haproxy(nodes: &[Node]) -> String {
     let mut text = format!(
         "global

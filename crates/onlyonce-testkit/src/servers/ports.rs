@@ -1,9 +1,9 @@
-//! Ports for the servers of tests. A port belongs to the process that asked for it until that process ends,
-//! whether its server is up or not.
+//! Ports for the servers of tests. A port belongs to the process that requested it until that process ends,
+//! whether its server is running or not.
 //!
-//! Ports that the kernel chooses would not do: it gives the same ports to outgoing connections. While a server
-//! is down, the end of somebody's connection could take its port, and so could a client that tries to reach
-//! it: with nobody there, a connection whose own end is given that port reaches itself.
+//! Ports chosen by the kernel would not do: it gives the same ports to outgoing connections. While a server
+//! is down, the local end of some connection could take its port. So could a client that tries to reach the
+//! server: with nobody there, a connection whose local end gets that port connects to itself.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
@@ -16,14 +16,14 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Below those that Linux gives to connections, and above those of services.
+/// Below the ports that Linux gives to connections, and above those of services.
 const PORTS: Range<u16> = 10_000..32_768;
 
-/// What keeps other processes from the same ports: a name in the network's own list of sockets, which goes
-/// with the process.
+/// Keeps other processes from the same ports: a name in the network's own list of sockets, which goes with
+/// the process.
 static OURS: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
-/// A port of the loopback address that is free now, and that nobody else is given while this process lives.
+/// A free port of the loopback address that nobody else gets while this process lives.
 pub fn free_port() -> u16 {
     let count = u64::from(PORTS.end - PORTS.start);
     let random = RandomState::new().hash_one(std::process::id());
@@ -50,7 +50,7 @@ mod tests {
 
     use super::{PORTS, free_port};
 
-    /// Goal: no two servers are given one port, and no connection is given a server's.
+    /// Goal: no two servers get the same port, and no connection gets a server's port.
     #[test]
     fn each_port_is_given_once() {
         let ports: BTreeSet<u16> = (0..500).map(|_| free_port()).collect();

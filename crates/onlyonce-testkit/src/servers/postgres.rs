@@ -10,10 +10,10 @@ use std::{
 
 use super::{Kept, as_user, cpu_ticks, folder, free_port, freeze, run, signal, until, user};
 
-/// After how many looks a server that is not there is started anew.
+/// After how many polls a server that is not there is started again.
 const LOOKS_A_START: u32 = 100;
 
-/// Where Debian keeps the programs of PostgreSQL 15.
+/// The path of a PostgreSQL program in Debian, of the last version installed.
 pub(super) fn postgres_program(name: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql");
     let versions = versions.expect("PostgreSQL is not installed: run ./test, which installs it");
@@ -69,12 +69,12 @@ impl Postgres {
         server
     }
 
-    /// A standby of this server, streaming from it under `name`.
+    /// A standby that streams from this server under `name`.
     pub fn standby(&self, name: &str) -> Self {
         self.standby_through(self.port, name)
     }
 
-    /// The same through another port: of a proxy.
+    /// A standby that streams through another port, such as a proxy's.
     pub fn standby_through(&self, port: u16, name: &str) -> Self {
         let folder = folder(self.user);
         let data = folder.join("data");
@@ -88,7 +88,7 @@ impl Postgres {
                 )),
             self.user,
         ));
-        // A line that was cut is taken up again at once.
+        // A broken connection is restored quickly.
         Self::on(folder, self.user, &["wal_retrieve_retry_interval=100ms"])
     }
 
@@ -104,7 +104,7 @@ impl Postgres {
         server
     }
 
-    /// Starts it, after it was stopped or killed. The port stays the same.
+    /// Starts the server after it was stopped or killed. The port stays the same.
     pub fn boot(&mut self) {
         let program = postgres_program("postgres");
         let data = self.folder.join("data");
@@ -131,11 +131,11 @@ impl Postgres {
         let ready = postgres_program("pg_isready");
         let mut looks = 0;
         until("PostgreSQL to start", || {
-            // What is left of a killed predecessor can hold its port or its memory for a moment: then
-            // the new one gives up at once.
+            // Remains of a killed predecessor can hold its port or its memory for a moment: then the new
+            // server gives up immediately.
             if looks % LOOKS_A_START == 0 && !pid.exists() {
                 self.let_go();
-                // It is there only while the server is down on purpose.
+                // The file exists only while the server is down on purpose.
                 let _ = fs::remove_file(self.folder.join("keep"));
                 self.kept = Some(Kept::start(&self.folder, &command, self.user, &log));
             }
@@ -146,17 +146,17 @@ impl Postgres {
         });
     }
 
-    /// Its port.
+    /// The server's port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The URL of its database `onlyonce`.
+    /// The URL of the database `onlyonce`.
     pub fn url(&self) -> String {
         self.url_at(self.port)
     }
 
-    /// The same through another port: of a proxy or a pooler.
+    /// The URL through another port, such as a proxy's or a pooler's.
     pub fn url_at(&self, port: u16) -> String {
         format!("postgres://onlyonce@127.0.0.1:{port}/onlyonce")
     }
@@ -167,7 +167,7 @@ impl Postgres {
         format!("postgres://onlyonce@127.0.0.1:{}/{name}", self.port)
     }
 
-    /// Runs SQL with psql, and returns what it prints, unaligned.
+    /// Runs SQL with psql, and returns its unaligned output.
     pub fn run_sql(&self, database: &str, sql: &str) -> String {
         let output = Command::new(postgres_program("psql"))
             .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"])
@@ -190,7 +190,7 @@ impl Postgres {
         self.run_sql("onlyonce", sql)
     }
 
-    /// The process id of its first process.
+    /// The process id of the server's first process.
     pub fn pid(&self) -> u32 {
         let file = self.folder.join("data/postmaster.pid");
         let text = fs::read_to_string(file).unwrap();
@@ -208,16 +208,16 @@ impl Postgres {
         std::iter::once(first).chain(children).collect()
     }
 
-    /// Stops every process of it where it stands.
+    /// Freezes every process of the server.
     pub fn freeze(&self) {
-        // The first one makes the others: no more of them once it stands still.
+        // The first process creates the others: there are no new ones once it is frozen.
         freeze(self.pid());
         for pid in self.family() {
             freeze(pid);
         }
     }
 
-    /// Lets it go on.
+    /// Resumes the server.
     pub fn thaw(&self) {
         for pid in self.family() {
             signal(pid, "CONT");
@@ -229,11 +229,11 @@ impl Postgres {
         self.kept = None;
     }
 
-    /// Ends it at once, without a word to anybody: kill -9 of every process.
+    /// Kills every process of the server without warning: kill -9.
     pub fn kill(&mut self) {
         let family = self.family();
         for pid in &family {
-            // A child may end before its turn.
+            // A child may have ended already.
             let _ = Command::new("kill")
                 .args(["-9", &pid.to_string()])
                 .stderr(Stdio::null())
@@ -243,11 +243,11 @@ impl Postgres {
             TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err()
         });
         self.let_go();
-        // Its successor must not take a stranger's process for its own.
+        // The successor must not take another process for its own.
         let _ = fs::remove_file(self.folder.join("data/postmaster.pid"));
     }
 
-    /// Ends it in good order, without waiting for clients.
+    /// Stops the server cleanly, without waiting for clients.
     pub fn stop(&mut self) {
         let pid = self.pid();
         signal(pid, "INT");
@@ -257,8 +257,8 @@ impl Postgres {
         self.let_go();
     }
 
-    /// From now on it takes encrypted connections only, but for those of [`sql`](Self::sql), which
-    /// ask for it by themselves.
+    /// Makes the server accept only encrypted connections, except for those of [`sql`](Self::sql), which
+    /// request encryption by themselves.
     pub fn encrypt(&self, certificate: &[u8], key: &[u8]) {
         use std::os::unix::fs::PermissionsExt as _;
         let data = self.folder.join("data");
@@ -285,15 +285,15 @@ impl Postgres {
         });
     }
 
-    /// Makes a standby the one that takes writes.
+    /// Promotes a standby, which then takes writes.
     pub fn promote(&self) {
         self.run_sql("postgres", "SELECT pg_promote()");
     }
 
-    /// Seconds of CPU that all of its processes have used, the ended ones included.
+    /// The CPU seconds used by all of its processes, including ended ones.
     pub fn cpu_seconds(&self) -> f64 {
         let first = self.pid();
-        // utime, stime, and those of children that were waited for.
+        // utime, stime, and those of reaped children.
         let mut total = cpu_ticks(first, &[11, 12, 13, 14]);
         for pid in self.family().into_iter().skip(1) {
             total += cpu_ticks(pid, &[11, 12]);
@@ -305,7 +305,7 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         if self.kept.is_some() {
-            // A frozen server does not hear that it shall end.
+            // A frozen server would not notice that it should end.
             for pid in self.family() {
                 let _ = Command::new("kill")
                     .args(["-CONT", &pid.to_string()])
@@ -359,7 +359,7 @@ impl PgBouncer {
         }
     }
 
-    /// Its port.
+    /// The pooler's port.
     pub fn port(&self) -> u16 {
         self.port
     }

@@ -14,7 +14,7 @@ pub use self::{cluster::RedisCluster, sentinels::RedisSentinels};
 use super::{Kept, folder, free_port, freeze, signal, until};
 use crate::namespaces::Machine;
 
-/// How long a node may be silent before the others of its cluster call it failed.
+/// How long a node may be silent before the others in its cluster consider it failed.
 const NODE_TIMEOUT_MILLIS: u32 = 1_000;
 
 fn address(machine: Option<&Machine>) -> Ipv4Addr {
@@ -30,9 +30,9 @@ fn program(name: &str) -> PathBuf {
     path
 }
 
-/// A Redis server that keeps nothing unless it is told to.
+/// A Redis server without persistence unless configured.
 pub struct Redis {
-    /// `None`: the one that the test runs on, where it listens on the loopback address only.
+    /// `None` for the machine that the test runs on, where it listens on the loopback address only.
     machine: Option<Machine>,
     folder: PathBuf,
     port: u16,
@@ -51,7 +51,7 @@ impl Redis {
         Self::start_on(None, settings)
     }
 
-    /// The same on a machine of its own.
+    /// A new server on a machine of its own.
     fn start_on(machine: Option<Machine>, settings: &[&str]) -> Self {
         let mut server = Self {
             machine,
@@ -64,7 +64,7 @@ impl Redis {
         server
     }
 
-    /// Starts it, after it was stopped or killed. The port stays the same.
+    /// Starts the server after it was stopped or killed. The port stays the same.
     pub fn boot(&mut self) {
         let (program, port) = (program("redis-server"), self.port.to_string());
         let folder = self.folder.to_str().unwrap().to_owned();
@@ -89,7 +89,7 @@ impl Redis {
             command.push("--save \"\"".to_owned());
         }
         command.extend(self.settings.iter().map(|setting| format!("--{setting}")));
-        // Options and their values are words of their own.
+        // Options and their values are separate words.
         let words: Vec<String> = command
             .iter()
             .flat_map(|option| option.split(' '))
@@ -97,7 +97,7 @@ impl Redis {
             .collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let log = self.folder.join("log");
-        // It is there only while the server is down on purpose.
+        // The file exists only while the server is down on purpose.
         let _ = fs::remove_file(self.folder.join("keep"));
         let _ = fs::remove_file(&pid);
         self.kept = Some(Kept::start(&self.folder, &words, None, &log));
@@ -106,46 +106,46 @@ impl Redis {
         });
     }
 
-    /// Its port.
+    /// The server's port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its address.
+    /// The server's address.
     pub fn host(&self) -> Ipv4Addr {
         address(self.machine.as_ref())
     }
 
-    /// The machine that it runs on.
+    /// The machine that the server runs on.
     ///
     /// # Panics
-    /// Where that is the one that the test runs on.
+    /// If that is the one that the test runs on.
     pub fn machine(&self) -> &Machine {
         self.machine.as_ref().unwrap()
     }
 
-    /// Whether it is a master, as it sees it itself. One that is dead is none.
+    /// Whether the server considers itself a master. A dead one is not.
     pub fn is_master(&self) -> bool {
         let info = self.try_cli(&["info", "replication"]);
         info.is_some_and(|info| info.contains("role:master"))
     }
 
-    /// Its folder, where it keeps its files.
+    /// The folder with the server's files.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The URL of its database 0.
+    /// The URL of database 0.
     pub fn url(&self) -> String {
         self.url_at(self.port)
     }
 
-    /// The same through another port: of a proxy.
+    /// The URL through another port, such as a proxy's.
     pub fn url_at(&self, port: u16) -> String {
         format!("redis://{}:{port}", self.host())
     }
 
-    /// The URL of another of its databases, below 256.
+    /// The URL of another database, below 256.
     pub fn database(&self, number: usize) -> String {
         format!("{}/{number}", self.url())
     }
@@ -163,24 +163,24 @@ impl Redis {
         output.status.success().then_some(text)
     }
 
-    /// Runs a command with redis-cli, and returns what it prints.
+    /// Runs a command with redis-cli, and returns its output.
     pub fn cli(&self, arguments: &[&str]) -> String {
         self.try_cli(arguments)
             .unwrap_or_else(|| panic!("redis-cli {arguments:?} failed"))
     }
 
-    /// Its process id.
+    /// The server's process id.
     pub fn pid(&self) -> u32 {
         let text = fs::read_to_string(self.folder.join("pid")).unwrap();
         text.trim().parse().unwrap()
     }
 
-    /// Stops it where it stands.
+    /// Freezes the server.
     pub fn freeze(&self) {
         freeze(self.pid());
     }
 
-    /// Lets it go on.
+    /// Resumes the server.
     pub fn thaw(&self) {
         signal(self.pid(), "CONT");
     }
@@ -190,7 +190,7 @@ impl Redis {
         self.kept = None;
     }
 
-    /// Ends it at once: kill -9.
+    /// Kills the server: kill -9.
     pub fn kill(&mut self) {
         signal(self.pid(), "KILL");
         until("Redis to die", || {
@@ -199,7 +199,7 @@ impl Redis {
         self.let_go();
     }
 
-    /// Ends it in good order.
+    /// Stops the server cleanly.
     pub fn stop(&mut self) {
         signal(self.pid(), "TERM");
         until("Redis to stop", || {
@@ -208,7 +208,7 @@ impl Redis {
         self.let_go();
     }
 
-    /// Returns when it follows a master, and has all that the master has.
+    /// Waits until the server follows a master and its link to the master is up.
     pub fn until_follows(&self) {
         until("a server to follow a master", || {
             let info = self.try_cli(&["info", "replication"]);
@@ -218,8 +218,8 @@ impl Redis {
         });
     }
 
-    /// Waits until `replica` has heard of everything that this server knows now. To be called before the
-    /// replica takes over: one that has not even heard of the store's making is an empty store.
+    /// Waits until `replica` has received everything that this server knows now. Call it before the replica
+    /// takes over: one that has not even received the store's creation is an empty store.
     pub fn until_heard_by(&self, replica: &Self) {
         let offset = |server: &Self, name: &str| -> Option<u64> {
             let info = server.cli(&["info", "replication"]);
@@ -232,7 +232,7 @@ impl Redis {
         });
     }
 
-    /// Whether it runs.
+    /// Whether the server is running.
     pub fn is_up(&self) -> bool {
         self.kept.is_some()
     }
@@ -241,7 +241,7 @@ impl Redis {
 impl Drop for Redis {
     fn drop(&mut self) {
         if self.kept.is_some() {
-            // A frozen server does not hear that it shall end.
+            // A frozen server would not notice that it should end.
             if let Ok(text) = fs::read_to_string(self.folder.join("pid")) {
                 let _ = Command::new("kill")
                     .args(["-CONT", text.trim()])

@@ -6,10 +6,10 @@ use super::{
 };
 use crate::namespaces::Network;
 
-/// Slots of a cluster.
+/// The number of hash slots of a cluster.
 const SLOTS: u32 = 16_384;
 
-/// A cluster of three masters, each with a replica if asked for.
+/// A cluster of three masters, each with a replica if requested.
 pub struct RedisCluster {
     masters: Vec<Redis>,
     replicas: Vec<Redis>,
@@ -32,7 +32,7 @@ impl RedisCluster {
         Self::build(None, true, settings)
     }
 
-    /// The same, each server on a machine of its own.
+    /// Three masters with a replica each, every server on a machine of its own.
     pub fn start_on_machines(settings: &[&str]) -> Self {
         Self::build(Some(Network::new()), true, settings)
     }
@@ -101,15 +101,15 @@ impl RedisCluster {
         }
     }
 
-    /// The network, to be cut.
+    /// The network, for cutting it.
     ///
     /// # Panics
-    /// Where its servers share a machine.
+    /// If the servers share a machine.
     pub fn network(&self) -> &Network {
         self.network.as_ref().unwrap()
     }
 
-    /// The ports of who is the master of a third of the slots now, and of the other one.
+    /// The ports of the current master of a third of the slots, and of its partner.
     pub fn pair(&self, third: usize) -> (u16, u16) {
         let (one, other) = (&self.masters[third], &self.replicas[third]);
         match one.is_master() {
@@ -124,7 +124,7 @@ impl RedisCluster {
         all.find(|server| server.port() == port).unwrap()
     }
 
-    /// Returns when a third of the slots has a master and a replica that follows it, and every node knows.
+    /// Waits until a third of the slots has a master and a replica that follows it, and every node knows.
     pub fn until_paired(&mut self, third: usize) {
         until("one of the two to be the master", || {
             self.masters[third].is_master() != self.replicas[third].is_master()
@@ -141,12 +141,12 @@ impl RedisCluster {
         all.filter(move |server| server.port() != port)
     }
 
-    /// Waits until the replica of a master has heard of everything that the master knows now.
+    /// Waits until the replica of a master has received everything that the master knows now.
     pub fn until_heard(&self, index: usize) {
         self.masters[index].until_heard_by(&self.replicas[index]);
     }
 
-    /// Starts every master that is not up, and waits until they have found each other.
+    /// Starts every master that is down, and waits until they have found each other.
     pub fn boot(&mut self) {
         for master in &mut self.masters {
             if !master.is_up() {
@@ -161,17 +161,17 @@ impl RedisCluster {
         self.masters.iter_mut().for_each(Redis::stop);
     }
 
-    /// Ends every master at once: kill -9.
+    /// Kills every master: kill -9.
     pub fn kill(&mut self) {
         self.masters.iter_mut().for_each(Redis::kill);
     }
 
-    /// Stops the time of every master.
+    /// Freezes every master.
     pub fn freeze(&self) {
         self.masters.iter().for_each(Redis::freeze);
     }
 
-    /// Lets it go on.
+    /// Resumes every master.
     pub fn thaw(&self) {
         self.masters.iter().for_each(Redis::thaw);
     }
@@ -185,7 +185,7 @@ impl RedisCluster {
         }
     }
 
-    /// The URL, of two of the masters.
+    /// The URL, with two of the masters.
     pub fn url(&self) -> String {
         format!(
             "redis+cluster://{}:{},{}:{}",
@@ -196,18 +196,18 @@ impl RedisCluster {
         )
     }
 
-    /// Those that began as masters.
+    /// The initial masters.
     pub fn masters(&mut self) -> &mut [Redis] {
         &mut self.masters
     }
 
-    /// Returns when the replica of a master has taken its place, and every other node knows. The old one
+    /// Waits until the replica of a master has taken its place, and every other node knows. The old master
     /// may be frozen or dead.
     pub fn until_all_know(&self, master: usize) {
         self.until_leads(self.replicas[master].port(), self.masters[master].port());
     }
 
-    /// Returns when the server at port `new` is a master and every node but `old` knows.
+    /// Waits until the server at port `new` is a master and every node but `old` knows.
     pub fn until_leads(&self, new: u16, old: u16) {
         let leads = self.everybody_but(old).find(|node| node.port() == new);
         let leads = leads.unwrap();
@@ -222,12 +222,12 @@ impl RedisCluster {
         }
     }
 
-    /// Those that began as replicas, in the order of their masters.
+    /// The initial replicas, in the order of their masters.
     pub fn replicas(&self) -> &[Redis] {
         &self.replicas
     }
 
-    /// Returns when the replica of a master has taken its place, as every node sees it.
+    /// Waits until the replica of a master has taken its place, and every running node reports a good state.
     pub fn until_taken_over(&self, master: usize) {
         let replica = &self.replicas[master];
         until("a replica to take over", || {

@@ -80,22 +80,22 @@ impl RedisSentinels {
         all
     }
 
-    /// The network, to be cut.
+    /// The network, for cutting it.
     ///
     /// # Panics
-    /// Where all share a machine.
+    /// If all share a machine.
     pub fn network(&self) -> &Network {
         self.network.as_ref().unwrap()
     }
 
-    /// The machines but this one.
+    /// The other machines.
     pub fn machines_but(&self, machine: &Machine) -> impl Iterator<Item = &Machine> {
         let address = machine.address();
         let all = self.machines.iter();
         all.filter(move |machine| machine.address() != address)
     }
 
-    /// The ports of the master, by the word of the third Sentinel, and of the other one.
+    /// The ports of the master, according to the third Sentinel, and of the other server.
     pub fn pair(&self) -> (u16, u16) {
         let told = self.sentinels[2].ask(&NAMED);
         let named = told.lines().last().unwrap_or_default().trim().to_owned();
@@ -119,7 +119,7 @@ impl RedisSentinels {
         self.url_of(self.sentinels.len())
     }
 
-    /// The URL with so many of the Sentinels.
+    /// The URL with `count` of the Sentinels.
     pub fn url_of(&self, count: usize) -> String {
         let sentinels = self.sentinels.iter().take(count);
         let hosts: Vec<String> = sentinels
@@ -128,12 +128,12 @@ impl RedisSentinels {
         format!("redis+sentinel://{}/mymaster", hosts.join(","))
     }
 
-    /// Returns when the Sentinels name the replica.
+    /// Waits until the Sentinels name the replica.
     pub fn until_failed_over(&self) {
         self.until_named(self.replica.port());
     }
 
-    /// Lets the Sentinels choose another master although this one is well, and does not tell it.
+    /// Makes the Sentinels choose another master although this one is healthy, without telling it.
     pub fn replace(&self) {
         until("the Sentinels to agree to another master", || {
             let told = self.sentinels[2].ask(&["sentinel", "failover", "mymaster"]);
@@ -141,12 +141,12 @@ impl RedisSentinels {
         });
     }
 
-    /// Returns when every Sentinel names the server at this port.
+    /// Waits until every Sentinel names the server at this port.
     pub fn until_named(&self, port: u16) {
         self.until_named_by(self.sentinels.iter(), port);
     }
 
-    /// Returns when every Sentinel that is not on `machine` names the server at this port.
+    /// Waits until every Sentinel that is not on `machine` names the server at this port.
     pub fn until_named_without(&self, machine: &Machine, port: u16) {
         let others = self.sentinels.iter();
         self.until_named_by(others.filter(|other| other.host != machine.address()), port);
@@ -161,7 +161,7 @@ impl RedisSentinels {
         }
     }
 
-    /// Returns when all Sentinels are of one mind and see both servers at work.
+    /// Waits until all Sentinels agree and see both servers running.
     pub fn until_whole(&mut self) {
         let (master, replica) = self.pair();
         until("the master to be one", || self.server(master).is_master());
@@ -186,7 +186,7 @@ impl RedisSentinels {
     }
 }
 
-/// Who is master, asked of a Sentinel.
+/// The query to a Sentinel for the master.
 const NAMED: [&str; 3] = ["sentinel", "get-master-addr-by-name", "mymaster"];
 
 impl Drop for RedisSentinels {
