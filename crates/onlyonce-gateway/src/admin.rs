@@ -514,7 +514,7 @@ impl IntoResponse for Refused {
                 .insert(header::WWW_AUTHENTICATE, scheme);
         }
         if let Some(wait) = self.retry_after {
-            // Rounded up to whole seconds, and never zero.
+            // In whole seconds, always more than the wait, and so never zero.
             let seconds = HeaderValue::from(wait.as_secs() + 1);
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }

@@ -279,7 +279,7 @@ pub fn for_upstream(url: &str, overrides: &Overrides) -> Result<Config, Diagnost
     Ok(config)
 }
 
-/// The configuration of `worker --store URL` without a file: the defaults.
+/// The configuration of `worker --store URL` without a file: defaults, with encryption keys if there are any.
 ///
 /// # Errors
 /// What is wrong with the URL; these diagnostics have no position.

@@ -1,4 +1,4 @@
-//! `GET /audit`: the journal of all keys, newest first, filtered by actor, event and key.
+//! `GET /audit`: the journal of all keys, newest first, with filters by actor, event, key and client.
 //!
 //! Stores return the journal in pages and do not know these filters: one order for every store, and no index
 //! that every write would pay for. So a filtered request reads a bounded number of lines and says how far it

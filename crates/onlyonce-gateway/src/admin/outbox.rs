@@ -28,7 +28,7 @@ use crate::{clock::rfc3339, edge::Current};
 
 /// The longest reason, in bytes.
 const MAX_REASON: usize = 1_000;
-/// A due message that is unsent for longer than this, in milliseconds, waits for another message.
+/// A due message with an ordering key, unsent for longer (in milliseconds), waits for an earlier one.
 const LATE_MS: i64 = 5_000;
 /// The states in which a message waits for a person.
 const WAITING: [MessageState; 2] = [MessageState::Dead, MessageState::Unknown];

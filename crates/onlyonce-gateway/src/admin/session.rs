@@ -30,8 +30,8 @@ const LIFETIME: Duration = Duration::from_secs(12 * 3_600);
 const MAX_SIGN_IN: usize = 4 << 10;
 /// The random part of a session's id, in bytes.
 const ID_BYTES: usize = 32;
-/// The header on every change from the dashboard. A page of another site needs the browser's permission to
-/// add it, and this listener never grants that.
+/// The header on every change from the dashboard. A page of another site could send it only after a CORS
+/// preflight, which this listener never grants.
 const PAGE_HEADER: &str = "x-onlyonce-page";
 
 /// What a token, or a session opened with it, permits.

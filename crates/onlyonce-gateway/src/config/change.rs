@@ -13,7 +13,7 @@ use super::{
     setting::{Group, Table},
 };
 
-/// The changes from `old` to `new` that need a restart, each with its name. Empty if the reload is allowed.
+/// The changes from `old` to `new` that a reload refuses, each with its name. Empty if there are none.
 pub(crate) fn refusals(old: &Config, new: &Config) -> Vec<String> {
     let mut held: Vec<String> = Vec::new();
     let top = old.needing_restart(new).into_iter();

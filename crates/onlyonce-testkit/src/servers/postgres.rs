@@ -257,8 +257,7 @@ impl Postgres {
         self.let_go();
     }
 
-    /// Makes the server accept only encrypted connections, except for those of [`sql`](Self::sql), which
-    /// request encryption by themselves.
+    /// Makes the server accept only encrypted connections, which [`sql`](Self::sql) uses by default.
     pub fn encrypt(&self, certificate: &[u8], key: &[u8]) {
         use std::os::unix::fs::PermissionsExt as _;
         let data = self.folder.join("data");

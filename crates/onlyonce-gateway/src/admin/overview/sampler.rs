@@ -76,7 +76,7 @@ pub(super) async fn now(admin: &Admin, text: &str) -> Value {
     let edge = inner.current.edge();
     let routes: Vec<Value> = edge.lanes.iter().map(route).collect();
     let mut value = admin.readiness(ANSWER_HOLDS).await.1;
-    // The routes themselves replace the number of routes.
+    // The routes themselves replace their counts.
     value["routes"] = routes.into();
     value["at"] = rfc3339(now_at()).into();
     value["totals"] = decided(admin).shown();
