@@ -452,12 +452,11 @@ pub trait Store: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The next scopes after `after`, in the order of their ids: some, or none at the end. A scope that
-    /// several callers store at the same time may be returned twice. `None` if the store keeps no scopes, or
-    /// may lose some.
-    /// The next scopes after `after`, in the order of their ids: some, or none at the end. A scope that is
-    /// stored twice concurrently may be returned twice. `None` if the store keeps no scopes, or may lose
-    /// some.
+    /// The next scopes after `after`, in the order of their ids: some, or none at the end. A scope stored twice
+    /// at once may be returned twice. `None` if the store keeps no scopes, or may lose some.
+    ///
+    /// # Errors
+    /// Any [`StoreError`] but `Ambiguous`.
     async fn scopes(
         &self,
         after: Option<RecordId>,

@@ -52,7 +52,7 @@ pub(crate) struct QueryConfig {
     pub trust: Trust,
     /// The query's headers.
     pub headers: HeaderMap,
-    /// The time from connecting to the end of the answer.
+    /// Applies to connecting, and again to the whole answer.
     pub timeout: Duration,
 }
 

@@ -209,7 +209,7 @@ fn quantities(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut
     }
 }
 
-/// Whether the credentials that mark callers can distinguish two of them.
+/// Whether a header is configured that distinguishes callers; cookies do not count here.
 fn tells_apart(edge: &EdgeRules) -> bool {
     !edge.credential_headers.is_empty()
 }
