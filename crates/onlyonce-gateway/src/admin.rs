@@ -97,6 +97,10 @@ struct Tokens {
 }
 
 impl Tokens {
+    fn are_none(&self) -> bool {
+        self.full.is_none() && self.readonly.is_none()
+    }
+
     fn from_environment(config: &Config, run_token: Option<&str>) -> Self {
         let from = |name: &str| std::env::var(name).ok().filter(|token| !token.is_empty());
         Self {
@@ -319,6 +323,10 @@ impl Admin {
 
     /// Like `role_of_token`, but counts wrong tokens against the peer's address.
     fn role_of_guess(&self, extensions: &http::Extensions, given: &[u8]) -> Result<Role, Wrong> {
+        if self.0.tokens.read().are_none() {
+            // There is nothing to guess.
+            return Err(Wrong::Token(Duration::ZERO));
+        }
         let peer = extensions.get::<Peer>();
         let peer = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |Peer(peer)| *peer);
         let guesses = &self.0.guesses;

@@ -41,6 +41,37 @@ const ROUND_PATIENCE: Duration = Duration::from_secs(40);
 /// Others may wait for so many times as long as without the attack.
 const NOTICED: f64 = 2.0;
 
+/// Goal: a body is counted until it has been sent, and no longer; and one that is alone has room, however
+/// large it is.
+///
+/// Method: bodies larger than the whole budget, one after the other, the next as soon as the one before is
+/// answered. Evidence: each is executed; while the upstream has all of a body, nothing is counted.
+#[tokio::test]
+async fn a_body_is_counted_until_it_is_sent() {
+    let upstream = Upstream::start();
+    let setup = Setup::with("max_request_body: 4MiB");
+    let setup = setup.top("limits: { held_bytes: 1MiB }");
+    let gateway = setup.start(&upstream).await;
+    let pay = |key: &str| {
+        let body = format!("\"{}\"", "x".repeat(3 << 20));
+        Request::post("/payments").key(key).json(&body)
+    };
+    for number in 0..4 {
+        let key = number.to_string();
+        gateway.send(&pay(&key)).await.expect(201);
+        gateway
+            .send(&Request::pay(&format!("small-{key}")))
+            .await
+            .expect(201);
+    }
+    upstream.next(Script::created().held());
+    let held = gateway.send_later(&pay("held"));
+    upstream.begun(9).await;
+    assert_eq!(gauge(&gateway, "onlyonce_held_bytes").await, 0);
+    upstream.release();
+    within("the answer", held).await.unwrap().expect(201);
+}
+
 /// A gateway that may have as much memory as the documents say, and no more.
 async fn capped(setup: Setup, upstream: &Upstream) -> Gateway {
     let gateway = setup
@@ -467,6 +498,19 @@ async fn silent_connections() {
     within("the payment", working).await.unwrap().expect(201);
     assert_eq!(upstream.executions_of("half"), 0);
     drop(silent);
+}
+
+/// Goal: where no token is configured there is nothing to guess, and every try is told so.
+#[tokio::test]
+async fn without_a_token_every_guess_is_401() {
+    let upstream = Upstream::start();
+    let setup = Setup::with("").env("ONLYONCE_ADMIN_TOKEN", "");
+    let gateway = setup.start(&upstream).await;
+    let guess = Request::get("/idempotency").header("Authorization", "Bearer guess");
+    for _ in 0..50 {
+        let answer = client::send(gateway.admin_addr(), &guess).await.unwrap();
+        answer.expect(401);
+    }
 }
 
 /// Goal: the admin token cannot be guessed at speed, and guessing locks nobody else out.

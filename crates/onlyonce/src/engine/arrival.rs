@@ -188,6 +188,11 @@ impl Arrival {
         self.holder.as_ref()
     }
 
+    /// The length of its body.
+    pub(super) fn body_bytes(&self) -> usize {
+        self.body.len()
+    }
+
     pub(super) fn is_too_old(&self) -> bool {
         self.too_old
     }

@@ -44,7 +44,7 @@ impl Engine {
         if self.detached_is_full(arrival, policy) {
             return Ok(Err(Limited::Detached));
         }
-        if self.body_budget().is_exceeded() {
+        if self.body_budget().is_exceeded_without(arrival.body_bytes()) {
             return Ok(Err(Limited::Bytes));
         }
         let mut room = Room::default();

@@ -112,9 +112,10 @@ impl BodyBudget {
         book.total + book.waiting
     }
 
-    /// Whether the budget is exceeded: further executions could only add to it.
-    pub fn is_exceeded(&self) -> bool {
-        self.held() > self.0.limit
+    /// Whether the budget is exceeded without the `own` bytes of whoever asks: further executions could only
+    /// add to it.
+    pub fn is_exceeded_without(&self, own: usize) -> bool {
+        self.held().saturating_sub(own) > self.0.limit
     }
 }
 
@@ -350,7 +351,7 @@ mod tests {
         };
         let mut answers: Vec<Held> = (0..12).map(|_| executed(holder.clone(), MIB)).collect();
         assert_eq!(budget.held(), 12 * MIB);
-        assert!(budget.is_exceeded());
+        assert!(budget.is_exceeded_without(0));
         // A client that takes none of its answers is not waited for.
         let began = Instant::now();
         let mut own = answers.pop().unwrap();
@@ -370,7 +371,7 @@ mod tests {
         assert!(stays, "there is room once others have taken theirs");
         drop(other);
         assert_eq!(budget.held(), 0);
-        assert!(!budget.is_exceeded());
+        assert!(!budget.is_exceeded_without(0));
     }
 
     /// However large it is: nothing else could ever be made of it.

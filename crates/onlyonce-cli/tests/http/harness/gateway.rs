@@ -151,9 +151,19 @@ impl Setup {
         } else {
             ", "
         };
+        const TOKEN: &str = "ONLYONCE_ADMIN_TOKEN";
+        // Who names a variable that is empty does not start; who names none has no token.
+        let token = match self
+            .env
+            .iter()
+            .any(|(name, value)| name == TOKEN && value.is_empty())
+        {
+            true => String::new(),
+            false => format!(", token_env: {TOKEN}"),
+        };
         format!(
             "listen: 127.0.0.1:0\n\
-             admin: {{ listen: 127.0.0.1:0, token_env: ONLYONCE_ADMIN_TOKEN{admin} }}\n\
+             admin: {{ listen: 127.0.0.1:0{token}{admin} }}\n\
              {store}\n\
              workers: {{ {workers} }}\n\
              {top}\

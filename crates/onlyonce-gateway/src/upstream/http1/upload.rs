@@ -163,6 +163,10 @@ impl Upload {
         let of_small = count.min(small.len());
         self.written += of_small;
         self.piece.advance(count - of_small);
+        if self.piece.is_empty() {
+            // Even an empty rest of it would keep the body in memory, and in its client's budget.
+            self.piece = Bytes::new();
+        }
         Poll::Ready(Ok(()))
     }
 }
