@@ -208,12 +208,6 @@ fn quantities(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut
         );
     }
 }
-
-/// Whether a header is configured that distinguishes callers; cookies do not count here.
-fn tells_apart(edge: &EdgeRules) -> bool {
-    !edge.credential_headers.is_empty()
-}
-
 fn payments(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut Report<'_>) {
     if !ruled.route.stated.says("reconcile") && !around.global.says("reconcile") {
         report
@@ -223,12 +217,11 @@ fn payments(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: &mut R
             )
             .hint("say `reconcile: operator` if a person looks into unknown outcomes");
     }
-    let names = ["credential_headers", "credential_cookies"];
-    let said = names
-        .iter()
-        .any(|name| ruled.route.stated.says(name) || around.global.says(name));
-    let told_apart = around.has_auth || said && tells_apart(ruled.edge);
-    if !told_apart {
+    let says = |name| ruled.route.stated.says(name) || around.global.says(name);
+    let edge = ruled.edge;
+    let by_header = says("credential_headers") && !edge.credential_headers.is_empty();
+    let by_cookie = says("credential_cookies") && !edge.credential_cookies.is_empty();
+    if !around.has_auth && !by_header && !by_cookie {
         report
             .error(
                 ruled.place(around, &["credential_headers", "profile"]),

@@ -419,6 +419,10 @@ const ROUTES: &[(&str, &[&str])] = &[
         &["2:149: profile `payments` demands that callers are told apart"],
     ),
     (
+        "store: { url: 'postgres://h/d' }\nroutes: [{ id: a, path: /, backends: [{ url: http://u }], idempotency: { enabled: true, profile: payments, reconcile: operator, credential_cookies: [] } }]",
+        &["2:98: profile `payments` demands that callers are told apart"],
+    ),
+    (
         "routes: [{ id: a, path: /, backends: [{ url: http://u }] }]\n---\na: b\n",
         &["2:1: a configuration is one YAML document, and here starts another"],
     ),

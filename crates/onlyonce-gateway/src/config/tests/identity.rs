@@ -70,6 +70,23 @@ fn two_sources_of_ids_must_be_said_to_agree() {
     }
 }
 
+/// `payments` may tell callers apart by a header or by a cookie, and needs no other.
+#[test]
+fn payments_tells_callers_apart_by_either() {
+    for options in [
+        "credential_headers: [X-Token]",
+        "credential_cookies: [sid]",
+        "credential_cookies: auto",
+        "credential_headers: [], credential_cookies: [sid]",
+        "credential_headers: [X-Token], credential_cookies: []",
+    ] {
+        good(&format!(
+            "store: {{ url: 'postgres://h/d' }}\nidempotency: {{ enabled: true, profile: payments, \
+             reconcile: operator, {options} }}\n{ROUTE}"
+        ));
+    }
+}
+
 #[test]
 fn cookies_are_the_usual_ones_unless_said() {
     let cookies = |options: &str| {
