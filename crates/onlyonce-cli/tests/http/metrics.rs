@@ -159,13 +159,20 @@ async fn clients_are_told_apart_up_to_a_bound() {
 
 /// Goal: whatever is counted by client is counted for the client that it happened to.
 ///
-/// Method: one client alone: a key that executes, is repeated and is misused, and a key whose answer is lost
-/// and that is repeated.
+/// Method: one client alone, with a scope of its own and in a shared one: a key that executes, is repeated
+/// and is misused, and a key whose answer is lost and that is repeated.
 /// Evidence: the client's counts; and no count of any of these metrics without a client.
 #[tokio::test]
 async fn what_happens_to_a_client_is_counted_under_its_name() {
+    for options in ["", "key_scope: global"] {
+        counted_under_its_name(options).await;
+    }
+}
+
+async fn counted_under_its_name(options: &str) {
     let upstream = Upstream::start();
-    let gateway = Setup::with("").clients(&["acme"]).start(&upstream).await;
+    let setup = Setup::with(options).clients(&["acme"]);
+    let gateway = setup.start(&upstream).await;
     let pay = |key: &str| Request::pay(key).of_client("acme");
     gateway.send(&pay("k")).await.expect(201);
     gateway.send(&pay("k")).await.expect(201);

@@ -56,14 +56,12 @@ impl Who {
             true => Scope::route(&self.route, None),
             false => Scope::global(),
         };
-        let (caller, cookies) = match client {
-            Some(client) => {
-                let id = client.as_str().as_bytes().to_vec();
-                (vec![b"client".to_vec(), id], Vec::new())
-            }
-            None => (self.credentials(headers), self.cookies(headers)),
-        };
-        Some(Identity::shared(scope, caller).with_cookies(cookies))
+        if let Some(client) = client.map(ClientId::as_str) {
+            let caller = vec![b"client".to_vec(), client.as_bytes().to_vec()];
+            return Some(Identity::shared(scope, caller).of_client(client));
+        }
+        let identity = Identity::shared(scope, self.credentials(headers));
+        Some(identity.with_cookies(self.cookies(headers)))
     }
 
     /// Without authentication, equal credentials mean the same caller.

@@ -72,6 +72,14 @@ impl Identity {
         Self { cookies, ..self }
     }
 
+    /// The same caller, who is the authenticated client `id`: metrics and limits are the client's, although its
+    /// keys are in a scope that it shares.
+    #[must_use]
+    pub fn of_client(self, id: &str) -> Self {
+        let client = Some(id.into());
+        Self { client, ..self }
+    }
+
     /// The name of an authenticated client.
     pub(crate) fn name(&self) -> Option<&Arc<str>> {
         self.client.as_ref()
