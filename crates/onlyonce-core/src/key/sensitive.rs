@@ -74,8 +74,10 @@ fn is_email(key: &str) -> bool {
             !atom.is_empty()
                 && atom
                     .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || b"_%+-'&".contains(&b))
+                    .all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&b))
         });
+    // The root of all names may be written.
+    let domain = domain.strip_suffix('.').unwrap_or(domain);
     // A last label of letters distinguishes `a@example.com` from `order@v1` and `order@v1.2`.
     let Some((parents, top)) = domain.rsplit_once('.') else {
         return false;

@@ -183,6 +183,8 @@ fn sensitive_keys_are_refused() {
         ("3530111333300000", CardNumber),
         ("6200000000000005", CardNumber),
         ("6759649826438453", CardNumber),
+        ("o'hara!#$%&*+-/=?^_`{|}~@example.com", Email),
+        ("a@example.com.", Email),
         ("+4915112345678", PhoneNumber),
         ("+1-202-555-0143", PhoneNumber),
         ("\"+1 (202) 555.0143\"", PhoneNumber),
