@@ -173,4 +173,4 @@ impl Filter {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -562,3 +562,47 @@ pub(super) fn note(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Reply, Store as _,
+        sqlite::{SqliteStore, known_ids::tests::draft, schema},
+    };
+
+    /// Goal: what the writer remembers of a record never stands in for the record itself.
+    ///
+    /// Method: insert a record, then change or remove it on another connection, as an application's own
+    /// transaction does; swap it at the revision that the writer remembers.
+    /// Evidence: the swap is refused with what is there, and succeeds at that revision.
+    #[tokio::test]
+    async fn a_remembered_place_is_compared_with_the_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.db");
+        let store = SqliteStore::open(&path).unwrap();
+        let other = schema::connect(&path).unwrap();
+        let Reply { value, .. } = store.insert_or_get(draft(&store, "k")).await.unwrap();
+        let Inserted::New(first) = value else {
+            panic!("the key was there already");
+        };
+        let change = || Change {
+            draft: Box::new(draft(&store, "k")),
+            journal: Vec::new(),
+        };
+        let moved = other.execute("UPDATE keys SET revision = revision + 5", []);
+        assert_eq!(moved.unwrap(), 1);
+        let lost = store.swap(first.revision, change()).await.unwrap().value;
+        let Swapped::Conflict(there) = lost else {
+            panic!("the other connection was faster: {lost:?}");
+        };
+        assert_eq!(there.revision.0, first.revision.0 + 5);
+        let done = store.swap(there.revision, change()).await.unwrap().value;
+        let Swapped::Done(done) = done else {
+            panic!("nobody else wrote: {done:?}");
+        };
+        other.execute("DELETE FROM keys", []).unwrap();
+        let gone = store.swap(done.revision, change()).await.unwrap().value;
+        assert!(matches!(gone, Swapped::Absent), "{gone:?}");
+    }
+}

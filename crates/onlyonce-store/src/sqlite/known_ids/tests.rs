@@ -27,7 +27,7 @@ fn ids(count: u64) -> impl Iterator<Item = RecordId> {
     })
 }
 
-fn draft(store: &SqliteStore, key: &str) -> Draft {
+pub(crate) fn draft(store: &SqliteStore, key: &str) -> Draft {
     let (scope, key) = (Scope::global(), Key::from_stored(key));
     let request = Request {
         id: store.secret().record_id(scope.as_str(), &key),
