@@ -16,7 +16,7 @@ use http::{HeaderName, Method, StatusCode};
 pub use builder::PolicyBuilder;
 pub use edge_rules::EdgeRules;
 pub use options::{Dialect, FingerprintOptions, Options, Profile, usual_session_cookies};
-pub use proxies::lost_by_proxy;
+pub use proxies::{looked_at, lost_by_proxy};
 
 use crate::{fingerprint::Recipe, key::KeyRules, readings::Methods, record::LastError};
 

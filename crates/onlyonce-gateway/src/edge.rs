@@ -30,7 +30,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, header};
 use onlyonce::{
     Body, BoxError, Engine, FirstByteWithin, IdempotencyLayer, IdempotencyService, Policy, Problem,
     key_status::KeyStatus,
-    layer::{NotInTrailers, keep_credentials},
+    layer::{NotInTrailers, keep_end_to_end},
     stats::Event,
 };
 use onlyonce_core::readings::Methods;
@@ -52,7 +52,7 @@ use crate::{
     cores::Place,
     provider::Provider,
     routing,
-    upstream::{Forwarding, Upstream, UpstreamError, UpstreamOptions},
+    upstream::{Forwarding, Upstream, UpstreamError, UpstreamOptions, pass_on},
 };
 
 /// How a request came to us, as a request extension.
@@ -196,7 +196,7 @@ impl Edge {
             let peer = peer(&request);
             auth.remove_untrusted(request.headers_mut(), peer);
             if let Some(name) = auth.trusted_header() {
-                keep_credentials(request.headers_mut(), std::slice::from_ref(name));
+                keep_end_to_end(request.headers_mut(), std::slice::from_ref(name));
                 request.extensions_mut().insert(NotInTrailers(name.clone()));
             }
         }
@@ -213,7 +213,7 @@ impl Edge {
         };
         // Before the layer removes what `Connection` names.
         let credentials = &rules.route.edge.credential_headers;
-        keep_credentials(request.headers_mut(), credentials);
+        keep_end_to_end(request.headers_mut(), credentials);
         let service = lane.service_under(rules);
         let policy = rules.layer.policy();
         let methods = Methods::of(request.method(), request.headers());
@@ -257,7 +257,10 @@ impl Edge {
         };
         // Of requests with a key only one that went past the store ends here without an answer.
         let problem = match answer {
-            Ok(Ok(response)) => return response,
+            Ok(Ok(mut response)) => {
+                pass_on(&mut response);
+                return response;
+            }
             Ok(Err(UpstreamError::NotSent(_))) => Problem::UpstreamNotReached,
             Ok(Err(_)) => Problem::UpstreamFailed,
             Err(_) => Problem::UpstreamTimeout,

@@ -46,7 +46,7 @@ use connect::{Attempt, Link};
 pub(crate) use forward::Forwarding;
 use pool::Pool;
 use response::Coming;
-pub(crate) use response::{FromUpstream, UpstreamBody};
+pub(crate) use response::{FromUpstream, UpstreamBody, pass_on};
 use tunnel::Tunnel;
 
 /// Pooled connections idle longer than this are not used again.

@@ -26,8 +26,8 @@ use std::{fmt, sync::Arc};
 use onlyonce_core::Policy;
 
 pub use builder::IdempotencyLayerBuilder;
-pub use headers::{remembered, strip_lookalikes};
-pub use hop::{keep_credentials, strip_hop_by_hop, wanted_upgrade};
+pub use headers::{preferred_wait, remembered, strip_lookalikes};
+pub use hop::{keep_end_to_end, strip_hop_by_hop, wanted_upgrade};
 pub use identity::{Identify, Identity};
 pub use service::IdempotencyService;
 pub use trailers::NotInTrailers;

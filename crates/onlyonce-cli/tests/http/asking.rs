@@ -54,6 +54,24 @@ async fn the_state_of_a_key() {
     assert_eq!(upstream.executions(), 2);
 }
 
+/// Goal: a client's `Prefer: wait=N` caps how long it is kept waiting here too.
+///
+/// Method: ask with a long `?wait` and `Prefer: wait=0` while the upstream holds, and does so until the answer
+/// has come. Evidence: the answer comes, and says in_progress.
+#[tokio::test]
+async fn prefer_caps_the_wait() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    upstream.next(Script::created().held());
+    let first = gateway.send_later(&Request::pay("k"));
+    upstream.begun(1).await;
+    let question = ask("k", "?wait=50s").header("Prefer", "wait=0");
+    let running = within("the question", gateway.send(&question)).await;
+    assert_eq!(running.expect(200).json()["state"], "in_progress");
+    upstream.release();
+    within("the answer", first).await.unwrap().expect(201);
+}
+
 /// Goal: `wait` holds the question until the key is settled.
 ///
 /// Method: ask with `?wait=9` while the upstream holds; ask with a short wait before, and with nonsense.

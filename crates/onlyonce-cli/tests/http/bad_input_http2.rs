@@ -10,7 +10,9 @@ use tokio::{
 
 use crate::bad_input::Siege;
 use crate::harness::{
-    Gateway, Request, Script, Setup, Upstream, eventually,
+    Gateway, Request, Script, Setup, Upstream,
+    client::Http2,
+    eventually,
     frames::{
         DATA, END_HEADERS, END_STREAM, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, frame, literal,
     },
@@ -67,6 +69,26 @@ impl Peer {
         let said = within("a write", self.out.write_all(bytes)).await;
         said.is_ok() && !self.heard.is_finished()
     }
+}
+
+/// Goal: a value that HTTP/2 forbids is refused, and neither executed nor echoed.
+///
+/// Method: white space before and behind the key and another header's value. Evidence: 400 and no execution.
+#[tokio::test]
+async fn values_with_white_space_around_them() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    let mut client = Http2::open(gateway.data()).await;
+    for value in [" k", "k ", "\tk", "k\t", " \"k\" "] {
+        for request in [
+            Request::post("/payments").json("{}").key(value),
+            Request::pay("k").header("X-Other", value),
+        ] {
+            let refused = client.send(&request).await;
+            refused.refused(400, "request_malformed");
+        }
+    }
+    assert_eq!(upstream.executions(), 0);
 }
 
 /// Goal: opening streams and resetting them is no weapon, and never executes anything twice.

@@ -233,6 +233,27 @@ async fn pointers() {
     compare(fields, stamped(1, 1), &[stamped(1, 2)], &[stamped(2, 1)]).await;
 }
 
+/// Goal: `Connection` does not make the host another matter.
+///
+/// Method: a request that names `Host` in `Connection`, and the same for another host.
+/// Evidence: the second is another request; the upstream gets the host that was compared.
+#[tokio::test]
+async fn connection_has_no_say_over_the_host() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    let to = |host| Request::pay("k").host(host).header("Connection", "Host");
+    gateway.send(&to("a.test")).await.expect(201);
+    assert_eq!(upstream.last().headers.one("host"), Some("a.test"));
+    let other = gateway.send(&to("b.test")).await;
+    other.refused(422, "idempotency_key_reused");
+    let plain = gateway.send(&Request::pay("k").host("a.test")).await;
+    assert_eq!(
+        plain.expect(201).header("x-idempotent-replayed"),
+        Some("true")
+    );
+    assert_eq!(upstream.executions(), 1);
+}
+
 /// Goal: another host is another request, however the host travels, and the same host is the same.
 ///
 /// Method: `Host` in other spellings, the absolute form, HTTP/2; then another host in each of these ways.

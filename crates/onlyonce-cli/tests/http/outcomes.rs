@@ -309,12 +309,19 @@ async fn a_redirect_that_repeats_the_request_releases_the_key() {
 
 /// Goal: a proxy that lost the request after sending it does not get it executed again.
 ///
-/// Method: 503 with each of the ways in which proxies say so, and the same ways about a request that was not sent.
+/// Method: 503 with each of the ways in which proxies say so, and the same ways about a request that was not
+/// sent; headers that say so also where `Connection` names them; and with answers too long to be kept.
 /// Evidence: unknown and one execution; of the others a second execution, as `on_5xx: retry` says.
 #[tokio::test]
 async fn a_503_of_a_proxy_that_lost_the_request_is_unknown() {
+    for options in ["", "max_body_size: 0", "max_body_size: 50"] {
+        proxies_that_lost_the_request(options).await;
+    }
+}
+
+async fn proxies_that_lost_the_request(options: &str) {
     let upstream = Upstream::start();
-    let gateway = Gateway::start(&upstream, "").await;
+    let gateway = Gateway::start(&upstream, options).await;
     let text = "upstream connect error or disconnect/reset before headers. reset reason: ";
     let page = "<iframe src=\"//www.herokucdn.com/error-pages/application-error.html\"></iframe>";
     let says = |name, value| Script::reply(503).header(name, value);
@@ -332,7 +339,12 @@ async fn a_503_of_a_proxy_that_lost_the_request_is_unknown() {
             "upstream_reset_before_response_started{connection_termination}",
         ),
         Script::reply(503).body(format!("{text}connection termination")),
+        Script::reply(503).chunks([text, "connection termination"]),
         says("Content-Type", "text/html; charset=utf-8").body(page),
+        says("Content-Type", "text/html").body(format!("{page}{}", " ".repeat(9_000))),
+        says("Proxy-Status", "cdn; error=connection_terminated")
+            .header("Connection", "Proxy-Status"),
+        says("X-Envoy-Response-Flags", "UC").header("Connection", "x-envoy-response-flags"),
     ];
     for (number, script) in lost.into_iter().enumerate() {
         let before = upstream.executions();
@@ -429,6 +441,38 @@ async fn the_upstream_may_declare_the_outcome() {
     assert_eq!(first.header("idempotency-outcome"), None);
     says_unknown(gateway.send(&Request::pay("unknown")).await);
     assert_eq!(upstream.executions(), 4);
+}
+
+/// Goal: an upstream's word about the operation is heard however it is written.
+///
+/// Method: each word in other letters, in a list as a proxy may make of two lines, and named in `Connection`.
+/// Evidence: the state of the key, by a rule that the status alone would not lead to.
+#[tokio::test]
+async fn an_outcome_is_heard_however_it_is_written() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "").await;
+    for (number, (status, word, state)) in [
+        (500, "final", "completed"),
+        (500, "Final", "completed"),
+        (500, "final, final", "completed"),
+        (500, "unknown", "unknown"),
+        (500, "unknown,unknown", "unknown"),
+        (500, "final, unknown", "unknown"),
+        (200, "not-executed", "failed_retryable"),
+        (200, "not-executed, final", "unknown"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for connection in ["keep-alive", "Idempotency-Outcome"] {
+            let script = Script::reply(status).header("Idempotency-Outcome", word);
+            upstream.next(script.header("Connection", connection));
+            let key = format!("{number}-{connection}");
+            let answer = gateway.send(&Request::pay(&key)).await.expect(status);
+            assert_eq!(answer.header("idempotency-outcome"), None, "{word}");
+            assert_eq!(gateway.state(&key).await, state, "{word}, {connection}");
+        }
+    }
 }
 
 /// Goal: an answer is judged by all that is said about it, behind it and several times over too.

@@ -87,6 +87,14 @@ const HEROKU_BEFORE_SENDING: [&str; 8] = ["H10", "H11", "H14", "H16", "H20", "H2
 /// How far into a body a proxy's message is searched for, in bytes.
 const LOOKED_AT: usize = 4 << 10;
 
+/// How many bytes of the body decide whether an answer with this status is a proxy's own.
+pub fn looked_at(status: StatusCode) -> u64 {
+    match status.is_server_error() {
+        true => LOOKED_AT as u64,
+        false => 0,
+    }
+}
+
 /// Whether an answer says that a proxy lost the request after it may have sent it. `body` is the whole body
 /// or its beginning.
 pub fn lost_by_proxy(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> bool {

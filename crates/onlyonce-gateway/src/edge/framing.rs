@@ -31,6 +31,14 @@ pub(super) fn check<B>(request: &Request<B>, max_header_bytes: usize) -> Result<
     if headers.keys().any(|name| name.as_str().contains('"')) {
         return Err(Problem::RequestMalformed("a header's name has a quote"));
     }
+    // Over HTTP/1 such white space is none of the value; over HTTP/2 it is forbidden (RFC 9113 8.2.1), and what
+    // is made of it would differ from what the client sees.
+    let is_padded = |value: &HeaderValue| value.as_bytes().trim_ascii().len() < value.len();
+    if request.version() == Version::HTTP_2 && headers.values().any(is_padded) {
+        return Err(Problem::RequestMalformed(
+            "a header's value begins or ends with white space",
+        ));
+    }
     check_host(request)
 }
 

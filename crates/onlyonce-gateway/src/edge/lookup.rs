@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
-use onlyonce::{Body, Problem, stats::Event};
+use onlyonce::{Body, Problem, layer::preferred_wait, stats::Event};
 use onlyonce_core::{Key, Record, State, Timestamp, machine::is_settled};
 use onlyonce_store::Reply;
 use percent_encoding::percent_decode_str;
@@ -32,13 +32,21 @@ pub(super) async fn answer<B>(edge: &Edge, mut request: Request<B>, rest: &str) 
         .filter(|_| is_get(request.method()))
         .and_then(read_key);
     let Some(key) = key else {
-        return not_found(edge);
+        // Nothing is executed here; if the request brought a key, nobody has looked at that.
+        let is_keyed = request.headers().contains_key(&edge.policy.header_name);
+        return super::refused(
+            &Problem::KeyNotFound,
+            &edge.policy,
+            is_keyed && !is_get(request.method()),
+        );
     };
     let query = Query::read(request.uri().query().unwrap_or_default());
     let Some(patience) = query.wait else {
         let why = "its `wait` is not a duration, such as 10s";
         return Problem::RequestMalformed(why).unkeyed_response(&edge.policy);
     };
+    let preferred = preferred_wait(request.headers()).map(Duration::from_secs);
+    let patience = patience.min(preferred.unwrap_or(MAX_WAIT));
     let lanes = lanes_for(edge, query.route);
     if let Some(wait) = lanes
         .first()

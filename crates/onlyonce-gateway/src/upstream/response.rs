@@ -10,8 +10,8 @@ use std::{
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, HeaderName, Method, Response, StatusCode, Version,
-    header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING},
+    HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version,
+    header::{CONNECTION, CONTENT_LENGTH, TRAILER, TRANSFER_ENCODING},
 };
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -49,7 +49,8 @@ pub(super) enum Coming {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FromUpstream;
 
-/// Turns what hyper received into what may be passed on.
+/// Turns what hyper received into an answer for the layer. Hop-by-hop headers are still there: what an
+/// upstream says of the operation is for this hop, and `Connection` may name it. See [`pass_on`].
 pub(super) fn receive(
     response: Response<Coming>,
     method: &Method,
@@ -69,7 +70,7 @@ pub(super) fn receive(
         // that our own listener would repeat as framing.
         head.headers.remove(CONTENT_LENGTH);
     }
-    strip_hop_by_hop(&mut head.headers);
+    plain_length(&mut head.headers);
     head.version = Version::HTTP_11;
     head.extensions.insert(FromUpstream);
 
@@ -82,6 +83,33 @@ pub(super) fn receive(
         body.release();
     }
     Response::from_parts(head, body)
+}
+
+/// Removes from an upstream's answer what concerns only its connection, once the layer has read it. Trailers
+/// are passed on, and so is their announcement.
+pub(crate) fn pass_on(response: &mut Response<onlyonce::Body>) {
+    let is_upstreams = response.extensions().get::<FromUpstream>().is_some();
+    // Those of a switch of protocols are the gateway's own.
+    if !is_upstreams || response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return;
+    }
+    let headers = response.headers_mut();
+    let announced: Vec<HeaderValue> = headers.get_all(TRAILER).iter().cloned().collect();
+    strip_hop_by_hop(headers);
+    for names in announced {
+        headers.append(TRAILER, names);
+    }
+}
+
+/// Makes one number of a length that is said several times, which the reader of the body has found to be the
+/// same: a client would have to repeat that check.
+fn plain_length(headers: &mut HeaderMap) {
+    let mut lengths = words(headers, &CONTENT_LENGTH);
+    let length = lengths.next().map(HeaderValue::from_bytes);
+    if let (Some(Ok(length)), Some(_)) = (length, lengths.next()) {
+        drop(lengths);
+        headers.insert(CONTENT_LENGTH, length);
+    }
 }
 
 /// Whether the body is sent as it is, or in chunks: once, and in nothing else.

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, header};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use onlyonce::Body;
+use onlyonce::{Body, layer::strip_hop_by_hop};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
     time::Instant,
@@ -71,6 +71,7 @@ impl Tunnel {
             None,
         );
         let headers = told.headers_mut();
+        strip_hop_by_hop(headers);
         headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, protocol.unwrap_or(self.protocol));
         let (client, seat) = (self.client, self.seat);

@@ -40,13 +40,15 @@ pub(super) fn is_unkeepable(parts: &Parts, limit: u64) -> bool {
         .get(header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.parse::<u64>().ok());
-    let endless = parts
-        .headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.split(';').next())
-        .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"));
-    endless || declared.is_some_and(|length| length > limit)
+    is_endless(&parts.headers) || declared.is_some_and(|length| length > limit)
+}
+
+/// Whether an answer is a stream of events, which may have no end.
+pub(super) fn is_endless(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    let kind = kind.and_then(|value| value.to_str().ok());
+    let kind = kind.and_then(|value| value.split(';').next());
+    kind.is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
 }
 
 /// Whether an answer that ended with its connection may be a part: money is at stake, or its JSON does

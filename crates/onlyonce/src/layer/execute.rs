@@ -11,10 +11,11 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{HeaderMap, HeaderValue, Request, Response, response::Parts};
+use http::{HeaderMap, HeaderValue, Request, Response, header, response::Parts};
 use onlyonce_core::{
     Policy, Record,
     machine::{self, Settlement},
+    policy::looked_at,
     record::{LastError, StoredBody},
 };
 use onlyonce_store::failpoint;
@@ -24,7 +25,7 @@ use tower_service::Service;
 
 use super::{
     Shared,
-    capture::{Captured, capture, has_no_end, is_doubtful, is_unkeepable},
+    capture::{Captured, capture, has_no_end, is_doubtful, is_endless, is_unkeepable},
     headers::stored,
     judge::judge,
     pipe::{cut_off, pipe, pump},
@@ -189,7 +190,14 @@ where
     progress.has_begun.store(true, Ordering::Relaxed);
     let (parts, body) = checked(response, &method, policy).into_parts();
     let limit = policy.max_body_size;
-    if is_unkeepable(&parts, limit) {
+    let is_unkeepable = is_unkeepable(&parts, limit);
+    // The beginning of a proxy's own page is read, whether it is kept or not: it says what became of the
+    // request.
+    let page = match is_endless(&parts.headers) {
+        true => 0,
+        false => looked_at(parts.status),
+    };
+    if is_unkeepable && page == 0 {
         return Finished::TooLong {
             parts,
             read: Bytes::new(),
@@ -197,7 +205,14 @@ where
             held,
         };
     }
-    match capture(&mut held, body, limit).await {
+    let kept = if is_unkeepable { 0 } else { limit };
+    match capture(&mut held, body, kept.max(page)).await {
+        Captured::Whole { bytes, trailers } if bytes.len() as u64 > kept => Finished::TooLong {
+            parts,
+            read: bytes,
+            rest: Body::full(Bytes::new(), trailers),
+            held,
+        },
         Captured::Whole { bytes, trailers } => Finished::Whole {
             parts,
             bytes,
@@ -343,7 +358,8 @@ async fn whole(
         bytes: bytes.clone(),
         trailers: kept,
     };
-    let settlement = judge(shared, attempt, &mut parts, (body, trailers.as_ref()));
+    let answer = (body, &bytes[..], trailers.as_ref());
+    let settlement = judge(shared, attempt, &mut parts, answer);
     let Some(ended) = settle(shared, attempt, client, &settlement, started).await else {
         return;
     };
@@ -373,10 +389,23 @@ async fn too_long(
     started: Instant,
 ) {
     let policy = &shared.policy;
+    // Trailers are passed on with the rest.
+    let announced: Vec<_> = parts
+        .headers
+        .get_all(header::TRAILER)
+        .iter()
+        .cloned()
+        .collect();
     let settlement = match has_no_end(&parts, policy) {
         true => Settlement::Unknown(LastError::Truncated),
-        false => judge(shared, attempt, &mut parts, (StoredBody::NotStored, None)),
+        false => {
+            let answer = (StoredBody::NotStored, &read[..], None);
+            judge(shared, attempt, &mut parts, answer)
+        }
     };
+    for names in announced {
+        parts.headers.append(header::TRAILER, names);
+    }
     let Some(ended) = settle(shared, attempt, client, &settlement, started).await else {
         return;
     };

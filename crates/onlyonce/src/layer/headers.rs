@@ -117,6 +117,28 @@ pub(super) fn strip_trailers(trailers: &mut HeaderMap, speaker: Speaker, policy:
     }
 }
 
+/// Removes from an answer's `Trailer` what [`strip_trailers`] removes from its trailers.
+pub(super) fn strip_announced(headers: &mut HeaderMap, policy: &Policy) {
+    if !headers.contains_key(header::TRAILER) {
+        return;
+    }
+    let nothing = HeaderValue::from_static("");
+    let lines = headers.get_all(header::TRAILER).iter();
+    let names = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    let names = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
+    let mut announced: HeaderMap = names.map(|name| (name, nothing.clone())).collect();
+    strip_trailers(&mut announced, Speaker::Upstream, policy);
+    headers.remove(header::TRAILER);
+    headers.extend(names_of(&announced).map(|names| (header::TRAILER, names)));
+}
+
+/// The names of `trailers`, as `Trailer` lists them.
+fn names_of(trailers: &HeaderMap) -> Option<HeaderValue> {
+    let names: Vec<&str> = trailers.keys().map(HeaderName::as_str).collect();
+    let names = HeaderValue::from_str(&names.join(", ")).ok()?;
+    (!trailers.is_empty()).then_some(names)
+}
+
 /// Removes headers whose names have underscores and read like one of `names`: to many servers, those behind
 /// CGI or WSGI for instance, the two are one, and nobody has looked at this one.
 pub fn strip_lookalikes<'a>(
@@ -147,9 +169,10 @@ pub(super) fn take_outcome(
 ) -> Option<Declared> {
     let declared = extensions.remove::<Outcome>().map(|outcome| outcome.0);
     let declared = declared.or_else(|| {
-        let mut words = headers.get_all(&OUTCOME).iter().map(|value| {
-            let word = value.to_str().ok()?;
-            Declared::from_word(word.trim())
+        // A proxy may have made one line of several.
+        let mut words = headers.get_all(&OUTCOME).iter().flat_map(|value| {
+            let words = value.to_str().unwrap_or_default().split(',');
+            words.map(|word| Declared::from_word(&word.trim().to_ascii_lowercase()))
         });
         let first = words.next()?;
         // Whoever says two things has not said what happened.
@@ -202,7 +225,7 @@ pub(super) fn read_key(headers: &HeaderMap, policy: &Policy) -> KeyHeader {
 }
 
 /// The seconds of `Prefer: wait=N`, where a client sent one.
-pub(super) fn preferred_wait(headers: &HeaderMap) -> Option<u64> {
+pub fn preferred_wait(headers: &HeaderMap) -> Option<u64> {
     headers
         .get_all(PREFER)
         .into_iter()
@@ -296,11 +319,10 @@ fn may_be_stored(name: &HeaderName, status: StatusCode) -> bool {
 /// Names in `Trailer` what will follow the body, since a server sends nothing else there.
 pub(super) fn announce_trailers(headers: &mut HeaderMap, trailers: Option<&HeaderMap>) {
     let Some(trailers) = trailers else { return };
-    let names: Vec<&str> = trailers.keys().map(HeaderName::as_str).collect();
-    if let Ok(value) = HeaderValue::from_str(&names.join(", "))
+    if let Some(names) = names_of(trailers)
         && let Entry::Vacant(vacant) = headers.entry(header::TRAILER)
     {
-        vacant.insert(value);
+        vacant.insert(names);
     }
     // A body with trailers is chunked, and a length would contradict that.
     headers.remove(header::CONTENT_LENGTH);

@@ -6,8 +6,8 @@
 use http::{
     HeaderMap, HeaderName, HeaderValue, Version,
     header::{
-        AUTHORIZATION, CONNECTION, COOKIE, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
-        TRANSFER_ENCODING, UPGRADE,
+        AUTHORIZATION, CONNECTION, COOKIE, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
+        TRAILER, TRANSFER_ENCODING, UPGRADE,
     },
 };
 
@@ -22,8 +22,13 @@ const HOP_BY_HOP: [HeaderName; 7] = [
     UPGRADE,
 ];
 
-/// Headers that always carry credentials.
-const CREDENTIALS: [HeaderName; 3] = [AUTHORIZATION, COOKIE, HeaderName::from_static("x-api-key")];
+/// Headers that say whom a request is for and who sends it. `Connection` has no say over them.
+const END_TO_END: [HeaderName; 4] = [
+    HOST,
+    AUTHORIZATION,
+    COOKIE,
+    HeaderName::from_static("x-api-key"),
+];
 
 /// Whether [`strip_hop_by_hop`] has to do with a header of this name. One pass over the names costs less than
 /// one lookup for each header of the list, and nearly always there is none.
@@ -57,13 +62,12 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes from `Connection` the names of headers with credentials, including `more`. A credential that was
-/// checked here must reach the upstream: otherwise a client could be admitted by a credential that the
-/// upstream never sees.
-pub fn keep_credentials(headers: &mut HeaderMap, more: &[HeaderName]) {
-    let is_credential = |name: &HeaderName| CREDENTIALS.contains(name) || more.contains(name);
-    if !headers.contains_key(CONNECTION) || !named_in_connection(headers).iter().any(is_credential)
-    {
+/// Removes from `Connection` the names of headers that are for the other end, including `more`. A host or a
+/// credential that was compared here must reach the upstream: otherwise a client could be admitted by a
+/// credential that the upstream never sees.
+pub fn keep_end_to_end(headers: &mut HeaderMap, more: &[HeaderName]) {
+    let is_kept = |name: &HeaderName| END_TO_END.contains(name) || more.contains(name);
+    if !headers.contains_key(CONNECTION) || !named_in_connection(headers).iter().any(is_kept) {
         return;
     }
     let lines: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
@@ -72,7 +76,7 @@ pub fn keep_credentials(headers: &mut HeaderMap, more: &[HeaderName]) {
         let options = line.as_bytes().split(|byte| *byte == b',');
         let kept: Vec<&[u8]> = options
             .map(<[u8]>::trim_ascii)
-            .filter(|option| !HeaderName::from_bytes(option).is_ok_and(|name| is_credential(&name)))
+            .filter(|option| !HeaderName::from_bytes(option).is_ok_and(|name| is_kept(&name)))
             .collect();
         if let Ok(line) = HeaderValue::from_bytes(&kept.join(&b", "[..])) {
             headers.append(CONNECTION, line);
@@ -176,24 +180,26 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_is_no_matter_of_one_hop() {
+    fn host_and_credentials_are_no_matter_of_one_hop() {
         for (connection, left) in [
             ("Authorization", ""),
+            ("Host", ""),
             ("close, authorization ,X-One", "close, X-One"),
             ("X-Tenant, x-api-key,Cookie", ""),
         ] {
             let mut headers = map(&[
                 ("x-one", "1"),
+                ("host", "a.test"),
                 ("authorization", "Bearer t"),
                 ("x-api-key", "k"),
                 ("cookie", "session=a"),
                 ("x-tenant", "t"),
             ]);
             headers.insert(CONNECTION, HeaderValue::from_static(connection));
-            keep_credentials(&mut headers, &[HeaderName::from_static("x-tenant")]);
+            keep_end_to_end(&mut headers, &[HeaderName::from_static("x-tenant")]);
             assert_eq!(headers[CONNECTION], left, "{connection}");
             strip_hop_by_hop(&mut headers);
-            let names = ["authorization", "x-api-key", "cookie", "x-tenant"];
+            let names = ["host", "authorization", "x-api-key", "cookie", "x-tenant"];
             assert!(
                 names.iter().all(|name| headers.contains_key(*name)),
                 "{connection}"

@@ -24,14 +24,10 @@ pub(super) fn judge(
     shared: &Shared,
     attempt: &Attempt,
     parts: &mut Parts,
-    (body, trailers): (StoredBody, Option<&HeaderMap>),
+    (body, read, trailers): (StoredBody, &[u8], Option<&HeaderMap>),
 ) -> Settlement {
     let policy = &shared.policy;
     let declared = take_outcome(&mut parts.headers, &mut parts.extensions, policy);
-    let read = match &body {
-        StoredBody::Full { bytes, .. } => &bytes[..],
-        StoredBody::NotStored | StoredBody::Packed { .. } => &[],
-    };
     let answered = Answered {
         status: parts.status,
         declared,

@@ -28,8 +28,11 @@ use super::{
     Identity, Shared,
     capture::{Read, Room, read},
     execute::{Client, execute},
-    headers::{ATTEMPT, KeyHeader, Sent, preferred_wait, read_key, strip_claims, take_outcome},
-    keep_credentials, reply,
+    headers::{
+        ATTEMPT, KeyHeader, Sent, preferred_wait, read_key, strip_announced, strip_claims,
+        take_outcome,
+    },
+    keep_end_to_end, reply,
     seen_through::SeenThrough,
     shadow, strip_hop_by_hop,
     trailers::{NotInTrailers, OwnTrailers},
@@ -130,7 +133,7 @@ where
             let elsewhere = parts.extensions.remove::<NotInTrailers>();
             let body = OwnTrailers::of_client(body, shared.policy.clone(), elsewhere);
             strip_claims(&mut parts.headers, &shared.policy);
-            keep_credentials(&mut parts.headers, &[]);
+            keep_end_to_end(&mut parts.headers, &[]);
             let stats = shared.stats.clone();
             let trace = Trace::begin(&shared.route, &parts.method, &parts.headers);
             // What shadow mode observes it does not touch.
@@ -213,7 +216,8 @@ where
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let (parts, body) = response.into_parts();
+    let (mut parts, body) = response.into_parts();
+    strip_announced(&mut parts.headers, policy);
     let body = Whole::new(Framing::of_answer(&parts, method), body);
     let body = OwnTrailers::of_upstream(body, policy.clone());
     Response::from_parts(parts, Body::stream(body))
