@@ -1,4 +1,4 @@
-//! Reads a body up to the limit, and says when there is more of it than can be kept.
+//! Reads a body up to the limit, and reports a body that is too long to keep.
 
 use std::pin::{Pin, pin};
 
@@ -14,26 +14,26 @@ use crate::{
     seam::EndedByClose,
 };
 
-/// The largest piece that is copied rather than kept as it came, in bytes. A small piece can be a part of
-/// a read buffer of that size, which would stay for as long as the piece.
+/// The largest piece that is copied rather than shared, in bytes. A small piece can be a slice of a read
+/// buffer of that size, which would stay allocated as long as the piece.
 const COPIED_BYTES: usize = 64 << 10;
 
-/// What became of a body.
+/// The outcome of reading a body.
 pub(super) enum Captured {
-    /// All of it.
+    /// The complete body.
     Whole {
         bytes: Bytes,
         trailers: Option<HeaderMap>,
     },
-    /// More than can be kept: this much has been read, and the rest is on its way.
+    /// The body is longer than the limit: the bytes read so far, and the rest.
     TooLong { read: Bytes, rest: Body },
-    /// It ended before its end.
+    /// The body broke off before its end.
     Truncated,
-    /// There is no room for more than this of it.
+    /// The budget has no room for more: the bytes read so far, and the rest.
     NoRoom { read: Bytes, rest: Body },
 }
 
-/// Whether it is plain from the head that the body is not to be kept.
+/// Whether the head already shows that the body cannot be kept.
 pub(super) fn is_unkeepable(parts: &Parts, limit: u64) -> bool {
     let declared = parts
         .headers
@@ -51,21 +51,21 @@ pub(super) fn is_endless(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
 }
 
-/// Whether an answer that ended with its connection may be a part: money is at stake, or its JSON does
-/// not come to an end.
+/// Whether an answer delimited by the end of its connection may be incomplete: the profile is `payments`,
+/// or its JSON does not parse to the end.
 pub(super) fn is_doubtful(parts: &Parts, bytes: &[u8], policy: &Policy) -> bool {
     if parts.extensions.get::<EndedByClose>().is_none() {
         return false;
     }
-    // Encoded JSON cannot be followed to its end, so nothing speaks for it.
+    // Encoded JSON cannot be parsed here, so nothing shows that it is complete.
     let is_encoded = parts.headers.contains_key(header::CONTENT_ENCODING);
     has_no_end(parts, policy)
         || (is_json(&parts.headers)
             && (is_encoded || serde_json::from_slice::<IgnoredAny>(bytes).is_err()))
 }
 
-/// Whether nothing but the end of its connection can tell that an answer is whole, where that is not
-/// enough.
+/// Whether only the end of the connection delimits an answer, and the policy does not accept that as proof
+/// of completeness.
 pub(super) fn has_no_end(parts: &Parts, policy: &Policy) -> bool {
     let ended_by_close = parts.extensions.get::<EndedByClose>().is_some();
     ended_by_close && policy.profile == Profile::Payments
@@ -81,13 +81,13 @@ fn is_json(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Reads an answer's `body` up to `limit` bytes. It is counted in `held` whether there is room or not.
+/// Reads an answer's `body` up to `limit` bytes. `held` counts its bytes even where there is no room.
 pub(super) async fn capture(held: &mut Held, mut body: Body, limit: u64) -> Captured {
     let read = read(pin!(&mut body), limit, Room::Anyway(held)).await;
     captured(read, body)
 }
 
-/// Reads a request's `body` up to `limit` bytes, where there is room.
+/// Reads a request's `body` up to `limit` bytes, as far as there is room.
 pub(super) async fn capture_into(mut held: Held, mut body: Body, limit: u64) -> Captured {
     let read = read(pin!(&mut body), limit, Room::IfThereIs(&mut held)).await;
     match captured(read, body) {
@@ -108,11 +108,11 @@ fn captured(read: Read, rest: Body) -> Captured {
     }
 }
 
-/// How the bytes of a body are counted as they arrive.
+/// How the bytes of a body are charged to the budget as they arrive.
 pub(super) enum Room<'h> {
-    /// Those of a request: there must be room.
+    /// Bytes of a request: refused where there is no room.
     IfThereIs(&'h mut Held),
-    /// Those of an answer to what has been executed.
+    /// Bytes of an answer to an execution: counted in any case.
     Anyway(&'h mut Held),
 }
 
@@ -128,22 +128,22 @@ impl Room<'_> {
     }
 }
 
-/// What was read of a body.
+/// The bytes read from a body.
 pub(super) enum Read {
-    /// All of it.
+    /// The complete body.
     Whole {
         bytes: Bytes,
         trailers: Option<HeaderMap>,
     },
-    /// This, and there is more than can be kept.
+    /// The body is longer than the limit.
     TooLong(Bytes),
-    /// It ended before its end.
+    /// The body broke off before its end.
     Truncated,
-    /// This, and there is no room for more.
+    /// The budget has no room for more.
     NoRoom(Bytes),
 }
 
-/// Reads `body` up to `limit` bytes, and takes `room` for them as they arrive.
+/// Reads `body` up to `limit` bytes, and charges them to `room` as they arrive.
 pub(super) async fn read<B>(mut body: Pin<&mut B>, limit: u64, mut room: Room<'_>) -> Read
 where
     B: http_body::Body<Data = Bytes>,
@@ -179,8 +179,8 @@ where
     }
 }
 
-/// What has been read so far. A large piece is shared as it is; others are copied together as they come,
-/// so that they take no more memory than their bytes.
+/// The bytes read so far. A large first piece is shared while it is the only one; others are copied into
+/// one buffer, so that they take no more memory than their bytes.
 #[derive(Default)]
 struct Pieces {
     only: Bytes,
@@ -192,7 +192,7 @@ impl Pieces {
         self.only.len() + self.together.len()
     }
 
-    /// The memory that they take, in bytes.
+    /// The memory taken, in bytes.
     fn capacity(&self) -> usize {
         self.only.len() + self.together.capacity()
     }
@@ -239,8 +239,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_counts_is_the_memory() {
-        // Of a MiB, three quarters are for large bodies. Half a MiB in five pieces takes more while it
-        // grows.
+        // Of one MiB, three quarters are for large bodies. Half a MiB in five pieces takes more than that
+        // while the buffer grows.
         let budget = BodyBudget::new(1 << 20);
         let mut other = budget.account(None);
         other.grow(5 << 10).expect("room beside it");
@@ -272,7 +272,7 @@ mod tests {
         parts
     }
 
-    /// Every prefix of a JSON answer that only its connection's end delimits.
+    /// Tests every prefix of a JSON answer that only the end of its connection delimits.
     #[test]
     fn an_answer_without_an_end_of_its_own() {
         const JSON: &[u8] = br#"{"a":[1,{"b":"}"}]}"#;

@@ -61,25 +61,25 @@ enum Finished {
     NotSent(LastError),
     Lost,
     Panicked,
-    /// Not at all, within the longest time an execution may take.
+    /// The inner service did not end within `max_execution`.
     Never,
 }
 
-/// The client's end of the task: there until it has been told something.
+/// The execution task's link to its client, which is answered once.
 pub(super) struct Client {
     pub(super) tell: Option<oneshot::Sender<Told>>,
     pub(super) key: HeaderValue,
-    /// The page that a browser sent its request for.
+    /// The `Origin` of a browser's request.
     pub(super) origin: Option<HeaderValue>,
     pub(super) followed: Followed,
-    /// For whom its answer is held.
+    /// Whose share of the body budget the answer takes.
     pub(super) holder: Option<Holder>,
-    /// Whether anybody waits for it.
+    /// Whether the client is still waiting.
     pub(super) attended: Arc<Attendance>,
 }
 
 impl Client {
-    /// An answer that somebody else stored, instead of its own.
+    /// The answer that somebody else stored, in place of the attempt's own.
     fn replayed(&self, replay: &Replay, shared: &Shared) -> Response<Body> {
         let held = (shared.engine.body_budget(), self.holder.clone());
         let asked = (&self.key, self.origin.as_ref());
@@ -93,14 +93,14 @@ impl Client {
     fn tell(&mut self, response: Response<Body>) {
         if let Some(tell) = self.tell.take() {
             failpoint!("layer.tell.before");
-            // It may have gone; that changes nothing.
+            // The client may have left; that changes nothing.
             drop(tell.send(Told::Answer(response)));
             failpoint!("layer.tell.after");
         }
     }
 }
 
-/// Executes the attempt and sees it through.
+/// Executes the attempt and settles it.
 pub(super) async fn execute<S, R>(
     shared: Arc<Shared>,
     attempt: Attempt,
@@ -142,7 +142,7 @@ pub(super) async fn execute<S, R>(
     finish(&shared, &attempt, &mut client, finished, started).await;
 }
 
-/// How far the answer has come.
+/// How far the answer has arrived.
 struct Progress {
     first_byte_within: Option<Duration>,
     has_begun: AtomicBool,
@@ -156,7 +156,7 @@ impl Progress {
         }
     }
 
-    /// How long the client waits, as it looks now.
+    /// How long the client waits, given the progress so far.
     fn timeout(&self, whole: Duration) -> Duration {
         match self.first_byte_within {
             Some(first) if !self.has_begun.load(Ordering::Relaxed) => first.min(whole),
@@ -179,7 +179,7 @@ where
 {
     let ready = match inner.ready().await {
         Ok(ready) => ready,
-        // It was not called.
+        // The inner service was not called.
         Err(_) => return Finished::NotSent(LastError::NotSent),
     };
     let method = request.method().clone();
@@ -225,7 +225,7 @@ where
             rest,
             held,
         },
-        // An answer is counted whether there is room or not.
+        // The bytes of an answer are counted even where there is no room.
         Captured::Truncated | Captured::NoRoom { .. } => Finished::Truncated,
     }
 }
@@ -240,8 +240,8 @@ fn failed(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Finished {
     }
 }
 
-/// Shows signs of life, ends the client's wait at `timeout`, and ends when an execution may take no
-/// longer. The first two do not wait for each other.
+/// Sends heartbeats, ends the client's wait at `timeout`, and returns at `max_execution`. Heartbeats and
+/// the client's wait are independent.
 async fn watch(
     shared: &Shared,
     attempt: &Attempt,
@@ -256,7 +256,7 @@ async fn watch(
     tokio::time::sleep_until(end).await;
 }
 
-/// Tells the client at `timeout` that the execution goes on. Nothing changes for the key.
+/// Tells the client at `timeout` that the execution continues. The key does not change.
 async fn end_wait(
     shared: &Shared,
     attempt: &Attempt,
@@ -265,13 +265,13 @@ async fn end_wait(
     progress: &Progress,
 ) {
     let policy = &shared.policy;
-    // Later, once the answer has begun.
+    // The deadline moves back once the answer has begun.
     let timeout = || after(started, progress.timeout(policy.timeout));
     while Instant::now() < timeout() {
         tokio::time::sleep_until(timeout()).await;
     }
     failpoint!("layer.timeout.before");
-    // Somebody may have completed the key in the meantime, or lapsed its lease.
+    // Another party may have completed the key in the meantime, or its lease may have lapsed.
     let response = match Box::pin(attempt.current()).await {
         Some(record) => match replay_of(&record) {
             Some(replay) => client.replayed(&replay, shared),
@@ -284,7 +284,7 @@ async fn end_wait(
     failpoint!("layer.timeout.after");
 }
 
-/// Makes the end durable, and only then tells the client.
+/// Makes the result durable, and only then answers the client.
 async fn finish(
     shared: &Shared,
     attempt: &Attempt,
@@ -327,7 +327,7 @@ async fn finish(
             held,
         } => {
             let body = (read, rest, held);
-            // Boxed, as most answers are short and need not carry the room for it.
+            // Boxed, since most answers are short and should not carry its size.
             return Box::pin(too_long(shared, attempt, client, parts, body, started)).await;
         }
     };
@@ -340,7 +340,7 @@ async fn finish(
     .await;
 }
 
-/// An answer that was read to its end.
+/// Settles an answer that was read to its end.
 async fn whole(
     shared: &Shared,
     attempt: &Attempt,
@@ -368,8 +368,8 @@ async fn whole(
         None => {
             let body = match held.may_stay().await {
                 true => Body::full(held.keep(bytes), trailers.clone()),
-                // Its client has more answers than it may have and takes none of them. This one is stored;
-                // the retry gets it.
+                // The client holds more answers than its share and takes none of them. This answer is
+                // stored; the retry gets it.
                 false => cut_off(),
             };
             let record = record_of(&ended);
@@ -379,7 +379,7 @@ async fn whole(
     client.tell(response);
 }
 
-/// An answer that is too long to keep: the commit comes first, then its bytes flow.
+/// Settles an answer that is too long to store: commits first, then streams its bytes.
 async fn too_long(
     shared: &Shared,
     attempt: &Attempt,
@@ -413,7 +413,7 @@ async fn too_long(
         client.tell(response);
         return;
     }
-    // What was executed is read to its end, whether its client has room for the answer or not.
+    // The answer to an execution is read to its end, whether its client has room for it or not.
     let (body, mut pipe) = match held.may_stay().await {
         true => {
             client.attended.streams();
@@ -431,7 +431,7 @@ async fn too_long(
         &client.key,
         policy,
     ));
-    // A slow client may take its time, but not for ever.
+    // A slow client may take time, but only up to `max_execution`.
     let end = after(started, policy.max_execution);
     let pumped = tokio::time::timeout_at(end, pump(&mut pipe, read, rest, &client.attended)).await;
     let error = match pumped {
@@ -439,7 +439,7 @@ async fn too_long(
         Ok(Err(error)) => error,
         Err(late) => late.into(),
     };
-    // Noted before the client hears of it, so that its retry is told.
+    // Settled before the client learns of it, so that the retry is told.
     let broke_off = Settlement::Unknown(LastError::StreamBroken);
     let noted = attempt.settle(&broke_off);
     let _ = tokio::time::timeout(policy.completion_grace, noted).await;
@@ -448,7 +448,7 @@ async fn too_long(
     }
 }
 
-/// What the client gets instead of the attempt's own answer, where the key says something else.
+/// The client's answer if the key's record disagrees with the attempt's own answer.
 fn instead(
     ended: &Ended,
     settlement: &Settlement,
@@ -468,7 +468,7 @@ fn record_of(ended: &Ended) -> Option<&Record> {
     }
 }
 
-/// The stored answer, where somebody else has completed the key with another one than ours.
+/// The stored answer, if another party completed the key with a different one.
 fn other_answer(ended: &Ended, settlement: &Settlement) -> Option<Replay> {
     let Ended::Kept(Kept::Own(record)) = ended else {
         return None;
@@ -502,7 +502,7 @@ async fn end_without(
     started: Instant,
 ) {
     let policy = &shared.policy;
-    // What it says is true whether or not the store has heard it.
+    // The problem is true whether or not the store has recorded it.
     let at_grace = |client: &mut Client| client.tell(problem.response(policy));
     let ended = settled(shared, attempt, client, (&settlement, started), at_grace).await;
     let response = match ended
@@ -515,8 +515,8 @@ async fn end_without(
     client.tell(response);
 }
 
-/// Settles an attempt that brought an answer. `None` when the client could not wait: it has then
-/// been told so.
+/// Settles an attempt that brought an answer. `None` if the client could not wait; the client has then been
+/// told so.
 async fn settle(
     shared: &Shared,
     attempt: &Attempt,
@@ -537,7 +537,7 @@ async fn settle(
     ended.filter(|_| !is_late)
 }
 
-/// Makes the end of an attempt durable, and counts what it was.
+/// Makes the end of an attempt durable, and counts the outcome.
 async fn settled(
     shared: &Shared,
     attempt: &Attempt,
@@ -557,10 +557,10 @@ async fn settled(
         followed.count(Event::ReleaseWasWrong);
     }
     match (&ended, settlement) {
-        // That there was an answer is remembered, and not the answer.
+        // Only the fact that there was an answer is stored, not the answer.
         (_, Settlement::Complete(ours)) if ours.body == StoredBody::NotStored => {}
         (Some(Ended::Settled(_)), Settlement::Complete(_)) => followed.count(Event::Stored),
-        // An earlier try whose answer was lost had succeeded.
+        // An earlier write, whose reply was lost, had succeeded.
         (Some(Ended::Kept(Kept::Own(record))), Settlement::Complete(ours))
             if record.response.as_ref() == Some(ours) =>
         {

@@ -1,4 +1,4 @@
-//! Which headers cross the layer, in which direction, and which are remembered.
+//! Which headers cross the layer, in which direction, and which are stored.
 
 use bytes::{Bytes, BytesMut};
 use http::{
@@ -16,13 +16,13 @@ use crate::{key_status::STATUS, seam::Outcome};
 
 use super::hop::{named_in_connection, strip_hop_by_hop};
 
-/// Says which attempt a request belongs to, on its way upstream.
+/// Names the attempt that a request belongs to, for the upstream.
 pub(super) static ATTEMPT: HeaderName = HeaderName::from_static("idempotency-attempt");
-/// With this an upstream says what happened.
+/// The upstream's statement of what happened.
 pub(super) static OUTCOME: HeaderName = HeaderName::from_static("idempotency-outcome");
-/// Until when an answer is kept.
+/// When an answer expires.
 pub(super) static EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
-/// Which life of the key an answer is from, where it is not the first.
+/// The generation of the key that an answer belongs to, if it is not the first.
 pub(super) static GENERATION: HeaderName = HeaderName::from_static("idempotency-generation");
 
 /// How long a client is willing to wait (RFC 7240).
@@ -42,9 +42,9 @@ const NEVER_STORED: [&str; 18] = [
     "server-timing",
     "via",
     "alt-svc",
-    // Made anew from the stored bytes.
+    // Computed from the stored bytes.
     "content-length",
-    // Said anew with each answer, or never.
+    // Set for each answer, or never.
     "idempotency-outcome",
     "idempotency-attempt",
     "idempotency-generation",
@@ -52,7 +52,7 @@ const NEVER_STORED: [&str; 18] = [
     "x-idempotent-replayed",
 ];
 
-/// Never stored of an error: they speak of the moment in which it happened.
+/// Never stored with an error: these headers describe the moment of the error.
 pub(super) const NEVER_STORED_OF_ERRORS: [HeaderName; 3] = [
     header::RETRY_AFTER,
     HeaderName::from_static("stripe-should-retry"),
@@ -61,14 +61,14 @@ pub(super) const NEVER_STORED_OF_ERRORS: [HeaderName; 3] = [
 
 const NEVER_STORED_PREFIXES: [&str; 3] = ["proxy-", "ratelimit", "x-ratelimit-"];
 
-/// Who says something in a message: in its headers, or in the trailers behind its body.
+/// The sender of a message's headers, or of the trailers after its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Speaker {
     Client,
     Upstream,
 }
 
-/// The names that `speaker` must not use, since only we may say what they say to whom it speaks.
+/// The names that `speaker` must not use, since only the layer may send them to the recipient.
 fn claims(speaker: Speaker, policy: &Policy) -> impl Iterator<Item = &HeaderName> + Clone {
     let of_both = [&ATTEMPT, &OUTCOME, &REPLAYED, &policy.replayed_header];
     let to_clients = [&GENERATION, &STATUS, &EXPIRES];
@@ -77,7 +77,7 @@ fn claims(speaker: Speaker, policy: &Policy) -> impl Iterator<Item = &HeaderName
 }
 
 fn strip<'a>(headers: &mut HeaderMap, names: impl Iterator<Item = &'a HeaderName> + Clone) {
-    // One look at each name costs less than asking the map for each of these, and nearly always it is all.
+    // One pass over the names costs less than a lookup of each of these, and nearly always suffices.
     if headers
         .keys()
         .any(|name| names.clone().any(|one| one == name))
@@ -88,22 +88,22 @@ fn strip<'a>(headers: &mut HeaderMap, names: impl Iterator<Item = &'a HeaderName
     }
 }
 
-/// Everything in a request that somebody believes: what we say or read ourselves, and what makes another
-/// request of it.
+/// Every request header that the layer or the upstream acts on: those the layer sets or reads, and those
+/// that override the method or the URL.
 fn believed(policy: &Policy) -> impl Iterator<Item = &HeaderName> + Clone {
     let own = [&policy.header_name, &EXPIRES, &GENERATION, &STATUS];
     let readings = METHOD_OVERRIDES.iter().chain(&URL_OVERRIDES);
     claims(Speaker::Client, policy).chain(own).chain(readings)
 }
 
-/// Removes from a client's request what only we, or the upstream, may say.
+/// Removes from a client's request the headers that only the layer, or the upstream, may set.
 pub(super) fn strip_claims(headers: &mut HeaderMap, policy: &Policy) {
     strip(headers, claims(Speaker::Client, policy));
     strip_lookalikes(headers, believed(policy));
 }
 
-/// Removes from trailers what their `speaker` must not say, and what nobody looks for behind a body: a
-/// server that takes trailers for headers would believe it.
+/// Removes from trailers what their `speaker` must not send, and what nobody checks after a body: a server
+/// that merges trailers into the headers would believe it.
 pub(super) fn strip_trailers(trailers: &mut HeaderMap, speaker: Speaker, policy: &Policy) {
     strip_hop_by_hop(trailers);
     strip(trailers, claims(speaker, policy));
@@ -112,7 +112,7 @@ pub(super) fn strip_trailers(trailers: &mut HeaderMap, speaker: Speaker, policy:
             strip(trailers, believed(policy));
             strip_lookalikes(trailers, believed(policy));
         }
-        // The key is said in front of the body.
+        // The key belongs in front of the body.
         Speaker::Upstream => strip(trailers, std::iter::once(&policy.header_name)),
     }
 }
@@ -160,8 +160,8 @@ pub fn strip_lookalikes<'a>(
     }
 }
 
-/// Takes from an upstream's answer what it says about the operation, and removes what only we may say to a
-/// client.
+/// Takes the upstream's declared outcome from its answer, and removes the headers that only the layer may
+/// send to a client.
 pub(super) fn take_outcome(
     headers: &mut HeaderMap,
     extensions: &mut Extensions,
@@ -175,7 +175,7 @@ pub(super) fn take_outcome(
             words.map(|word| Declared::from_word(&word.trim().to_ascii_lowercase()))
         });
         let first = words.next()?;
-        // Whoever says two things has not said what happened.
+        // An upstream that declares two different outcomes has not declared what happened.
         match words.all(|word| word == first) {
             true => first,
             false => Some(Declared::Unknown),
@@ -195,9 +195,9 @@ pub(super) enum KeyHeader {
 /// A key as a client sent it.
 pub(super) struct Sent {
     pub(super) key: Key,
-    /// What goes upstream, unless the record has an earlier one.
+    /// The spelling for the upstream, unless the record notes an earlier one.
     pub(super) spelling: Spelling,
-    /// The header's value as it came, which the client gets back.
+    /// The header's value as received, which the client gets back.
     pub(super) value: HeaderValue,
 }
 
@@ -237,7 +237,7 @@ pub fn preferred_wait(headers: &HeaderMap) -> Option<u64> {
         .and_then(|(_, seconds)| seconds.trim().trim_matches('"').parse().ok())
 }
 
-/// The parts of `text` between `separator`, which is none within a quoted string (RFC 9110 5.6.4).
+/// The parts of `text` between occurrences of `separator` outside quoted strings (RFC 9110 5.6.4).
 fn outside_quotes(text: &str, separator: char) -> impl Iterator<Item = &str> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     text.split(move |character| {
@@ -248,7 +248,7 @@ fn outside_quotes(text: &str, separator: char) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The headers of an answer that are remembered, in order.
+/// The headers of an answer that are stored, in order.
 pub(super) fn stored(headers: &HeaderMap, status: StatusCode, policy: &Policy) -> HeaderMap {
     let is_kept = |(name, _): &(&HeaderName, &HeaderValue)| {
         **name == policy.header_name || may_be_stored(name, status)
@@ -261,8 +261,8 @@ pub(super) fn stored(headers: &HeaderMap, status: StatusCode, policy: &Policy) -
     kept
 }
 
-/// The headers of an answer that somebody gives for an upstream, as those of an upstream's own would be
-/// remembered: without what concerns one hop or one exchange, and without what a replay says itself.
+/// The headers of an answer that another party gives in the upstream's place, as the upstream's own would
+/// be stored: without those of one hop or one exchange, and without those that a replay sets itself.
 pub fn remembered(mut headers: HeaderMap, status: StatusCode, policy: &Policy) -> HeaderMap {
     strip_hop_by_hop(&mut headers);
     let mut kept = stored(&headers, status, policy);
@@ -271,10 +271,10 @@ pub fn remembered(mut headers: HeaderMap, status: StatusCode, policy: &Policy) -
     kept
 }
 
-/// What is remembered of an answer that must not be stored: where the thing it made can be found.
+/// What is stored of an answer that must not be stored: where to find the resource it created.
 const HEAD_ONLY: [HeaderName; 3] = [header::LOCATION, header::CONTENT_LOCATION, header::ETAG];
 
-/// Those of `headers` that are remembered of an answer that must not be stored.
+/// The `headers` to store of an answer that must not be stored.
 pub(super) fn head_only(headers: &HeaderMap) -> HeaderMap {
     let mut kept = HeaderMap::new();
     for name in &HEAD_ONLY {
@@ -287,8 +287,8 @@ pub(super) fn head_only(headers: &HeaderMap) -> HeaderMap {
     kept
 }
 
-/// Copies an answer into one allocation of its own. As it came it points into the connection's read
-/// buffers, and whoever keeps a few hundred bytes of one keeps all of it.
+/// Copies an answer into one allocation of its own. As received, it points into the connection's read
+/// buffers, and keeping a few hundred bytes of a buffer keeps all of it.
 pub(super) fn compact(headers: &mut HeaderMap, body: &mut Bytes) {
     let values: usize = headers.values().map(HeaderValue::len).sum();
     let mut block = BytesMut::with_capacity(values + body.len());
@@ -316,7 +316,7 @@ fn may_be_stored(name: &HeaderName, status: StatusCode) -> bool {
         || (is_error && NEVER_STORED_OF_ERRORS.contains(name)))
 }
 
-/// Names in `Trailer` what will follow the body, since a server sends nothing else there.
+/// Lists in `Trailer` what will follow the body, since a server sends only the trailers listed there.
 pub(super) fn announce_trailers(headers: &mut HeaderMap, trailers: Option<&HeaderMap>) {
     let Some(trailers) = trailers else { return };
     if let Some(names) = names_of(trailers)

@@ -1,4 +1,4 @@
-//! One request through the layer, up to the point where something has to be executed.
+//! The path of one request through the layer, up to the point where it has to be executed.
 
 use std::{
     fmt,
@@ -49,9 +49,9 @@ use crate::{
     trace::{Followed, Timed, Trace},
 };
 
-/// The longest that a client which is too fast is told to wait.
+/// The longest `Retry-After` of a client that exceeds its rate.
 const LONGEST_RETRY_AFTER_SECONDS: u64 = 60;
-/// How long a client with too many live keys is told to wait.
+/// The `Retry-After` of a client with too many live keys.
 const QUOTA_RETRY_AFTER_SECONDS: u64 = 5;
 
 /// The service that [`IdempotencyLayer`](super::IdempotencyLayer) makes.
@@ -79,7 +79,7 @@ impl<S> IdempotencyService<S> {
         &self.inner
     }
 
-    /// The inner service. What is changed of it holds for requests from now on.
+    /// The inner service. Changes apply to requests from now on.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
@@ -113,8 +113,8 @@ where
     type Error = S::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
 
-    /// Always ready: the inner service is asked when it is called, and one that fails to become
-    /// ready has executed nothing.
+    /// Always ready: `call` waits for the inner service, and an inner service that fails to become ready
+    /// has executed nothing.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         Poll::Ready(Ok(()))
     }
@@ -128,7 +128,7 @@ where
         Box::pin(async move {
             let arrived = Instant::now();
             let (mut parts, body) = request.into_parts();
-            // From here on a part of a body is an error for whoever reads it.
+            // From here on, reading a partial body is an error.
             let body = Whole::new(Framing::of_request(&parts), body);
             let elsewhere = parts.extensions.remove::<NotInTrailers>();
             let body = OwnTrailers::of_client(body, shared.policy.clone(), elsewhere);
@@ -136,7 +136,7 @@ where
             keep_end_to_end(&mut parts.headers, &[]);
             let stats = shared.stats.clone();
             let trace = Trace::begin(&shared.route, &parts.method, &parts.headers);
-            // What shadow mode observes it does not touch.
+            // Shadow mode does not touch the requests that it observes.
             let is_keyed = shared.observations.is_none() && brings_key(&shared.policy, &parts);
             let mut answered = meet(shared, inner, parts, body, &trace, arrived).await;
             if let Ok(response) = &mut answered {
@@ -151,7 +151,7 @@ where
     }
 }
 
-/// What a request meets, from its head on.
+/// Handles a request whose head has been read.
 async fn meet<S, B, R>(
     shared: Arc<Shared>,
     inner: S,
@@ -205,8 +205,8 @@ where
     Ok(Response::from_parts(parts, body))
 }
 
-/// The answer to a request with `method`, with a body that fails unless it ends whole, and whose trailers say
-/// nothing that is ours to say.
+/// The answer to a request with `method`. Its body fails unless it ends complete, and its trailers contain
+/// no header that only the layer may set.
 pub(super) fn checked<R>(
     response: Response<R>,
     method: &Method,
@@ -224,20 +224,20 @@ where
 }
 
 enum Wanted {
-    /// The request is none of our business.
+    /// The layer passes the request on.
     Nothing,
     Key(Sent, Identity),
     Refuse(Problem),
 }
 
-/// Whether it is a request with a key.
+/// Whether the request carries a key.
 fn brings_key(policy: &Policy, parts: &Parts) -> bool {
     let methods = Methods::of(&parts.method, &parts.headers);
     policy.honours(methods) && parts.headers.contains_key(&policy.header_name)
 }
 
-/// Whether it is a call of gRPC, whose answer does not say by its status how the call ended. Of several
-/// types any may be the one that the upstream believes.
+/// Whether the request is a gRPC call, whose answer does not show by its status how the call ended. If
+/// there are several content types, the upstream may believe any of them.
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     const PREFIX: &[u8] = b"application/grpc";
     headers
@@ -281,17 +281,17 @@ fn wanted_key(shared: &Shared, parts: &Parts) -> Wanted {
     }
 }
 
-/// A request that has arrived whole. Its headers are with the arrival until it is sent.
+/// A request that has arrived complete. The arrival keeps its headers until the request is sent.
 pub(super) struct Pending {
     parts: Parts,
     arrival: Arrival,
     body: Bytes,
     key: HeaderValue,
-    /// The page that a browser sends it for.
+    /// The `Origin` of a browser's request.
     origin: Option<HeaderValue>,
     prefers: Option<u64>,
     followed: Followed,
-    /// Until it is known what the key's past permits.
+    /// Runs until it is known what the key's past permits.
     reserving: Option<Timed>,
 }
 
@@ -311,7 +311,7 @@ where
         shared.stats.count(Event::TooLarge);
         Problem::RequestTooLarge(limit)
     };
-    // A declared length is believed when it is too large, so that nothing of it is read.
+    // A declared length that is too large is believed, so that none of the body is read.
     if body.size_hint().lower() > limit {
         return Err(too_large());
     }
@@ -326,7 +326,7 @@ where
             Read::NoRoom(_) => Err(Problem::Overloaded),
         }
     };
-    // A body has as long to arrive as its answer has.
+    // The request body has as long to arrive as the answer.
     let gathered = in_time(shared.policy.timeout, gathered).await;
     let gathered = gathered.unwrap_or(Err(Problem::RequestTimeout));
     if matches!(
@@ -350,8 +350,8 @@ where
         let now = shared.engine.wall_clock();
         limits::is_too_old(&parts.headers, &policy.request_time_header, longest, now)
     });
-    // Before they are compared, so that a request is what is forwarded of it; and before ours are added,
-    // which a client could otherwise name in `Connection`.
+    // Before the comparison, so that a request is compared as it is forwarded; and before our headers are
+    // added, since a client could otherwise name them in `Connection`.
     strip_hop_by_hop(&mut parts.headers);
     let arrival = Arrival::new(
         &shared.engine,
@@ -410,7 +410,7 @@ impl Pending {
             && let Ok(token) = HeaderValue::try_from(attempt.token())
         {
             headers.insert(&ATTEMPT, token);
-            // An upstream that knows the key knows it as the first attempt spelled it.
+            // An upstream that knows the key knows it in the first attempt's spelling.
             if let Some(spelling) = attempt.spelling(self.arrival.key()) {
                 headers.insert(policy.header_name.clone(), spelling);
             }
@@ -429,13 +429,13 @@ impl Pending {
     }
 }
 
-/// What whoever asks the engine tells the one that watches for the client.
+/// Messages from the execution task to the client's connection.
 pub(super) enum Told {
     /// The client's answer.
     Answer(Response<Body>),
-    /// No execution: this is how it stands, and here is the request back.
+    /// Nothing is executed: the engine's decision, and the request back.
     Admitted(Admitted, Box<Pending>),
-    /// The store could not be asked.
+    /// The store could not be reached.
     Unavailable(Unavailable, Box<Pending>),
 }
 
@@ -481,7 +481,7 @@ where
                     tell,
                     attended.clone(),
                 );
-                // From here on the client's going away changes nothing.
+                // From here on, a client that disconnects changes nothing.
                 let mut work = SeenThrough::new(asked, attended);
                 let heard = tokio::select! {
                     biased;
@@ -498,7 +498,7 @@ where
                     Ok(Told::Unavailable(error, back)) => {
                         return Box::pin(unavailable(&shared, inner, back, &error, waited)).await;
                     }
-                    // The task ended without a word: whatever it did is not known here.
+                    // The task ended without a message: what it did is not known here.
                     Err(_) => return Ok(Problem::NotDurable.response(policy)),
                 }
             }
@@ -534,7 +534,7 @@ where
         let wait = shared
             .engine
             .wait(place, &mut pending.arrival, policy, deadline);
-        // Boxed, since most requests do not wait and need not carry the room for it.
+        // Boxed, since most requests do not wait and should not carry its size.
         match Box::pin(wait).await {
             Ok(Some(Woken::Answer(admitted))) => next = Some(*admitted),
             Ok(Some(Woken::AskAgain)) => {}
@@ -546,7 +546,7 @@ where
     }
 }
 
-/// The answer to a request that may wait no longer, or not at all.
+/// The answer to a request that may not wait, or not any longer.
 fn still_running(shared: &Shared, pending: &Pending) -> Response<Body> {
     shared
         .engine
@@ -555,7 +555,7 @@ fn still_running(shared: &Shared, pending: &Pending) -> Response<Body> {
     Problem::InProgress.response(&shared.policy)
 }
 
-/// The answer to a request that is not executed, or how it stands with the one that is running.
+/// The answer to a request that is not executed, or what to do about the attempt in flight.
 fn settled_answer(
     shared: &Shared,
     admitted: Admitted,
@@ -607,12 +607,12 @@ fn settled_answer(
             Ok(reply::refused(&refusal, pending.arrival.key(), route).response(policy))
         }
         Admitted::InFlight(how) => Err(how),
-        // Only what is seen through is told to execute.
+        // Only the execution task is admitted to execute.
         Admitted::Execute(_) => Ok(Problem::NotDurable.response(policy)),
     }
 }
 
-/// What a client is told that may not bring a new key.
+/// The refusal for a client that may not bring a new key.
 fn limit_reached(limited: limits::Limited) -> (Event, Problem) {
     use limits::Limited;
     match limited {
@@ -628,8 +628,8 @@ fn limit_reached(limited: limits::Limited) -> (Event, Problem) {
     }
 }
 
-/// What somebody is told who uses a key for another request, or another's key: that, and when it happens
-/// too often, to come back later. Guessing keys would otherwise be free.
+/// The refusal for a caller that uses a key for another request, or uses another caller's key. A caller
+/// that does so too often is rate limited, since guessing keys would otherwise be free.
 fn misused(shared: &Shared, pending: &Pending, refusal: &Refusal) -> Problem {
     let client = pending.arrival.client();
     match shared.engine.room_to_look(client, &shared.policy) {
@@ -648,7 +648,7 @@ fn misused(shared: &Shared, pending: &Pending, refusal: &Refusal) -> Problem {
     }
 }
 
-/// `wait` in whole seconds, as `Retry-After` has them.
+/// `wait` in whole seconds, rounded up, for `Retry-After`.
 fn seconds(wait: Duration) -> u64 {
     let up = u64::from(wait.subsec_nanos() > 0);
     (wait.as_secs() + up).clamp(1, LONGEST_RETRY_AFTER_SECONDS)
@@ -669,7 +669,7 @@ async fn ask<S, R>(
 {
     let _running = shared.engine.running();
     let Some(_room) = shared.engine.room_to_execute() else {
-        // What is known can still be told; only a new execution finds no room.
+        // A known key can still be answered; only a new execution finds no room.
         let known = shared
             .engine
             .look(&mut pending.arrival, &shared.policy)
@@ -688,7 +688,7 @@ async fn ask<S, R>(
     let admitted = shared.engine.admit(&mut pending.arrival, &shared.policy);
     let admitted = admitted.await;
     drop(timed);
-    // A client that has gone needs none of these answers, so a failed send is no failure.
+    // A client that has left needs none of these answers, so a failed send is not an error.
     match admitted {
         Ok(Admitted::Execute(attempt)) => {
             let (followed, holder) = (pending.followed.clone(), pending.arrival.holder().cloned());
@@ -725,7 +725,7 @@ where
     let tag = shared.engine.secret().key_tag(pending.arrival.key());
     let reason = std::error::Error::source(&error.0).map(ToString::to_string);
     tracing::error!(key = %tag, route = %shared.route, error = %error.0, reason, "store error");
-    // What the store holds but cannot be read, and what is known to be running, is never bypassed.
+    // A record that cannot be read, and a key that is known to be running, are never bypassed.
     let absent = matches!(
         error.0,
         StoreError::Unavailable(_) | StoreError::Ambiguous(_)
