@@ -1,22 +1,22 @@
-//! What is there already need not be waited for: a look before a timer is set.
+//! Timeouts that set no timer for a future that is already ready.
 //!
-//! A store in memory answers at the first poll, and a small body has mostly arrived with its head. A
-//! timer for each of them would cost more than the work that it watches over.
+//! A store in memory answers at the first poll, and a small body has mostly arrived with its head. A timer
+//! for each of them would cost more than the work that it bounds.
 
 use std::{pin::Pin, task::Poll, time::Duration};
 
 use tokio::time::Instant;
 
-/// Longer than anybody waits, and short enough to be added to any moment.
+/// Longer than anybody waits, and short enough to be added to any instant.
 const AS_GOOD_AS_NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// `duration` after `from`, or as good as never.
+/// `duration` after `from`, or [`AS_GOOD_AS_NEVER`] on overflow.
 pub(crate) fn after(from: Instant, duration: Duration) -> Instant {
     from.checked_add(duration)
         .unwrap_or_else(|| from + AS_GOOD_AS_NEVER)
 }
 
-/// What `future` says at its first poll, where it says something.
+/// The output of `future` if it is ready at its first poll.
 pub(crate) async fn at_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     std::future::poll_fn(|cx| {
         Poll::Ready(match future.as_mut().poll(cx) {
@@ -27,7 +27,7 @@ pub(crate) async fn at_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Out
     .await
 }
 
-/// What `future` says, or `None` if that takes longer than `limit`.
+/// The output of `future`, or `None` if it takes longer than `limit`.
 pub(crate) async fn in_time<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     match at_once(future.as_mut()).await {

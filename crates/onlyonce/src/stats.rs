@@ -1,7 +1,7 @@
-//! What is counted and timed, for the admin API and for Prometheus: one event, one count.
+//! Counters and timers for the admin API and for Prometheus: one event, one count.
 //!
-//! Handles are made once, for each route and for each client of it up to a bound, and kept. A request
-//! looks its client's up and then only adds to numbers.
+//! Metric handles are made once, for each route and for a bounded number of its clients, and kept. A
+//! request looks up its client's handles and then only adds to numbers.
 
 mod declared;
 
@@ -20,14 +20,14 @@ use tokio::time::Instant;
 
 pub use declared::{DECLARED, Declared, Kind, LATENCY_BUCKETS};
 
-/// Clients of one route that have series of their own. Further ones are counted together.
+/// Clients of one route that have series of their own. Further clients are counted together.
 pub const MAX_CLIENTS: usize = 100;
-/// The `client` of those that are counted together.
+/// The `client` label of the clients that are counted together.
 pub const OTHER_CLIENTS: &str = "other";
 
 macro_rules! events {
     ($($(#[$doc:meta])* $event:ident $(=> $metric:literal)?,)*) => {
-        /// Something that a route counts.
+        /// An event that a route counts.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Event { $($(#[$doc])* $event,)* }
 
@@ -46,13 +46,13 @@ macro_rules! events {
 }
 
 events! {
-    /// A request with a key, or one that had to have one.
+    /// A request with a key, or one that needed a key.
     Request,
     /// A key was reserved for the first time.
     Created => "api_idempotency_reserve_created_total",
-    /// A stored answer was given again.
+    /// A stored answer was replayed.
     Replayed => "api_idempotency_reserve_replay_total",
-    /// A request met its own first one still running.
+    /// A retry found its first request still running.
     InProgress => "api_idempotency_reserve_in_progress_total",
     /// A key was used for another request.
     Misused => "api_idempotency_reserve_key_misuse_total",
@@ -60,39 +60,39 @@ events! {
     CallerDiffers => "onlyonce_caller_differs_total",
     /// A released key was reserved again.
     Retried => "api_idempotency_reserve_failed_retry_total",
-    /// A request met an unknown outcome.
+    /// A request found an unknown outcome.
     Unknown => "api_idempotency_reserve_unknown_total",
-    /// The store could not be asked or written.
+    /// The store could not be read or written.
     StoreError => "api_idempotency_store_error_total",
     /// An expired key was executed as a new generation.
     ExecutedAfterExpiry => "api_idempotency_executed_after_expiry_total",
     /// A request waited for another one.
     Waited,
-    /// A request was told to come again, since its first one was still running.
+    /// A request was refused because its first one was still running.
     SentAway,
-    /// A key was missing where it is demanded.
+    /// A required key was missing.
     Enforced,
-    /// A key was not one.
+    /// A key was invalid.
     InvalidKey,
     /// A body was too large.
     TooLarge,
-    /// A call of gRPC, whose outcome nothing judges yet.
+    /// A gRPC call, whose outcome cannot be judged yet.
     GrpcUnsupported,
-    /// No identity came with the request.
+    /// The request had no identity.
     Unauthenticated,
-    /// A key had expired and may not be used again.
+    /// The key had expired and may not be used again.
     Expired,
-    /// A retry met an answer that was not stored.
+    /// A retry found an answer that was not stored.
     NotStored,
     /// An answer became durable.
     Stored,
     /// Nothing was sent upstream.
     NotSent,
-    /// An attempt ended without anybody seeing how.
+    /// An attempt ended with an unknown outcome.
     BecameUnknown => "onlyonce_became_unknown_total",
-    /// A body took too long or did not arrive whole.
+    /// A body took too long or did not arrive complete.
     Incomplete,
-    /// A client brought new keys, asked or misused keys too fast.
+    /// A client brought new keys, queried keys or misused keys too fast.
     RateLimited => "onlyonce_rate_limited_total",
     /// A client had too many live keys.
     KeyQuota => "onlyonce_key_quota_total",
@@ -100,34 +100,34 @@ events! {
     Overloaded => "onlyonce_overloaded_total",
     /// A request with a new key was too old.
     TooOld => "onlyonce_request_too_old_total",
-    /// A new key had to wait, since the store has lost keys.
+    /// A new key was refused because the store has lost keys.
     HistoryLost => "onlyonce_history_lost_total",
-    /// A request went through without protection, since the store was away.
+    /// A request was forwarded without protection because the store was unavailable.
     Bypassed => "onlyonce_bypassed_total",
     /// A key that had been released turned out to have been executed.
     ReleaseWasWrong => "onlyonce_release_was_wrong_total",
 }
 
-/// Something that is counted for the whole process, wherever it happens.
+/// An event that is counted for the whole process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
     /// A lease lapsed.
     ZombieKey,
     /// An answer expired and was removed.
     TtlPruned,
-    /// An unknown key is to be asked about.
+    /// A query about an unknown key was scheduled.
     ReconcileScheduled,
-    /// What became of an unknown key was found out.
+    /// The outcome of an unknown key was determined.
     ReconcileResolved,
-    /// It could not be found out.
+    /// The outcome of an unknown key could not be determined.
     ReconcileFailed,
     /// A result came from an attempt that no longer owns its key.
     DuplicateSuspected,
-    /// A clock jumped, of this machine or of the store.
+    /// The clock of this machine or of the store jumped.
     ClockJump,
     /// A message was delivered.
     Delivered,
-    /// An attempt to deliver a message failed, or nobody knows.
+    /// An attempt to deliver a message failed, or its outcome is unknown.
     NotDelivered,
 }
 
@@ -159,39 +159,39 @@ impl Background {
         }
     }
 
-    /// Counts it `times`. Not for the path of a request: the handle is looked up.
+    /// Adds `times`. Not for the request path: it looks up the handle.
     pub fn count(self, times: u64) {
         counter!(self.metric()).increment(times);
     }
 }
 
-/// Something of which there is a number at any time.
+/// A quantity that is reported as a gauge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// Records in a state.
     Keys(State),
-    /// Requests of this process that wait for another one.
+    /// Requests of this process that are waiting for another one.
     Waiters,
-    /// Messages that wait to be delivered.
+    /// Messages waiting for delivery.
     OutboxDepth,
     /// Messages in one of [`MessageState::OPEN`].
     Messages(MessageState),
-    /// What somebody has to look into.
+    /// Records that need an operator.
     DeadLetters,
-    /// For how many seconds the oldest unknown key has been unknown.
+    /// The age of the oldest unknown key, in seconds.
     UnknownAge,
-    /// Bytes of this process that are held for clients.
+    /// Bytes that this process holds for clients.
     HeldBytes,
-    /// Executions of this process that nobody waits for.
+    /// Executions of this process without a waiting client.
     Detached,
-    /// 1 while the store lacks keys that it had, and nobody has accepted that.
+    /// 1 while the store lacks keys that it had, and nobody has accepted the loss.
     HistoryLost,
 }
 
 impl Amount {
-    /// Says how many there are.
+    /// Sets the gauge.
     pub fn set(self, count: u64) {
-        // Prometheus counts in floating point; up to 2^53 that is exact.
+        // Prometheus uses floating point, which is exact up to 2^53.
         let count = count as f64;
         match self {
             Self::Keys(state) => gauge!("onlyonce_keys", "state" => state.as_str()).set(count),
@@ -236,12 +236,12 @@ pub fn declare() {
     }
 }
 
-/// A part of a request whose time is taken.
+/// A timed part of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Until it is known what the key's past permits; a reservation is durable then.
+    /// Until it is known what the key's past permits, and any reservation is durable.
     Reserve,
-    /// From sending to the end of the answer.
+    /// From sending the request to the end of the answer.
     Upstream,
     /// Until the end of the attempt is durable.
     Complete,
@@ -249,11 +249,11 @@ pub enum Stage {
     Request,
 }
 
-/// Where the buckets of [`UNKNOWN_SETTLED`] end, in seconds: from a webhook that comes at once to a week.
+/// The bucket bounds of [`UNKNOWN_SETTLED`], in seconds: from an immediate webhook to a week.
 pub const UNKNOWN_BUCKETS: [f64; 9] = [
     1.0, 10.0, 60.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0, 604_800.0,
 ];
-/// How long keys were unknown: not a part of a request, so no [`Stage`].
+/// How long keys were unknown. Not a part of a request, so not a [`Stage`].
 pub const UNKNOWN_SETTLED: &str = "onlyonce_unknown_settled_seconds";
 
 impl Stage {
@@ -269,11 +269,11 @@ impl Stage {
     }
 }
 
-/// The handles of one set of labels.
+/// The counters of one set of labels.
 struct Series(Vec<Option<Counter>>);
 
 impl Series {
-    /// All at zero.
+    /// Registers all counters at zero.
     fn declare(route: &str, client: Option<&str>) -> Self {
         let declare = |event: &Event| {
             event.metric().map(|name| {
@@ -300,7 +300,7 @@ impl Series {
 pub struct RouteStats {
     route: Arc<str>,
     counts: Vec<AtomicU64>,
-    /// Of requests from nobody in particular.
+    /// The counters of requests without a named client.
     nobody: Arc<Series>,
     clients: RwLock<HashMap<Arc<str>, Arc<Series>>>,
     times: [Histogram; Stage::ALL.len()],
@@ -315,9 +315,9 @@ impl std::fmt::Debug for RouteStats {
 }
 
 impl RouteStats {
-    /// All at zero, and declared so to the metrics recorder.
+    /// Registers all counters with the metrics recorder, at zero.
     pub fn new(route: &str) -> Self {
-        // A handle is enough for it to be there at zero.
+        // The handle alone makes the histogram appear with no samples.
         let _ = histogram!(UNKNOWN_SETTLED, "route" => route.to_owned());
         let time = |stage: Stage| histogram!(stage.metric(), "route" => route.to_owned());
         Self {
@@ -329,18 +329,18 @@ impl RouteStats {
         }
     }
 
-    /// Counts `event` of nobody in particular.
+    /// Counts `event` without a client.
     pub fn count(&self, event: Event) {
         self.counts[event as usize].fetch_add(1, Ordering::Relaxed);
         self.nobody.count(event);
     }
 
-    /// How often `event` was counted, for whomever.
+    /// How often `event` was counted, over all clients.
     pub fn total(&self, event: Event) -> u64 {
         self.counts[event as usize].load(Ordering::Relaxed)
     }
 
-    /// Counts for a client, where the request has one with a name.
+    /// Counts for the request's client, if it has a name.
     pub(crate) fn tally(self: &Arc<Self>, client: Option<&Arc<str>>) -> Tally {
         Tally {
             series: client.map_or_else(|| self.nobody.clone(), |client| self.series(client)),
@@ -361,7 +361,7 @@ impl RouteStats {
         clients.entry(name.clone()).or_insert_with(declare).clone()
     }
 
-    /// Notes how long `stage` took that began at `began`.
+    /// Records the time since `began` for `stage`.
     pub(crate) fn took(&self, stage: Stage, began: Instant) {
         self.times[stage as usize].record(began.elapsed().as_secs_f64());
     }

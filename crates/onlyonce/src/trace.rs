@@ -1,12 +1,12 @@
-//! What a trace says of a request: one span for it, and one each for reserving, the upstream and
-//! completing. All attempts of one operation can be found by what their spans say of the key.
+//! The trace of a request: one span for the request, and one each for reserving, the upstream and
+//! completing. The attributes about the key find all attempts of one operation.
 //!
-//! The spans are [`tracing`] spans of the target [`TARGET`]. Where no subscriber wants that target they
-//! cost a look at a flag. With the feature `otlp` they also know OpenTelemetry: a request's span has the
-//! parent that came in `traceparent`, the upstream gets the context of its own span, and every later
+//! The spans are [`tracing`] spans of the target [`TARGET`]. If no subscriber wants that target, they cost
+//! one check of a flag. With the feature `otlp` they also carry OpenTelemetry context: the parent of a
+//! request's span comes from `traceparent`, the upstream gets the context of its own span, and every later
 //! attempt is linked to the first.
 //!
-//! Deliberately absent: paths, headers, bodies and keys. A key is shown as its tag.
+//! Deliberately absent: paths, headers, bodies and keys. A key appears as its tag.
 
 #[cfg_attr(not(feature = "otlp"), path = "trace/without.rs")]
 mod context;
@@ -26,12 +26,12 @@ use crate::{
 /// The target of the spans.
 pub const TARGET: &str = "onlyonce::trace";
 
-/// The span of a request; nothing where nobody traces.
+/// The span of a request; disabled if nobody traces.
 #[derive(Clone)]
 pub(crate) struct Trace(Span);
 
 impl Trace {
-    /// Begins with the head of a request.
+    /// Begins the span at the head of a request.
     pub(crate) fn begin(route: &str, method: &Method, headers: &HeaderMap) -> Self {
         let span = info_span!(
             target: TARGET,
@@ -56,7 +56,7 @@ impl Trace {
         !self.0.is_disabled()
     }
 
-    /// Says which key it is about.
+    /// Records which key the request is about.
     pub(crate) fn about(&self, engine: &Engine, key: &Key, id: RecordId) {
         if self.is_on() {
             let tag = engine.secret().key_tag(key);
@@ -67,7 +67,7 @@ impl Trace {
         }
     }
 
-    /// Says what was decided, where `event` is a decision.
+    /// Records the decision, if `event` is one.
     fn decided(&self, event: Event) {
         if self.is_on() {
             match event {
@@ -81,7 +81,7 @@ impl Trace {
         }
     }
 
-    /// Says in which state the key was found or left.
+    /// Records the state in which the key was found or left.
     fn state(&self, state: State) {
         self.0.record("onlyonce.state", state.as_str());
     }
@@ -91,7 +91,7 @@ impl Trace {
         self.0.record("onlyonce.generation", generation);
     }
 
-    /// Ends with the head of the answer.
+    /// Records the status at the head of the answer.
     pub(crate) fn answered(&self, status: StatusCode) {
         if self.is_on() {
             self.0.record("http.response.status_code", status.as_u16());
@@ -114,7 +114,7 @@ impl Trace {
         }
     }
 
-    /// The span of a request that is passed on as it is, and whose upstream is told of it.
+    /// The span of a request that is passed on unchanged, with its context sent upstream.
     pub(crate) fn passed_on(&self, headers: &mut HeaderMap) -> Span {
         let span = self.child(Stage::Upstream);
         if self.is_on() {
@@ -124,7 +124,7 @@ impl Trace {
     }
 }
 
-/// The word for what was decided about a request; `None` for what is no decision.
+/// The word for a decision about a request; `None` if `event` is not a decision.
 fn decision(event: Event) -> Option<&'static str> {
     Some(match event {
         Event::Created => "created",
@@ -160,7 +160,7 @@ fn decision(event: Event) -> Option<&'static str> {
     })
 }
 
-/// Who counts and who traces a request.
+/// The counters and the trace of a request.
 #[derive(Clone)]
 pub(crate) struct Followed {
     tally: Tally,
@@ -173,16 +173,16 @@ impl Followed {
         Self { tally, trace, id }
     }
 
-    /// Counts `event`, and says so in the trace where it is a decision.
+    /// Counts `event`, and records it in the trace if it is a decision.
     pub(crate) fn count(&self, event: Event) {
         self.tally.count(event);
-        // A request that waits is decided upon later.
+        // A request that waits is decided later.
         if event != Event::InProgress {
             self.trace.decided(event);
         }
     }
 
-    /// The request found its key in this state, and that was its answer.
+    /// The request found its key in this state and was answered accordingly.
     pub(crate) fn found(&self, state: Option<State>) {
         if self.trace.is_on() {
             if let Some(state) = state {
@@ -192,7 +192,7 @@ impl Followed {
         }
     }
 
-    /// The request will not wait any longer for the one that is running.
+    /// The request will wait no longer for the running attempt.
     pub(crate) fn found_running(&self) {
         self.tally.count(Event::SentAway);
         self.trace.decided(Event::InProgress);
@@ -224,14 +224,14 @@ impl Followed {
         }
     }
 
-    /// The attempt has ended, and this is what the key says now.
+    /// The attempt has ended and left the key as `record`.
     pub(crate) fn left(&self, record: &Record) {
         if self.trace.is_on() {
             self.trace.state(record.state);
         }
     }
 
-    /// Takes the time of `stage` until the value is dropped.
+    /// Times `stage` until the value is dropped.
     pub(crate) fn timed(&self, stage: Stage) -> Timed {
         Timed {
             stats: self.tally.stats().clone(),
@@ -241,18 +241,18 @@ impl Followed {
         }
     }
 
-    /// This is the first attempt: later ones are linked to it.
+    /// Remembers this first attempt, so that later ones are linked to it.
     fn remember(&self) {
         context::remember(&self.trace.0, self.id);
     }
 
-    /// This is a later attempt: it is linked to the first.
+    /// Links this later attempt to the first.
     fn link(&self) {
         context::link(&self.trace.0, self.id);
     }
 }
 
-/// A stage that is under way.
+/// A stage in progress.
 pub(crate) struct Timed {
     stats: Arc<RouteStats>,
     stage: Stage,

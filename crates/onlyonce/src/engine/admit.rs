@@ -1,4 +1,4 @@
-//! A request reserves its key, or learns why not.
+//! Reserves a request's key, or says why not.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,22 +15,22 @@ use super::{
 };
 use crate::{clock::Moment, limits::Limited, stats::Background};
 
-/// After so long nobody has a copy of what was forgotten, whatever clocks are believed.
+/// After this long nobody has a copy of a forgotten answer, whichever clock is right.
 const LONG_AGO: Duration = Duration::from_secs(60);
 
-/// What a request still needs before the machine's word can be carried out.
+/// What a request needs before the machine's decision can be carried out.
 enum Need {
-    /// The recipe of the key's fingerprint, to be compared.
+    /// The recipe of the record's fingerprint, for the comparison.
     Recipe(RecipeId),
-    /// Room for a new life of a key of this client.
+    /// Room for a new generation of a key of this client.
     Room,
-    /// A store that promises what the route demands.
+    /// A store that guarantees the level the route demands.
     Level(Unavailable),
-    /// That no other process gives the answer that an operator has taken away.
+    /// Certainty that no other process still gives an answer that an operator has removed.
     NoCopies,
 }
 
-/// What it has of that.
+/// Which of these needs are met.
 #[derive(Clone, Copy)]
 struct Has {
     room: bool,
@@ -52,20 +52,20 @@ impl From<NoRoom> for Result<Admitted, Unavailable> {
     }
 }
 
-/// Whether an operator may have taken the key's answer away so lately that another process still gives a copy
-/// of it. If the key were executed now, two answers would be given at the same time.
+/// Whether an operator removed the key's answer so recently that another process may still give a copy of
+/// it. Executing the key now would give two answers at the same time.
 fn is_just_forgotten(record: Option<&Record>, now: Timestamp) -> bool {
     let forgotten_at = record.and_then(Record::forgotten_at);
     forgotten_at.is_some_and(|at| now < at.plus(LONG_AGO))
 }
 
 impl Engine {
-    /// Reserves the key, or says why not. When this says [`Admitted::Execute`], the reservation is
-    /// durable, and the caller must see the attempt through.
+    /// Reserves the key, or says why not. On [`Admitted::Execute`] the reservation is durable, and the
+    /// caller must settle the attempt.
     ///
     /// # Errors
-    /// [`Unavailable`] if it could not be found out. Nothing may be sent upstream then; should the
-    /// reservation turn out to stand, it is released in the background.
+    /// [`Unavailable`] if the outcome could not be determined. Nothing may be sent upstream then; if the
+    /// reservation turns out to stand, it is released in the background.
     pub async fn admit(
         &self,
         arrival: &mut Arrival,
@@ -83,7 +83,7 @@ impl Engine {
         {
             self.release_later(arrival.id(), attempt_id, policy.clone());
         }
-        // The reservation may have been the first to meet a server that promises less.
+        // The reservation may have been the first call to reach a server that guarantees less.
         if let Ok(Admitted::Execute(attempt)) = &outcome {
             self.0.known_store.reserved();
             let still = self.unless_below(policy).and_then(|()| self.unless_unfit());
@@ -104,7 +104,7 @@ impl Engine {
     ) -> Result<Admitted, Unavailable> {
         let id = arrival.id();
         let mut no_copies = self.0.store.copies() != Copies::Shared;
-        // A key that nobody has used is the usual case: it is inserted without looking.
+        // Most keys are new, so the record is inserted without a lookup.
         let mut known = Known::Assumed;
         let mut room = match self.room(arrival, policy).await? {
             Ok(room) => Some(room),
@@ -140,14 +140,14 @@ impl Engine {
             });
             let moved = match self.watched(moved.await) {
                 Ok(moved) => moved,
-                // Somebody else is making it, in a transaction that stays open.
+                // Another caller is inserting the record, in a transaction that is still open.
                 Err(StoreError::Held) => return Ok(Admitted::InFlight(policy.on_in_flight)),
                 Err(error) => {
                     if error.is_ambiguous()
                         && begins_a_life
                         && let Some(room) = room
                     {
-                        // It may have been made after all.
+                        // The record may have been inserted after all.
                         room.used();
                     }
                     return Err(Unavailable(error));
@@ -209,7 +209,7 @@ impl Engine {
                     began_at = self.0.options.clock.moment();
                     known = Known::Nothing;
                 }
-                // Each of these is about a record.
+                // Each of these effects is about a record.
                 (Ok(Admission::Execute(_) | Admission::Reserved), None)
                 | (Ok(Admission::Lapse | Admission::Replay(_)), None) => known = Known::Nothing,
             }
@@ -217,7 +217,7 @@ impl Engine {
         Err(Unavailable(StoreError::busy()))
     }
 
-    /// What the machine says of a request, unless something has to be got first.
+    /// The machine's decision about a request, or what the request still needs.
     fn decided(
         &self,
         attempt_id: AttemptId,
@@ -244,7 +244,7 @@ impl Engine {
                 if let Err(below) = self.unless_below(policy) {
                     return need(Need::Level(below));
                 }
-                // A key that has expired is as new as one that was forgotten by time, reaped or not.
+                // An expired key is as new as one that was removed, whether it has been reaped or not.
                 if began.begins_a_life() && !has.room {
                     return need(Need::Room);
                 }
@@ -271,7 +271,7 @@ impl Engine {
         }
     }
 
-    /// Room for a new key, where the store promises what the route demands and knows what is new.
+    /// Room for a new key, if the store guarantees the level demanded and knows which keys are new.
     async fn room(
         &self,
         arrival: &mut Arrival,
@@ -287,7 +287,7 @@ impl Engine {
         Ok(room.map_err(NoRoom::Limited))
     }
 
-    /// What the store remembers of the key, whose client may not bring a new one.
+    /// The store's record of a key whose client may not bring a new one.
     async fn looked_up(&self, arrival: &Arrival) -> Result<Option<Reply<Record>>, Unavailable> {
         let looked = self.bounded_read(self.0.store.lookup(arrival.id())).await;
         let Reply { now, value } = self.only_looked(looked)?;

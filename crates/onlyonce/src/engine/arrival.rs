@@ -1,4 +1,4 @@
-//! A request that has arrived whole, in the form in which it is compared and reserved.
+//! A request that has arrived complete, in the form in which it is compared and reserved.
 
 use std::sync::{Arc, LazyLock};
 
@@ -15,10 +15,10 @@ use tokio::sync::Semaphore;
 use super::Engine;
 use crate::limits::{Client, Holder};
 
-/// Bodies up to this size, in bytes, are hashed where they are.
+/// Bodies up to this size, in bytes, are hashed on the event loop.
 const MAX_HASHED_HERE_BYTES: usize = 64 << 10;
 
-/// How many large bodies are hashed at a time.
+/// How many large bodies are hashed at a time, leaving one core free if there are several.
 static LARGE_AT_A_TIME: LazyLock<Semaphore> = LazyLock::new(|| {
     let cores = std::thread::available_parallelism();
     Semaphore::new(cores.map_or(1, |cores| cores.get().saturating_sub(1).max(1)))
@@ -37,14 +37,14 @@ fn name_of(method: &Method) -> Arc<str> {
     usual.map_or_else(|| Arc::from(method.as_str()), |(_, name)| name.clone())
 }
 
-/// How a caller is marked, where callers share a scope.
+/// How a caller is marked if several callers share a scope.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Marks {
     /// The mark for a new record.
     pub mark: Option<CallerMark>,
-    /// How that was made.
+    /// How `mark` was made.
     pub marked_by: MarkedBy,
-    /// The mark made the other way, for records whose mark was.
+    /// The mark made the other way, to compare with records marked that way.
     pub other: Option<CallerMark>,
 }
 
@@ -59,7 +59,7 @@ pub struct Arrival {
     marks: Marks,
     route: Arc<str>,
     method: Arc<str>,
-    /// Host and port of the target, where it has them.
+    /// Host and port of the target, if it names them.
     authority: Option<Arc<str>>,
     target: Arc<str>,
     headers: HeaderMap,
@@ -68,12 +68,12 @@ pub struct Arrival {
     holder: Option<Holder>,
     executes_as: Option<Holder>,
     too_old: bool,
-    /// Fingerprints already made: nearly always one.
+    /// Fingerprints computed so far, nearly always one.
     fingerprints: Vec<(RecipeId, Fingerprint)>,
 }
 
 impl std::fmt::Debug for Arrival {
-    /// Neither key nor headers nor body.
+    /// Shows neither key nor headers nor body.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Arrival")
             .field("id", &self.id)
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Arrival {
 }
 
 impl Arrival {
-    /// A request for `key` in `scope`. `headers` and `body` are looked at only to compare requests.
+    /// A request for `key` in `scope`. `headers` and `body` serve only to compare requests.
     #[expect(
         clippy::too_many_arguments,
         reason = "each is a different thing that a request has"
@@ -122,7 +122,7 @@ impl Arrival {
         }
     }
 
-    /// The same request, from a caller that is marked so.
+    /// Sets the marks of the caller.
     #[must_use]
     pub fn by(self, marks: Marks) -> Self {
         let client = Client::Marked(marks.mark);
@@ -133,26 +133,26 @@ impl Arrival {
         }
     }
 
-    /// The same request, whose key a header spells so.
+    /// Sets how the header spells the key.
     #[must_use]
     pub fn spelled(self, spelling: Spelling) -> Self {
         Self { spelling, ..self }
     }
 
-    /// The same request, whose target names its host: `:authority`, or the absolute form.
+    /// Sets the host that the target names: `:authority`, or the absolute form.
     #[must_use]
     pub fn addressed_to(self, authority: Option<&str>) -> Self {
         let authority = authority.map(Arc::from);
         Self { authority, ..self }
     }
 
-    /// The same request, from a client that has a name.
+    /// Sets the client, if it has a name.
     #[must_use]
     pub fn from_client(self, client: Client) -> Self {
         Self { client, ..self }
     }
 
-    /// The same request, whose execution takes the share of `executes_as` once nobody waits for it.
+    /// Sets whose share of detached executions the request takes once nobody waits for it.
     #[must_use]
     pub fn executed_for(self, executes_as: Option<Holder>) -> Self {
         Self {
@@ -161,29 +161,29 @@ impl Arrival {
         }
     }
 
-    /// The same request, whose body and answer are held for `holder`.
+    /// Sets whose share of the body budget the body and the answer take.
     #[must_use]
     pub fn held_for(self, holder: Option<Holder>) -> Self {
         Self { holder, ..self }
     }
 
-    /// The same request, which may be too old to bring a new key.
+    /// Sets whether the request is too old to bring a new key.
     #[must_use]
     pub fn made_too_long_ago(self, too_old: bool) -> Self {
         Self { too_old, ..self }
     }
 
-    /// Whose share of what is limited it takes.
+    /// The client whose limits the request counts against.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Whose share of executions without a client it takes.
+    /// Whose share of detached executions the request takes.
     pub(crate) fn executes_as(&self) -> Option<&Holder> {
         self.executes_as.as_ref()
     }
 
-    /// For whom its body and its answer are held.
+    /// Whose share of the body budget the body and the answer take.
     pub(crate) fn holder(&self) -> Option<&Holder> {
         self.holder.as_ref()
     }
@@ -197,12 +197,12 @@ impl Arrival {
         self.too_old
     }
 
-    /// Among whose keys it is.
+    /// The scope, and the caller in it, that own the key.
     pub(super) fn whose(&self) -> (&Scope, Option<CallerMark>) {
         (&self.scope, self.marks.mark)
     }
 
-    /// The namespace of its key.
+    /// The namespace of the key.
     pub(crate) fn scope(&self) -> &Scope {
         &self.scope
     }
@@ -217,12 +217,12 @@ impl Arrival {
         &self.key
     }
 
-    /// The request's headers, which are not needed any more once it may be sent.
+    /// Takes the request's headers, which are not needed here once the request may be sent.
     pub(crate) fn take_headers(&mut self) -> HeaderMap {
         std::mem::take(&mut self.headers)
     }
 
-    /// Whether `record`, found under this request's id, really is of its scope and key.
+    /// Whether `record`, found under this request's id, really has its scope and key.
     pub(crate) fn is_about(&self, record: &Record) -> bool {
         record.is_of(&self.scope, &self.key)
     }
@@ -249,19 +249,19 @@ impl Arrival {
         }
     }
 
-    /// The same request with its fingerprint under `recipe` made already, off the event loop, where that
-    /// takes long enough for others to notice.
+    /// Computes the fingerprint under `recipe` in advance and off the event loop, if it would take long
+    /// enough to delay other requests.
     pub(crate) async fn fingerprinted(mut self, recipe: &Recipe) -> Self {
-        // Nobody knows how large an encoded body is before it is decoded.
+        // The size of an encoded body is not known before it is decoded.
         let is_encoded = self.headers.contains_key(header::CONTENT_ENCODING);
         if !is_encoded && self.body.len() <= MAX_HASHED_HERE_BYTES {
             return self;
         }
-        // As many at a time as leave a core to everybody else.
+        // This many at a time leave a core to everybody else.
         let _turn = LARGE_AT_A_TIME.acquire().await;
         let (mut hashed, recipe) = (self.clone(), recipe.clone());
         let made = tokio::task::spawn_blocking(move || (recipe.id(), hashed.fingerprint(&recipe)));
-        // Without it the fingerprint is made where it is asked for.
+        // If the task failed, the fingerprint is computed when it is needed.
         self.fingerprints.extend(made.await);
         self
     }

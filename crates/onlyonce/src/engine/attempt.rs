@@ -1,4 +1,4 @@
-//! An attempt that owns its key: it shows signs of life, and in the end it settles.
+//! An attempt that owns its key: it renews its lease, and finally settles.
 
 use std::{
     fmt::{self, Write as _},
@@ -24,10 +24,10 @@ use super::{
 };
 use crate::{clock::Moment, seam::DispatchGuard};
 
-/// The first and the longest pause between two tries to give back a key, or to note a result.
+/// The first and the longest pause between two tries to release a key or to write a journal row.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Tries to write the journal row about a result that nobody owns any more.
+/// Tries to write the journal row about a result whose attempt no longer owns the key.
 const NOTE_TRIES: usize = 5;
 
 /// The right, and the duty, to execute and settle a key.
@@ -37,12 +37,12 @@ pub struct Attempt {
     began: Moment,
     began_as: Began,
     attempt_id: AttemptId,
-    /// Whether it is too late to send a first byte, whatever the clocks say.
+    /// Set once it is too late to send a first byte, whatever the clocks say.
     closed: Arc<AtomicBool>,
-    /// The record as last seen in this attempt's hands; heartbeats move its revision on.
+    /// The record as this attempt last saw it while owning it; heartbeats raise its revision.
     record: Mutex<Arc<Record>>,
     release_was_wrong: AtomicBool,
-    /// Whether the caller's own transaction has completed the key.
+    /// Set once the caller's own transaction has completed the key.
     settled: AtomicBool,
 }
 
@@ -54,21 +54,21 @@ impl fmt::Debug for Attempt {
     }
 }
 
-/// What the key says now that the attempt has ended.
+/// The state of the key after the attempt has ended.
 #[derive(Clone, Debug)]
 pub enum Ended {
-    /// It says what the attempt brought.
+    /// The attempt's result was recorded.
     Settled(Arc<Record>),
-    /// It already said something, and that stands.
+    /// The key already had a result, which stands.
     Kept(Kept),
 }
 
-/// What stands instead of the attempt's result.
+/// What stands in place of the attempt's result.
 #[derive(Clone, Debug)]
 pub enum Kept {
-    /// The key still belongs to this attempt, in this form.
+    /// The key still belongs to this attempt, with this record.
     Own(Arc<Record>),
-    /// The key moved on without this attempt.
+    /// The key no longer belongs to this attempt.
     Lost,
 }
 
@@ -93,22 +93,22 @@ impl Attempt {
         }
     }
 
-    /// Why it began.
+    /// Why the attempt began.
     pub fn began_as(&self) -> Began {
         self.began_as
     }
 
-    /// Its id.
+    /// The attempt's id.
     pub(crate) fn id(&self) -> AttemptId {
         self.attempt_id
     }
 
-    /// The policy it runs under.
+    /// The policy that the attempt runs under.
     pub(crate) fn policy(&self) -> &Arc<Policy> {
         &self.policy
     }
 
-    /// A transaction that completed the key, and left it as `record`, has been committed.
+    /// Notes the commit of a transaction that completed the key, and left it as `record`.
     pub(crate) fn settled_in_transaction(&self, record: Arc<Record>) {
         self.wake(&record);
         *self.record.lock() = record;
@@ -120,14 +120,14 @@ impl Attempt {
         self.settled.load(Ordering::SeqCst)
     }
 
-    /// Gives the key back in the background, unless it turns out to be completed.
+    /// Releases the key in the background, unless it turns out to be completed.
     pub(crate) fn release_later(&self) {
         let id = self.record.lock().id;
         self.engine
             .release_later(id, self.attempt_id, self.policy.clone());
     }
 
-    /// Whether the store encrypts what it is given.
+    /// Whether the store encrypts its records.
     pub(crate) fn store_encrypts(&self) -> bool {
         self.engine.store().encrypts()
     }
@@ -137,21 +137,21 @@ impl Attempt {
         self.record.lock().fence
     }
 
-    /// The key's record as last seen in this attempt's hands.
+    /// The key's record as this attempt last saw it while owning it.
     pub fn record(&self) -> Arc<Record> {
         self.record.lock().clone()
     }
 
-    /// The header value of `key` for the upstream, where the record notes how the first attempt spelled it.
+    /// The header value of `key` for the upstream, if the record notes the first attempt's spelling.
     pub(crate) fn spelling(&self, key: &Key) -> Option<HeaderValue> {
         let record = self.record.lock();
         let spelling = record.notes.spelling.as_ref()?;
-        // What a client could send can be sent on.
+        // A value that a client sent can be forwarded.
         HeaderValue::from_bytes(&spelling.value(key)).ok()
     }
 
-    /// The token that goes upstream in `Idempotency-Attempt`: opaque, and enough for the upstream
-    /// to settle the key itself.
+    /// The opaque token sent upstream in `Idempotency-Attempt`. With it the upstream can settle the key
+    /// itself.
     pub fn token(&self) -> String {
         let mut token = String::with_capacity(64);
         // Writing to a string does not fail.
@@ -159,8 +159,8 @@ impl Attempt {
         token
     }
 
-    /// Holds while the lease, counted from before the reservation was sent, has time left, and
-    /// until [`close`](Self::close). A heartbeat does not move it: it is about the first byte alone.
+    /// The guard passes while the lease, counted from before the reservation was sent, has time left, and
+    /// until [`close`](Self::close). Heartbeats do not extend it: it concerns the first byte alone.
     pub fn guard(&self) -> DispatchGuard {
         let (began, lease) = (self.began, self.policy.lease);
         let clock = self.engine.0.options.clock.clone();
@@ -170,16 +170,16 @@ impl Attempt {
         })
     }
 
-    /// From now on no first byte may be sent: somebody else has settled the key. What was sent before may
-    /// still bring a result.
+    /// Forbids sending a first byte from now on, since the lease cannot be renewed. A request that was
+    /// already sent may still bring a result.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Shows a sign of life. Says whether the attempt still owns the key, as far as it can tell.
+    /// Renews the lease. Returns whether the attempt still owns the key, as far as it can tell.
     pub async fn renew(&self) -> bool {
-        // Not every store says what time it is before it is written to. A wall clock that was set says
-        // nothing of how long the execution has taken.
+        // Not every store tells its time before a write. A wall clock that was adjusted tells nothing about
+        // how long the execution has taken.
         let now = self.engine.0.options.clock.moment();
         let ran_for = now.since_boot().saturating_sub(self.began.since_boot());
         if ran_for >= self.policy.max_execution {
@@ -191,8 +191,8 @@ impl Attempt {
         let record = self.record();
         let now = match self.engine.0.store.peek(record.id) {
             Some(reply) => reply.now,
-            // The machine only asks whether the attempt is overdue, which `last_run_at` of the same
-            // clock tells well enough from the store's next reply.
+            // The machine only needs the time to tell whether the attempt is overdue. `last_run_at`, from
+            // the same clock, suffices until the store's next reply.
             None => record.times.last_run_at.unwrap_or_default(),
         };
         let beat = Heartbeat(self.attempt_id);
@@ -202,7 +202,7 @@ impl Attempt {
             let step = machine::apply(record, &beat, now, &self.policy);
             (step, Unanswered::Fail)
         });
-        // The store may be away for a while. The lease decides, not this failure.
+        // The store may be down for a while. The lease decides, not this failure.
         let Ok(moved) = moved.await else { return true };
         match (moved.effect, moved.record) {
             (Lease::Renewed, Some(renewed)) => {
@@ -211,7 +211,7 @@ impl Attempt {
                 true
             }
             (Lease::Renewed | Lease::Lost, record) => {
-                // What is known of another attempt must never pass for this one's.
+                // The record of another attempt must never pass for this attempt's own.
                 let own = record.filter(|record| record.attempt_id == self.attempt_id);
                 if let Some(own) = own {
                     *self.record.lock() = own;
@@ -221,14 +221,14 @@ impl Attempt {
         }
     }
 
-    /// What the key says now, where the store can say so and the key still belongs to this attempt.
+    /// The key's current record, if the store can be read and the key still belongs to this attempt.
     pub(crate) async fn current(&self) -> Option<Record> {
         let looked = self.engine.0.store.lookup(self.record().id);
         let found = self.engine.bounded_read(looked).await.ok()?.value?;
         (found.attempt_id == self.attempt_id).then_some(found)
     }
 
-    /// Makes the end of the attempt durable. Tries until the store takes it: the caller bounds it.
+    /// Makes the end of the attempt durable. Retries until the store takes it; the caller bounds the time.
     pub async fn settle(&self, settlement: &Settlement) -> Ended {
         let record = self.record();
         if self.settled.load(Ordering::SeqCst) {
@@ -238,7 +238,7 @@ impl Attempt {
             attempt: self.attempt_id,
             settlement,
         };
-        // What a heartbeat saw may be long past.
+        // A heartbeat's copy of the record may be long out of date.
         let known = Known::Remembered(record.clone(), Timestamp::default());
         let moved = self.engine.transition(record.id, known, |record, now| {
             let step = machine::apply(record, &end, now, &self.policy);
@@ -251,7 +251,7 @@ impl Attempt {
         });
         let (effect, now) = match moved.await {
             Ok(moved) => (moved.effect, moved.record),
-            // A write that is kept trying does not fail.
+            // A write with `KeepTrying` does not fail.
             Err(_) => return Ended::Kept(Kept::Lost),
         };
         match (effect, now) {
@@ -326,7 +326,7 @@ impl Attempt {
 }
 
 impl Engine {
-    /// A result of `attempt` that was kept elsewhere meets what `record` says now.
+    /// Settles a result of `attempt` that was kept elsewhere against the current `record`.
     pub(crate) async fn settle_late(
         &self,
         record: Record,
@@ -340,11 +340,11 @@ impl Engine {
         late.settle(settlement).await;
     }
 
-    /// Releases a reservation that may or may not have been written, once that can be found out.
-    /// Nothing was sent for it.
+    /// Releases a reservation that may or may not have been written, once that can be determined. Nothing
+    /// was sent for it.
     pub(crate) fn release_later(&self, id: RecordId, attempt: AttemptId, policy: Arc<Policy>) {
         let engine = self.clone();
-        // Beyond this the sweeper has them, and an operator can tell from the journal.
+        // Beyond this limit the sweeper handles the reservation, and the journal informs an operator.
         let Ok(room) = self.0.releasing.clone().try_acquire_owned() else {
             return;
         };
@@ -369,12 +369,12 @@ impl Engine {
                         failpoint!("engine.release_later.after");
                         return;
                     }
-                    // A write that timed out may still be under way, so absence proves nothing yet.
+                    // A write that timed out may still be in progress, so absence proves nothing yet.
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             };
-            // A late result of its own attempt is taken even after the lease has lapsed.
+            // A late result of the reservation's own attempt is accepted even after its lease has lapsed.
             let _ = tokio::time::timeout(policy.max_execution, tries).await;
         });
     }

@@ -1,6 +1,6 @@
-//! One execution on its way, whoever runs it: its signs of life, and how its result becomes durable.
+//! The course of one execution, whoever runs it: its heartbeats, and how its result becomes durable.
 //!
-//! Deliberately absent: what is executed, and what a client is told of it.
+//! Deliberately absent: what is executed, and what the client is told.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use tokio::time::Instant;
 use super::{Attempt, Ended, Engine};
 use crate::at_once::{after, at_once, in_time};
 
-/// Signs of life within one lease.
+/// Heartbeats in one lease.
 const BEATS_PER_LEASE: u32 = 3;
 
-/// Renews the lease of `attempt`. Ends when somebody else has settled the key: then nothing more may be sent
-/// for it, but the result is worth having all the same.
+/// Renews the lease of `attempt`. Returns once the lease cannot be renewed: nothing more may be sent
+/// for it, but its result is still worth having.
 pub(crate) async fn keep_alive(attempt: &Attempt) {
     let beat = attempt.policy().lease / BEATS_PER_LEASE;
     loop {
         tokio::time::sleep(beat).await;
-        // Boxed, as most executions end before and need not carry the room for it.
+        // Boxed, since most executions end before the first heartbeat and should not carry its size.
         if !Box::pin(attempt.renew()).await {
             attempt.close();
             return;
@@ -27,8 +27,7 @@ pub(crate) async fn keep_alive(attempt: &Attempt) {
     }
 }
 
-/// What `work` comes to, with signs of life of `attempt` meanwhile. The work finds out for itself whether
-/// the key was lost.
+/// Runs `work` while renewing the lease of `attempt`. The work itself finds out whether the key was lost.
 pub(crate) async fn alive_during<T>(attempt: &Attempt, work: impl Future<Output = T>) -> T {
     let lost_or_not = async {
         keep_alive(attempt).await;
@@ -41,11 +40,11 @@ pub(crate) async fn alive_during<T>(attempt: &Attempt, work: impl Future<Output 
     }
 }
 
-/// How `attempt` ended, once the store has it: tried for as long as the execution that began at `started`
-/// may take, and for the grace at least. `None` if the store did not take it in that time.
+/// Settles `attempt` in the store. Tries for as long as the execution that began at `started` may take, and
+/// for the grace at least. `None` if the store did not take the result in that time.
 ///
-/// After `completion_grace` the client need not wait any longer, and `at_grace` is called. From then on the
-/// result is also on this machine's disk, where there is a spool: should the process end first, the next one
+/// After `completion_grace`, calls `at_grace`, since the client need not wait any longer. From then on the
+/// result is also on this machine's disk, if there is a spool: if this process ends first, the next one
 /// takes it from there.
 pub(crate) async fn settle(
     engine: &Engine,
@@ -94,7 +93,7 @@ async fn settle_within(
     if let Some(ended) = at_once(settling.as_mut()).await {
         return Some(ended);
     }
-    // An execution that used up its time still gets the grace.
+    // An execution that used up its time still gets the grace period.
     let end = after(started, max_execution).max(after(Instant::now(), grace));
     tokio::time::timeout_at(end, settling).await.ok()
 }

@@ -1,8 +1,8 @@
 //! The one loop: load, apply, swap.
 //!
-//! Whatever happens to a key comes through here. What becomes of a write that somebody else was faster
-//! than, that an open transaction holds back, or whose answer was lost, is decided here and nowhere else;
-//! what it means is the machine's.
+//! Every change of a key goes through here. What becomes of a write that another writer overtook, that an
+//! open transaction holds back, or whose reply was lost, is decided here and nowhere else; what it means is
+//! decided by the machine.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,42 +17,42 @@ use onlyonce_store::{
 
 use super::{Engine, within};
 
-/// How often somebody else may be faster before the store counts as unavailable.
+/// How often another writer may be first before the store counts as unavailable.
 pub(super) const MAX_ROUNDS: usize = 32;
-/// How long the store may take to say whether a write happened whose answer was lost.
+/// How long the store may take to tell whether a write with a lost reply happened.
 const SECOND_LOOK: Duration = Duration::from_millis(500);
-/// The first and the longest pause between two tries of a write that is kept trying.
+/// The first and the longest pause between two tries of [`Unanswered::KeepTrying`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 const BUSY: &str = "the key changes faster than it can be read";
 
-/// What is done where the store does not say what became of a write.
+/// What to do if the store does not tell what became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unanswered {
-    /// The write is sent once more: by the attempt in it, the second one finds the first.
+    /// Send the write once more: the second write finds the first by its attempt id.
     AskAgain,
-    /// The store is asked. A record that is as it was is held by an open transaction: its owner is alive.
+    /// Look the record up. An unchanged record is held by an open transaction, whose owner is alive.
     Look,
-    /// The write is left to whoever comes by later, as if the record were held.
+    /// Leave the write to a later caller, as if the record were held.
     LeaveIt,
-    /// The write was worth a try, and no failure.
+    /// Ignore the failure; the write was optional.
     IfPossible,
-    /// The write is tried until the store takes it. The caller bounds the time.
+    /// Try until the store takes the write. The caller bounds the time.
     KeepTrying,
-    /// The caller is told.
+    /// Return the error to the caller.
     Fail,
 }
 
 /// What is known of a key when a transition begins.
 pub(crate) enum Known {
-    /// Nothing: it is looked up, unless the event makes a new key, since inserting tells as well.
+    /// Nothing: the key is looked up, unless the event makes a new key, since the insert finds a record.
     Nothing,
-    /// Nothing, and it is taken to be new.
+    /// Nothing, and the key is assumed to be new.
     Assumed,
-    /// What the store said at that time.
+    /// The store's record, as read at that time.
     Read(Arc<Record>, Timestamp),
-    /// What the store once said. That is looked up before it is decided that nothing has to be written.
+    /// An earlier copy of the record. It is looked up again before deciding that nothing has to be written.
     Remembered(Arc<Record>, Timestamp),
 }
 
@@ -62,30 +62,30 @@ impl Known {
     }
 }
 
-/// What a transition came to.
+/// The result of a transition.
 pub(crate) struct Transition<E> {
-    /// What it means to whoever caused it.
+    /// What the step means to the caller.
     pub(crate) effect: E,
-    /// What came of the step's write.
+    /// What became of the step's write.
     pub(crate) wrote: Wrote,
-    /// The key's record now, as far as it is known.
+    /// The key's record after the transition, as far as known.
     pub(crate) record: Option<Arc<Record>>,
-    /// What the store's clock said last.
+    /// The latest time of the store's clock.
     pub(crate) now: Timestamp,
 }
 
-/// What came of a step's write.
+/// What became of a step's write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrote {
-    /// It stands.
+    /// The write stands.
     Yes,
     /// There was nothing to write.
     Nothing,
-    /// The record is held by somebody, or may be; the write was left.
+    /// The record is or may be held by another writer; the write was not made.
     Held,
 }
 
-/// Where records are kept: a store, or a transaction that is open on one.
+/// The place where records are kept: a store, or an open transaction on one.
 pub(crate) trait Records {
     type Error: Fault;
 
@@ -108,28 +108,28 @@ pub(crate) trait Records {
         patience: Patience,
     ) -> impl Future<Output = Result<Reply<Swapped>, Self::Error>> + Send;
 
-    /// Whether it was deleted.
+    /// Returns whether the record was deleted.
     fn delete(&mut self, record: &Record)
     -> impl Future<Output = Result<bool, Self::Error>> + Send;
 }
 
-/// How long a store is waited for.
+/// How long to wait for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// As long as is configured.
+    /// The configured `store_timeout`.
     Usual,
-    /// A little longer, after that was in vain.
+    /// [`SECOND_LOOK`], after the first call got no answer.
     SecondLook,
 }
 
-/// What a transition has to know of an error.
+/// What a transition has to know about an error.
 pub(crate) trait Fault: std::error::Error + Sized {
     /// Whether the write may have happened.
     fn may_have_written(&self) -> bool;
-    /// A second look has failed, which says nothing of the first write, even if it says that itself wrote
-    /// nothing.
+    /// The error of a failed second look. It tells nothing about the first write, even if it promises that
+    /// the second look wrote nothing.
     fn after_an_unanswered_write(self) -> Self;
-    /// Somebody else was faster, again and again.
+    /// Other writers were first too many times in a row.
     fn busy() -> Self;
 }
 
@@ -148,7 +148,7 @@ impl Fault for StoreError {
 }
 
 impl Fault for TransactionError {
-    /// It happens with the commit, or not at all.
+    /// The write happens with the commit or not at all.
     fn may_have_written(&self) -> bool {
         false
     }
@@ -162,10 +162,10 @@ impl Fault for TransactionError {
     }
 }
 
-/// Carries out what `decide` makes of the key `id`, as often as it takes until that stands.
+/// Applies `decide` to the key `id` until its step has been carried out.
 ///
-/// `decide` is given what is remembered and the store's time, and asked again whenever somebody else was
-/// faster. Dropping the future leaves a write done or not done, never in part.
+/// `decide` gets the record and the store's time, and is called again whenever another writer was first. If
+/// the future is dropped, a write is done or not done, never partial.
 pub(crate) async fn transition<R: Records, E>(
     records: &mut R,
     id: RecordId,
@@ -185,8 +185,8 @@ pub(crate) async fn transition<R: Records, E>(
         let (Step { write, effect }, unanswered) = decide(record.as_deref(), now);
         if matches!(write, Write::Stay) && certain {
             if patience == Patience::SecondLook {
-                // Of the same record, so that something else speaks against the write by now. The first one
-                // may stand all the same.
+                // The record is the same, so something other than the record now rules the write out. The
+                // first write may stand all the same.
                 return Err(R::Error::busy().after_an_unanswered_write());
             }
             return Ok(done(effect, Wrote::Nothing, record, now));
@@ -252,10 +252,10 @@ fn done<E>(effect: E, wrote: Wrote, record: Option<Arc<Record>>, now: Timestamp)
     }
 }
 
-/// What a write came to.
+/// What became of a write.
 enum Came {
     Wrote(Option<Record>, Timestamp),
-    /// Somebody else was faster; this is there.
+    /// Another writer was first; this is the current record.
     Found(Option<Record>, Timestamp),
 }
 
@@ -279,14 +279,14 @@ async fn carry_out<R: Records>(
             Ok(match value {
                 Swapped::Done(record) => Came::Wrote(Some(record), now),
                 Swapped::Conflict(record) => Came::Found(Some(record), now),
-                // Reaped meanwhile: it is a new key again.
+                // The record was reaped in the meantime, so the key is new again.
                 Swapped::Absent => Came::Found(None, now),
             })
         }
         (Write::Delete, Some(before)) if records.delete(before).await? => {
             Ok(Came::Wrote(None, Timestamp::default()))
         }
-        // There is nothing to write, or nothing to write it to: what is there has the last word.
+        // Nothing to write, or no record to write to: the current record decides.
         (Write::Stay | Write::Delete | Write::Swap(_), _) => {
             let Reply { now, value } = records.look_up(id, patience).await?;
             Ok(Came::Found(value, now))
@@ -294,7 +294,7 @@ async fn carry_out<R: Records>(
     }
 }
 
-/// The engine's store.
+/// The records in the engine's store.
 pub(super) struct InStore<'a>(pub(super) &'a Engine);
 
 impl InStore<'_> {
@@ -326,7 +326,7 @@ impl Records for InStore<'_> {
         let scope = engine.unfamiliar(&draft.record.scope);
         let insert = engine.store().insert_or_get(draft);
         let known = async {
-            // First: a key is found by the scopes that the store knows.
+            // The scope comes first: a key is found through the scopes that the store knows.
             if let Some(scope) = scope {
                 Box::pin(engine.make_known(&scope)).await?;
             }
@@ -346,7 +346,7 @@ impl Records for InStore<'_> {
             .iter()
             .map(|entry| (entry.event, entry.actor.clone()))
             .collect();
-        // What repeats itself is counted, and kept now and then.
+        // Repeated events are counted, and only some of them are kept.
         change.journal.retain(machine::is_worth_keeping);
         let swap = self.0.store().swap(before.revision, change);
         let reply = within(self.limit(patience), swap).await?;
@@ -363,7 +363,7 @@ impl Records for InStore<'_> {
     }
 }
 
-/// A transaction that is open on a store. Keys neither begin nor go in one.
+/// The records in an open transaction. No key is inserted or deleted in one.
 pub(crate) struct InTransaction<'a, T: TransactionalStore> {
     pub(crate) store: &'a T,
     pub(crate) connection: &'a mut T::Connection,
