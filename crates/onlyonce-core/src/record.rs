@@ -1,6 +1,6 @@
-//! What is remembered about a key, and what a write to it looks like.
+//! The record of a key, and the form of a write to it.
 //!
-//! Deliberately absent: `Serialize`. Each store has its own versioned row, the admin API its own
+//! Deliberately absent: `Serialize`. Each store has its own versioned row and the admin API has its own
 //! types, so that neither can change the other.
 
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
@@ -16,16 +16,16 @@ use crate::{
     time::{Stamp, Timestamp},
 };
 
-/// The state of a key. The same words stand in code, SQL, JSON, metrics and UI.
+/// The state of a key. Code, SQL, JSON, metrics and UI use the same words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
-    /// An attempt owns the key and shows signs of life.
+    /// An attempt owns the key and renews its lease.
     InProgress,
     /// The operation took effect and its answer is final.
     Completed,
-    /// The operation is proven, or declared, to have left nothing behind.
+    /// The operation is proven, or declared, to have had no effect.
     FailedRetryable,
-    /// Nobody saw how the last attempt ended.
+    /// The outcome of the last attempt is not known.
     Unknown,
     /// A tombstone of a key that was completed or released.
     Expired,
@@ -64,12 +64,12 @@ impl fmt::Display for State {
     }
 }
 
-/// 128 random bits, new with every fence. A settle, a heartbeat or a late result is judged on it.
+/// 128 random bits, new with every fence. A settlement, a heartbeat or a late result is judged by them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttemptId(pub u128);
 
 impl AttemptId {
-    /// The id of no attempt, for a request that only looks.
+    /// The id of no attempt, for a request that only reads.
     pub const NOBODY: Self = Self(0);
 }
 
@@ -85,7 +85,7 @@ impl fmt::Display for AttemptId {
     }
 }
 
-/// Counts the executions of a key. Only rises, as long as the row exists.
+/// Counts the executions of a key. It only rises while the row exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub u32);
 
@@ -99,15 +99,15 @@ impl Fence {
     }
 }
 
-/// Counts the writes to a row. A swap compares it.
+/// Counts the writes to a row. A swap compares the revision.
 ///
-/// It does not begin at 1: a row that was deleted and inserted again would repeat its numbers, and
-/// an executor that slept through both would overwrite the new row by the old revision.
+/// It does not begin at 1: a row that was deleted and inserted again would repeat its numbers, and an
+/// executor that slept through both would overwrite the new row with the old revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// Few enough that a store may keep the number as a double, as Redis scripts do.
+    /// Small enough that a store may keep the number as a double, as Redis scripts do.
     const START_BITS: u32 = 47;
 
     /// The revision of a row that `attempt` inserts.
@@ -131,35 +131,35 @@ pub enum LastError {
     GuardFailed,
     /// The upstream answered with a status that releases the key.
     ReleasedStatus,
-    /// The upstream turned the request away for its credential, before any handler saw it.
+    /// The upstream rejected the request's credential before any handler saw the request.
     CredentialRefused,
-    /// The upstream sent the client elsewhere with the same request.
+    /// The upstream redirected the client with the same request.
     Redirected,
     /// The upstream answered with a server error.
     UpstreamError,
-    /// The upstream said itself that it did not execute.
+    /// The upstream declared that it did not execute.
     DeclaredNotExecuted,
-    /// The upstream said itself that it does not know.
+    /// The upstream declared that it does not know.
     DeclaredUnknown,
     /// The upstream did not answer in time.
     Timeout,
     /// The connection was lost after a byte had been sent.
     ConnectionLost,
-    /// A proxy behind the gateway says that it lost the request after sending it.
+    /// A proxy behind the gateway reported that it lost the request after sending it.
     LostByProxy,
-    /// The answer ended before its end.
+    /// The answer broke off before its end.
     Truncated,
-    /// A conflict on a second or later attempt may speak of the first.
+    /// A conflict on a second or later attempt may be about the first attempt.
     ConflictOnRetry,
     /// The handler panicked.
     Panicked,
-    /// The executor showed no sign of life for the length of its lease.
+    /// The executor did not renew its lease in time.
     LeaseLapsed,
     /// An operator released the key.
     Operator,
-    /// The provider says that the operation did not happen.
+    /// The provider stated that the operation did not happen.
     ProviderNegative,
-    /// The answer, which was not stored, broke off after its key had been completed.
+    /// An answer that was not stored broke off after its key had been completed.
     StreamBroken,
 }
 
@@ -186,7 +186,7 @@ impl LastError {
         Self::StreamBroken,
     ];
 
-    /// The word for it, as the admin API shows it.
+    /// The word for the error, as in the admin API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NotSent => "not_sent",
@@ -215,7 +215,7 @@ impl LastError {
         Self::ALL.into_iter().find(|error| error.as_str() == word)
     }
 
-    /// Whether an attempt that ended so is proven not to have reached the handler.
+    /// Whether this error proves that the attempt did not reach the handler.
     pub fn is_unreached(self) -> bool {
         matches!(
             self,
@@ -231,7 +231,7 @@ pub struct StoredResponse {
     pub status: StatusCode,
     /// The headers that may be replayed, in order, repeated ones included.
     pub headers: HeaderMap,
-    /// The bytes, or the fact that they were not kept.
+    /// The bytes, or the fact that they were not stored.
     pub body: StoredBody,
 }
 
@@ -242,18 +242,18 @@ pub enum StoredBody {
     Full {
         /// The body's bytes.
         bytes: Bytes,
-        /// The trailers, where there were any.
+        /// The trailers, if there were any.
         trailers: Option<HeaderMap>,
     },
-    /// The answer was too large, or endless, or must not be stored. It is never executed again for
-    /// that.
+    /// The answer was too large, endless, or must not be stored. The operation is never executed again
+    /// because of that.
     NotStored,
-    /// The whole answer, its headers included, as a block that only the store layer can open. Nothing
-    /// above that layer ever gets one.
+    /// The whole answer, headers included, as a block that only the store layer can open. Code above that
+    /// layer never sees one.
     Packed {
         /// The block.
         block: Bytes,
-        /// How many bytes of body are in it.
+        /// The length of the body inside the block, in bytes.
         length: u64,
     },
 }
@@ -271,7 +271,7 @@ impl StoredResponse {
         }
     }
 
-    /// That there was an answer with this status, and nothing of what it said.
+    /// Only the fact that there was an answer with this status.
     pub fn bare(status: StatusCode) -> Self {
         Self {
             status,
@@ -280,7 +280,7 @@ impl StoredResponse {
         }
     }
 
-    /// How many bytes of body are kept.
+    /// How many bytes of the body are stored.
     pub fn stored_bytes(&self) -> u64 {
         match &self.body {
             StoredBody::Full { bytes, .. } => bytes.len() as u64,
@@ -290,20 +290,20 @@ impl StoredResponse {
     }
 }
 
-/// What a provider or an operator says became of an attempt that nobody saw end.
+/// A provider's or operator's statement about an attempt whose end was not seen.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Evidence {
-    /// It took effect; this is the answer to give.
+    /// The operation took effect; this is its answer.
     Completed(Arc<StoredResponse>),
-    /// It left nothing behind.
+    /// The operation had no effect.
     NotExecuted,
-    /// Both have been said, or something about an earlier attempt: it proves nothing, and a person
-    /// has to look.
+    /// There were contradictory statements, or one about an earlier attempt. This proves nothing, and a
+    /// person has to decide.
     Contradictory,
 }
 
 impl Evidence {
-    /// Whether the two cannot both be true, or one of them is worth nothing.
+    /// Whether the two cannot both be true, or one of them proves nothing.
     pub fn contradicts(&self, other: &Self) -> bool {
         !matches!(
             (self, other),
@@ -312,36 +312,35 @@ impl Evidence {
     }
 }
 
-/// How the caller's mark of a record was made. A retry is compared by a mark made the same way, so
-/// that a change of the configuration turns no retry into another caller's.
+/// How the caller's mark of a record was made. A retry is compared by a mark made the same way, so that a
+/// configuration change never makes a retry look like another caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum MarkedBy {
-    /// From the client's id or the headers that carry credentials; the only way there was before marks
-    /// were told apart.
+    /// From the client's id or the credential headers; the only way in releases before this was recorded.
     #[default]
     Credentials,
-    /// From the cookies that carry a session, since no credential was sent.
+    /// From the session cookies, since no credential was sent.
     Cookies,
 }
 
-/// What a record carries that most records do not need, or that came with a later release. A row
-/// without any reads as [`Notes::default`], so each default is the careful one.
+/// Fields that most records do not need, or that a later release added. A row without them reads as
+/// [`Notes::default`], so each default is the cautious one.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Notes {
-    /// The header value of the key's first attempt. `None` on rows made before spellings were kept.
+    /// The spelling of the key in its first attempt. `None` on rows written before spellings were kept.
     pub spelling: Option<Spelling>,
     /// How the caller's mark was made.
     pub marked_by: MarkedBy,
-    /// Whether it is proven that no attempt before the current one reached the handler: each was
-    /// unsent, or turned away for its credential. Lives that time has made forgotten do not count.
+    /// Whether it is proven that no attempt before the current one reached the handler: each was unsent, or
+    /// its credential was rejected. Generations whose tombstone has ended do not count.
     pub never_reached: bool,
-    /// When the provider's first negative answer that counts came, by the store's clock.
+    /// When the first counted negative answer of the provider came, by the store's clock.
     pub negative_at: Option<Timestamp>,
-    /// Whether personal data was erased: key, path and answer are gone, hashes and state stay.
+    /// Whether personal data was erased: key, path and answer are gone, hashes and state remain.
     pub erased: bool,
-    /// Whether the key was completed on somebody else's word, an operator's or the provider's, and its
-    /// attempt has committed no effect of its own since. Otherwise the attempt that completed a key has
-    /// committed its effect.
+    /// Whether the key was completed on the word of an operator or the provider, and its attempt has
+    /// committed no effect of its own since. Otherwise the attempt that completed a key has committed its
+    /// effect.
     pub attested: bool,
 }
 
@@ -356,75 +355,75 @@ pub struct Times<T> {
     pub completed_at: T,
     /// When the key may be expired. Never set while in progress or unknown.
     pub expires_at: T,
-    /// Until when the executor counts as alive.
+    /// When the lease ends.
     pub lease_until: T,
     /// When the key became unknown.
     pub unknown_since: T,
-    /// When the reconciler looks next.
+    /// When the reconciler next checks the key.
     pub reconcile_after: T,
     /// When a tombstone may be deleted.
     pub delete_at: T,
 }
 
-/// Everything remembered about one key.
+/// Everything stored about one key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// A keyed hash of scope and key: what indexes are built on.
+    /// A keyed hash of scope and key, on which indexes are built.
     pub id: RecordId,
-    /// Whose key it is.
+    /// The scope of the key.
     pub scope: Scope,
-    /// The key itself; compared on every hit, whatever the index says.
+    /// The key itself, compared on every hit, whatever the index says.
     pub key: Key,
-    /// The route that reserved it.
+    /// The route that reserved the key.
     pub route: Arc<str>,
     /// The request's method.
     pub method: Arc<str>,
     /// The request's path and query, as forwarded.
     pub path: Arc<str>,
-    /// Where the count of writes stands.
+    /// The current revision.
     pub revision: Revision,
-    /// Where the key stands.
+    /// The state of the key.
     pub state: State,
-    /// Who may settle it.
+    /// The attempt that may settle the key.
     pub attempt_id: AttemptId,
-    /// How many times it was dispatched.
+    /// How many times the key was dispatched.
     pub fence: Fence,
-    /// How many lives the key has had: 1, and one more after each expiry.
+    /// How many generations the key has had: 1, and one more after each expiry.
     pub generation: u32,
-    /// What the request was. `None` after a forget: then any request may begin a new generation.
+    /// The fingerprint of the request. `None` after a forget: then any request may begin a new generation.
     pub fingerprint: Option<Fingerprint>,
-    /// How the fingerprint was made.
+    /// The recipe of the fingerprint.
     pub recipe: RecipeId,
-    /// Which caller made it, where callers share the scope.
+    /// The caller who reserved the key, if callers share the scope.
     pub caller: Option<CallerMark>,
-    /// How long a tombstone stays.
+    /// How long a tombstone is kept.
     pub tombstone_ttl: Duration,
-    /// Why it is not completed.
+    /// Why the key is not completed.
     pub last_error: Option<LastError>,
-    /// The answer, while it is completed.
+    /// The answer, while the key is completed.
     pub response: Option<Arc<StoredResponse>>,
-    /// What a provider said about the current attempt while it was still running.
+    /// The provider's statement about the current attempt while it was still running.
     pub evidence: Option<Evidence>,
-    /// Negative answers of the provider in a row.
+    /// Consecutive negative answers of the provider.
     pub negatives: u16,
-    /// Looks that found out nothing.
+    /// Queries that had no conclusive result.
     pub inconclusive: u16,
-    /// Whether a person has to look at it.
+    /// Whether a person has to decide.
     pub dead_letter: bool,
-    /// What else there is to know.
+    /// Fields that few records need.
     pub notes: Notes,
-    /// When what happened, by the store's clock.
+    /// The times of events, by the store's clock.
     pub times: Times<Option<Timestamp>>,
 }
 
 impl Record {
-    /// Whether this is the record of `key` in `scope`, whatever the index says. Of an erased record the
-    /// hash that it is found by is all that is left of its key.
+    /// Whether this is the record of `key` in `scope`, whatever the index says. An erased record keeps
+    /// nothing of its key but the hash.
     pub fn is_of(&self, scope: &Scope, key: &Key) -> bool {
         self.scope == *scope && (self.notes.erased || self.key == *key)
     }
 
-    /// Removes the names that a person can be found by. What is found by its hash is still found.
+    /// Removes the data that identifies a person. The record can still be found by its hash.
     pub(crate) fn erase_names(&mut self) {
         let spelling = self.notes.spelling.take();
         self.notes.spelling = spelling.and_then(|spelling| spelling.without(&self.key));
@@ -433,7 +432,7 @@ impl Record {
         self.notes.erased = true;
     }
 
-    /// `response` as this record may keep it: by its status alone once it is erased.
+    /// The part of `response` that this record may keep: only its status once the record is erased.
     pub(crate) fn keeps(&self, response: &Arc<StoredResponse>) -> Arc<StoredResponse> {
         match self.notes.erased {
             true => Arc::new(StoredResponse::bare(response.status)),
@@ -441,8 +440,7 @@ impl Record {
         }
     }
 
-    /// Until when the record's answer stands, where it has one that nothing but its time, or an operator, can
-    /// take away.
+    /// When the record's answer expires, if it has a final one that only expiry or an operator can remove.
     pub fn answers_until(&self) -> Option<Timestamp> {
         let times = &self.times;
         let is_final = self.response.is_some()
@@ -452,57 +450,57 @@ impl Record {
         times.expires_at.filter(|_| is_final)
     }
 
-    /// When an operator forgot the key, where that is what is left of it.
+    /// When an operator forgot the key, if the record is what a forget leaves.
     pub fn forgotten_at(&self) -> Option<Timestamp> {
         let is_forgotten = self.state == State::Expired && self.fingerprint.is_none();
         self.times.expires_at.filter(|_| is_forgotten)
     }
 
-    /// Whether `now` is past the record's expiry, reaped or not.
+    /// Whether `now` is past the record's expiry, whether it was reaped or not.
     pub fn is_past_expiry(&self, now: Timestamp) -> bool {
         self.times.expires_at.is_some_and(|at| at <= now)
     }
 
-    /// The names under which whoever was sent the key may know it.
+    /// The names under which a recipient of the key may know it.
     pub fn names(&self) -> Vec<Cow<'_, str>> {
         self.key.names(self.notes.spelling.as_ref())
     }
 
-    /// Whether the key was released because the upstream sent its client elsewhere with the request: the
-    /// same key then comes with another one, and the fingerprint binds nobody.
+    /// Whether the key was released because the upstream redirected its client: the same key then comes
+    /// with another request, and the fingerprint does not bind.
     pub fn is_redirected(&self) -> bool {
         let settled = matches!(self.state, State::FailedRetryable | State::Expired);
         settled && self.last_error == Some(LastError::Redirected)
     }
 
-    /// Whether an attempt before the current one, in this life of the key or an earlier one that is
-    /// remembered, can have reached the handler.
+    /// Whether an attempt before the current one, in this generation or an earlier one that is still
+    /// remembered, may have reached the handler.
     pub fn reached_before(&self) -> bool {
         self.fence > Fence::FIRST && !self.notes.never_reached
     }
 
-    /// Whether it is proven that neither the attempt that has ended nor one before it reached the handler.
+    /// Whether it is proven that neither the attempt that ended nor an earlier one reached the handler.
     pub(crate) fn reached_nobody(&self) -> bool {
         !self.reached_before() && self.last_error.is_some_and(LastError::is_unreached)
     }
 
-    /// Whether the lease has run out.
+    /// Whether the lease has lapsed.
     pub fn lease_lapsed(&self, now: Timestamp) -> bool {
         self.times.lease_until.is_none_or(|until| until <= now)
     }
 }
 
-/// A record on its way into a store: its times are stamps, and the store resolves them.
+/// A record to be written. Its times are stamps, which the store resolves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Draft {
-    /// Everything but the times, which are those of the record that this draft replaces.
+    /// Everything but the times; its times are those of the record that this draft replaces.
     pub record: Record,
     /// The times to write.
     pub stamps: Times<Stamp>,
 }
 
 impl Draft {
-    /// The next write of `record`: one revision on, all times kept.
+    /// The next write of `record`: the next revision, all times kept.
     pub fn after(record: &Record) -> Self {
         let mut next = record.clone();
         next.revision = record.revision.next();
@@ -522,7 +520,7 @@ impl Draft {
         }
     }
 
-    /// The record as a store whose clock says `now` holds it.
+    /// The record as stored by a store whose clock says `now`.
     pub fn stamp(self, now: Timestamp) -> Record {
         let stamps = self.stamps;
         let mut record = self.record;
@@ -540,56 +538,56 @@ impl Draft {
     }
 }
 
-/// What a journal row tells: the closed list behind `event` in the history and the audit.
+/// The event of a journal row: the closed list behind `event` in the history and the audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JournalEvent {
     /// A released key was dispatched again.
     ExecutedAgain,
     /// An expired key was dispatched as a new generation.
     ExecutedAfterExpiry,
-    /// The key was released: nothing was left behind.
+    /// The key was released: the operation had no effect.
     Released,
     /// The outcome of the attempt is not known.
     BecameUnknown,
-    /// The executor showed no sign of life.
+    /// The executor did not renew its lease in time.
     LeaseLapsed,
     /// A late result of the current attempt settled an unknown key.
     LateResult,
-    /// The answer, which was not stored, broke off after its key had been completed.
+    /// An answer that was not stored broke off after its key had been completed.
     StreamBroken,
     /// A key that had been released turned out to have been executed.
     ReleaseWasWrong,
     /// A result arrived from an attempt that no longer owns the key.
     DuplicateExecutionSuspected,
-    /// The provider's word settled the key.
+    /// The provider's statement settled the key.
     Reconciled,
-    /// The provider's word was kept while the attempt was running.
+    /// The provider's statement was kept while the attempt was running.
     EvidenceKept,
-    /// The provider's answer decided nothing.
+    /// The provider's answer was not conclusive.
     Inconclusive,
-    /// The provider does not know the key, and that does not release it yet.
+    /// The provider does not know the key, which does not release it yet.
     NegativeAnswer,
-    /// A provider's webhook was taken; it is not taken again.
+    /// A provider's webhook was accepted; it is not accepted again.
     WebhookTaken,
-    /// A route's query, under this configuration, has found a key.
+    /// A route's query, as configured at the time, has found a key.
     QueryProven,
-    /// A person has to look at it.
+    /// A person has to decide.
     DeadLettered,
     /// An operator settled the key.
     Resolved,
-    /// An operator moved the expiry.
+    /// An operator changed the expiry.
     Extended,
-    /// An operator removed what was remembered.
+    /// An operator forgot the key: any request may begin a new generation.
     Forgotten,
-    /// An operator removed a person's data, and left what keeps the operation from being repeated.
+    /// An operator erased a person's data, and left what prevents a second execution.
     Erased,
     /// The key expired.
     Expired,
-    /// An operator looked at the stored answer.
+    /// An operator viewed the stored answer.
     ResponseShown,
     /// An operator had a message sent again.
     MessageRetried,
-    /// An operator said that a message is not to be sent.
+    /// An operator discarded a message.
     MessageDiscarded,
     /// An operator accepted that the store has lost keys.
     LossAccepted,
@@ -625,7 +623,7 @@ impl JournalEvent {
         Self::LossAccepted,
     ];
 
-    /// The word for it.
+    /// The word for the event.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ExecutedAgain => "executed_again",
@@ -678,7 +676,7 @@ pub enum Actor {
 }
 
 impl Actor {
-    /// The word for it.
+    /// The word for the actor.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Executor => "executor",
@@ -703,10 +701,10 @@ impl Actor {
     }
 }
 
-/// A line of a key's history, written in the same atomic write as the change it tells of.
+/// A row of a key's history, written atomically with the change that it describes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
-    /// The key it is about.
+    /// The key.
     pub id: RecordId,
     /// What happened.
     pub event: JournalEvent,
@@ -714,9 +712,9 @@ pub struct JournalEntry {
     pub from: Option<State>,
     /// The state after.
     pub to: Option<State>,
-    /// The fence of the attempt it is about.
+    /// The fence of the attempt.
     pub attempt: u32,
-    /// Who did it.
+    /// Who made the change.
     pub actor: Actor,
     /// A reason or an error word; never a key, a body or a credential.
     pub detail: Option<String>,
@@ -725,8 +723,8 @@ pub struct JournalEntry {
 /// A write and the journal rows that belong to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// What to write.
+    /// The record to write.
     pub draft: Box<Draft>,
-    /// What to note beside it.
+    /// The journal rows to write with it.
     pub journal: Vec<JournalEntry>,
 }
