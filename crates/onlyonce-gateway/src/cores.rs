@@ -1,11 +1,11 @@
-//! One event loop for each core, so that everything of a request happens on one core.
+//! One event loop per core, so that all work for a request happens on one core.
 //!
-//! A connection of HTTP/1.1 is given to the core that has the fewest. Whatever its requests start there
-//! stays there: the execution, the connection to the backend, the timers. With one pool of threads for all of it,
-//! each of these wakes a thread on another core, and that costs more than the work itself.
+//! An HTTP/1.1 connection is given to the core with the fewest connections. Whatever its requests start stays
+//! there: the execution, the connection to the backend, the timers. With one thread pool for everything, each
+//! of these would wake a thread on another core, which costs more than the work itself.
 //!
-//! The streams of one HTTP/2 connection are many clients' worth of work: they go back to the runtime that
-//! accepted the connection, whose threads share what there is to do.
+//! The streams of one HTTP/2 connection are as much work as many clients. They go back to the runtime that
+//! accepted the connection, whose threads share the work.
 
 use std::{
     cell::Cell,
@@ -27,18 +27,18 @@ thread_local! {
     static HERE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The core whose event loop this is, on a thread of one.
+/// The core whose event loop runs on this thread, if one does.
 pub(crate) fn here() -> Option<usize> {
     HERE.get()
 }
 
-/// Threads for blocking work, over all cores: name look-ups, large bodies, and reads of an embedded store.
+/// Threads for blocking work, over all cores: name lookups, large bodies, and reads of an embedded store.
 const MAX_BLOCKING: usize = 512;
-/// How long such a thread waits for more. One always stays, so that work is queued where the system has no
+/// How long an idle blocking thread is kept. One always stays, so that work is queued if the system has no
 /// thread left.
 const BLOCKING_WAITS: Duration = Duration::from_secs(24 * 3_600);
 
-/// The event loops. They end when this is dropped, and with them what still runs there.
+/// The event loops. Dropping this ends them, and what still runs there.
 pub(crate) struct Cores(Vec<Core>);
 
 struct Core {
@@ -48,16 +48,15 @@ struct Core {
 }
 
 impl Cores {
-    /// Starts one for each core that this process may use. Where a thread cannot be had, the others do its
-    /// work; where none can, the runtime that accepts connections does.
+    /// Starts one for each core that this process may use. If a thread cannot be started, the other cores do
+    /// its work; if none can, the accepting runtime does.
     pub(crate) fn start() -> Self {
         let count = thread::available_parallelism().map_or(1, NonZero::get);
         let start = |number| Core::start(number, (MAX_BLOCKING / count).max(1));
         Self((0..count).filter_map(start).collect())
     }
 
-    /// The loop that the next connection goes to, and a place there. To be called on the runtime that
-    /// accepts connections.
+    /// The event loop for the next connection, and a place there. Must be called on the accepting runtime.
     pub(crate) fn next(&self) -> (Handle, Place) {
         let fewest = |core: &&Core| core.connections.load(Ordering::Relaxed);
         match self.0.iter().min_by_key(fewest) {
@@ -80,11 +79,11 @@ impl Core {
         let run = move || {
             HERE.set(Some(number));
             let _ = runtime.block_on(async {
-                // The first of its threads, while there are some to be had.
+                // Starts the first blocking thread while the system still has one.
                 tokio::task::spawn_blocking(|| ());
                 ended.await
             });
-            // What is left has had its time; a blocked name look-up is not waited for.
+            // Running tasks have had their time; a blocked name lookup is not waited for.
             runtime.shutdown_background();
         };
         let name = format!("core-{number}");
@@ -97,7 +96,7 @@ impl Core {
     }
 }
 
-/// The place of a connection on its core, until it is dropped.
+/// The place of a connection on its core, freed when dropped.
 pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Place {
@@ -117,8 +116,8 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    /// Goal: every core gets its share of connections, whatever runs on it stays there, and a place that
-    /// is given up is taken next.
+    /// Goal: connections are spread evenly over the cores, work stays on its core, and a freed place is taken
+    /// next.
     #[tokio::test]
     async fn connections_are_spread_and_stay_where_they_are() {
         assert_eq!(here(), None, "not on a core");

@@ -1,9 +1,8 @@
-//! The upstream side of the gateway: one request out, one answer back, and the truth about
-//! whether anything was sent.
+//! The upstream side of the gateway: sends one request, returns one answer, and knows whether anything was
+//! sent.
 //!
-//! Backends take turns. Another connection or another backend is tried only while it is proven
-//! that no byte of the request has left; from the first byte on there is one attempt, and its
-//! failure is [`UpstreamError::Lost`].
+//! Backends take turns. Another connection or backend is tried only while it is proven that no byte of the
+//! request was sent. From the first byte on there is one attempt, and its failure is [`UpstreamError::Lost`].
 //!
 //! Deliberately absent: time limits on the answer (the layer owns them), and retries on a status.
 
@@ -53,20 +52,19 @@ use tunnel::Tunnel;
 pub(crate) const UPSTREAM_IDLE: Duration = Duration::from_secs(1);
 /// Name resolution and connecting together may take this long, for each backend tried.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long an upgraded connection may be silent unless said otherwise.
+/// How long an upgraded connection may be idle by default.
 pub(crate) const TUNNEL_IDLE: Duration = Duration::from_secs(600);
 /// Idle connections kept for each backend.
 pub(crate) const MAX_IDLE_PER_BACKEND: usize = 1024;
-/// A backend that could not be reached is tried last for this long, and for twice as long each time
-/// that it still cannot be.
+/// An unreachable backend is tried last for this long, and for twice as long after each further failure.
 pub(crate) const EJECT_FOR: Duration = Duration::from_secs(1);
-/// But never for longer than this.
+/// The longest ejection.
 pub(crate) const MAX_EJECT_FOR: Duration = Duration::from_secs(30);
 
-/// What an [`Upstream`] is made from.
+/// The options of an [`Upstream`].
 #[derive(Clone, Debug)]
 pub(crate) struct UpstreamOptions {
-    /// In configured order; they take turns.
+    /// The backends in configured order; they take turns.
     pub(crate) backends: Vec<Backend>,
     /// See [`UPSTREAM_IDLE`].
     pub(crate) upstream_idle: Duration,
@@ -76,9 +74,9 @@ pub(crate) struct UpstreamOptions {
     pub(crate) connect_timeout: Duration,
     /// See [`MAX_IDLE_PER_BACKEND`].
     pub(crate) max_idle_per_backend: usize,
-    /// How long an upgraded connection may be silent.
+    /// How long an upgraded connection may be idle.
     pub(crate) tunnel_idle: Duration,
-    /// What backends are told about the way of a request; `None` is nothing.
+    /// What backends are told about a request's origin; `None` for nothing.
     pub(crate) forwarding: Option<Forwarding>,
 }
 
@@ -104,31 +102,31 @@ impl UpstreamOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum UpstreamError {
-    /// No byte of the request has left.
+    /// No byte of the request was sent.
     #[error("the upstream was not reached")]
     NotSent(#[source] NotSent),
-    /// The connection failed after the first byte; the upstream may have acted.
+    /// The connection failed after the first byte; the upstream may have executed the request.
     #[error("the upstream connection was lost after the request was sent")]
     Lost(#[source] BoxError),
-    /// It answered with 101, although nobody had asked for another protocol. Its answer to the request
-    /// will not come.
+    /// The upstream answered 101 although no other protocol was requested. Its answer to the request will not
+    /// come.
     #[error("the upstream switched to another protocol that nobody had asked for")]
     Switched,
-    /// Its answer is in a transfer coding that nobody had asked for. Without that coding's name, which ends
-    /// here, the bytes would be taken for the answer itself.
+    /// The answer is in a transfer coding that was not requested. The header that names the coding ends here,
+    /// so the client would take the encoded bytes for the answer itself.
     #[error("the upstream's answer is in a transfer coding that nobody had asked for")]
     Coded,
 }
 
-/// The backends of a route, as a service. Clones share the pool.
+/// The backends of a route, as a service. Clones share the connection pools.
 #[derive(Clone)]
 pub(crate) struct Upstream(Arc<Shared>);
 
 struct Shared {
     nodes: Box<[Node]>,
-    /// Whose turn comes when: each node as often as its weight says.
+    /// The order of turns: each node as often as its weight.
     turns: Box<[usize]>,
-    /// How many turns there have been.
+    /// The number of turns so far.
     turn: AtomicUsize,
     upstream_reuse: bool,
     connect_timeout: Duration,
@@ -137,11 +135,11 @@ struct Shared {
 }
 
 impl Upstream {
-    /// Connects to nothing yet.
+    /// Does not connect yet.
     pub(crate) fn new(options: UpstreamOptions) -> Self {
         let started = Instant::now();
         let node = |backend: Backend| Node {
-            // For a request that came without any (HTTP/1.0).
+            // For a request without `Host` (HTTP/1.0).
             host: HeaderValue::try_from(backend.authority()).ok(),
             pool: Arc::new(Pool::new(
                 options.max_idle_per_backend,
@@ -174,11 +172,10 @@ impl Service<Request<Body>> for Upstream {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends the request. A [`DispatchGuard`] among its extensions is asked when the first byte
-    /// is due, and its refusal is [`UpstreamError::NotSent`].
+    /// Sends the request. A [`DispatchGuard`] in its extensions is checked just before the first byte, and
+    /// its refusal is [`UpstreamError::NotSent`].
     ///
-    /// Dropping the future closes the connection, and nobody then knows whether the upstream
-    /// acts.
+    /// Dropping the future closes the connection; whether the upstream executes the request is then unknown.
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let shared = Arc::clone(&self.0);
         Box::pin(async move { shared.send(request).await })
@@ -195,7 +192,7 @@ impl Shared {
         let tunnel = Tunnel::asked_for(&mut request);
         let sharing = match (&tunnel, &guard) {
             (Some(_), _) => Sharing::Upgraded,
-            // Only a request with a key is guarded.
+            // Only requests with a key have a guard.
             (None, Some(_)) if !self.upstream_reuse => Sharing::Alone,
             (None, _) => Sharing::Pooled,
         };
@@ -233,7 +230,7 @@ impl Shared {
         Err(UpstreamError::NotSent(NotSent::new(reason)))
     }
 
-    /// What the client gets of an answer.
+    /// The part of an answer that the client gets.
     fn receive(
         &self,
         response: Response<Coming>,
@@ -241,8 +238,8 @@ impl Shared {
         pool: Option<&Arc<Pool>>,
         tunnel: Option<Tunnel>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
-        // Only over HTTP/1: the protocol library passes over every 1xx of HTTP/2 (hyper shows none of them), so
-        // there a 101 is seen by nobody, and the answer behind it counts.
+        // Only over HTTP/1: hyper hides every 1xx of HTTP/2, so there a 101 goes unnoticed, and the answer
+        // after it counts.
         let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         match tunnel {
             Some(tunnel) if switches => return Ok(tunnel.open(response, self.tunnel_idle)),
@@ -255,7 +252,7 @@ impl Shared {
         Ok(response::receive(response, method, pool))
     }
 
-    /// The backend to try next: in turn, the ejected ones last.
+    /// The backend to try next: in turn, ejected ones last.
     fn next(&self, turn: usize, tried: &[usize]) -> Option<usize> {
         let count = self.nodes.len();
         let first = *self.turns.get(turn % self.turns.len().max(1))?;
@@ -293,10 +290,10 @@ fn turns(backends: &[Backend]) -> Box<[usize]> {
 enum Sharing {
     /// Any.
     Pooled,
-    /// Those on which an answer names its request: over HTTP/1.1 one that comes unasked for is taken for
-    /// the answer to whatever request is next.
+    /// Connections on which an answer names its request. Over HTTP/1.1, an unsolicited answer is taken for
+    /// the answer to the next request.
     Alone,
-    /// None: it will be something else than HTTP.
+    /// None: the connection will stop being HTTP.
     Upgraded,
 }
 
@@ -316,14 +313,14 @@ struct Node {
     host: Option<HeaderValue>,
     pool: Arc<Pool>,
     started: Instant,
-    /// Milliseconds after `started`; zero while all is well.
+    /// Milliseconds after `started`; zero while the backend is not ejected.
     ejected_until: AtomicU64,
-    /// How often in a row it could not be reached.
+    /// How often in a row the backend could not be reached.
     failures: AtomicU32,
 }
 
 impl Node {
-    /// Points the request at this backend.
+    /// Sets the request's target and host for this backend.
     fn address(
         &self,
         request: &mut Request<Body>,
@@ -338,7 +335,7 @@ impl Node {
         Ok(())
     }
 
-    /// Tries the pooled connections until one takes the request, and then a fresh one.
+    /// Tries the pooled connections until one takes the request, and then a new one.
     async fn attempt(
         &self,
         mut request: Request<Body>,
@@ -374,10 +371,10 @@ impl Node {
         attempt
     }
 
-    /// Whether it is its turn like any other's. Of those that come after an ejection is over, one finds
-    /// out how things are; until it has, the others see it ejected.
+    /// Whether the backend takes its regular turn. After an ejection ends, one request tries the backend;
+    /// until its result is known, the others see the backend ejected.
     fn may_be_tried(&self) -> bool {
-        // The clock is read only where there is something to compare it with.
+        // The clock is read only if there is a time to compare it with.
         let until = self.ejected_until.load(Ordering::Relaxed);
         if until == 0 {
             return true;
@@ -415,7 +412,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// An error and what caused it; none of them holds a header or a body.
+/// An error and its causes; none of them contains a header or a body.
 pub(crate) fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,7 +1,7 @@
-//! One connection to a backend: how it is made, and how one request goes over it.
+//! One connection to a backend: how it is opened, and how one request goes over it.
 //!
-//! A connection carries one request at a time, HTTP/2 or not, so that what has left of it is known
-//! for that request, and so that the guard can refuse one without harm to another.
+//! A connection carries one request at a time, HTTP/2 or not. So it is known how much of that request was
+//! sent, and the guard can refuse it without affecting another.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use super::{
 use crate::{cores, tls};
 use onlyonce::{Body, BoxError, DispatchGuard, GuardFailed, NotSent};
 
-/// The largest head of an answer over HTTP/2, in bytes.
+/// The largest header list of an HTTP/2 answer, in bytes.
 const MAX_HEADER_LIST: u32 = 64 << 10;
 
 /// Why no connection could take the request.
@@ -33,37 +33,37 @@ pub(crate) enum Unreached {
     /// The name was not resolved, or no address answered.
     #[error("the backend could not be connected to")]
     Connect(#[source] io::Error),
-    /// The handshake failed; most often because its certificate is not believed.
+    /// The TLS handshake failed, usually because the backend's certificate is not trusted.
     #[error("no secured connection to the backend")]
     Tls(#[source] io::Error),
     /// Name resolution, connecting and the handshake took longer than the limit.
     #[error("connecting to the backend took longer than {} ms", .0.as_millis())]
     ConnectTimeout(Duration),
-    /// A connection was there, and ended before the request began.
+    /// The connection ended before the request began.
     #[error("the connection ended before the request began")]
     Ended(#[source] BoxError),
-    /// The path prefix of the backend and the path of the request do not make a request target.
+    /// The backend's path prefix and the request's path do not form a request target.
     #[error("the backend's path prefix does not fit the request")]
     Target(#[source] http::uri::InvalidUri),
-    /// There is no backend.
+    /// No backend is configured.
     #[error("no backend is configured")]
     NoBackend,
 }
 
-/// How an attempt over one connection went.
+/// The outcome of an attempt over one connection.
 pub(super) enum Attempt<T> {
-    /// The head of an answer came.
+    /// The head of an answer arrived.
     Answered(T),
-    /// The request was never begun, and is here for another connection.
+    /// The request was never begun, and is returned for another connection.
     HandedBack(Box<Request<Body>>, Unreached),
-    /// No byte of the request has left, but it cannot be had back.
+    /// No byte of the request was sent, but the request cannot be recovered.
     Unsent(NotSent),
-    /// A byte has left, and no answer came.
+    /// A byte was sent, and no answer came.
     Lost(BoxError),
 }
 
 enum Kind {
-    /// Driven by whoever waits for its answer.
+    /// Driven by the task that waits for the answer.
     Http1(Box<Connection>),
     /// Driven by a task of its own.
     Http2 {
@@ -74,16 +74,16 @@ enum Kind {
     },
 }
 
-/// A connection that is held exclusively, or rests in the pool.
+/// A connection that is held exclusively, or idle in the pool.
 pub(super) struct Link(Kind);
 
 impl Link {
-    /// Connects, in the HTTP that the backend is spoken to in.
+    /// Connects with the HTTP version configured for the backend.
     pub(super) async fn open(backend: &Backend, limit: Duration) -> Result<Self, Unreached> {
         Self::open_as(backend, backend.http2, limit).await
     }
 
-    /// The same in HTTP/1.1, which alone can be upgraded.
+    /// Connects with HTTP/1.1, the only version that can be upgraded.
     pub(super) async fn open_http1(backend: &Backend, limit: Duration) -> Result<Self, Unreached> {
         Self::open_as(backend, Some(false), limit).await
     }
@@ -102,7 +102,7 @@ impl Link {
         Ok(Self::http1(Connection::new(transport)))
     }
 
-    /// One that waits for its next request.
+    /// Wraps an idle connection.
     pub(super) fn http1(connection: Box<Connection>) -> Self {
         Self(Kind::Http1(connection))
     }
@@ -120,7 +120,7 @@ impl Link {
         Ok(Self(Kind::Http2 { sender, wire, core }))
     }
 
-    /// The core that drives it, where one does.
+    /// The core that drives the connection, if one does.
     pub(super) fn core(&self) -> Option<usize> {
         match &self.0 {
             Kind::Http1(connection) => connection.core(),
@@ -128,7 +128,7 @@ impl Link {
         }
     }
 
-    /// Sends one request. The link comes back with the answer, for the body to hold.
+    /// Sends one request. The link comes back inside the answer's body.
     pub(super) async fn send(
         self,
         mut request: Request<Body>,
@@ -155,12 +155,12 @@ impl Link {
         }
     }
 
-    /// Whether several requests can be told apart on it.
+    /// Whether the connection is HTTP/2, on which an answer names its request.
     pub(super) fn is_http2(&self) -> bool {
         matches!(self.0, Kind::Http2 { .. })
     }
 
-    /// Whether the connection waits for its next request.
+    /// Whether the connection is ready for its next request.
     pub(super) fn is_ready(&self) -> bool {
         match &self.0 {
             Kind::Http1(_) => true,
@@ -168,7 +168,7 @@ impl Link {
         }
     }
 
-    /// Whether the backend is still there, by what the kernel knows.
+    /// Whether the backend is still connected, as far as the kernel knows.
     pub(super) fn is_there(&self) -> bool {
         match &self.0 {
             Kind::Http1(connection) => connection.is_silent(),
@@ -176,7 +176,7 @@ impl Link {
         }
     }
 
-    /// Whether the connection is known to have ended. One that nobody drives is asked when it is used.
+    /// Whether the connection is known to have ended. One that nobody drives is checked when it is used.
     pub(super) fn is_closed(&self) -> bool {
         match &self.0 {
             Kind::Http1(_) => false,
@@ -198,14 +198,14 @@ impl<T> From<Failed> for Attempt<T> {
     }
 }
 
-/// What became of a request over HTTP/2 that has no answer.
+/// The outcome of an HTTP/2 request without an answer.
 fn failed<T>(wire: &Wire, mut failure: TrySendError<Request<Body>>) -> Attempt<T> {
     let verdict = wire.verdict();
     let message = failure.take_message();
     let error = failure.into_error();
     match (verdict, message) {
         (Verdict::Refused, _) => Attempt::Unsent(NotSent::new(GuardFailed)),
-        // What has left need not have been of this request, which never began.
+        // Bytes that were sent need not belong to this request, which never began.
         (_, Some(mut request)) => {
             request::into_http1(&mut request);
             Attempt::HandedBack(Box::new(request), Unreached::Ended(error.into()))
@@ -218,9 +218,9 @@ fn failed<T>(wire: &Wire, mut failure: TrySendError<Request<Body>>) -> Attempt<T
     }
 }
 
-/// Whether the backend itself says that it has not acted on the request: it refused the stream, or it
-/// is leaving in good order and has not looked at this one (RFC 9113 8.7). The same words from our own
-/// side of the connection say nothing about the other.
+/// Whether the backend itself says that it did not process the request: it refused the stream, or it shuts
+/// down gracefully and had not processed this stream (RFC 9113 8.7). The same codes from our own side of the
+/// connection say nothing about the backend.
 fn was_refused(error: &hyper::Error) -> bool {
     let cause = std::error::Error::source(error);
     let Some(cause) = cause.and_then(|cause| cause.downcast_ref::<h2::Error>()) else {
@@ -232,7 +232,7 @@ fn was_refused(error: &hyper::Error) -> bool {
             || cause.is_go_away() && reason == Some(Reason::NO_ERROR))
 }
 
-/// A connection, secured where the backend says so, and whether it speaks HTTP/2.
+/// Opens a connection, with TLS if the backend requires it, and tells whether it speaks HTTP/2.
 async fn dial(backend: &Backend, http2: Option<bool>) -> Result<(Transport, bool), Unreached> {
     let socket = TcpStream::connect((backend.host.as_str(), backend.port))
         .await
@@ -255,7 +255,7 @@ async fn dial(backend: &Backend, http2: Option<bool>) -> Result<(Transport, bool
     Ok((Transport::Secured(Box::new(secured)), agreed))
 }
 
-/// Errors of a request reach its sender; what is left are ends of idle connections.
+/// Request errors reach the sender; the rest are ends of idle connections.
 fn drive(connection: impl Future<Output = hyper::Result<()>> + Send + 'static) {
     tokio::spawn(async move {
         if let Err(error) = connection.await {

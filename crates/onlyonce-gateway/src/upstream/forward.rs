@@ -1,5 +1,4 @@
-//! What a backend is told about the way of a request: where it came from, over what, for whom, and by
-//! which name.
+//! The headers that tell a backend about a request's origin: its address, protocol, host and request id.
 
 use std::net::IpAddr;
 
@@ -20,14 +19,14 @@ const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HOST_ASKED: HeaderName = HeaderName::from_static("x-forwarded-host");
 const PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 
-/// The lines that are added at most.
+/// The most headers added to a request.
 const MARKS: usize = 4;
 
-/// How requests of one route are marked on their way.
+/// How the requests of one route are marked.
 #[derive(Clone, Debug)]
 pub(crate) struct Forwarding {
     config: Forwarded,
-    /// The header of the key, which is never touched.
+    /// The header of the key, which is never changed.
     spared: HeaderName,
 }
 
@@ -36,7 +35,7 @@ impl Forwarding {
         Self { config, spared }
     }
 
-    /// Marks `request`, whose hop-by-hop headers are gone and whose `Host` is the client's.
+    /// Marks `request`, whose hop-by-hop headers were removed and whose `Host` is the client's.
     pub(super) fn mark(&self, request: &mut Request<Body>) {
         if let Some(RequestId(id)) = request.extensions_mut().remove() {
             self.set(request.headers_mut(), X_REQUEST_ID, id);
@@ -83,7 +82,7 @@ impl Forwarding {
         }
     }
 
-    /// Puts `element` at the end of a list, in one line.
+    /// Appends `element` to a list header, joined into one line.
     fn append(&self, headers: &mut HeaderMap, name: HeaderName, element: &str) {
         if !headers.contains_key(&name) {
             if let Ok(value) = HeaderValue::from_str(element) {
@@ -111,7 +110,7 @@ fn element(peer: IpAddr, scheme: &str, host: Option<&HeaderValue>) -> String {
     };
     text.push_str(";proto=");
     text.push_str(scheme);
-    // A host is letters, digits and a few signs; what is not stays out rather than being escaped.
+    // A host consists of letters, digits and a few symbols; any other value is left out rather than escaped.
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b".-:[]_".contains(byte);
     let host = host.filter(|host| host.as_bytes().iter().all(is_plain));
     if let Some(host) = host.and_then(|host| host.to_str().ok()) {

@@ -1,33 +1,33 @@
-//! Which HTTP/2 frames pass over a connection, in one direction: enough of it to tell when a request or an
-//! answer begins.
+//! Follows the HTTP/2 frames in one direction of a connection, far enough to tell when a request or an answer
+//! begins.
 //!
-//! The protocol library writes frames as it sees fit, its own between ours. The dispatch guard is about
-//! the request, so the bytes are followed from frame to frame (RFC 9113 4.1), and nothing else is read.
+//! The protocol library writes its own frames between ours. The dispatch guard concerns only the request, so
+//! the bytes are followed from frame to frame (RFC 9113 4.1), and nothing else is parsed.
 
 use std::io::IoSlice;
 
-/// What a client says before its first frame, in bytes.
+/// The length of the client's connection preface, in bytes.
 const PREFACE: u32 = 24;
-/// The head of a frame, in bytes: three of length, its type, flags, and the stream.
+/// The length of a frame's head, in bytes: three of length, the type, flags, and the stream.
 const HEAD: usize = 9;
-/// Where the type stands in it.
+/// The position of the type in the head.
 const TYPE_AT: usize = 3;
 /// The type of the frame that begins a request or an answer.
 const HEADERS: u8 = 1;
 
-/// Where in a frame the next byte stands.
+/// The position of the next byte within the frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frames {
     /// Bytes until the next frame's head.
     left: u32,
-    /// How much of the head has been seen.
+    /// How many bytes of the head were seen.
     seen: usize,
-    /// The length that it says.
+    /// The frame's length as far as it was read.
     length: u32,
 }
 
 impl Frames {
-    /// Our side of a connection that has said nothing yet.
+    /// Our side of a new connection, which begins with the preface.
     pub(super) fn ours() -> Self {
         Self {
             left: PREFACE,
@@ -44,17 +44,17 @@ impl Frames {
         }
     }
 
-    /// `bytes` have come; whether an answer, or one that goes before it (1xx), begins among them.
+    /// Follows received `bytes`. Returns whether an answer, or an informational one (1xx), begins in them.
     pub(super) fn begin_an_answer(&mut self, bytes: &[u8]) -> bool {
         self.follow(bytes).is_some()
     }
 
-    /// How many bytes of `slices` come before the frame that begins a request; `None` where none does.
+    /// How many bytes of `slices` precede the frame that begins a request; `None` if no request begins there.
     pub(super) fn until_a_request(mut self, slices: &[IoSlice<'_>]) -> Option<usize> {
         let mut before = 0;
         for slice in slices {
             if let Some(at) = self.follow(slice) {
-                // What stands of its head left earlier says nothing yet.
+                // Bytes of its head that an earlier write sent reveal nothing yet.
                 return Some((before + at).saturating_sub(TYPE_AT));
             }
             before += slice.len();
@@ -62,7 +62,7 @@ impl Frames {
         None
     }
 
-    /// The first `count` bytes of `slices` have left.
+    /// Follows the first `count` bytes of `slices`, which were sent.
     pub(super) fn advance(&mut self, slices: &[IoSlice<'_>], mut count: usize) {
         for slice in slices {
             let gone = count.min(slice.len());
@@ -71,7 +71,7 @@ impl Frames {
         }
     }
 
-    /// Goes on by `bytes`, and says where the type of the first frame stands that begins a message.
+    /// Advances over `bytes`. Returns the position of the type of the first frame that begins a message.
     fn follow(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut found = None;
         let mut at = 0;
@@ -108,7 +108,7 @@ mod tests {
 
     fn frame(kind: u8, length: usize) -> Vec<u8> {
         let mut bytes = vec![0, (length >> 8) as u8, length as u8, kind, 0, 0, 0, 0, 1];
-        // What looks like heads of requests, and is not.
+        // A payload that looks like HEADERS frames.
         bytes.extend(std::iter::repeat_n(HEADERS, length));
         bytes
     }
@@ -117,7 +117,7 @@ mod tests {
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec()
     }
 
-    /// Cut anywhere, the same bytes begin the same requests.
+    /// Goal: the same bytes begin the same requests, wherever they are cut.
     #[test]
     fn a_request_begins_with_its_own_frame() {
         let mut before = preface();
@@ -137,11 +137,11 @@ mod tests {
                 frames.advance(&slices, part.len());
             }
             assert_eq!(frames.until_a_request(&[IoSlice::new(&request)]), Some(0));
-            // Behind a frame of another kind, in another slice.
+            // After a frame of another type, in another slice.
             let ping = frame(6, 8);
             let slices = [IoSlice::new(&ping), IoSlice::new(&request)];
             assert_eq!(frames.until_a_request(&slices), Some(ping.len()));
-            // A write that took a part of its head.
+            // After a write that took part of its head.
             frames.advance(&[IoSlice::new(&request)], 2);
             assert_eq!(
                 frames.until_a_request(&[IoSlice::new(&request[2..])]),

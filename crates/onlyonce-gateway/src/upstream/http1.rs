@@ -1,12 +1,12 @@
-//! HTTP/1.1 to a backend: one exchange after the other over one connection, driven by whoever waits for
+//! HTTP/1.1 to a backend: one exchange after another over one connection, driven by the task that waits for
 //! the answer.
 //!
-//! No task stands between the request and the socket, so what has left of the request is known where it
-//! is asked, and a request costs no wake-up but that of its answer. Only an answer that overtakes the end
-//! of its request is given a task, which goes on sending; see [`overtaken`].
+//! No task stands between the request and the socket, so it is known on the spot how much of the request was
+//! sent, and a request costs only the wake-up for its answer. Only an answer that arrives before its request
+//! is fully sent gets a task, which goes on sending; see [`overtaken`].
 //!
 //! Deliberately absent: pipelining, time limits (the layer owns them), and watching idle connections. A
-//! connection is asked how it is just before the next request leaves.
+//! connection is checked just before the next request is sent.
 
 use std::{
     future::{Future, poll_fn},
@@ -34,16 +34,15 @@ use decoder::{Decoded, Decoder};
 use overtaken::Overtaken;
 use upload::Upload;
 
-/// What is read at once, in bytes: at first, and at most, where every read finds more than there is room
-/// for.
+/// The buffer for one read, in bytes: at first, and at most. It grows as long as every read fills it.
 const FIRST_READ: usize = 4 << 10;
 const LARGEST_READ: usize = 64 << 10;
 
-/// Why an exchange has no answer, or only a part of one.
+/// Why an exchange has no answer, or only part of one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum Broken {
-    /// The backend closed the connection in the middle of it.
+    /// The backend closed the connection in the middle of the exchange.
     #[error("the connection ended before the answer did")]
     Ended,
     /// The connection failed.
@@ -52,10 +51,10 @@ pub(crate) enum Broken {
     /// The head of the answer, or its trailers, cannot be read.
     #[error("the head of the answer is not HTTP/1.1")]
     Head(#[source] httparse::Error),
-    /// The head of the answer does not come to an end.
+    /// The head of the answer is too large.
     #[error("the head of the answer is larger than {} KiB", head::MAX_BYTES >> 10)]
     TooLarge,
-    /// The body of the answer is not what its head says.
+    /// The body of the answer does not match its head.
     #[error("the body of the answer cannot be told apart: {0}")]
     Framing(&'static str),
     /// The body of the request failed before its end.
@@ -65,42 +64,42 @@ pub(crate) enum Broken {
 
 /// How an exchange failed.
 pub(super) enum Failed {
-    /// The connection had ended before; the request is here for another one.
+    /// The connection had already ended; the request is returned for another one.
     Ended(Box<Request<Body>>),
-    /// The guard said no.
+    /// The guard refused.
     Refused,
-    /// No byte of the request has left.
+    /// No byte of the request was sent.
     Unsent(Broken),
-    /// A byte has left.
+    /// A byte was sent.
     Lost(Broken),
 }
 
 /// A connection, between two exchanges or in one.
 pub(super) struct Connection {
     transport: Transport,
-    /// What has come and was not taken yet.
+    /// Bytes received and not yet consumed.
     coming: BytesMut,
-    /// What the next read has room for.
+    /// The buffer size of the next read.
     read_size: usize,
     upload: Upload,
-    /// Whether it has carried an exchange before the current one.
+    /// Whether it carried an exchange before the current one.
     used: bool,
-    /// Whether it failed to take all of a request.
+    /// Whether the backend stopped taking the request before its end.
     shut: bool,
-    /// Whether all of the current request has left, and not only as far as a secured stream's buffer.
+    /// Whether all of the current request was sent, and flushed from a TLS stream's buffer.
     has_sent_all: bool,
-    /// The core whose event loop it belongs to.
+    /// The core whose event loop drives the connection.
     core: Option<usize>,
 }
 
-/// An exchange in which the head of the answer has not come yet.
+/// An exchange whose answer's head has not arrived yet.
 struct Exchange {
     method: Method,
     guard: Option<DispatchGuard>,
-    /// Whether a byte has left.
+    /// Whether a byte was sent.
     sent: bool,
     lines: head::Lines,
-    /// Bytes of informational heads so far.
+    /// Bytes of informational (1xx) heads so far.
     informed: usize,
 }
 
@@ -118,20 +117,20 @@ impl Connection {
         })
     }
 
-    /// The core whose event loop it belongs to, where there is one.
+    /// The core whose event loop drives the connection, if there is one.
     pub(super) fn core(&self) -> Option<usize> {
         self.core
     }
 
-    /// Sends `request`, which is fit for HTTP/1.1, and waits for the head of its answer. `guard` is asked
-    /// when the first byte is due.
+    /// Sends `request`, which is fit for HTTP/1.1, and waits for the head of its answer. `guard` is checked
+    /// just before the first byte.
     pub(super) async fn exchange(
         mut self: Box<Self>,
         request: Request<Body>,
         guard: Option<DispatchGuard>,
     ) -> Result<Response<Answer>, Failed> {
-        // Requests that came together leave together: a backend that is awake for the first of them need
-        // not be woken for the others.
+        // Requests that arrived together are sent together: a backend that is awake for the first need not be
+        // woken for the others.
         tokio::task::yield_now().await;
         let is_there = poll_fn(|cx| Poll::Ready(self.is_there(cx)));
         if !is_there.await {
@@ -155,19 +154,19 @@ impl Connection {
         Ok(Response::from_parts(head, answer))
     }
 
-    /// Whether the backend is still there, and silent.
+    /// Whether the backend is still connected, and silent.
     ///
     /// tokio reads only after its event loop has seen the socket become readable, which lags behind under
-    /// load, so the kernel is asked as well. Without that question a connection whose end has long arrived
-    /// would be written to, and each such write is an outcome that nobody can know.
+    /// load, so the kernel is asked as well. Otherwise the gateway would write to a connection whose end
+    /// arrived long ago, and every such write has an unknown outcome.
     ///
-    /// After an answer nothing may come: bytes that wait are a second answer, or the beginning of a
-    /// farewell. A fresh secured connection may still have something to say about itself.
+    /// After an answer nothing may arrive: waiting bytes are a second answer, or the start of a shutdown. On
+    /// a new TLS connection, messages of TLS itself may still arrive.
     fn is_there(&mut self, cx: &mut Context<'_>) -> bool {
         self.poll_read(cx).is_pending() && self.is_silent()
     }
 
-    /// The kernel's part of that question.
+    /// The kernel's part of this check.
     pub(super) fn is_silent(&self) -> bool {
         let may_speak = self.transport.is_secured() && !self.used;
         matches!(self.transport.peer(may_speak), Ok(Peer::Silent))
@@ -199,8 +198,8 @@ impl Connection {
         }
     }
 
-    /// Writes the first bytes, if the guard still allows it. The guard is asked again if an earlier try
-    /// could not write a single byte: what counts is the lease at the moment when the first byte leaves.
+    /// Writes the first bytes, if the guard still allows it. The guard is checked again if an earlier try
+    /// wrote no byte: what counts is the lease at the moment of the first byte.
     fn poll_first_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -226,7 +225,7 @@ impl Connection {
                 exchange.guard = None;
                 Poll::Ready(Ok(()))
             }
-            // A plain socket that fails has taken nothing; a secured one may have failed on its second try.
+            // A plain socket that fails has written nothing; a TLS stream may have failed on its second try.
             Err(error) if self.transport.is_secured() => {
                 Poll::Ready(Err(Failed::Lost(Broken::Io(error))))
             }
@@ -234,8 +233,8 @@ impl Connection {
         }
     }
 
-    /// Writes what is left of the request; ready when all of it has left. A backend that takes no more of it
-    /// may still answer, so that is not an error here.
+    /// Writes the rest of the request; ready when all of it was sent. A backend that takes no more of it may
+    /// still answer, so that is not an error here.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         loop {
             if self.shut {
@@ -278,7 +277,7 @@ impl Connection {
         Poll::Ready(Ok(count))
     }
 
-    /// What comes next of the body that `decoder` reads.
+    /// The next part of the body that `decoder` reads.
     fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
@@ -298,8 +297,8 @@ impl Connection {
 }
 
 impl Exchange {
-    /// The head of the answer, once it is there. Informational ones before it are left out, but for the
-    /// one that ends HTTP on this connection.
+    /// The head of the answer, once it has arrived. Informational (1xx) heads before it are skipped, except
+    /// for the 101 that ends HTTP on this connection.
     fn next_head(&mut self, coming: &mut BytesMut) -> Result<Option<Response<()>>, Broken> {
         loop {
             let before = coming.len();
@@ -321,14 +320,14 @@ impl Exchange {
     }
 }
 
-/// The body of an answer, on the connection that it comes over.
+/// The body of an answer, with the connection that it arrives over.
 pub(super) struct Answer {
     source: Source,
     decoder: Decoder,
 }
 
 enum Source {
-    /// `None` once something has gone wrong, or somebody else has the connection.
+    /// `None` after an error, or once the connection was taken out.
     Connection(Option<Box<Connection>>),
     Overtaken(Overtaken),
 }
@@ -344,18 +343,18 @@ impl Answer {
         Self { source, decoder }
     }
 
-    /// Whether nothing but the end of the connection will tell where the body ends.
+    /// Whether only the end of the connection delimits the body.
     pub(super) fn ends_by_close(&self) -> bool {
         self.decoder == Decoder::Close
     }
 
-    /// The connection, after the body has been read to its end, if another exchange may follow.
+    /// The connection, after the body was read to its end, if another exchange may follow.
     pub(super) fn take_idle(&mut self) -> Option<Box<Connection>> {
         let Source::Connection(connection) = &mut self.source else {
             return None;
         };
         let mut connection = connection.take()?;
-        // What has come behind the answer belongs to nobody.
+        // Bytes after the answer belong to no request.
         if !self.decoder.is_done() || !connection.coming.is_empty() {
             return None;
         }
@@ -363,7 +362,7 @@ impl Answer {
         Some(connection)
     }
 
-    /// The connection and what has come over it behind the head, when it stops being HTTP.
+    /// The connection, and the bytes received after the head, when it stops being HTTP.
     pub(super) fn into_tunnel(self) -> Option<(Transport, Bytes)> {
         match self.source {
             Source::Connection(connection) => {

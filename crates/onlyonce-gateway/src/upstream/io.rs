@@ -1,9 +1,9 @@
-//! The socket below an HTTP/2 connection. It knows whether any byte of the current request has
-//! left, and it asks the dispatch guard before the first one does.
+//! The socket below an HTTP/2 connection. It knows whether any byte of the current request was sent, and
+//! checks the dispatch guard before the first one.
 //!
-//! That knowledge decides between "the key may be used again" and "the outcome is unknown", so
-//! the stages are claimed with compare-and-swap: once [`Wire::verdict`] has said that nothing was
-//! sent, nothing can be sent any more, whatever hyper still holds in its buffers.
+//! This decides between "the key may be used again" and "the outcome is unknown", so the stages are claimed
+//! with compare-and-swap: once [`Wire::verdict`] has said that nothing was sent, nothing can be sent any
+//! more, whatever hyper still has in its buffers.
 
 use std::{
     io::{self, IoSlice},
@@ -24,29 +24,29 @@ use super::{
 };
 use onlyonce::{DispatchGuard, GuardFailed};
 
-/// No byte may leave: the attempt has been declared unsent.
+/// No byte may be sent: the attempt has been declared unsent.
 const SHUT: u8 = 0;
-/// A request was handed to the connection and none of its bytes has left.
+/// A request was handed to the connection and none of its bytes was sent.
 const ARMED: u8 = 1;
-/// The first write of the request is in the kernel's hands.
+/// The first write of the request is in progress.
 const WRITING: u8 = 2;
-/// At least one byte of the request has left.
+/// At least one byte of the request was sent.
 const OPEN: u8 = 3;
-/// The guard said no at the first write.
+/// The guard refused the first write.
 const REFUSED: u8 = 4;
 
-/// What became of a request that got no answer.
+/// The outcome of a request without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// No byte has left, and none will.
+    /// No byte was sent, and none will be.
     Unsent,
-    /// No byte has left, and none will, because the lease had run out.
+    /// No byte was sent, and none will be, because the guard refused.
     Refused,
-    /// A byte has left, or may be leaving now.
+    /// A byte was sent, or may be on its way.
     Sent,
 }
 
-/// The half of the socket's knowledge that is shared with whoever sends the request.
+/// The state shared between the socket and the sender of the request.
 pub(super) struct Wire {
     stage: AtomicU8,
     /// Whether the peer has begun to answer the current request.
@@ -55,8 +55,8 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// HTTP/2 has something to say between requests as well. While a request is armed, it is its head
-    /// that is guarded: whatever leaves before that is not of the request.
+    /// HTTP/2 also writes between requests. While a request is armed, its HEADERS frame is guarded: bytes
+    /// sent before that frame are not part of the request.
     pub(super) fn open() -> Arc<Self> {
         Arc::new(Self {
             stage: AtomicU8::new(OPEN),
@@ -65,21 +65,21 @@ impl Wire {
         })
     }
 
-    /// Lets the next request out, past `guard`. To be called just before the request is handed to
-    /// the connection; one request at a time.
+    /// Arms the next request with `guard`. Must be called just before the request is handed to the
+    /// connection; one request at a time.
     pub(super) fn arm(&self, guard: Option<DispatchGuard>) {
         *self.guard.lock() = guard;
         self.answered.store(false, Ordering::Release);
         self.stage.store(ARMED, Ordering::Release);
     }
 
-    /// Whether the peer has begun to answer, if only with a 1xx: then its word that it has not
-    /// looked at the request contradicts itself.
+    /// Whether the peer has begun to answer, even with a 1xx: its claim that it did not process the request
+    /// then contradicts itself.
     pub(super) fn is_answered(&self) -> bool {
         self.answered.load(Ordering::Acquire)
     }
 
-    /// Decides, once and for all, whether the armed request counts as sent.
+    /// Decides, finally, whether the armed request counts as sent.
     pub(super) fn verdict(&self) -> Verdict {
         let was = self
             .stage
@@ -93,8 +93,8 @@ impl Wire {
 
     /// Claims the first write, or says why it may not happen.
     ///
-    /// The guard is asked again if an earlier try could not write a single byte: what counts is
-    /// the lease at the moment when the first byte leaves.
+    /// The guard is checked again if an earlier try wrote no byte: what counts is the lease at the moment of
+    /// the first byte.
     fn claim(&self) -> io::Result<()> {
         let refused = self
             .guard
@@ -112,8 +112,8 @@ impl Wire {
         }
     }
 
-    /// Records how the claimed write ended. A write that would block moved no byte, and neither did
-    /// one that failed on a plain socket; a secured one may have failed on its second try.
+    /// Records how the claimed write ended. A write that would block wrote no byte, nor did one that failed
+    /// on a plain socket; a TLS write may have failed on its second try.
     fn wrote(&self, result: &Poll<io::Result<usize>>, is_secured: bool) {
         let moved = match result {
             Poll::Ready(Ok(count)) => *count > 0,
@@ -129,15 +129,15 @@ impl Wire {
     }
 }
 
-/// The other half: the socket itself, owned by hyper's connection.
+/// The socket itself, owned by hyper's connection.
 pub(super) struct WireIo {
     transport: Transport,
     wire: Arc<Wire>,
-    /// Where the frames that leave stand.
+    /// The position in the frames sent.
     leaving: Frames,
-    /// Where those that come stand.
+    /// The position in the frames received.
     coming: Frames,
-    /// Whether the peer was found present since the current request was armed.
+    /// Whether the peer was found connected since the current request was armed.
     probed: bool,
 }
 
@@ -152,11 +152,11 @@ impl WireIo {
         }
     }
 
-    /// Asks the kernel whether the peer has hung up; `Pending` means that it is there.
+    /// Asks the kernel whether the peer has closed the connection; `Pending` means that it has not.
     ///
-    /// tokio reads only after its event loop has seen the socket become readable, which lags behind
-    /// under load. Without this question a connection whose end has long arrived would be
-    /// written to, and each such write is an outcome that nobody can know.
+    /// tokio reads only after its event loop has seen the socket become readable, which lags behind under
+    /// load. Without this check the gateway would write to a connection whose end arrived long ago, and every
+    /// such write has an unknown outcome.
     fn probe(&mut self) -> Poll<io::Result<()>> {
         match self.transport.peer(true)? {
             Peer::Gone => Poll::Ready(Ok(())),
@@ -174,12 +174,12 @@ impl WireIo {
         slices: &[IoSlice<'_>],
         write: impl FnOnce(Pin<&mut Transport>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        // Looked at once: the next request may be armed at any moment.
+        // Loaded once: the next request may be armed at any moment.
         let stage = self.wire.stage.load(Ordering::Acquire);
         let armed = stage == ARMED;
         let result = match self.leaving.until_a_request(slices).filter(|_| armed) {
-            // Words of the connection's own: a setting, an acknowledgement. They go by themselves, so
-            // that the request is asked about when it leaves itself.
+            // Frames of the connection itself, such as settings or acknowledgements. They are written
+            // separately, so that the guard is checked when the request itself is sent.
             Some(before @ 1..) => {
                 let first = slices.iter().find(|slice| !slice.is_empty());
                 let first = first.map_or(&[][..], |slice| &slice[..slice.len().min(before)]);
@@ -211,9 +211,9 @@ impl WireIo {
 }
 
 impl AsyncRead for WireIo {
-    /// hyper reads before it takes the next request off its queue. A peer that the probe finds
-    /// gone is reported here as the end of the stream, so hyper hands the request back untouched
-    /// and it can go over another connection.
+    /// hyper reads before it takes the next request off its queue. If the probe finds the peer gone, this
+    /// reports the end of the stream, so that hyper hands the request back untouched and it can go over
+    /// another connection.
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,5 +1,4 @@
-//! The idle connections to one backend: newest first, none older than the limit, never more than
-//! the limit.
+//! The idle connections to one backend: newest first, bounded in age and in number.
 //!
 //! While there are any, a task closes those that are too old or that the backend has closed.
 
@@ -15,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::connect::Link;
 use crate::cores;
 
-/// How often idle connections are looked at. Those that were used since are not asked how they are.
+/// How often idle connections are checked. Connections used within that time are skipped.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct Pool {
@@ -28,7 +27,7 @@ pub(super) struct Pool {
 struct Resting {
     /// Oldest in front.
     links: VecDeque<Idle>,
-    /// Whether a task looks after them.
+    /// Whether the task is running.
     is_tended: bool,
 }
 
@@ -46,11 +45,11 @@ impl Pool {
         }
     }
 
-    /// Takes out the newest connection that can be used and that `suits`; rather one of this core than
-    /// another's, whose event loop would have to be woken.
+    /// Takes out the newest usable connection that `suits`. Prefers a connection of this core, since another
+    /// core's event loop would have to be woken.
     ///
-    /// An HTTP/2 connection may arrive here a moment before hyper has finished with its last response; it
-    /// is passed over until then.
+    /// An HTTP/2 connection may be returned a moment before hyper has finished with its last response; it is
+    /// skipped until then.
     pub(super) fn checkout(&self, suits: impl Fn(&Link) -> bool) -> Option<Link> {
         let idle = &mut self.idle.lock().links;
         self.prune(idle, Instant::now());
@@ -62,7 +61,7 @@ impl Pool {
             let link = &idle[at].link;
             if link.is_closed() {
                 idle.remove(at);
-                // What stood behind it has moved up.
+                // The connections behind it have moved up.
                 of_another_core = of_another_core.map(|newest| newest - 1);
             } else if !suits(link) || !link.is_ready() {
             } else if link.core() == here {
@@ -74,7 +73,7 @@ impl Pool {
         idle.remove(of_another_core?).map(|idle| idle.link)
     }
 
-    /// Puts a connection back whose last response was read to its end.
+    /// Returns a connection whose last response was read to its end.
     pub(super) fn give_back(self: &Arc<Self>, link: Link) {
         if link.is_closed() || self.max_idle == 0 {
             return;
@@ -91,7 +90,7 @@ impl Pool {
         }
     }
 
-    /// Closes what is too old or has ended. Says whether any are left.
+    /// Closes connections that are too old or have ended. Returns whether any are left.
     fn close_ended(&self) -> bool {
         let mut idle = self.idle.lock();
         let now = Instant::now();
@@ -117,7 +116,7 @@ impl Pool {
     }
 }
 
-/// Looks after the connections of `pool` until there are none.
+/// Checks the connections of `pool` until there are none.
 async fn tend(pool: Weak<Pool>) {
     loop {
         sleep(LOOK_EVERY).await;

@@ -1,4 +1,4 @@
-//! How a request that came in becomes the request that goes out.
+//! Turns a received request into the request that is sent upstream.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{
@@ -11,15 +11,14 @@ use http_body::Body as _;
 use onlyonce::Body;
 use onlyonce::layer::strip_hop_by_hop;
 
-/// Makes `request` fit for HTTP/1.1 and for any backend; returns its path and query, exactly as
-/// they came.
+/// Makes `request` fit for HTTP/1.1 and for any backend; returns its path and query exactly as received.
 pub(super) fn prepare(request: &mut Request<Body>) -> PathAndQuery {
     strip_hop_by_hop(request.headers_mut());
-    // Answered by our own listener, which has asked for the body if it was wanted.
+    // Our own listener has answered it, and has requested the body if it was wanted.
     request.headers_mut().remove(EXPECT);
     let uri = std::mem::take(request.uri_mut()).into_parts();
     if let Some(host) = uri.authority.as_ref().and_then(host_value) {
-        // From `:authority` or an absolute request target, both of which outrank Host.
+        // From `:authority` or an absolute request target, both of which take precedence over Host.
         request.headers_mut().insert(HOST, host);
     }
     *request.version_mut() = Version::HTTP_11;
@@ -39,7 +38,7 @@ pub(super) fn target(prefix: &str, path: &PathAndQuery) -> Result<Uri, InvalidUr
     PathAndQuery::from_maybe_shared(joined.freeze()).map(Uri::from)
 }
 
-/// HTTP/2 has the host in the target, and no framing headers.
+/// Converts to HTTP/2, which has the host in the target and no framing headers.
 pub(super) fn into_http2(request: &mut Request<Body>, scheme: &str) {
     let headers = request.headers_mut();
     headers.remove(TRANSFER_ENCODING);
@@ -54,7 +53,7 @@ pub(super) fn into_http2(request: &mut Request<Body>, scheme: &str) {
     *request.version_mut() = Version::HTTP_2;
 }
 
-/// The other way round, for a request that came back unsent; whoever sends it next gives it a target.
+/// Converts back, for a request that was returned unsent; the next sender sets its target.
 pub(super) fn into_http1(request: &mut Request<Body>) {
     if *request.version_mut() != Version::HTTP_2 {
         return;
@@ -75,10 +74,10 @@ fn host_value(authority: &Authority) -> Option<HeaderValue> {
     HeaderValue::from_maybe_shared(Bytes::copy_from_slice(host.as_bytes())).ok()
 }
 
-/// Makes the framing headers say what the body is, whatever the client's said.
+/// Sets the framing headers to what the body is, whatever the client sent.
 ///
-/// hyper believes a Content-Length that it is given, sends none for an empty body, and drops a
-/// body of unknown length on GET and HEAD; each of these would change the request.
+/// hyper trusts a given Content-Length, sends none for an empty body, and drops a body of unknown length on
+/// GET and HEAD; each of these would change the request.
 fn frame(request: &mut Request<Body>) {
     let length = if request.body().is_end_stream() {
         Some(0)

@@ -1,5 +1,4 @@
-//! The answer: its head as the client may see it, and a body that keeps its connection until the
-//! last byte.
+//! The answer: its head as the client may see it, and a body that keeps its connection until the last byte.
 
 use std::{
     fmt,
@@ -25,27 +24,27 @@ use onlyonce::{
 
 /// The body of an answer.
 ///
-/// It fails if the upstream stopped short of what it announced: before the end of Content-Length, before
-/// the last chunk, or before END_STREAM. An answer that announced none of these ends where the connection
-/// ends, and says so by [`EndedByClose`].
+/// It fails if the upstream stops before the end that it announced: Content-Length, the last chunk, or
+/// END_STREAM. An answer that announced none of these ends with its connection, and is marked
+/// [`EndedByClose`].
 ///
-/// Read to its end, it returns its connection to the pool; dropped before, it closes it.
+/// A body that was read to its end returns its connection to the pool; a body dropped before closes it.
 pub(crate) struct UpstreamBody {
     coming: Whole<Coming>,
-    /// Where the connection goes, if it may be used again.
+    /// The pool that the connection returns to, if it may be used again.
     home: Option<Arc<Pool>>,
 }
 
-/// The body as it comes, in either HTTP, and the connection that it comes over.
+/// The body as received, over either HTTP version, with its connection.
 pub(super) enum Coming {
     Http1(Answer),
-    /// The link must live until the body has been read.
+    /// The link must live until the body was read.
     Http2(Incoming, Option<Link>),
-    /// There is none: the connection has become a tunnel.
+    /// No body: the connection has become a tunnel.
     Nothing,
 }
 
-/// Marks an answer as an upstream's own, as a response extension. A replay has none.
+/// Response extension that marks an answer as the upstream's own. A replay has none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FromUpstream;
 
@@ -61,13 +60,13 @@ pub(super) fn receive(
     if coming.ends_by_close() {
         head.extensions.insert(EndedByClose);
     }
-    // An HTTP/1.0 peer is not asked twice: hyper would speak HTTP/1.0 to it from now on.
+    // A connection to an HTTP/1.0 peer is not reused.
     let reusable = head.version != Version::HTTP_10
         && head.status != StatusCode::SWITCHING_PROTOCOLS
         && !announces_close(&head.headers);
     if head.headers.contains_key(TRANSFER_ENCODING) {
-        // It has decided where the body ends (RFC 9112 6.3); a Content-Length beside it is a lie
-        // that our own listener would repeat as framing.
+        // The transfer coding delimits the body (RFC 9112 6.3). A Content-Length beside it is wrong, and our
+        // own listener would repeat it as framing.
         head.headers.remove(CONTENT_LENGTH);
     }
     plain_length(&mut head.headers);
@@ -130,7 +129,7 @@ fn announces_close(headers: &HeaderMap) -> bool {
     words(headers, &CONNECTION).any(|option| option.eq_ignore_ascii_case(b"close"))
 }
 
-/// The members of a list, over all lines of a header.
+/// The members of a list header, over all its lines.
 fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
     let lines = headers.get_all(name).iter();
     lines
@@ -139,7 +138,7 @@ fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = 
 }
 
 impl UpstreamBody {
-    /// The body is at its end: the connection is free.
+    /// Returns the connection to the pool at the end of the body.
     fn release(&mut self) {
         if let (Some(home), Some(link)) = (self.home.take(), self.coming.get_mut().take_link()) {
             home.give_back(link);
@@ -157,7 +156,7 @@ impl Body for UpstreamBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let frame = ready!(Pin::new(&mut self.coming).poll_frame(cx));
         match &frame {
-            // A reader that knows the length does not ask again after the last byte.
+            // A reader that knows the length does not poll again after the last byte.
             Some(Ok(_)) if !self.coming.is_end_stream() => {}
             Some(Ok(_)) | None => self.release(),
             Some(Err(_)) => drop(self.coming.get_mut().take_link()),
@@ -175,7 +174,7 @@ impl Body for UpstreamBody {
 }
 
 impl Coming {
-    /// Whether nothing but the end of the connection will tell where the body ends.
+    /// Whether only the end of the connection delimits the body.
     fn ends_by_close(&self) -> bool {
         match self {
             Self::Http1(answer) => answer.ends_by_close(),
@@ -183,7 +182,7 @@ impl Coming {
         }
     }
 
-    /// The connection, where it can be used again after a body that has been read.
+    /// The connection, if it can be used again after its body was read.
     fn take_link(&mut self) -> Option<Link> {
         match self {
             Self::Http1(answer) => answer.take_idle().map(Link::http1),
@@ -192,7 +191,7 @@ impl Coming {
         }
     }
 
-    /// The connection itself, and what has come behind the head, when it stops being HTTP.
+    /// The connection, and the bytes received after the head, when it stops being HTTP.
     pub(super) fn into_tunnel(self) -> Option<(Transport, Bytes)> {
         match self {
             Self::Http1(answer) => answer.into_tunnel(),

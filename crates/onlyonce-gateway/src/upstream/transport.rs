@@ -1,4 +1,4 @@
-//! The bytes below HTTP: a socket, or a secured one.
+//! The byte stream below HTTP: plain TCP or TLS.
 
 use std::{
     io::{self, IoSlice},
@@ -23,12 +23,12 @@ pub(super) enum Transport {
     Secured(Box<TlsStream<TcpStream>>),
 }
 
-/// What the kernel knows of the other end.
+/// The state of the peer, as far as the kernel knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// It is there, and has said nothing that was not asked for.
+    /// The peer is connected, and has sent nothing unsolicited.
     Silent,
-    /// It has hung up, or has spoken out of turn.
+    /// The peer has closed the connection, or has sent something unsolicited.
     Gone,
 }
 
@@ -44,11 +44,11 @@ impl Transport {
         }
     }
 
-    /// Asks the kernel, without waiting. `may_speak` is a peer whose protocol lets it say something
+    /// Asks the kernel, without waiting. `may_speak` allows bytes from a peer whose protocol lets it write
     /// between requests.
     ///
-    /// Bytes that wait there may mean nothing or be a farewell, and only their reader can tell which; but
-    /// a peer that says farewell also closes its side, and that the kernel knows.
+    /// Such bytes may mean nothing or announce a shutdown, and only their reader can tell which. But a peer
+    /// that shuts down also closes its side, which the kernel knows.
     pub(super) fn peer(&self, may_speak: bool) -> io::Result<Peer> {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(self.socket(), &mut [0_u8; 1], flags) {
@@ -59,13 +59,13 @@ impl Transport {
         }
     }
 
-    /// Acknowledges what has come without waiting for something to send it with, so that a peer which has
-    /// more to say says it now. Best effort.
+    /// Acknowledges received bytes without waiting for data to send with the acknowledgement, so that a peer
+    /// with more to send sends it now. Best effort.
     pub(super) fn acknowledge(&self) {
         let _ = sockopt::set_tcp_quickack(self.socket(), true);
     }
 
-    /// Whether the peer has closed its side, whatever is still to be read.
+    /// Whether the peer has closed its side, even if there are bytes left to read.
     fn has_closed(&self) -> io::Result<bool> {
         let socket = self.socket();
         let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];

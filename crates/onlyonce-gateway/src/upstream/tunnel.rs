@@ -1,5 +1,5 @@
-//! Upgraded connections: once a backend has agreed to another protocol, bytes go both ways until one
-//! side ends, or both have been silent for too long.
+//! Upgraded connections: once a backend has agreed to another protocol, bytes flow both ways until one side
+//! ends, or both have been idle for too long.
 
 use std::{
     io,
@@ -26,10 +26,10 @@ use super::{
 };
 use crate::edge::{KeptSeat, Upgrade};
 
-/// What is taken from one side before it goes to the other, in bytes.
+/// Buffer for bytes read from one side and not yet written to the other.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// The client's half of a tunnel that may come about.
+/// The client's half of a possible tunnel.
 pub(super) struct Tunnel {
     protocol: HeaderValue,
     client: OnUpgrade,
@@ -37,7 +37,7 @@ pub(super) struct Tunnel {
 }
 
 impl Tunnel {
-    /// The one that `request` asks for.
+    /// The tunnel that `request` asks for.
     pub(super) fn asked_for(request: &mut Request<Body>) -> Option<Self> {
         let Upgrade(protocol) = request.extensions_mut().remove()?;
         Some(Self {
@@ -47,7 +47,7 @@ impl Tunnel {
         })
     }
 
-    /// Asks the backend for it, after the headers of the client's own connection are gone.
+    /// Requests the upgrade from the backend, after the client's own hop-by-hop headers were removed.
     pub(super) fn ask(&self, request: &mut Request<Body>) {
         let upgrade = HeaderValue::from_static("upgrade");
         request.headers_mut().insert(header::CONNECTION, upgrade);
@@ -56,7 +56,7 @@ impl Tunnel {
             .insert(header::UPGRADE, self.protocol.clone());
     }
 
-    /// Opens it, after the backend has agreed; returns what the client is told.
+    /// Opens the tunnel after the backend has agreed, and returns the client's response.
     pub(super) fn open(
         self,
         mut response: Response<Coming>,
@@ -88,7 +88,7 @@ impl Tunnel {
     }
 }
 
-/// When something last went either way, in milliseconds since it began.
+/// When bytes last went either way, in milliseconds since `began`.
 struct Alive {
     began: Instant,
     last: AtomicU64,
@@ -100,7 +100,7 @@ impl Alive {
         self.last.store(now, Ordering::Relaxed);
     }
 
-    /// Resolves when nothing has gone either way for `idle`.
+    /// Resolves when no byte has gone either way for `idle`.
     async fn silent(&self, idle: Duration) {
         loop {
             let end = Duration::from_millis(self.last.load(Ordering::Relaxed)) + idle;

@@ -1,6 +1,6 @@
-//! Where the body of an answer ends, and its bytes without their framing (RFC 9112 6 and 7).
+//! Finds the end of an answer's body, and removes the framing from its bytes (RFC 9112 6 and 7).
 //!
-//! A body that stops before its framing says so is an error, never an end.
+//! A body that stops before its framing ends is an error, never an end.
 
 use bytes::{Bytes, BytesMut};
 use http::{Method, Version, header::TRANSFER_ENCODING, response::Parts};
@@ -10,31 +10,31 @@ use onlyonce::body::{Declared, Framing};
 use super::{Broken, head};
 use crate::upstream::response::is_chunked;
 
-/// What all extensions of chunks may take together, and the trailers, in bytes.
+/// The limits for all chunk extensions together, and for the trailers, in bytes.
 const MAX_EXTENSIONS: usize = 16 << 10;
 const MAX_TRAILERS: usize = 16 << 10;
 
-/// Reads one body.
+/// Decodes one body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decoder {
-    /// This many bytes are to come.
+    /// This many bytes remain.
     Length(u64),
     Chunked(Chunks),
-    /// It ends where the connection ends.
+    /// The body ends where the connection ends.
     Close,
 }
 
-/// What is at the front of the bytes that have come.
+/// The next item in the bytes received.
 #[derive(Debug)]
 pub(super) enum Decoded {
     Frame(Frame<Bytes>),
-    /// Nothing yet.
+    /// More bytes are needed.
     More,
     End,
 }
 
 impl Decoder {
-    /// The one for the body behind `head`, which answers a request with `method`.
+    /// The decoder for the body after `head`, which answers a request with `method`.
     pub(super) fn new(head: &Parts, method: &Method) -> Result<Self, Broken> {
         match Framing::of_answer(head, method).declared() {
             Declared::NoBody => Ok(Self::Length(0)),
@@ -58,7 +58,7 @@ impl Decoder {
         }
     }
 
-    /// Takes what can be read off the front of `bytes`.
+    /// Takes the next item off the front of `bytes`.
     pub(super) fn decode(&mut self, bytes: &mut BytesMut) -> Result<Decoded, Broken> {
         match self {
             _ if self.is_done() => Ok(Decoded::End),
@@ -75,7 +75,7 @@ impl Decoder {
         }
     }
 
-    /// The connection has ended in good order; may the body end here?
+    /// Whether the body may end here, now that the connection was closed cleanly.
     pub(super) fn ends_here(&self) -> Result<(), Broken> {
         match self {
             Self::Close => Ok(()),
@@ -85,7 +85,7 @@ impl Decoder {
     }
 }
 
-/// A body in chunks.
+/// A chunked body.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Chunks {
     state: State,
@@ -95,21 +95,21 @@ pub(super) struct Chunks {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
-    /// In the number that begins a chunk, with what it is so far.
+    /// In the size that begins a chunk, with its value so far.
     Size(Option<u64>),
-    /// Behind it, in white space or an extension.
+    /// After the size, in white space or an extension.
     Extension {
         size: u64,
         begun: bool,
     },
-    /// Before the LF that ends the line of a size.
+    /// Before the LF that ends the size line.
     SizeLf(u64),
-    /// This much of a chunk is to come.
+    /// This many bytes of the chunk remain.
     Data(u64),
-    /// Before the CRLF behind a chunk.
+    /// Before the CRLF after a chunk.
     DataCr,
     DataLf,
-    /// Behind the last chunk.
+    /// After the last chunk.
     Trailers(head::Lines),
     Done,
 }
@@ -155,7 +155,7 @@ impl Chunks {
         }
     }
 
-    /// One byte of what stands between the data.
+    /// Consumes one byte of framing.
     fn step(&mut self, byte: u8) -> Result<(), Broken> {
         self.state = match (&self.state, byte) {
             (State::Size(size), b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
@@ -203,7 +203,7 @@ impl Chunks {
     }
 }
 
-/// What follows the last chunk: an empty line, or trailers and an empty line.
+/// Parses what follows the last chunk: an empty line, or trailers and an empty line.
 fn trailers(lines: &mut head::Lines, bytes: &mut BytesMut) -> Result<Decoded, Broken> {
     match bytes[..] {
         [] | [b'\r'] => return Ok(Decoded::More),
@@ -214,7 +214,7 @@ fn trailers(lines: &mut head::Lines, bytes: &mut BytesMut) -> Result<Decoded, Br
         _ => {}
     }
     match lines.end(bytes) {
-        // Stricter than a head: nobody has written trailers without CR.
+        // Stricter than for a head: no known server writes trailers without CR.
         Some(length) if has_bare_line_break(&bytes[..length]) => {
             Err(Broken::Framing("trailers whose lines end without CR"))
         }

@@ -1,6 +1,6 @@
-//! Heads of HTTP/1.1: a request's as bytes, and an answer's from bytes.
+//! HTTP/1.1 heads: writes those of requests, and parses those of answers.
 //!
-//! Deliberately absent: what a head means for the connection and for the body behind it.
+//! Deliberately absent: what a head means for the connection and for the body after it.
 
 use std::mem::MaybeUninit;
 
@@ -12,14 +12,13 @@ use http::{
 
 use super::Broken;
 
-/// The lines and the bytes of the largest head of an answer. Informational ones before it are counted
-/// with it.
+/// The most lines and bytes in the head of an answer, including the informational (1xx) heads before it.
 const MAX_LINES: usize = 512;
 pub(super) const MAX_BYTES: usize = 512 << 10;
-/// Up to this many lines a head is parsed without allocating.
+/// A head of up to this many lines is parsed without allocating.
 const USUAL_LINES: usize = 64;
 
-/// Writes the head of `request`, whose target is in origin form, behind what is in `out`.
+/// Appends the head of `request`, whose target is in origin form, to `out`.
 pub(super) fn write<B>(request: &Request<B>, out: &mut Vec<u8>) {
     out.extend_from_slice(request.method().as_str().as_bytes());
     out.push(b' ');
@@ -32,7 +31,7 @@ pub(super) fn write<B>(request: &Request<B>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes one line of a head, or of trailers.
+/// Appends one line of a head, or of trailers.
 pub(super) fn write_line(name: &HeaderName, value: &HeaderValue, out: &mut Vec<u8>) {
     out.extend_from_slice(name.as_str().as_bytes());
     out.extend_from_slice(b": ");
@@ -40,23 +39,23 @@ pub(super) fn write_line(name: &HeaderName, value: &HeaderValue, out: &mut Vec<u
     out.extend_from_slice(b"\r\n");
 }
 
-/// Finds the end of lines that an empty one closes, in bytes that come piece by piece.
+/// Finds the end of lines terminated by an empty one, in bytes that arrive in pieces.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Lines {
-    /// Nothing before it ends them.
+    /// The end is not before this position.
     seen: usize,
 }
 
 impl Lines {
-    /// The length of the lines with the empty one, once it has come. A line ends with LF, with or without
-    /// CR before it.
+    /// The length of the lines including the empty one, once it has arrived. A line ends with LF, with or
+    /// without CR before it.
     pub(super) fn end(&mut self, bytes: &[u8]) -> Option<usize> {
         while let Some(at) = bytes[self.seen..].iter().position(|byte| *byte == b'\n') {
             let next = self.seen + at + 1;
             match bytes[next..] {
                 [b'\n', ..] => return Some(next + 1),
                 [b'\r', b'\n', ..] => return Some(next + 2),
-                // The line break may be the first of two.
+                // This line break may be the first of two.
                 [] | [b'\r'] => {
                     self.seen = next - 1;
                     return None;
@@ -69,12 +68,12 @@ impl Lines {
     }
 }
 
-/// Takes the head of an answer off `bytes`, once all of it is there.
+/// Takes the head of an answer off `bytes`, once it is complete.
 pub(super) fn take(
     bytes: &mut BytesMut,
     lines: &mut Lines,
 ) -> Result<Option<Response<()>>, Broken> {
-    // Empty lines before the first are left out, as most clients do.
+    // Empty lines before the status line are skipped, as most clients do.
     while matches!(bytes[..], [b'\n', ..] | [b'\r', b'\n', ..]) {
         bytes.advance(if bytes[0] == b'\r' { 2 } else { 1 });
         *lines = Lines::default();
@@ -125,8 +124,8 @@ fn parse_into<'h>(
     Ok(response)
 }
 
-/// `identity` is the old word for no transfer coding at all: what it stands before is framed as if it were
-/// not there.
+/// Removes `identity`, the obsolete name for no transfer coding: the body is framed as if the header were
+/// absent.
 fn forget_identity(headers: &mut HeaderMap) {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter().peekable();
     let is_identity = |coding: &HeaderValue| {
@@ -138,7 +137,7 @@ fn forget_identity(headers: &mut HeaderMap) {
     }
 }
 
-/// The lines of trailers, without the empty one at their end.
+/// Parses the lines of trailers.
 pub(super) fn parse_trailers(bytes: &Bytes) -> Result<HeaderMap, Broken> {
     let mut lines = vec![httparse::EMPTY_HEADER; MAX_LINES];
     match httparse::parse_headers(bytes, &mut lines).map_err(Broken::Head)? {
@@ -149,7 +148,7 @@ pub(super) fn parse_trailers(bytes: &Bytes) -> Result<HeaderMap, Broken> {
     }
 }
 
-/// Values share the memory of the head.
+/// Collects header lines. Values share the memory of the head.
 fn collect(head: &Bytes, lines: &[httparse::Header<'_>]) -> Result<HeaderMap, Broken> {
     let mut headers = HeaderMap::with_capacity(lines.len());
     for line in lines {
@@ -166,7 +165,7 @@ fn collect(head: &Bytes, lines: &[httparse::Header<'_>]) -> Result<HeaderMap, Br
 mod tests {
     use super::*;
 
-    /// Cut anywhere, the lines end in the same place.
+    /// Goal: the end of the lines is found in the same place, wherever the bytes are cut.
     #[test]
     fn the_end_of_lines_is_found_however_they_come() {
         for (text, end) in [

@@ -1,8 +1,8 @@
-//! An answer that comes before its request has wholly left.
+//! An answer that arrives before its request was fully sent.
 //!
-//! The rest of the request is still owed to a backend that goes on reading, and whoever reads the answer
-//! may be slow, or want to send all of its request first. So a task of its own sends and reads at once,
-//! and hands the answer over piece by piece. Such a connection is closed afterwards.
+//! A backend that goes on reading still needs the rest of the request, and the reader of the answer may be
+//! slow, or may want to send all of its request first. So a separate task sends and reads concurrently, and
+//! hands the answer over piece by piece. Such a connection is closed afterwards.
 
 use std::{
     future::poll_fn,
@@ -21,12 +21,12 @@ use tokio::{
 
 use super::{Broken, Connection, Decoded, Decoder, LARGEST_READ, upload::Upload};
 
-/// How long the rest of the request may take once the answer has ended.
+/// How long sending the rest of the request may take once the answer has ended.
 const REST_WITHIN: Duration = Duration::from_secs(60);
 
 type Piece = Result<Frame<Bytes>, Broken>;
 
-/// The answer, as its reader gets it.
+/// The receiving end of the answer.
 pub(super) struct Overtaken(mpsc::Receiver<Piece>);
 
 impl Overtaken {
@@ -42,7 +42,7 @@ impl Overtaken {
     }
 }
 
-/// Ends when both have, or when nobody wants the answer any more.
+/// Ends when both directions have ended, or when nobody wants the answer any more.
 async fn run(connection: Connection, decoder: Decoder, pieces: mpsc::Sender<Piece>) {
     let (from, to) = split(connection.transport);
     let mut rest = pin!(send(connection.upload, to));
@@ -70,7 +70,7 @@ async fn run(connection: Connection, decoder: Decoder, pieces: mpsc::Sender<Piec
     }
 }
 
-/// Sends what is left. That a backend takes no more of it is for its answer to explain.
+/// Sends the rest of the request. If the backend takes no more of it, its answer has to explain why.
 async fn send(mut upload: Upload, mut to: impl AsyncWrite + Unpin) -> Result<(), Broken> {
     while !upload.is_done() {
         let filled = poll_fn(|cx| match upload.poll_fill(cx) {
@@ -83,12 +83,12 @@ async fn send(mut upload: Upload, mut to: impl AsyncWrite + Unpin) -> Result<(),
         }
         let _ = to.flush().await;
     }
-    // A secured stream may have taken it, and kept the end to itself.
+    // A TLS stream may have accepted all bytes and still hold the last of them.
     let _ = to.flush().await;
     Ok(())
 }
 
-/// Hands the answer over. Says whether it came to its end.
+/// Hands the answer over. Returns whether it was complete.
 async fn receive(
     mut decoder: Decoder,
     mut coming: BytesMut,
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: what a secured stream has taken leaves it, also where there is nothing more to write.
+    /// Goal: bytes that a TLS stream has accepted are flushed, even if there is nothing more to write.
     #[tokio::test]
     async fn what_was_taken_is_flushed() {
         let request = Request::builder().uri("/").header("host", "h");

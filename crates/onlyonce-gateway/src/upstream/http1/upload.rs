@@ -1,7 +1,6 @@
-//! The bytes of a request on their way out.
+//! The bytes of a request to be sent.
 //!
-//! Deliberately absent: trailers of requests. Which of them a backend wants is said in `Trailer`, which
-//! ends at the gateway.
+//! Deliberately absent: request trailers. `Trailer` announces them, and that header ends at the gateway.
 
 use std::{
     io::{self, IoSlice},
@@ -20,23 +19,23 @@ use tokio::io::AsyncWrite;
 
 use super::head;
 
-/// Pieces of a body up to this many bytes are copied behind the head, so that both leave at once; larger
-/// ones leave from where they are.
+/// Pieces of a body up to this many bytes are copied behind the head, so that both are sent at once; larger
+/// ones are sent from where they are.
 const COPIED_BYTES: usize = 16 << 10;
-/// No more of the body is asked for while this many bytes wait.
+/// The body is not read any further while this many bytes wait.
 const WAITING_BYTES: usize = 64 << 10;
 
-/// What is left of one request. Empty between two.
+/// The unsent rest of one request. Empty between two requests.
 #[derive(Default)]
 pub(super) struct Upload {
-    /// The head, and whatever is small.
+    /// The head and small pieces of the body.
     out: Vec<u8>,
     written: usize,
-    /// Follows `out`.
+    /// A large piece, sent after `out`.
     piece: Bytes,
-    /// The piece is a chunk, which a line break ends.
+    /// Whether the piece is a chunk that still needs its closing line break.
     closes_chunk: bool,
-    /// What has not been asked for yet.
+    /// The unread rest of the body.
     body: Option<Body>,
     framing: Framing,
 }
@@ -44,19 +43,19 @@ pub(super) struct Upload {
 #[derive(Clone, Copy, Default)]
 enum Framing {
     Chunked,
-    /// This many bytes are to come.
+    /// This many bytes remain.
     Length(u64),
     #[default]
     Nothing,
 }
 
-/// A request's body is not as long as its head says.
+/// A request's body is not as long as its Content-Length.
 #[derive(Debug, thiserror::Error)]
 #[error("the body of the request is not as long as its Content-Length says")]
 struct OtherLength;
 
 impl Upload {
-    /// Takes `request`, whose framing headers say what its body is.
+    /// Takes `request`, whose framing headers describe its body.
     pub(super) fn begin(&mut self, request: Request<Body>) {
         self.out.clear();
         self.written = 0;
@@ -72,17 +71,17 @@ impl Upload {
         self.body = Some(request.into_body()).filter(|_| !is_empty);
     }
 
-    /// Whether all of the request has left.
+    /// Whether all of the request was sent.
     pub(super) fn is_done(&self) -> bool {
         self.body.is_none() && !self.has_bytes() && !self.closes_chunk
     }
 
-    /// Whether there is something to write.
+    /// Whether there are bytes to write.
     pub(super) fn has_bytes(&self) -> bool {
         self.written < self.out.len() || !self.piece.is_empty()
     }
 
-    /// Asks the body for more, until enough waits or no more is there; pending while the body has nothing.
+    /// Reads the body until enough bytes wait or the body ends; pending while the body has nothing.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         while self.piece.is_empty() && self.out.len() - self.written < WAITING_BYTES {
             if self.written == self.out.len() {
@@ -94,7 +93,7 @@ impl Upload {
             }
             let Some(body) = &mut self.body else { break };
             let data = match ready!(Pin::new(body).poll_frame(cx)).transpose()? {
-                // Trailers end it.
+                // Trailers end the body.
                 Some(frame) => frame.into_data().ok(),
                 None => None,
             };
@@ -117,7 +116,7 @@ impl Upload {
             Framing::Length(left) => {
                 *left = left.checked_sub(data.len() as u64).ok_or(OtherLength)?;
                 if *left == 0 {
-                    // Nothing more is asked for.
+                    // The body is complete; do not poll it again.
                     self.body = None;
                     self.framing = Framing::Nothing;
                 }
@@ -142,7 +141,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Writes once. Ready with what the transport said; then at least one byte has left.
+    /// Writes once. Ready with the transport's result; on success at least one byte was sent.
     pub(super) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
