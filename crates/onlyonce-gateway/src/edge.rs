@@ -1,11 +1,11 @@
-//! The data listener: connections in, and the stack that a request goes through.
+//! The data listener: its connections, and the stack that a request passes through.
 //!
 //! ```text
 //! framing -> /.onlyonce -> routes -> authentication -> idempotency layer -> upstream
 //! ```
 //!
-//! The idempotency part is the library's own layer around the upstream service; there is no second
-//! path. Authentication comes between the route and the layer: before a key or a body is looked at.
+//! The idempotency part is the library's own layer around the upstream service; there is no second path.
+//! Authentication comes between the route and the layer: before the key or the body is read.
 
 mod connection;
 mod cors;
@@ -55,24 +55,24 @@ use crate::{
     upstream::{Forwarding, Upstream, UpstreamError, UpstreamOptions, pass_on},
 };
 
-/// How a request came to us, as a request extension.
+/// Request extension: how a request arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Came {
-    /// From where.
+    /// The address of the peer.
     pub(crate) peer: std::net::IpAddr,
-    /// Whether over TLS.
+    /// Whether the connection uses TLS.
     pub(crate) is_secure: bool,
 }
 
-/// The seat of a connection and its place on a core, as a request extension: an upgraded connection keeps
-/// them, and works for as long as it lasts.
+/// Request extension: the seat of a connection and its place on a core. An upgraded connection keeps both,
+/// and counts as working for as long as it lasts.
 #[derive(Clone)]
 pub(crate) struct KeptSeat(
     #[expect(dead_code, reason = "held, never looked at")]
     Arc<(Arc<seats::Seat>, Arc<Place>, seats::Working)>,
 );
 
-/// A route, ready to take requests.
+/// A route, ready to serve requests.
 pub(crate) struct Lane {
     pub(crate) route: Route,
     pub(crate) layer: IdempotencyLayer,
@@ -83,7 +83,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// This route's backends under the rules of another, or its own.
+    /// This route's backends under another route's rules, or its own.
     fn service_under(&self, rules: &Self) -> IdempotencyService<Upstream> {
         if std::ptr::eq(self, rules) {
             return self.service.clone();
@@ -99,12 +99,12 @@ pub(crate) struct Edge {
     auth: Option<Auth>,
     pub(crate) engine: Engine,
     pub(crate) lanes: Vec<Lane>,
-    /// For answers that no route gives.
+    /// For answers outside any route.
     pub(crate) policy: Policy,
 }
 
-/// The edge that new requests meet. A reload puts another one in its place; a request that is under way
-/// keeps the one that it began with.
+/// The edge that serves new requests. A reload replaces it; a request in progress keeps the edge that it
+/// began with.
 pub(crate) struct Current(RwLock<Arc<Edge>>);
 
 impl Current {
@@ -126,7 +126,7 @@ impl Current {
 }
 
 impl Edge {
-    /// The routes of `config` on `engine`. Those that `before` has as well count on from there.
+    /// The routes of `config` on `engine`. A route that `before` has too continues its counters.
     pub(crate) async fn new(
         config: &Arc<Config>,
         engine: &Engine,
@@ -150,19 +150,19 @@ impl Edge {
         })
     }
 
-    /// What it was made from.
+    /// The configuration of this edge.
     pub(crate) fn config(&self) -> &Arc<Config> {
         &self.config
     }
 
-    /// Has the background loops follow the policies of these routes, after others were tried.
+    /// Makes the background loops follow the policies of these routes, after others were tried.
     pub(crate) fn policies_are_in_effect(&self) {
         for lane in &self.lanes {
             lane.layer.policy_is_in_effect();
         }
     }
 
-    /// The answer to a request, as the page that asks may read it.
+    /// The answer to a request, with the CORS headers for the page that sent it.
     pub(crate) async fn handle<B>(&self, request: Request<B>) -> Response<Body>
     where
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
@@ -205,13 +205,13 @@ impl Edge {
             if let Some(route) = rest.strip_prefix("reconcile/") {
                 return Box::pin(webhook::answer(self, request, route)).await;
             }
-            // Boxed, as other requests need not carry the room for these.
+            // Boxed, so that other requests do not carry the size of these.
             return Box::pin(lookup::answer(self, request, &rest)).await;
         }
         let Some((lane, rules)) = self.lanes_of(&request) else {
             return refused(&Problem::NoRoute, &self.policy, is_keyed);
         };
-        // Before the layer removes what `Connection` names.
+        // Before the layer removes the headers that `Connection` names.
         let credentials = &rules.route.edge.credential_headers;
         keep_end_to_end(request.headers_mut(), credentials);
         let service = lane.service_under(rules);
@@ -223,7 +223,7 @@ impl Edge {
         let upgrade = upgrade::granted(&request, policy, is_protected);
         let keyed = is_protected && upgrade.is_none();
         let auth_optional = lane.route.auth_optional && rules.route.auth_optional;
-        // A request to upgrade whose key nobody looks at is still no request without a key.
+        // A request to upgrade whose key is ignored still counts as a request with a key.
         if (brings_key || !auth_optional)
             && let Err(problem) = self.authenticate(&mut request).await
         {
@@ -236,8 +236,8 @@ impl Edge {
             return refused(&problem, policy, brings_key);
         }
         self.name(&mut request, rules);
-        // The layer keeps its own time for requests with a key, from their last byte on; others have
-        // only this.
+        // The layer times requests with a key itself, from their last byte on; other requests have only this
+        // limit.
         let answer = if keyed {
             if let Some(limit) = lane.route.first_byte_timeout {
                 request.extensions_mut().insert(FirstByteWithin(limit));
@@ -255,7 +255,7 @@ impl Edge {
             let answer = service.oneshot(request);
             tokio::time::timeout(first.min(longest), answer).await
         };
-        // Of requests with a key only one that went past the store ends here without an answer.
+        // Of requests with a key, only one that bypassed the store ends here without an answer.
         let problem = match answer {
             Ok(Ok(mut response)) => {
                 pass_on(&mut response);
@@ -273,7 +273,7 @@ impl Edge {
         failed
     }
 
-    /// The route that takes a request, and the one whose rules hold for it.
+    /// The route that takes a request, and the route whose rules apply to it.
     fn lanes_of<B>(&self, request: &Request<B>) -> Option<(&Lane, &Lane)> {
         let (method, path) = (request.method(), request.uri().path());
         // A tunnel cannot be opened to a named backend, so CONNECT has no route.
@@ -290,7 +290,7 @@ impl Edge {
         ))
     }
 
-    /// Gives the request a name, unless the key itself goes by that header.
+    /// Gives the request an id, unless that header carries the key.
     fn name<B>(&self, request: &mut Request<B>, lane: &Lane) {
         let header_name = &lane.layer.policy().header_name;
         if !self.config.request_id || *header_name == X_REQUEST_ID {
@@ -306,7 +306,7 @@ impl Edge {
         request.extensions_mut().insert(id);
     }
 
-    /// Finds out who asks and leaves that with the request.
+    /// Authenticates the caller, and stores the result in the request.
     async fn authenticate<B>(&self, request: &mut Request<B>) -> Result<(), Problem> {
         let Some(auth) = &self.auth else {
             return Ok(());
@@ -333,7 +333,7 @@ impl Edge {
     }
 }
 
-/// What a client is told, about its key only where it sent one.
+/// The response for `problem`. It mentions the key only if the client sent one.
 fn refused(problem: &Problem, policy: &Policy, is_keyed: bool) -> Response<Body> {
     match is_keyed {
         true => problem.response(policy),
@@ -371,7 +371,7 @@ async fn lane(
             .identify(identify)
             .build(),
     };
-    // A gateway without its store does not start, and is not reloaded.
+    // A gateway without its store neither starts nor reloads.
     layer.prepare().await?;
     let upstream = Upstream::new(options);
     let service = layer.layer(upstream.clone());
@@ -385,14 +385,14 @@ async fn lane(
     })
 }
 
-/// The address that the request's connection came from.
+/// The address of the request's peer.
 fn peer<B>(request: &Request<B>) -> Option<std::net::IpAddr> {
     let came = request.extensions().get::<Came>();
     came.map(|came| came.peer)
 }
 
-/// Makes one line of the cookies that HTTP/2 may send in pieces: to whoever is asked over HTTP/1 several
-/// would be several headers, and a caller would look like another one.
+/// Joins the cookies that HTTP/2 may send in pieces into one line. Over HTTP/1 several lines would be several
+/// headers, and the caller would look like another one.
 fn join_cookies(headers: &mut HeaderMap) {
     let mut pieces = headers.get_all(header::COOKIE).iter();
     let (Some(first), Some(second)) = (pieces.next(), pieces.next()) else {
@@ -408,7 +408,7 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether only looking is asked for.
+/// Whether the request only reads.
 fn is_get(method: &Method) -> bool {
     method == Method::GET || method == Method::HEAD
 }

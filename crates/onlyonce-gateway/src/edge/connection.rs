@@ -1,5 +1,4 @@
-//! Accepts connections, secures them where that is configured, finds out which HTTP they speak, and
-//! ends them in good order.
+//! Accepts connections, secures them if configured, detects their HTTP version, and closes them gracefully.
 
 use std::{
     convert::Infallible,
@@ -39,17 +38,17 @@ use crate::{
     tls,
 };
 
-/// How long to wait before accepting again when the system is out of something.
+/// How long to wait before accepting again when the system is out of a resource.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// What an HTTP/2 connection begins with, as far as it is needed to tell.
+/// The HTTP/2 connection preface.
 const HTTP2_BEGINS: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Requests at once on one HTTP/2 connection.
+/// Concurrent requests on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 250;
 /// How long an HTTP/2 connection may be without a request after its first one.
 const IDLE_HTTP2: Duration = Duration::from_secs(300);
 
-/// How long, once told to stop, connections are still accepted and an idle one is left open: a request
-/// may be on its way over it, and would be closed without an answer.
+/// How long after the stop signal connections are still accepted and idle ones are left open: a request may
+/// be on its way, and would be closed without an answer.
 const LAST_REQUEST: Duration = Duration::from_secs(1);
 
 /// Serves until told to stop; returns when every connection has ended.
@@ -82,24 +81,24 @@ pub(crate) async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-/// Where connections come in.
+/// Accepts connections.
 struct Door {
     cores: Arc<Cores>,
     current: Arc<Current>,
     listener: TcpListener,
     seats: Arc<Seats>,
     connections: JoinSet<()>,
-    /// One that has been accepted and has no seat yet.
+    /// A connection that was accepted and has no seat yet.
     waiting: Option<(TcpStream, IpAddr)>,
     stopping: watch::Receiver<bool>,
 }
 
 impl Door {
-    /// Lets connections in until `closed`.
+    /// Accepts connections until `closed`.
     async fn open_until(&mut self, closed: impl Future<Output = ()>) {
         let mut closed = std::pin::pin!(closed);
         loop {
-            // Ended ones are let go of as they end.
+            // Connections that have ended are dropped here.
             while self.connections.try_join_next().is_some() {}
             if self.waiting.is_none() {
                 let accepted = tokio::select! {
@@ -111,7 +110,7 @@ impl Door {
                     Ok((stream, peer)) => self.waiting = Some((stream, peer.ip())),
                     Err(error) => {
                         tracing::warn!(%error, "a connection could not be accepted");
-                        // Where the system is out of something, a silent connection may have it.
+                        // If the system is out of a resource, an idle connection may hold it.
                         self.seats.close_one();
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                         continue;
@@ -127,7 +126,7 @@ impl Door {
         }
     }
 
-    /// Gives the one that waits its seat.
+    /// Gives the waiting connection its seat.
     fn let_in(&mut self, seat: Seat) {
         let Some((stream, peer)) = self.waiting.take() else {
             return;
@@ -135,7 +134,7 @@ impl Door {
         let (core, place) = self.cores.next();
         let (current, stopping) = (self.current.clone(), self.stopping.clone());
         let accepting = Handle::current();
-        // An event loop only hears of sockets that are its own.
+        // An event loop polls only sockets that are registered with it.
         let socket = stream.into_std();
         let connection = async move {
             let home = Home {
@@ -150,7 +149,7 @@ impl Door {
         self.connections.spawn_on(connection, &core);
     }
 
-    /// Lets in who has come by now, as far as there are seats: closing the listener would reset them.
+    /// Accepts connections that have already arrived while seats last: closing the listener would reset them.
     fn let_in_the_last(&mut self) {
         loop {
             if self.waiting.is_none() {
@@ -169,9 +168,9 @@ impl Door {
 
 /// Where a connection is served.
 struct Home {
-    /// On its core.
+    /// Its place on its core.
     place: Arc<Place>,
-    /// The runtime that accepted it.
+    /// The runtime that accepted the connection.
     accepting: Handle,
 }
 
@@ -196,7 +195,7 @@ async fn talk(
     seat: Arc<Seat>,
 ) {
     let config = current.config();
-    // Without it small answers wait for the acknowledgement of the ones before.
+    // Without `TCP_NODELAY` small answers wait for the acknowledgement of earlier ones.
     let _ = stream.set_nodelay(true);
     let served = config.tls.as_ref().map(|tls| tls.served.config());
     let is_secure = served.is_some();
@@ -210,7 +209,7 @@ async fn talk(
         line: line.clone(),
         stopping: stopping.clone(),
     };
-    // A peer that says nothing for so long is shown the door.
+    // A peer that is silent for this long is disconnected.
     let Some(served) = served else {
         let version = tokio::select! {
             () = last_request(stopping) => return,
@@ -236,8 +235,8 @@ async fn talk(
     }
 }
 
-/// The turns of a connection on its core. In each it is answered one request: a client that has sent a
-/// thousand ahead waits for the other connections between them.
+/// The turns of a connection on its core. Each turn serves one request: a client that has pipelined a
+/// thousand requests waits for the other connections between them.
 #[derive(Default)]
 struct Turns {
     begun: AtomicU64,
@@ -249,14 +248,14 @@ impl Turns {
         self.begun.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether this turn has had its request. It is used up from now on.
+    /// Whether this turn has already served a request. It has from now on.
     fn is_over(&self) -> bool {
         let turn = self.begun.load(Ordering::Relaxed);
         self.used.swap(turn, Ordering::Relaxed) == turn
     }
 }
 
-/// A connection that is ready to be spoken over.
+/// A connection that is ready for HTTP.
 struct Talk {
     current: Arc<Current>,
     home: Home,
@@ -268,8 +267,8 @@ struct Talk {
 }
 
 impl Talk {
-    /// Serves requests until the connection ends. How it fails is the peer's affair; what was executed
-    /// does not depend on it.
+    /// Serves requests until the connection ends. Errors of the connection are ignored; an execution does not
+    /// depend on them.
     async fn over<T>(self, stream: T, is_http2: bool)
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -332,10 +331,10 @@ impl Talk {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(config.header_timeout)
-            // Of at most a hundred lines, hyper's own limit: for more it would take its table from the heap.
+            // At most a hundred lines, hyper's default: for more it would allocate its table on the heap.
             .max_buf_size(config.max_header_size)
             .auto_date_header(false)
-            // A client that has said all it has to say may still listen.
+            // A client that has closed its sending side may still read.
             .half_close(true)
             .serve_connection(io, service)
             .with_upgrades();
@@ -390,7 +389,7 @@ impl Talk {
             .keep_alive_timeout(config.header_timeout)
             .serve_connection(io, service);
         let mut connection = std::pin::pin!(connection);
-        // GOAWAY loses nothing, but a connection whose first request is on its way has nothing to say it to.
+        // GOAWAY loses no request, but a connection whose first request is on its way cannot be sent one yet.
         let first = last_request(stopping.clone());
         let told = async {
             told_to_stop(stopping).await;
@@ -409,7 +408,7 @@ impl Talk {
     }
 }
 
-/// Resolves when the gateway is to stop, or has nobody left to say so.
+/// Resolves when the gateway is told to stop, or its control channel is gone.
 async fn told_to_stop(mut stopping: watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stop| *stop).await;
 }
@@ -420,7 +419,7 @@ async fn last_request(stopping: watch::Receiver<bool>) {
     tokio::time::sleep(LAST_REQUEST).await;
 }
 
-/// Looks at the first bytes without taking them.
+/// Peeks at the first bytes.
 async fn speaks_http2(stream: &TcpStream) -> std::io::Result<bool> {
     let mut begins = [0_u8; HTTP2_BEGINS.len()];
     loop {
@@ -434,11 +433,11 @@ async fn speaks_http2(stream: &TcpStream) -> std::io::Result<bool> {
         if seen == begins.len() {
             return Ok(true);
         }
-        // A part of the preface, and there will be no more of it.
+        // Part of the preface, and the peer sends no more.
         if stream.ready(Interest::READABLE).await?.is_read_closed() {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
-        // `peek` would return at once with the same bytes.
+        // `peek` would return immediately with the same bytes.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -1,9 +1,9 @@
-//! Puts words to what the protocol library refuses by itself.
+//! Adds problem bodies to refusals by the protocol library.
 //!
 //! Over HTTP/1 a head that cannot be parsed, or is too large, never becomes a request: hyper answers it with
-//! a status and nothing else, and no hook lets anybody say more. So that answer is recognised as it is
-//! written, and a problem is written in its place. It is told from every answer of ours by its missing Date:
-//! hyper is told to add none, and ours have one.
+//! a bare status, and has no hook to say more. So this wrapper recognises that answer as it is written, and
+//! writes a problem in its place. Its missing Date distinguishes it from every answer of ours: hyper is
+//! configured to add none, and ours have one.
 
 use std::{
     cell::RefCell,
@@ -29,35 +29,35 @@ use super::{
 };
 use crate::clock;
 
-/// Of what was read since the last answer, so much is kept to see what was wrong with it, in bytes.
+/// How much of what was read since the last answer is kept to find out what was wrong, in bytes.
 const REMEMBERED: usize = 16 << 10;
-/// How an answer of hyper's own begins, and what else stands in it.
+/// How hyper's own answers begin, and what else they contain.
 const BEGINS: &[u8] = b"HTTP/1.1 4";
 const IS_EMPTY: &[u8] = b"content-length: 0\r\n";
 const ENDS: &[u8] = b"\r\n\r\n";
-/// As long as one can be, in bytes.
+/// Their longest length, in bytes.
 const LONGEST: usize = 256;
-/// What is read on at once after a refusal, in bytes.
+/// The buffer for discarded bytes after a refusal, in bytes.
 const SCRATCH_BYTES: usize = 4 << 10;
 
-/// A connection over HTTP/1 whose bare refusals become problems.
+/// An HTTP/1 connection whose bare refusals become problems.
 pub(super) struct Explained<T> {
     io: T,
     current: Arc<Current>,
-    /// The beginning of what was read since something was last written.
+    /// The beginning of what was read since the last write.
     read: Vec<u8>,
-    /// What is written in the place of an answer, as far as it has not left yet.
+    /// The unwritten rest of a replacement answer.
     instead: Bytes,
-    /// Since a refusal was written: what the client still sends is read on, or closing the connection would
-    /// reset it, and the client might never see the refusal.
+    /// Set after a refusal: the rest that the client sends is read and discarded. Otherwise closing would
+    /// reset the connection, and the client might never see the refusal.
     lingers: Option<Lingers>,
 }
 
-/// How long, and how much, is read on.
+/// How long, and how much, is read after a refusal.
 struct Lingers {
     left: usize,
     end: Instant,
-    /// Until when without another byte.
+    /// When to stop unless another byte arrives.
     until: Pin<Box<Sleep>>,
 }
 
@@ -92,13 +92,13 @@ impl<T> Explained<T> {
         })
     }
 
-    /// Whether the value of a key's header is what cannot be parsed.
+    /// Whether the head cannot be parsed because of a key header's value.
     fn has_bad_key(&self) -> bool {
         let is_bad = |byte: &u8| (*byte < b' ' && *byte != b'\t') || *byte == 0x7f;
         self.has_key(|value| value.iter().any(is_bad))
     }
 
-    /// Whether there is a key's header with such a value.
+    /// Whether there is a key header with `such` a value.
     fn has_key(&self, such: impl Fn(&[u8]) -> bool) -> bool {
         let edge = self.current.edge();
         let is_key = |name: &[u8]| {
@@ -115,7 +115,7 @@ impl<T> Explained<T> {
         })
     }
 
-    /// The whole answer that says `problem`, and that the connection ends.
+    /// The complete answer for `problem`, which also closes the connection.
     fn answer(&self, problem: &Problem) -> Bytes {
         let edge = self.current.edge();
         let mut response = match self.has_key(|_| true) {
@@ -124,7 +124,7 @@ impl<T> Explained<T> {
         };
         date(response.headers_mut());
         let (parts, body) = response.into_parts();
-        // It is made of bytes that are there.
+        // The body is already in memory.
         let body = body.collect().now_or_never().and_then(Result::ok);
         let body = body.map(|body| body.to_bytes()).unwrap_or_default();
         let mut bytes = format!("HTTP/1.1 {}\r\n", parts.status).into_bytes();
@@ -147,11 +147,11 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 }
 
 thread_local! {
-    /// The date shown last, and its second.
+    /// The last `Date`, and its second.
     static LAST_DATE: RefCell<Option<(i64, HeaderValue)>> = const { RefCell::new(None) };
 }
 
-/// Gives an answer its Date, unless it has one.
+/// Sets the Date of an answer, unless it has one.
 pub(super) fn date(headers: &mut HeaderMap) {
     if headers.contains_key(header::DATE) {
         return;
@@ -171,7 +171,7 @@ pub(super) fn date(headers: &mut HeaderMap) {
 }
 
 impl<T: AsyncWrite + Unpin> Explained<T> {
-    /// Writes what stands in the place of an answer.
+    /// Writes the replacement answer.
     fn poll_instead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.instead.is_empty() {
             let written = ready!(Pin::new(&mut self.io).poll_write(cx, &self.instead))?;
@@ -183,10 +183,10 @@ impl<T: AsyncWrite + Unpin> Explained<T> {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes `bytes` for a refusal, if they are one, and says whether they were.
+    /// Replaces `bytes` if they are a refusal. Returns whether they were.
     fn takes(&mut self, bytes: &[u8]) -> bool {
         let answer = self.problem(bytes).map(|problem| self.answer(&problem));
-        // Whatever it is, it answers what was read.
+        // In any case, it answers what was read.
         self.read.clear();
         if let Some(answer) = answer {
             self.instead = answer;
@@ -202,7 +202,7 @@ impl<T: AsyncWrite + Unpin> Explained<T> {
 }
 
 impl<T: AsyncRead + Unpin> Explained<T> {
-    /// Reads on after a refusal, and throws it away.
+    /// Reads after a refusal, and discards the bytes.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(lingers) = &mut self.lingers else {
             return Poll::Ready(());
@@ -272,7 +272,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Explained<T> {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_instead(cx))?;
-        // A refusal comes by itself.
+        // A refusal is written alone.
         let mut filled = slices.iter().filter(|slice| !slice.is_empty());
         match (filled.next(), filled.next()) {
             (Some(only), None) if self.takes(only) => Poll::Ready(Ok(only.len())),

@@ -1,5 +1,5 @@
-//! The socket of a client, below TLS and HTTP: where every byte that the client takes is seen, and that it
-//! has closed its side.
+//! The socket of a client, below TLS and HTTP. It sees every byte that the client takes, and notices when the
+//! client has closed its side.
 
 use std::{
     io,
@@ -22,17 +22,17 @@ use tokio::{
 
 use super::patience::Patience;
 
-/// What a connection's socket and its requests tell each other.
+/// State shared between a connection's socket and its requests.
 #[derive(Default)]
 pub(crate) struct Line {
-    /// Told when the client closes its side.
+    /// Notified when the client closes its side.
     pub(crate) presence: Presence,
     is_aborted: AtomicBool,
 }
 
 impl Line {
-    /// An answer broke off. A client of HTTP/1.0 would take the end of the connection for the end of the
-    /// answer; so its connection is reset instead.
+    /// Called when an answer broke off. An HTTP/1.0 client would take the end of the connection for the end
+    /// of the answer, so its connection is reset instead.
     pub(crate) fn broke_off(&self, version: Version) {
         if version <= Version::HTTP_10 {
             self.is_aborted.store(true, Ordering::Release);
@@ -40,7 +40,7 @@ impl Line {
     }
 }
 
-/// A client's socket. It fails once the client has taken nothing for too long.
+/// A client's socket. Writes fail once the client has taken nothing for too long.
 pub(crate) struct ClientSocket {
     socket: TcpStream,
     line: Arc<Line>,
@@ -71,8 +71,8 @@ impl ClientSocket {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Sees whether the client has closed its side. While a request is answered hyper does not read, since
-    /// the client may have said all it has to say; so its end would be seen only after the answer.
+    /// Checks whether the client has closed its side. hyper does not read while a request is being answered,
+    /// since the client may have sent everything; the end would be seen only after the answer.
     fn watch(&mut self, cx: &mut Context<'_>) {
         if self.has_left || self.socket.poll_read_ready(cx).is_pending() {
             return;
@@ -88,7 +88,7 @@ impl ClientSocket {
 impl Drop for ClientSocket {
     fn drop(&mut self) {
         if self.line.is_aborted.load(Ordering::Acquire) {
-            // Best effort: the client is told by a reset instead of an end.
+            // Best effort: the client sees a reset instead of an end.
             let _ = self.socket.set_zero_linger();
         }
     }
@@ -114,7 +114,7 @@ impl AsyncWrite for ClientSocket {
         self.judge(cx, written)
     }
 
-    /// hyper flushes whenever it is woken, so that this is where the client is watched.
+    /// hyper flushes whenever it is woken, so the client is watched here.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.watch(cx);
         Pin::new(&mut self.socket).poll_flush(cx)

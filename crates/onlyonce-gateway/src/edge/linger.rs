@@ -1,8 +1,8 @@
-//! Reads on, for a while, what a client still sends of a request that has its answer already.
+//! Reads for a while what a client still sends of a request that has already been answered.
 //!
-//! A connection that is closed while its client writes is reset, and many clients then report the reset
-//! and never look for the answer that says what was wrong. HTTP/2 can end one direction of a stream, but
-//! some of its clients do the same.
+//! Closing a connection while its client writes resets it, and many clients then report the reset and never
+//! read the answer that says what was wrong. HTTP/2 can end one direction of a stream, but some HTTP/2
+//! clients behave the same.
 
 use std::{
     pin::Pin,
@@ -25,30 +25,30 @@ use tokio::{
     time::{error::Elapsed, timeout},
 };
 
-/// What is read on at most, in bytes.
+/// The most bytes that are read.
 pub(super) const LINGER_BYTES: usize = 8 << 20;
-/// For how long at most: as long as a body may take by default.
+/// The longest time for reading: as long as a body may take by default.
 pub(super) const LINGER_TIME: Duration = Duration::from_secs(30);
-/// For how long without a byte.
+/// The longest time without a byte.
 pub(super) const LINGER_IDLE: Duration = Duration::from_secs(2);
-/// How many of them are read at a time: hundreds would crowd out requests that somebody waits for.
+/// How many such bodies are read at a time: hundreds would crowd out requests that clients wait for.
 const TURNS: usize = 8;
-/// How long one that sends nothing keeps its turn.
+/// How long a body that sends nothing keeps its turn.
 const TURN_TIME: Duration = Duration::from_millis(5);
 
 static TURN: Semaphore = Semaphore::const_new(TURNS);
 
-/// The body of a request: an error unless it comes whole, and read on if nobody wants it to its end.
+/// The body of a request. It fails unless it arrives complete, and is read on if dropped before its end.
 pub(crate) struct Lingering {
     body: Option<Whole<Incoming>>,
-    /// How it ended, once it has.
+    /// Whether the body ended complete.
     is_whole: bool,
-    /// A client that waits to be asked for the body is not asked by reading it on.
+    /// Whether the client is sending. Reading on must not send `100 Continue` to a client that waits for it.
     is_coming: bool,
 }
 
 impl Lingering {
-    /// The same request.
+    /// Wraps the body of `request`.
     pub(crate) fn request(request: Request<Incoming>) -> Request<Self> {
         let (head, body) = request.into_parts();
         let lingering = Self {
@@ -126,7 +126,7 @@ async fn read_on(mut body: Whole<Incoming>) {
 
 type Read = Option<Result<Frame<Bytes>, BoxError>>;
 
-/// What is there when its turn has come.
+/// The next frame, once it is this body's turn.
 async fn in_turn(body: &mut Whole<Incoming>) -> Result<Read, Elapsed> {
     let _turn = TURN.acquire().await;
     timeout(TURN_TIME, body.frame()).await

@@ -1,7 +1,7 @@
 //! How long a client may keep the gateway waiting, once its request has begun.
 //!
-//! Deliberately absent: the head of a request. hyper keeps that time, and the idle time between two
-//! requests, by itself.
+//! Deliberately absent: the head of a request. hyper times the head, and the idle time between two requests,
+//! itself.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::Activity;
 
-/// A time that begins when something is first waited for.
+/// A timer that starts when the caller first waits.
 pub(super) struct Patience {
     time: Duration,
     running: Option<Pin<Box<Sleep>>>,
@@ -31,12 +31,12 @@ impl Patience {
         }
     }
 
-    /// Nothing is waited for any more.
+    /// Stops the timer.
     pub(super) fn end(&mut self) {
         self.running = None;
     }
 
-    /// Ready when it has come to its end.
+    /// Ready when the time is up.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let time = self.time;
         let running = self.running.get_or_insert_with(|| Box::pin(sleep(time)));
@@ -45,7 +45,7 @@ impl Patience {
 }
 
 pin_project_lite::pin_project! {
-    /// A body that is read to its end before anything happens, and is an error unless it ends in time.
+    /// A body that is read to its end before anything happens, and that fails unless it ends in time.
     pub(crate) struct Timely<B> {
         #[pin]
         body: B,
@@ -55,7 +55,7 @@ pin_project_lite::pin_project! {
 }
 
 impl<B> Timely<B> {
-    /// While it is waited for, its connection does not work.
+    /// While the body is waited for, its connection does not count as working.
     pub(crate) fn new(body: B, body_timeout: Duration, activity: Option<Arc<Activity>>) -> Self {
         Self {
             body,
@@ -68,7 +68,7 @@ impl<B> Timely<B> {
     }
 }
 
-/// Whether the client is waited for.
+/// Whether the client is being waited for.
 struct Silence {
     activity: Option<Arc<Activity>>,
     is_silent: bool,

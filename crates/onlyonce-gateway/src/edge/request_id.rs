@@ -1,7 +1,6 @@
-//! A name for each request, so that the logs of a client, of this gateway and of a backend can be laid
-//! side by side.
+//! An id for each request, which correlates the logs of the client, this gateway and the backend.
 //!
-//! It says nothing about keys: two attempts of one operation are two requests.
+//! It is unrelated to keys: two attempts of one operation are two requests.
 
 use std::sync::{
     LazyLock,
@@ -11,17 +10,17 @@ use std::sync::{
 use http::{HeaderMap, HeaderName, HeaderValue};
 use onlyonce_core::Key;
 
-/// The header that carries it.
+/// The header that carries the id.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The longest one that is taken over from a client, in bytes.
+/// The longest id that is taken over from a client, in bytes.
 const MAX_BYTES: usize = 128;
 
-/// The name of a request, as a request extension.
+/// Request extension: the id of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestId(pub(crate) HeaderValue);
 
 impl RequestId {
-    /// The client's, where it is one plain word of bearable length; else a new one.
+    /// The client's id, if it sent exactly one, short and of printable ASCII; otherwise a new one.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let mut values = headers.get_all(&X_REQUEST_ID).iter();
         let only = values.next().filter(|_| values.next().is_none());
@@ -31,7 +30,7 @@ impl RequestId {
         })
     }
 
-    /// As it may stand in a log: not where it holds the key as well, however that is spelled.
+    /// The id for the log; masked if it contains the key in any spelling.
     pub(super) fn shown<'k>(&self, keys: impl IntoIterator<Item = &'k HeaderValue>) -> &str {
         let id = self.0.to_str().unwrap_or_default();
         let lower = id.to_ascii_lowercase();
@@ -54,7 +53,7 @@ fn is_plain(value: &HeaderValue) -> bool {
     (1..=MAX_BYTES).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
 }
 
-/// Unlike any other: a number of this process, and a count.
+/// A unique id: a random number of this process, and a counter.
 fn fresh() -> HeaderValue {
     static PROCESS: LazyLock<u64> = LazyLock::new(|| {
         let mut bytes = [0; 8];

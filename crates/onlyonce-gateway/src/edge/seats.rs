@@ -1,9 +1,9 @@
-//! Seats for connections: so many at once, and whoever says nothing gives its seat to whoever comes.
+//! Seats for connections: a limited number, where an idle connection gives its seat to a new one.
 //!
-//! A connection works while something is done for it. One that does not has sent nothing, is between two
-//! requests, or has not sent the whole of a body that is read before anything happens. When every seat is
-//! taken, the one that has not worked for the longest is closed for a newcomer. Deliberately absent: any
-//! eviction of a connection that works.
+//! A connection is working while the gateway does something for it. A connection that is not working has sent
+//! nothing, is between two requests, or has not sent all of a body that is read before anything happens. When
+//! every seat is taken, the connection that has been idle for the longest is closed for a new one.
+//! Deliberately absent: evicting a connection that is working.
 
 use std::{
     collections::HashMap,
@@ -26,20 +26,20 @@ use super::line::Line;
 pub(crate) struct Seats {
     limit: usize,
     taken: Mutex<HashMap<u64, Arc<Activity>>>,
-    /// The number of the last seat that was taken, or that stopped working.
+    /// A counter that orders when seats were taken and when connections stopped working.
     last: AtomicU64,
-    /// Tells whoever waits for a seat that there may be one.
+    /// Notified when a seat may have become free.
     changed: Notify,
 }
 
-/// What a connection does.
+/// The activity of a connection.
 pub(crate) struct Activity {
     seats: Arc<Seats>,
-    /// Requests that are worked on.
+    /// Requests being worked on.
     working: AtomicIsize,
-    /// When it last stopped working, among all others.
+    /// When it last stopped working, relative to the other connections.
     stopped: AtomicU64,
-    /// Tells it to go.
+    /// Tells the connection to close.
     go: Notify,
 }
 
@@ -53,13 +53,13 @@ impl Seats {
         })
     }
 
-    /// A seat, once there is one: at once unless every connection works.
+    /// Takes a seat: immediately, unless every connection is working.
     pub(crate) async fn take(self: &Arc<Self>) -> Seat {
         loop {
             if let Some(seat) = self.try_take() {
                 return seat;
             }
-            // A change that came in between has left its mark.
+            // A change in the meantime has left its notification.
             self.changed.notified().await;
         }
     }
@@ -80,7 +80,7 @@ impl Seats {
         Some(Seat { id, activity })
     }
 
-    /// Closes the connection that has not worked for the longest, where there is one.
+    /// Closes the connection that has been idle for the longest, if there is one.
     pub(crate) fn close_one(&self) {
         close_one(&mut self.taken.lock());
     }
@@ -90,7 +90,7 @@ impl Seats {
     }
 }
 
-/// Sends away the connection that has not worked for the longest. Whether there was one.
+/// Closes the connection that has been idle for the longest. Returns whether there was one.
 fn close_one(taken: &mut HashMap<u64, Arc<Activity>>) -> bool {
     let silent = taken
         .iter()
@@ -104,19 +104,19 @@ fn close_one(taken: &mut HashMap<u64, Arc<Activity>>) -> bool {
     true
 }
 
-/// The seat of one connection. It is free again when this is dropped.
+/// The seat of one connection, freed when dropped.
 pub(crate) struct Seat {
     id: u64,
     activity: Arc<Activity>,
 }
 
 impl Seat {
-    /// What its connection does.
+    /// The activity of the connection.
     pub(crate) fn activity(&self) -> Arc<Activity> {
         self.activity.clone()
     }
 
-    /// Resolves when the seat is wanted for somebody else.
+    /// Resolves when the seat is needed for another connection.
     pub(crate) async fn wanted(&self) {
         self.activity.go.notified().await;
     }
@@ -131,13 +131,13 @@ impl Drop for Seat {
 }
 
 impl Activity {
-    /// Works on a request until the value is dropped.
+    /// Counts as working on a request until the value is dropped.
     pub(crate) fn work(self: &Arc<Self>) -> Working {
         self.resume();
         Working(self.clone())
     }
 
-    /// The client is waited for.
+    /// Stops working while the gateway waits for the client.
     pub(super) fn pause(&self) {
         self.stopped.store(self.seats.next(), Ordering::Release);
         if self.working.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -150,7 +150,7 @@ impl Activity {
     }
 }
 
-/// A request that is worked on.
+/// A request being worked on.
 pub(crate) struct Working(Arc<Activity>);
 
 impl Drop for Working {
@@ -160,12 +160,12 @@ impl Drop for Working {
 }
 
 pin_project_lite::pin_project! {
-    /// An answer that is worked on until its client has it.
+    /// An answer that counts as work until the client has it.
     pub(crate) struct Worked<B> {
         #[pin]
         body: B,
         working: Working,
-        // Whom to tell if it breaks off.
+        // The connection to reset if the answer breaks off.
         line: Option<(Arc<Line>, Version)>,
     }
 }
@@ -179,7 +179,7 @@ impl<B> Worked<B> {
         }
     }
 
-    /// The connection over which it goes.
+    /// Sets the connection that the answer is sent over.
     pub(crate) fn over(self, line: Arc<Line>, version: Version) -> Self {
         let line = Some((line, version));
         Self { line, ..self }
@@ -223,7 +223,7 @@ mod tests {
         let working = first.activity().work();
         let second = seats.take().await;
         let third = seats.take().await;
-        // Silent since before the third came, but for a moment of work since.
+        // The second has been idle since before the third came, except for a moment of work.
         drop(second.activity().work());
         let _fourth = seats.take().await;
         assert!(third.wanted().now_or_never().is_some());
@@ -247,7 +247,7 @@ mod tests {
             async move { drop(seats.take().await) }
         });
         tokio::task::yield_now().await;
-        // A body that does not come counts as silence, and one that has come does not.
+        // A body that does not arrive counts as idle, and one that has arrived does not.
         first.activity().pause();
         first.activity().resume();
         drop(working);
