@@ -20,9 +20,9 @@ use crate::{
     Store, StoreError, Swapped, WAKEUP_BACKLOG, Walk, clock::StoreClock, random_secret,
 };
 
-/// Locks that keys are spread over, so that they do not meet.
+/// Locks that keys are spread over, to avoid contention.
 const SHARDS: usize = 64;
-/// Journal rows that are kept; the oldest go first.
+/// Journal rows that are kept; the oldest are dropped first.
 const MAX_JOURNAL: usize = 100_000;
 
 /// A store in memory.
@@ -45,7 +45,7 @@ struct Journal {
     written: u64,
 }
 
-/// A record and its place in lists.
+/// A record and its number, which orders lists.
 #[derive(Clone)]
 struct Row {
     number: u64,
@@ -54,10 +54,10 @@ struct Row {
 
 #[derive(Default)]
 struct Shard {
-    /// Boxed: a table that grows moves all it holds, and stands half empty afterwards.
+    /// Boxed: a growing table moves everything it holds, and is half empty afterwards.
     records: HashMap<RecordId, Box<Row>, ById>,
-    /// What has a lease, a look that is due or an unknown outcome, so that neither the sweeper nor a
-    /// count of live keys need look at everything.
+    /// Records with a lease, a scheduled query or an unknown outcome, so that neither the sweeper nor a count
+    /// of live keys walks all records.
     live: HashSet<RecordId, ById>,
     /// The records of each scope, by their numbers.
     scopes: HashMap<Scope, BTreeMap<u64, RecordId>>,
@@ -65,13 +65,13 @@ struct Shard {
 
 type ById = BuildHasherDefault<IdHasher>;
 
-/// Record ids are keyed hashes already, and nobody without the secret can choose one.
+/// Uses the id itself: record ids are keyed hashes, and nobody without the secret can choose one.
 #[derive(Default)]
 struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn write(&mut self, bytes: &[u8]) {
-        // The last ones: the first decides on the shard, and is the same all over it.
+        // The last bytes: the first byte selects the shard, and so hardly differs within it.
         if let Some(last) = bytes.last_chunk() {
             self.0 = u64::from_ne_bytes(*last);
         }
@@ -140,7 +140,7 @@ impl MemoryStore {
                     .cloned(),
             );
         }
-        // The order of a hash set is chance, and a simulation must not depend on chance.
+        // The order of a hash set is random, and a simulation must not depend on it.
         value.sort_by_key(|record| record.id);
         value.truncate(limit);
         Reply { now, value }
@@ -160,7 +160,7 @@ impl Shard {
         } else {
             self.live.remove(&record.id);
         }
-        // A record from before there were keys to hide names with changes its scope's name.
+        // The scope of a record written before names were encrypted changes its name.
         let before = self.records.get(&record.id).map(|row| &row.record.scope);
         if before != Some(&record.scope) {
             let before = before.cloned();
@@ -277,7 +277,7 @@ impl Store for MemoryStore {
             self.note(now, change.journal);
             record
         };
-        // No listener is no failure.
+        // It is not an error if nobody listens.
         let _ = self.wakeups.send(id);
         Ok(Reply {
             now,
@@ -329,7 +329,7 @@ impl Store for MemoryStore {
     }
 
     async fn walk(&self, _limit: usize) -> Result<Reply<Walk>, StoreError> {
-        // One shard a stretch: memory needs no gentler pace.
+        // One shard at a time: memory needs no slower pace.
         let index = self.walked.fetch_add(1, Ordering::Relaxed) % SHARDS;
         let now = self.clock.now();
         let shard = self.shards[index].lock();
@@ -360,7 +360,7 @@ impl Store for MemoryStore {
         let is_wanted = |row: &Row| {
             cursor.is_none_or(|cursor| row.number < cursor) && filter.admits(&row.record)
         };
-        // These are found at once among the few that live.
+        // These states are found quickly among the few live records.
         let only_live = filter.is_live();
         for shard in &self.shards {
             let shard = shard.lock();
@@ -524,13 +524,13 @@ impl Store for MemoryStore {
     }
 }
 
-/// Whether a lease runs or the outcome is unknown, by the record's times.
+/// Whether the record has a lease or an unknown outcome, by its times.
 fn is_live(record: &Record) -> bool {
     record.times.lease_until.is_some() || record.times.unknown_since.is_some()
 }
 
-/// Whether the time of `record` that the reaper cares about has come: a tombstone has one to be deleted at,
-/// any other record one to expire at. What follows from that is the machine's to say.
+/// Whether the time that concerns the reaper has come: `delete_at` for a tombstone, `expires_at` for any
+/// other record. The machine decides what follows.
 fn is_due(record: &Record, now: Timestamp) -> bool {
     let times = &record.times;
     times
@@ -539,7 +539,7 @@ fn is_due(record: &Record, now: Timestamp) -> bool {
         .is_some_and(|at| at <= now)
 }
 
-/// A record as lists show it.
+/// A record in the form that lists show.
 pub(crate) fn listed(mut record: Record) -> Listed {
     let response = record.response.take();
     let response = response.map(|response| (response.status, response.stored_bytes()));

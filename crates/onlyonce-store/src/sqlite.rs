@@ -1,16 +1,15 @@
 //! The embedded store: one SQLite file, one writer thread that commits in groups.
 //!
-//! A write joins the group that is being gathered while the last one is made durable, so one fsync
-//! serves many keys. The first look at a key happens on a reader connection, at once and in the
-//! calling thread: a record is a few cached pages, and a hop to another thread would cost more than
-//! the read. Replays therefore never wait for an fsync. Whatever may take longer runs in a thread
-//! that may wait.
+//! A write joins the group that gathers while the previous group becomes durable, so one fsync serves many
+//! keys. The first lookup of a key happens on a reader connection, directly in the calling thread: a record
+//! is a few cached pages, and switching to another thread would cost more than the read. Replays therefore
+//! never wait for an fsync. Longer work runs on a blocking thread.
 //!
-//! Deliberately absent: a second process on the same file. Wake-ups and counters live in this
-//! process, so [`SqliteStore::open`] locks the file itself (`lock.rs`) and refuses one that is in use.
+//! Deliberately absent: a second process on the same file. Wake-ups and counters live in this process, so
+//! [`SqliteStore::open`] locks the file itself (`lock.rs`) and refuses a file that is in use.
 //!
-//! A store that is closed, or dropped, leaves a file that is whole by itself; `stopped.rs` says how a
-//! file that is not whole is recognised.
+//! A store that is closed, or dropped, leaves a file that is complete without its log; `stopped.rs` describes
+//! how an incomplete file is recognised.
 
 mod batch;
 mod checkpoint;
@@ -75,19 +74,19 @@ use slot::Slot;
 pub use transactional::{SqliteConnection, SqliteOpen, SqliteTransactions};
 use write::{Memory, Tally};
 
-/// Stretches of the reaper's walk after which its place is written down.
+/// How many stretches the reaper walks before its position is stored.
 const LOOKS_PER_NOTE: u64 = 64;
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
     path: PathBuf,
     secret: Secret,
-    /// The identity that an operator has made, where one has.
+    /// The identity that an operator has set, if any.
     own_identity: Mutex<Option<Vec<u8>>>,
     clock: StoreClock,
     readers: Readers,
-    /// For scans of the background loops, and for those of people: neither holds up the other, and
-    /// neither holds up requests.
+    /// For scans of the background loops, and for scans of operators: neither delays the other, and neither
+    /// delays requests.
     worker_scans: Arc<Slot>,
     admin_scans: Arc<Slot>,
     writer: Arc<Writer>,
@@ -100,7 +99,7 @@ pub struct SqliteStore {
     messages: watch::Sender<u64>,
     outbox: SqliteOutbox,
     checkpointer: Checkpointer,
-    /// Released with the process, however it ends; the file itself after all connections to it.
+    /// Released when the process ends, however it ends; the file itself after all connections to it.
     _lock: Lock,
     _lock_file: File,
 }
@@ -125,14 +124,14 @@ impl SqliteStore {
         }
         let path = &lock::resolved(path);
         let mut lock_file = lock::beside(path)?;
-        // A file in use lacks its log under another name, and taking the lock would make one that is not
-        // there.
+        // A file in use under another name seems to lack its log, and taking the lock would create a missing
+        // file.
         let lock = path.exists().then(|| Lock::take(path)).transpose()?;
         let memory = stopped::check(path, &mut lock_file, options.accept_incomplete)?;
         let lock = lock.map_or_else(|| Lock::take(path), Ok)?;
         let sqlite = OpenError::sqlite(path);
         let mut connection = schema::connect(path).map_err(sqlite)?;
-        // SQLite opens a file that it cannot write for reading, without a word.
+        // SQLite silently opens a file that it cannot write as read-only.
         if connection.is_readonly(rusqlite::MAIN_DB).map_err(sqlite)? {
             return Err(OpenError::ReadOnly(path.to_owned()));
         }
@@ -207,8 +206,8 @@ impl SqliteStore {
 }
 
 impl SqliteStore {
-    /// This store in transactions of the application, whose tables are in the same file. They run one at a
-    /// time, on one connection.
+    /// This store in transactions of the application, whose tables are in the same file. These transactions
+    /// run one at a time, on one connection.
     ///
     /// # Errors
     /// [`OpenError`] if the file cannot be opened once more.
@@ -221,18 +220,18 @@ impl SqliteStore {
 }
 
 impl SqliteStore {
-    /// Runs a statement among the writes, and returns once it is durable.
+    /// Runs a statement on the writer, and returns once it is durable.
     async fn run(&self, statement: Statement) -> Result<(), StoreError> {
         let operation = Operation::Run(statement);
         self.writer.submit(operation).await.map(|_| ())
     }
 
-    /// Notes a value under a name, in place of what is there.
+    /// Stores a value under a name, replacing the old one.
     async fn note(&self, name: &str, value: Value) -> Result<(), StoreError> {
         self.run(meta::note::<SqliteDialect>(name, value)).await
     }
 
-    /// Notes the time under a name, as [`Standing::read`] takes it.
+    /// Stores the time under a name, in the form that [`Standing::read`] reads.
     async fn note_time(&self, name: &str) -> Result<(), StoreError> {
         let now = self.clock.now().0.to_string();
         self.note(name, Value::bytes(now.as_bytes())).await
@@ -252,8 +251,8 @@ impl SqliteStore {
         Ok(Reply { now, value })
     }
 
-    /// Closes every connection, the writing one last: what is queued is committed, the log is moved into
-    /// the file, and the file says that it is whole. A second call does nothing.
+    /// Closes every connection, the writer's last: commits what is queued, moves the log into the file, and
+    /// marks the file as stopped. A second call does nothing.
     fn stop(&self) {
         self.outbox.close();
         self.worker_scans.interrupt();
@@ -271,7 +270,7 @@ impl Drop for SqliteStore {
     }
 }
 
-/// Runs a scan in a thread that may wait.
+/// Runs a scan on a blocking thread.
 async fn in_background<T: Send + 'static>(
     connection: &Arc<Slot>,
     read: impl FnOnce(&Connection) -> Result<T, ReadError> + Send + 'static,
@@ -281,7 +280,7 @@ async fn in_background<T: Send + 'static>(
     Ok(read.map_err(|error| StoreError::Unavailable(Box::new(error)))??)
 }
 
-/// What can go wrong while reading.
+/// Errors of a read.
 #[derive(Debug)]
 enum ReadError {
     Sqlite(rusqlite::Error),
@@ -311,7 +310,7 @@ impl From<ReadError> for StoreError {
     }
 }
 
-/// The writer answers each operation with the outcome of its own kind.
+/// The writer answered with the outcome of another kind of operation.
 fn mismatched() -> StoreError {
     StoreError::Ambiguous("the writer answered another question".into())
 }
@@ -334,7 +333,7 @@ impl Store for SqliteStore {
         if !self.known_ids.may_hold(id) {
             return None;
         }
-        // An error here is met again, and reported, on the way that waits.
+        // The blocking path meets the same error again, and reports it.
         let value = self
             .readers
             .try_with(|connection| read::record(connection, id))?
@@ -393,7 +392,7 @@ impl Store for SqliteStore {
     }
 
     async fn prune_audit(&self, keep: std::time::Duration) -> Result<(), StoreError> {
-        // Rows stand in the order in which they were written, so that only the old ones are looked at.
+        // Rows are in the order in which they were written, so that only old ones are visited.
         let sql = "DELETE FROM journal WHERE at < ?1 AND actor = 'operator' \
                    AND number < coalesce((SELECT number FROM journal WHERE at >= ?1 \
                                           ORDER BY number LIMIT 1), 9223372036854775807) \
@@ -418,7 +417,7 @@ impl Store for SqliteStore {
             read::walk(connection, from, now, limit)
         });
         let reply = self.stretches.looked(from, look.await?);
-        // Starting over after a restart costs a walk, so the place need not be durable each time.
+        // Starting over after a restart costs one walk, so not every position need be durable.
         let looks = self.looks.fetch_add(1, Ordering::Relaxed) + 1;
         if looks.is_multiple_of(LOOKS_PER_NOTE) {
             let position = Value::Number(self.stretches.position());
@@ -528,7 +527,7 @@ impl Store for SqliteStore {
             Ok(Standing::read(values.each_ref().map(Option::as_deref)))
         });
         Ok(Some(Standing {
-            // Nobody else can change it: the file is locked.
+            // Nobody else can change the identity: the file is locked.
             identity: Some(self.identity().id()),
             ..read.await?
         }))

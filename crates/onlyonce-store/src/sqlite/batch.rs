@@ -1,6 +1,6 @@
-//! Group commit: one thread owns the writing connection and makes whatever has queued up durable in
-//! one transaction. There is no artificial delay: a lone write commits at once, and while it does,
-//! the next group gathers.
+//! Group commit: one thread owns the writing connection and commits everything that is queued in one
+//! transaction. There is no artificial delay: a single write commits immediately, and the next group gathers
+//! meanwhile.
 
 use std::{
     sync::{Arc, mpsc},
@@ -29,22 +29,22 @@ use crate::{Inserted, StoreError, Swapped, clock::StoreClock, failpoint, sql::di
 
 /// Operations in one transaction.
 const MAX_GROUP: usize = 256;
-/// Operations that may wait. Beyond it the store says that it is unavailable, at once.
+/// Operations that may wait. Beyond this, the store immediately reports that it is unavailable.
 const MAX_QUEUE: usize = 8_192;
 
-/// Something to be written.
+/// A write.
 pub(super) enum Operation {
     Insert(Box<Draft>),
     Swap(Revision, Box<Change>),
     Delete(RecordId, Revision),
     Append(Vec<JournalEntry>),
-    /// Puts records into the lists of their scopes.
+    /// Adds records to the lists of their scopes.
     List(Vec<Entry>),
-    /// Takes records that are gone out of them.
+    /// Removes deleted records from these lists.
     Unlist(Vec<Entry>),
-    /// What no answer depends on.
+    /// A statement without a result.
     Run(Statement),
-    /// Moves what is left of the write-ahead log, before the group is written.
+    /// Moves the rest of the write-ahead log into the file before the group is written.
     MoveLog,
 }
 
@@ -63,13 +63,13 @@ impl Operation {
     }
 }
 
-/// Whether one of the group is of this kind.
+/// Whether the group contains an operation of this kind.
 #[cfg(feature = "failpoints")]
 fn holds(group: &[&Operation], kind: fn(&Operation) -> bool) -> bool {
     group.iter().copied().any(kind)
 }
 
-/// What came of it.
+/// The outcome of an operation.
 pub(super) enum Done {
     Inserted(Box<Inserted>),
     Swapped(Box<Swapped>),
@@ -84,14 +84,14 @@ struct Queued {
     reply: Reply,
 }
 
-/// The way back to whoever waits for an operation.
+/// The channel back to the caller of an operation.
 struct Reply {
-    /// The event loop that the caller waits on; `None` is a thread of its own.
+    /// The event loop of the caller; `None` for a blocking thread.
     event_loop: Option<Handle>,
     sender: oneshot::Sender<Answer>,
 }
 
-/// The way to the writing thread, which ends when the sender is dropped.
+/// The queue of the writing thread, which ends when the sender is dropped.
 pub(super) struct Writer {
     queue: RwLock<Option<mpsc::SyncSender<Queued>>>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
@@ -126,11 +126,11 @@ impl Writer {
         })
     }
 
-    /// Takes no more, and waits until what is queued is durable and the file is whole.
+    /// Closes the queue, and waits until queued writes are durable and the file is complete.
     pub(super) fn end(&self) {
         *self.queue.write() = None;
         if let Some(thread) = self.thread.lock().take() {
-            // Whoever waits for a thread that panicked is told that it may not have happened.
+            // Callers that wait for a thread that panicked get an ambiguous error.
             let _ = thread.join();
         }
     }
@@ -140,13 +140,13 @@ impl Writer {
         &self,
         operation: Operation,
     ) -> Result<(Timestamp, Done), StoreError> {
-        // A writer that died may have committed before it could say so.
+        // A writer that died may have committed before it could answer.
         self.queued(operation, Handle::try_current().ok())?
             .await
             .unwrap_or_else(|_| Err(StoreError::Ambiguous("the writer has ended".into())))
     }
 
-    /// The same in a thread that may wait.
+    /// The same, from a blocking thread.
     pub(super) fn submit_waiting(&self, operation: Operation) -> Result<(), StoreError> {
         let done = self.queued(operation, None)?.blocking_recv();
         let done = done.map_err(|_| StoreError::Ambiguous("the writer has ended".into()))?;
@@ -200,10 +200,10 @@ impl Group {
         stopped::end(&self.connection);
     }
 
-    /// Commits the group, or, if one of it cannot be written, each of it alone: a bad neighbour
-    /// costs speed, not an answer.
+    /// Commits the group. If one operation cannot be written, commits each alone: one bad operation costs
+    /// speed, not the others' answers.
     fn commit(&mut self, mut group: Vec<Queued>) {
-        // Whoever gave up waiting has been told that it may not have happened: then it does not.
+        // A caller that stopped waiting was told that the write may not have happened, so it is skipped.
         group.retain(|queued| !queued.reply.sender.is_closed());
         if group.is_empty() {
             return;
@@ -257,14 +257,14 @@ impl Group {
         let mut steps = Vec::new();
         let mut outcomes = Vec::with_capacity(group.len());
         for operation in group {
-            // Dropping the transaction rolls it back, so an error here leaves nothing behind.
+            // Dropping the transaction rolls it back, so an error leaves no partial write.
             let done = write::apply(&transaction, operation, now, &mut self.memory, &mut steps);
             outcomes.push(done.map_err(Failed::Apply)?);
         }
         failpoint!(holds(group, Operation::is_insert).then_some("sqlite.insert.applied"));
         failpoint!(holds(group, Operation::is_swap).then_some("sqlite.swap.applied"));
         failpoint!(holds(group, Operation::is_append).then_some("sqlite.append.applied"));
-        // A commit that fails may have reached the disk: recovery would then find it.
+        // A failed commit may have reached the disk, where recovery would find it.
         transaction
             .commit()
             .map_err(|error| Failed::Whole(StoreError::Ambiguous(Box::new(error))))?;
@@ -281,19 +281,19 @@ impl Group {
             if let Ok((_, Done::Swapped(swapped))) = answer
                 && let Swapped::Done(record) = &**swapped
             {
-                // No listener is no failure.
+                // It is not an error if nobody listens.
                 let _ = self.wakeups.send(record.id);
             }
         }
     }
 }
 
-/// Hands out the answers of a group.
+/// Delivers the answers of a group.
 ///
-/// To wake an event loop from another thread is a system call for each task that is woken. So each event
-/// loop gets all of its answers at once, and a task of its own hands them out there.
+/// Waking an event loop from another thread takes a system call for each woken task. So each event loop gets
+/// all its answers at once, and a task there delivers them.
 fn deliver(answers: impl Iterator<Item = (Reply, Answer)>) {
-    // Whoever asked may have gone; what was written stands.
+    // The caller may have left; the write stands.
     let send = |sender: oneshot::Sender<Answer>, answer| drop(sender.send(answer));
     let mut loops: Vec<(Handle, Vec<(oneshot::Sender<Answer>, Answer)>)> = Vec::new();
     for (Reply { event_loop, sender }, answer) in answers {
@@ -322,11 +322,11 @@ fn deliver(answers: impl Iterator<Item = (Reply, Answer)>) {
     }
 }
 
-/// Where a transaction failed.
+/// The point at which a transaction failed.
 enum Failed {
-    /// At one operation: the others may fare better alone.
+    /// At one operation: the others may succeed alone.
     Apply(StoreError),
-    /// At its beginning or its end: it is the same for all.
+    /// At its begin or commit: all operations fail alike.
     Whole(StoreError),
 }
 
@@ -338,7 +338,7 @@ impl Failed {
     }
 }
 
-/// One failure told to many.
+/// Copies an error for each operation of the group.
 fn duplicate(error: &StoreError) -> StoreError {
     if let Some(unfit) = error.unfit() {
         return StoreError::Unavailable(Box::new(unfit.clone()));

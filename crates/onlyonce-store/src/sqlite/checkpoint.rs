@@ -1,8 +1,8 @@
 //! A thread that moves the write-ahead log into the database, so that no commit waits for it, and so that the
-//! log is written over from its beginning instead of growing: a file that grows makes every flush dearer.
+//! log is overwritten from its beginning instead of growing: a growing file makes every flush more expensive.
 //!
-//! The log begins anew once all of it has been moved, and while others write there is always a rest. So the
-//! thread moves what it can, and the writer moves the rest between two groups.
+//! The log restarts once all of it was moved, but while others write, a rest always remains. So the thread
+//! moves what it can, and the writer moves the rest between two groups.
 
 use std::{
     path::Path,
@@ -20,16 +20,16 @@ use super::{
     stopped::log_of,
 };
 
-/// How often the log is looked at.
+/// How often the log is checked.
 const EVERY: Duration = Duration::from_millis(100);
-/// Beyond this many pages the log is moved while others write.
+/// Above this many pages the log is moved while others write.
 const WORTH_MOVING: i64 = 1_024;
-/// Beyond this many pages the log is to begin anew.
+/// Above this many pages the log should restart.
 const WORTH_BEGINNING_ANEW: i64 = 4_096;
-/// Beyond this many bytes writers wait until it is moved and cut: disk is finite.
+/// Above this many bytes writers wait until the log is moved and truncated: disk space is finite.
 const TOO_LONG: u64 = 256 << 20;
 
-/// The thread, and its life: it ends when the sender is dropped.
+/// The thread, which ends when the sender is dropped.
 pub(super) struct Checkpointer(Mutex<Option<(mpsc::Sender<()>, thread::JoinHandle<()>)>>);
 
 impl Checkpointer {
@@ -61,7 +61,7 @@ impl Checkpointer {
     pub(super) fn end(&self) {
         if let Some((life, thread)) = self.0.lock().take() {
             drop(life);
-            // A thread that panicked has closed its connection too.
+            // A thread that panicked has also closed its connection.
             let _ = thread.join();
         }
     }
@@ -88,15 +88,15 @@ fn move_log(connection: &Connection, log: &Path, writer: &Writer) -> rusqlite::R
         checkpoint(connection, "PASSIVE")?;
     }
     if found.pages > WORTH_BEGINNING_ANEW {
-        // What came meanwhile is less, and what comes now is little enough for the writer.
+        // Fewer pages have arrived meanwhile, and what arrives from now on is little enough for the writer.
         checkpoint(connection, "PASSIVE")?;
-        // A store that is being closed moves its log itself.
+        // A store that is closing moves its log itself.
         let _ = writer.submit_waiting(Operation::MoveLog);
     }
     Ok(())
 }
 
-/// Moves what is left of the log, on the connection of the only one that writes.
+/// Moves the rest of the log, on the connection of the only writer.
 pub(super) fn move_rest(connection: &Connection) {
     if let Err(error) = checkpoint(connection, "PASSIVE") {
         tracing::debug!(%error, "the rest of the write-ahead log is moved later");
@@ -117,9 +117,9 @@ mod tests {
     use super::*;
     use crate::{Store as _, sqlite::SqliteStore};
 
-    /// Goal: the log begins anew although something was written while it was moved.
+    /// Goal: the log restarts although something was written while it was moved.
     ///
-    /// Evidence: the pages in the log, by SQLite's own word, with and without the writer's part.
+    /// Evidence: the pages in the log as SQLite reports them, with and without the writer's part.
     #[test]
     fn the_writer_moves_the_rest() {
         for (moves_the_rest, begins_anew) in [(false, false), (true, true)] {
@@ -133,8 +133,8 @@ mod tests {
                 writing.execute(sql, [bytes]).unwrap();
             };
             write(1 << 20);
-            // What comes after the first look of a reader cannot be moved while it reads, as little as what
-            // comes after a checkpoint has begun.
+            // Writes after a reader's snapshot cannot be moved while it reads, just as writes after the start
+            // of a checkpoint.
             let reading = schema::connect(&path).unwrap();
             reading
                 .execute_batch("BEGIN; SELECT name FROM meta")
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    /// Goal: the log does not grow with what is written, while others write all the time.
+    /// Goal: the log does not grow with the amount written while others write continuously.
     ///
     /// Evidence: the length of the log's file.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

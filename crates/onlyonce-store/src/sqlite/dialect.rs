@@ -1,4 +1,4 @@
-//! The words of SQLite, and how its rows are read.
+//! The SQL dialect of SQLite, and how its rows are read.
 
 use rusqlite::{
     Row, ToSql,
@@ -33,7 +33,7 @@ impl Dialect for SqliteDialect {
         )
     }
 
-    /// The newest records are looked through, and the others found in the lists of scopes.
+    /// Scans the newest records, and finds the others in the lists of scopes.
     fn in_scope(conditions: &str) -> String {
         let listed_to =
             format!("(SELECT coalesce((SELECT value FROM meta WHERE name = '{LISTED_TO}'), 0))");
@@ -131,7 +131,7 @@ mod tests {
         row
     }
 
-    /// What reading it as a record, with its response, comes to.
+    /// The result of reading `row` as a record with its response.
     fn reads(row: Vec<Value>) -> Result<Record, RowError> {
         let connection = Connection::open_in_memory().unwrap();
         let places: Vec<String> = (1..=row.len()).map(|place| format!("?{place}")).collect();

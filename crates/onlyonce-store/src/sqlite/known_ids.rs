@@ -1,8 +1,8 @@
-//! The ids that may be in the file, in memory, so that the first look at a new key reads nothing.
+//! An in-memory filter of the ids in the file, so that the first lookup of a new key reads nothing.
 //!
-//! A Bloom filter: an id that was added is always found; an id that was not is found now and then, and
-//! costs a read in vain. The writer adds an id before it commits the record, so a record that can be read
-//! has its id here. Ids of deleted records stay until the filter is made anew from the file.
+//! A Bloom filter: an id that was added is always found; another id is found occasionally, and costs a
+//! needless read. The writer adds an id before it commits the record, so the id of every readable record is
+//! here. Ids of deleted records stay until the filter is rebuilt from the file.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,30 +13,30 @@ use rusqlite::Connection;
 use super::batch::{Operation, Writer};
 use crate::StoreError;
 
-/// Bits for each id that a filter has room for, and how many of them an id sets: of the ids that were not
-/// added, about one in 150 is found all the same.
+/// Bits per id of the filter's capacity, and how many of them an id sets: about one in 150 ids that were not
+/// added is found all the same.
 const BITS_PER_ID: u64 = 12;
 const BITS_SET: u32 = 6;
-/// All bits of an id are in one block, a line of the processor's cache.
+/// All bits of an id are in one block, a cache line of the processor.
 const WORDS_PER_BLOCK: usize = 8;
 const BITS_PER_BLOCK: u64 = 64 * WORDS_PER_BLOCK as u64;
-/// A filter has room for at least this many ids, and for twice as many as it is made with.
+/// The smallest capacity of a filter, in ids. A filter has room for twice as many ids as it is built with.
 const LEAST_ROOM: u64 = 65_536;
 
 pub(super) struct KnownIds {
     filters: RwLock<Filters>,
-    /// One at a time makes the filter anew.
+    /// Held while the filter is rebuilt.
     renewing: Mutex<()>,
 }
 
 struct Filters {
     current: Filter,
-    /// The one that takes its place, while it is being filled.
+    /// The replacement, while it is being filled.
     next: Option<Filter>,
 }
 
 impl KnownIds {
-    /// The ids in the file. To be called before anything is inserted.
+    /// Reads the ids in the file. Must be called before anything is inserted.
     pub(super) fn read(connection: &Connection) -> rusqlite::Result<Self> {
         let current = Filter::for_ids(count(connection)?);
         each_id(connection, || true, |id| current.add(id))?;
@@ -61,8 +61,8 @@ impl KnownIds {
         }
     }
 
-    /// Makes the filter anew from the file, if more ids were added than it has room for. It stays as it is
-    /// where the file cannot be read to its end, or the caller does not go on.
+    /// Rebuilds the filter from the file, if more ids were added than it has room for. Keeps the old filter
+    /// if the file cannot be read to its end, or `goes_on` returns false.
     pub(super) fn renew(
         &self,
         connection: &Connection,
@@ -76,8 +76,8 @@ impl KnownIds {
         let unavailable = |error| StoreError::Unavailable(Box::new(error));
         let next = Filter::for_ids(count(connection).map_err(unavailable)?);
         self.filters.write().next = Some(next);
-        // The group that is being written may have added its ids before `next` was there. Behind it, every
-        // id is either in `next` already or in what is read now.
+        // The group being written may have added its ids before `next` existed. After that group, every id is
+        // either in `next` or in the file as read now.
         let read = writer
             .submit_waiting(Operation::Append(Vec::new()))
             .and_then(|()| {
@@ -103,10 +103,10 @@ fn count(connection: &Connection) -> rusqlite::Result<u64> {
     Ok(count.unsigned_abs())
 }
 
-/// Reads the index on ids, and not the records.
+/// Reads the index on ids only, not the records.
 pub(super) const ALL_IDS: &str = "SELECT id FROM keys";
 
-/// Says whether it came to the end.
+/// Calls `found` with each id. Returns whether it reached the end.
 fn each_id(
     connection: &Connection,
     goes_on: impl Fn() -> bool,
@@ -118,7 +118,7 @@ fn each_id(
         if !goes_on() {
             return Ok(false);
         }
-        // Nobody asks for what is not an id.
+        // A value that is not an id is never looked up.
         if let Ok(id) = row.get_ref(0)?.as_blob().unwrap_or_default().try_into() {
             found(RecordId(id));
         }
@@ -143,7 +143,7 @@ impl Filter {
         }
     }
 
-    /// Ids are keyed hashes: their first half chooses the block, their second half the bits in it.
+    /// Ids are keyed hashes: the first half selects the block, the second half the bits in it.
     fn bits(&self, id: RecordId) -> impl Iterator<Item = (&AtomicU64, u64)> {
         let id = u128::from_be_bytes(id.0);
         let (first, second) = ((id >> 64) as u64, id as u64);

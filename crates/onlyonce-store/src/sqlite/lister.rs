@@ -1,10 +1,9 @@
 //! Writes the lists of scopes, a window of records at a time.
 //!
-//! An index of scopes would add a page of the log to nearly every new key: each client's keys go to a page
-//! of their own. So new records are left alone until there are many, are then sorted by their scopes, and
-//! put into the lists in slices that hold up nobody. Until then a list looks through them. Records that
-//! are gone leave their lists the same way. What a crash loses of that are entries without a record, which
-//! lists pass over.
+//! An index on scopes would add a page of the log to nearly every new key, since each client's keys go to a
+//! different page. So new records wait until there are many; then they are sorted by scope and added to the
+//! lists in slices that delay nobody. Until then, a list query scans them. Deleted records leave their lists
+//! the same way. A crash may leave entries without a record, which list queries skip.
 
 use std::{path::Path, sync::Arc, sync::mpsc, thread, time::Duration};
 
@@ -23,23 +22,23 @@ use crate::{
     sqlite::dialect::SqliteDialect,
 };
 
-/// Records that may wait to be listed, and that a list looks through.
+/// Records that may wait to be listed; a list query scans them.
 pub(super) const WINDOW: i64 = 32_768;
 /// Entries of one write.
 const SLICE: usize = 512;
-/// Records that are gone and wait to leave their lists. Beyond it their entries stay.
+/// Deleted records that may wait to leave their lists. Beyond this, their entries stay.
 const MAX_GONE: usize = 65_536;
-/// As many of them are worth a round.
+/// This many of them are worth a round.
 const WORTH_IT: usize = 8_192;
-/// How often it is looked whether there are enough.
+/// How often their number is checked.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Records that are gone, and still in the lists of their scopes.
+/// Deleted records that are still in the lists of their scopes.
 #[derive(Default)]
 pub(super) struct Gone(Mutex<Vec<Entry>>);
 
 impl Gone {
-    /// Notes which of the records are gone.
+    /// Notes which of the records were deleted.
     pub(super) fn note(&self, steps: Vec<Step>) {
         let mut left = steps.into_iter().filter_map(|step| step.left).peekable();
         if left.peek().is_some() {
@@ -50,7 +49,7 @@ impl Gone {
     }
 }
 
-/// The thread, and its life: it ends when the sender is dropped.
+/// The thread, which ends when the sender is dropped.
 pub(super) struct Lister(Mutex<Option<(mpsc::Sender<()>, thread::JoinHandle<()>)>>);
 
 impl Lister {
@@ -89,13 +88,13 @@ impl Lister {
     pub(super) fn end(&self) {
         if let Some((life, thread)) = self.0.lock().take() {
             drop(life);
-            // A thread that panicked has closed its connection too.
+            // A thread that panicked has also closed its connection.
             let _ = thread.join();
         }
     }
 }
 
-/// Lists whole windows of records, and takes out those that are gone, while `goes_on`.
+/// Lists full windows of records, and removes deleted ones, while `goes_on`.
 pub(super) fn round(
     connection: &Connection,
     writer: &Writer,
@@ -115,7 +114,7 @@ pub(super) fn round(
         let unavailable = |error| StoreError::Unavailable(Box::new(error));
         let from = schema::listed_to(connection).map_err(unavailable)?;
         let last = schema::last_number(connection).map_err(unavailable)?;
-        // Numbers become visible in their order: one thread gives them out and commits them.
+        // Numbers become visible in order: one thread assigns and commits them.
         let to = from.saturating_add(window);
         if last < to || !goes_on() {
             return Ok(());
@@ -133,7 +132,7 @@ pub(super) fn round(
     }
 }
 
-/// Writes `entries` a few at a time, and says whether all of them were.
+/// Writes `entries` a few at a time. Returns whether all were written.
 fn in_slices(
     mut entries: Vec<Entry>,
     goes_on: &impl Fn() -> bool,
@@ -149,7 +148,7 @@ fn in_slices(
     Ok(true)
 }
 
-/// The records with numbers beyond `from` and up to `to`.
+/// The records with numbers above `from`, up to `to`.
 fn entries(connection: &Connection, from: i64, to: i64) -> rusqlite::Result<Vec<Entry>> {
     let sql = "SELECT scope, n FROM keys WHERE n > ?1 AND n <= ?2";
     let mut statement = connection.prepare_cached(sql)?;
@@ -204,8 +203,8 @@ mod tests {
         connection.query_row(count, [], |row| row.get(0)).unwrap()
     }
 
-    /// Goal: a list shows each record once, whether it is in the list of its scope or waits for it, and shows
-    /// none that is gone, whatever the numbers of later records are.
+    /// Goal: a list shows each record once, whether it is already in the list of its scope or waits for it,
+    /// and shows no deleted record, whatever the numbers of later records are.
     ///
     /// Method: list some, delete the newest so that its number would be free, open the file again and add more.
     /// Evidence: what is listed, and the entries in the file.
@@ -236,7 +235,7 @@ mod tests {
         assert_eq!(entries_in(&path), 12);
         assert_eq!(listed(&store, "me").await, newest_first(&mine));
         assert_eq!(listed(&store, "you").await.len(), 6);
-        // The two newest go; what comes after them does not take their place.
+        // The two newest are deleted; later records do not reuse their numbers.
         for client in ["me", "you"] {
             let id = listed(&store, client).await[0];
             let record = store.lookup(id).await.unwrap().value.unwrap();
@@ -250,7 +249,7 @@ mod tests {
         assert_eq!(listed(&store, "you").await.len(), 5);
     }
 
-    /// Goal: records that are gone leave their lists.
+    /// Goal: deleted records leave their lists.
     #[tokio::test(flavor = "multi_thread")]
     async fn what_is_gone_leaves_its_list() {
         let folder = tempfile::tempdir().unwrap();
@@ -270,7 +269,7 @@ mod tests {
         assert_eq!(entries_in(&path), 4);
         let scope = Scope::client("me").as_str().to_owned();
         let mut left = vec![(scope.clone(), 2), ("client:nobody".to_owned(), 3)];
-        // As many as are worth a round: those that are not there are passed over.
+        // Enough for a round; missing entries are skipped.
         left.resize(WORTH_IT, (scope, 99));
         *gone.0.lock() = left;
         round();

@@ -1,9 +1,9 @@
-//! One process for a file, whatever the file is called: the lock is on the file itself.
+//! One process per file, whatever the file is called: the lock is on the file itself.
 //!
-//! A lock beside the file is found by its path, and a hard link, a symbolic link or a removed lock file
-//! leads around it. So the lock is taken on the inode, as well as on the lock file that older programs know
-//! and that names the session (`stopped.rs`). Who holds it also notices when the path leads to another
-//! file, or the log is gone: what is written then would be lost with the process.
+//! A lock file is found by its path, so a hard link, a symbolic link or a removed lock file bypasses it. So
+//! the lock is taken on the inode, and also on the lock file, which older programs know and which names the
+//! session (`stopped.rs`). The holder also notices when the path leads to another file or the log is gone:
+//! later writes would be lost with the process.
 
 use std::{
     collections::HashSet,
@@ -19,17 +19,17 @@ use parking_lot::Mutex;
 use super::{OpenError, stopped::log_of};
 use crate::Unfit;
 
-/// The mode of the files: they hold keys and answers.
+/// The mode of the files, which contain keys and answers.
 const OWNER_ONLY: u32 = 0o600;
 
-/// Device and number of a file: what it is, whatever it is called.
+/// Device and inode number, which identify a file under any name.
 type Inode = (u64, u64);
 
-/// The files that this process has open as stores. Nobody but SQLite may close one of them: that would
-/// let go of SQLite's own locks, since those belong to the process and the file.
+/// The files that this process has open as stores. Only SQLite may close one of them: closing it elsewhere
+/// would release SQLite's own locks, which belong to the process and the file.
 static OPEN: LazyLock<Mutex<HashSet<Inode>>> = LazyLock::new(Mutex::default);
 
-/// The lock on one file. It ends with the process, however that ends.
+/// The lock on one file. It is released when the process ends, for whatever reason.
 pub(super) struct Lock {
     _file: File,
     inode: Inode,
@@ -42,7 +42,7 @@ impl Drop for Lock {
 }
 
 impl Lock {
-    /// Takes the lock on the file itself, which is made if it is not there, for its owner alone.
+    /// Locks the file itself. A missing file is created, for its owner only.
     pub(super) fn take(path: &Path) -> Result<Self, OpenError> {
         let io = OpenError::io(path);
         let in_use = || OpenError::InUse(path.to_owned());
@@ -79,7 +79,7 @@ impl Lock {
     }
 }
 
-/// Takes the lock file beside `path`, which keeps out programs that know of nothing else.
+/// Locks the lock file beside `path`, which keeps out programs that know only that lock.
 pub(super) fn beside(path: &Path) -> Result<File, OpenError> {
     let io = OpenError::io(path);
     let mut name = path.as_os_str().to_owned();
@@ -92,7 +92,7 @@ pub(super) fn beside(path: &Path) -> Result<File, OpenError> {
         .mode(OWNER_ONLY)
         .open(PathBuf::from(name))
         .map_err(io)?;
-    // Older programs made it for everybody to read. If it is somebody else's, that is theirs to say.
+    // Older programs made it readable for everybody. If another user owns it, its mode stays.
     let _ = file.set_permissions(Permissions::from_mode(OWNER_ONLY));
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -101,12 +101,12 @@ pub(super) fn beside(path: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// The path without symbolic links: SQLite puts the log beside the file that they lead to.
+/// The path without symbolic links: SQLite puts the log beside their target.
 pub(super) fn resolved(path: &Path) -> PathBuf {
     if let Ok(found) = path.canonicalize() {
         return found;
     }
-    // A file that is not there yet, perhaps at the end of a link.
+    // A file that does not exist yet, perhaps the target of a link.
     if let Ok(target) = path.read_link() {
         let folder = path.parent().unwrap_or(Path::new(""));
         return resolved(&folder.join(target));
@@ -127,14 +127,14 @@ pub(super) fn resolved(path: &Path) -> PathBuf {
     }
 }
 
-/// The file and its log as they were when the store was opened.
+/// The file and its log, as they were when the store was opened.
 pub(super) struct Places {
     file: (PathBuf, Inode),
     log: (PathBuf, Inode),
 }
 
 impl Places {
-    /// Notes where the file and its log are. The log is there once anything was written.
+    /// Notes the inodes of the file and its log. The log exists once anything was written.
     pub(super) fn note(path: &Path) -> io::Result<Self> {
         let place = |path: PathBuf| {
             let found = inode(&std::fs::metadata(&path)?);
@@ -146,7 +146,7 @@ impl Places {
         })
     }
 
-    /// Whether the paths still lead to what this process has open; says which does not.
+    /// Checks that the paths still lead to this process's open files; the error names the one that does not.
     pub(super) fn check(&self) -> Result<(), Unfit> {
         for (path, expected) in [&self.file, &self.log] {
             match std::fs::metadata(path) {
@@ -155,7 +155,7 @@ impl Places {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     return Err(moved(path, "it was removed"));
                 }
-                // A folder that cannot be looked into for the moment proves nothing.
+                // A folder that cannot be read at the moment proves nothing.
                 Err(_) => {}
             }
         }
@@ -163,7 +163,7 @@ impl Places {
     }
 }
 
-/// A file of the store is not where it was.
+/// The error for a file of the store that is not where it was.
 fn moved(path: &Path, how: &str) -> Unfit {
     Unfit::new(format!(
         "{} is not the file that this process has open: {how}; nothing more is written, since it would be \

@@ -1,4 +1,4 @@
-//! Messages on their way out of the embedded store, on a connection of their own.
+//! The outbox of the embedded store, on a separate connection.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -37,7 +37,7 @@ struct Inner {
     tally: Arc<Tally>,
     wakeups: broadcast::Sender<RecordId>,
     messages: watch::Sender<u64>,
-    /// How far the walk that deletes old messages has come.
+    /// The position of the walk that deletes old messages.
     tidied: Mutex<i64>,
 }
 
@@ -64,7 +64,7 @@ impl SqliteOutbox {
         self.0.connection.close();
     }
 
-    /// Runs `work` in a transaction, in a thread that may wait. It is committed if it says so.
+    /// Runs `work` in a transaction on a blocking thread. Commits if `work` returns `true`.
     async fn whole<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction<'_>, Timestamp) -> Result<(bool, T), ReadError> + Send + 'static,
@@ -75,7 +75,7 @@ impl SqliteOutbox {
             let behavior = TransactionBehavior::Immediate;
             let open = connection.transaction_with_behavior(behavior)?;
             let (commit, value) = work(&open, inner.clock.now())?;
-            // What is not committed is rolled back when it is dropped.
+            // Without a commit, dropping the transaction rolls it back.
             if commit {
                 open.commit()?;
             }
@@ -231,7 +231,7 @@ impl Outbox for SqliteOutbox {
         Ok(outcome.map(|(reply, steps)| {
             if let Swapped::Done(record) = &reply.value {
                 self.0.tally.take(&steps);
-                // No listener is no failure.
+                // It is not an error if nobody listens.
                 let _ = self.0.wakeups.send(record.id);
             }
             reply
@@ -306,7 +306,7 @@ impl Outbox for SqliteOutbox {
                       OR state = 'discarded' AND due_at < ?3)",
                 params![from, last, crate::cutoff(now, keep).0],
             )?;
-            // At the end it begins anew.
+            // At the end, the walk starts over.
             let next = if seen == most { last } else { 0 };
             Ok((gone > 0, (gone, next)))
         });

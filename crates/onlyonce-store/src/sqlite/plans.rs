@@ -1,4 +1,4 @@
-//! How the embedded store finds things: by SQLite's own word, and by the steps that it takes.
+//! Tests how the embedded store finds records: by SQLite's query plan, and by its count of steps.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::sql::{
     scan, scopes,
 };
 
-/// Records, each of a client of its own for some of them.
+/// Records in the large tests, spread over ten clients.
 const MANY: usize = 50_000;
 
-/// Rows as the store writes them, as far as a search looks at them.
+/// Rows as the store writes them, as far as a search reads them.
 fn fill(connection: &mut Connection, secret: &Secret, from: usize, to: usize) {
     let transaction = connection.transaction().unwrap();
     for number in from..to {
@@ -32,7 +32,7 @@ fn fill(connection: &mut Connection, secret: &Secret, from: usize, to: usize) {
     transaction.commit().unwrap();
 }
 
-/// The steps of SQLite's machine that `statement` takes, how many of them were steps of a walk, and the rows.
+/// The steps of SQLite's virtual machine for `statement`, the full-scan steps among them, and the rows.
 fn steps(connection: &Connection, Statement { sql, values }: Statement) -> (i32, i32, usize) {
     let mut prepared = connection.prepare(&sql).unwrap();
     let mut rows = prepared.query(params_from_iter(values)).unwrap();
@@ -86,7 +86,7 @@ fn a_key_is_found_in_the_same_number_of_steps() {
     );
 }
 
-/// Goal: what is in progress or unknown is found from the table of those, however many records there are.
+/// Goal: records in progress or unknown are found through the `live` table, however many records there are.
 ///
 /// Evidence: SQLite's plan and its count of steps, which is the same among many records as among few.
 #[test]
@@ -114,7 +114,7 @@ fn a_live_state_is_found_among_the_live() {
 }
 
 /// Goal: the records of a client are listed in the same number of steps among 50,000 records as among 1,000,
-/// once they are in the lists of scopes; of those that are not yet, a list sees a window at most.
+/// once they are in the lists of scopes; of the others, a list query scans at most one window.
 ///
 /// Evidence: SQLite's count of the steps of its machine, and its plan.
 #[test]

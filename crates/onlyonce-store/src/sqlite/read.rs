@@ -1,4 +1,4 @@
-//! Reads, on connections of their own.
+//! Reads, on separate connections.
 
 use std::{
     path::Path,
@@ -25,7 +25,7 @@ use crate::{
 /// Connections for readers. A read takes microseconds, so a few serve many threads.
 const READERS: usize = 4;
 
-/// A handful of connections that are only read from.
+/// A small pool of read-only connections.
 #[derive(Clone)]
 pub(super) struct Readers(Arc<Pool>);
 
@@ -45,12 +45,12 @@ impl Readers {
         })))
     }
 
-    /// Closes them, each once it is free.
+    /// Closes each connection once it is free.
     pub(super) fn close(&self) {
         self.0.connections.iter().for_each(Slot::close);
     }
 
-    /// Runs `read` on a connection that is free, or says at once that none is.
+    /// Runs `read` on a free connection; `None` if there is none.
     pub(super) fn try_with<T>(
         &self,
         read: impl Fn(&Connection) -> Result<T, ReadError>,
@@ -61,7 +61,7 @@ impl Readers {
             .map(|connection| read(&*connection?))
     }
 
-    /// Runs `read` on a connection that is free, or on the next one once it is.
+    /// Runs `read` on a free connection, or waits for one.
     pub(super) fn with<T>(
         &self,
         read: impl Fn(&Connection) -> Result<T, ReadError>,
@@ -106,14 +106,14 @@ pub(super) fn live(
     Ok(found.into_iter().flatten().collect())
 }
 
-/// The next stretch of the reaper's walk, of so many rows after row `from`.
+/// The next stretch of the reaper's walk: up to `limit` rows after row `from`.
 pub(super) fn walk(
     connection: &Connection,
     from: i64,
     now: Timestamp,
     limit: usize,
 ) -> Result<Look, ReadError> {
-    // A tombstone has a time to be deleted at; its answer expired before.
+    // A tombstone has a `delete_at`; its answer expired before.
     let sql =
         "SELECT n, coalesce(delete_at, expires_at) FROM keys WHERE n > ?1 ORDER BY n LIMIT ?2";
     let most = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -127,7 +127,7 @@ pub(super) fn walk(
     for (number, at) in &walked {
         match at {
             Some(at) if *at <= now.0 => {
-                // A row that cannot be read is walked past.
+                // An unreadable row is skipped.
                 let read = |row: &Row<'_>| Ok(row::readable(row::read(row)));
                 let found = rows(connection, &DUE, params![number], read)?;
                 due.extend(found.into_iter().flatten());
@@ -145,7 +145,7 @@ pub(super) fn walk(
     })
 }
 
-/// What `read` makes of each row.
+/// Maps each row with `read`.
 fn rows<T>(
     connection: &Connection,
     sql: &str,
@@ -161,7 +161,7 @@ fn rows<T>(
     Ok(found)
 }
 
-/// What `read` makes of each row of `statement`.
+/// Maps each row of `statement` with `read`.
 pub(super) fn asked<T>(
     connection: &Connection,
     statement: Statement,

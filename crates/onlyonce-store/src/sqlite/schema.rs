@@ -1,5 +1,4 @@
-//! The tables of the embedded store, how a connection is set up, and how a file is brought up to
-//! date.
+//! The tables of the embedded store, the settings of a connection, and schema migrations.
 
 use std::{path::Path, time::Duration};
 
@@ -11,19 +10,19 @@ use crate::{identity::IDENTITY, random_secret};
 
 /// The newest schema this program knows.
 pub(super) const VERSION: i64 = 5;
-/// The name under which it is noted up to which number the records of scopes are listed.
+/// The `meta` row with the number up to which records are in the lists of scopes.
 pub(super) const LISTED_TO: &str = "listed_to";
-/// The length of the secret.
+/// The length of the secret, in bytes.
 const SECRET_BYTES: usize = 32;
 /// How long a statement waits for a lock that a checkpoint holds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Statements that a connection keeps prepared.
+/// How many prepared statements a connection keeps.
 const PREPARED_STATEMENTS: usize = 64;
 
-/// Version 1. Rows go in at the end of `keys`; the unique hash is the only index here, since an index on
-/// times would be written twice for every key. What is in progress or unknown also stands in
-/// `live`, which stays small, so that the sweeper need not walk everything. Bodies stand apart, so
-/// that walking the keys does not read them.
+/// Version 1. Rows are appended to `keys`; the unique hash is the only index here, since an index on times
+/// would be written twice for every key. Records in progress or unknown are also in `live`, which stays
+/// small, so that the sweeper need not scan everything. Bodies are in a separate table, so that a walk over
+/// the keys does not read them.
 const VERSION_1: &str = "
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE keys (
@@ -78,7 +77,7 @@ CREATE INDEX journal_by_id ON journal (id);
 CREATE TABLE recipes (id BLOB PRIMARY KEY, recipe BLOB NOT NULL) WITHOUT ROWID;
 ";
 
-/// Version 2: what an application's own transaction uses. See the schema's reference for the columns.
+/// Version 2: tables for the application's own transactions. The schema reference describes the columns.
 const VERSION_2: &str = "
 CREATE TABLE outbox (
     n INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -132,22 +131,22 @@ CREATE TABLE phases (
 CREATE INDEX phases_unfinished ON phases (operation, updated_at) WHERE NOT finished;
 ";
 
-/// Version 3: what a record notes beside its columns.
+/// Version 3: the notes of a record, besides its columns.
 const VERSION_3: &str = "ALTER TABLE keys ADD COLUMN notes BLOB;\n";
 
-/// Version 4: the scopes that records are in, so that a key is found by one probe for each. They are made
-/// known by whoever makes a record; those of earlier records by a gateway, which looks at all of them once.
+/// Version 4: the scopes that have records, so that a key is found by one probe per scope. Whoever inserts a
+/// record makes its scope known; for earlier records a gateway does so, by one scan of all records.
 const VERSION_4: &str =
     "CREATE TABLE scopes (id BLOB PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID;\n";
 
-/// Version 5: the records of each scope in their order, up to the number that `meta` holds as `listed_to`;
-/// beyond it `keys` is looked through. An index of scopes would add a page of the log to nearly every new key.
+/// Version 5: the records of each scope in order, up to the number in `meta` under `listed_to`; beyond it,
+/// queries scan `keys`. An index on scopes would add a page of the log to nearly every new key.
 const VERSION_5: &str = "
 CREATE TABLE scope_numbers (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE scope_lists (scope INTEGER, n INTEGER, PRIMARY KEY (scope, n)) WITHOUT ROWID;
 ";
 
-/// The SQL that makes a store of an empty file.
+/// The SQL that creates a store in an empty file.
 pub fn script() -> String {
     format!(
         "-- A store does all of this by itself when it is opened, unless `store.migrate` is off.\n\
@@ -164,7 +163,7 @@ pub fn script() -> String {
     )
 }
 
-/// A connection with the settings that the level `sync` stands on.
+/// Opens a connection with the settings that the level `sync` requires.
 pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
@@ -178,14 +177,14 @@ pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// A connection that is only read from.
+/// Opens a connection for reading only.
 pub(super) fn connect_to_read(path: &Path) -> rusqlite::Result<Connection> {
     let connection = connect(path)?;
     connection.pragma_update(None, "query_only", true)?;
     Ok(connection)
 }
 
-/// Whether the settings took: SQLite answers what is, not what was asked for.
+/// Checks that the settings took effect: SQLite returns the actual value, not the requested one.
 pub(super) fn check_settings(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let wanted = [("journal_mode", "wal"), ("synchronous", "2")];
     for (pragma, expected) in wanted {
@@ -249,7 +248,7 @@ fn upgrade(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
             params![random_secret().as_bytes()],
         )?;
     } else {
-        // Another program's file may have the same number; it must be left as it is.
+        // Another program's file may have the same number, and must stay unchanged.
         let ours = "SELECT value FROM meta WHERE name = 'secret'";
         transaction.query_row(ours, [], |_| Ok(()))?;
     }
@@ -276,17 +275,17 @@ pub(super) fn secret(connection: &Connection, path: &Path) -> Result<Secret, Ope
         .ok_or_else(|| OpenError::Damaged(path.to_owned()))
 }
 
-/// The identity that an operator has made, where one has.
+/// The identity that an operator has set, if any.
 pub(super) fn own_identity(connection: &Connection) -> rusqlite::Result<Option<Vec<u8>>> {
     noted(connection, &format!("block/{IDENTITY}"))
 }
 
-/// Where the reaper's walk stood.
+/// The position of the reaper's walk.
 pub(super) fn walk_position(connection: &Connection) -> rusqlite::Result<i64> {
     Ok(noted(connection, "walked_to")?.unwrap_or(0))
 }
 
-/// Up to which number the records of scopes are listed.
+/// The number up to which records are in the lists of scopes.
 pub(super) fn listed_to(connection: &Connection) -> rusqlite::Result<i64> {
     Ok(noted(connection, LISTED_TO)?.unwrap_or(0))
 }
@@ -297,7 +296,7 @@ pub(super) fn last_number(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row(sql, [], |row| row.get(0))
 }
 
-/// What is noted under `name`.
+/// The value stored under `name`.
 pub(super) fn noted<T: FromSql>(
     connection: &Connection,
     name: &str,
@@ -314,7 +313,7 @@ mod tests {
     use super::*;
     use crate::{Filter, Store as _, sqlite::SqliteStore};
 
-    /// What each version has added, taken back, from the newest on.
+    /// Undoes what each version has added, newest first.
     const BACK: [(i64, &str); 4] = [
         (4, "DROP TABLE scope_lists; DROP TABLE scope_numbers;"),
         (3, "DROP TABLE scopes;"),
@@ -365,7 +364,7 @@ mod tests {
         }
     }
 
-    /// Goal: a file of a newer version is refused and left as it is.
+    /// Goal: a file of a newer version is refused and not changed.
     #[test]
     fn a_newer_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A connection that can be closed while others hold on to it.
+//! A connection that can be closed while others hold a reference to it.
 
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use rusqlite::{Connection, InterruptHandle};
@@ -33,7 +33,7 @@ impl Slot {
         *self.connection.lock() = None;
     }
 
-    /// Closes the connection, and ends the read that is under way.
+    /// Closes the connection, and interrupts the read in progress.
     pub(super) fn interrupt(&self) {
         self.interrupt.interrupt();
         self.close();

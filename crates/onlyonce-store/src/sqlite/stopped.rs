@@ -1,10 +1,10 @@
-//! Whether a file is whole by itself, and the one that was last in use here.
+//! Whether a file is complete without its log, and is the file that was last in use here.
 //!
-//! The newest writes of a running store are in its log, `FILE-wal`. A copy of the file alone lacks them,
-//! and a retry of a key that it lacks would execute again. So the file says of itself whether it is in
-//! use: opening it begins a *session*, whose id is in the file (not in the log alone) before the first
-//! key is; stopping it in good order moves the log into the file and says so. The lock file beside it
-//! names the session too, so that a log which belongs to another file is recognised.
+//! The newest writes of a running store are in its log, `FILE-wal`. A copy of the file alone lacks them, and
+//! a retry of a missing key would execute again. So the file records whether it is in use: opening it begins
+//! a *session*, whose id is in the file (not in the log alone) before the first key is; a clean stop moves
+//! the log into the file and records that. The lock file beside it also names the session, so that a log of
+//! another file is recognised.
 //!
 //! | the file says | its log | then |
 //! |---|---|---|
@@ -16,10 +16,10 @@
 //! | there is no file, or an empty one | not empty | refused: [`OpenError::FileMissing`] |
 //! | there is no file, or an empty one, and the lock file names a session | none | one is made, and has lost keys |
 //!
-//! `accept_incomplete` is an operator's word that what is lost is lost; a log is never mixed in by it.
+//! With `accept_incomplete` an operator accepts the loss; it never mixes in a log.
 //!
-//! Not recognised: a copy that was made while the store was in use, put back in the same session with
-//! its log in place; and what older programs left.
+//! Not recognised: a copy made while the store was in use and put back in the same session with its log in
+//! place; and files left by older programs.
 
 use std::{
     fs::File,
@@ -38,9 +38,9 @@ use crate::{
 
 /// Bytes of a session's id.
 const SESSION_BYTES: usize = 8;
-/// Bytes of the lock file that are read: two ids and what is between them.
+/// How much of the lock file is read: two ids and the space between them.
 const MAX_LOCK_BYTES: u64 = 64;
-/// The row of `meta` that says which session the file is in, or was in last.
+/// The row of `meta` with the file's current or last session.
 const ROW: &str = "session";
 const IN_USE: &str = "in use";
 const STOPPED: &str = "stopped";
@@ -52,22 +52,22 @@ pub(super) fn log_of(path: &Path) -> PathBuf {
     PathBuf::from(log)
 }
 
-/// A session as the file itself tells it, whatever its log says.
+/// The session recorded in the file itself, without its log.
 struct Told {
     id: String,
     in_use: bool,
 }
 
-/// What a file knows of the keys that were in use here.
+/// Whether a file has all keys that were in use here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Memory {
-    /// All of them.
+    /// The file has all of them.
     Whole,
-    /// It was restored from a backup, replaced or removed.
+    /// The file was restored from a backup, replaced or removed.
     Lost,
 }
 
-/// Refuses a file that is not whole, or not the one that its log belongs to.
+/// Refuses an incomplete file, or one that its log does not belong to.
 pub(super) fn check(
     path: &Path,
     lock: &mut File,
@@ -105,8 +105,8 @@ pub(super) fn check(
     Ok(Memory::Whole)
 }
 
-/// Notes in the file that it has lost keys. Before the session begins, with which the file becomes the one
-/// that was last in use here: whoever is killed between the two finds the loss again.
+/// Records in the file that it has lost keys. This happens before the session begins, which makes the file
+/// the one last in use here: a process killed between the two steps finds the loss again.
 pub(super) fn note_lost(connection: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     let now = now.0.to_string();
     let value = Value::bytes(now.as_bytes());
@@ -114,7 +114,7 @@ pub(super) fn note_lost(connection: &Connection, now: Timestamp) -> rusqlite::Re
     write::execute(connection, &statement)
 }
 
-/// Begins a session: from here on a copy of the file alone can be told from a whole one.
+/// Begins a session: from here on, a copy of the file alone is recognised as incomplete.
 pub(super) fn begin(
     connection: &Connection,
     path: &Path,
@@ -126,7 +126,7 @@ pub(super) fn begin(
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    // Both are named until the file has the new one: a process may be killed at any point of this.
+    // Both sessions are named until the file has the new one: the process may be killed at any point.
     let last = told(path).map(|told| told.id).unwrap_or_default();
     name(lock, &format!("{last} {id}")).map_err(io)?;
     say(connection, &format!("{id} {IN_USE}")).map_err(sqlite)?;
@@ -139,7 +139,7 @@ pub(super) fn begin(
     name(lock, &id).map_err(io)
 }
 
-/// Ends the session of a file that nothing else of this process has open.
+/// Ends the session of a file that this process has otherwise closed.
 pub(super) fn end(connection: &Connection) {
     let ended = read(connection).and_then(|told| {
         if let Some(told) = told {
@@ -154,7 +154,7 @@ pub(super) fn end(connection: &Connection) {
     }
 }
 
-/// Moves the log into the file and empties it; `false` if somebody reads it.
+/// Moves the log into the file and truncates it; `false` if another program is reading.
 fn move_log(connection: &Connection) -> rusqlite::Result<bool> {
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
         row.get::<_, i64>(0).map(|busy| busy == 0)
@@ -177,8 +177,8 @@ fn read(connection: &Connection) -> rusqlite::Result<Option<Told>> {
     }))
 }
 
-/// What the file says without its log. A file that says nothing, or that a crash left in the middle of
-/// a move, is left to SQLite.
+/// The session in the file without its log. A file without one, or one that a crash left in the middle of a
+/// checkpoint, is left to SQLite.
 fn told(path: &Path) -> Option<Told> {
     use std::os::unix::ffi::OsStrExt as _;
     let mut uri = String::from("file:");
@@ -196,7 +196,7 @@ fn told(path: &Path) -> Option<Told> {
     read(&connection).ok().flatten()
 }
 
-/// The sessions that the lock file names: none where an older program made it.
+/// The sessions that the lock file names: none if an older program wrote it.
 fn named(lock: &mut File) -> Vec<String> {
     let mut text = String::new();
     let read = lock

@@ -1,8 +1,8 @@
-//! Inside the caller's transaction on SQLite: the application's tables are in the store's own file.
+//! The application's transactions on SQLite: its tables are in the store's own file.
 //!
 //! SQLite has one writer at a time. The application's transactions take turns with the store's writing
-//! thread, so they must be short; while one is open no key can be reserved. What is known is still
-//! answered at once, by readers.
+//! thread, so they must be short; while one is open, no key can be reserved. Known keys are still answered
+//! immediately, by readers.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -50,13 +50,12 @@ pub struct SqliteTransactions {
 /// The connection of the application's transactions: a [`rusqlite::Connection`].
 pub struct SqliteConnection {
     connection: Connection,
-    /// What the open transaction has changed.
+    /// The changes of the open transaction.
     steps: Vec<Step>,
-    /// Whether it leaves a message.
+    /// Whether the open transaction enqueues a message.
     left_a_message: bool,
-    /// Whether what is written may be committed now. Everything else that would be is rolled back: a
-    /// statement after the end of its transaction, which SQLite would commit by itself, and a COMMIT of the
-    /// application's own.
+    /// Whether a commit is allowed now. Any other commit is rolled back: a statement after the end of its
+    /// transaction, which SQLite would commit by itself, and a COMMIT of the application's own.
     may_commit: Arc<AtomicBool>,
 }
 
@@ -82,7 +81,7 @@ impl Deref for SqliteConnection {
     }
 }
 
-/// An open transaction. It is rolled back when it is dropped.
+/// An open transaction, rolled back when dropped.
 pub struct SqliteOpen(OwnedMutexGuard<SqliteConnection>);
 
 impl Deref for SqliteOpen {
@@ -102,7 +101,7 @@ impl DerefMut for SqliteOpen {
 impl Drop for SqliteOpen {
     fn drop(&mut self) {
         if !self.0.is_autocommit() {
-            // The next BEGIN would say so if it failed.
+            // The next BEGIN reports a failure.
             let _ = self.0.execute_batch("ROLLBACK");
         }
         self.0.steps.clear();
@@ -137,7 +136,7 @@ impl SqliteTransactions {
     }
 }
 
-/// Runs what may wait for a lock or a disk where that holds up nobody else, if there is such a place.
+/// Runs work that may wait for a lock or a disk, without blocking other tasks if the runtime allows it.
 pub(super) fn waiting<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|handle| handle.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
@@ -179,7 +178,7 @@ impl TransactionalStore for SqliteTransactions {
     type Connection = SqliteConnection;
     type Open = SqliteOpen;
 
-    /// Every transaction on SQLite is serialisable, whatever is asked for.
+    /// Every transaction on SQLite is serialisable, whatever isolation is requested.
     async fn begin(&self, _isolation: Isolation) -> Result<SqliteOpen, TransactionError> {
         let open = SqliteOpen(self.connection.clone().lock_owned().await);
         waiting(|| open.execute_batch("BEGIN IMMEDIATE"))?;
@@ -209,7 +208,7 @@ impl TransactionalStore for SqliteTransactions {
         connection: &mut SqliteConnection,
         id: RecordId,
     ) -> Result<Option<Reply<Record>>, TransactionError> {
-        // The whole file is held by the transaction.
+        // The transaction holds the whole file.
         let now = self.clock.now();
         let found = read::record(connection.in_transaction()?, id)?;
         Ok(found.map(|value| Reply { now, value }))
@@ -230,7 +229,7 @@ impl TransactionalStore for SqliteTransactions {
     }
 
     fn committed(&self, id: RecordId) {
-        // No listener is no failure.
+        // It is not an error if nobody listens.
         let _ = self.wakeups.send(id);
     }
 
@@ -280,7 +279,7 @@ impl TransactionalStore for SqliteTransactions {
         retention: Duration,
     ) -> Result<bool, TransactionError> {
         let now = self.clock.now();
-        // Nobody else forgets what is past its time: the file has one application.
+        // Nobody else deletes expired entries: the file has one application.
         connection
             .in_transaction()?
             .prepare_cached("DELETE FROM inbox WHERE keep_until <= ?1")?
@@ -299,7 +298,7 @@ impl TransactionalStore for SqliteTransactions {
         _connection: &mut SqliteConnection,
         _natural_key: &str,
     ) -> Result<(), TransactionError> {
-        // The transaction is the only one that writes, under any key.
+        // The transaction is the only writer, under any key.
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! What the writing thread does with one operation, inside the group's transaction.
+//! Applies one operation inside the group's transaction, on the writing thread.
 
 use std::{
     collections::HashMap,
@@ -28,18 +28,18 @@ use crate::{
     },
 };
 
-/// Records per state, kept in step with what was committed: counting rows would walk them all.
+/// Records per state, updated with each commit: counting rows would scan them all.
 pub(super) struct Tally([AtomicI64; State::ALL.len()]);
 
-/// A record that went from one state to another.
+/// The state change of a record.
 pub(super) struct Step {
     from: Option<State>,
     to: Option<State>,
-    /// Its place in the list of its scope, where it is gone.
+    /// The record's entry in the list of its scope, if the record was deleted.
     pub(super) left: Option<Entry>,
 }
 
-/// A place in the list of a scope: the scope's name, and the record's number.
+/// An entry in the list of a scope: the scope's name, and the record's number.
 pub(super) type Entry = (String, i64);
 
 impl Tally {
@@ -84,20 +84,20 @@ impl Tally {
     }
 }
 
-/// Places of running records that the writer remembers. Beyond it, it looks them up.
+/// Rows of running records that the writer remembers. Beyond this, it looks them up.
 const MAX_PLACES: usize = 65_536;
 
-/// What the writing thread remembers from one group to the next.
+/// What the writing thread remembers between groups.
 pub(super) struct Memory {
     /// The number of the next record.
     next_number: i64,
     known_ids: Arc<KnownIds>,
-    /// Where the records stand that it has written and that are still running, so that their completion
-    /// need not look. Others may have written them since: every write compares the revision.
+    /// The rows of running records that the writer has written, so that their completion needs no lookup.
+    /// Others may have written them since: every write compares the revision.
     places: HashMap<RecordId, Place>,
 }
 
-/// Where a record stands, and as what it was last written.
+/// The row of a record, and what was last written there.
 struct Place {
     n: i64,
     revision: Revision,
@@ -114,7 +114,7 @@ impl Memory {
         }
     }
 
-    /// To be called when a group was rolled back: some of it may be remembered.
+    /// Must be called after a group was rolled back: some of it may be remembered.
     pub(super) fn forget_places(&mut self) {
         self.places.clear();
     }
@@ -132,7 +132,7 @@ impl Memory {
         self.places.insert(record.id, place);
     }
 
-    /// The place of a record, if it was last written as `change` expects it.
+    /// The row of a record, if it was last written as `change` expects.
     fn take_place(&mut self, expected: Revision, change: &Change) -> Option<Place> {
         let record = &change.draft.record;
         self.places
@@ -148,7 +148,7 @@ pub(super) fn execute(connection: &Connection, statement: &Statement) -> rusqlit
     prepared.execute(values).map(|_| ())
 }
 
-/// Applies one operation. An error leaves the transaction to be rolled back.
+/// Applies one operation. After an error the transaction must be rolled back.
 pub(super) fn apply(
     transaction: &Transaction<'_>,
     operation: &Operation,
@@ -185,7 +185,7 @@ fn insert(
     steps: &mut Vec<Step>,
 ) -> Result<Done, StoreError> {
     let record = draft.clone().stamp(now);
-    // Numbers are not used again while lists may hold them.
+    // Numbers are not reused while lists may contain them.
     let n = memory.next_number;
     if !put_new(transaction, n, &record).map_err(ReadError::from)? {
         let existing = read::record(transaction, record.id)?;
@@ -206,7 +206,7 @@ fn insert(
     Ok(Done::Inserted(Box::new(Inserted::New(record))))
 }
 
-/// Compares and writes. A record that stands where the writer remembers it is not looked up.
+/// Compares and writes. A record whose row the writer remembers is not looked up.
 fn swap_remembered(
     transaction: &Transaction<'_>,
     expected: Revision,
@@ -234,7 +234,7 @@ fn swap_remembered(
     Ok(Swapped::Done(record))
 }
 
-/// Compares and writes, in whatever transaction is open on `connection`.
+/// Compares and writes, in the transaction that is open on `connection`.
 pub(super) fn swap(
     connection: &Connection,
     expected: Revision,
@@ -251,7 +251,7 @@ pub(super) fn swap(
         let current = read::record(connection, id)?;
         return Ok(current.map_or(Swapped::Absent, Swapped::Conflict));
     }
-    // A record from before there were keys to hide names with is in a scope of another name now.
+    // The scope of a record written before names were encrypted has another name now.
     if found.scope != scope {
         list(connection, &[(scope.to_owned(), found.n)])?;
     }
@@ -267,7 +267,7 @@ pub(super) fn swap(
     Ok(swapped.map_or(Swapped::Absent, Swapped::Done))
 }
 
-/// Writes the row `n` as `change` says; `None`, and nothing written, if it is not as expected.
+/// Writes the row `n` as `change` says; `None`, and nothing written, if the revision is not `expected`.
 fn swap_at(
     connection: &Connection,
     n: i64,
@@ -311,7 +311,7 @@ fn delete(
     transaction
         .prepare_cached("DELETE FROM phases WHERE id = ?1")?
         .execute(params![id.0])?;
-    // What operators did stays in the audit; the rest of the story goes with its key.
+    // Operator actions stay in the audit log; the rest of the history is deleted with its key.
     transaction
         .prepare_cached("DELETE FROM journal WHERE id = ?1 AND actor <> 'operator'")?
         .execute(params![id.0])?;
@@ -323,7 +323,7 @@ fn delete(
     Ok(Done::Deleted(true))
 }
 
-/// Puts records into the lists of their scopes.
+/// Adds records to the lists of their scopes.
 fn list(connection: &Connection, entries: &[Entry]) -> Result<(), ReadError> {
     let mut last: Option<(&str, i64)> = None;
     for (scope, n) in entries {
@@ -346,7 +346,7 @@ fn list(connection: &Connection, entries: &[Entry]) -> Result<(), ReadError> {
     Ok(())
 }
 
-/// Takes records that are gone out of the lists of their scopes.
+/// Removes deleted records from the lists of their scopes.
 fn unlist(connection: &Connection, entries: &[Entry]) -> Result<(), ReadError> {
     let mut last: Option<(&str, Option<i64>)> = None;
     for (scope, n) in entries {
@@ -370,7 +370,7 @@ fn scope_number(connection: &Connection, scope: &str) -> rusqlite::Result<Option
     found.optional()
 }
 
-/// Where a record stands.
+/// The row of a record.
 struct Position {
     n: i64,
     revision: Revision,
@@ -396,8 +396,8 @@ fn position(transaction: &Connection, id: RecordId) -> Result<Option<Position>, 
     }))
 }
 
-/// Writes the new row `n`, with its place among the live ones; `false`, and nothing written, if there is a
-/// record with this id.
+/// Inserts row `n`, and its `live` row if needed; `false`, and nothing written, if there is a record with
+/// this id.
 fn put_new(transaction: &Connection, n: i64, record: &Record) -> rusqlite::Result<bool> {
     static INSERT: LazyLock<String> = LazyLock::new(|| {
         let places: Vec<String> = (1..=34).map(|place| format!("?{place}")).collect();
@@ -417,15 +417,15 @@ fn put_new(transaction: &Connection, n: i64, record: &Record) -> rusqlite::Resul
     Ok(true)
 }
 
-/// Writes the row `n` again, with its body and its place among the live ones; `false`, and nothing written,
-/// if it is not the record that was expected.
+/// Updates row `n`, its body and its `live` row; `false`, and nothing written, if it is not the expected
+/// record.
 fn put_again(
     transaction: &Connection,
     n: i64,
     expected: Revision,
     record: &Record,
 ) -> rusqlite::Result<bool> {
-    // The id is not set again, so the index on it is not touched.
+    // The id is not updated, so its index is not touched.
     static UPDATE: LazyLock<String> = LazyLock::new(|| {
         let columns = COLUMNS.replace("k.", "");
         let pairs: Vec<String> = columns
@@ -519,8 +519,8 @@ fn put_body(
     Ok(())
 }
 
-/// A record stands among the live ones while a lease runs or its outcome is unknown: both show in
-/// its times, so no rule about states is repeated here.
+/// A record is in `live` while it has a lease, a scheduled query or an unknown outcome. Its times show all of
+/// these, so no rule about states is repeated here.
 fn put_live(transaction: &Connection, n: i64, record: &Record) -> rusqlite::Result<()> {
     let lease = record.times.lease_until.map(|time| time.0);
     let look = record.times.reconcile_after.map(|time| time.0);

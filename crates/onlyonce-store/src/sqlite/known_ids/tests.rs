@@ -18,7 +18,7 @@ use crate::{
     sqlite::{SqliteStore, schema},
 };
 
-/// Ids as they are: hashes.
+/// Ids as in a store: hashes.
 fn ids(count: u64) -> impl Iterator<Item = RecordId> {
     let secret = crate::random_secret();
     (0..count).map(move |number| {
@@ -54,7 +54,7 @@ async fn insert(store: &SqliteStore, key: &str) -> RecordId {
     }
 }
 
-/// Goal: every id that was added is found, and few others are, also in a filter that is full.
+/// Goal: every id that was added is found, and few others are, even in a full filter.
 #[test]
 fn what_was_added_is_found() {
     let filter = Filter::for_ids(0);
@@ -72,7 +72,7 @@ fn what_was_added_is_found() {
     assert!(filter.is_full());
 }
 
-/// Goal: a record is found by the first look as soon as it is there, in this session and in the next.
+/// Goal: the first lookup finds a record as soon as it is committed, in this session and in the next.
 #[tokio::test]
 async fn a_first_look_finds_what_is_in_the_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -92,10 +92,10 @@ async fn a_first_look_finds_what_is_in_the_file() {
     holds(&SqliteStore::open(&path).unwrap());
 }
 
-/// Goal: a filter that is made anew misses no record, however its making and the insertions meet.
+/// Goal: a rebuilt filter misses no record, however the rebuild and insertions interleave.
 ///
-/// Method: one thread makes it anew again and again while keys are inserted. Evidence: every key that is in
-/// the file is in the filter, whenever that is looked at.
+/// Method: one thread rebuilds the filter repeatedly while keys are inserted. Evidence: every key in the file
+/// is in the filter, whenever that is checked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn made_anew_it_misses_nothing() {
     const KEYS: usize = 400;
@@ -108,7 +108,7 @@ async fn made_anew_it_misses_nothing() {
     let maker = tokio::task::spawn_blocking(move || {
         let reader = schema::connect_to_read(Path::new(&path)).unwrap();
         while making.0.load(Ordering::Relaxed) {
-            // As if it were full.
+            // As if the filter were full.
             let room = of.known_ids.filters.read().current.room;
             of.known_ids
                 .filters
@@ -126,7 +126,7 @@ async fn made_anew_it_misses_nothing() {
         let missed = inserted.iter().find(|id| store.peek(**id).is_none());
         assert_eq!(missed, None, "after {number}");
     }
-    // At least once while there was something to miss.
+    // At least once while there was a record to miss.
     while shared.1.load(Ordering::Relaxed) < 3 {
         tokio::task::yield_now().await;
     }
