@@ -1,11 +1,11 @@
-//! `onlyonce audit --openapi FILE`: every operation that changes something, and whether a retry of
-//! it is safe.
+//! `onlyonce audit --openapi FILE`: lists every operation that changes state, and whether a retry of it is
+//! safe.
 //!
-//! With `--config` the question is which route catches it and what that route does with keys.
-//! Without, it is what the document itself promises. A flow of several steps is as safe as its weakest
-//! one; that is the failure this command exists for.
+//! With `--config`, this depends on which route takes the operation and how that route handles keys. Without
+//! it, it depends on what the document promises. A flow of several steps is only as safe as its weakest step;
+//! finding such flows is the purpose of this command.
 //!
-//! Deliberately absent: sending anything. `onlyonce verify` tries a running API.
+//! Deliberately absent: sending anything. `onlyonce verify` tests a running API.
 
 mod documents;
 mod flow;
@@ -24,9 +24,9 @@ use clap::Args;
 use http::HeaderName;
 use onlyonce_gateway::config::{self, Config, Overrides};
 
-/// The exit code for an answer that is no.
+/// The exit code for a negative result.
 const NO: u8 = 1;
-/// The exit code for a run that could not be made.
+/// The exit code for a run that was not possible.
 const USAGE: u8 = 2;
 
 /// What `audit` takes.
@@ -52,7 +52,7 @@ pub(crate) struct AuditArgs {
     json: bool,
 }
 
-/// Looks at every operation and prints what it found.
+/// Judges every operation and prints the result.
 pub(crate) fn run(args: &AuditArgs) -> ExitCode {
     match audit(args) {
         Ok(true) => ExitCode::SUCCESS,
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &AuditArgs) -> ExitCode {
     }
 }
 
-/// Whether there is no hole.
+/// Returns whether there is no hole.
 fn audit(args: &AuditArgs) -> anyhow::Result<bool> {
     let (mut documents, document) = documents::Documents::open(&args.openapi)?;
     let config = args.config.as_deref().map(load).transpose()?;

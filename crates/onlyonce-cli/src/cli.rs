@@ -13,13 +13,13 @@ use crate::{
     audit, bench, colour, demo, keys, migrate, outbox, reconcile, serve, top, verify, worker,
 };
 
-/// The exit code for an answer that is no.
+/// The exit code for a negative result.
 const NO: u8 = 1;
-/// The exit code for arguments that cannot be used.
+/// The exit code for invalid arguments.
 pub(crate) const USAGE: u8 = 2;
 
-/// An argument that cannot be used, or a file that it names: the process ends with 2. As the context of
-/// an error it says which argument.
+/// An invalid argument, or an unusable file that it names: the process exits with 2. As the context of an
+/// error it names the argument.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
@@ -29,7 +29,7 @@ impl Usage {
         Self(what.into())
     }
 
-    /// Whether `--store` is the URL of a store.
+    /// Checks that `--store` is the URL of a store.
     pub(crate) fn check_store(url: Option<&str>) -> anyhow::Result<()> {
         let read = url.map(StoreUrl::parse).transpose();
         read.map(drop).context(Self::new("--store"))
@@ -89,7 +89,7 @@ enum Command {
     },
 }
 
-/// Does what was asked, and says how it ended: 0 good, 1 the answer is no, 2 usage.
+/// Runs the command and returns its exit code: 0 success, 1 negative result, 2 invalid usage.
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Check {
@@ -137,7 +137,7 @@ fn in_runtime(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::R
         .enable_all()
         .build()?;
     let outcome = runtime.block_on(work);
-    // Executions have been waited for; a blocked name look-up need not be.
+    // Executions have been waited for; a blocked name lookup need not be.
     runtime.shutdown_background();
     outcome
 }

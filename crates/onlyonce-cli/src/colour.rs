@@ -1,6 +1,6 @@
-//! Colour for people at a terminal. A pipe, `NO_COLOR` and a terminal that is `dumb` get none.
+//! Colours for terminals. A pipe, `NO_COLOR` and a `dumb` terminal get none.
 //!
-//! Text is laid out first and coloured afterwards, so that no width counts what cannot be seen.
+//! Text is laid out first and coloured afterwards, so that escape codes do not count as width.
 
 use std::{
     env,
@@ -12,7 +12,7 @@ const GREEN: &str = "32";
 const YELLOW: &str = "33";
 const DIM: &str = "2";
 
-/// Words that say how something stands, where they begin a cell or a value.
+/// Words for a state, which are coloured at the beginning of a cell or a value.
 const WORDS: [(&str, &str); 13] = [
     ("completed", GREEN),
     ("delivered", GREEN),
@@ -28,7 +28,7 @@ const WORDS: [(&str, &str); 13] = [
     ("expired", DIM),
     ("exempt", DIM),
 ];
-/// What stands before the words that are coloured.
+/// What precedes a coloured word.
 const BEFORE: [&str; 3] = ["│ ", "┆ ", "state        "];
 
 /// `text` for standard output.
@@ -73,7 +73,7 @@ fn states(text: &str) -> String {
             .unwrap_or(after.len());
         let (word, left) = after.split_at(ends);
         let colour = WORDS.iter().find(|(known, _)| *known == word);
-        // `unknown-1` is somebody's key.
+        // `unknown-1` is a key.
         match colour.filter(|_| left.starts_with([' ', '\n', ':'])) {
             Some((_, colour)) => shown.push_str(&painted(word, colour)),
             None => shown.push_str(word),

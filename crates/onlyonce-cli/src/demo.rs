@@ -1,8 +1,8 @@
 //! `onlyonce demo`: a gateway and a payments API to try it on, in one command.
 //!
-//! Both run as child processes of this same executable, so that either can be killed for real and
-//! comes back. Deliberately absent: anything the gateway does not do elsewhere. It runs by
-//! `serve`, from a configuration file that can be read in the demo's folder.
+//! Both run as child processes of this same executable, so that either can really be killed and restarted.
+//! Deliberately absent: anything that the gateway does not do elsewhere. It runs with `serve`, from a
+//! configuration file that can be read in the demo's folder.
 
 mod api;
 mod fault;
@@ -78,7 +78,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let mut api = Supervised::new(api_program(&executable, &folder, &addresses));
     let gateway = gateway_program(&executable, &folder, &addresses, &config, &token);
     let mut gateway = Supervised::new(gateway);
-    // Only a convenience, so a fixed tag will do where there is no randomness.
+    // Only a convenience, so a fixed tag will do if there is no randomness.
     let tag = random_hex::<2>().unwrap_or_else(|_| "0000".to_owned());
     let story = story::Story::new(story::Stage {
         gateway: reachable(addresses.listen),
@@ -99,7 +99,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         end = greeting => end,
         () = signals.next() => End::Asked,
     };
-    // The gateway goes first: what it has in flight still needs the API.
+    // The gateway stops first: its executions in flight still need the API.
     gateway.stop(&mut signals).await;
     api.stop(&mut signals).await;
 
@@ -124,7 +124,7 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Runs the payments API; `now` tells the time of its bookings.
+/// Runs the payments API; `now` supplies the time of its bookings.
 pub(crate) async fn run_api(args: DemoApiArgs, now: fn() -> SystemTime) -> anyhow::Result<()> {
     let ledger = open_ledger(&args.dir, "ledger.jsonl")?;
     let without = open_ledger(&args.dir, "ledger-without.jsonl")?;
@@ -196,7 +196,7 @@ async fn answering(ready: &mut watch::Receiver<Option<u32>>) -> u32 {
     }
 }
 
-/// The wanted addresses, each with a free port instead where the wanted one is taken.
+/// The requested addresses, each with a free port instead if the requested one is taken.
 fn choose_addresses(args: &DemoArgs) -> anyhow::Result<Addresses> {
     // All three are held until all are chosen, so that no two get the same port.
     let (listen, _held_listen) = choose("the gateway", args.listen)?;
@@ -268,7 +268,7 @@ fn api_program(executable: &Path, folder: &Folder, addresses: &Addresses) -> Pro
     }
 }
 
-/// Shows a child's last words.
+/// Prints the end of a child's log.
 fn print_tail(log: &Path) {
     match log_tail(log) {
         Ok(tail) => eprintln!("--- {}\n{tail}---", log.display()),

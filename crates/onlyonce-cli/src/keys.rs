@@ -1,7 +1,7 @@
 //! `onlyonce keys`: list, show, resolve, erase and forget keys, through a gateway or in a store.
 //!
-//! Both ways end at the same addresses of the admin API: those of a running gateway, or the same code
-//! on a store that this process opens. So an answer looks the same whichever way was taken.
+//! Both ways use the same addresses of the admin API: those of a running gateway, or the same code on a store
+//! that this process opens. So the answers look the same.
 
 mod of_client;
 pub(crate) mod shown;
@@ -18,17 +18,17 @@ use crate::colour;
 
 pub(crate) use way::{DEFAULT_ADMIN, Way, Where, Wish};
 
-/// The exit code for an answer that is no.
+/// The exit code for a negative result.
 const NO: u8 = 1;
-/// The exit code for a question that makes no sense.
+/// The exit code for invalid usage.
 const USAGE: u8 = 2;
-/// How many keys with one name are looked for: enough to say which there are.
+/// How many keys with the same name are fetched: enough to list them.
 const MOST_NAMESAKES: usize = 20;
-/// How many keys are looked through for one that begins so.
+/// How many keys are searched for one that begins with the given text.
 const MOST_LOOKED_THROUGH: &str = "500";
-/// An id, in letters.
+/// The length of an id, in characters.
 const ID_LENGTH: usize = 32;
-/// Fewer letters name no id.
+/// The shortest accepted beginning of an id.
 const SHORTEST_ID: usize = 4;
 
 /// What `keys` takes.
@@ -224,7 +224,7 @@ struct EraseArgs {
     reason: Option<String>,
 }
 
-/// An answer that is no, or a question that makes no sense.
+/// A negative result, or invalid usage.
 pub(crate) struct Refusal {
     code: u8,
     why: String,
@@ -233,12 +233,12 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// Why not.
+    /// The reason.
     pub(crate) fn why(&self) -> &str {
         &self.why
     }
 
-    /// The exit code for it.
+    /// The exit code.
     pub(crate) fn code(&self) -> u8 {
         self.code
     }
@@ -253,7 +253,7 @@ impl Refusal {
         }
     }
 
-    /// The question makes no sense.
+    /// A refusal because of invalid usage.
     pub(crate) fn usage(why: impl Into<String>) -> Self {
         Self {
             code: USAGE,
@@ -262,7 +262,7 @@ impl Refusal {
     }
 }
 
-/// Does what was asked.
+/// Runs the command.
 pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
     let wish = match args.command {
         Command::List(_) | Command::Show(_) | Command::DeadLetters(_) => Wish::Look,
@@ -289,7 +289,7 @@ pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
                 true => outln!("{:#}", found),
                 false => out!("{}", colour::output(&shown::text(&found))),
             }
-            // Of many that were to be resolved, some may have been refused.
+            // If many keys were to be resolved, some may have been refused.
             let refused = found["refused"]
                 .as_array()
                 .is_some_and(|all| !all.is_empty());
@@ -300,7 +300,7 @@ pub(crate) async fn run(args: KeysArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Says why not, and with which exit code.
+/// Prints the refusal, and returns its exit code.
 pub(crate) fn refused(refusal: Refusal, json: bool) -> ExitCode {
     if json {
         outln!("{:#}", refusal.body);
@@ -309,7 +309,7 @@ pub(crate) fn refused(refusal: Refusal, json: bool) -> ExitCode {
     ExitCode::from(refusal.code)
 }
 
-/// What was found, or a refusal; an error where nobody could be asked.
+/// A result or a refusal; an error if nobody could be asked.
 pub(crate) type Asked = anyhow::Result<Result<Value, Refusal>>;
 
 impl Way {
@@ -426,7 +426,7 @@ impl Way {
         self.ask(Method::POST, &format!("{path}/erase"), body).await
     }
 
-    /// The address of one key, which is to be changed.
+    /// The address of one key that is to be changed.
     async fn path_of(&self, which: &Which) -> anyhow::Result<Result<String, Refusal>> {
         self.path_of_like(which, Match::Whole).await
     }
@@ -447,13 +447,13 @@ impl Way {
         Ok(id.map(|id| format!("/idempotency/keys/{}", encoded(&id))))
     }
 
-    /// The id of the one key that `text` names: by the key, by the beginning of its id, or of the key where
-    /// that is enough. Of what begins so, only the newest keys are looked through.
+    /// The id of the one key that `text` names: by the key, by the beginning of its id, or by the beginning
+    /// of the key if `how` allows it. Only the newest keys are searched for a beginning.
     async fn id_like(&self, text: &str, how: Match) -> anyhow::Result<Result<String, Refusal>> {
         let named = self.keys(&[("key", Some(text))]).await?;
         let mut found = match named {
             Ok(found) => found,
-            // No key at all can be called so, and an id might.
+            // The text is not a valid key, but may be an id.
             Err(refusal) if refusal.code == USAGE => Vec::new(),
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -493,7 +493,7 @@ impl Way {
         }))
     }
 
-    /// The id of the one key with this name, of this client and route where they are named.
+    /// The id of the one key with this name, of this client and route if given.
     pub(crate) async fn id_among(
         &self,
         key: Option<&str>,
@@ -513,7 +513,7 @@ impl Way {
         })
     }
 
-    /// One request; a status that is not good is a refusal.
+    /// Sends one request; a status that is not a success is a refusal.
     pub(crate) async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> Asked {
         let (status, answer) = self.call(method, path, body).await?;
         if status.is_success() {
@@ -540,13 +540,13 @@ impl Way {
 /// How a key may be named.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Match {
-    /// By the whole key: what is changed must not be another one that begins so.
+    /// By the whole key: a change must not affect another key with the same beginning.
     Whole,
     /// By the beginning of a key.
     Beginning,
 }
 
-/// Whether it can be nothing but an id.
+/// Whether the text has the form of a complete id.
 fn is_whole_id(text: &str) -> bool {
     text.len() == ID_LENGTH && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

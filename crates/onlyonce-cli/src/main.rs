@@ -1,10 +1,10 @@
-//! The binary `onlyonce`: the command line of the gateway, the tools beside it, and the demo.
+//! The binary `onlyonce`: the command line of the gateway, its tools, and the demo.
 //!
-//! Deliberately absent: anything that the server needs. That is in `onlyonce-gateway`, which knows nothing
-//! of what is here.
+//! Deliberately absent: anything that the server needs. That is in `onlyonce-gateway`, which does not depend
+//! on this crate.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
-// A reader that goes away is no reason to panic: `out!` and `outln!` are for that.
+// A reader that closes the pipe must not cause a panic: use `out!` and `outln!`.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
 #[macro_use]

@@ -1,4 +1,4 @@
-//! `onlyonce migrate`: the schema of a store, made, brought up to date, or printed.
+//! `onlyonce migrate`: creates, upgrades or prints the schema of a store.
 
 use std::process::ExitCode;
 
@@ -67,7 +67,7 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
                 accept_incomplete: args.accept_incomplete,
                 ..SqliteOptions::default()
             };
-            // Dropping the store leaves a file that is whole.
+            // Dropping the store leaves a file that is complete without its log.
             let store = SqliteStore::open_with(file, &options)
                 .with_context(|| format!("{url} was not changed"))?;
             outln!("{url}: the schema is up to date");
@@ -124,7 +124,7 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Does to the store what was asked for, and says which one it is.
+/// Accepts the loss of records and renews the identity, as requested, and prints the identity.
 async fn identify(store: &dyn Store, args: &MigrateArgs, is_new: bool) -> anyhow::Result<()> {
     if args.accept_incomplete {
         let noted = store.append(vec![loss_accepted("migrate --accept-incomplete")]);
@@ -151,7 +151,7 @@ async fn identify(store: &dyn Store, args: &MigrateArgs, is_new: bool) -> anyhow
     Ok(())
 }
 
-/// What was found, and what is there now.
+/// Prints the schema version found and the current one.
 fn tell(url: &StoreUrl, from: i64, to: i64) {
     match (from, to) {
         (from, to) if from == to => outln!("{url}: the schema is at version {to}"),

@@ -1,6 +1,6 @@
-//! Standard output of commands, whose reader may go away, as in `onlyonce keys list | head -1`.
+//! Standard output of commands, whose reader may close it, as in `onlyonce keys list | head -1`.
 //!
-//! `println!` panics then. What is printed here ends the process instead, without a word.
+//! `println!` panics in that case. Printing here ends the process silently instead.
 
 use std::{
     fmt,
@@ -8,7 +8,7 @@ use std::{
     process,
 };
 
-/// How a process ends that could not say what it had to.
+/// The exit code of a process that could not print its output.
 const UNHEARD: i32 = 1;
 
 /// Prints to standard output.
@@ -21,7 +21,7 @@ macro_rules! outln {
     ($($argument:tt)*) => { $crate::out::print(format_args!("{}\n", format_args!($($argument)*))) };
 }
 
-/// Prints, or ends the process where that is not possible any more.
+/// Prints, or ends the process if that is no longer possible.
 pub(crate) fn print(text: fmt::Arguments<'_>) {
     let mut out = io::stdout().lock();
     let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) else {

@@ -1,7 +1,7 @@
 //! `onlyonce outbox`: list, retry and discard messages, through a gateway or in a store.
 //!
-//! Unlike keys, messages may be decided upon in a store that gateways share: nothing that only a
-//! gateway knows is needed for it.
+//! Unlike keys, messages may be settled in a store that gateways share: that needs nothing that only a
+//! gateway knows.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -19,7 +19,7 @@ use crate::{
     table::list,
 };
 
-/// What is listed unless said otherwise: what waits for a person.
+/// The default of `--state`: messages that wait for a person.
 const DEAD_LETTERS: &str = "dead,unknown";
 
 /// What `outbox` takes.
@@ -80,7 +80,7 @@ struct DiscardArgs {
     reason: String,
 }
 
-/// Does what was asked.
+/// Runs the command.
 pub(crate) async fn run(args: OutboxArgs) -> anyhow::Result<ExitCode> {
     let json = args.place.json;
     let wish = match args.command {
@@ -124,7 +124,7 @@ async fn listed(way: &Way, args: &ListArgs, json: bool) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says the same of each message, and goes on after a refusal: what could be done is done.
+/// Applies the same decision to each message, and continues after a refusal.
 async fn decided(
     way: &Way,
     verb: &str,
@@ -181,7 +181,7 @@ fn text(page: &Value) -> String {
     let table = list(&columns, rows, &dispensable);
     let mut text = format!("{table}\n");
     if let Some(next) = page["next"].as_str() {
-        // A string takes everything that is written to it.
+        // Writing to a String does not fail.
         let _ = writeln!(text, "there are more: --cursor {next}");
     }
     text

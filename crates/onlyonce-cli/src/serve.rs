@@ -1,4 +1,4 @@
-//! `onlyonce serve`: from the command line to what the gateway is started with.
+//! `onlyonce serve`: turns the command line into the gateway's start options.
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
@@ -33,7 +33,7 @@ pub(crate) struct ServeArgs {
     pub(crate) exit_with_parent: bool,
 }
 
-/// Runs the gateway until it is told to stop.
+/// Runs the gateway until told to stop.
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     Usage::check_store(args.store.as_deref())?;
     let overrides = Overrides {
@@ -60,7 +60,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         Ok(read) => read,
         Err(diagnostics) => {
             eprintln!("{diagnostics}");
-            // Without a file it is the arguments that cannot be used.
+            // Without a file, the arguments are at fault.
             return Ok(match given {
                 true => ExitCode::FAILURE,
                 false => ExitCode::from(USAGE),

@@ -1,20 +1,20 @@
-//! Tables for people. On a terminal they are as wide as it is: rows of a list are one line each, and only
-//! prose is wrapped, between words. Where a program may read a list, nothing is left out and no cell is broken, so
-//! that `grep` finds what stands in a row.
+//! Tables for people. On a terminal a table is as wide as the terminal: each row of a list is one line, and
+//! only prose is wrapped, between words. Where a program may read a list, nothing is left out and no cell is
+//! broken, so that `grep` finds everything in a row.
 
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
-/// The narrowest and widest table on a terminal, in columns.
+/// The minimum and maximum width of a table on a terminal, in columns.
 const WIDTHS: (u16, u16) = (60, 180);
-/// The width of a terminal that does not say how wide it is.
+/// The width of a terminal that does not report its width.
 const DEFAULT_WIDTH: u16 = 160;
-/// The width of a report that people read from a file, or in the log of a build.
+/// The width of a report that people read from a file, or in a build log.
 pub(crate) const PIPED_WIDTH: u16 = 100;
-/// A column that is cut off keeps so many letters.
+/// The fewest letters that a cut column keeps.
 const LEAST_CUT: usize = 12;
 
-/// An empty table whose last column is prose, and is wrapped on a terminal; elsewhere at the width `piped`,
-/// or not at all.
+/// An empty table whose last column is prose, which is wrapped on a terminal; elsewhere it is wrapped at the
+/// width `piped`, or not at all.
 pub(crate) fn prose(columns: &[&str], piped: Option<u16>) -> Table {
     let mut table = empty(columns);
     let Some(width) = width().or(piped) else {
@@ -31,8 +31,8 @@ pub(crate) fn prose(columns: &[&str], piped: Option<u16>) -> Table {
     table
 }
 
-/// A list. The first column names what a row is about: where the terminal is too narrow, columns in
-/// `dispensable` go, the last of them first, and then the first and the last column are cut off.
+/// A list. The first column identifies the row. If the terminal is too narrow, columns in `dispensable` are
+/// dropped, the last of them first, and then the first and the last column are cut.
 pub(crate) fn list(columns: &[&str], rows: Vec<Vec<String>>, dispensable: &[&str]) -> Table {
     of_width(columns, rows, dispensable, width())
 }
@@ -65,7 +65,7 @@ fn of_width(
     table
 }
 
-/// How wide each column is with its frame; the first and the last as narrow as they may be cut.
+/// The width of each column with its frame; the first and the last at their minimum if `is_cut`.
 fn widths(columns: &[&str], rows: &[Vec<String>], is_cut: bool) -> Vec<usize> {
     let last = columns.len().saturating_sub(1);
     let width = |(index, name): (usize, &&str)| {
@@ -84,7 +84,7 @@ fn widths(columns: &[&str], rows: &[Vec<String>], is_cut: bool) -> Vec<usize> {
     widths
 }
 
-/// Cuts cells of the last column and then of the first one, until rows fit.
+/// Cuts cells of the last column and then of the first, until rows fit.
 fn cut(columns: &[&str], rows: &mut [Vec<String>], width: usize) {
     let last = columns.len().saturating_sub(1);
     for index in [last, 0] {
@@ -101,7 +101,7 @@ fn cut(columns: &[&str], rows: &mut [Vec<String>], width: usize) {
     }
 }
 
-/// `text` in at most `room` letters, the end of it left out.
+/// `text` in at most `room` letters, cut at the end.
 fn shortened(text: &str, room: usize) -> String {
     match text.char_indices().nth(room.saturating_sub(1)) {
         Some((at, _)) if text.chars().count() > room => format!("{}…", &text[..at]),
@@ -115,12 +115,12 @@ fn empty(columns: &[&str]) -> Table {
     table
 }
 
-/// How wide a table is on the terminal, where standard output is one.
+/// The width of a table on the terminal, if standard output is one.
 fn width() -> Option<u16> {
     terminal_width().map(|width| width.clamp(WIDTHS.0, WIDTHS.1))
 }
 
-/// How wide the terminal is, where standard output is one.
+/// The width of the terminal, if standard output is one.
 pub(crate) fn terminal_width() -> Option<u16> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
     Some(match size.ws_col {

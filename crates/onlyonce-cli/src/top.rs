@@ -1,7 +1,7 @@
-//! `onlyonce top`: what a gateway is doing, in a terminal, over its admin API.
+//! `onlyonce top`: shows the activity of a gateway in a terminal, over its admin API.
 //!
-//! On a terminal the figures are drawn anew every second, by a full screen where the feature `top` is
-//! built in. Everywhere else they are printed once.
+//! On a terminal the figures are redrawn every second, on a full screen if the feature `top` is built in.
+//! Elsewhere they are printed once.
 
 mod figures;
 #[cfg(not(feature = "top"))]
@@ -19,9 +19,9 @@ use serde_json::Value;
 use crate::keys::way::{DEFAULT_ADMIN, Way, Wish, token_hint};
 use figures::Figures;
 
-/// How often the gateway is asked.
+/// How often the gateway is queried.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// The exit code for a question that makes no sense.
+/// The exit code for invalid usage.
 const USAGE: u8 = 2;
 
 /// What `top` takes.
@@ -83,12 +83,12 @@ async fn watch(way: &Way, figures: Figures) -> anyhow::Result<()> {
     screen::watch(way, figures).await
 }
 
-/// Prints the figures again and again, until somebody leaves.
+/// Prints the figures repeatedly, until the user quits.
 #[cfg(not(feature = "top"))]
 async fn watch(way: &Way, mut figures: Figures) -> anyhow::Result<()> {
     let mut keyboard = keyboard::Keyboard::open()?;
     loop {
-        // Clears the screen and goes to its upper left corner.
+        // Clears the screen and moves to the upper left corner.
         out!("\x1b[2J\x1b[H{}\nq leaves\n", plain::text(&figures));
         let next = async {
             tokio::time::sleep(ASK_EVERY).await;

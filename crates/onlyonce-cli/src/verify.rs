@@ -1,8 +1,8 @@
 //! `onlyonce verify URL`: is an API safe to retry?
 //!
-//! It drives any HTTP API through the duplicate-request checks and says what it saw, how sure that
-//! is, and what a failure costs. It needs nothing of ours on the other side. The evidence is the
-//! API's own count of executions where there is one, and its answers otherwise.
+//! It runs the duplicate-request checks against any HTTP API and reports what it saw, how certain that is,
+//! and what a failure costs. The API needs no part of OnlyOnce. The evidence is the API's own count of
+//! executions if it has one, and its answers otherwise.
 //!
 //! Deliberately absent: a retry under a new key. Every execution that it causes is announced first.
 
@@ -37,9 +37,9 @@ use lab::Lab;
 use report::Report;
 use target::Target;
 
-/// The exit code for a run that could not be made.
+/// The exit code for a run that was not possible.
 const USAGE: u8 = 2;
-/// The exit code for an answer that is no.
+/// The exit code for a negative result.
 const NO: u8 = 1;
 
 /// Runs the checks and prints the verdicts.
@@ -57,7 +57,7 @@ pub(crate) async fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         eprintln!("error: not started; --yes starts without asking");
         return Ok(ExitCode::from(USAGE));
     }
-    // Whether the report can be kept is better known before hundreds of requests than after them.
+    // Better to learn before hundreds of requests than after them that the report cannot be written.
     let mut files = [&args.junit, &args.html].into_iter().flatten();
     if let Err(error) = files.try_for_each(|file| report::writable(file)) {
         return Ok(cannot(&error));
@@ -112,7 +112,7 @@ fn planned(target: &Target, checks: &[Check]) -> usize {
     lab::CALIBRATION_REQUESTS + wanted.map(|group| (group.requests)(target)).sum::<usize>()
 }
 
-/// Says what is going to happen, before it does.
+/// Announces what is going to happen, before it does.
 fn announce(target: &Target, checks: &[Check]) {
     eprintln!(
         "{} {}: up to {} requests, {} of them at once, {} a second; many of them will be executed",
@@ -136,7 +136,7 @@ fn agreed() -> io::Result<bool> {
 }
 
 fn progress(requests: usize) -> ProgressBar {
-    // Hidden by itself where standard error is no terminal.
+    // Hidden automatically if standard error is not a terminal.
     let bar = ProgressBar::with_draw_target(Some(requests as u64), ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
         bar.set_style(style);

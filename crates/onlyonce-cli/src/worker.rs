@@ -1,5 +1,5 @@
-//! `onlyonce worker`: the background loops without a data listener. It delivers messages, sweeps, reaps
-//! and reconciles, for applications that use the library or the SQL functions and have no gateway.
+//! `onlyonce worker`: the background loops without a data listener. It delivers messages, sweeps, reaps and
+//! reconciles, for applications that use the library or the SQL functions without a gateway.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -22,7 +22,7 @@ pub(crate) struct WorkerArgs {
     store: Option<String>,
 }
 
-/// Runs the loops until it is told to stop.
+/// Runs the loops until told to stop.
 pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     Usage::check_store(args.store.as_deref())?;
     let overrides = Overrides {
@@ -39,7 +39,7 @@ pub(crate) async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
         Ok(read) => read,
         Err(diagnostics) => {
             eprintln!("{diagnostics}");
-            // Without a file it is the arguments that cannot be used.
+            // Without a file, the arguments are at fault.
             return Ok(match given {
                 true => ExitCode::FAILURE,
                 false => ExitCode::from(USAGE),

@@ -1,6 +1,6 @@
 //! An OpenAPI document and the files beside it that it refers to.
 //!
-//! A reference that leads nowhere is an error: what stands behind it may be the hole.
+//! A reference without a target is an error: its target may be the hole.
 //!
 //! Deliberately absent: references to other hosts, and to files outside the document's folder.
 
@@ -15,14 +15,14 @@ use serde_json::Value;
 
 use super::yaml;
 
-/// The largest document with all files that it refers to, in bytes.
+/// The maximum size of the document with all files that it refers to, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
-/// The most files.
+/// The maximum number of files.
 const MAX_FILES: usize = 1_000;
-/// How many references may lead to one another.
+/// The longest chain of references.
 const MAX_REFERENCES: usize = 16;
 
-/// A value, and the file that it stands in: its references start from there.
+/// A value, and the file that contains it, from which its references are resolved.
 #[derive(Clone, Debug)]
 pub(super) struct Placed {
     pub(super) value: Value,
@@ -30,7 +30,7 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// A part of it.
+    /// A part of the value, in the same file.
     fn part(&self, value: &Value) -> Self {
         Self {
             value: value.clone(),
@@ -60,7 +60,7 @@ impl Documents {
         Ok((documents, Placed { value, file }))
     }
 
-    /// A document that refers to nothing but itself.
+    /// A document that refers to no other file.
     #[cfg(test)]
     pub(super) fn alone(value: Value) -> (Self, Placed) {
         let file = PathBuf::from("api");
@@ -98,7 +98,7 @@ impl Documents {
         Ok(&self.files[file])
     }
 
-    /// The members of an object; where it has a `$ref`, those of its target as well, behind its own.
+    /// The members of an object; if it has a `$ref`, also those of its target, after its own.
     pub(super) fn members(&mut self, object: &Placed) -> anyhow::Result<Members> {
         let mut members = Members(Vec::new());
         let mut object = object.clone();
@@ -116,7 +116,7 @@ impl Documents {
         bail!("more than {MAX_REFERENCES} references lead to one another")
     }
 
-    /// What a `$ref` leads to, if there is one.
+    /// The target of a `$ref`, if there is one.
     fn target(&mut self, from: &Placed) -> anyhow::Result<Option<Placed>> {
         let Some(reference) = from.value.get("$ref") else {
             return Ok(None);
@@ -148,7 +148,7 @@ impl Documents {
     }
 }
 
-/// The path of a file that `from` names, within the document's folder.
+/// The path of a file that `from` refers to, within the document's folder.
 fn beside(from: &Path, name: &str) -> anyhow::Result<PathBuf> {
     if name.contains("://") || name.starts_with("//") {
         bail!("it leads to another host; put all parts of the document into one folder");
@@ -172,7 +172,7 @@ fn beside(from: &Path, name: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The members of an object, in order, each with the file that it stands in.
+/// The members of an object, in order, each with the file that contains it.
 pub(super) struct Members(Vec<(String, Placed)>);
 
 impl Members {
@@ -183,7 +183,7 @@ impl Members {
             .map(|(_, value)| value)
     }
 
-    /// The value of a member; null where there is none.
+    /// The value of a member; null if there is none.
     pub(super) fn value(&self, name: &str) -> &Value {
         self.get(name).map_or(&Value::Null, |placed| &placed.value)
     }

@@ -1,11 +1,11 @@
-//! Flows: operations that a client carries out one after the other.
+//! Flows: operations that a client performs one after another.
 //!
-//! An operation says so itself (`x-onlyonce-flow`); otherwise its tags do, otherwise the first
-//! segment of its path.
+//! An operation names its flow (`x-onlyonce-flow`); otherwise its tags do, otherwise the first segment of its
+//! path.
 
 use super::judge::{Judged, Verdict};
 
-/// Where a flow comes from.
+/// How a flow was determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Stated,
@@ -26,9 +26,9 @@ impl Source {
 /// How safe a flow is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Every step may be retried.
+    /// Every step can be retried safely.
     Whole,
-    /// Some steps are protected and others are not: a retry of the flow repeats a part of it.
+    /// Some steps are protected and others are not: a retry of the flow repeats part of it.
     Broken,
     /// No step is protected.
     Open,
@@ -49,7 +49,7 @@ impl State {
 pub(super) struct Flow {
     pub(super) name: String,
     pub(super) source: Source,
-    /// Places in the list of operations.
+    /// Indexes into the list of operations.
     pub(super) steps: Vec<usize>,
     pub(super) state: State,
 }

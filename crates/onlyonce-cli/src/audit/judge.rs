@@ -1,4 +1,4 @@
-//! Whether a retry of an operation is safe, by the route that catches it or by the document's word.
+//! Whether a retry of an operation is safe, by the route that takes it or by the document.
 
 use http::{HeaderName, Method};
 
@@ -11,21 +11,21 @@ use onlyonce_gateway::{
 /// Stands for any value of a path parameter; no route names it.
 const ANY_VALUE: &str = "onlyonce-audit-any";
 
-/// By what operations are judged.
+/// What operations are judged by.
 pub(super) struct Judge<'a> {
     pub(super) config: Option<&'a Config>,
     pub(super) key_header: &'a HeaderName,
     pub(super) allow_optional: bool,
 }
 
-/// What becomes of a key.
+/// How keys are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keys {
-    /// Demanded and honoured.
+    /// Required and honoured.
     Enforced,
-    /// Honoured when it is there.
+    /// Honoured if present.
     Honoured,
-    /// Not looked at.
+    /// Ignored.
     Ignored,
 }
 
@@ -39,15 +39,15 @@ impl Keys {
     }
 }
 
-/// The answer for one operation.
+/// The verdict on one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Protected,
-    /// The method is idempotent by its definition, so a repetition changes nothing more.
+    /// The method is idempotent by definition, so a repetition changes nothing more.
     Idempotent,
-    /// Somebody decided so, for this reason.
+    /// Declared exempt, for this reason.
     Exempt(String),
-    /// Not safe, and what to do about it.
+    /// Not safe, and how to fix it.
     Hole(String),
 }
 
@@ -62,14 +62,14 @@ impl Verdict {
     }
 }
 
-/// An operation and what was found about it.
+/// An operation and its verdict.
 #[derive(Clone, Debug)]
 pub(super) struct Judged {
     pub(super) operation: Operation,
-    /// The ids of the routes that catch it; more than one where a path parameter decides.
+    /// The ids of the routes that take it; several if a path parameter decides.
     pub(super) routes: Vec<String>,
     pub(super) keys: Keys,
-    /// Whether the document tells clients about the header: `None` not at all, else whether required.
+    /// Whether the document declares the header: `None` if not, otherwise whether it is required.
     pub(super) declared: Option<bool>,
     pub(super) verdict: Verdict,
 }
@@ -136,7 +136,7 @@ fn declared(operation: &Operation, header: &HeaderName) -> Option<bool> {
     found.map(|(_, required)| *required)
 }
 
-/// The weakest of all routes that may catch the operation decides.
+/// Of all routes that may take the operation, the weakest decides.
 fn by_config(config: &Config, operation: &Operation) -> (Vec<String>, Keys, HeaderName, String) {
     let (usual, sometimes) = catching(config, operation);
     let routes: Vec<&Route> = usual.into_iter().chain(sometimes).collect();
@@ -171,7 +171,7 @@ fn strength(keys: Keys) -> u8 {
 
 fn keys(route: &Route, method: &Method) -> Keys {
     let policy = &route.policy;
-    // Shadow mode looks at keys and protects nothing.
+    // Shadow mode observes keys and protects nothing.
     if !policy.enabled || policy.shadow || !policy.honours(method) {
         Keys::Ignored
     } else if policy.demands_key(method) {
@@ -198,7 +198,7 @@ fn advice(route: &Route, method: &Method, keys: Keys) -> String {
     }
 }
 
-/// The route that catches the operation, and those that catch it for some values of its parameters.
+/// The route that takes the operation, and those that take it for some values of its parameters.
 fn catching<'c>(config: &'c Config, operation: &Operation) -> (Option<&'c Route>, Vec<&'c Route>) {
     let template: Vec<&str> = operation.path.split('/').collect();
     let usual: Vec<&str> = template.iter().map(|segment| fixed(segment)).collect();
@@ -211,7 +211,7 @@ fn catching<'c>(config: &'c Config, operation: &Operation) -> (Option<&'c Route>
     let route = |index: usize| config.routes.get(index);
     let longest = found.and_then(|found| route(found.taken_by));
     let longest = longest.map_or(0, |route| route.path.len());
-    // A stricter route that another reading of the path leads to rules over it.
+    // If another reading of the path leads to a stricter route, that route's rules apply.
     let usual = found.and_then(|found| route(found.ruled_by));
     let sometimes = config.routes.iter().filter(|route| {
         let methods = route.methods.as_ref();
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(honoured.keys, Keys::Honoured);
         assert!(honoured.is_hole());
         assert!(judge(&config, Method::POST, "/pay/raw/x").is_hole());
-        // The value `raw` goes elsewhere, so the parameter is a hole.
+        // The value `raw` takes another route, so the parameter is a hole.
         let sometimes = judge(&config, Method::POST, "/pay/{id}");
         assert_eq!(sometimes.routes, ["pay", "off"]);
         assert!(sometimes.is_hole());

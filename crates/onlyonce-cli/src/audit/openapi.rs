@@ -1,6 +1,6 @@
-//! The operations of an OpenAPI 3 document that change something.
+//! The operations of an OpenAPI 3 document that change state.
 //!
-//! Deliberately absent: webhooks and callbacks, which are requests of the API to others.
+//! Deliberately absent: webhooks and callbacks, which are requests by the API to others.
 
 use anyhow::{Context, bail};
 use http::Method;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::documents::{Documents, Members, Placed};
 
-/// The methods that change something.
+/// The methods that change state.
 const CHANGING: [Method; 4] = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
 
 /// One operation.
@@ -18,16 +18,16 @@ pub(super) struct Operation {
     /// With the base path, parameters in braces.
     pub(super) path: String,
     pub(super) id: Option<String>,
-    /// The headers that it declares, in lower case, and whether they are required.
+    /// The declared headers, in lower case, and whether they are required.
     pub(super) headers: Vec<(String, bool)>,
     pub(super) exempt: Exempt,
     pub(super) flows: Vec<String>,
     pub(super) tags: Vec<String>,
-    /// The first segment of the path, for those without a flow and a tag.
+    /// The first segment of the path, for operations without a flow and a tag.
     pub(super) family: String,
 }
 
-/// Whether somebody has decided that it needs no key.
+/// Whether the operation was declared not to need a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Exempt {
     No,
@@ -35,7 +35,7 @@ pub(super) enum Exempt {
     WithoutReason,
 }
 
-/// All of them, in the order of the document.
+/// All operations, in the order of the document.
 ///
 /// # Errors
 /// When it is not an OpenAPI 3 document, or refers to something that is not there.
@@ -129,7 +129,7 @@ fn exempt(operation: &Members) -> Exempt {
     }
 }
 
-/// Header parameters of the operation, and of its path where the operation says nothing else.
+/// Header parameters of the operation, and of its path unless the operation overrides them.
 fn headers(
     documents: &mut Documents,
     item: &Members,
@@ -138,7 +138,7 @@ fn headers(
     let mut headers: Vec<(String, bool)> = Vec::new();
     let lists = [operation, item].map(|one| one.items("parameters"));
     for parameter in lists.iter().flatten() {
-        // One that leads nowhere hides no operation.
+        // An unresolvable parameter hides no operation.
         let Ok(parameter) = documents.members(parameter) else {
             continue;
         };
@@ -154,8 +154,8 @@ fn headers(
     Ok(headers)
 }
 
-/// The path of the first server's URL, without a slash at its end: the server of the operation, of its
-/// path, or of the document, whichever is said first. Variables have their defaults.
+/// The path of the first server's URL, without a trailing slash: the server of the operation, of its path, or
+/// of the document, whichever is found first. Variables have their defaults.
 fn server_path(places: [&Members; 3]) -> String {
     let mut servers = places.iter().map(|place| &place.value("servers")[0]);
     let Some(server) = servers.find(|server| server["url"].is_string()) else {
@@ -172,7 +172,7 @@ fn server_path(places: [&Members; 3]) -> String {
         Some((_, rest)) => rest.find('/').map_or("", |at| &rest[at..]),
         None => url,
     };
-    // A path is relative to where the document is served, which is taken for the root.
+    // A relative path is relative to where the document is served, which is assumed to be the root.
     let path = after_host.trim_end_matches('/').trim_start_matches("./");
     match path {
         "" | "." => String::new(),

@@ -15,7 +15,7 @@ use crate::table::prose;
 pub(super) struct Report<'a> {
     pub(super) operations: &'a [Judged],
     pub(super) flows: &'a [Flow],
-    /// Whether a configuration was looked at.
+    /// Whether a configuration was given.
     pub(super) configured: bool,
 }
 
@@ -24,7 +24,7 @@ impl Report<'_> {
         self.operations.iter().filter(|one| one.is_hole()).count()
     }
 
-    /// For programs.
+    /// The report for programs.
     pub(super) fn json(&self) -> String {
         let operations: Vec<Value> = self.operations.iter().map(operation).collect();
         let flows: Vec<Value> = self.flows.iter().map(|flow| self.flow(flow)).collect();
@@ -52,7 +52,7 @@ impl Report<'_> {
         })
     }
 
-    /// For people.
+    /// The report for people.
     pub(super) fn text(&self) -> String {
         if self.operations.is_empty() {
             return "The document has no operation that changes anything.\n".to_owned();
@@ -65,7 +65,7 @@ impl Report<'_> {
             .operations
             .iter()
             .filter(|one| self.configured && one.is_protected() && one.declared != Some(true));
-        // A string takes everything that is written to it.
+        // Writing to a String does not fail.
         match untold.count() {
             0 => {}
             count => {

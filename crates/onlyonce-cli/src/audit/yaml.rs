@@ -1,7 +1,7 @@
-//! YAML as JSON values: what an OpenAPI document needs of it.
+//! A YAML reader that produces JSON values, as far as OpenAPI documents need it.
 //!
-//! The configuration has a reader of its own, which knows places and environment variables. A
-//! document of somebody else needs neither, but may be far larger. Everything is bounded.
+//! The configuration has its own reader, which knows positions and environment variables. A third party's
+//! document needs neither, but may be far larger. Everything is bounded.
 
 use std::collections::HashMap;
 
@@ -9,12 +9,12 @@ use anyhow::bail;
 use onlyonce_gateway::config::yaml::{self, Event, Options};
 use serde_json::{Map, Value};
 
-/// The deepest nesting.
+/// The maximum nesting depth.
 const MAX_DEPTH: usize = 128;
-/// Values after every alias is written out.
+/// The maximum number of values after all aliases are expanded.
 const MAX_VALUES: usize = 1_000_000;
 
-/// A collection whose end has not come yet.
+/// A collection that is not complete yet.
 enum Open {
     List(Vec<Value>, usize),
     Map(Members, usize),
@@ -24,7 +24,7 @@ enum Open {
 #[derive(Default)]
 struct Members {
     own: Map<String, Value>,
-    /// What `<<` brings in, for names that the mapping itself does not have.
+    /// The mappings that `<<` merges, for names that the mapping itself does not have.
     merged: Vec<Value>,
     /// The name whose value comes next.
     name: Option<String>,
@@ -63,7 +63,7 @@ struct Builder {
 }
 
 impl Builder {
-    /// The document, once it is complete.
+    /// Takes the next event. Returns the document once it is complete.
     fn take(&mut self, event: Event<'_>) -> Result<Option<Value>, String> {
         match event {
             Event::Scalar {
@@ -72,7 +72,7 @@ impl Builder {
                 anchor,
             } => {
                 let value = match self.open.last() {
-                    // A name is text, also where it looks like a number.
+                    // A name is text, even if it looks like a number.
                     Some(Open::Map(Members { name: None, .. }, _)) => {
                         Value::String(text.into_owned())
                     }
@@ -123,7 +123,7 @@ impl Builder {
 }
 
 impl Members {
-    /// A name or its value, whichever is next.
+    /// Takes a name or its value, whichever is next.
     fn take(&mut self, value: Value) -> Result<(), String> {
         match (self.name.take(), value) {
             (None, Value::String(name)) => self.name = Some(name),
@@ -206,7 +206,7 @@ mod tests {
             assert!(error.contains(words), "{error}");
         }
         assert!(parse(&"[".repeat(9_999)).is_err());
-        // Each line is ten times the one before.
+        // Each line is ten times the previous one.
         let mut laughs = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
         for level in 1..9 {
             let aliases = vec![format!("*a{}", level - 1); 10].join(",");

@@ -1,8 +1,8 @@
-//! `onlyonce keys forget --client` and `onlyonce keys erase --client`: what is done to one key, done to all
-//! keys of one client, by the admin API, with its audit row and its refusals.
+//! `onlyonce keys forget --client` and `onlyonce keys erase --client`: apply to all keys of a client what the
+//! admin API does to one key, with its audit row and its refusals.
 //!
-//! To forget is refused for what is in progress or unknown, and without `--force` for what took effect: a
-//! retry would execute. To erase is refused for nothing.
+//! A forget is refused for keys in progress or unknown, and without `--force` for keys that took effect: a
+//! retry would execute. An erase is never refused.
 
 use futures_util::future::try_join_all;
 use http::Method;
@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::{Asked, EraseArgs, ForgetArgs, Refusal, encoded, way::Way, with_query};
 
-/// Keys that are listed at once.
+/// Keys listed in one page.
 const PAGE: &str = "500";
-/// Keys that something is done to at once.
+/// Keys processed at a time.
 const AT_ONCE: usize = 32;
-/// What the audit says of each, unless a reason is given.
+/// The reason in the audit log unless one is given.
 const REASON: &str = "all keys of this client";
 
 /// What became of the keys of a client.
@@ -60,7 +60,7 @@ impl Outcome {
 }
 
 impl Way {
-    /// Forgets every key of `client` that may be forgotten, and tells which may not.
+    /// Forgets every key of `client` that may be forgotten, and reports the others.
     pub(super) async fn forget_client(&self, client: &str, args: &ForgetArgs) -> Asked {
         let forget = async |key: &Value| match args.dry_run {
             true => Ok(would_refuse(key, args.force).map_or(Ok(Value::Null), Err)),
@@ -83,7 +83,7 @@ impl Way {
         };
         let outcome = self.each(client, erase).await?;
         Ok(outcome.and_then(|mut outcome| {
-            // None is refused, so how many there are says it all.
+            // None is refused, so their number says everything.
             if args.dry_run {
                 outcome.done = 0;
             }
@@ -91,8 +91,8 @@ impl Way {
         }))
     }
 
-    /// Does the same to each key of `client`. Several at once, since each waits until no gateway can have a
-    /// copy of the answer.
+    /// Applies `does` to each key of `client`. Several at a time, since each waits until no gateway can have
+    /// a copy of the answer.
     async fn each(
         &self,
         client: &str,
@@ -152,7 +152,7 @@ fn refusal_of(key: &Value, why: &str) -> Value {
     json!({ "id": key["id"], "state": key["state"], "why": why })
 }
 
-/// What the admin API would say to a forget of `key`: told without asking, since asking would do it.
+/// The admin API's refusal of a forget of `key`: predicted, since asking would forget the key.
 fn would_refuse(key: &Value, force: bool) -> Option<Refusal> {
     let status = key["response"]["status"].as_u64();
     let took_effect = status.is_some_and(|status| (200..400).contains(&status));
@@ -164,7 +164,7 @@ fn would_refuse(key: &Value, force: bool) -> Option<Refusal> {
     Some(Refusal::no(why))
 }
 
-/// The ids and states of what was refused, as many as fit into a line.
+/// The ids and states of refused keys, as many as fit into a line.
 fn refusals(refused: &[Value]) -> String {
     const SHOWN: usize = 10;
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();

@@ -1,4 +1,4 @@
-//! Keys for people: a table of many, one with its timeline.
+//! Keys as text: a table of many, or one with its timeline.
 
 use std::{
     fmt::Write as _,
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::table::{self, terminal_width};
 
-/// What an answer of the admin API says.
+/// An answer of the admin API as text.
 pub(super) fn text(answer: &Value) -> String {
     if answer["forgotten"].is_u64() {
         return super::of_client::forgotten(answer);
@@ -102,7 +102,7 @@ fn list(keys: &[Value], next: Option<&str>) -> String {
     let table = table::list(&columns, rows, &dispensable);
     let mut text = format!("{table}\n");
     if let Some(next) = next {
-        // A string takes everything that is written to it.
+        // Writing to a String does not fail.
         let _ = writeln!(text, "there are more: --cursor {next}");
     }
     text
@@ -136,7 +136,7 @@ fn one(key: &Value) -> String {
     text
 }
 
-/// What happened, and how long after the line before.
+/// The events, each with the time since the previous one.
 fn timeline(text: &mut String, history: Option<&Vec<Value>>) {
     let mut before = None;
     for (index, line) in history.into_iter().flatten().enumerate() {
@@ -181,7 +181,7 @@ fn gap_words(gap: Duration) -> String {
     }
 }
 
-/// A member as text; nothing where there is none. What could steer a terminal is left out.
+/// A member as text; empty if there is none. Control characters are replaced.
 pub(crate) fn field(value: &Value, name: &str) -> String {
     let text = match &value[name] {
         Value::Null => String::new(),
@@ -191,7 +191,7 @@ pub(crate) fn field(value: &Value, name: &str) -> String {
     text.replace(char::is_control, "?")
 }
 
-/// The letters of an id that people are shown in a list: enough to name it to `keys show`.
+/// The length of an id in a list: enough to name the key to `keys show`.
 const SHORT_ID: usize = 8;
 
 fn short_id(key: &Value) -> String {
@@ -202,7 +202,7 @@ fn short_id(key: &Value) -> String {
     }
 }
 
-/// As a list needs it: on a terminal from now on, elsewhere to the second.
+/// A time in a list: relative on a terminal, elsewhere to the second.
 pub(crate) fn moment(key: &Value, name: &str) -> String {
     let text = field(key, name);
     if terminal_width().is_some()
@@ -216,7 +216,7 @@ pub(crate) fn moment(key: &Value, name: &str) -> String {
     }
 }
 
-/// `at` as people say it at `now`.
+/// `at` relative to `now`, in words.
 fn relative(at: SystemTime, now: SystemTime) -> String {
     let (gap, is_past) = match now.duration_since(at) {
         Ok(gap) => (gap.as_secs(), true),

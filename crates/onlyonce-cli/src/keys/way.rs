@@ -1,4 +1,4 @@
-//! Where keys are asked for: at the admin API of a gateway, or in a store that this process opens.
+//! How keys are reached: through the admin API of a gateway, or in a store that this process opens.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -57,14 +57,14 @@ pub(crate) struct Where {
 }
 
 impl Where {
-    /// The way there, for `wish`. The inner error is one of usage.
+    /// Opens the way for `wish`. The inner error is a usage error.
     pub(crate) async fn open(&self, wish: Wish) -> anyhow::Result<Result<Way, String>> {
         let store = self.store.as_deref();
         Way::open(&self.admin, store, &self.encryption_key_env, wish).await
     }
 }
 
-/// What to do about a 401.
+/// Advice after a 401.
 pub(crate) fn token_hint() -> String {
     let is_set = std::env::var(DEFAULT_TOKEN_ENV).is_ok_and(|token| !token.is_empty());
     match is_set {
@@ -73,27 +73,27 @@ pub(crate) fn token_hint() -> String {
     }
 }
 
-/// What is to be done with keys.
+/// What a command does with keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// Nothing is changed.
+    /// Reads only.
     Look,
-    /// Unknown ones are settled.
+    /// Settles unknown keys.
     Resolve,
-    /// What is remembered of them goes, or what is personal of it.
+    /// Removes records, or personal data from them.
     Remove,
 }
 
-/// A way to the keys.
+/// A connection to the keys.
 pub(crate) enum Way {
-    /// A gateway's admin API, how it is spoken to, and the value of the `Authorization` header.
+    /// A gateway's admin API, its HTTP client, and the value of the `Authorization` header.
     Gateway(Endpoint, Client, Option<HeaderValue>),
-    /// The same addresses, on a store that is open here.
+    /// The same API on a store that this process has opened.
     Store(Router),
 }
 
 impl Way {
-    /// Opens the store if there is one, otherwise only reads the URL. The inner error is one of usage.
+    /// Opens the store if one is given, otherwise only parses the URL. The inner error is a usage error.
     pub(crate) async fn open(
         admin: &str,
         store: Option<&str>,
@@ -120,7 +120,7 @@ impl Way {
         Ok(Ok(Self::Gateway(endpoint, client, token)))
     }
 
-    /// One request: its status, and its body, which is JSON.
+    /// Sends one request. Returns its status and its JSON body.
     pub(crate) async fn call(
         &self,
         method: Method,
@@ -173,8 +173,8 @@ impl Way {
     }
 }
 
-/// Opens a store beside whoever uses it. Gateways may change the same keys at the same time: each write
-/// says which revision it was made on, and the store takes the first.
+/// Opens a store that others may be using. Gateways may change the same keys concurrently: each write names
+/// the revision that it is based on, and the store accepts the first.
 async fn open_store(text: &str, key_env: &str, wish: Wish) -> anyhow::Result<Result<Way, String>> {
     let url = match StoreUrl::parse(text) {
         Ok(url) => url,
@@ -193,14 +193,14 @@ async fn open_store(text: &str, key_env: &str, wish: Wish) -> anyhow::Result<Res
     }
     let has_keys = std::env::var_os(key_env).is_some();
     let is_encrypted = at_rest::is_encrypted(&*store).await?;
-    // Looking, too: a list without what is encrypted would pass for the whole.
+    // For reading, too: a list without the encrypted records would look complete.
     if is_encrypted && !has_keys {
         anyhow::bail!(
             "what this store keeps is encrypted, and the variable {key_env} with its keys is not set; \
              nothing was changed"
         );
     }
-    // Where nobody encrypts, nobody could read what was.
+    // If the store is not encrypted, nobody could read encrypted writes.
     let key_env = (is_encrypted && has_keys).then_some(key_env);
     let store = serve::sealed(store, (false, key_env), Compression::default()).await?;
     let engine = Engine::start(store, EngineOptions::default());
@@ -208,7 +208,7 @@ async fn open_store(text: &str, key_env: &str, wish: Wish) -> anyhow::Result<Res
     Ok(Ok(Way::Store(desk.router())))
 }
 
-/// The store at `url`, and how long its routes keep answers, where it says so.
+/// The store at `url`, and how long its routes keep answers, if the store knows.
 async fn opened(url: &StoreUrl) -> anyhow::Result<(Arc<dyn Store>, HashMap<String, Duration>)> {
     let cannot = || format!("{url} cannot be opened");
     let untold = HashMap::new();
@@ -248,7 +248,7 @@ async fn opened(url: &StoreUrl) -> anyhow::Result<(Arc<dyn Store>, HashMap<Strin
         StoreUrl::Redis(address) => {
             let options = RedisOptions {
                 migrate: false,
-                // Whether its server may throw records away is for its gateways to judge.
+                // Its gateways judge whether the server may evict records.
                 allow_eviction: true,
                 ..Default::default()
             };

@@ -1,21 +1,21 @@
-//! What is shown, taken from the admin API's overview: rates come from two looks at the totals.
+//! The displayed figures, from the admin API's overview: rates are computed from two samples of the totals.
 
 use std::collections::VecDeque;
 
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// The decisions, in the order in which they are shown.
+/// The decisions, in display order.
 pub(super) const DECISIONS: [&str; 5] = ["new", "replayed", "waited", "refused", "unknown"];
-/// Rates that are kept for a picture.
+/// Rates that are kept for the chart.
 const KEPT: usize = 300;
 
-/// The figures of a gateway as of the last look.
+/// The figures of a gateway as of the last sample.
 pub(super) struct Figures {
     pub(super) now: Value,
     /// Requests per second by decision, the oldest first.
     pub(super) rates: VecDeque<[f64; 5]>,
-    /// Why the last look failed.
+    /// Why the last query failed.
     pub(super) failure: Option<String>,
     looked: Instant,
 }
@@ -30,7 +30,7 @@ impl Figures {
         }
     }
 
-    /// Takes in another look.
+    /// Adds another sample.
     pub(super) fn update(&mut self, look: anyhow::Result<Value>) {
         let next = match look {
             Ok(next) => next,
@@ -42,7 +42,7 @@ impl Figures {
         let seconds = self.looked.elapsed().as_secs_f64().max(0.001);
         let before = totals(&self.now);
         let after = totals(&next);
-        // A gateway that was started again counts from zero.
+        // A restarted gateway counts from zero.
         let rate = |index: usize| (after[index] - before[index]).max(0.0) / seconds;
         if self.rates.len() == KEPT {
             self.rates.pop_front();
@@ -53,7 +53,7 @@ impl Figures {
         self.failure = None;
     }
 
-    /// The newest rates.
+    /// The latest rates.
     pub(super) fn rate(&self) -> [f64; 5] {
         self.rates.back().copied().unwrap_or_default()
     }
@@ -95,7 +95,7 @@ impl Figures {
         )
     }
 
-    /// One line: what shadow mode has found out, where a route is in it.
+    /// One line: the findings of shadow mode, if a route uses it.
     pub(super) fn shadow(&self) -> Option<String> {
         let total = self.now["shadow"].as_object()?;
         let count = |name: &str| total.get(name).and_then(Value::as_u64).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Single keys from a terminal, without waiting for a line; and the terminal as it was afterwards.
+//! Reads single keys from a terminal, without waiting for a line; restores the terminal afterwards.
 
 use std::{
     io::{self, Read as _},
@@ -14,7 +14,7 @@ use tokio::{
 };
 
 pub(super) struct Keyboard {
-    /// How the terminal was; `None` where standard input is none.
+    /// The terminal's original settings; `None` if standard input is not a terminal.
     before: Option<Termios>,
     keys: mpsc::Receiver<u8>,
     interrupt: Signal,
@@ -33,7 +33,7 @@ impl Keyboard {
             single.special_codes[SpecialCodeIndex::VMIN] = 1;
             single.special_codes[SpecialCodeIndex::VTIME] = 0;
             tcsetattr(io::stdin(), OptionalActions::Now, &single)?;
-            // It ends with the process: nothing wakes a thread that reads from a terminal.
+            // The thread ends with the process: nothing wakes a thread that reads from a terminal.
             thread::spawn(move || {
                 let mut key = [0];
                 while matches!(io::stdin().read(&mut key), Ok(1)) {
@@ -51,8 +51,8 @@ impl Keyboard {
         })
     }
 
-    /// Waits until somebody wants to leave: by `q`, or by a signal, after which the terminal would stay as
-    /// it was made here.
+    /// Waits until the user quits: by `q`, or by a signal, which would otherwise leave the terminal with the
+    /// settings made here.
     pub(super) async fn leaves(&mut self) {
         loop {
             tokio::select! {
@@ -69,7 +69,7 @@ impl Keyboard {
 impl Drop for Keyboard {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // Whoever cannot be told has gone.
+            // A terminal that cannot be reset is gone.
             let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
         }
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::figures::{DECISIONS, Figures};
 
-/// Everything, in lines.
+/// The figures as lines of text.
 pub(super) fn text(figures: &Figures) -> String {
     let mut out = format!("{}\n", figures.headline());
     if let Some(failure) = &figures.failure {
@@ -56,7 +56,7 @@ fn right(table: &mut Table, columns: std::ops::Range<usize>) {
     }
 }
 
-/// A value as a cell shows it.
+/// A value as the text of a cell.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),

@@ -1,4 +1,4 @@
-//! The full screen: drawn anew with every look, left by `q`, Escape or Ctrl-C.
+//! The full screen: redrawn with every sample; `q`, Escape or Ctrl-C quits.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::keys::way::Way;
 
-/// How long a key press may wait to be seen.
+/// How long a key press may go unnoticed.
 const LISTEN: Duration = Duration::from_millis(100);
 const COLOURS: [Color; 5] = [
     Color::Blue,
@@ -28,14 +28,14 @@ const COLOURS: [Color; 5] = [
     Color::Yellow,
     Color::Red,
 ];
-/// A rate is drawn in hundredths, so that slow ones are seen.
+/// Rates are drawn in hundredths, so that slow ones are visible.
 const FINE: f64 = 100.0;
 
-/// Draws until somebody leaves.
+/// Draws until the user quits.
 pub(super) async fn watch(way: &Way, mut figures: Figures) -> anyhow::Result<()> {
     let mut terminal = ratatui::try_init()?;
     let watched = watch_on(&mut terminal, way, &mut figures).await;
-    // What was on the terminal before comes back, whatever happened.
+    // Restores the previous content of the terminal, whatever happened.
     ratatui::restore();
     watched
 }
@@ -49,7 +49,7 @@ async fn watch_on(
         terminal.draw(|frame| draw(frame, figures))?;
         let next = Instant::now() + ASK_EVERY;
         while Instant::now() < next {
-            // Reading the terminal blocks, and nothing else is to be done meanwhile.
+            // Reading the terminal blocks, and there is nothing else to do meanwhile.
             if tokio::task::block_in_place(leaves)? {
                 return Ok(());
             }
@@ -58,7 +58,7 @@ async fn watch_on(
     }
 }
 
-/// Whether somebody asks to leave within [`LISTEN`].
+/// Whether the user asks to quit within [`LISTEN`].
 fn leaves() -> std::io::Result<bool> {
     if !event::poll(LISTEN)? {
         return Ok(false);
@@ -114,7 +114,7 @@ fn draw_rates(frame: &mut Frame, area: Rect, figures: &Figures) {
         frame.render_widget(Paragraph::new(text).style(style), label);
         let from = figures.rates.len().saturating_sub(usize::from(line.width));
         let rates = figures.rates.iter().skip(from);
-        // A rate is never negative, and one that is too large is only drawn.
+        // A rate is never negative, and one that is too large only affects the drawing.
         let data: Vec<u64> = rates.map(|rate| (rate[index] * FINE) as u64).collect();
         frame.render_widget(Sparkline::default().data(data).style(style), line);
     }
