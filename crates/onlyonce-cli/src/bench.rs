@@ -1,8 +1,8 @@
-//! `onlyonce bench`: what the gateway costs, as ratios against a baseline of the same run; or, with
-//! `--url`, load on any API.
+//! `onlyonce bench`: measures what the gateway costs, as ratios to a baseline of the same run; with `--url`,
+//! it loads any API.
 //!
-//! Machines are noisy and disks have moods, so a figure of one run is never compared with one of
-//! another: what counts is the ratio between the lines of one table.
+//! Machines and disks vary over time, so figures of different runs are never compared: only the ratios
+//! between the lines of one table count.
 
 mod client;
 mod compare;
@@ -52,7 +52,7 @@ pub(crate) struct BenchArgs {
     json: bool,
 }
 
-/// Requests a second unless said otherwise.
+/// The default rate, in requests per second.
 const DEFAULT_RATE: u32 = 500;
 
 impl BenchArgs {
@@ -87,7 +87,7 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Runs one stand-in until its parent goes away.
+/// Runs one stand-in until its parent ends.
 pub(crate) async fn run_stand_in(args: StandInArgs) -> anyhow::Result<ExitCode> {
     tokio::select! {
         served = stand_ins::serve(args.listen, args.upstream) => served?,

@@ -1,5 +1,5 @@
-//! `onlyonce reconcile`: holds a provider's ledger against our records, and proves that a route's query
-//! can find a key.
+//! `onlyonce reconcile`: compares a provider's ledger with our records, and proves that a route's query can
+//! find a key.
 
 mod compare;
 mod csv;
@@ -31,9 +31,9 @@ use crate::{
 use compare::{Columns, Comparison, Difference};
 use rules::LedgerRules;
 
-/// The exit code for an answer that is no.
+/// The exit code for a negative result.
 const NO: u8 = 1;
-/// The exit code for a question that makes no sense.
+/// The exit code for invalid usage.
 const USAGE: u8 = 2;
 /// How long a provider may take to send its ledger.
 const LEDGER_TIMEOUT: Duration = Duration::from_secs(300);
@@ -89,7 +89,7 @@ pub(crate) struct ReconcileArgs {
     json: bool,
 }
 
-/// Does what was asked.
+/// Runs the command.
 pub(crate) async fn run(args: ReconcileArgs) -> anyhow::Result<ExitCode> {
     let key_env = &args.encryption_key_env;
     let way = match Way::open(&args.admin, args.store.as_deref(), key_env, Wish::Look).await? {
@@ -205,7 +205,7 @@ fn report(route: &str, differences: &[Difference], comparison: &Comparison, json
     );
 }
 
-/// The rules that say what the ledger's words mean: those of the route's query.
+/// The rules that interpret the ledger's words: those of the route's query.
 async fn rules_of(way: &Way, route: &str, args: &ReconcileArgs) -> anyhow::Result<LedgerRules> {
     let running = match args.store {
         Some(_) => None,
@@ -234,7 +234,7 @@ async fn rules_of(way: &Way, route: &str, args: &ReconcileArgs) -> anyhow::Resul
     Ok(LedgerRules::of(&found["idempotency"]["reconcile"]))
 }
 
-/// The configuration that the gateway has in effect.
+/// The configuration in effect at the gateway.
 async fn running(way: &Way) -> anyhow::Result<Value> {
     let (status, config) = way.call(Method::GET, "/config", None).await?;
     if !status.is_success() {

@@ -1,4 +1,4 @@
-//! A client that costs little itself: prebuilt bytes out, a response's length and status in.
+//! A client with little overhead: sends prebuilt bytes, and parses only a response's length and status.
 
 use std::{io, net::SocketAddr};
 
@@ -11,7 +11,7 @@ use tokio::{
 const BODY: &str = r#"{"amount":129900,"billing":{"city":"Reykjavik","country":"IS","line1":"Laugavegur 26","postal_code":"101"},"capture":true,"currency":"eur","customer":"cus_9f8e7d6c5b4a3210","description":"Order 4711, two tickets and a boat","metadata":{"basket":"b-20261115-000042","channel":"web","source":"checkout-v3"},"statement":"NORTHERN BOATS"}"#;
 /// Digits of the number in a key.
 const DIGITS: usize = 16;
-/// The longest response head that this client reads.
+/// The longest response head that this client reads, in bytes.
 const MAX_HEAD: usize = 16 << 10;
 
 /// A request whose key can be changed in place.
@@ -22,7 +22,7 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// A POST to `path` at `host`; with a key if `prefix` says how it begins.
+    /// A POST to `path` at `host`; with a key that begins with `prefix` if there is one.
     pub(super) fn new(host: &str, path: &str, prefix: Option<&str>) -> Self {
         let mut head = format!(
             "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n\
@@ -55,7 +55,7 @@ impl Template {
     }
 }
 
-/// A connection that is kept.
+/// A persistent connection.
 pub(super) struct Client {
     stream: TcpStream,
     read: Vec<u8>,
@@ -71,7 +71,7 @@ impl Client {
         })
     }
 
-    /// Sends `request` and reads its answer to the end. Says the status.
+    /// Sends `request` and reads its answer to the end. Returns the status.
     pub(super) async fn send(&mut self, request: &[u8]) -> io::Result<u16> {
         self.stream.write_all(request).await?;
         self.read.clear();
@@ -98,7 +98,7 @@ impl Client {
     }
 }
 
-/// The status, and the length of head and body together, once the head is there.
+/// The status, and the length of head and body together, once the head is complete.
 fn head(read: &[u8]) -> io::Result<Option<(u16, usize)>> {
     let Some(end) = read.windows(4).position(|window| window == b"\r\n\r\n") else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The gateway against its baselines: the API alone, a bare proxy, and SQLite one key at a time.
+//! Compares the gateway with its baselines: the API alone, a bare proxy, and SQLite one key at a time.
 
 use std::{
     net::SocketAddr,
@@ -21,10 +21,10 @@ use super::{
 
 /// How long each subject is warmed up before it is measured.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Keys that replays take turns with.
+/// The number of keys that replays cycle through.
 const REPLAYED_KEYS: u64 = 1_000;
 
-/// What one measurement found.
+/// The result of one measurement.
 #[derive(Clone, Copy)]
 struct Found {
     per_second: f64,
@@ -181,14 +181,14 @@ async fn first_answers(address: SocketAddr) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps `connections` busy for `time`; says how many requests were answered.
+/// Keeps `connections` busy for `time`; returns how many requests were answered.
 async fn load(
     address: SocketAddr,
     keys: Keys,
     connections: usize,
     time: Duration,
 ) -> anyhow::Result<u64> {
-    // New keys are new in every measurement of this process.
+    // New keys are unique across all measurements of this process.
     static NEXT: AtomicU64 = AtomicU64::new(1_000_000);
     let done = Arc::new(AtomicU64::new(0));
     let end = Instant::now() + time;

@@ -1,6 +1,6 @@
-//! Open-loop load on any address: requests leave on time, whether or not earlier ones have been
-//! answered, and latency counts from the moment a request was due. A closed loop would wait with
-//! the server and hide its queues.
+//! Open-loop load on any address: requests are sent on schedule, whether or not earlier ones have been
+//! answered, and latency counts from the moment a request was due. A closed loop would wait with the server
+//! and hide its queues.
 
 use std::{
     collections::BTreeMap, net::SocketAddr, process::ExitCode, str::FromStr, sync::Arc,
@@ -19,10 +19,10 @@ use super::{
     client::{Client, Template},
 };
 
-/// How many requests may be late at once before the rest is given up.
+/// How many requests may be unanswered at a time before the run is aborted.
 const MAX_LATE: usize = 20_000;
 
-/// Shares of a hundred; what is left over are replays.
+/// Shares of a hundred; the rest are replays.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mix {
     new: u32,
@@ -57,7 +57,7 @@ enum Kind {
 
 impl Kind {
     fn of(number: u64, mix: Mix) -> Self {
-        // A fixed order spreads the kinds evenly and needs no chance.
+        // A fixed order spreads the kinds evenly and needs no randomness.
         let place = u32::try_from(number.wrapping_mul(37) % 100).unwrap_or_default();
         match place {
             place if place < mix.new => Self::New,
@@ -74,7 +74,7 @@ struct Results {
     failed: u64,
 }
 
-/// Loads `url` and prints what it saw.
+/// Loads `url` and prints the results.
 pub(super) async fn run(url: &str, args: &BenchArgs) -> anyhow::Result<ExitCode> {
     let endpoint = Endpoint::parse(url).context(Usage::new("--url"))?;
     if endpoint.tls {
@@ -83,7 +83,7 @@ pub(super) async fn run(url: &str, args: &BenchArgs) -> anyhow::Result<ExitCode>
     let host = (endpoint.host.as_str(), endpoint.port);
     let address = tokio::net::lookup_host(host).await?.next();
     let address = address.context("the host has no address")?;
-    // Keys of two runs must not meet.
+    // Keys of two runs must not collide.
     let prefix = format!("bench-{}-", std::process::id());
     let template = Template::new(&endpoint.authority, &endpoint.target(), Some(&prefix));
     let results = send(address, template, args).await?;
@@ -124,9 +124,9 @@ async fn send(
                 newest = number;
                 number
             }
-            // The one sent last, which is probably still running.
+            // The latest key, whose request is probably still running.
             Kind::Duplicate => newest,
-            // One that was sent some time ago.
+            // A key that was sent some time ago.
             Kind::Replay => newest.saturating_sub(newest / 2),
         };
         let (idle, results, mut template) = (idle.clone(), results.clone(), template.clone());

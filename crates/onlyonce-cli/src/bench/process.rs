@@ -1,4 +1,4 @@
-//! A child process that is measured: its address, and the CPU time it has used.
+//! A measured child process: its address, and the CPU time it has used.
 
 use std::{
     io::{BufRead, BufReader},
@@ -20,7 +20,7 @@ impl Measured {
     pub(super) fn start(arguments: &[&str]) -> anyhow::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(arguments)
-            // Its end is how the child notices that this process is gone.
+            // By the end of its standard input the child notices that this process is gone.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

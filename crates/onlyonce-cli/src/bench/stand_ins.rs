@@ -1,7 +1,7 @@
 //! The API and the bare proxy that the gateway is compared with.
 //!
-//! The proxy is the least that hyper needs: each client's connection has one upstream connection of
-//! its own, and bodies stream through. Whatever the gateway costs beyond it is what we add.
+//! The proxy is the minimum that hyper needs: each client connection has its own upstream connection, and
+//! bodies are streamed. The gateway's cost beyond that is what OnlyOnce adds.
 
 use std::{convert::Infallible, net::SocketAddr};
 
@@ -26,7 +26,7 @@ pub(super) async fn serve(listen: SocketAddr, upstream: Option<SocketAddr>) -> a
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
         tokio::spawn(async move {
-            // A connection that fails ends; the load sees it.
+            // A connection that fails ends; the load generator notices it.
             let _ = match upstream {
                 Some(upstream) => proxy(stream, upstream).await,
                 None => api(stream).await,
@@ -37,7 +37,7 @@ pub(super) async fn serve(listen: SocketAddr, upstream: Option<SocketAddr>) -> a
 
 async fn api(stream: TcpStream) -> anyhow::Result<()> {
     let service = service_fn(|request: Request<Incoming>| async move {
-        // The request is read to its end, as an API does.
+        // The request is read to its end, as an API would do.
         let _ = request.into_body().collect().await;
         let mut response = Response::new(Full::new(Bytes::from_static(ANSWER.as_bytes())));
         *response.status_mut() = StatusCode::CREATED;

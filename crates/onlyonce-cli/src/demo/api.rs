@@ -1,9 +1,9 @@
-//! The demo's payments API: what stands behind the gateway.
+//! The demo's payments API, which runs behind the gateway.
 //!
-//! It is naive on purpose. It never compares keys, so every request that reaches it moves money,
-//! and its ledger shows how often that was. Deliberately absent: cancellation. A request that was
-//! read is carried out even if its caller is gone, as in most real APIs; a killed gateway leaves a
-//! booked payment behind, and that is what the demo is about.
+//! It is naive on purpose. It never compares keys, so every request that reaches it moves money, and its
+//! ledger shows how often. Deliberately absent: cancellation. A request that was read is executed even if its
+//! caller is gone, as in most real APIs; a killed gateway leaves a booked payment behind, which is the point
+//! of the demo.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -33,14 +33,14 @@ use wire::{Padded, PaymentView, RefundView, parse_order, parse_refund, problem, 
 mod tests;
 mod wire;
 
-/// How long to wait when no connection can be accepted, usually for want of file descriptors.
+/// How long to wait when no connection can be accepted, usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What the API needs from outside: its ledgers, and the time as a function.
+/// The API's inputs: its ledgers, and a clock.
 #[derive(Clone)]
 pub(super) struct Api {
     pub(super) ledger: Arc<Ledger>,
-    /// Of what comes by `/without`: the same API, for those who go around the gateway.
+    /// The ledger of `/without`: the same API, for clients that bypass the gateway.
     pub(super) without: Arc<Ledger>,
     pub(super) now: fn() -> SystemTime,
 }
@@ -56,20 +56,20 @@ pub(super) async fn serve(listener: TcpListener, api: Api) -> Infallible {
     }
 }
 
-/// Marks a response that is not to be sent: the connection is closed instead.
+/// Marks a response that must not be sent: the connection is closed instead.
 #[derive(Clone, Copy)]
 struct HangUp;
 
-/// What makes hyper drop the connection without a byte: a service that failed.
+/// A service error, which makes hyper drop the connection without sending a byte.
 #[derive(Debug, thiserror::Error)]
 #[error("hung up, as the request asked")]
 struct HungUp;
 
 async fn connection(stream: TcpStream, router: Router) {
-    // Answers are small and written at once: waiting for more to send only delays them.
+    // Answers are small and written at once: waiting for more data only delays them.
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request: Request<Incoming>| {
-        // A task of its own, because hyper drops the service's future with the connection.
+        // A separate task, because hyper drops the service's future with the connection.
         let answer = tokio::spawn(router.clone().oneshot(request));
         async move {
             let Ok(Ok(response)) = answer.await else {
@@ -81,7 +81,7 @@ async fn connection(stream: TcpStream, router: Router) {
             }
         }
     });
-    // A connection ends by error whenever its client leaves early; nobody here needs to know.
+    // A connection fails whenever its client leaves early; that can be ignored here.
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
         .await;
@@ -99,7 +99,7 @@ fn router(api: Api) -> Router {
         .fallback(async || problem(StatusCode::NOT_FOUND, "not_found", "There is no such path."))
 }
 
-/// Everything that goes by one ledger.
+/// The routes that use one ledger.
 fn bookings(api: Api) -> Router {
     Router::new()
         .route("/payments", get(list_payments).post(pay))
@@ -192,7 +192,7 @@ async fn count(State(api): State<Api>, Query(query): Query<CountQuery>) -> Strin
     format!("{}\n", api.ledger.count(query.key.as_deref()))
 }
 
-/// `GET /ledger/entry?key=K`: what became of a key, as the answer to its booking said it.
+/// `GET /ledger/entry?key=K`: the booking under a key, in the form of its original answer.
 async fn entry(State(api): State<Api>, Query(query): Query<CountQuery>) -> Response {
     match api.ledger.of_key(query.key.as_deref().unwrap_or_default()) {
         Some(Entry::Payment(payment)) => Json(PaymentView::from(payment)).into_response(),
@@ -201,8 +201,8 @@ async fn entry(State(api): State<Api>, Query(query): Query<CountQuery>) -> Respo
     }
 }
 
-/// Runs a booking with the faults its request asks for. `book` gives the new thing's location and
-/// its view, or the response that refuses it.
+/// Runs a booking with the faults that its request asks for. `book` returns the location and the view of the
+/// new booking, or the response that refuses it.
 async fn faulty<T: Serialize>(
     headers: &HeaderMap,
     book: impl AsyncFnOnce() -> Result<(String, T), Response>,
@@ -240,12 +240,12 @@ async fn faulty<T: Serialize>(
     (StatusCode::CREATED, [(LOCATION, location)], answer).into_response()
 }
 
-/// The answer in a form that is harder to keep than JSON with a length.
+/// The answer in a form that is harder to store than JSON with a length.
 fn dressed<T: Serialize>(dress: Dress, answer: &T) -> Response {
     let json = serde_json::to_vec(answer).unwrap_or_default();
     match dress {
         Dress::Empty => Body::empty().into_response(),
-        // The location tells one answer from another; these bytes are every value there is.
+        // The location distinguishes the answers; the body is every byte value.
         Dress::Binary => (
             [(CONTENT_TYPE, "application/octet-stream")],
             (0..=u8::MAX).collect::<Vec<u8>>(),

@@ -1,7 +1,7 @@
-//! The faults that a caller of the demo's API may ask for, one request at a time, in the header
-//! `Demo-Fault`: a comma-separated list.
+//! The faults that a client of the demo's API may request, per request, in the header `Demo-Fault`: a
+//! comma-separated list.
 //!
-//! Only parsing lives here; `api.rs` acts it out. The header is not part of the gateway's
+//! Only parsing lives here; `api.rs` carries the faults out. The header is not part of the gateway's
 //! fingerprint, so a retry without it is the same request.
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(super) const HEADER: &str = "demo-fault";
 const MAX_SLEEP_MS: u64 = 600_000;
 const MAX_PADDING_BYTES: usize = 64 * 1024 * 1024;
 
-/// Everything that shall go wrong with one request.
+/// The faults of one request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Faults {
     pub(super) slow_before: Duration,
@@ -25,10 +25,10 @@ pub(super) struct Faults {
     pub(super) dressed: Option<Dress>,
 }
 
-/// How the answer to a booking looks, other than usual.
+/// An unusual form of the answer to a booking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dress {
-    /// Bytes that are no text.
+    /// Bytes that are not text.
     Binary,
     /// No body at all.
     Empty,
@@ -36,7 +36,7 @@ pub(super) enum Dress {
     Chunked,
 }
 
-/// Takes the place of the booking.
+/// Replaces the booking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
     Fail,
@@ -46,14 +46,14 @@ pub(super) enum Before {
     Decline,
 }
 
-/// Takes the place of the answer to a booking that was made.
+/// Replaces the answer to a booking that was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
     Fail,
     HangUp,
 }
 
-/// A fault this API does not know.
+/// A fault that this API does not know.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "Demo-Fault takes slow=MS, slow-after=MS, fail, fail-after, status=NNN, hang-up, \

@@ -1,7 +1,7 @@
 //! The demo's folder on disk: its lock, the admin token and the gateway's configuration.
 //!
-//! A folder that is used again keeps its ledger, its keys and its token; the configuration is
-//! written anew at every start, because the ports may have changed.
+//! A reused folder keeps its ledger, its keys and its token; the configuration is rewritten at every start,
+//! because the ports may have changed.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -19,15 +19,15 @@ pub(super) struct Addresses {
     pub(super) api: SocketAddr,
 }
 
-/// A demo's folder, ours alone while this value lives.
+/// A demo's folder, locked while this value lives.
 pub(super) struct Folder {
     path: PathBuf,
-    /// The kernel gives the lock back when this process ends, however it ends.
+    /// The kernel releases the lock when this process ends, however it ends.
     _lock: File,
 }
 
 impl Folder {
-    /// Takes `wanted`, made if need be, or a fresh folder among the temporary ones.
+    /// Locks `wanted`, created if necessary, or a new temporary folder.
     pub(super) fn take(wanted: Option<PathBuf>) -> anyhow::Result<Self> {
         let path = match wanted {
             Some(path) => {
@@ -58,7 +58,7 @@ impl Folder {
         self.path.join(name)
     }
 
-    /// The token of the folder's admin API: the one that is there, or a new one.
+    /// The token of the folder's admin API: the existing one, or a new one.
     pub(super) fn admin_token(&self) -> anyhow::Result<String> {
         let path = self.file("admin-token");
         let kept = fs::read_to_string(&path).unwrap_or_default();
@@ -72,7 +72,7 @@ impl Folder {
         Ok(token)
     }
 
-    /// Writes the gateway's configuration and gives its path.
+    /// Writes the gateway's configuration and returns its path.
     pub(super) fn write_config(&self, addresses: &Addresses) -> anyhow::Result<PathBuf> {
         let path = self.file("onlyonce.yaml");
         let text = config(addresses, &self.file("onlyonce.db"));
@@ -82,7 +82,7 @@ impl Folder {
     }
 }
 
-/// The address a client on this machine connects to; `0.0.0.0` is only for listening.
+/// The address that a client on this machine connects to; `0.0.0.0` is only for listening.
 pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => ([127, 0, 0, 1], v4.port()).into(),
@@ -93,11 +93,11 @@ pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Replaces a file as a whole: a reader finds the old content or the new, never a part.
+/// Replaces a file atomically: a reader finds the old content or the new, never a part.
 pub(super) fn write_whole(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(".new");
-    // A draft that a crash left behind may have another mode.
+    // A draft left by a crash may have another mode.
     let _ = fs::remove_file(&draft);
     let mut file = OpenOptions::new()
         .write(true)
@@ -117,7 +117,7 @@ pub(super) fn random_hex<const BYTES: usize>() -> io::Result<String> {
 
 fn fresh_folder() -> io::Result<PathBuf> {
     let path = std::env::temp_dir().join(format!("onlyonce-demo-{}", random_hex::<4>()?));
-    // For the owner alone, and an error if it exists: others may write to the temporary folder.
+    // For the owner only, and an error if it exists: others may write to the temporary folder.
     DirBuilder::new().mode(0o700).create(&path)?;
     Ok(path)
 }

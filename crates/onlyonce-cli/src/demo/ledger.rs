@@ -1,9 +1,8 @@
-//! The payments API's own account of what it did: an append-only file, one JSON line per payment
-//! or refund.
+//! The payments API's own record of its executions: an append-only file, one JSON line per payment or refund.
 //!
-//! A line is on disk before the booking is answered, so the ledger is evidence: it counts every
-//! execution, whatever the gateway, the client or a crash made of the answer. Deliberately absent:
-//! any look at earlier keys. The API books what it is told, as often as it is told.
+//! A line is on disk before the booking is answered, so the ledger is evidence: it counts every execution,
+//! whatever the gateway, the client or a crash made of the answer. Deliberately absent: any comparison with
+//! earlier keys. The API books every request.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
@@ -20,7 +19,7 @@ mod tests;
 /// How many entries `GET /ledger` shows.
 const ENTRIES_SHOWN: usize = 100;
 
-/// A payment as it stands in the file.
+/// A payment as stored in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Payment {
     pub(super) id: String,
@@ -32,7 +31,7 @@ pub(super) struct Payment {
     pub(super) seen: Seen,
 }
 
-/// A refund as it stands in the file.
+/// A refund as stored in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Refund {
     pub(super) id: String,
@@ -44,7 +43,7 @@ pub(super) struct Refund {
     pub(super) seen: Seen,
 }
 
-/// The idempotency headers that came with a request: noted, never acted upon.
+/// The idempotency headers of a request: recorded, never acted upon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Seen {
     pub(super) idempotency_key: Option<String>,
@@ -67,7 +66,7 @@ pub(super) struct Order {
     pub(super) customer: Option<String>,
 }
 
-/// What became of a wish for a refund.
+/// The outcome of a refund request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RefundOutcome {
     Booked(Refund),
@@ -76,19 +75,19 @@ pub(super) enum RefundOutcome {
     MoreThanIsLeft { left: u64 },
 }
 
-/// A payment and how much of it went back.
+/// A payment and how much of it was refunded.
 #[derive(Clone, Debug)]
 pub(super) struct Standing {
     pub(super) payment: Payment,
     pub(super) refunded: u64,
 }
 
-/// What `GET /ledger` answers.
+/// The answer of `GET /ledger`.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     pub(super) payments: usize,
     pub(super) refunds: usize,
-    /// Payments less refunds.
+    /// Payments minus refunds.
     pub(super) total_by_currency: BTreeMap<String, u64>,
     pub(super) entries: Vec<Entry>,
 }
@@ -110,7 +109,7 @@ pub(super) struct Ledger {
 
 struct Inner {
     file: File,
-    /// After a failed write nobody knows how the file ends; only loading it again can tell.
+    /// After a failed write the end of the file is unknown; only loading it again can tell.
     broken: bool,
     book: Book,
 }
@@ -121,13 +120,13 @@ struct Book {
     refunds: usize,
     total_by_currency: BTreeMap<String, u64>,
     latest: VecDeque<Entry>,
-    /// The first entry under each key, for whoever asks what became of one. Bookings never look here.
+    /// The first entry under each key, for queries about a key. Bookings never use it.
     by_key: HashMap<String, Entry>,
 }
 
 impl Ledger {
-    /// Opens or creates the file and reads it. A last line that a crash cut short was never
-    /// answered for: it is dropped from the file. Any other unreadable line is an error.
+    /// Opens or creates the file and reads it. A last line that a crash cut short was never answered, so it
+    /// is removed from the file. Any other unreadable line is an error.
     pub(super) fn open(path: &Path) -> Result<Self, LedgerError> {
         let file = OpenOptions::new()
             .read(true)
@@ -174,7 +173,7 @@ impl Ledger {
         Ok(payment)
     }
 
-    /// Books a refund of `amount`, or of all that is left; it is on disk when this returns.
+    /// Books a refund of `amount`, or of the whole rest; it is on disk when this returns.
     pub(super) fn refund(
         &self,
         payment: &str,
@@ -217,7 +216,7 @@ impl Ledger {
         payments[payments.len().saturating_sub(ENTRIES_SHOWN)..].to_vec()
     }
 
-    /// How many payments were booked, or how many of them under one key.
+    /// How many payments were booked, in total or under one key.
     pub(super) fn count(&self, key: Option<&str>) -> usize {
         let inner = self.inner.lock();
         match key {
@@ -229,7 +228,7 @@ impl Ledger {
         }
     }
 
-    /// What was first booked under `key`.
+    /// The first booking under `key`.
     pub(super) fn of_key(&self, key: &str) -> Option<Entry> {
         self.inner.lock().book.by_key.get(bare(key)).cloned()
     }
@@ -245,7 +244,7 @@ impl Ledger {
     }
 }
 
-/// A key as a structured string and as it stands are the same key.
+/// A key as a structured string and the bare key are the same key.
 fn bare(key: &str) -> &str {
     key.strip_prefix('"')
         .and_then(|key| key.strip_suffix('"'))
@@ -293,7 +292,7 @@ impl Book {
             .filter(|standing| standing.payment.id == id)
     }
 
-    /// Takes the entry in, or says `false` if it cannot follow what is there.
+    /// Adds the entry; `false` if it cannot follow the existing ones.
     fn apply(&mut self, entry: Entry) -> bool {
         match &entry {
             Entry::Payment(payment) => {
@@ -337,7 +336,7 @@ impl Book {
     }
 }
 
-/// Reads the file and says how many bytes of it are whole lines that were understood.
+/// Reads the file. Returns how many bytes of it are complete lines that were understood.
 fn load(file: &File) -> Result<(Book, u64), LedgerError> {
     let mut reader = BufReader::new(file);
     let mut book = Book::default();
@@ -356,7 +355,7 @@ fn load(file: &File) -> Result<(Book, u64), LedgerError> {
         match entry {
             Some(entry) if book.apply(entry.clone()) => good_bytes += bytes as u64,
             Some(_) => return Err(LedgerError::Corrupt { line: number }),
-            // Nothing follows it, so it is the line that a crash cut short.
+            // Nothing follows this line, so a crash cut it short.
             None if reader.fill_buf()?.is_empty() => break,
             None => return Err(LedgerError::Corrupt { line: number }),
         }

@@ -1,8 +1,8 @@
-//! The demo as a story: a page whose buttons send the same purchase twice over, once through the
-//! gateway and once straight to the API, while two ledgers count.
+//! The demo as a story: a page whose buttons send the same purchase twice, once through the gateway and once
+//! directly to the API, while two ledgers count.
 //!
-//! The supervisor serves it, because only it can kill or pause the gateway and live to tell. What the
-//! page shows of charges is the API's own account, asked anew each time.
+//! The supervisor serves the page, because only it can kill or pause the gateway and survive. The charges on
+//! the page are the API's own record, queried each time.
 
 mod acts;
 mod shop;
@@ -33,10 +33,10 @@ use tokio::sync::watch;
 use acts::Act;
 use shop::{Shop, Side};
 
-/// Lines that are kept of each side.
+/// Lines kept for each side.
 const MAX_LINES: usize = 200;
 
-/// What the page's supervisor knows.
+/// The state of the page's server.
 #[derive(Clone)]
 pub(super) struct Story(Arc<Inner>);
 
@@ -44,35 +44,35 @@ struct Inner {
     shop: Shop,
     gateway_pid: watch::Receiver<Option<u32>>,
     admin: SocketAddr,
-    /// Makes this run's keys its own.
+    /// Makes the keys of this run unique.
     tag: String,
     busy: AtomicBool,
     paused: AtomicBool,
     told: Mutex<Told>,
 }
 
-/// What has been told so far.
+/// What the page shows so far.
 #[derive(Default)]
 struct Told {
     orders: u64,
     act: Option<Act>,
-    /// The purchase that the last button was about.
+    /// The purchase that the last button concerned.
     key: Option<String>,
-    /// A purchase whose outcome nobody knows: the gateway is watched until it has found out.
+    /// A purchase with an unknown outcome: the gateway is polled until it has determined the outcome.
     unknown: Option<String>,
-    /// What a visitor had best press now.
+    /// The button suggested to the visitor.
     hint: Option<Hint>,
     with: Vec<Line>,
     without: Vec<Line>,
 }
 
-/// What a visitor had best press now.
+/// The button suggested to the visitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Hint {
-    /// The answer was lost on its way.
+    /// The answer was lost.
     RetryAfterLoss,
-    /// The gateway has found out by itself what became of the purchase.
+    /// The gateway has determined the outcome of the purchase by itself.
     RetryAfterReconciliation,
 }
 
@@ -83,7 +83,7 @@ struct Line {
     text: String,
 }
 
-/// What a line tells, for its colour and its mark.
+/// The kind of a line, for its colour and its symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
@@ -96,11 +96,11 @@ enum Kind {
     Lost,
     /// Something happened to the gateway.
     Event,
-    /// The gateway has found out by itself.
+    /// The gateway has determined the outcome by itself.
     Settled,
 }
 
-/// The addresses that the story plays at.
+/// The addresses that the story uses.
 pub(super) struct Stage {
     pub(super) gateway: SocketAddr,
     pub(super) admin: SocketAddr,
@@ -151,8 +151,8 @@ impl Story {
         lines.push(Line { kind, text });
     }
 
-    /// The key of a new purchase, which the next buttons are about. There is no gateway on the side without
-    /// one, so what happens is told apart.
+    /// Starts a new purchase, which the next buttons concern, and returns its key. One side has no gateway,
+    /// so each side gets its own text.
     fn new_order(&self, with: &str, without: &str) -> String {
         let mut told = self.0.told.lock();
         told.orders += 1;
@@ -168,7 +168,7 @@ impl Story {
     }
 }
 
-/// `POST /act/{name}`: one button. What follows is told by `/state`.
+/// `POST /act/{name}`: one button. `/state` shows what follows.
 async fn act(State(story): State<Story>, Path(name): Path<String>, headers: HeaderMap) -> Response {
     if !admin::is_from_own_page(&headers) {
         return admin::forged().into_response();

@@ -1,8 +1,8 @@
-//! Keeping a child process of this executable alive, and making sure it dies with us.
+//! Keeps a child process of this executable alive, and makes sure that it dies with this process.
 //!
-//! A child that ends is started again, however it ended, until it fails to come up several times in
-//! a row. Each child holds the read end of a pipe as its standard input; when this process goes,
-//! even by `kill -9`, the kernel closes the other end and `parent::gone` resolves in the child.
+//! A child that ends is restarted, however it ended, until it fails to start several times in a row. Each
+//! child holds the read end of a pipe as its standard input. When this process ends, even by `kill -9`, the
+//! kernel closes the other end and `parent::gone` resolves in the child.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -26,31 +26,31 @@ use super::folder::write_whole;
 #[cfg(test)]
 mod tests;
 
-/// A child that ends so often in a row before it answered once is given up.
+/// A child that ends this often in a row without answering once is given up.
 const FAILED_STARTS: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const HEALTH_EVERY: Duration = Duration::from_millis(50);
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a child may take to end by itself.
+/// How long a child may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 const LOG_TAIL_BYTES: u64 = 4096;
 
-/// What to run and how to see that it runs.
+/// What to run and how to check that it runs.
 pub(super) struct Program {
     pub(super) name: &'static str,
     pub(super) executable: PathBuf,
     pub(super) arguments: Vec<OsString>,
     pub(super) environment: Vec<(&'static str, String)>,
-    /// Takes both standard output and standard error, after what is there.
+    /// Receives both standard output and standard error, appended.
     pub(super) log: PathBuf,
-    /// Always names the latest process.
+    /// Always contains the pid of the latest process.
     pub(super) pid_file: PathBuf,
     /// Answers `GET /healthz` with 200 once the child is up.
     pub(super) health: SocketAddr,
 }
 
-/// Why a child is not started again.
+/// Why a child is not restarted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum GaveUp {
     #[error("the {name} could not be started")]
@@ -67,7 +67,7 @@ pub(super) enum GaveUp {
     },
 }
 
-/// One program and, at most times, the process that runs it.
+/// One program and, most of the time, the process that runs it.
 pub(super) struct Supervised {
     program: Program,
     child: Option<Running>,
@@ -77,7 +77,7 @@ pub(super) struct Supervised {
 struct Running {
     pid: u32,
     child: Child,
-    /// Held apart, because waiting for a child closes what the child itself still holds.
+    /// Held separately, because waiting for a child closes the stdin handle inside `child`.
     _lifeline: Option<ChildStdin>,
 }
 
@@ -90,7 +90,7 @@ impl Supervised {
         }
     }
 
-    /// The pid of the process while it answers, `None` while there is none that does.
+    /// The pid of the process while it answers; `None` while no process does.
     pub(super) fn ready(&self) -> watch::Receiver<Option<u32>> {
         self.ready.subscribe()
     }
@@ -99,8 +99,8 @@ impl Supervised {
         &self.program.log
     }
 
-    /// Starts the program and starts it again whenever it ends; returns when there is no use in it.
-    /// Dropping the future leaves the process as it is, for [`Supervised::stop`].
+    /// Starts the program and restarts it whenever it ends; returns when restarting is pointless. Dropping
+    /// the future leaves the process running, for [`Supervised::stop`].
     pub(super) async fn keep(&mut self, say: impl Fn(&str)) -> GaveUp {
         let name = self.program.name;
         let mut failed_starts = 0;
@@ -132,7 +132,7 @@ impl Supervised {
             let how = ended
                 .as_ref()
                 .map_or_else(io::Error::to_string, |status| described(*status));
-            // A `kill -9` is somebody's wish, at whatever moment it comes, and no failure to start.
+            // A `kill -9` is deliberate, whenever it comes, and not a failed start.
             let killed = ended.is_ok_and(|status| status.signal() == Some(Signal::KILL.as_raw()));
             if answered {
                 (failed_starts, pause) = (0, FIRST_PAUSE);
@@ -152,11 +152,11 @@ impl Supervised {
         }
     }
 
-    /// Ends the process: asks it first, kills it after [`STOP_TIMEOUT`] or at the next signal.
+    /// Stops the process: sends SIGTERM, and kills it after [`STOP_TIMEOUT`] or at the next signal.
     pub(super) async fn stop(&mut self, signals: &mut StopSignals) {
         if let Some(mut running) = self.child.take() {
             let child = &mut running.child;
-            // `id` is there until the child is reaped, and until then its pid is its own.
+            // `id` is set until the child is reaped, and until then no other process has its pid.
             let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
             if let Some(pid) = pid {
                 let _ = kill_process(pid, Signal::TERM);
@@ -190,7 +190,7 @@ impl Supervised {
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log)
-            // Ctrl-C on the terminal is for us alone: we end the children in order.
+            // Ctrl-C on the terminal is for this process alone: it stops the children in order.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()?;
@@ -214,7 +214,7 @@ pub(super) struct StopSignals {
 }
 
 impl StopSignals {
-    /// From here on neither signal ends the process by itself.
+    /// From here on, neither signal ends the process by itself.
     pub(super) fn catch() -> io::Result<Self> {
         let interrupt = signal(SignalKind::interrupt())?;
         Ok(Self {
@@ -231,7 +231,7 @@ impl StopSignals {
     }
 }
 
-/// The last lines of a log, as many as fit into [`LOG_TAIL_BYTES`].
+/// The last lines of a log, up to [`LOG_TAIL_BYTES`].
 pub(super) fn log_tail(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let from = file.metadata()?.len().saturating_sub(LOG_TAIL_BYTES);
@@ -260,7 +260,7 @@ fn described(status: ExitStatus) -> String {
     }
 }
 
-/// Resolves once `GET /healthz` is answered with 200.
+/// Resolves once `GET /healthz` returns 200.
 async fn healthy(address: SocketAddr) {
     while !matches!(timeout(HEALTH_TIMEOUT, probe(address)).await, Ok(Ok(true))) {
         sleep(HEALTH_EVERY).await;

@@ -1,7 +1,7 @@
-//! What the demo prints at its start: where everything is, and commands to paste.
+//! The text that the demo prints at its start: addresses, paths, and commands to paste.
 //!
-//! Every command carries the real ports and paths. The keys end in a tag of this run, so that a
-//! folder that is used again starts with fresh ones.
+//! Every command contains the real ports and paths. The keys end in a tag of this run, so that a reused
+//! folder starts with new keys.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,21 +9,21 @@ use std::path::Path;
 #[cfg(test)]
 mod tests;
 
-// What `curl` shows of an answer. The `-w` adds the line break that a body lacks; fifty at once show
-// no body, because their outputs would mix.
+// Options for what `curl` shows of an answer. `-w` adds the line break that a body lacks. The fifty
+// concurrent requests show no body, because their outputs would mix.
 const WHOLE: &str = r"-si -w '\n'";
 const BODY: &str = r"-s -w '\n'";
 const STATUS: &str = r"-so /dev/null -w '%{http_code} %{size_download} bytes\n'";
 const IMPATIENT: &str = r"-s --max-time 0.5 -w '\n'";
 
-/// Takes the id out of a list of one key, without asking for `jq`.
+/// Extracts the id from a list of one key, without needing `jq`.
 const PICK_ID: &str = r#"sed -n 's/.*"id": *"\{0,1\}\([^",]*\).*/\1/p'"#;
 
 const RESOLUTION: &str = r#"{"outcome":"completed","reason":"found in the ledger",
      "response":{"status":201,"headers":{"Content-Type":"application/json"},
      "body":"{\"status\":\"succeeded\"}"}}"#;
 
-/// Everything the text speaks of.
+/// Everything that the text mentions.
 pub(super) struct Facts<'a> {
     pub(super) gateway: SocketAddr,
     pub(super) gateway_pid: u32,
@@ -33,7 +33,7 @@ pub(super) struct Facts<'a> {
     pub(super) page: SocketAddr,
     pub(super) folder: &'a Path,
     pub(super) token: &'a str,
-    /// Makes this run's keys its own.
+    /// Makes the keys of this run unique.
     pub(super) tag: &'a str,
 }
 
@@ -227,7 +227,7 @@ Ctrl-C ends the demo; `onlyonce demo --dir {folder}` goes on with this folder.
     )
 }
 
-/// One `curl` of a payment, over two lines with the indent of the text.
+/// One `curl` command for a payment, over two lines with the indent of the text.
 #[derive(Clone, Copy)]
 struct Call<'a> {
     facts: &'a Facts<'a>,
@@ -264,7 +264,7 @@ fn count(facts: &Facts<'_>, key: &str) -> String {
     )
 }
 
-/// The path as one word of a POSIX shell.
+/// The path quoted as one word for a POSIX shell.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);

@@ -1,5 +1,5 @@
-//! The two ledgers held against each other. The provider's is read once, row by row, into what is needed
-//! of it; ours is walked page by page.
+//! Compares the two ledgers. The provider's is read once, row by row, and only what is needed is kept; ours
+//! is read page by page.
 
 use std::{collections::HashMap, fmt, io::BufRead, time::SystemTime};
 
@@ -13,18 +13,18 @@ use super::{
 };
 use crate::{cli::Usage, keys::Way};
 
-/// How the columns of the ledger are called.
+/// The names of the ledger's columns.
 pub(super) struct Columns {
     pub(super) key: String,
     pub(super) client: String,
     pub(super) at: String,
 }
 
-/// What is kept of a row of the provider.
+/// What is kept of a provider's row.
 struct Row {
     line: u64,
     says: Says,
-    /// Whether it is of the time that is compared.
+    /// Whether the row is within the compared period.
     in_time: bool,
     met: bool,
 }
@@ -35,16 +35,16 @@ impl Row {
     }
 }
 
-/// What is compared of a record of ours.
+/// The compared fields of our record.
 pub(super) struct Ours {
     pub(super) key: String,
-    /// The names under which the provider may have it, the key among them.
+    /// The names under which the provider may know the key, including the key itself.
     pub(super) names: Vec<String>,
     pub(super) client: String,
     pub(super) state: String,
-    /// The hundred of the stored answer's status.
+    /// The first digit of the stored answer's status.
     pub(super) hundred: Option<u16>,
-    /// Whether it is of the time that is compared.
+    /// Whether the record is within the compared period.
     pub(super) in_time: bool,
 }
 
@@ -54,7 +54,7 @@ impl Ours {
     }
 }
 
-/// Something that the two sides do not agree on.
+/// A difference between the two ledgers.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Difference {
     what: What,
@@ -66,13 +66,13 @@ pub(super) struct Difference {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
-    /// The provider has it and we do not.
+    /// The provider has the key and we do not.
     MissingHere,
-    /// We have it and the provider does not.
+    /// We have the key and the provider does not.
     MissingThere,
-    /// Both have it and say different things.
+    /// Both have the key, with different outcomes.
     Differs,
-    /// The provider has it more than once.
+    /// The provider has the key more than once.
     Twice,
 }
 
@@ -87,10 +87,10 @@ impl What {
     }
 }
 
-/// A comparison that is under way.
+/// A comparison in progress.
 pub(super) struct Comparison {
     rows: HashMap<(String, String), Row>,
-    /// The clients that the rows of a key name, where the ledger has a column for them.
+    /// The clients named in the rows of each key, if the ledger has a column for them.
     clients: Option<HashMap<String, Vec<String>>>,
     /// Whether no two clients have equal keys at the provider.
     keys_unique: bool,
@@ -103,11 +103,11 @@ pub(super) struct Comparison {
 
 /// How much was compared.
 pub(super) struct Counts {
-    /// Rows of the provider.
+    /// The provider's rows.
     pub(super) rows: u64,
-    /// Those among them that say nothing that a rule knows.
+    /// The rows that no rule interprets.
     pub(super) unclear: u64,
-    /// Records of ours.
+    /// Our records.
     pub(super) records: u64,
 }
 
@@ -178,7 +178,7 @@ impl Comparison {
                 let detail = format!("the provider has it in line {} as well", before.line);
                 self.note(What::Twice, &name.0, &name.1, Some(row.line), detail);
             }
-            // The last word counts, unless it takes back an execution.
+            // The last row counts, unless it revokes an execution.
             Some(before) if before.executed() => {}
             _ => {
                 let (key, client) = &name;
@@ -203,7 +203,7 @@ impl Comparison {
         });
     }
 
-    /// A record of ours, of the time that is compared or before it.
+    /// Compares our record, which is from the compared period or earlier.
     ///
     /// # Errors
     /// When nothing says which client's row is meant.
@@ -224,7 +224,7 @@ impl Comparison {
             let detail = "completed here, and the provider does not have it".to_owned();
             self.note(What::MissingThere, &ours.key, &ours.client, None, detail);
         }
-        // Whoever it names, and whatever it calls the key: each row is one of its executions.
+        // Whichever client and spelling of the key they name: each row is an execution of this key.
         let mut executions: Vec<(u64, bool)> = names
             .iter()
             .filter_map(|name| self.rows.get(name))
@@ -242,8 +242,8 @@ impl Comparison {
         Ok(())
     }
 
-    /// The names and clients under which the ledger may have a record. Where all clients share their
-    /// keys, those are whichever it names.
+    /// The names and clients under which the ledger may have a record. If all clients share their keys, the
+    /// clients are those that the ledger names.
     fn rows_of(&self, ours: &Ours) -> Vec<(String, String)> {
         let clients_of = |name: &String| match &self.clients {
             None => vec![String::new()],
@@ -258,7 +258,7 @@ impl Comparison {
         rows
     }
 
-    /// Holds a row against a record, if there is that row.
+    /// Compares a row with a record, if the row exists.
     fn meet_row(&mut self, name: &(String, String), ours: &Ours) -> bool {
         let Some(row) = self.rows.get_mut(name) else {
             return false;
@@ -268,7 +268,7 @@ impl Comparison {
         let agrees = match says {
             Says::Complete(hundred) => match ours.state.as_str() {
                 "completed" => ours.hundred == Some(hundred),
-                // Its answer is gone, and with it what could be compared.
+                // Its answer was removed, so there is nothing to compare.
                 "expired" => true,
                 _ => false,
             },
@@ -290,13 +290,12 @@ impl Comparison {
         true
     }
 
-    /// Whether a record of this time is still compared.
+    /// Whether a record of this time is within the compared period.
     pub(super) fn is_before_the_end(&self, at: SystemTime) -> bool {
         self.until.is_none_or(|until| at <= until)
     }
 
-    /// Everything that differs. Rows that were not met are looked for one by one: a record may be older
-    /// than its row.
+    /// All differences. Rows without a match are looked up one by one: a record may be older than its row.
     pub(super) async fn finish(
         &mut self,
         way: &Way,
@@ -309,7 +308,7 @@ impl Comparison {
             .map(|(name, _)| name.clone())
             .collect();
         for (key, client) in left {
-            // A record that all clients share meets all rows of its key.
+            // A record that all clients share matches all rows of its key.
             let name = (key.clone(), client.clone());
             if self.rows.get(&name).is_some_and(|row| row.met) {
                 continue;
@@ -352,7 +351,7 @@ impl Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What could steer a terminal is left out.
+        // Control characters, which could manipulate a terminal, are replaced.
         let key = self.key.replace(char::is_control, "?");
         write!(f, "{:<13} {key}", self.what.word())?;
         if !self.client.is_empty() {

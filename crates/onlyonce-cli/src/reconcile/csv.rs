@@ -1,18 +1,18 @@
-//! Comma-separated values by RFC 4180, a record at a time.
+//! Comma-separated values by RFC 4180, one record at a time.
 
 use std::io::{self, BufRead};
 
-/// The largest record, in bytes.
+/// The maximum size of a record, in bytes.
 const MAX_RECORD: u64 = 1 << 20;
-/// What stands before the first record of some files, and is no part of it.
+/// Precedes the first record of some files, and is not part of it.
 const BYTE_ORDER_MARK: char = '\u{feff}';
-/// What may stand around a field, and is no part of it unless it is quoted.
+/// May surround a field, and is not part of it unless quoted.
 const BLANKS: [char; 2] = [' ', '\t'];
 
 /// Reads records.
 pub(super) struct Reader<R> {
     from: R,
-    /// The number of the last line that was read.
+    /// The number of the last line read.
     pub(super) line: u64,
 }
 
@@ -21,7 +21,7 @@ impl<R: BufRead> Reader<R> {
         Self { from, line: 0 }
     }
 
-    /// The fields of the next record; `None` at the end. Empty lines are passed over.
+    /// The fields of the next record; `None` at the end. Empty lines are skipped.
     pub(super) fn next(&mut self) -> io::Result<Option<Vec<String>>> {
         let mut text = String::new();
         loop {
@@ -39,7 +39,7 @@ impl<R: BufRead> Reader<R> {
             if self.line == 1 && text.starts_with(BYTE_ORDER_MARK) {
                 text.remove(0);
             }
-            // A quote that is open goes on in the next line; doubled ones cancel out.
+            // An open quote continues in the next line; doubled ones cancel out.
             if text.matches('"').count() % 2 == 1 {
                 continue;
             }

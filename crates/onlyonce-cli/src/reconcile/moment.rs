@@ -1,4 +1,4 @@
-//! Times as people write them on the command line, and as ledgers have them.
+//! Times as given on the command line and in ledgers.
 
 use onlyonce_gateway::{
     clock::{self, read_rfc3339},
@@ -6,18 +6,18 @@ use onlyonce_gateway::{
 };
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Unix seconds that are meant as such, 2001 to 2286. What is shorter or longer is something else, a day
-/// without its dashes for instance.
+/// Numbers that are read as Unix seconds, 2001 to 2286. Shorter or longer ones are something else, such as a
+/// day without its dashes.
 const SECONDS: std::ops::Range<f64> = 1e9..1e10;
-/// Unix milliseconds of the same years.
+/// Numbers that are read as Unix milliseconds, for the same years.
 const MILLIS: std::ops::Range<f64> = 1e12..1e13;
 
-/// A time back from now such as `48h`, a day, or a moment in RFC 3339.
+/// A time before now such as `48h`, a day, or a time in RFC 3339.
 pub(super) fn on_the_command_line(text: &str) -> Option<SystemTime> {
     written(text).or_else(|| clock::now().checked_sub(config::duration(text).ok()?))
 }
 
-/// A moment in RFC 3339, a day, or Unix seconds or milliseconds.
+/// A time in RFC 3339, a day, or Unix seconds or milliseconds.
 pub(super) fn of_a_ledger(text: &str) -> Option<SystemTime> {
     written(text).or_else(|| {
         let is_number = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
@@ -30,7 +30,7 @@ pub(super) fn of_a_ledger(text: &str) -> Option<SystemTime> {
     })
 }
 
-/// RFC 3339; without an offset, and for a day alone, it is UTC.
+/// RFC 3339; UTC if there is no offset or only a day.
 fn written(text: &str) -> Option<SystemTime> {
     read_rfc3339(text)
         .or_else(|| read_rfc3339(&format!("{text}Z")))

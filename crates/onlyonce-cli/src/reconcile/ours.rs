@@ -14,7 +14,7 @@ use onlyonce_gateway::clock;
 /// Records in one page.
 const PAGE: &str = "500";
 
-/// Shows `comparison` every record of `route` that is not older than `since`.
+/// Compares every record of `route` that is not older than `since`.
 pub(super) async fn walk(
     way: &Way,
     route: &str,
@@ -30,7 +30,7 @@ pub(super) async fn walk(
         ];
         let page = page(way, &parameters).await?;
         let records = page["keys"].as_array().map_or(&[][..], Vec::as_slice);
-        // Pages go by when a record was made; one that was used again may be newer than that.
+        // Pages are ordered by creation; a record that was used again may be newer than that.
         let mut all_older = !records.is_empty();
         for record in records {
             let at = created(record);
@@ -48,15 +48,15 @@ pub(super) async fn walk(
     }
 }
 
-/// The record of the key that the provider calls `name`, if there is one: that of this client, or one
-/// that all clients share.
+/// The record of the key that the provider calls `name`, if there is one: this client's, or one that all
+/// clients share.
 pub(super) async fn one(
     way: &Way,
     route: &str,
     name: &str,
     client: &str,
 ) -> anyhow::Result<Option<Ours>> {
-    // Nobody sends an empty key, and asking for one would find any record.
+    // Nobody sends an empty key, and a query for one would find any record.
     if name.is_empty() {
         return Ok(None);
     }
@@ -79,7 +79,7 @@ pub(super) async fn one(
     Ok(None)
 }
 
-/// The newest record of a key, written as a header value, of this client or of any.
+/// The newest record of a key, given as a header value, of this client or of any.
 async fn some(
     way: &Way,
     route: &str,

@@ -1,16 +1,16 @@
-//! What the words of a ledger mean: the rules of the route's query, read off the configuration in
-//! effect, with columns in the place of pointers.
+//! The rules that interpret the words of a ledger: those of the route's query, from the configuration in
+//! effect, with columns instead of pointers.
 
 use serde_json::Value;
 
-/// What a row says became of a key.
+/// What a row says about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Says {
-    /// It took effect, with an answer of this hundred of statuses.
+    /// The operation took effect, with an answer of this status class.
     Complete(u16),
-    /// It left nothing behind.
+    /// The operation had no effect.
     NotExecuted,
-    /// Nothing that a rule knows.
+    /// No rule matches.
     Nothing,
 }
 
@@ -22,14 +22,14 @@ pub(super) struct LedgerRules {
 }
 
 struct LedgerRule {
-    /// The names that the column may have, and the words in it; `None` is any row.
+    /// The possible names of the column, and the words in it; `None` matches any row.
     column: Option<(Vec<String>, Vec<String>)>,
     says: Says,
 }
 
 impl LedgerRules {
-    /// Those of `reconcile`, as `GET /config` shows it. A rule for answers that are no success is
-    /// about keys that the provider does not know, so no row is meant by it.
+    /// The rules of `reconcile`, as `GET /config` shows it. A rule for answers that are not a success
+    /// concerns keys that the provider does not know, so it applies to no row.
     pub(super) fn of(reconcile: &Value) -> Self {
         let outcomes = reconcile["outcomes"].as_array();
         let outcomes = outcomes.map_or(&[][..], Vec::as_slice);
@@ -72,7 +72,7 @@ impl LedgerRules {
         }
     }
 
-    /// Where no rules are configured: the words that most providers use in a column `status`.
+    /// The rules if none are configured: the words that most providers use in a column `status`.
     pub(super) fn by_words() -> Self {
         let rule = |words: &[&str], says| LedgerRule {
             column: Some((
@@ -105,7 +105,7 @@ impl LedgerRules {
         }
     }
 
-    /// Why no row under this header can say anything, if so: no rule reads a column that is there.
+    /// If no rule reads an existing column, the reason why no row under this header can be interpreted.
     pub(super) fn blind_to(&self, header: &[String]) -> Option<String> {
         let mut wanted: Vec<&str> = Vec::new();
         for rule in &self.rules {
@@ -147,7 +147,7 @@ impl LedgerRules {
     }
 }
 
-/// Where the column is that has one of these names.
+/// The index of the column that has one of these names.
 fn place(header: &[String], names: &[String]) -> Option<usize> {
     let mut names = names.iter();
     names.find_map(|name| header.iter().position(|column| column == name))

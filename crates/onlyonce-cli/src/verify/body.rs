@@ -1,4 +1,4 @@
-//! Bodies: a template, and the variants that mean the same or something else.
+//! Bodies: a template, and variants with the same or another meaning.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 const UNIQUE: &str = "{{unique}}";
 const UNIQUE_NUMBER: &str = "{{unique_number}}";
 
-/// A body with places for what differs from key to key.
+/// A body with placeholders for what differs from key to key.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
     bytes: Vec<u8>,
@@ -41,15 +41,15 @@ impl Template {
     }
 }
 
-/// Nine digits, of which the first is not zero, for a hexadecimal word.
+/// Nine digits, the first of them not zero, for a hexadecimal word.
 pub(super) fn number(unique: &str) -> String {
     let tail = &unique[unique.len().saturating_sub(7)..];
     let value = u64::from_str_radix(tail, 16).unwrap_or_default();
     (100_000_000 + value).to_string()
 }
 
-/// A body that means something else, as little as possible: another number, or another letter.
-/// `None` for an empty one.
+/// A body with another meaning, changed as little as possible: another number, or another letter. `None` for
+/// an empty one.
 pub(super) fn changed(body: &[u8]) -> Option<Bytes> {
     if let Ok(mut value) = serde_json::from_slice::<Value>(body)
         && (change(&mut value, Value::is_number) || change(&mut value, Value::is_string))
@@ -66,7 +66,7 @@ pub(super) fn changed(body: &[u8]) -> Option<Bytes> {
     Some(bytes.into())
 }
 
-/// Changes the first value, members in order, that `wanted` takes.
+/// Changes the first value, members in order, that is `wanted`.
 fn change(value: &mut Value, wanted: fn(&Value) -> bool) -> bool {
     match value {
         Value::Array(items) => items.iter_mut().any(|item| change(item, wanted)),
@@ -86,8 +86,8 @@ fn change(value: &mut Value, wanted: fn(&Value) -> bool) -> bool {
     }
 }
 
-/// The same JSON with its members in the opposite order and other white space; `None` where that
-/// changes nothing or it is not JSON.
+/// The same JSON with its members in reverse order and other white space; `None` if that changes nothing or
+/// the body is not JSON.
 pub(super) fn reordered(body: &[u8]) -> Option<Bytes> {
     let value: Value = serde_json::from_slice(body).ok()?;
     let text = serde_json::to_vec_pretty(&reverse(value)).ok()?;
@@ -105,7 +105,7 @@ fn reverse(value: Value) -> Value {
     }
 }
 
-/// The body without its second half: a request that any API has to refuse.
+/// The first half of the body: a request that any API has to refuse.
 pub(super) fn broken(body: &[u8]) -> Option<Bytes> {
     let is_json = serde_json::from_slice::<Value>(body)
         .is_ok_and(|value| value.is_object() || value.is_array());

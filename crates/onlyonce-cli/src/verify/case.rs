@@ -1,4 +1,4 @@
-//! How to make the API answer in a certain way: what the user knows about it and we do not.
+//! How to make the API answer in a certain way, which only the user knows.
 
 use std::{path::PathBuf, str::FromStr};
 
@@ -26,7 +26,7 @@ pub(super) enum Kind {
     Chunked,
 }
 
-/// `NAME=HOW` as written.
+/// A parsed `NAME=HOW`.
 #[derive(Clone, Debug)]
 pub(super) struct CaseArg {
     kind: Kind,
@@ -70,7 +70,7 @@ pub(super) fn parse_header(text: &str) -> Result<(HeaderName, HeaderValue), Stri
     Ok((name, value))
 }
 
-/// Everything that makes one kind of answer.
+/// Everything that produces one kind of answer.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     kind: Kind,
@@ -80,7 +80,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// Puts together what was said about each kind.
+    /// Combines the arguments for each kind.
     pub(super) fn collect(args: &[CaseArg]) -> anyhow::Result<Vec<Self>> {
         let mut cases: Vec<Self> = Vec::new();
         for arg in args {
@@ -111,12 +111,12 @@ impl Case {
         self.endpoint.as_ref()
     }
 
-    /// Whether headers alone make it, so that the same request can be sent without it.
+    /// Whether only headers produce it, so that the same request can be sent without it.
     pub(super) fn by_headers_alone(&self) -> bool {
         self.body.is_none() && self.endpoint.is_none()
     }
 
-    /// `request`, so that it gets this kind of answer.
+    /// `request`, changed so that it gets this kind of answer.
     pub(super) fn apply(&self, request: &Outgoing) -> Outgoing {
         let mut request = request.clone();
         request.set_headers(&self.headers);

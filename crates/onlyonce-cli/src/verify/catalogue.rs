@@ -77,7 +77,7 @@ impl Check {
         Self::TwoNodes,
     ];
 
-    /// Its name on the command line and in JSON.
+    /// The name on the command line and in JSON.
     pub(super) fn id(self) -> &'static str {
         match self {
             Self::Replay => "replay",
@@ -111,7 +111,7 @@ impl Check {
         }
     }
 
-    /// What it asks.
+    /// The property that is checked.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Replay => "A retry is not executed again and gets the first answer",
@@ -212,7 +212,7 @@ impl Check {
         }
     }
 
-    /// What a failure costs, for somebody who does not read HTTP.
+    /// What a failure costs, for readers who do not know HTTP.
     pub(super) fn cost(self, severity: Severity) -> &'static str {
         match severity {
             Severity::Danger => self.danger(),

@@ -12,15 +12,15 @@ mod retry;
 
 use super::{catalogue::Check, finding::Finding, lab::Lab, target::Target};
 
-/// Checks that are answered by the same requests.
+/// Checks that are decided by the same requests.
 pub(super) struct Group {
     pub(super) name: Name,
     pub(super) checks: &'static [Check],
-    /// The most requests it sends.
+    /// The maximum number of requests that it sends.
     pub(super) requests: fn(&Target) -> usize,
 }
 
-/// Which group.
+/// The name of a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Name {
     Retry,
@@ -146,7 +146,7 @@ pub(super) const GROUPS: &[Group] = &[
 /// Runs one group.
 ///
 /// # Errors
-/// When the count cannot be read any more.
+/// When the count can no longer be read.
 pub(super) async fn run(name: Name, lab: &Lab) -> anyhow::Result<Vec<Finding>> {
     Ok(match name {
         Name::Retry => retry::same_request(lab).await?,

@@ -1,5 +1,4 @@
-//! The client of the checks: it keeps the time of every exchange, and can do what a client in trouble
-//! does.
+//! The client of the checks: it times every exchange, and can behave like a failing client.
 
 use onlyonce_gateway::http_client::{self, Outgoing};
 use std::{sync::Arc, time::Duration};
@@ -14,10 +13,10 @@ use tokio_rustls::rustls::ClientConfig;
 
 use super::exchange::Exchange;
 
-/// How long the other side may take to end a request that broke off.
+/// How long the server may take to end a request that broke off.
 const BROKEN_OFF_FOR: Duration = Duration::from_secs(2);
 
-/// Sends requests and keeps the time.
+/// Sends requests and times them.
 #[derive(Clone)]
 pub(super) struct Client {
     http: http_client::Client,
@@ -40,7 +39,7 @@ impl Client {
         self.clone().send_after(label, request, None).await
     }
 
-    /// Sends all of them at the same moment: every connection is open before the first byte goes.
+    /// Sends all requests at the same moment: every connection is open before the first byte is sent.
     pub(super) async fn send_at_once(
         &self,
         label: &'static str,
@@ -84,8 +83,8 @@ impl Client {
         }
     }
 
-    /// Sends `request` with a length that is one byte more than its body, and ends there. Returns when the
-    /// other side has ended too, or has had time to.
+    /// Sends `request` with a declared length one byte longer than its body, and stops there. Returns when
+    /// the server has also ended the connection, or had time to.
     pub(super) async fn break_off(&self, label: &'static str, request: Outgoing) -> Exchange {
         let sent = self.started.elapsed();
         let outcome = async {
@@ -96,7 +95,7 @@ impl Client {
             stream.shutdown().await.map_err(broken)?;
             let mut ignored = Vec::new();
             let ended = stream.read_to_end(&mut ignored);
-            // How it ends, and whether, says nothing.
+            // How and whether it ends does not matter.
             let _ = timeout(BROKEN_OFF_FOR, ended).await;
             Ok::<_, String>(())
         };
@@ -129,7 +128,7 @@ impl Client {
                 .await;
             written.map_err(|error| error.to_string())?;
             stream.flush().await.map_err(|error| error.to_string())?;
-            // An answer that comes before the time is over is left unread, as by a client that died.
+            // An answer that arrives earlier stays unread, as with a client that died.
             tokio::time::sleep(after).await;
             drop(stream);
             Ok::<_, String>(())
@@ -149,7 +148,7 @@ impl Client {
     }
 }
 
-/// The request as bytes, with this length of its body, for a client that writes and does not stay.
+/// The request as bytes, with this declared length, for a client that only writes.
 fn wire_form(outgoing: &Outgoing, declared: usize) -> Vec<u8> {
     let mut bytes = format!(
         "{} {} HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n",

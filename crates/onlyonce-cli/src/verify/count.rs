@@ -1,4 +1,4 @@
-//! How often the API has executed, by its own count.
+//! The API's own count of executions.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use super::{client::Client, target::CountAt};
 
-/// Between two looks at a count that may still move.
+/// The interval between two reads of a count that may still change.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
-/// How often a moving count is looked at before it is taken as it is.
+/// How often a changing count is read before it is accepted.
 const MOST_LOOKS: usize = 40;
 
-/// Reads the count until it stands still.
+/// Reads the count until it is stable.
 pub(super) async fn settled(client: &Client, at: &CountAt) -> anyhow::Result<u64> {
     let mut last = read(client, at).await?;
     for _ in 0..MOST_LOOKS {

@@ -1,4 +1,4 @@
-//! A request that was sent, and what came back.
+//! A request that was sent, and its answer.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ pub(super) trait Vary: Sized {
     /// Replaces headers of the same names.
     fn set_headers(&mut self, headers: &[(HeaderName, HeaderValue)]);
 
-    /// The same with this key.
+    /// The request with this key.
     fn with_key(&self, key: &str) -> Self {
         self.with_key_lines(&[key.as_bytes()])
     }
 
-    /// The same with these lines of the key header. Lines that no header can hold are left out.
+    /// The request with these lines of the key header. Lines that no header can hold are left out.
     fn with_key_lines(&self, lines: &[&[u8]]) -> Self;
 
-    /// The same with another body.
+    /// The request with another body.
     fn with_body(&self, body: impl Into<Bytes>) -> Self;
 
     /// The first line of the key header.
@@ -65,17 +65,17 @@ pub(super) trait Inspect {
     /// The header of this name, if it is text.
     fn header(&self, name: &str) -> Option<&str>;
 
-    /// The header that marks this as a replay, if one does.
+    /// The header that marks this as a replay, if there is one.
     fn marker(&self) -> Option<&'static str>;
 
-    /// The header that says when the key ends, and what it says.
+    /// The header that says when the key expires, and its value.
     fn expiry(&self) -> Option<(&'static str, &str)>;
 
-    /// Whether both are one answer: status, body, and place where both name one. JSON may be written
-    /// differently; that is for the check of bytes to complain about.
+    /// Whether both are the same answer: status, body, and location if both have one. JSON may be formatted
+    /// differently; the check of bytes reports that.
     fn same_as(&self, other: &Self) -> bool;
 
-    /// Whether this is how a request is turned away because its twin is still running.
+    /// Whether this answer refuses a request because its duplicate is still running.
     fn says_busy(&self) -> bool;
 }
 
@@ -116,7 +116,7 @@ fn same_body(left: &[u8], right: &[u8]) -> bool {
     left == right || json(left).is_some_and(|left| json(right) == Some(left))
 }
 
-/// A request, its answer, and when.
+/// A request, its answer, and their times.
 #[derive(Clone, Debug)]
 pub(super) struct Exchange {
     pub(super) label: &'static str,
@@ -142,7 +142,7 @@ impl Exchange {
         self.ok().is_some_and(|answer| answer.status.is_success())
     }
 
-    /// Whether the request was turned away as the client's mistake.
+    /// Whether the request was refused with a client error.
     pub(super) fn refused(&self) -> bool {
         self.ok()
             .is_some_and(|answer| answer.status.is_client_error())
@@ -159,7 +159,7 @@ impl Exchange {
         self.ok().is_some_and(Answer::says_busy)
     }
 
-    /// The status in words: `201`, or why there is none.
+    /// The status as text, such as `201`, or why there is none.
     pub(super) fn outcome(&self) -> String {
         match &self.answer {
             Ok(answer) => answer.status.as_u16().to_string(),

@@ -1,8 +1,8 @@
-//! What a check found, and how sure it is.
+//! The result of a check, and its certainty.
 
 use super::{catalogue::Check, exchange::Exchange};
 
-/// The answer of one check.
+/// The verdict of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Pass,
@@ -19,7 +19,7 @@ impl Verdict {
         Self::CannotTell,
     ];
 
-    /// For people.
+    /// The word for people.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -29,7 +29,7 @@ impl Verdict {
         }
     }
 
-    /// For programs.
+    /// The word for programs.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -40,7 +40,7 @@ impl Verdict {
     }
 }
 
-/// What a verdict rests on.
+/// What a verdict is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sure {
     /// The API's own count of executions.
@@ -49,7 +49,7 @@ pub(super) enum Sure {
     Answers,
     /// What the API says about itself: a marker, a refusal.
     Word,
-    /// What came over the wire; nothing had to be concluded.
+    /// What was sent over the wire, without any inference.
     Seen,
     /// Nothing.
     No,
@@ -70,9 +70,9 @@ impl Sure {
 /// How bad a failure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Severity {
-    /// Something is done twice, not at all, or shown to the wrong person.
+    /// An operation is executed twice or not at all, or an answer is shown to the wrong person.
     Danger,
-    /// Nothing is done twice, but a client is misled or left without its answer.
+    /// Nothing is executed twice, but a client is misled or left without its answer.
     Trouble,
 }
 
@@ -85,7 +85,7 @@ impl Severity {
     }
 }
 
-/// One line of the table, and what stands behind it.
+/// One line of the table, and its evidence.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     pub(super) check: Check,
@@ -94,7 +94,7 @@ pub(super) struct Finding {
     pub(super) sure: Sure,
     pub(super) seen: String,
     pub(super) evidence: Vec<Exchange>,
-    /// Requests that ran at the same time, for the picture.
+    /// Requests that ran at the same time, for the chart.
     pub(super) race: Vec<Exchange>,
 }
 
@@ -115,7 +115,7 @@ impl Finding {
         Self::new(check, Verdict::Pass, sure, seen)
     }
 
-    /// Done twice, not at all, or shown to the wrong person.
+    /// Executed twice or not at all, or shown to the wrong person.
     pub(super) fn danger(check: Check, sure: Sure, seen: impl Into<String>) -> Self {
         Self {
             severity: Some(Severity::Danger),
@@ -152,7 +152,7 @@ impl Finding {
         self
     }
 
-    /// What it costs, where it failed.
+    /// What it costs, if it failed.
     pub(super) fn cost(&self) -> Option<&'static str> {
         self.severity.map(|severity| self.check.cost(severity))
     }

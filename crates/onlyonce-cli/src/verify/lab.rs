@@ -1,4 +1,4 @@
-//! Where the checks are made: it makes requests, paces them, and tells how often they were executed.
+//! The environment of the checks: it makes requests, paces them, and determines how often they were executed.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -20,17 +20,17 @@ use super::{
     target::Target,
 };
 
-/// What it takes to learn how the API answers.
+/// How many requests it takes to learn how the API answers.
 pub(super) const CALIBRATION_REQUESTS: usize = 2;
-/// How long a first request is left alone before its duplicate follows.
+/// How long a first request runs before its duplicate follows.
 const HEAD_START: Duration = Duration::from_millis(120);
 
-/// The API, the clock, and what is known about the API's answers.
+/// The API, the pacing, and what is known about the API's answers.
 pub(super) struct Lab {
     pub(super) target: Target,
     client: Client,
     sent: AtomicUsize,
-    /// When the next request may go.
+    /// When the next request may be sent.
     next: Mutex<Instant>,
     progress: ProgressBar,
     /// Whether two executions have different answers.
@@ -45,7 +45,7 @@ pub(super) struct Watch(Option<u64>);
 /// How often something was executed, and how that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Executed {
-    /// `None` when it cannot be told.
+    /// `None` if unknown.
     pub(super) times: Option<u64>,
     pub(super) sure: Sure,
 }
@@ -59,7 +59,7 @@ impl Executed {
         self.times.is_some_and(|times| times > 1)
     }
 
-    /// `executed once`, for a sentence.
+    /// In words, such as `executed once`, for a sentence.
     pub(super) fn words(self) -> String {
         let times = match self.times {
             None => return "executed nobody knows how often".to_owned(),
@@ -76,10 +76,10 @@ impl Executed {
 }
 
 impl Lab {
-    /// Sends two requests with keys of their own, to learn how the API answers.
+    /// Sends two requests with different keys, to learn how the API answers.
     ///
     /// # Errors
-    /// When the API does not do what every check builds on.
+    /// When the API does not do what every check requires.
     pub(super) async fn open(target: Target, progress: ProgressBar) -> anyhow::Result<Self> {
         let mut lab = Self {
             client: Client::new(target.timeout, target.tls.clone()),
@@ -119,18 +119,18 @@ impl Lab {
         Ok(lab)
     }
 
-    /// A new request: a key that nobody has seen.
+    /// A new request, with a new key.
     pub(super) fn fresh(&self) -> anyhow::Result<Outgoing> {
         Ok(self.target.request(&random_key()?, &random_hex(6)?))
     }
 
-    /// A new request that gets an answer of this kind; `None` if nobody said how.
+    /// A new request that gets an answer of this kind; `None` if the user has not said how.
     pub(super) fn fresh_of(&self, kind: Kind) -> anyhow::Result<Option<Outgoing>> {
         let fresh = self.fresh()?;
         Ok(self.target.case(kind).map(|case| case.apply(&fresh)))
     }
 
-    /// The same key for something else; `None` where there is no body to change.
+    /// The same key for another request; `None` if there is no body to change.
     pub(super) fn changed(&self, request: &Outgoing) -> anyhow::Result<Option<Outgoing>> {
         let unique = random_hex(6)?;
         let body = match &self.target.changed_body {
@@ -146,7 +146,7 @@ impl Lab {
         self.client.send(label, request).await
     }
 
-    /// Sends all of them at the same moment.
+    /// Sends all requests at the same moment.
     pub(super) async fn race(&self, label: &'static str, requests: Vec<Outgoing>) -> Vec<Exchange> {
         self.pace(requests.len()).await;
         self.client.send_at_once(label, requests).await
@@ -177,7 +177,7 @@ impl Lab {
         self.client.break_off("we break off", request).await
     }
 
-    /// Looks at the count before something is sent.
+    /// Reads the count before something is sent.
     pub(super) async fn watch(&self) -> anyhow::Result<Watch> {
         Ok(Watch(match &self.target.count {
             Some(at) => Some(count::settled(&self.client, at).await?),
@@ -185,7 +185,7 @@ impl Lab {
         }))
     }
 
-    /// How often the requests of `exchanges`, which are all that was sent since `watch`, were executed.
+    /// How often the requests of `exchanges`, which are all that were sent since `watch`, were executed.
     pub(super) async fn executed(
         &self,
         watch: &Watch,
@@ -201,8 +201,8 @@ impl Lab {
         Ok(self.infer(exchanges))
     }
 
-    /// Without a count: by the answers, where two executions have different ones; otherwise by what
-    /// the API says about itself.
+    /// Without a count: by the answers, if two executions have different ones; otherwise by what the API says
+    /// about itself.
     fn infer(&self, exchanges: &[&Exchange]) -> Executed {
         let done = exchanges.iter().copied();
         let done: Vec<&Exchange> = done.filter(|exchange| self.is_done(exchange)).collect();
@@ -225,13 +225,13 @@ impl Lab {
         Executed { times, sure }
     }
 
-    /// Whether this answer says that the operation was carried out. 202 may only say that a twin is
+    /// Whether this answer says that the operation was executed. 202 may only mean that a duplicate is
     /// running.
     pub(super) fn is_done(&self, exchange: &Exchange) -> bool {
         exchange.succeeded() && (exchange.status() != 202 || self.usual == 202)
     }
 
-    /// How many requests have been sent, those to the count left out.
+    /// How many requests have been sent, except those for the count.
     pub(super) fn sent(&self) -> usize {
         self.sent.load(Ordering::Relaxed)
     }
@@ -248,7 +248,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Waits for the turn of `requests`.
+    /// Waits until `requests` may be sent.
     async fn pace(&self, requests: usize) {
         self.sent.fetch_add(requests, Ordering::Relaxed);
         self.progress.inc(requests as u64);
@@ -273,7 +273,7 @@ fn accepted(exchange: &Exchange) -> anyhow::Result<u16> {
     }
 }
 
-/// A key as clients make them.
+/// A key as clients generate them.
 pub(super) fn random_key() -> anyhow::Result<String> {
     let hex = random_hex(16)?;
     let (a, b, c, d, e) = (

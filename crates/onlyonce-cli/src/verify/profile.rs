@@ -1,4 +1,4 @@
-//! What counts as right: three readings of the same idea.
+//! What counts as correct: three variants of the same idea.
 
 use clap::ValueEnum;
 
@@ -21,15 +21,15 @@ pub(super) struct Rules {
     pub(super) missing: u16,
     /// The status for a key that belongs to another request.
     pub(super) mismatch: u16,
-    /// The header that must mark a replay; `None` where no header is demanded.
+    /// The header that must mark a replay; `None` if none is required.
     pub(super) marker: Option<&'static str>,
-    /// Whether a 409 must say when to come back.
+    /// Whether a 409 must say when to retry.
     pub(super) retry_after: bool,
-    /// Whether a server error is an answer like any other.
+    /// Whether a server error is replayed like any other answer.
     pub(super) replays_5xx: bool,
-    /// The longest key in bytes, where the profile has a limit.
+    /// The longest key in bytes, if the profile has a limit.
     pub(super) longest_key: Option<usize>,
-    /// Whether `"abc"` and `abc` have to be one key.
+    /// Whether `"abc"` and `abc` must be the same key.
     pub(super) quotes_wrap: bool,
 }
 
@@ -80,7 +80,7 @@ pub(super) const MARKERS: [&str; 6] = [
     "x-idempotency-replayed",
 ];
 
-/// The headers with which APIs say how long a key is good.
+/// The headers with which APIs say how long a key is valid.
 pub(super) const EXPIRIES: [&str; 3] = [
     "idempotency-key-expires",
     "idempotency-expires",

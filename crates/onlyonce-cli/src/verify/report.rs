@@ -1,4 +1,4 @@
-//! What was found, for people and for programs.
+//! The findings, for people and for programs.
 
 mod html;
 mod json;
@@ -16,12 +16,12 @@ use super::{
     lab::Lab,
 };
 
-/// All findings, and what they are about.
+/// All findings, and their subject.
 pub(super) struct Report {
     method: String,
     url: String,
     profile: &'static str,
-    /// How executions were told apart.
+    /// How executions were distinguished.
     executions: Executions,
     requests: usize,
     findings: Vec<Finding>,
@@ -86,7 +86,7 @@ impl Report {
         self.findings.iter().filter(danger).count()
     }
 
-    /// The answer in one sentence.
+    /// The result in one sentence.
     fn conclusion(&self) -> String {
         let (fails, unsure) = (self.count(Verdict::Fail), self.count(Verdict::CannotTell));
         let checks = |count: usize| match count {
@@ -107,7 +107,7 @@ impl Report {
         }
     }
 
-    /// Writes the files that were asked for.
+    /// Writes the requested files.
     pub(super) fn write_files(&self, args: &VerifyArgs) -> anyhow::Result<()> {
         if let Some(file) = &args.junit {
             write(file, &self.junit())?;
@@ -119,7 +119,7 @@ impl Report {
     }
 }
 
-/// Makes sure that `file` can be written, and leaves what is in it.
+/// Checks that `file` can be written, and keeps its content.
 pub(super) fn writable(file: &Path) -> anyhow::Result<()> {
     let opened = OpenOptions::new().create(true).append(true).open(file);
     opened
@@ -131,7 +131,7 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// `text` where angle brackets and quotes would mean something.
+/// `text` escaped for HTML and XML.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,7 +1,7 @@
-//! Requests and answers for people: short, and without credentials.
+//! Requests and answers as text: short, and without credentials.
 //!
-//! Values of the user's own headers are never shown, whatever their name, nor is a query. Members of
-//! JSON that look like secrets are masked in requests and answers alike.
+//! Values of the user's own headers are never shown, whatever their names, nor is a query. JSON members that
+//! look like secrets are masked in requests and answers alike.
 
 use http::{HeaderName, header};
 use onlyonce_gateway::http_client::{Answer, Outgoing};
@@ -9,20 +9,20 @@ use serde_json::{Map, Value};
 
 use super::exchange::{Exchange, Inspect as _};
 
-/// The most that is shown of a body, in characters.
+/// The maximum length of a shown body, in characters.
 const MOST_OF_A_BODY: usize = 240;
-/// The most that is shown of a key, in characters.
+/// The maximum length of a shown key, in characters.
 const MOST_OF_A_KEY: usize = 48;
 const MASKED: &str = "…";
 
-/// Headers whose values say nothing about the caller.
+/// Headers whose values reveal nothing about the caller.
 const HARMLESS: [HeaderName; 3] = [
     header::CONTENT_TYPE,
     header::ACCEPT,
     header::CONTENT_ENCODING,
 ];
 
-/// Headers of an answer that matter here.
+/// Headers of an answer that are shown.
 const TELLING: [&str; 14] = [
     "content-type",
     "location",
@@ -40,7 +40,7 @@ const TELLING: [&str; 14] = [
     "x-idempotency-replayed",
 ];
 
-/// Parts of names behind which secrets stand.
+/// Parts of names that indicate secrets.
 const SECRETS: [&str; 11] = [
     "password",
     "passwd",
@@ -55,7 +55,7 @@ const SECRETS: [&str; 11] = [
     "iban",
 ];
 
-/// `POST /payments`, headers, body.
+/// The parts of a message: a head such as `POST /payments`, headers, body.
 pub(super) struct Shown {
     pub(super) head: String,
     pub(super) headers: Vec<String>,
@@ -74,7 +74,7 @@ impl Shown {
     }
 }
 
-/// A request for people.
+/// A request as text.
 pub(super) fn request(request: &Outgoing) -> Shown {
     let query = match &request.endpoint.query {
         Some(query) if query.contains("onlyonce_verify") => "?…onlyonce_verify=1",
@@ -103,7 +103,7 @@ pub(super) fn request(request: &Outgoing) -> Shown {
     }
 }
 
-/// An answer for people.
+/// An answer as text.
 pub(super) fn answer(exchange: &Exchange) -> Shown {
     match &exchange.answer {
         Ok(answer) => Shown {
@@ -157,7 +157,7 @@ fn mask_members(members: &mut Map<String, Value>) {
     }
 }
 
-/// A byte of a key as text, whatever it is.
+/// A byte of a key as printable text.
 fn visible(byte: &u8) -> String {
     match byte {
         b' '..=b'~' => char::from(*byte).to_string(),

@@ -1,4 +1,4 @@
-//! What is examined, and by what rules: the arguments, read once, valid ever after.
+//! The API to check, and the rules: the arguments, validated once.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -15,9 +15,9 @@ use super::{
     profile::Rules,
 };
 
-/// Requests per second to another machine unless said otherwise.
+/// The default rate to another machine, in requests per second.
 const DEFAULT_RATE: u32 = 10;
-/// Requests per second to this machine unless said otherwise.
+/// The default rate to this machine, in requests per second.
 const LOOPBACK_RATE: u32 = 500;
 
 /// The API and what the user said about it.
@@ -39,12 +39,12 @@ pub(super) struct Target {
     /// Requests per second on average.
     pub(super) rate: u32,
     pub(super) timeout: Duration,
-    /// Whom to believe behind `https://`.
+    /// The trusted authorities for `https://`.
     pub(super) tls: Arc<ClientConfig>,
     cases: Vec<Case>,
 }
 
-/// Where the API tells how often it has executed.
+/// Where the API publishes its count of executions.
 pub(super) struct CountAt {
     pub(super) endpoint: Endpoint,
     pub(super) pointer: Option<String>,

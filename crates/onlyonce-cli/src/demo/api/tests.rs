@@ -1,4 +1,4 @@
-//! The API over a real socket, read byte by byte: what is booked and what reaches the wire.
+//! Tests of the API over a real socket, read byte by byte: what is booked and what is sent.
 
 use std::net::SocketAddr;
 use std::time::UNIX_EPOCH;
@@ -37,7 +37,7 @@ async fn start() -> Running {
 }
 
 impl Running {
-    /// Sends one request and gives every byte that comes back before the connection closes.
+    /// Sends one request and returns every byte received before the connection closes.
     async fn raw(&self, method: &str, path: &str, fault: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream
@@ -90,7 +90,7 @@ async fn a_payment_is_answered_after_it_is_booked() {
         (&"k-1".into(), &"t-1".into())
     );
 
-    // The naive API: the same key again is another payment.
+    // The naive API: the same key again makes another payment.
     assert_eq!(body(&api.pay("").await)["id"], "pay_000002");
     assert!(
         api.raw("GET", "/ledger/count", "", "")
@@ -203,8 +203,8 @@ async fn refunds_are_booked_once_by_their_rules() {
 
 /// Goal: a caller that dies in the middle does not undo the payment.
 ///
-/// Method: send an order that is slow to book and close the connection at once.
-/// Evidence: the ledger, asked until it counts the payment.
+/// Method: send an order that is slow to book and close the connection immediately.
+/// Evidence: the ledger, polled until it counts the payment.
 #[tokio::test]
 async fn a_caller_that_leaves_does_not_stop_the_booking() {
     let api = start().await;
@@ -224,7 +224,7 @@ async fn a_caller_that_leaves_does_not_stop_the_booking() {
         .expect("the payment is booked");
 }
 
-/// Whoever lost an answer can ask what became of its key, in the words of that answer.
+/// Goal: a client that lost an answer can query its key, and gets the content of that answer.
 #[tokio::test]
 async fn a_key_can_be_asked_for() {
     let api = start().await;

@@ -1,4 +1,4 @@
-//! What the demo's API reads and writes: bodies in, bodies out. No booking happens here.
+//! The request and response bodies of the demo's API. No booking happens here.
 
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
@@ -48,7 +48,7 @@ pub(super) struct RefundView {
     created_at: String,
 }
 
-/// An answer, blown up where the fault `big` asks for it.
+/// An answer, padded if the fault `big` asks for it.
 #[derive(Serialize)]
 pub(super) struct Padded<T> {
     #[serde(flatten)]
@@ -57,7 +57,7 @@ pub(super) struct Padded<T> {
     pub(super) padding: Option<String>,
 }
 
-/// Reads an order whatever its Content-Type, so that a bare `curl -d` works too.
+/// Parses an order whatever its Content-Type, so that a bare `curl -d` works too.
 pub(super) fn parse_order(body: &[u8]) -> Result<Order, &'static str> {
     let shape = "Send JSON such as {\"amount\":1000,\"currency\":\"eur\",\"customer\":\"ada\"}; \
                  the amount is a whole number of cents.";
@@ -80,7 +80,7 @@ pub(super) fn parse_order(body: &[u8]) -> Result<Order, &'static str> {
     })
 }
 
-/// The amount to refund; no body, or none in it, means all that is left.
+/// The amount to refund; without a body or an amount, the whole rest.
 pub(super) fn parse_refund(body: &[u8]) -> Result<Option<u64>, &'static str> {
     if body.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What the ledger keeps over restarts, and what it refuses to guess.
+//! What the ledger keeps across restarts, and what it refuses to guess.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What each button plays. The shop behaves alike on both sides; only the way differs.
+//! What each button does. The shop behaves the same on both sides; only the way differs.
 
 use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
@@ -11,22 +11,22 @@ use super::{
     shop::{Purchase, Saw, Side},
 };
 
-/// How long the shop waits before it takes an answer for lost.
+/// How long the shop waits before it considers an answer lost.
 const IMPATIENT: Duration = Duration::from_millis(700);
-/// When something happens to the gateway, counted from when the purchase was sent.
+/// When the gateway is disturbed, counted from the sending of the purchase.
 const MID_FLIGHT: Duration = Duration::from_millis(400);
 /// How long the gateway is paused.
 const PAUSE: Duration = Duration::from_secs(3);
 /// How long a killed gateway may take to answer again.
 const RESTART: Duration = Duration::from_secs(30);
 const CLICKS: usize = 50;
-/// The API books at once and then takes its time to say so.
+/// The API books immediately and answers later.
 const SLOW_ANSWER: &str = "slow-after=1500";
 
-/// What a broken gateway is to a shop that has none.
+/// What corresponds to a broken gateway for a shop without one.
 const BROKEN_LINE: &str = "the connection breaks in the middle of it";
 const UNKNOWN: &str = "idempotency_outcome_unknown";
-/// How often it is looked whether the gateway has found out what became of an unknown purchase.
+/// How often to check whether the gateway has determined the outcome of an unknown purchase.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
 
 /// A button.
@@ -99,7 +99,7 @@ impl Act {
 }
 
 impl Story {
-    /// The same purchase by both ways at once.
+    /// Sends the same purchase by both ways at once.
     async fn on_both(&self, key: &str, fault: &str, patience: Option<Duration>) {
         let purchase = Purchase {
             key,
@@ -143,8 +143,8 @@ impl Story {
         }
     }
 
-    /// Tells as soon as the gateway has found out by itself what became of the purchase; unless there is a new
-    /// one by then, or an operator was faster.
+    /// Reports when the gateway has determined the outcome of the purchase by itself, unless there is a new
+    /// purchase by then, or an operator was faster.
     fn watch(&self) {
         let mut told = self.0.told.lock();
         let Some(key) = told.key.clone() else { return };
@@ -176,7 +176,7 @@ impl Story {
     }
 
     async fn retry(&self) {
-        // The page offers it only after a purchase.
+        // The page offers a retry only after a purchase.
         let key = self.0.told.lock().key.clone();
         if let Some(key) = key {
             self.on_both(&key, "", None).await;
@@ -229,7 +229,7 @@ impl Story {
             self.signal(Signal::KILL);
         };
         tokio::join!(self.on_both(&key, SLOW_ANSWER, Some(IMPATIENT)), kill);
-        // First that it is gone, then that it is back.
+        // Wait until it is gone, then until it is back.
         let back = async {
             let _ = ready.wait_for(Option::is_none).await;
             let _ = ready.wait_for(Option::is_some).await;
@@ -265,7 +265,7 @@ impl Story {
     fn signal(&self, signal: Signal) {
         let pid = *self.0.gateway_pid.borrow();
         if let Some(pid) = pid.and_then(|pid| Pid::from_raw(pid.cast_signed())) {
-            // One that is gone already needs no signal.
+            // A process that is already gone needs no signal.
             let _ = kill_process(pid, signal);
         }
     }

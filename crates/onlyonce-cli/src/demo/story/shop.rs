@@ -1,4 +1,4 @@
-//! The shop of the story: a client of both ways to the payments API, and a reader of its ledgers.
+//! The shop of the story: a client of the payments API on both ways, and a reader of its ledgers.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -8,31 +8,31 @@ use http::{HeaderName, HeaderValue, Method, header};
 use onlyonce_gateway::http_client::{Client, Endpoint, Outgoing, trusting};
 use serde_json::{Value, json};
 
-/// How long the shop waits for an answer that it does not mean to lose.
+/// How long the shop waits for an answer that it does not intend to lose.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How long a ledger may take to tell its count.
+/// How long a ledger may take to return its count.
 const LEDGER_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long the gateway may take to show a record; one that is paused does not, and the page goes on.
+/// How long the gateway may take to show a record; a paused gateway does not answer, and the page goes on.
 const RECORD_PATIENCE: Duration = Duration::from_millis(250);
 
-/// The two ways.
+/// The two ways to the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// Through the gateway.
     With,
-    /// Straight to the API, which keeps a ledger of its own for it.
+    /// Directly to the API, which keeps a separate ledger for it.
     Without,
 }
 
 /// What the shop saw of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Saw {
-    /// A payment, and whether the answer was given before.
+    /// A payment, and whether the answer was a replay.
     Paid { id: String, replayed: bool },
     /// Another answer: its status and its code.
     Other { status: u16, code: String },
-    /// Nothing.
+    /// No answer.
     Nothing,
 }
 
@@ -45,13 +45,13 @@ pub(super) struct Shop {
     tls: std::sync::Arc<tokio_rustls::rustls::ClientConfig>,
 }
 
-/// One purchase to be sent.
+/// A purchase to send.
 #[derive(Clone, Copy)]
 pub(super) struct Purchase<'a> {
     pub(super) key: &'a str,
-    /// What the API is asked to do wrong.
+    /// The fault requested from the API.
     pub(super) fault: &'a str,
-    /// How long the shop waits; `None` for as long as it takes.
+    /// How long the shop waits; `None` for as long as necessary.
     pub(super) patience: Option<Duration>,
 }
 
@@ -73,7 +73,7 @@ impl Shop {
         })
     }
 
-    /// Where the API keeps what came by this side.
+    /// The API's address for the ledger of this side.
     fn books(&self, side: Side) -> String {
         match side {
             Side::With => self.api.clone(),
@@ -115,7 +115,7 @@ impl Shop {
         }
     }
 
-    /// How often the API charged: for one purchase, or at all.
+    /// How often the API charged: for one purchase, or in total.
     pub(super) async fn charges(&self, side: Side, key: Option<&str>) -> Option<u64> {
         let query = key.map_or_else(String::new, |key| format!("?key={key}"));
         let url = format!("{}/ledger/count{query}", self.books(side));
@@ -124,7 +124,7 @@ impl Shop {
         count.as_u64()
     }
 
-    /// The gateway's record of a purchase; `None` while the gateway does not say.
+    /// The gateway's record of a purchase; `None` while the gateway does not answer.
     pub(super) async fn record(&self, key: &str) -> Option<Value> {
         let url = format!("{}/idempotency/keys?key={key}", self.admin);
         let headers = vec![(header::AUTHORIZATION, self.authorization.clone())];
@@ -133,7 +133,7 @@ impl Shop {
         listed.pointer_mut("/keys/0").map(Value::take)
     }
 
-    /// What an operator does: looks the purchase up in the ledger and says what became of it.
+    /// Acts as the operator: looks the purchase up in the ledger and resolves its key.
     pub(super) async fn look_up(&self, key: &str) -> anyhow::Result<&'static str> {
         let books = self.books(Side::With);
         let ledger = self.get(&format!("{books}/ledger")).await?;
@@ -181,7 +181,7 @@ impl Shop {
         Ok(self.send(request, None, PATIENCE).await?.2)
     }
 
-    /// One request: the status, whether it is a replay, and the body.
+    /// Sends one request. Returns the status, whether it is a replay, and the body.
     async fn send(
         &self,
         (method, url, headers, key): (Method, &str, Vec<(HeaderName, HeaderValue)>, Option<&str>),

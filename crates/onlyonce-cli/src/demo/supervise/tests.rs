@@ -1,4 +1,4 @@
-//! Real children (`sh`), real signals; their health is answered by the test itself.
+//! Real children (`sh`), real signals; the test itself answers their health checks.
 
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -104,7 +104,7 @@ async fn a_missing_executable_is_said_at_once() {
     ));
 }
 
-/// The pipe is the children's life line: whoever holds standard input sees it end with the parent.
+/// The pipe is the children's lifeline: a process that reads it sees it end with the parent.
 #[tokio::test]
 async fn a_child_sees_the_end_of_its_standard_input() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The printed text names the real places, and a shell can read its commands.
+//! The printed text contains the real addresses and paths, and a shell can parse its commands.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn the_text_has_the_real_places() {
     assert!(text.lines().all(|line| line.len() <= 140), "{text}");
 }
 
-/// A shell must be able to read every command, also with an awkward folder.
+/// A shell must be able to parse every command, even with an awkward folder name.
 #[test]
 fn every_command_is_shell() {
     for folder in ["/tmp/demo", "/tmp/it's a demo"] {

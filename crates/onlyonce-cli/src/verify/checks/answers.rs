@@ -1,4 +1,4 @@
-//! Answers that are hard to keep: binary, empty, large, without a length.
+//! Answers that are hard to store: binary, empty, large, without a length.
 
 use super::retry::difference;
 use onlyonce_gateway::http_client::Answer;
@@ -10,10 +10,10 @@ use crate::verify::{
     lab::Lab,
 };
 
-/// Where a large answer begins, in bytes.
+/// The minimum size of a large answer, in bytes.
 const LARGE: usize = 64 << 10;
 
-/// Each kind that the user said how to get.
+/// Checks each kind that the user has said how to get.
 pub(super) async fn kinds(lab: &Lab) -> anyhow::Result<Vec<Finding>> {
     Ok(vec![
         kind(lab, Check::Binary, Kind::Binary, "binary").await?,
@@ -63,7 +63,7 @@ async fn kind(lab: &Lab, check: Check, kind: Kind, name: &str) -> anyhow::Result
     Ok(finding.with(&[&first, &again]))
 }
 
-/// Whether the answer is what it was meant to be.
+/// Whether the answer is of this kind.
 fn is_of(kind: Kind, answer: &Answer) -> bool {
     let status = answer.status.is_success();
     status

@@ -1,4 +1,4 @@
-//! Ways around a key: another host, another spelling of the method, a wish for another protocol.
+//! Ways around a key: another host, another spelling of the method, an upgrade to another protocol.
 
 use http::{HeaderValue, Method, header};
 use onlyonce_gateway::http_client::Outgoing;
@@ -10,10 +10,10 @@ use crate::verify::{
     lab::{Executed, Lab},
 };
 
-/// A host that nobody has (RFC 6761).
+/// A host that cannot exist (RFC 6761).
 const OTHER_HOST: &str = "onlyonce-verify.invalid";
 
-/// The same key and body at another host.
+/// Sends the same key and body to another host.
 pub(super) async fn other_host(lab: &Lab) -> anyhow::Result<Finding> {
     let check = Check::OtherHost;
     let request = lab.fresh()?;
@@ -40,7 +40,7 @@ pub(super) async fn other_host(lab: &Lab) -> anyhow::Result<Finding> {
     Ok(finding.with(&[&first, &other]))
 }
 
-/// The same request again, with its method in lower case.
+/// Sends the same request again, with its method in lower case.
 pub(super) async fn method_case(lab: &Lab) -> anyhow::Result<Finding> {
     let request = lab.fresh()?;
     let lower = request.method.as_str().to_ascii_lowercase();
@@ -49,7 +49,7 @@ pub(super) async fn method_case(lab: &Lab) -> anyhow::Result<Finding> {
     twice(lab, Check::MethodCase, request, spelled).await
 }
 
-/// The same request twice, with a wish for another protocol that nobody knows.
+/// Sends the same request twice, with an upgrade to an unknown protocol.
 pub(super) async fn upgrade(lab: &Lab) -> anyhow::Result<Finding> {
     let mut request = lab.fresh()?;
     let upgrade = HeaderValue::from_static("upgrade");
@@ -58,7 +58,7 @@ pub(super) async fn upgrade(lab: &Lab) -> anyhow::Result<Finding> {
     twice(lab, Check::Upgrade, request.clone(), request).await
 }
 
-/// Two spellings of one request: whatever the second one gets, it is not executed as well.
+/// Sends two spellings of one request: whatever the second gets, it must not be executed as well.
 async fn twice(
     lab: &Lab,
     check: Check,

@@ -1,4 +1,4 @@
-//! Somebody else with the same key.
+//! Another caller with the same key.
 
 use crate::verify::{
     catalogue::Check,
@@ -7,7 +7,7 @@ use crate::verify::{
     lab::Lab,
 };
 
-/// The same request by another caller.
+/// Sends the same request as another caller.
 pub(super) async fn other_caller(lab: &Lab) -> anyhow::Result<Finding> {
     let check = Check::OtherCaller;
     if lab.target.second_caller.is_empty() {

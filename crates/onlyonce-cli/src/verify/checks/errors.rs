@@ -1,7 +1,7 @@
 //! Refusals and failures of the API itself, and their retries.
 //!
-//! Where headers alone bring the error about, the retry comes without them: as after a repair. Then
-//! a remembered answer can be told from a new one.
+//! If headers alone cause the error, the retry is sent without them, as after a repair. Then a stored answer
+//! can be distinguished from a new one.
 
 use onlyonce_gateway::http_client::Outgoing;
 
@@ -14,7 +14,7 @@ use crate::verify::{
     lab::{Executed, Lab},
 };
 
-/// A refusal, then a failure, each with its retry.
+/// A client error, then a server error, each with its retry.
 pub(super) async fn both(lab: &Lab) -> anyhow::Result<Vec<Finding>> {
     Ok(vec![client_error(lab).await?, server_error(lab).await?])
 }

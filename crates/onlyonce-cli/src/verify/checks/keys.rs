@@ -1,4 +1,4 @@
-//! Keys that are missing, written in two ways, or no keys at all.
+//! Keys that are missing, written in two ways, or invalid.
 
 use crate::verify::{
     catalogue::Check,
@@ -12,7 +12,7 @@ pub(super) const BAD_KEYS: usize = 5;
 /// The length of a key that most stores do not expect, in bytes.
 const VERY_LONG: usize = 1_000;
 
-/// No key.
+/// Sends a request without a key.
 pub(super) async fn missing(lab: &Lab) -> anyhow::Result<Finding> {
     let check = Check::MissingKey;
     if lab.target.key_optional {
@@ -35,7 +35,7 @@ pub(super) async fn missing(lab: &Lab) -> anyhow::Result<Finding> {
     Ok(finding.with(&[&sent]))
 }
 
-/// The same key with and without quotes.
+/// Sends the same key with and without quotes.
 pub(super) async fn quoted(lab: &Lab) -> anyhow::Result<Finding> {
     let check = Check::QuotedKey;
     let request = lab.fresh()?;
@@ -78,18 +78,18 @@ pub(super) async fn quoted(lab: &Lab) -> anyhow::Result<Finding> {
     Ok(finding.with(&[&first, &second]))
 }
 
-/// What one bad key led to.
+/// The result of one bad key.
 struct Tried {
     name: &'static str,
-    /// A fault: whether it is dangerous, and why.
+    /// A fault: whether it is dangerous, and the reason.
     verdict: Result<(), (bool, String)>,
-    /// Whether nobody knows how often it was executed.
+    /// Whether the number of executions is unknown.
     unsure: bool,
     sure: Sure,
     exchanges: Vec<Exchange>,
 }
 
-/// Keys that no API can take at their word.
+/// Sends keys that no API should accept as they are.
 pub(super) async fn bad(lab: &Lab) -> anyhow::Result<Finding> {
     let check = Check::BadKeys;
     let (one, two) = (random_key()?, random_key()?);
@@ -184,7 +184,7 @@ async fn twice(
     } else if !lab.is_done(&first) || !lab.is_done(&second) {
         Err((false, format!("answered {outcomes}")))
     } else if must_refuse {
-        // An empty key that is honoured is one key for everybody.
+        // An empty key that is honoured is the same key for everybody.
         Err((first.request.key().is_empty(), format!("taken: {outcomes}")))
     } else {
         Ok(())
@@ -198,7 +198,7 @@ async fn twice(
     })
 }
 
-/// A long key that was taken, with another last letter: it must be another key.
+/// Tests an accepted long key with another last letter: it must be another key.
 async fn cut_short(lab: &Lab, long: &str, tried: &mut Tried) -> anyhow::Result<()> {
     let twin = format!("{}z", &long[..long.len() - 1]);
     let Some(first) = tried.exchanges.first() else {

@@ -10,7 +10,7 @@ use crate::verify::{
     lab::{Executed, Lab, random_key},
 };
 
-/// Another body under the same key, and the first request after that.
+/// Sends another body under the same key, and then the first request again.
 pub(super) async fn other_body(lab: &Lab) -> anyhow::Result<Vec<Finding>> {
     let checks = [Check::Mismatch, Check::MismatchKeeps];
     let request = lab.fresh()?;
@@ -90,7 +90,7 @@ fn judge(
     finding.with(&[first, other])
 }
 
-/// The same JSON, written differently.
+/// Sends the same JSON in another format.
 pub(super) async fn reordered_json(lab: &Lab) -> anyhow::Result<Finding> {
     let check = Check::ReorderedJson;
     let request = lab.fresh()?;
@@ -117,7 +117,7 @@ pub(super) async fn reordered_json(lab: &Lab) -> anyhow::Result<Finding> {
     Ok(finding.with(&[&first, &again]))
 }
 
-/// The same key and body at another address.
+/// Sends the same key and body to another address.
 pub(super) async fn elsewhere(lab: &Lab) -> anyhow::Result<Vec<Finding>> {
     let endpoint = &lab.target.endpoint;
     let query = endpoint.with_parameter("onlyonce_verify=1");

@@ -3,8 +3,8 @@
 use super::race::judge_race;
 use crate::verify::{catalogue::Check, exchange::Exchange, finding::Finding, lab::Lab};
 
-/// A retry at another node, and a race between both. Both are asked by the name of the first: nodes of one
-/// API stand behind one host, and another host is another request.
+/// A retry at another node, and a race between both. Both are addressed by the host name of the first: nodes
+/// of one API share one host name, and another host is another request.
 pub(super) async fn two(lab: &Lab) -> anyhow::Result<Finding> {
     let check = Check::TwoNodes;
     let Some(second_node) = &lab.target.second else {

@@ -14,7 +14,7 @@ const SAY_HOW: &str = "say how to make the API slow: --case slow=header:…, or 
 const TOO_FAST: &str = "the first request was finished before the second came: --case slow=… needs \
                         half a second";
 
-/// Many duplicates at the same moment.
+/// Sends many duplicates at the same moment.
 pub(super) async fn concurrent(lab: &Lab) -> anyhow::Result<Finding> {
     let check = Check::Concurrent;
     let request = lab.fresh()?;
@@ -25,7 +25,7 @@ pub(super) async fn concurrent(lab: &Lab) -> anyhow::Result<Finding> {
     judge_race(lab, check, &watch, &racers, &after).await
 }
 
-/// What became of duplicates, and of a retry after them.
+/// Judges duplicates, and a retry after them.
 pub(super) async fn judge_race(
     lab: &Lab,
     check: Check,
@@ -63,7 +63,7 @@ pub(super) async fn judge_race(
         let seen = format!("{} duplicates, {}: {tally}", racers.len(), executed.words());
         Finding::pass(check, executed.sure, seen)
     };
-    // The picture shows all of them; two and the retry are evidence enough.
+    // The chart shows all of them; two and the retry are evidence enough.
     let mut shown: Vec<&Exchange> = racers.iter().take(2).collect();
     shown.push(after);
     Ok(finding.with(&shown).race(racers))
@@ -85,7 +85,7 @@ fn tally(racers: &[Exchange]) -> String {
     counts.collect::<Vec<_>>().join(", ")
 }
 
-/// A duplicate of a request that is still running.
+/// Sends a duplicate of a request that is still running.
 pub(super) async fn in_flight(lab: &Lab) -> anyhow::Result<Finding> {
     let check = Check::InFlight;
     let Some(request) = lab.fresh_of(Kind::Slow)? else {
@@ -133,7 +133,7 @@ pub(super) async fn in_flight(lab: &Lab) -> anyhow::Result<Finding> {
     Ok(finding.with(&[&first, &second, &after]).race(&race))
 }
 
-/// Whether a busy answer says when to come back, in words.
+/// Whether a busy answer says when to retry, in words.
 fn comes_back(lab: &Lab, answer: &Answer) -> Result<String, &'static str> {
     let date = |value: &str| httpdate::parse_http_date(value).is_ok();
     match answer.header("retry-after") {
@@ -146,7 +146,7 @@ fn comes_back(lab: &Lab, answer: &Answer) -> Result<String, &'static str> {
     }
 }
 
-/// Another request under the key of one that is still running.
+/// Sends another request under the key of one that is still running.
 pub(super) async fn mismatch_in_flight(lab: &Lab) -> anyhow::Result<Finding> {
     let check = Check::MismatchInFlight;
     let Some(request) = lab.fresh_of(Kind::Slow)? else {

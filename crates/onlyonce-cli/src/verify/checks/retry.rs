@@ -1,4 +1,4 @@
-//! The same request again: at once, after a hang-up, and after a part of it.
+//! The same request again: immediately, after a hang-up, and after a partial body.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::verify::{
     lab::{Executed, Lab},
 };
 
-/// How often a retry comes back after it was told that the first is still running.
+/// How often a retry is repeated after it was told that the first is still running.
 pub(super) const MOST_RETRIES: usize = 12;
-/// The pause before it comes back.
+/// The pause before it is repeated.
 const COME_BACK_AFTER: Duration = Duration::from_millis(500);
 /// How long a slow request runs before its client hangs up.
 const HANG_UP_AFTER: Duration = Duration::from_millis(100);
 
-/// Headers that belong to the answer and not to its journey.
+/// Headers that belong to the answer and not to its transport.
 const KEPT: [header::HeaderName; 7] = [
     header::CONTENT_TYPE,
     header::CONTENT_LANGUAGE,
@@ -31,7 +31,7 @@ const KEPT: [header::HeaderName; 7] = [
     header::LAST_MODIFIED,
 ];
 
-/// Three times the same: replay, bytes, marker and expiry.
+/// Sends the same request three times, for replay, bytes, marker and expiry.
 pub(super) async fn same_request(lab: &Lab) -> anyhow::Result<Vec<Finding>> {
     let request = lab.fresh()?;
     let watch = lab.watch().await?;
@@ -105,7 +105,7 @@ fn bytes(all: [&Exchange; 3], executed: Executed) -> Finding {
     .with(&all)
 }
 
-/// What a client would see of a difference.
+/// The difference that a client would notice.
 pub(super) fn difference(first: &Answer, again: &Answer) -> Option<String> {
     if first.body != again.body {
         return Some(format!(
@@ -188,7 +188,7 @@ fn expiry(all: [&Exchange; 3], executed: Executed) -> Finding {
     finding.with(&all)
 }
 
-/// The client goes away in the middle and asks again.
+/// The client disconnects in the middle and retries.
 pub(super) async fn hang_up(lab: &Lab) -> anyhow::Result<Finding> {
     let check = Check::HangUp;
     let (request, after) = match lab.fresh_of(Kind::Slow)? {
@@ -231,7 +231,7 @@ pub(super) async fn hang_up(lab: &Lab) -> anyhow::Result<Finding> {
         .race(&[left.clone(), retry.clone()]))
 }
 
-/// The body breaks off one byte before its declared end; then all of it comes, under the same key.
+/// The body breaks off one byte before its declared end; then all of it is sent under the same key.
 pub(super) async fn part_of_a_body(lab: &Lab) -> anyhow::Result<Finding> {
     let check = Check::PartOfABody;
     let request = lab.fresh()?;

@@ -1,4 +1,4 @@
-//! The report as one page that needs nothing else: no script, no network.
+//! The report as one self-contained page: no script, no network.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::verify::{
 
 /// The height of one bar with its gap, in pixels.
 const BAR: usize = 18;
-/// The width of the picture, in pixels.
+/// The width of the chart, in pixels.
 const WIDTH: f64 = 620.0;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;\
@@ -23,7 +23,7 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;mar
     svg{max-width:100%;font:11px system-ui,sans-serif}summary{cursor:pointer}";
 
 impl Report {
-    /// One self-contained page.
+    /// The report as one page.
     pub(super) fn html(&self) -> String {
         let mut page = format!(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -59,7 +59,7 @@ impl Report {
     fn html_table(&self, page: &mut String) {
         page.push_str("<table><tr><th>check<th>verdict<th>how sure<th>what was seen</tr>\n");
         for finding in &self.findings {
-            // A string takes everything that is written to it.
+            // Writing to a String does not fail.
             let _ = writeln!(
                 page,
                 "<tr><td title=\"{title}\">{id}<td class=\"{class}\">{verdict}<td>{sure}<td>{seen}</tr>",

@@ -10,7 +10,7 @@ use crate::verify::{
 };
 
 impl Report {
-    /// One JSON document.
+    /// The report as one JSON document.
     pub(in crate::verify) fn json(&self) -> String {
         let summary: serde_json::Map<String, Value> = Verdict::ALL
             .into_iter()

@@ -6,7 +6,8 @@ use super::{Report, escape};
 use crate::verify::{finding::Verdict, shown};
 
 impl Report {
-    /// A JUnit file. What does not apply or cannot be told is skipped, with the reason.
+    /// The report as a JUnit file. A check that does not apply or is inconclusive is skipped, with the
+    /// reason.
     pub(super) fn junit(&self) -> String {
         let skipped = self.count(Verdict::NotApplicable) + self.count(Verdict::CannotTell);
         let mut xml = format!(
@@ -20,7 +21,7 @@ impl Report {
         for finding in &self.findings {
             let (id, seen) = (finding.check.id(), escape(&finding.seen));
             let title = escape(finding.check.title());
-            // A string takes everything that is written to it.
+            // Writing to a String does not fail.
             let _ = write!(
                 xml,
                 "  <testcase classname=\"onlyonce.verify\" name=\"{id}: {title}\""

@@ -1,4 +1,4 @@
-//! The report on a terminal: the table, the pictures, and what each failure costs.
+//! The report on a terminal: the table, the charts, and what each failure costs.
 
 use std::fmt::Write as _;
 
@@ -12,15 +12,15 @@ use crate::verify::{
     shown,
 };
 
-/// The narrowest and widest picture, in columns.
+/// The minimum and maximum width of a chart, in columns.
 const WIDTHS: (u16, u16) = (60, 130);
-/// The width where there is no terminal to ask.
+/// The width if there is no terminal.
 const DEFAULT_WIDTH: u16 = 100;
-/// The most exchanges that are shown of one failure.
+/// The maximum number of exchanges shown for one failure.
 const MOST_EVIDENCE: usize = 6;
 
 impl Report {
-    /// For people.
+    /// The report for people.
     pub(in crate::verify) fn text(&self) -> String {
         let width = width();
         let mut text = format!(
@@ -42,7 +42,7 @@ impl Report {
             let words = verdict.words().to_lowercase();
             format!("{} {words}", self.count(verdict))
         });
-        // A string takes everything that is written to it.
+        // Writing to a String does not fail.
         let _ = writeln!(text, "\n{}\n{}", counts.join(", "), self.conclusion());
         text
     }
@@ -61,7 +61,7 @@ impl Report {
         table
     }
 
-    /// The race, and everything else that overlapped and failed.
+    /// Charts of the race and of every other overlapping failure.
     fn pictures(&self, text: &mut String, width: u16) {
         for finding in &self.findings {
             let wanted = finding.check == Check::Concurrent || finding.verdict == Verdict::Fail;

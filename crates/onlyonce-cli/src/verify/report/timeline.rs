@@ -1,4 +1,4 @@
-//! A race as a picture: one line for each request, from its first byte to its answer.
+//! A race as a chart: one line for each request, from its first byte to its answer.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use crate::verify::exchange::Exchange;
 
 /// More lines than this are drawn as groups.
 const MOST_LINES: usize = 12;
-/// Columns that are not for the bar.
+/// Columns outside the bar.
 const MARGIN: usize = 34;
 
-/// One bar: when it began and ended as parts of the whole, and what it says.
+/// One bar: its begin and end as fractions of the whole, and its label.
 pub(super) struct Bar {
     /// 0 to 1.
     pub(super) begins: f64,
@@ -34,7 +34,7 @@ pub(super) fn bars(race: &[Exchange]) -> (Vec<Bar>, f64) {
             faces.push(one);
             faces.len() - 1
         });
-        // The same answer has the same letter.
+        // Equal answers have the same letter.
         let before = faces.iter().take(face).filter(|face| face.ok().is_some());
         let says = match one.ok() {
             Some(_) => format!("{} {}", one.outcome(), letter(before.count())),
@@ -55,14 +55,14 @@ pub(super) fn bars(race: &[Exchange]) -> (Vec<Bar>, f64) {
     (bars, whole.as_secs_f64() * 1e3)
 }
 
-/// The first and the last of each kind, and between them one line for the rest.
+/// The first and the last of each kind, and one line between them for the rest.
 fn grouped(bars: Vec<(Bar, usize)>) -> Vec<(Bar, usize)> {
     let mut groups: Vec<(Bar, usize)> = Vec::new();
     for (bar, face) in bars {
         let same = groups.iter_mut().rev().filter(|(_, other)| *other == face);
         let mut same: Vec<_> = same.collect();
         match same.as_mut_slice() {
-            // The last line of a kind takes the others in.
+            // The last line of a kind absorbs the others.
             [(last, _), _, ..] => {
                 last.ends = last.ends.max(bar.ends);
                 last.begins = last.begins.min(bar.begins);
@@ -87,7 +87,7 @@ fn letter(face: usize) -> char {
     u8::try_from(face % 26).map_or('?', |index| char::from(b'A' + index))
 }
 
-/// The picture in `width` columns.
+/// The chart in `width` columns.
 pub(super) fn draw(race: &[Exchange], width: usize) -> String {
     let (bars, milliseconds) = bars(race);
     let room = width.saturating_sub(MARGIN).max(20);
