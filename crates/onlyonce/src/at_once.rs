@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// Longer than anybody waits, and short enough to be added to any instant.
 const AS_GOOD_AS_NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// `duration` after `from`, or [`AS_GOOD_AS_NEVER`] on overflow.
+/// `duration` after `from`, or `AS_GOOD_AS_NEVER` on overflow.
 pub(crate) fn after(from: Instant, duration: Duration) -> Instant {
     from.checked_add(duration)
         .unwrap_or_else(|| from + AS_GOOD_AS_NEVER)

@@ -146,7 +146,7 @@ pub(super) const GROUPS: &[Group] = &[
 /// Runs one group.
 ///
 /// # Errors
-/// When the count can no longer be read.
+/// When the count cannot be read any more.
 pub(super) async fn run(name: Name, lab: &Lab) -> anyhow::Result<Vec<Finding>> {
     Ok(match name {
         Name::Retry => retry::same_request(lab).await?,

@@ -79,7 +79,7 @@ impl Lab {
     /// Sends two requests with different keys, to learn how the API answers.
     ///
     /// # Errors
-    /// When the API does not do what every check requires.
+    /// When the API does not do what every check builds on.
     pub(super) async fn open(target: Target, progress: ProgressBar) -> anyhow::Result<Self> {
         let mut lab = Self {
             client: Client::new(target.timeout, target.tls.clone()),

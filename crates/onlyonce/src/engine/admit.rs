@@ -64,8 +64,8 @@ impl Engine {
     /// caller must settle the attempt.
     ///
     /// # Errors
-    /// [`Unavailable`] if the outcome could not be determined. Nothing may be sent upstream then; if the
-    /// reservation turns out to stand, it is released in the background.
+    /// [`Unavailable`] if it could not be found out. Nothing may be sent upstream then; should the
+    /// reservation turn out to stand, it is released in the background.
     pub async fn admit(
         &self,
         arrival: &mut Arrival,

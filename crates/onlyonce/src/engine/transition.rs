@@ -21,7 +21,7 @@ use super::{Engine, within};
 pub(super) const MAX_ROUNDS: usize = 32;
 /// How long the store may take to tell whether a write with a lost reply happened.
 const SECOND_LOOK: Duration = Duration::from_millis(500);
-/// The first and the longest pause between two tries of [`Unanswered::KeepTrying`].
+/// The first and the longest pause between two tries of `Unanswered::KeepTrying`.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -118,7 +118,7 @@ pub(crate) trait Records {
 pub(crate) enum Patience {
     /// The configured `store_timeout`.
     Usual,
-    /// [`SECOND_LOOK`], after the first call got no answer.
+    /// `SECOND_LOOK`, after the first call got no answer.
     SecondLook,
 }
 

@@ -6,8 +6,7 @@ use super::{Report, escape};
 use crate::verify::{finding::Verdict, shown};
 
 impl Report {
-    /// The report as a JUnit file. A check that does not apply or is inconclusive is skipped, with the
-    /// reason.
+    /// The report as a JUnit file. Checks that do not apply or are inconclusive are skipped, with the reason.
     pub(super) fn junit(&self) -> String {
         let skipped = self.count(Verdict::NotApplicable) + self.count(Verdict::CannotTell);
         let mut xml = format!(
