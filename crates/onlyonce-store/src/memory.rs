@@ -160,7 +160,7 @@ impl Shard {
         } else {
             self.live.remove(&record.id);
         }
-        // The scope of a record written before names were encrypted changes its name.
+        // The scope of a record written before encryption was enabled changes its name.
         let before = self.records.get(&record.id).map(|row| &row.record.scope);
         if before != Some(&record.scope) {
             let before = before.cloned();

@@ -251,7 +251,7 @@ pub(super) fn swap(
         let current = read::record(connection, id)?;
         return Ok(current.map_or(Swapped::Absent, Swapped::Conflict));
     }
-    // The scope of a record written before names were encrypted has another name now.
+    // The scope of a record written before encryption was enabled has another name now.
     if found.scope != scope {
         list(connection, &[(scope.to_owned(), found.n)])?;
     }

@@ -265,7 +265,7 @@ async fn end_wait(
     progress: &Progress,
 ) {
     let policy = &shared.policy;
-    // The deadline moves back once the answer has begun.
+    // The deadline is later once the answer has begun.
     let timeout = || after(started, progress.timeout(policy.timeout));
     while Instant::now() < timeout() {
         tokio::time::sleep_until(timeout()).await;

@@ -12,7 +12,7 @@ use http::{
 
 use super::Broken;
 
-/// The most lines and bytes in the head of an answer, including the informational (1xx) heads before it.
+/// The most lines and bytes in the head of an answer. The bytes of 1xx heads before it count too.
 const MAX_LINES: usize = 512;
 pub(super) const MAX_BYTES: usize = 512 << 10;
 /// A head of up to this many lines is parsed without allocating.
