@@ -139,8 +139,8 @@ fn names_of(trailers: &HeaderMap) -> Option<HeaderValue> {
     (!trailers.is_empty()).then_some(names)
 }
 
-/// Removes headers whose names have underscores and read like one of `names`: to many servers, those behind
-/// CGI or WSGI for instance, the two are one, and nobody has looked at this one.
+/// Removes headers whose names contain underscores and read like one of `names`. Many servers, such as
+/// those behind CGI or WSGI, treat the two as one, and nothing has checked this one.
 pub fn strip_lookalikes<'a>(
     headers: &mut HeaderMap,
     names: impl Iterator<Item = &'a HeaderName> + Clone,
@@ -224,7 +224,7 @@ pub(super) fn read_key(headers: &HeaderMap, policy: &Policy) -> KeyHeader {
     }
 }
 
-/// The seconds of `Prefer: wait=N`, where a client sent one.
+/// The seconds of `Prefer: wait=N`, if the client sent it.
 pub fn preferred_wait(headers: &HeaderMap) -> Option<u64> {
     headers
         .get_all(PREFER)
