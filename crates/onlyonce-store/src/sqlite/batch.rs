@@ -79,6 +79,9 @@ pub(super) enum Done {
 
 type Answer = Result<(Timestamp, Done), StoreError>;
 
+/// An answer, and where it goes.
+type Delivery = (oneshot::Sender<Answer>, Answer);
+
 struct Queued {
     operation: Operation,
     reply: Reply,
@@ -295,7 +298,7 @@ impl Group {
 fn deliver(answers: impl Iterator<Item = (Reply, Answer)>) {
     // The caller may have left; the write stands.
     let send = |sender: oneshot::Sender<Answer>, answer| drop(sender.send(answer));
-    let mut loops: Vec<(Handle, Vec<(oneshot::Sender<Answer>, Answer)>)> = Vec::new();
+    let mut loops: Vec<(Handle, Vec<Delivery>)> = Vec::new();
     for (Reply { event_loop, sender }, answer) in answers {
         let Some(handle) = event_loop else {
             send(sender, answer);
