@@ -29,7 +29,9 @@ pub use event::{
 };
 pub use evidence::{About, Negative, Source};
 pub use history::{History, NewKey, new_key};
-pub use operate::{Denied, Granted, Grounds, Heard, Resolution, Seen, releasable_from};
+pub use operate::{
+    Denied, Granted, Grounds, Heard, Resolution, Seen, is_just_forgotten, releasable_from,
+};
 pub use settle::{Lease, Settled, Settlement, Wake, absent, is_running, is_settled, wake};
 
 use expire::sweep;

@@ -22,6 +22,9 @@ use crate::{
     time::{Stamp, Timestamp},
 };
 
+/// After this long no process has a copy of a forgotten answer, whichever clock is right.
+const COPIES_ARE_GONE_AFTER: Duration = Duration::from_secs(60);
+
 /// An operator's decision about an unknown key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Resolution {
@@ -158,6 +161,13 @@ fn speaks_against(
     }
     let from = releasable_from(record, policy).unwrap_or_else(|| settled(now, policy));
     (now < from).then_some(Denied::TooEarly(from))
+}
+
+/// Whether an operator removed the key's answer so recently that another process may still give a copy of
+/// it. Executing the key now would give two answers at the same time.
+pub fn is_just_forgotten(record: &Record, now: Timestamp) -> bool {
+    let forgotten_at = record.forgotten_at();
+    forgotten_at.is_some_and(|at| now < at.plus(COPIES_ARE_GONE_AFTER))
 }
 
 /// The time from which an unknown key may be released without force, since its operation can no longer be

@@ -1,6 +1,6 @@
 //! Reserves a request's key, or says why not.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use onlyonce_core::{
     AttemptId, Policy, RecipeId, Record, Timestamp,
@@ -14,9 +14,6 @@ use super::{
     transition::{Fault as _, Known, MAX_ROUNDS, Transition, Unanswered, Wrote},
 };
 use crate::{clock::Moment, limits::Limited, stats::Background};
-
-/// After this long nobody has a copy of a forgotten answer, whichever clock is right.
-const LONG_AGO: Duration = Duration::from_secs(60);
 
 /// What a request needs before the machine's decision can be carried out.
 enum Need {
@@ -50,13 +47,6 @@ impl From<NoRoom> for Result<Admitted, Unavailable> {
             NoRoom::Unavailable(unavailable) => Err(unavailable),
         }
     }
-}
-
-/// Whether an operator removed the key's answer so recently that another process may still give a copy of
-/// it. Executing the key now would give two answers at the same time.
-fn is_just_forgotten(record: Option<&Record>, now: Timestamp) -> bool {
-    let forgotten_at = record.and_then(Record::forgotten_at);
-    forgotten_at.is_some_and(|at| now < at.plus(LONG_AGO))
 }
 
 impl Engine {
@@ -248,7 +238,9 @@ impl Engine {
                 if began.begins_a_life() && !has.room {
                     return need(Need::Room);
                 }
-                if !has.no_copies && is_just_forgotten(record, now) {
+                if !has.no_copies
+                    && record.is_some_and(|record| machine::is_just_forgotten(record, now))
+                {
                     return need(Need::NoCopies);
                 }
                 failpoint!(match (record, began) {
