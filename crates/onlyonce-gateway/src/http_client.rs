@@ -20,7 +20,7 @@ use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
-    time::timeout,
+    time::{Instant, timeout, timeout_at},
 };
 use tokio_rustls::{
     TlsConnector,
@@ -69,14 +69,14 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 #[derive(Clone)]
 pub struct Client {
     tls: TlsConnector,
-    /// Applies to connecting, and again to the answer.
+    /// From connecting to the end of the answer.
     timeout: Duration,
     /// The largest answer that is read, in bytes.
     limit: usize,
 }
 
 impl Client {
-    /// A client that waits up to `timeout` for a connection, and as long again for the whole answer.
+    /// A client whose requests take up to `timeout` each, from connecting to the end of the answer.
     pub fn new(timeout: Duration, tls: Arc<ClientConfig>) -> Self {
         Self {
             tls: tls.into(),
@@ -95,8 +95,9 @@ impl Client {
     /// # Errors
     /// Why there is no answer, in words for people.
     pub async fn send(&self, request: &Outgoing) -> Result<Answer, String> {
+        let end = Instant::now() + self.timeout;
         let stream = self.connect(&request.endpoint).await?;
-        self.send_on(stream, request).await
+        self.exchange_until(end, stream, request).await
     }
 
     /// Opens a connection to `endpoint`.
@@ -119,7 +120,17 @@ impl Client {
         stream: Box<dyn Stream>,
         request: &Outgoing,
     ) -> Result<Answer, String> {
-        match timeout(self.timeout, exchange(stream, request, self.limit)).await {
+        let end = Instant::now() + self.timeout;
+        self.exchange_until(end, stream, request).await
+    }
+
+    async fn exchange_until(
+        &self,
+        end: Instant,
+        stream: Box<dyn Stream>,
+        request: &Outgoing,
+    ) -> Result<Answer, String> {
+        match timeout_at(end, exchange(stream, request, self.limit)).await {
             Ok(answer) => answer,
             Err(_) => Err(format!("nothing within {} s", self.timeout.as_secs())),
         }
