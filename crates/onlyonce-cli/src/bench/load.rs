@@ -103,7 +103,8 @@ async fn send(
     let total = u64::try_from(args.time.as_nanos() / gap.as_nanos().max(1))?;
     let started = Instant::now();
     let mut late = JoinSet::new();
-    let mut newest = 0;
+    // The keys that were sent, in order.
+    let mut sent = Vec::new();
     for number in 0..total {
         let due = started + gap * u32::try_from(number).unwrap_or(u32::MAX);
         tokio::time::sleep_until(due).await;
@@ -114,20 +115,15 @@ async fn send(
              --rate",
             args.rate()
         );
-        let kind = if number == 0 {
-            Kind::New
-        } else {
-            Kind::of(number, args.mix)
-        };
-        let key = match kind {
-            Kind::New => {
-                newest = number;
-                number
-            }
+        let (kind, key) = match (Kind::of(number, args.mix), sent.last()) {
             // The latest key, whose request is probably still running.
-            Kind::Duplicate => newest,
+            (Kind::Duplicate, Some(latest)) => (Kind::Duplicate, *latest),
             // A key that was sent some time ago.
-            Kind::Replay => newest.saturating_sub(newest / 2),
+            (Kind::Replay, Some(_)) => (Kind::Replay, sent[sent.len() / 2]),
+            (Kind::New, _) | (_, None) => {
+                sent.push(number);
+                (Kind::New, number)
+            }
         };
         let (idle, results, mut template) = (idle.clone(), results.clone(), template.clone());
         late.spawn(async move {
