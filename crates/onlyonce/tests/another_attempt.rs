@@ -151,3 +151,32 @@ async fn a_spooled_result_keeps_its_own_name() {
     first.abort();
     second.abort();
 }
+
+/// Goal: whoever asks about a key hears of its end when the key settles, and not when it would look next.
+///
+/// Method: ask while the key is executed, with a clock that moves only while everybody waits; let the
+/// execution end long after the looks have become rare. Evidence: the time at which the question is answered.
+#[tokio::test(start_paused = true)]
+async fn a_question_is_answered_when_the_key_settles() {
+    const TAKES: Duration = Duration::from_millis(10_321);
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let engine = Engine::start(store.clone(), EngineOptions::default());
+    let slow = service_fn(|_: Request<Body>| async {
+        tokio::time::sleep(TAKES).await;
+        Ok::<_, BoxError>(Response::new(Body::empty()))
+    });
+    let layered = layer(&engine, &Policy::default()).await.layer(slow);
+    let began = tokio::time::Instant::now();
+    let first = tokio::spawn(layered.oneshot(post()));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let id = record(&*store).await.id;
+    let asked = engine.find(id, began + Duration::from_secs(30));
+    let found = asked.await.unwrap().value.unwrap();
+    assert_eq!(found.state, State::Completed);
+    assert!(
+        began.elapsed() < TAKES + Duration::from_millis(5),
+        "{:?}",
+        began.elapsed()
+    );
+    first.await.unwrap().unwrap();
+}

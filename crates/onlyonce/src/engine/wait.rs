@@ -10,6 +10,7 @@ use std::{
 
 use onlyonce_core::{Policy, Record, RecordId, machine};
 use onlyonce_store::Reply;
+use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{
     Admitted, Arrival, Engine, Unavailable,
@@ -93,6 +94,7 @@ impl Engine {
         deadline: tokio::time::Instant,
     ) -> Result<Reply<Option<Record>>, Unavailable> {
         let mut pause = FIRST_POLL;
+        let mut wakeups = None;
         loop {
             let reply = self
                 .bounded_read(self.0.store.lookup(id))
@@ -102,8 +104,17 @@ impl Engine {
             if settled || tokio::time::Instant::now() >= deadline {
                 return Ok(reply);
             }
-            tokio::time::sleep(pause.min(deadline - tokio::time::Instant::now())).await;
-            pause = (pause * 2).min(LONGEST_POLL);
+            // Subscribe before the look that counts, so that no wake-up is missed in between.
+            let Some(wakeups) = &mut wakeups else {
+                wakeups = Some(self.0.store.wakeups());
+                continue;
+            };
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(deadline) => {}
+                () = woken(wakeups, id) => pause = FIRST_POLL,
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_POLL),
+            }
         }
     }
 
@@ -144,14 +155,24 @@ impl Engine {
     }
 }
 
+/// Resolves when the store reports a change of `id`, or may have.
+async fn woken(wakeups: &mut broadcast::Receiver<RecordId>, id: RecordId) {
+    loop {
+        match wakeups.recv().await {
+            Ok(other) if other != id => {}
+            Ok(_) | Err(RecvError::Lagged(_)) => return,
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
 /// Passes the store's wake-ups on to the waiters, until nobody waits. Each wakes one waiter; if the key has
 /// settled for good, that waiter wakes the others.
 async fn pass_on(
-    mut wakeups: tokio::sync::broadcast::Receiver<RecordId>,
+    mut wakeups: broadcast::Receiver<RecordId>,
     waiters: Waiters,
     listening: Arc<AtomicBool>,
 ) {
-    use tokio::sync::broadcast::error::RecvError;
     loop {
         let heard = tokio::select! {
             biased;
