@@ -8,7 +8,7 @@ use http::{HeaderName, Method, StatusCode};
 
 use super::{
     AfterExpiry, Enforce, ErrorFormat, KeyScope, On5xx, OnInFlight, OnStoreError, PathReadings,
-    Policy, ReconcilePolicy, Remember,
+    Policy, PolicyBuilder, ReconcilePolicy, Remember,
 };
 use crate::{
     fingerprint::{BodyMode, DEFAULT_HEADERS, Pointer, Recipe},
@@ -100,11 +100,15 @@ impl FingerprintOptions {
 }
 
 macro_rules! options {
-    ($($(#[$doc:meta])* $field:ident: $type:ty,)*) => {
+    (
+        $(#[$_of_policies:meta])* policy { $($(#[$doc:meta])* $field:ident: $type:ty,)* }
+        $(#[$_of_gateways:meta])* gateway { $($(#[$own_doc:meta])* $own:ident: $own_type:ty,)* }
+    ) => {
         /// The idempotency options of a route or of the whole gateway; `None` means not set.
         #[derive(Clone, Debug, PartialEq, Default)]
         pub struct Options {
             $($(#[$doc])* pub $field: Option<$type>,)*
+            $($(#[$own_doc])* pub $own: Option<$own_type>,)*
         }
 
         impl Options {
@@ -116,103 +120,124 @@ macro_rules! options {
                     (Some(over), Some(under)) => Some(over.over(under)),
                     (over, under) => over.or(under),
                 };
-                Self { fingerprint, ..Self { $($field: self.$field.or(under.$field),)* } }
+                let over = Self {
+                    $($field: self.$field.or(under.$field),)*
+                    $($own: self.$own.or(under.$own),)*
+                };
+                Self { fingerprint, ..over }
             }
+        }
+
+        impl PolicyBuilder {
+            $(
+                $(#[$doc])*
+                pub fn $field(mut self, $field: $type) -> Self {
+                    self.0.$field = Some($field);
+                    self
+                }
+            )*
         }
     };
 }
 
 options! {
-    /// Whether keys are honoured at all.
-    enabled: bool,
-    /// Whose conventions to follow.
-    dialect: Dialect,
-    /// How much is at stake.
-    profile: Profile,
-    /// The header that carries the key.
-    header_name: HeaderName,
-    /// The header that marks a replay.
-    replayed_header: HeaderName,
-    /// The methods on which a key is honoured.
-    methods: Vec<Method>,
-    /// Which requests must carry a key.
-    enforce: Enforce,
-    /// How paths are interpreted to find the rules that apply.
-    path_readings: PathReadings,
-    /// Which callers share a namespace of keys.
-    key_scope: KeyScope,
-    /// Whether each route has a namespace of its own.
-    key_per_route: bool,
-    /// The longest key in bytes.
-    max_key_length: usize,
-    /// The shortest key in bytes.
-    min_key_length: usize,
-    /// Whether keys that look like personal data are refused.
-    reject_sensitive_keys: bool,
-    /// How long an answer is kept.
-    ttl: Duration,
-    /// How long a tombstone is kept.
-    tombstone_ttl: Duration,
-    /// What the same request gets after expiry.
-    after_expiry: AfterExpiry,
-    /// The largest request body in bytes.
-    max_request_body: u64,
-    /// The largest stored response body in bytes.
-    max_body_size: u64,
-    /// How much of an answer is stored.
-    remember: Remember,
-    /// What a retry gets while the first request is running.
-    on_in_flight: OnInFlight,
-    /// How long a retry waits.
-    wait_timeout: Duration,
-    /// What a server error means.
-    on_5xx: On5xx,
-    /// Statuses declared to mean that the operation had no effect.
-    release_statuses: Vec<StatusCode>,
-    /// What happens when the store is unavailable.
-    on_store_error: OnStoreError,
-    /// How long an executor counts as alive without a renewal.
-    lease: Duration,
-    /// The time from dispatch to the end of the answer that the client waits.
-    timeout: Duration,
-    /// The time from dispatch to the end of the answer after which the key becomes unknown.
-    max_execution: Duration,
-    /// How long a client waits for its answer to become durable.
-    completion_grace: Duration,
-    /// The shape of error bodies.
-    error_format: ErrorFormat,
-    /// The status for a key that was used for another request.
-    reused_status: StatusCode,
-    /// The status for a missing key.
-    missing_status: StatusCode,
-    /// The headers that distinguish callers without authentication.
-    credential_headers: Vec<HeaderName>,
-    /// The cookies that distinguish callers if none of these headers is sent.
-    credential_cookies: Vec<String>,
-    /// How requests are compared.
-    fingerprint: FingerprintOptions,
-    /// Waiters on one key.
-    waiters_per_key: usize,
-    /// Waiters of one client.
-    waiters: usize,
-    /// Executions of one client that may continue without it.
-    detached: usize,
-    /// One client's new keys per second.
-    new_keys_per_second: u32,
-    /// One client's burst of new keys.
-    burst: u32,
-    /// Keys of one client that may be in progress at a time.
-    live_keys: u64,
-    /// One client's lookups and misuses of keys per second.
-    lookups_per_second: u32,
-    /// The greatest age of a request that brings a new key.
-    max_request_age: Duration,
-    /// The header that says when a request was made.
-    request_time_header: HeaderName,
-    /// Whether keys are only observed.
-    shadow: bool,
-    /// How unknown outcomes are reconciled.
-    reconcile: ReconcilePolicy,
+    /// The options of the library: [`PolicyBuilder`] has a setter for each. The default stands behind the colon.
+    policy {
+        /// Whether keys are honoured at all: yes, but not unless a configuration file says so.
+        enabled: bool,
+        /// Whose conventions the statuses and marker headers follow: the IETF draft's.
+        dialect: Dialect,
+        /// How much is at stake.
+        profile: Profile,
+        /// The header that carries the key: `Idempotency-Key`.
+        header_name: HeaderName,
+        /// The header that marks a replay: `X-Idempotent-Replayed`.
+        replayed_header: HeaderName,
+        /// The methods on which a key is honoured: POST, PUT and PATCH.
+        methods: Vec<Method>,
+        /// Which requests must carry a key: none.
+        enforce: Enforce,
+        /// The longest key: 256 bytes.
+        max_key_length: usize,
+        /// The shortest key: 1 byte.
+        min_key_length: usize,
+        /// Whether keys that look like personal data are refused: yes.
+        reject_sensitive_keys: bool,
+        /// How long an answer is kept, from completion: a day. Must be positive.
+        ttl: Duration,
+        /// How long a tombstone is kept after that: a day. Must be positive.
+        tombstone_ttl: Duration,
+        /// What the same request gets after expiry: a new execution.
+        after_expiry: AfterExpiry,
+        /// The largest request body: 1 MiB.
+        max_request_body: u64,
+        /// The largest response body that is stored: 1 MiB.
+        max_body_size: u64,
+        /// How much of an answer is stored: all of it.
+        remember: Remember,
+        /// What a retry gets while the first request is running: it waits.
+        on_in_flight: OnInFlight,
+        /// How long a retry waits, from its arrival: 30 s.
+        wait_timeout: Duration,
+        /// What 500, 501, 503 and 505 to 511 say about the operation: it may be executed again.
+        on_5xx: On5xx,
+        /// Statuses declared to mean that the operation had no effect: 401, 407, 421, 425 and 429.
+        release_statuses: Vec<StatusCode>,
+        /// What happens when the store is unavailable: 503, and nothing is executed.
+        on_store_error: OnStoreError,
+        /// How long an executor counts as alive without a renewal: 60 s. Must be positive.
+        lease: Duration,
+        /// The time from dispatch to the end of the answer that the client waits: 30 s.
+        timeout: Duration,
+        /// The time from dispatch to the end of the answer after which the key becomes unknown: 15 min. Must be
+        /// positive.
+        max_execution: Duration,
+        /// How long a client waits for its answer to become durable: 10 s.
+        completion_grace: Duration,
+        /// The shape of error bodies: a problem body with an `error` object beside it.
+        error_format: ErrorFormat,
+        /// The status for a key that was used for another request: 422.
+        reused_status: StatusCode,
+        /// The status for a missing key: 400.
+        missing_status: StatusCode,
+        /// How requests are compared: by method, host, path, query, some headers and the canonical body.
+        fingerprint: FingerprintOptions,
+        /// Waiters on one key; further ones are refused: 1,000.
+        waiters_per_key: usize,
+        /// Waiters of one client; further ones are refused: 10,000.
+        waiters: usize,
+        /// Executions of one client that may continue without it; beyond this, it may bring no new keys: 250.
+        detached: usize,
+        /// One client's new keys per second: no limit.
+        new_keys_per_second: u32,
+        /// One client's burst of new keys: as many as per second.
+        burst: u32,
+        /// Keys of one client that may be in progress at a time: no limit.
+        live_keys: u64,
+        /// One client's lookups and misuses of keys per second: no limit.
+        lookups_per_second: u32,
+        /// The greatest age of a request that brings a new key: no limit.
+        max_request_age: Duration,
+        /// The header that says when a request was made: `X-Request-Timestamp`.
+        request_time_header: HeaderName,
+        /// Whether keys are only observed, and nothing is refused, replayed or remembered: no.
+        shadow: bool,
+        /// How unknown outcomes are reconciled: by people only.
+        reconcile: ReconcilePolicy,
+    }
+    /// The options of a gateway, which finds routes and callers itself.
+    gateway {
+        /// How paths are interpreted to find the rules that apply.
+        path_readings: PathReadings,
+        /// Which callers share a namespace of keys.
+        key_scope: KeyScope,
+        /// Whether each route has a namespace of its own.
+        key_per_route: bool,
+        /// The headers that distinguish callers without authentication.
+        credential_headers: Vec<HeaderName>,
+        /// The cookies that distinguish callers if none of these headers is sent.
+        credential_cookies: Vec<String>,
+    }
 }
 
 impl Dialect {
