@@ -28,6 +28,8 @@ pub mod dynamodb;
 #[doc(hidden)]
 pub mod failpoint;
 mod find;
+#[doc(hidden)]
+pub mod forward;
 #[cfg(all(test, feature = "redis", feature = "sqlite"))]
 mod fuzz;
 pub mod identity;

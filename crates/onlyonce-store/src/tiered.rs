@@ -14,19 +14,15 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret, Timestamp,
-    record::{Change, Draft, JournalEntry, Revision},
+    Record, RecordId, Timestamp,
+    record::{Change, Draft, Revision},
     time::Stamp,
 };
 use parking_lot::Mutex;
-use tokio::{
-    sync::{Semaphore, broadcast},
-    time::Instant,
-};
+use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
-    BoxError, Copies, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Loss,
-    Outbox, Page, Reply, Standing, Store, StoreError, Swapped, Walk,
+    BoxError, Inserted, Outbox, Reply, Store, StoreError, Swapped, Walk,
     clock::StoreClock,
     redis::{
         OpenError,
@@ -199,22 +195,6 @@ impl TruthClock {
 
 #[async_trait]
 impl Store for TieredStore {
-    fn level(&self) -> Level {
-        self.truth.level()
-    }
-
-    fn copies(&self) -> Copies {
-        self.truth.copies()
-    }
-
-    fn secret(&self) -> &Secret {
-        self.truth.secret()
-    }
-
-    fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
-        self.truth.peek(id)
-    }
-
     async fn lookup(&self, id: RecordId) -> Result<Reply<Option<Record>>, StoreError> {
         let reply = self.timed(self.truth.lookup(id)).await?;
         if let Some(record) = &reply.value {
@@ -249,18 +229,6 @@ impl Store for TieredStore {
         Ok(reply)
     }
 
-    async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
-        self.truth.delete(id, expected).await
-    }
-
-    async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
-        self.truth.append(journal).await
-    }
-
-    async fn prune_audit(&self, keep: Duration) -> Result<(), StoreError> {
-        self.truth.prune_audit(keep).await
-    }
-
     async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
         self.timed(self.truth.lapsed(limit)).await
     }
@@ -273,147 +241,16 @@ impl Store for TieredStore {
         self.timed(self.truth.walk(limit)).await
     }
 
-    async fn list(
-        &self,
-        filter: &Filter,
-        cursor: Option<u64>,
-        limit: usize,
-    ) -> Result<Page<Listed>, StoreError> {
-        self.truth.list(filter, cursor, limit).await
-    }
-
-    async fn list_in(
-        &self,
-        scopes: &[Scope],
-        filter: &Filter,
-        cursor: Option<u64>,
-        limit: usize,
-    ) -> Result<Option<Page<Listed>>, StoreError> {
-        self.truth.list_in(scopes, filter, cursor, limit).await
-    }
-
-    async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
-        self.truth.keep_scope(id, name).await
-    }
-
-    async fn scopes(
-        &self,
-        after: Option<RecordId>,
-    ) -> Result<Option<Vec<(RecordId, String)>>, StoreError> {
-        self.truth.scopes(after).await
-    }
-
-    async fn listed(&self, ids: &[RecordId]) -> Result<Vec<(u64, Listed)>, StoreError> {
-        self.truth.listed(ids).await
-    }
-
-    async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
-        self.truth.history(id).await
-    }
-
-    async fn audit(
-        &self,
-        cursor: Option<u64>,
-        limit: usize,
-    ) -> Result<Page<JournalRow>, StoreError> {
-        self.truth.audit(cursor, limit).await
-    }
-
-    async fn counts(&self) -> Result<Counts, StoreError> {
-        self.truth.counts().await
-    }
-
-    async fn live(
-        &self,
-        scope: &Scope,
-        caller: Option<CallerMark>,
-        limit: u64,
-    ) -> Result<u64, StoreError> {
-        self.truth.live(scope, caller, limit).await
-    }
-
-    async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
-        self.truth.keep_recipe(recipe).await
-    }
-
-    async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
-        self.truth.recipe(id).await
-    }
-
-    async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
-        self.truth.keep_policy(route, policy).await
-    }
-
-    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
-        self.truth.keep_block(name, bytes).await
-    }
-
-    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.truth.block(name).await
-    }
-
-    fn identity(&self) -> Identity {
-        self.truth.identity()
-    }
-
-    async fn standing(&self) -> Result<Option<Standing>, StoreError> {
-        self.truth.standing().await
-    }
-
-    async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
-        self.truth.raise_epoch().await
-    }
-
-    async fn note_lost(&self, loss: Loss) -> Result<(), StoreError> {
-        self.truth.note_lost(loss).await
-    }
-
-    async fn accept_incomplete(&self) -> Result<(), StoreError> {
-        self.truth.accept_incomplete().await
-    }
-
-    async fn renew_identity(&self) -> Result<Identity, StoreError> {
-        self.truth.renew_identity().await
-    }
-
-    async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
-        self.truth.note_clock(mark).await
-    }
-
-    async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        self.truth.noted_clock().await
-    }
-
-    fn conceal(&self, id: RecordId, bytes: Vec<u8>) -> Vec<u8> {
-        self.truth.conceal(id, bytes)
-    }
-
-    fn reveal(&self, id: RecordId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
-        self.truth.reveal(id, bytes)
-    }
-
-    async fn close(&self) {
-        self.truth.close().await;
-    }
-
-    async fn probe(&self) -> Result<(), StoreError> {
-        self.truth.probe().await
-    }
-
-    fn sealed(&self, change: Change) -> Change {
-        self.truth.sealed(change)
-    }
-
-    fn sealed_note(&self, entry: JournalEntry) -> JournalEntry {
-        self.truth.sealed_note(entry)
-    }
-
     /// Copies are of settled answers, so settling a key past the cache leaves no stale copy.
     fn outbox(&self) -> Option<Arc<dyn Outbox>> {
         self.truth.outbox()
     }
 
-    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
-        self.truth.wakeups()
+    crate::forward_store! {
+        truth: level, copies, secret, peek, delete, append, prune_audit, list, list_in,
+        keep_scope, scopes, listed, history, audit, counts, live, keep_recipe, recipe,
+        keep_policy, keep_block, block, identity, standing, raise_epoch, note_lost,
+        accept_incomplete, renew_identity, note_clock, noted_clock, conceal, reveal, close,
+        probe, sealed, sealed_note, wakeups,
     }
 }

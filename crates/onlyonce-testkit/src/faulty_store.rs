@@ -7,15 +7,14 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret,
+    CallerMark, Recipe, RecipeId, Record, RecordId, Scope,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use parking_lot::Mutex;
-use tokio::sync::broadcast;
 
 use onlyonce_store::{
-    Copies, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Loss, Page,
-    Reply, Standing, Store, StoreError, Swapped, Walk,
+    Copies, Counts, Epoch, Filter, Inserted, JournalRow, Listed, Loss, Page, Reply, Standing,
+    Store, StoreError, Swapped, Walk,
 };
 
 /// The rate of each fault, in thousandths of all calls.
@@ -153,16 +152,8 @@ impl FaultyStore {
 
 #[async_trait]
 impl Store for FaultyStore {
-    fn level(&self) -> Level {
-        self.inner.level()
-    }
-
     fn copies(&self) -> Copies {
         self.copies.unwrap_or_else(|| self.inner.copies())
-    }
-
-    fn secret(&self) -> &Secret {
-        self.inner.secret()
     }
 
     fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
@@ -281,10 +272,6 @@ impl Store for FaultyStore {
             .await
     }
 
-    async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
-        self.inner.keep_policy(route, policy).await
-    }
-
     async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
         self.read(self.inner.recipe(id)).await
     }
@@ -309,10 +296,6 @@ impl Store for FaultyStore {
         self.read(self.inner.noted_clock()).await
     }
 
-    fn identity(&self) -> Identity {
-        self.inner.identity()
-    }
-
     async fn standing(&self) -> Result<Option<Standing>, StoreError> {
         self.read(self.inner.standing()).await
     }
@@ -327,24 +310,12 @@ impl Store for FaultyStore {
             .await
     }
 
-    fn conceal(&self, id: RecordId, bytes: Vec<u8>) -> Vec<u8> {
-        self.inner.conceal(id, bytes)
-    }
-
-    fn reveal(&self, id: RecordId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
-        self.inner.reveal(id, bytes)
-    }
-
-    async fn close(&self) {
-        self.inner.close().await;
-    }
-
     async fn probe(&self) -> Result<(), StoreError> {
         self.write(move |inner| async move { inner.probe().await })
             .await
     }
 
-    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
-        self.inner.wakeups()
+    onlyonce_store::forward_store! {
+        inner: level, secret, keep_policy, identity, conceal, reveal, close, wakeups,
     }
 }

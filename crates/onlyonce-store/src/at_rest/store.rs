@@ -1,19 +1,13 @@
 //! The contract of a store, implemented for one that hides its content.
 
-use std::{sync::Arc, time::Duration};
-
 use async_trait::async_trait;
 use onlyonce_core::{
-    CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret,
+    CallerMark, Record, RecordId, Scope,
     record::{Change, Draft, JournalEntry, Revision},
 };
-use tokio::sync::broadcast;
 
 use super::{AtRest, FILE_MARK, OpenError, Packing, block, keyring::Place, names};
-use crate::{
-    Copies, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Loss, Outbox,
-    Page, Reply, Standing, Store, StoreError, Swapped, Walk,
-};
+use crate::{Filter, Inserted, JournalRow, Listed, Page, Reply, Store, StoreError, Swapped, Walk};
 
 /// Marks a list cursor that has reached the rows from before there were keys. Row numbers never come near.
 const UNHIDDEN: u64 = 1 << 62;
@@ -92,18 +86,6 @@ fn written(draft: Draft, stored: &Record) -> Record {
 
 #[async_trait]
 impl Store for AtRest {
-    fn level(&self) -> Level {
-        self.inner.level()
-    }
-
-    fn copies(&self) -> Copies {
-        self.inner.copies()
-    }
-
-    fn secret(&self) -> &Secret {
-        self.inner.secret()
-    }
-
     fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
         let Reply { now, value } = self.inner.peek(id)?;
         let value = self.whole_at_once(value)?;
@@ -149,16 +131,8 @@ impl Store for AtRest {
         Ok(Reply { now, value })
     }
 
-    async fn delete(&self, id: RecordId, expected: Revision) -> Result<bool, StoreError> {
-        self.inner.delete(id, expected).await
-    }
-
     async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
         self.inner.append(self.hide_journal(journal)).await
-    }
-
-    async fn prune_audit(&self, keep: Duration) -> Result<(), StoreError> {
-        self.inner.prune_audit(keep).await
     }
 
     async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
@@ -290,10 +264,6 @@ impl Store for AtRest {
         Ok(Page { items, next })
     }
 
-    async fn counts(&self) -> Result<Counts, StoreError> {
-        self.inner.counts().await
-    }
-
     async fn live(
         &self,
         scope: &Scope,
@@ -307,58 +277,6 @@ impl Store for AtRest {
         };
         let hidden = self.inner.live(&hidden, caller, limit).await?;
         Ok(limit.min(as_it_is + hidden))
-    }
-
-    async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
-        self.inner.keep_recipe(recipe).await
-    }
-
-    async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
-        self.inner.recipe(id).await
-    }
-
-    async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
-        self.inner.keep_policy(route, policy).await
-    }
-
-    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
-        self.inner.keep_block(name, bytes).await
-    }
-
-    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.inner.block(name).await
-    }
-
-    fn identity(&self) -> Identity {
-        self.inner.identity()
-    }
-
-    async fn standing(&self) -> Result<Option<Standing>, StoreError> {
-        self.inner.standing().await
-    }
-
-    async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
-        self.inner.raise_epoch().await
-    }
-
-    async fn note_lost(&self, loss: Loss) -> Result<(), StoreError> {
-        self.inner.note_lost(loss).await
-    }
-
-    async fn accept_incomplete(&self) -> Result<(), StoreError> {
-        self.inner.accept_incomplete().await
-    }
-
-    async fn renew_identity(&self) -> Result<Identity, StoreError> {
-        self.inner.renew_identity().await
-    }
-
-    async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
-        self.inner.note_clock(mark).await
-    }
-
-    async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        self.inner.noted_clock().await
     }
 
     fn encrypts(&self) -> bool {
@@ -384,14 +302,6 @@ impl Store for AtRest {
         }
     }
 
-    async fn close(&self) {
-        self.inner.close().await;
-    }
-
-    async fn probe(&self) -> Result<(), StoreError> {
-        self.inner.probe().await
-    }
-
     fn sealed(&self, change: Change) -> Change {
         Change {
             draft: Box::new(self.hide_draft(&change.draft)),
@@ -404,11 +314,10 @@ impl Store for AtRest {
         hidden.pop().unwrap_or(entry)
     }
 
-    fn outbox(&self) -> Option<Arc<dyn Outbox>> {
-        self.inner.outbox()
-    }
-
-    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
-        self.inner.wakeups()
+    crate::forward_store! {
+        inner: level, copies, secret, delete, prune_audit, counts, keep_recipe, recipe,
+        keep_policy, keep_block, block, identity, standing, raise_epoch, note_lost,
+        accept_incomplete, renew_identity, note_clock, noted_clock, close, probe, outbox,
+        wakeups,
     }
 }

@@ -1,18 +1,14 @@
 //! The store as the engine sees it: the time of every reply passes through the [store clock](StoreClock), so
 //! that no rule sees any other time, and recent answers are [cached](Near).
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    CallerMark, Policy, Recipe, RecipeId, Record, RecordId, Scope, Secret,
-    record::{Change, Draft, JournalEntry, Revision},
+    Record, RecordId,
+    record::{Change, Draft, Revision},
 };
-use onlyonce_store::{
-    Copies, Counts, Epoch, Filter, Identity, Inserted, JournalRow, Level, Listed, Loss, Outbox,
-    Page, Reply, Standing, Store, StoreError, Swapped, Walk,
-};
-use tokio::sync::broadcast;
+use onlyonce_store::{Inserted, Reply, Store, StoreError, Swapped, Walk};
 
 use super::{near::Near, store_clock::StoreClock};
 
@@ -71,22 +67,6 @@ fn written(swapped: &Swapped) -> Option<&Record> {
 
 #[async_trait]
 impl Store for TimedStore {
-    fn level(&self) -> Level {
-        self.inner.level()
-    }
-
-    fn copies(&self) -> Copies {
-        self.inner.copies()
-    }
-
-    fn encrypts(&self) -> bool {
-        self.inner.encrypts()
-    }
-
-    fn secret(&self) -> &Secret {
-        self.inner.secret()
-    }
-
     fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
         let asked = self.clock.moment();
         let copied = self.near.as_ref().map(|near| (near, near.get(id, asked)));
@@ -127,14 +107,6 @@ impl Store for TimedStore {
         self.inner.delete(id, expected).await
     }
 
-    async fn append(&self, journal: Vec<JournalEntry>) -> Result<(), StoreError> {
-        self.inner.append(journal).await
-    }
-
-    async fn prune_audit(&self, keep: Duration) -> Result<(), StoreError> {
-        self.inner.prune_audit(keep).await
-    }
-
     async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
         self.timed(self.inner.lapsed(limit)).await
     }
@@ -147,147 +119,12 @@ impl Store for TimedStore {
         self.timed(self.inner.walk(limit)).await
     }
 
-    async fn list(
-        &self,
-        filter: &Filter,
-        cursor: Option<u64>,
-        limit: usize,
-    ) -> Result<Page<Listed>, StoreError> {
-        self.inner.list(filter, cursor, limit).await
-    }
-
-    async fn list_in(
-        &self,
-        scopes: &[Scope],
-        filter: &Filter,
-        cursor: Option<u64>,
-        limit: usize,
-    ) -> Result<Option<Page<Listed>>, StoreError> {
-        self.inner.list_in(scopes, filter, cursor, limit).await
-    }
-
-    async fn keep_scope(&self, id: RecordId, name: &str) -> Result<(), StoreError> {
-        self.inner.keep_scope(id, name).await
-    }
-
-    async fn scopes(
-        &self,
-        after: Option<RecordId>,
-    ) -> Result<Option<Vec<(RecordId, String)>>, StoreError> {
-        self.inner.scopes(after).await
-    }
-
-    async fn listed(&self, ids: &[RecordId]) -> Result<Vec<(u64, Listed)>, StoreError> {
-        self.inner.listed(ids).await
-    }
-
-    async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
-        self.inner.history(id).await
-    }
-
-    async fn audit(
-        &self,
-        cursor: Option<u64>,
-        limit: usize,
-    ) -> Result<Page<JournalRow>, StoreError> {
-        self.inner.audit(cursor, limit).await
-    }
-
-    async fn counts(&self) -> Result<Counts, StoreError> {
-        self.inner.counts().await
-    }
-
-    async fn live(
-        &self,
-        scope: &Scope,
-        caller: Option<CallerMark>,
-        limit: u64,
-    ) -> Result<u64, StoreError> {
-        self.inner.live(scope, caller, limit).await
-    }
-
-    async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
-        self.inner.keep_recipe(recipe).await
-    }
-
-    async fn keep_policy(&self, route: &str, policy: &Policy) -> Result<(), StoreError> {
-        self.inner.keep_policy(route, policy).await
-    }
-
-    async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
-        self.inner.recipe(id).await
-    }
-
-    async fn keep_block(&self, name: &str, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
-        self.inner.keep_block(name, bytes).await
-    }
-
-    async fn block(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.inner.block(name).await
-    }
-
-    fn identity(&self) -> Identity {
-        self.inner.identity()
-    }
-
-    async fn standing(&self) -> Result<Option<Standing>, StoreError> {
-        self.inner.standing().await
-    }
-
-    async fn raise_epoch(&self) -> Result<Epoch, StoreError> {
-        self.inner.raise_epoch().await
-    }
-
-    async fn note_lost(&self, loss: Loss) -> Result<(), StoreError> {
-        self.inner.note_lost(loss).await
-    }
-
-    async fn accept_incomplete(&self) -> Result<(), StoreError> {
-        self.inner.accept_incomplete().await
-    }
-
-    async fn renew_identity(&self) -> Result<Identity, StoreError> {
-        self.inner.renew_identity().await
-    }
-
-    async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
-        self.inner.note_clock(mark).await
-    }
-
-    async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        self.inner.noted_clock().await
-    }
-
-    fn conceal(&self, id: RecordId, bytes: Vec<u8>) -> Vec<u8> {
-        self.inner.conceal(id, bytes)
-    }
-
-    fn reveal(&self, id: RecordId, bytes: Vec<u8>) -> Result<Vec<u8>, StoreError> {
-        self.inner.reveal(id, bytes)
-    }
-
-    async fn probe(&self) -> Result<(), StoreError> {
-        self.inner.probe().await
-    }
-
-    async fn close(&self) {
-        self.inner.close().await;
-    }
-
-    fn sealed(&self, change: Change) -> Change {
-        self.inner.sealed(change)
-    }
-
-    fn sealed_note(&self, entry: JournalEntry) -> JournalEntry {
-        self.inner.sealed_note(entry)
-    }
-
-    fn outbox(&self) -> Option<Arc<dyn Outbox>> {
-        self.inner.outbox()
-    }
-
-    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
-        self.inner.wakeups()
+    onlyonce_store::forward_store! {
+        inner: level, copies, encrypts, secret, append, prune_audit, list, list_in, keep_scope,
+        scopes, listed, history, audit, counts, live, keep_recipe, keep_policy, recipe,
+        keep_block, block, identity, standing, raise_epoch, note_lost, accept_incomplete,
+        renew_identity, note_clock, noted_clock, conceal, reveal, probe, close, sealed,
+        sealed_note, outbox, wakeups,
     }
 }
 
@@ -308,9 +145,13 @@ mod tests {
         let names: Vec<&str> = names.collect();
         assert!(names.len() > 20, "{names:?}");
         let here = include_str!("timed_store.rs");
+        let (_, forwarded) = here.split_once("forward_store! {").unwrap();
+        let (forwarded, _) = forwarded.split_once('}').unwrap();
+        let forwarded: Vec<&str> = forwarded.split([':', ',']).map(str::trim).collect();
         for name in names {
+            let is_written = here.contains(&format!("fn {name}("));
             assert!(
-                here.contains(&format!("fn {name}(")),
+                is_written || forwarded.contains(&name),
                 "{name} is not passed on"
             );
         }

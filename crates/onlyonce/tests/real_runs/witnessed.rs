@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret,
+    CallerMark, Recipe, RecipeId, Record, RecordId, Scope,
     record::{Change, Draft, JournalEntry, Revision},
 };
 use onlyonce_store::{
-    Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError, Swapped,
-    Walk,
+    Counts, Filter, Inserted, JournalRow, Listed, Page, Reply, Store, StoreError, Swapped, Walk,
 };
-use tokio::{runtime::Handle, sync::broadcast};
+use tokio::runtime::Handle;
 
 use crate::{
     history::Process,
@@ -54,14 +53,6 @@ fn certain<T>(tape: &Tape, outcome: Result<T, StoreError>) -> Result<T, StoreErr
 
 #[async_trait]
 impl Store for Witnessed {
-    fn level(&self) -> Level {
-        self.store.level()
-    }
-
-    fn secret(&self) -> &Secret {
-        self.store.secret()
-    }
-
     fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
         let reply = self.store.peek(id)?;
         self.tape.heard(reply.now);
@@ -241,7 +232,7 @@ impl Store for Witnessed {
             .await
     }
 
-    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
-        self.store.wakeups()
+    onlyonce_store::forward_store! {
+        store: level, secret, wakeups,
     }
 }

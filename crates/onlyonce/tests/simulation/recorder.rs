@@ -5,15 +5,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use onlyonce_core::{
-    CallerMark, Recipe, RecipeId, Record, RecordId, Scope, Secret,
+    Record, RecordId,
     record::{Change, Draft, JournalEntry, Revision},
 };
-use onlyonce_store::{
-    Copies, Counts, Filter, Inserted, JournalRow, Level, Listed, Page, Reply, Store, StoreError,
-    Swapped, Walk, memory::MemoryStore,
-};
+use onlyonce_store::{Copies, Inserted, Reply, Store, StoreError, Swapped, memory::MemoryStore};
 use parking_lot::Mutex;
-use tokio::sync::broadcast;
 
 use crate::history::{History, Process};
 
@@ -44,17 +40,9 @@ impl Recorder {
 
 #[async_trait]
 impl Store for Recorder {
-    fn level(&self) -> Level {
-        self.store.level()
-    }
-
     /// As of any store that several processes write to.
     fn copies(&self) -> Copies {
         Copies::Shared
-    }
-
-    fn secret(&self) -> &Secret {
-        self.store.secret()
     }
 
     fn peek(&self, id: RecordId) -> Option<Reply<Record>> {
@@ -117,81 +105,8 @@ impl Store for Recorder {
         self.store.append(journal).await
     }
 
-    async fn prune_audit(&self, keep: std::time::Duration) -> Result<(), StoreError> {
-        self.store.prune_audit(keep).await
-    }
-
-    async fn lapsed(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
-        self.store.lapsed(limit).await
-    }
-
-    async fn due(&self, limit: usize) -> Result<Reply<Vec<Record>>, StoreError> {
-        self.store.due(limit).await
-    }
-
-    async fn walk(&self, limit: usize) -> Result<Reply<Walk>, StoreError> {
-        self.store.walk(limit).await
-    }
-
-    async fn list(
-        &self,
-        filter: &Filter,
-        cursor: Option<u64>,
-        limit: usize,
-    ) -> Result<Page<Listed>, StoreError> {
-        self.store.list(filter, cursor, limit).await
-    }
-
-    async fn history(&self, id: RecordId) -> Result<Vec<JournalRow>, StoreError> {
-        self.store.history(id).await
-    }
-
-    async fn audit(
-        &self,
-        cursor: Option<u64>,
-        limit: usize,
-    ) -> Result<Page<JournalRow>, StoreError> {
-        self.store.audit(cursor, limit).await
-    }
-
-    async fn counts(&self) -> Result<Counts, StoreError> {
-        self.store.counts().await
-    }
-
-    async fn live(
-        &self,
-        scope: &Scope,
-        caller: Option<CallerMark>,
-        limit: u64,
-    ) -> Result<u64, StoreError> {
-        self.store.live(scope, caller, limit).await
-    }
-
-    async fn close(&self) {
-        self.store.close().await;
-    }
-
-    async fn note_clock(&self, mark: &[u8]) -> Result<(), StoreError> {
-        self.store.note_clock(mark).await
-    }
-
-    async fn noted_clock(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        self.store.noted_clock().await
-    }
-
-    async fn probe(&self) -> Result<(), StoreError> {
-        self.store.probe().await
-    }
-
-    async fn keep_recipe(&self, recipe: &Recipe) -> Result<(), StoreError> {
-        self.store.keep_recipe(recipe).await
-    }
-
-    async fn recipe(&self, id: RecipeId) -> Result<Option<Recipe>, StoreError> {
-        self.store.recipe(id).await
-    }
-
-    fn wakeups(&self) -> broadcast::Receiver<RecordId> {
-        self.store.wakeups()
+    onlyonce_store::forward_store! {
+        store: level, secret, prune_audit, lapsed, due, walk, list, history, audit, counts,
+        live, close, note_clock, noted_clock, probe, keep_recipe, recipe, wakeups,
     }
 }
