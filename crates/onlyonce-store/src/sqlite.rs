@@ -167,7 +167,7 @@ impl SqliteStore {
         let listed_to = schema::listed_to(&connection).map_err(sqlite)?;
         let last = schema::last_number(&connection).map_err(sqlite)?;
         let gone = Arc::new(Gone::default());
-        let known_ids = Arc::new(KnownIds::read(&connection).map_err(sqlite)?);
+        let known_ids = Arc::new(KnownIds::read(&connection, tally.clone()).map_err(sqlite)?);
         let writer = Writer::start(
             connection,
             places,

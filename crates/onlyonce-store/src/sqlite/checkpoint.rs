@@ -84,10 +84,12 @@ fn move_log(connection: &Connection, log: &Path, writer: &Writer) -> rusqlite::R
         return checkpoint(connection, "TRUNCATE").map(|_| ());
     }
     let found = checkpoint(connection, "NOOP")?;
-    if found.rest() > WORTH_MOVING || found.pages > WORTH_BEGINNING_ANEW {
+    // A log that has been moved begins anew with the next write, by itself.
+    let begins_anew = found.pages > WORTH_BEGINNING_ANEW && found.rest() > 0;
+    if found.rest() > WORTH_MOVING || begins_anew {
         checkpoint(connection, "PASSIVE")?;
     }
-    if found.pages > WORTH_BEGINNING_ANEW {
+    if begins_anew {
         // Fewer pages have arrived meanwhile, and what arrives from now on is little enough for the writer.
         checkpoint(connection, "PASSIVE")?;
         // A store that is closing moves its log itself.

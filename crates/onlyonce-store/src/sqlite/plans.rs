@@ -5,9 +5,9 @@ use std::path::Path;
 use onlyonce_core::{Key, RecordId, Scope, Secret};
 use rusqlite::{Connection, StatementStatus, params_from_iter};
 
-use super::{SqliteStore, dialect::SqliteDialect, lister, schema};
+use super::{SqliteStore, dialect::SqliteDialect, known_ids::NEXT_IDS, lister, schema};
 use crate::sql::{
-    dialect::{Dialect as _, Statement},
+    dialect::{Dialect as _, Statement, Value},
     scan, scopes,
 };
 
@@ -58,6 +58,21 @@ fn store_at(path: &Path) -> Secret {
     SqliteStore::open(path).unwrap();
     let connection = schema::connect(path).unwrap();
     schema::secret(&connection, path).unwrap()
+}
+
+/// Goal: the filter of ids is made from the index on ids, and reads no record.
+#[test]
+fn ids_are_read_off_their_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.db");
+    store_at(&path);
+    let connection = schema::connect(&path).unwrap();
+    let values = vec![Value::bytes(&[0; 16])];
+    let plan = plan(&connection, SqliteDialect::statement(NEXT_IDS, values));
+    assert!(
+        plan.contains("COVERING INDEX") && !plan.contains("SCAN"),
+        "{plan}"
+    );
 }
 
 /// Goal: a key is found in the same number of steps among 50,000 records as among ten.

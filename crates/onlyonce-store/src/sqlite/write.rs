@@ -73,6 +73,12 @@ impl Tally {
         }
     }
 
+    /// All records.
+    pub(super) fn total(&self) -> u64 {
+        let total: i64 = self.0.iter().map(|one| one.load(Ordering::Relaxed)).sum();
+        u64::try_from(total).unwrap_or_default()
+    }
+
     pub(super) fn counts(&self) -> Counts {
         let count = |state: State| {
             u64::try_from(self.of(state).load(Ordering::Relaxed)).unwrap_or_default()
@@ -120,8 +126,12 @@ impl Memory {
     }
 
     fn remember(&mut self, n: i64, record: &Record) {
-        if record.times.lease_until.is_none() || self.places.len() >= MAX_PLACES {
+        if record.times.lease_until.is_none() {
             return;
+        }
+        if self.places.len() >= MAX_PLACES {
+            // Most of them are of keys that another connection has settled.
+            self.places.clear();
         }
         let place = Place {
             n,

@@ -70,6 +70,9 @@ fn what_was_added_is_found() {
     assert!(in_vain < others.len() / 50, "{in_vain} of {}", others.len());
     filter.add(others[0].1);
     assert!(filter.is_full());
+    let too_many = Filter::for_ids(MAX_IDS + 1);
+    too_many.add(added[0].1);
+    assert!(!too_many.is_of_use() && too_many.may_hold(others[0].1));
 }
 
 /// Goal: the first lookup finds a record as soon as it is committed, in this session and in the next.
