@@ -163,6 +163,8 @@ struct Inner {
     store: Arc<dyn Store>,
     options: EngineOptions,
     waiters: Waiters,
+    /// Who asks about a key, and executes nothing: all of them hear of every change.
+    askers: Waiters,
     policies: RwLock<HashMap<Arc<str>, Arc<Policy>>>,
     /// The delivery rules of message targets.
     targets: RwLock<HashMap<Arc<str>, TargetRules>>,
@@ -262,6 +264,7 @@ impl Engine {
             store,
             options,
             waiters,
+            askers: Waiters::default(),
             policies: RwLock::default(),
             targets: RwLock::default(),
             recipes: Mutex::default(),

@@ -16,6 +16,7 @@ use super::{
     Admitted, Arrival, Engine, Unavailable,
     waiters::{Waiter, Waiters},
 };
+use crate::limits::Client;
 
 /// The first and the longest interval at which a waiter polls.
 const FIRST_POLL: Duration = Duration::from_millis(50);
@@ -94,8 +95,15 @@ impl Engine {
         deadline: tokio::time::Instant,
     ) -> Result<Reply<Option<Record>>, Unavailable> {
         let mut pause = FIRST_POLL;
-        let mut wakeups = None;
         loop {
+            let mut place = None;
+            if tokio::time::Instant::now() < deadline {
+                // Join before looking, so that no wake-up is missed in between. An asker that finds no place
+                // polls.
+                let nobody = Client::Marked(None);
+                place = self.0.askers.join(id, nobody, (usize::MAX, usize::MAX));
+                self.listen();
+            }
             let reply = self
                 .bounded_read(self.0.store.lookup(id))
                 .await
@@ -104,15 +112,16 @@ impl Engine {
             if settled || tokio::time::Instant::now() >= deadline {
                 return Ok(reply);
             }
-            // Subscribe before the look that counts, so that no wake-up is missed in between.
-            let Some(wakeups) = &mut wakeups else {
-                wakeups = Some(self.0.store.wakeups());
-                continue;
+            let woken = async {
+                match &mut place {
+                    Some(place) => place.woken().await,
+                    None => std::future::pending().await,
+                }
             };
             tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(deadline) => {}
-                () = woken(wakeups, id) => pause = FIRST_POLL,
+                () = woken => pause = FIRST_POLL,
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_POLL),
             }
         }
@@ -125,7 +134,7 @@ impl Engine {
             let wakeups = inner.store.wakeups();
             tokio::spawn(pass_on(
                 wakeups,
-                inner.waiters.clone(),
+                (inner.waiters.clone(), inner.askers.clone()),
                 inner.listening.clone(),
             ));
         }
@@ -155,22 +164,11 @@ impl Engine {
     }
 }
 
-/// Resolves when the store reports a change of `id`, or may have.
-async fn woken(wakeups: &mut broadcast::Receiver<RecordId>, id: RecordId) {
-    loop {
-        match wakeups.recv().await {
-            Ok(other) if other != id => {}
-            Ok(_) | Err(RecvError::Lagged(_)) => return,
-            Err(RecvError::Closed) => std::future::pending().await,
-        }
-    }
-}
-
 /// Passes the store's wake-ups on to the waiters, until nobody waits. Each wakes one waiter; if the key has
 /// settled for good, that waiter wakes the others.
 async fn pass_on(
     mut wakeups: broadcast::Receiver<RecordId>,
-    waiters: Waiters,
+    (waiters, askers): (Waiters, Waiters),
     listening: Arc<AtomicBool>,
 ) {
     loop {
@@ -178,7 +176,7 @@ async fn pass_on(
             biased;
             heard = wakeups.recv() => heard,
             () = tokio::time::sleep(LINGER) => {
-                if waiters.total() == 0 {
+                if waiters.total() == 0 && askers.total() == 0 {
                     // A waiter that joins at this moment starts another task, or polls.
                     listening.store(false, Ordering::SeqCst);
                     return;
@@ -187,8 +185,14 @@ async fn pass_on(
             }
         };
         match heard {
-            Ok(id) => waiters.wake_one(id),
-            Err(RecvError::Lagged(_)) => waiters.wake_everybody(),
+            Ok(id) => {
+                waiters.wake_one(id);
+                askers.wake_all(id);
+            }
+            Err(RecvError::Lagged(_)) => {
+                waiters.wake_everybody();
+                askers.wake_everybody();
+            }
             Err(RecvError::Closed) => return,
         }
     }
