@@ -345,6 +345,9 @@ async fn proxies_that_lost_the_request(options: &str) {
         says("Proxy-Status", "cdn; error=connection_terminated")
             .header("Connection", "Proxy-Status"),
         says("X-Envoy-Response-Flags", "UC").header("Connection", "x-envoy-response-flags"),
+        Script::reply(503)
+            .chunks([" ".repeat(60)])
+            .trailer("Proxy-Status", "cdn; error=connection_terminated"),
     ];
     for (number, script) in lost.into_iter().enumerate() {
         let before = upstream.executions();
@@ -455,6 +458,7 @@ async fn an_outcome_is_heard_however_it_is_written() {
         (500, "final", "completed"),
         (500, "Final", "completed"),
         (500, "final, final", "completed"),
+        (500, "final,", "completed"),
         (500, "unknown", "unknown"),
         (500, "unknown,unknown", "unknown"),
         (500, "final, unknown", "unknown"),

@@ -48,6 +48,30 @@ async fn delivered_whole_then_refused() {
     }
 }
 
+/// Goal: trailers of an answer that is too long to be stored reach a client of HTTP/1.1 that takes them.
+///
+/// Method: a chunked answer beyond the limit with a trailer of the API's own and one that only we may say.
+/// Evidence: the first arrives, announced; the second does not.
+#[tokio::test]
+async fn trailers_behind_what_is_not_stored() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "max_body_size: 10").await;
+    let long = Script::created().chunks(["x".repeat(50), "y".repeat(50)]);
+    let long = long.trailer("X-Sum", "1");
+    upstream.next(long.trailer("Idempotency-Status", "forged"));
+    let request = Request::pay("k").header("TE", "trailers");
+    let answer = gateway.send(&request).await.expect(201);
+    assert_eq!(answer.body.len(), 100);
+    assert_eq!(answer.header("trailer"), Some("x-sum"), "{answer}");
+    assert_eq!(answer.trailers.one("x-sum"), Some("1"), "{answer}");
+    assert_eq!(answer.trailers.one("idempotency-status"), None, "{answer}");
+    assert_eq!(
+        answer.header("idempotency-status"),
+        Some("completed"),
+        "{answer}"
+    );
+}
+
 /// Goal: the limit itself is stored, one byte more is not.
 ///
 /// Method: bodies of 1024 and 1025 bytes under `max_body_size: 1KiB`, declared and in chunks.

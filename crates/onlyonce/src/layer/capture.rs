@@ -28,7 +28,7 @@ pub(super) enum Captured {
     /// The body is longer than the limit: the bytes read so far, and the rest.
     TooLong { read: Bytes, rest: Body },
     /// The body broke off before its end.
-    Truncated,
+    Truncated(Bytes),
     /// The budget has no room for more: the bytes read so far, and the rest.
     NoRoom { read: Bytes, rest: Body },
 }
@@ -103,7 +103,7 @@ fn captured(read: Read, rest: Body) -> Captured {
     match read {
         Read::Whole { bytes, trailers } => Captured::Whole { bytes, trailers },
         Read::TooLong(read) => Captured::TooLong { read, rest },
-        Read::Truncated => Captured::Truncated,
+        Read::Truncated(read) => Captured::Truncated(read),
         Read::NoRoom(read) => Captured::NoRoom { read, rest },
     }
 }
@@ -138,7 +138,7 @@ pub(super) enum Read {
     /// The body is longer than the limit.
     TooLong(Bytes),
     /// The body broke off before its end.
-    Truncated,
+    Truncated(Bytes),
     /// The budget has no room for more.
     NoRoom(Bytes),
 }
@@ -156,7 +156,7 @@ where
         }
         let frame = match body.frame().await {
             None => break,
-            Some(Err(_)) => return Read::Truncated,
+            Some(Err(_)) => return Read::Truncated(read.whole()),
             Some(Ok(frame)) => frame,
         };
         match frame.into_data() {

@@ -55,6 +55,8 @@ enum Finished {
         parts: Parts,
         read: Bytes,
         rest: Body,
+        /// Those that have been read already; `rest` has them too.
+        trailers: Option<HeaderMap>,
         held: Held,
     },
     Truncated,
@@ -202,6 +204,7 @@ where
             parts,
             read: Bytes::new(),
             rest: body,
+            trailers: None,
             held,
         };
     }
@@ -210,7 +213,8 @@ where
         Captured::Whole { bytes, trailers } if bytes.len() as u64 > kept => Finished::TooLong {
             parts,
             read: bytes,
-            rest: Body::full(Bytes::new(), trailers),
+            rest: Body::full(Bytes::new(), trailers.clone()),
+            trailers,
             held,
         },
         Captured::Whole { bytes, trailers } => Finished::Whole {
@@ -223,10 +227,19 @@ where
             parts,
             read,
             rest,
+            trailers: None,
+            held,
+        },
+        // Beyond what would be kept the answer is settled by its head, whatever becomes of the rest.
+        Captured::Truncated(read) if read.len() as u64 > kept => Finished::TooLong {
+            parts,
+            read,
+            rest: cut_off(),
+            trailers: None,
             held,
         },
         // The bytes of an answer are counted even where there is no room.
-        Captured::Truncated | Captured::NoRoom { .. } => Finished::Truncated,
+        Captured::Truncated(_) | Captured::NoRoom { .. } => Finished::Truncated,
     }
 }
 
@@ -324,9 +337,10 @@ async fn finish(
             parts,
             read,
             rest,
+            trailers,
             held,
         } => {
-            let body = (read, rest, held);
+            let body = (read, rest, trailers, held);
             // Boxed, since most answers are short and should not carry its size.
             return Box::pin(too_long(shared, attempt, client, parts, body, started)).await;
         }
@@ -385,26 +399,17 @@ async fn too_long(
     attempt: &Attempt,
     client: &mut Client,
     mut parts: Parts,
-    (read, rest, mut held): (Bytes, Body, Held),
+    (read, rest, trailers, mut held): (Bytes, Body, Option<HeaderMap>, Held),
     started: Instant,
 ) {
     let policy = &shared.policy;
-    // Trailers are passed on with the rest.
-    let announced: Vec<_> = parts
-        .headers
-        .get_all(header::TRAILER)
-        .iter()
-        .cloned()
-        .collect();
-    let settlement = match has_no_end(&parts, policy) {
-        true => Settlement::Unknown(LastError::Truncated),
-        false => {
-            let answer = (StoredBody::NotStored, &read[..], None);
-            judge(shared, attempt, &mut parts, answer)
-        }
-    };
-    for names in announced {
-        parts.headers.append(header::TRAILER, names);
+    let announced = parts.headers.get_all(header::TRAILER).iter();
+    let announced: Vec<HeaderValue> = announced.cloned().collect();
+    let has_no_end = has_no_end(&parts, policy);
+    let answer = (StoredBody::NotStored, &read[..], trailers.as_ref());
+    let mut settlement = judge(shared, attempt, &mut parts, answer);
+    if has_no_end {
+        settlement = Settlement::Unknown(LastError::Truncated);
     }
     let Some(ended) = settle(shared, attempt, client, &settlement, started).await else {
         return;
@@ -423,14 +428,12 @@ async fn too_long(
         false => (cut_off(), None),
     };
     let read = held.keep(read);
-    client.tell(reply::first(
-        parts,
-        body,
-        None,
-        record_of(&ended),
-        &client.key,
-        policy,
-    ));
+    let mut response = reply::first(parts, body, None, record_of(&ended), &client.key, policy);
+    for names in announced {
+        // Trailers are passed on with the rest.
+        response.headers_mut().append(header::TRAILER, names);
+    }
+    client.tell(response);
     // A slow client may take time, but only up to `max_execution`.
     let end = after(started, policy.max_execution);
     let pumped = tokio::time::timeout_at(end, pump(&mut pipe, read, rest, &client.attended)).await;

@@ -172,6 +172,7 @@ pub(super) fn take_outcome(
         // A proxy may have made one line of several.
         let mut words = headers.get_all(&OUTCOME).iter().flat_map(|value| {
             let words = value.to_str().unwrap_or_default().split(',');
+            let words = words.filter(|word| !word.trim().is_empty());
             words.map(|word| Declared::from_word(&word.trim().to_ascii_lowercase()))
         });
         let first = words.next()?;

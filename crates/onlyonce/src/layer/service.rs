@@ -42,7 +42,7 @@ use crate::{
     audit::Probe,
     body::{Body, BoxError, Framing, Whole},
     engine::{Admitted, Arrival, Attempt, Retried, Unavailable, Woken},
-    key_status::{KeyStatus, tell_only_keyed},
+    key_status::{KeyStatus, STATUS, tell_only_keyed},
     limits::{self, Attendance, ConnectionId, Holder, Presence},
     problem::Problem,
     stats::{Event, Stage},
@@ -322,7 +322,7 @@ where
         match read(std::pin::pin!(body), limit, Room::IfThereIs(&mut held)).await {
             Read::Whole { bytes, .. } => Ok(held.keep(bytes)),
             Read::TooLong(_) => Err(too_large()),
-            Read::Truncated => Err(Problem::RequestIncomplete),
+            Read::Truncated(_) => Err(Problem::RequestIncomplete),
             Read::NoRoom(_) => Err(Problem::Overloaded),
         }
     };
@@ -746,6 +746,8 @@ where
         return Ok(Problem::UpstreamTimeout.response(policy));
     };
     let mut response = answered?;
+    // The upstream's `Connection` has no say over what the layer says.
+    keep_end_to_end(response.headers_mut(), std::slice::from_ref(&STATUS));
     KeyStatus::Bypassed.say(response.headers_mut());
     Ok(response)
 }

@@ -95,7 +95,7 @@ where
             let body = Body::stream(Resumed { read, rest });
             return timely(shared, pass(inner, parts, body, policy)).await;
         }
-        Captured::Truncated => return Ok(Problem::RequestIncomplete.response(policy)),
+        Captured::Truncated(_) => return Ok(Problem::RequestIncomplete.response(policy)),
     };
     let arrival = arrival(shared, &parts, key.clone(), &identity, bytes.clone());
     let (would, attempt) = shared.engine.observatory().observe(arrival, policy).await;
