@@ -67,7 +67,7 @@ fn ids_are_read_off_their_index() {
     let path = folder.path().join("s.db");
     store_at(&path);
     let connection = schema::connect(&path).unwrap();
-    let values = vec![Value::bytes(&[0; 16])];
+    let values = vec![Value::bytes([0; 16])];
     let plan = plan(&connection, SqliteDialect::statement(NEXT_IDS, values));
     assert!(
         plan.contains("COVERING INDEX") && !plan.contains("SCAN"),
