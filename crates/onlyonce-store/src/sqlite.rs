@@ -101,7 +101,7 @@ pub struct SqliteStore {
     checkpointer: Checkpointer,
     /// Released when the process ends, however it ends; the file itself after all connections to it.
     _lock: Lock,
-    _lock_file: File,
+    lock_file: File,
 }
 
 impl SqliteStore {
@@ -200,7 +200,7 @@ impl SqliteStore {
             outbox,
             checkpointer,
             _lock: lock,
-            _lock_file: lock_file,
+            lock_file,
         })
     }
 }
@@ -267,6 +267,8 @@ impl SqliteStore {
 impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.stop();
+        // As for the lock on the file itself, which goes with its own drop.
+        let _ = self.lock_file.unlock();
     }
 }
 

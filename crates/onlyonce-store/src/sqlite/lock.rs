@@ -31,12 +31,14 @@ static OPEN: LazyLock<Mutex<HashSet<Inode>>> = LazyLock::new(Mutex::default);
 
 /// The lock on one file. It is released when the process ends, for whatever reason.
 pub(super) struct Lock {
-    _file: File,
+    file: File,
     inode: Inode,
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
+        // A child process shares the file between its start and its program, and would keep the lock so long.
+        let _ = self.file.unlock();
         OPEN.lock().remove(&self.inode);
     }
 }
@@ -75,7 +77,7 @@ impl Lock {
         }
         let inode = inode(&file.metadata().map_err(io)?);
         open.insert(inode);
-        Ok(Self { _file: file, inode })
+        Ok(Self { file, inode })
     }
 }
 
