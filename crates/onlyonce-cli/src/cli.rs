@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{io, path::PathBuf, process::ExitCode};
+use std::{io, path::PathBuf, pin::Pin, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
@@ -106,22 +106,22 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         }
         Command::Schema => return print_schema(),
         Command::Audit(args) => return audit::run(&args),
-        Command::Serve(args) => in_runtime(serve::run(args)),
-        Command::Worker(args) => in_runtime(worker::run(args)),
-        Command::Outbox(args) => in_runtime(outbox::run(args)),
-        Command::Keys(args) => in_runtime(keys::run(args)),
-        Command::Reconcile(args) => in_runtime(reconcile::run(*args)),
-        Command::Top(args) => in_runtime(top::run(args)),
-        Command::Migrate(args) => in_runtime(migrate::run(args)),
-        Command::Verify(args) => in_runtime(verify::run(*args)),
-        Command::Bench(args) => in_runtime(bench::run(args)),
-        Command::BenchStandIn(args) => in_runtime(bench::run_stand_in(args)),
-        Command::Demo(args) => in_runtime(demo::run(args)),
-        Command::DemoApi(args) => in_runtime(async {
+        Command::Serve(args) => in_runtime(Box::pin(serve::run(args))),
+        Command::Worker(args) => in_runtime(Box::pin(worker::run(args))),
+        Command::Outbox(args) => in_runtime(Box::pin(outbox::run(args))),
+        Command::Keys(args) => in_runtime(Box::pin(keys::run(args))),
+        Command::Reconcile(args) => in_runtime(Box::pin(reconcile::run(*args))),
+        Command::Top(args) => in_runtime(Box::pin(top::run(args))),
+        Command::Migrate(args) => in_runtime(Box::pin(migrate::run(args))),
+        Command::Verify(args) => in_runtime(Box::pin(verify::run(*args))),
+        Command::Bench(args) => in_runtime(Box::pin(bench::run(args))),
+        Command::BenchStandIn(args) => in_runtime(Box::pin(bench::run_stand_in(args))),
+        Command::Demo(args) => in_runtime(Box::pin(demo::run(args))),
+        Command::DemoApi(args) => in_runtime(Box::pin(async {
             demo::run_api(args, clock::now)
                 .await
                 .map(|()| ExitCode::SUCCESS)
-        }),
+        })),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
@@ -132,7 +132,11 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     })
 }
 
-fn in_runtime(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+/// Runs `work` to its end. A pointer, since the compiler would otherwise make the runtime's part anew for each
+/// command, with a copy of everything that the command does.
+fn in_runtime(
+    work: Pin<Box<dyn Future<Output = anyhow::Result<ExitCode>>>>,
+) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;

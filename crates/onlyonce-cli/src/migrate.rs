@@ -1,6 +1,6 @@
 //! `onlyonce migrate`: creates, upgrades or prints the schema of a store.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::Arc};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
             tell(&url, migrated.from, migrated.to);
             let store = PostgresStore::open(text, &PostgresOptions::default()).await;
             let store = store.with_context(|| format!("{url} cannot be opened"))?;
-            identify(&store, &args, migrated.from == 0).await?;
+            identify(&*Arc::from(store), &args, migrated.from == 0).await?;
         }
         (StoreUrl::Mysql(_), true) => out!("{}", mysql::script(0)),
         (StoreUrl::Mysql(text), false) => {
@@ -60,7 +60,7 @@ pub(crate) async fn run(args: MigrateArgs) -> anyhow::Result<ExitCode> {
             tell(&url, migrated.from, migrated.to);
             let store = MySqlStore::open(text, &MySqlOptions::default()).await;
             let store = store.with_context(|| format!("{url} cannot be opened"))?;
-            identify(&store, &args, migrated.from == 0).await?;
+            identify(&*Arc::from(store), &args, migrated.from == 0).await?;
         }
         (StoreUrl::Sqlite(file), false) => {
             let options = SqliteOptions {

@@ -13,6 +13,7 @@ pub use trust::trusting;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Body as _, client::conn::http1};
@@ -151,7 +152,16 @@ impl Client {
     }
 }
 
-async fn exchange(
+/// Boxed, so that an exchange is compiled here once, and not in each place that sends a request.
+fn exchange(
+    stream: Box<dyn Stream>,
+    outgoing: &Outgoing,
+    limit: usize,
+) -> BoxFuture<'_, Result<Answer, String>> {
+    Box::pin(exchanged(stream, outgoing, limit))
+}
+
+async fn exchanged(
     stream: Box<dyn Stream>,
     outgoing: &Outgoing,
     limit: usize,

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::Context;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use futures_util::{FutureExt, future::BoxFuture};
 use metrics_exporter_prometheus::PrometheusHandle;
 use onlyonce::{Engine, EngineOptions, Spool};
 #[cfg(feature = "dynamodb")]
@@ -114,7 +115,12 @@ fn run_token() -> Result<String, aws_lc_rs::error::Unspecified> {
 ///
 /// # Errors
 /// If something that the process needs is missing or unusable.
-pub async fn start(start: Start) -> anyhow::Result<ExitCode> {
+pub fn start(start: Start) -> BoxFuture<'static, anyhow::Result<ExitCode>> {
+    // Boxed here, so that the server is compiled in this crate and not once more in each that starts it.
+    Box::pin(run(start))
+}
+
+async fn run(start: Start) -> anyhow::Result<ExitCode> {
     let config = Arc::new(start.config);
     let telemetry = Telemetry::start()?;
     for warning in &config.warnings {
@@ -178,13 +184,13 @@ async fn serve(
     let admin = admin::Admin::new(parts, metrics, stopping.clone(), made_up.token.clone());
     let has_token = admin.has_token();
     if let Some(listener) = listeners.admin {
-        tokio::spawn(admin::serve(admin.clone(), listener));
+        tokio::spawn(admin::serve(admin.clone(), listener).boxed());
     }
     // Kept until the end of this function, since executions outlive their connections.
     let cores = listeners.data.as_ref().map(|_| Arc::new(Cores::start()));
     let serving = listeners.data.zip(cores.clone()).map(|(data, cores)| {
         let served = edge::serve(current.clone(), data, cores, stopping);
-        tokio::spawn(served)
+        tokio::spawn(served.boxed())
     });
     let parts = (current.clone(), engine.clone(), admin);
     let mut reloader = Reloader::new(source, parts, status, prepared);
@@ -408,7 +414,7 @@ async fn open_truth(
                 let said = store.allow_plain_answers(plain).await;
                 said.context("the database cannot be told whether plain answers may be settled")?;
             }
-            Arc::new(store)
+            store.into()
         }
         StoreUrl::Mysql(url) => {
             let options = MySqlOptions {
@@ -416,7 +422,7 @@ async fn open_truth(
                 migrate: config.store.migrate,
                 create,
             };
-            Arc::new(MySqlStore::open(url, &options).await?)
+            MySqlStore::open(url, &options).await?.into()
         }
         StoreUrl::Redis(url) => {
             let options = RedisOptions {

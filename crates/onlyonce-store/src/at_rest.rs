@@ -29,7 +29,7 @@ use onlyonce_core::{
     record::{Evidence, JournalEntry, StoredBody, StoredResponse},
 };
 
-use crate::{Filter, JournalRow, Listed, Store, StoreError, codec};
+use crate::{Boxed, Filter, JournalRow, Listed, Store, StoreError, codec};
 use block::Packing;
 use dictionaries::Dictionaries;
 use keyring::Place;
@@ -101,7 +101,14 @@ impl AtRest {
     /// # Errors
     /// Any [`StoreError`]: the store did not answer, or its content is encrypted with keys that are not
     /// configured.
-    pub async fn open(inner: Arc<dyn Store>, options: AtRestOptions) -> Result<Self, StoreError> {
+    pub fn open(
+        inner: Arc<dyn Store>,
+        options: AtRestOptions,
+    ) -> Boxed<'static, Result<Self, StoreError>> {
+        Box::pin(Self::opened(inner, options))
+    }
+
+    async fn opened(inner: Arc<dyn Store>, options: AtRestOptions) -> Result<Self, StoreError> {
         declare();
         let names = match &options.keys {
             Some(keys) => Some(Names::new(&names_secret(&*inner, keys).await?)),

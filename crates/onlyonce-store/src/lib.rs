@@ -53,7 +53,7 @@ pub mod transactional;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "dynamodb"))]
 mod wake;
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, pin::Pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use http::StatusCode;
@@ -169,6 +169,10 @@ impl Unfit {
 
 /// Any error, boxed.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A future behind a pointer. What a public `async fn` does is compiled in every crate that awaits it; what
+/// returns this is compiled here, once.
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 impl StoreError {
     /// Why the store must not be used, if it answered and said so.

@@ -32,6 +32,7 @@ pub use crate::sql::{
     open::{Migrated, OpenError},
     store::ServerStore,
 };
+use crate::{Boxed, Store};
 use connect::Target;
 pub(crate) use failure::is_conflict;
 use outbox::MySqlOutbox;
@@ -74,7 +75,14 @@ pub fn check_url(url: &str) -> Result<(), OpenError> {
 ///
 /// # Errors
 /// [`OpenError`] says why not.
-pub async fn migrate(url: &str, options: &MySqlOptions) -> Result<Migrated, OpenError> {
+pub fn migrate<'a>(
+    url: &'a str,
+    options: &'a MySqlOptions,
+) -> Boxed<'a, Result<Migrated, OpenError>> {
+    Box::pin(migrated(url, options))
+}
+
+async fn migrated(url: &str, options: &MySqlOptions) -> Result<Migrated, OpenError> {
     let target = Target::parse(url, options.timeout)?;
     let mut connection = target.connect().await.map_err(OpenError::Connect)?;
     schema::migrate(&mut connection).await
@@ -83,12 +91,23 @@ pub async fn migrate(url: &str, options: &MySqlOptions) -> Result<Migrated, Open
 /// A store in a MySQL or MariaDB database.
 pub type MySqlStore = ServerStore<Scanners>;
 
+/// The generic store is compiled where it becomes a trait object: here, and not in every program.
+impl From<MySqlStore> for Arc<dyn Store> {
+    fn from(store: MySqlStore) -> Self {
+        Arc::new(store)
+    }
+}
+
 impl MySqlStore {
     /// Connects, checks the schema, and starts the lanes in the current tokio runtime.
     ///
     /// # Errors
     /// [`OpenError`] says why the database cannot be used.
-    pub async fn open(url: &str, options: &MySqlOptions) -> Result<Self, OpenError> {
+    pub fn open<'a>(url: &'a str, options: &'a MySqlOptions) -> Boxed<'a, Result<Self, OpenError>> {
+        Box::pin(Self::opened(url, options))
+    }
+
+    async fn opened(url: &str, options: &MySqlOptions) -> Result<Self, OpenError> {
         let target = Target::parse(url, options.timeout)?;
         let prepared = open::prepare(&target, options.migrate, options.create);
         let (connection, secret, identity) = prepared.await?;

@@ -39,7 +39,7 @@ pub use crate::sql::{
     store::ServerStore,
 };
 use crate::{
-    StoreError,
+    Boxed, Store, StoreError,
     sql::{
         line::{Dial as _, Line},
         open,
@@ -91,7 +91,14 @@ pub fn check_url(url: &str) -> Result<(), OpenError> {
 ///
 /// # Errors
 /// [`OpenError`] says why not; the database is then unchanged.
-pub async fn migrate(url: &str, options: &PostgresOptions) -> Result<Migrated, OpenError> {
+pub fn migrate<'a>(
+    url: &'a str,
+    options: &'a PostgresOptions,
+) -> Boxed<'a, Result<Migrated, OpenError>> {
+    Box::pin(migrated(url, options))
+}
+
+async fn migrated(url: &str, options: &PostgresOptions) -> Result<Migrated, OpenError> {
     let target = Target::parse(url, options.pooler, options.timeout)?;
     let mut connection = target.connect().await.map_err(OpenError::Connect)?;
     let migrated = schema::migrate(&mut connection).await?;
@@ -105,6 +112,13 @@ pub async fn migrate(url: &str, options: &PostgresOptions) -> Result<Migrated, O
 
 /// A store in a PostgreSQL database.
 pub type PostgresStore = ServerStore<Scanners>;
+
+/// The generic store is compiled where it becomes a trait object: here, and not in every program.
+impl From<PostgresStore> for Arc<dyn Store> {
+    fn from(store: PostgresStore) -> Self {
+        Arc::new(store)
+    }
+}
 
 impl PostgresStore {
     /// Sets whether SQL functions may write plain answers: not if answers are encrypted, unless an operator
@@ -140,7 +154,14 @@ impl PostgresStore {
     ///
     /// # Errors
     /// [`OpenError`] says why the database cannot be used.
-    pub async fn open(url: &str, options: &PostgresOptions) -> Result<Self, OpenError> {
+    pub fn open<'a>(
+        url: &'a str,
+        options: &'a PostgresOptions,
+    ) -> Boxed<'a, Result<Self, OpenError>> {
+        Box::pin(Self::opened(url, options))
+    }
+
+    async fn opened(url: &str, options: &PostgresOptions) -> Result<Self, OpenError> {
         let target = Target::parse(url, options.pooler, options.timeout)?;
         let prepared = open::prepare(&target, options.migrate, options.create);
         let (connection, secret, identity) = prepared.await?;

@@ -34,7 +34,7 @@ use tokio::{
 
 use self::identity::{another_store, keep_meta, lost, mark, read_meta};
 use crate::{
-    BoxError, CLOCK_MARK, Copies, Counts, Epoch, Filter, Identity, Inserted, JournalRow,
+    BoxError, Boxed, CLOCK_MARK, Copies, Counts, Epoch, Filter, Identity, Inserted, JournalRow,
     LEVEL_EVERY, Level, Listed, Loss, Page, Reply, Standing, Store, StoreError, Swapped, Walk,
     cutoff,
     identity::{ACCEPTED, IDENTITY, IDENTITY_BYTES},
@@ -137,7 +137,11 @@ impl RedisStore {
     ///
     /// # Errors
     /// [`OpenError`] says why it cannot be used.
-    pub async fn open(url: &str, options: &RedisOptions) -> Result<Self, OpenError> {
+    pub fn open<'a>(url: &'a str, options: &'a RedisOptions) -> Boxed<'a, Result<Self, OpenError>> {
+        Box::pin(Self::opened(url, options))
+    }
+
+    async fn opened(url: &str, options: &RedisOptions) -> Result<Self, OpenError> {
         let address = Address::parse(url).map_err(OpenError::Url)?;
         let names = Names::new(&address.prefix);
         let refused = |failure: Failure| match failure {

@@ -235,7 +235,7 @@ async fn opened(url: &StoreUrl) -> anyhow::Result<(Arc<dyn Store>, HashMap<Strin
             let opened = PostgresStore::open(address, &options).await;
             let opened = opened.with_context(cannot)?;
             let kept = opened.ttls().await.with_context(cannot)?;
-            (Arc::new(opened), kept)
+            (opened.into(), kept)
         }
         StoreUrl::Mysql(address) => {
             let options = MySqlOptions {
@@ -243,7 +243,7 @@ async fn opened(url: &StoreUrl) -> anyhow::Result<(Arc<dyn Store>, HashMap<Strin
                 ..Default::default()
             };
             let opened = MySqlStore::open(address, &options).await;
-            (Arc::new(opened.with_context(cannot)?), untold)
+            (opened.with_context(cannot)?.into(), untold)
         }
         StoreUrl::Redis(address) => {
             let options = RedisOptions {

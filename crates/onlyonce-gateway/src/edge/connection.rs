@@ -146,7 +146,7 @@ impl Door {
                 Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
             }
         };
-        self.connections.spawn_on(connection, &core);
+        self.connections.spawn_on(connection.boxed(), &core);
     }
 
     /// Accepts connections that have already arrived while seats last: closing the listener would reset them.

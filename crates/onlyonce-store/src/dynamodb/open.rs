@@ -33,7 +33,7 @@ use super::{
     scan::Position,
     server_time::Dates,
 };
-use crate::{BoxError, Identity, Level, StoreError, random_secret, wake::Wake};
+use crate::{BoxError, Boxed, Identity, Level, StoreError, random_secret, wake::Wake};
 
 /// How long a new table may take to become usable.
 const CREATED_WITHIN: Duration = Duration::from_secs(120);
@@ -97,7 +97,14 @@ impl DynamoDbStore {
     ///
     /// # Errors
     /// [`OpenError`] says why it cannot be used.
-    pub async fn open(url: &str, options: &DynamoDbOptions) -> Result<Self, OpenError> {
+    pub fn open<'a>(
+        url: &'a str,
+        options: &'a DynamoDbOptions,
+    ) -> Boxed<'a, Result<Self, OpenError>> {
+        Box::pin(Self::opened(url, options))
+    }
+
+    async fn opened(url: &str, options: &DynamoDbOptions) -> Result<Self, OpenError> {
         let address = Address::parse(url).map_err(OpenError::Url)?;
         let time = Arc::new(ServerTime::new());
         let client = Box::pin(client(&address, options, time.clone())).await;
