@@ -9,7 +9,7 @@ mod edge_rules;
 mod options;
 mod proxies;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::{HeaderName, Method, StatusCode};
 
@@ -18,7 +18,12 @@ pub use edge_rules::EdgeRules;
 pub use options::{Dialect, FingerprintOptions, Options, Profile, usual_session_cookies};
 pub use proxies::{looked_at, lost_by_proxy};
 
-use crate::{fingerprint::Recipe, key::KeyRules, readings::Methods, record::LastError};
+use crate::{
+    fingerprint::Recipe,
+    key::KeyRules,
+    readings::Methods,
+    record::{LastError, StoredResponse},
+};
 
 /// Which requests must carry a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,6 +215,9 @@ pub struct Policy {
     pub max_body_size: u64,
     /// How much of an answer is stored.
     pub remember: Remember,
+    /// Whether an answer that contains a card number is stored by its head only: in the profile `payments`,
+    /// unless the store encrypts.
+    pub hide_card_numbers: bool,
     /// What a retry gets while the first request is running.
     pub on_in_flight: OnInFlight,
     /// How long a retry waits, from its arrival.
@@ -259,9 +267,15 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Whether an answer that contains a card number may be stored only encrypted.
-    pub fn hides_card_numbers(&self) -> bool {
-        self.profile == Profile::Payments
+    /// The part of `response` that may be stored, whoever gives it: the upstream, a provider or an operator.
+    /// No other code decides that.
+    pub fn storable(&self, response: &Arc<StoredResponse>) -> Arc<StoredResponse> {
+        let by_head = self.remember == Remember::Head
+            || (self.hide_card_numbers && response.holds_card_number());
+        match by_head {
+            true => Arc::new(response.head_only()),
+            false => response.clone(),
+        }
     }
 
     /// Whether new keys are refused on a store that may lose what it acknowledged.

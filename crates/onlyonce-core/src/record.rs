@@ -6,11 +6,12 @@
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use crate::{
     fingerprint::{Fingerprint, RecipeId},
-    key::{Key, Spelling},
+    key::{Key, Spelling, holds_card_number},
+    policy::Policy,
     scope::Scope,
     secret::{CallerMark, RecordId, write_hex},
     time::{Stamp, Timestamp},
@@ -224,6 +225,9 @@ impl LastError {
     }
 }
 
+/// The headers of an answer that are stored without its bytes.
+const HEAD_ONLY: [HeaderName; 3] = [header::LOCATION, header::CONTENT_LOCATION, header::ETAG];
+
 /// The answer that every retry gets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredResponse {
@@ -269,6 +273,40 @@ impl StoredResponse {
                 trailers: None,
             },
         }
+    }
+
+    /// The answer without its bytes: its status, and where to find the resource that it created.
+    pub(crate) fn head_only(&self) -> Self {
+        let mut headers = HeaderMap::new();
+        for name in &HEAD_ONLY {
+            for value in self.headers.get_all(name) {
+                let value = value.as_bytes();
+                // Copied, since a value of an answer may be a part of a buffer that holds its body too.
+                if !holds_card_number(value)
+                    && let Ok(value) = HeaderValue::from_bytes(value)
+                {
+                    headers.append(name, value);
+                }
+            }
+        }
+        Self {
+            status: self.status,
+            headers,
+            body: StoredBody::NotStored,
+        }
+    }
+
+    /// Whether a card number stands in it.
+    pub(crate) fn holds_card_number(&self) -> bool {
+        let (bytes, trailers) = match &self.body {
+            StoredBody::Full { bytes, trailers } => (&bytes[..], trailers.as_ref()),
+            StoredBody::NotStored | StoredBody::Packed { .. } => (&[][..], None),
+        };
+        let mut fields = self
+            .headers
+            .values()
+            .chain(trailers.into_iter().flat_map(HeaderMap::values));
+        holds_card_number(bytes) || fields.any(|value| holds_card_number(value.as_bytes()))
     }
 
     /// Only the fact that there was an answer with this status.
@@ -432,11 +470,16 @@ impl Record {
         self.notes.erased = true;
     }
 
-    /// The part of `response` that this record may keep: only its status once the record is erased.
-    pub(crate) fn keeps(&self, response: &Arc<StoredResponse>) -> Arc<StoredResponse> {
+    /// The part of `response` that this record may keep: only its status once the record is erased, and
+    /// otherwise what `policy` allows.
+    pub(crate) fn keeps(
+        &self,
+        response: &Arc<StoredResponse>,
+        policy: &Policy,
+    ) -> Arc<StoredResponse> {
         match self.notes.erased {
             true => Arc::new(StoredResponse::bare(response.status)),
-            false => response.clone(),
+            false => policy.storable(response),
         }
     }
 

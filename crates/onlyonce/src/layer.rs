@@ -124,7 +124,7 @@ impl IdempotencyLayer {
         stats: Arc<RouteStats>,
         observations: Option<Arc<Observations>>,
     ) -> Self {
-        let policy = Arc::new(policy);
+        let policy = engine.fitted(policy);
         // Now, and not with the first request: the background loops examine older keys before that. They
         // never follow a policy under which no request is executed.
         if policy.not_positive().is_none() {

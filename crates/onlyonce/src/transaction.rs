@@ -173,7 +173,7 @@ impl<T: TransactionalStore> Transactions<T> {
     /// # Errors
     /// [`Unavailable`] if the store cannot keep the policy, or if a duration that must be positive is not.
     pub async fn operation(&self, name: &str, policy: Policy) -> Result<Operation<T>, Unavailable> {
-        let (name, policy) = (Arc::<str>::from(name), Arc::new(policy));
+        let (name, policy) = (Arc::<str>::from(name), self.engine.fitted(policy));
         self.engine.keep_recipe(&policy.recipe).await?;
         self.engine.keep_policy(&name, &policy).await?;
         self.engine.set_policy(name.clone(), policy.clone());

@@ -163,12 +163,26 @@ async fn card_numbers_are_encrypted_or_not_stored() {
         assert_eq!(first.header("location"), Some(&*place));
         let retry = gateway.send(&pay("in-headers")).await;
         assert_eq!(retry.status, if keys { 201 } else { 409 }, "{retry}");
+        // An operator's answer is kept like an upstream's.
+        upstream.next(Script::hang_up());
+        gateway.send(&pay("by-hand")).await.expect(502);
+        let id = gateway.id("a-payment-with-a-long-key-by-hand").await;
+        let resolved = serde_json::json!({
+            "outcome": "completed", "reason": "r", "response": { "status": 201, "body": card },
+        });
+        let path = format!("/idempotency/keys/{id}/resolve");
+        gateway.admin_post(&path, &resolved).await.expect(200);
+        let retry = gateway.send(&pay("by-hand")).await;
+        match keys {
+            true => assert_eq!(retry.expect(201).text(), card),
+            false => drop(retry.refused(409, "idempotency_response_not_stored")),
+        }
         upstream.next(Script::created().body(plain));
         gateway.send(&pay("plain")).await.expect(201);
         let replay = gateway.send(&pay("plain")).await.expect(201);
         assert_eq!(replay.header(REPLAYED), Some("true"));
         assert_eq!(replay.text(), plain);
-        assert_eq!(upstream.executions(), before + 3);
+        assert_eq!(upstream.executions(), before + 4);
         gateway.sigterm();
         assert!(gateway.exited().await.success());
         let file = std::fs::read(gateway.folder().path().join("onlyonce.db")).unwrap();

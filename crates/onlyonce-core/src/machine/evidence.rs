@@ -99,7 +99,7 @@ pub(super) fn reconcile(
     }
     match record.state {
         State::InProgress => match source {
-            Source::Webhook(_) => keep(record, evidence),
+            Source::Webhook(_) => keep(record, evidence, policy),
             // The query was about an earlier attempt and says nothing about this one.
             Source::Kept | Source::Query(_) => IGNORED,
         },
@@ -181,30 +181,30 @@ fn of_an_earlier_attempt(record: &Record, evidence: &Evidence, policy: &Policy) 
         (State::InProgress, Evidence::Completed(_))
             if record.evidence != Some(Evidence::Contradictory) =>
         {
-            kept(record, Evidence::Contradictory, Some(WHY)).into()
+            kept(record, Evidence::Contradictory, Some(WHY), policy).into()
         }
         _ => IGNORED,
     }
 }
 
-fn keep(record: &Record, evidence: &Evidence) -> Step {
+fn keep(record: &Record, evidence: &Evidence, policy: &Policy) -> Step {
     match &record.evidence {
-        None => kept(record, evidence.clone(), None).into(),
+        None => kept(record, evidence.clone(), None, policy).into(),
         Some(before) if before.contradicts(evidence) => match before {
             Evidence::Contradictory => IGNORED,
             // Contradictory statements prove nothing.
             Evidence::Completed(_) | Evidence::NotExecuted => {
-                kept(record, Evidence::Contradictory, Some(CONTRADICTION)).into()
+                kept(record, Evidence::Contradictory, Some(CONTRADICTION), policy).into()
             }
         },
         Some(_) => IGNORED,
     }
 }
 
-fn kept(record: &Record, evidence: Evidence, why: Option<&str>) -> Change {
+fn kept(record: &Record, evidence: Evidence, why: Option<&str>, policy: &Policy) -> Change {
     let mut draft = Draft::after(record);
     draft.record.evidence = Some(match evidence {
-        Evidence::Completed(response) => Evidence::Completed(record.keeps(&response)),
+        Evidence::Completed(response) => Evidence::Completed(record.keeps(&response, policy)),
         other => other,
     });
     let entry = note(

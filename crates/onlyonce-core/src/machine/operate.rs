@@ -221,9 +221,10 @@ pub(super) fn erase(record: &Record, reason: Option<String>) -> Step<Granted> {
     let mut draft = Draft::after(record);
     draft.record.erase_names();
     let response = record.response.as_ref();
-    draft.record.response = response.map(|response| draft.record.keeps(response));
+    let bare = |response: &Arc<StoredResponse>| Arc::new(StoredResponse::bare(response.status));
+    draft.record.response = response.map(bare);
     if let Some(Evidence::Completed(response)) = &record.evidence {
-        draft.record.evidence = Some(Evidence::Completed(draft.record.keeps(response)));
+        draft.record.evidence = Some(Evidence::Completed(bare(response)));
     }
     let event = JournalEvent::Erased;
     let mut journal = vec![note(record, record.state, event, Actor::Operator, reason)];

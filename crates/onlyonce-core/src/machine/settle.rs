@@ -186,7 +186,7 @@ pub(super) fn commit(
 fn completed(record: &Record, response: &Arc<StoredResponse>, policy: &Policy) -> Draft {
     let mut draft = settled_draft(record, State::Completed);
     draft.record.last_error = None;
-    draft.record.response = Some(record.keeps(response));
+    draft.record.response = Some(record.keeps(response, policy));
     draft.stamps.completed_at = Stamp::NOW;
     draft.stamps.expires_at = Stamp::In(policy.ttl);
     draft

@@ -359,6 +359,7 @@ impl Policy {
             max_request_body: said.max_request_body.unwrap_or(DEFAULT_MAX_REQUEST_BODY),
             max_body_size: said.max_body_size.unwrap_or(DEFAULT_MAX_BODY_SIZE),
             remember: said.remember.unwrap_or(Remember::Full),
+            hide_card_numbers: said.profile == Some(Profile::Payments),
             on_in_flight: said.on_in_flight.unwrap_or(OnInFlight::Wait),
             wait_timeout: said.wait_timeout.unwrap_or(Duration::from_secs(30)),
             on_5xx: said.on_5xx.unwrap_or(On5xx::Retry),

@@ -1,16 +1,18 @@
 //! State x event x clock edge x policy, all of them: every step keeps the invariants, and what is
 //! possible is what the design lists, no less and no more.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use onlyonce_core::{
+    StoredResponse,
     machine::Write,
-    policy::AfterExpiry,
-    record::{AttemptId, Record, State},
+    policy::{AfterExpiry, Remember},
+    record::{AttemptId, Evidence, Record, State, StoredBody},
 };
 use onlyonce_testkit::scenarios::{
-    events::{Effect, Event, Setting, Who, apply},
-    world::{FRESH, OTHER, START, moments, policies, records},
+    events::{Effect, End, Event, Says, Setting, Voice, Who, Whose, apply},
+    world::{FRESH, OTHER, START, moments, policies, policy, records, written},
 };
 
 use super::{
@@ -165,4 +167,91 @@ fn of_two_that_read_the_same_record_one_wins() {
             }
         }
     }
+}
+
+/// Goal: what a policy does not store is stored for nobody, whoever gives the answer.
+///
+/// Method: every record, moment and event under a policy that stores answers by their heads. Evidence: an answer
+/// that was not in the record before has no bytes; and each way in which an answer can arrive was seen.
+#[test]
+fn no_way_to_complete_a_key_stores_more_than_the_policy_allows() {
+    let mut policy = policy();
+    policy.remember = Remember::Head;
+    let mut arrived = BTreeSet::new();
+    for (name, record) in records() {
+        for now in moments(&record) {
+            for event in Event::all() {
+                let setting = Setting {
+                    now,
+                    policy: &policy,
+                    fresh: FRESH,
+                    stranger: OTHER,
+                };
+                let Write::Swap(change) = apply(Some(&record), event, setting).write else {
+                    continue;
+                };
+                let after = written(change, now);
+                let answers = |record: &Record| {
+                    let kept = match &record.evidence {
+                        Some(Evidence::Completed(response)) => Some(response.clone()),
+                        _ => None,
+                    };
+                    [record.response.clone(), kept]
+                };
+                let before = answers(&record);
+                for answer in answers(&after).into_iter().flatten() {
+                    if !before.contains(&Some(answer.clone())) {
+                        assert_eq!(answer.body, StoredBody::NotStored, "{name}, {event:?}");
+                        arrived.insert(event);
+                    }
+                }
+            }
+        }
+    }
+    for event in [
+        Event::Settle(Whose::Own, End::Complete),
+        Event::Commit(Whose::Own, true),
+        Event::Evidence(Says::TookEffect, Voice::Webhook(Whose::Own)),
+        Event::Evidence(Says::TookEffect, Voice::Proven),
+        Event::Attest,
+    ] {
+        assert!(arrived.contains(&event), "{event:?} brought no answer");
+    }
+}
+
+/// Goal: a card number is found wherever it stands in an answer.
+#[test]
+fn a_card_number_anywhere_in_an_answer_leaves_its_head() {
+    const NUMBER: &str = "4242 4242 4242 4242";
+    let number = || HeaderValue::from_static(NUMBER);
+    let plain = StoredResponse::plain(StatusCode::CREATED, "{}");
+    let mut in_header = plain.clone();
+    in_header.headers.insert("x-card", number());
+    let mut in_location = plain.clone();
+    in_location.headers.insert(header::LOCATION, number());
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-card", number());
+    let mut in_trailer = plain.clone();
+    in_trailer.body = StoredBody::Full {
+        bytes: "{}".into(),
+        trailers: Some(trailers),
+    };
+    let in_body = StoredResponse::plain(StatusCode::CREATED, NUMBER);
+    let mut unstored = in_header.clone();
+    unstored.body = StoredBody::NotStored;
+    let mut hides = policy();
+    hides.hide_card_numbers = true;
+    for mut answer in [in_body, in_header, in_location, in_trailer, unstored] {
+        let etag = HeaderValue::from_static("\"v1\"");
+        answer.headers.insert(header::ETAG, etag.clone());
+        let answer = Arc::new(answer);
+        assert_eq!(policy().storable(&answer), answer, "nothing to hide");
+        let stored = hides.storable(&answer);
+        assert_eq!(stored.status, answer.status);
+        assert_eq!(stored.body, StoredBody::NotStored);
+        let kept: Vec<_> = stored.headers.values().collect();
+        assert_eq!(kept, [etag], "{answer:?}");
+        assert_eq!(hides.storable(&stored), stored, "once is enough");
+    }
+    assert_eq!(hides.storable(&Arc::new(plain.clone())), Arc::new(plain));
 }

@@ -385,7 +385,7 @@ fn route_warnings(ruled: &Ruled<'_, '_>, around: &Surroundings<'_, '_>, report: 
             ),
         );
     }
-    if policy.hides_card_numbers() && around.store.encryption_key_env.is_none() {
+    if policy.hide_card_numbers && around.store.encryption_key_env.is_none() {
         report
             .warning(
                 ruled.place(around, &["profile"]),

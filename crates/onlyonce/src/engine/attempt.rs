@@ -127,11 +127,6 @@ impl Attempt {
             .release_later(id, self.attempt_id, self.policy.clone());
     }
 
-    /// Whether the store encrypts its records.
-    pub(crate) fn store_encrypts(&self) -> bool {
-        self.engine.store().encrypts()
-    }
-
     /// How many times the key was dispatched, this attempt included.
     pub fn fence(&self) -> Fence {
         self.record.lock().fence

@@ -14,6 +14,12 @@ impl Engine {
         self.0.policies.write().insert(route, policy);
     }
 
+    /// `policy`, as it is carried out on this store: what is encrypted need not be hidden.
+    pub(crate) fn fitted(&self, mut policy: Policy) -> Arc<Policy> {
+        policy.hide_card_numbers &= !self.store().encrypts();
+        Arc::new(policy)
+    }
+
     /// The policy of `route`; the default one for an unknown route.
     pub fn policy(&self, route: &str) -> Arc<Policy> {
         self.known_policy(route).unwrap_or_default()

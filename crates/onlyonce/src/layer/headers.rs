@@ -7,7 +7,6 @@ use http::{
 };
 use onlyonce_core::{
     Key, Policy, Spelling,
-    key::holds_card_number,
     policy::Declared,
     readings::{METHOD_OVERRIDES, URL_OVERRIDES},
 };
@@ -269,22 +268,6 @@ pub fn remembered(mut headers: HeaderMap, status: StatusCode, policy: &Policy) -
     let mut kept = stored(&headers, status, policy);
     strip(&mut kept, claims(Speaker::Upstream, policy));
     kept.remove(&policy.header_name);
-    kept
-}
-
-/// What is stored of an answer that must not be stored: where to find the resource it created.
-const HEAD_ONLY: [HeaderName; 3] = [header::LOCATION, header::CONTENT_LOCATION, header::ETAG];
-
-/// The `headers` to store of an answer that must not be stored.
-pub(super) fn head_only(headers: &HeaderMap) -> HeaderMap {
-    let mut kept = HeaderMap::new();
-    for name in &HEAD_ONLY {
-        for value in headers.get_all(name) {
-            if !holds_card_number(value.as_bytes()) {
-                kept.append(name, value.clone());
-            }
-        }
-    }
     kept
 }
 

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, response::Parts};
 use onlyonce_core::{
-    Policy, StoredResponse,
-    key::holds_card_number,
+    StoredResponse,
     machine::Settlement,
-    policy::{Answered, Remember, Verdict, lost_by_proxy},
+    policy::{Answered, Verdict, lost_by_proxy},
     record::StoredBody,
 };
 
 use super::{
     Shared,
-    headers::{compact, head_only, stored, take_outcome},
+    headers::{compact, stored, take_outcome},
     strip_hop_by_hop,
 };
 use crate::engine::Attempt;
@@ -41,45 +40,20 @@ pub(super) fn judge(
         Verdict::Complete => {
             let mut headers = stored(&parts.headers, parts.status, policy);
             let mut body = body;
-            if policy.remember == Remember::Head
-                || must_not_lie_open(attempt, policy, &headers, &body)
-            {
-                headers = head_only(&headers);
-                body = StoredBody::NotStored;
-            }
             match &mut body {
                 StoredBody::Full { bytes, .. } => compact(&mut headers, bytes),
                 StoredBody::NotStored => compact(&mut headers, &mut Bytes::new()),
                 // No upstream produces one.
                 StoredBody::Packed { .. } => {}
             }
-            Settlement::Complete(Arc::new(StoredResponse {
+            let answer = Arc::new(StoredResponse {
                 status: parts.status,
                 headers,
                 body,
-            }))
+            });
+            Settlement::Complete(policy.storable(&answer))
         }
         Verdict::Release(error) => Settlement::Release(error),
         Verdict::Unknown(error) => Settlement::Unknown(error),
     }
-}
-
-/// Whether the answer would store a card number unencrypted.
-fn must_not_lie_open(
-    attempt: &Attempt,
-    policy: &Policy,
-    headers: &HeaderMap,
-    body: &StoredBody,
-) -> bool {
-    if !policy.hides_card_numbers() || attempt.store_encrypts() {
-        return false;
-    }
-    let (bytes, trailers) = match body {
-        StoredBody::Full { bytes, trailers } => (&bytes[..], trailers.as_ref()),
-        StoredBody::NotStored | StoredBody::Packed { .. } => (&[][..], None),
-    };
-    let mut fields = headers
-        .values()
-        .chain(trailers.into_iter().flat_map(HeaderMap::values));
-    holds_card_number(bytes) || fields.any(|value| holds_card_number(value.as_bytes()))
 }
