@@ -18,6 +18,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, head
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Body as _, client::conn::http1};
 use hyper_util::rt::TokioIo;
+use onlyonce::body::{Framing, Whole};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -59,6 +60,8 @@ pub struct Answer {
     pub body: Bytes,
     /// Whether the body was chunked, without a declared length.
     pub chunked: bool,
+    /// Whether only the end of the connection delimited the body.
+    pub ended_by_close: bool,
 }
 
 /// A connection, plain or TLS.
@@ -175,13 +178,17 @@ async fn exchanged(
         let answer = sender.send_request(request).await.map_err(describe)?;
         let (parts, body) = answer.into_parts();
         let chunked = body.size_hint().exact().is_none();
-        let body = Limited::new(body, limit).collect().await;
+        let framing = Framing::of_answer(&parts, &outgoing.method);
+        let ended_by_close = framing.ends_by_close(&parts);
+        let body = Limited::new(Whole::new(framing, body), limit);
+        let body = body.collect().await;
         let body = body.map_err(|error| format!("the answer broke off: {error}"))?;
         Ok(Answer {
             status: parts.status,
             headers: parts.headers,
             body: body.to_bytes(),
             chunked,
+            ended_by_close,
         })
     };
     let mut answer = std::pin::pin!(answer);

@@ -39,7 +39,7 @@ impl Provider {
         let webhook = config.webhook.as_ref();
         Ok(Arc::new(Self {
             query: query
-                .map(|query| Query::new(query, &config.outcomes))
+                .map(|query| Query::new(query, &config.outcomes, route.policy.profile))
                 .transpose()?,
             webhook: webhook
                 .map(|webhook| Webhook::new(&route.id, webhook))

@@ -13,7 +13,7 @@ use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
-pub use whole::{Declared, Framing, NotWhole, Whole};
+pub use whole::{Declared, Framing, NotWhole, Whole, may_be_cut};
 
 /// Any error, boxed.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -6,9 +6,7 @@
 //! therefore believed only if the framing confirms it: the declared length was reached, and over HTTP/2
 //! END_STREAM or trailers were seen. Everything else becomes an error, which no reader mistakes for an end.
 //!
-//! Deliberately absent: chunks, and the end of a connection. The decoder reports a missing last chunk as an
-//! error. [`EndedByClose`](crate::EndedByClose) says that an answer was delimited only by the end of its
-//! connection.
+//! Deliberately absent: chunks. The decoder reports a missing last chunk as an error.
 
 use std::{
     pin::Pin,
@@ -18,6 +16,8 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, Version, header, request, response};
 use http_body::{Body, Frame, SizeHint};
+
+use serde::de::IgnoredAny;
 
 use super::BoxError;
 
@@ -81,10 +81,34 @@ impl Framing {
         }
     }
 
+    /// Whether only the end of the connection delimits a body with this `head`.
+    pub fn ends_by_close(&self, head: &response::Parts) -> bool {
+        self.declared == Declared::Nothing
+            && !self.is_http2
+            && !head.headers.contains_key(header::TRANSFER_ENCODING)
+    }
+
     /// What the head declares about the body's length.
     pub fn declared(&self) -> Declared {
         self.declared
     }
+}
+
+/// Whether an answer that only the end of its connection delimits may be incomplete: it is JSON that does not
+/// parse to its end. Encoded JSON cannot be parsed here, so nothing shows that it is complete.
+pub fn may_be_cut(headers: &HeaderMap, bytes: &[u8]) -> bool {
+    let is_encoded = headers.contains_key(header::CONTENT_ENCODING);
+    is_json(headers) && (is_encoded || serde_json::from_slice::<IgnoredAny>(bytes).is_err())
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    let kind = kind.and_then(|value| value.to_str().ok());
+    let kind = kind.and_then(|value| value.split(';').next());
+    kind.is_some_and(|kind| {
+        let kind = kind.trim().to_ascii_lowercase();
+        kind == "application/json" || kind.ends_with("+json")
+    })
 }
 
 fn declared(headers: &HeaderMap) -> Declared {

@@ -6,10 +6,9 @@ use bytes::Bytes;
 use http::{HeaderMap, header, response::Parts};
 use http_body_util::BodyExt;
 use onlyonce_core::{Policy, policy::Profile};
-use serde::de::IgnoredAny;
 
 use crate::{
-    body::Body,
+    body::{Body, may_be_cut},
     limits::{Held, NoRoom},
     seam::EndedByClose,
 };
@@ -57,11 +56,7 @@ pub(super) fn is_doubtful(parts: &Parts, bytes: &[u8], policy: &Policy) -> bool 
     if parts.extensions.get::<EndedByClose>().is_none() {
         return false;
     }
-    // Encoded JSON cannot be parsed here, so nothing shows that it is complete.
-    let is_encoded = parts.headers.contains_key(header::CONTENT_ENCODING);
-    has_no_end(parts, policy)
-        || (is_json(&parts.headers)
-            && (is_encoded || serde_json::from_slice::<IgnoredAny>(bytes).is_err()))
+    has_no_end(parts, policy) || may_be_cut(&parts.headers, bytes)
 }
 
 /// Whether only the end of the connection delimits an answer, and the policy does not accept that as proof
@@ -69,16 +64,6 @@ pub(super) fn is_doubtful(parts: &Parts, bytes: &[u8], policy: &Policy) -> bool 
 pub(super) fn has_no_end(parts: &Parts, policy: &Policy) -> bool {
     let ended_by_close = parts.extensions.get::<EndedByClose>().is_some();
     ended_by_close && policy.profile == Profile::Payments
-}
-
-fn is_json(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE);
-    let kind = kind.and_then(|value| value.to_str().ok());
-    let kind = kind.and_then(|value| value.split(';').next());
-    kind.is_some_and(|kind| {
-        let kind = kind.trim().to_ascii_lowercase();
-        kind == "application/json" || kind.ends_with("+json")
-    })
 }
 
 /// Reads an answer's `body` up to `limit` bytes. `held` counts its bytes even where there is no room.

@@ -130,6 +130,7 @@ mod tests {
             headers: HeaderMap::new(),
             body: body.into(),
             chunked: false,
+            ended_by_close: false,
         });
         Exchange {
             label: "",
