@@ -211,6 +211,8 @@ impl Overrides {
         }
         if let Some(store) = &self.store {
             root.set(&["store", "url"], Node::word(store));
+            // The older form of the same setting.
+            root.remove("redis");
         }
     }
 }

@@ -114,6 +114,13 @@ impl Node {
         entries[index].node.set(rest, node);
     }
 
+    /// Takes `key` and its value out of a map.
+    pub(super) fn remove(&mut self, key: &str) {
+        if let Value::Map(entries) = &mut self.value {
+            entries.retain(|entry| entry.key != key);
+        }
+    }
+
     /// The number of nodes and of levels, this node included.
     fn extent(&self) -> (usize, usize) {
         let sum = |(nodes, depth): (usize, usize), (more, level): (usize, usize)| {

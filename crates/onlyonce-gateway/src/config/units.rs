@@ -4,8 +4,10 @@ use std::time::Duration;
 
 /// The longest duration: ample, yet safe to add to a clock.
 pub(super) const MAX_DURATION: Duration = Duration::from_secs(10 * 366 * 86_400);
-/// The largest size, in bytes: bodies are held in memory.
+/// The largest size of a body, in bytes: bodies are held in memory.
 pub(super) const MAX_SIZE: u64 = 1 << 30;
+/// The largest size of anything, in bytes. A field's own range may be narrower.
+const LARGEST: u64 = 1 << 40;
 
 /// Why a text is not a duration or a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,8 +24,8 @@ pub enum UnitError {
     /// Not a size at all; decimal units are not accepted.
     #[error("this is not a size")]
     Size,
-    /// Larger than 1 GiB.
-    #[error("the largest size is 1GiB")]
+    /// Larger than 1 TiB.
+    #[error("the largest size is 1TiB")]
     TooLarge,
 }
 
@@ -34,7 +36,7 @@ impl UnitError {
             Self::Duration => "for example `500ms`, `30s`, `1h30m`, `24h` or `7d`",
             Self::TooLong => "for example `30d`",
             Self::Size => "a number of bytes, or for example `512KiB` or `1MiB`",
-            Self::TooLarge => "bodies are held in memory: for example `1MiB`",
+            Self::TooLarge => "for example `1MiB`",
         }
     }
 }
@@ -93,13 +95,14 @@ pub(super) fn size(text: &str) -> Result<u64, UnitError> {
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
         "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
         _ => return Err(UnitError::Size),
     };
     // This fails only on too many digits.
     let number: u64 = number.parse().map_err(|_| UnitError::TooLarge)?;
     number
         .checked_mul(factor)
-        .filter(|bytes| *bytes <= MAX_SIZE)
+        .filter(|bytes| *bytes <= LARGEST)
         .ok_or(UnitError::TooLarge)
 }
 
@@ -167,6 +170,8 @@ mod tests {
             ("512KiB", 512 << 10),
             ("1MiB", 1 << 20),
             ("1 GiB", 1 << 30),
+            ("2GiB", 2 << 30),
+            ("1TiB", 1 << 40),
         ] {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
@@ -176,7 +181,7 @@ mod tests {
             ("1mib", UnitError::Size),
             ("-1", UnitError::Size),
             ("1.5MiB", UnitError::Size),
-            ("2GiB", UnitError::TooLarge),
+            ("1025GiB", UnitError::TooLarge),
             ("99999999999999999999999", UnitError::TooLarge),
             ("18446744073709551615GiB", UnitError::TooLarge),
         ] {

@@ -174,8 +174,8 @@ section! {
 schema! {
     REDIS = "`redis`" {
         address = RedisAddress, required,
-            "`HOST:PORT`, or a URL as in `store.url`: where records are kept, unless `store.url` \
-             says so";
+            "`HOST:PORT`, or a URL as in `store.url`: where records are kept, in place of \
+             `store.url`";
     }
 }
 

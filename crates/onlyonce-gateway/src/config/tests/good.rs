@@ -221,6 +221,16 @@ fn the_command_line_overrides_the_file() {
     );
     assert_eq!(config.admin.listen.port(), 3);
     assert_eq!(config.store.timeout, Duration::from_secs(1));
+    let text = format!("redis: {{ address: \"cache:6379\" }}\n{ROUTE}");
+    let config = parse("oo.yaml", &text, &env, &overrides).unwrap();
+    assert_eq!(config.store.url, StoreUrl::Memory, "the older form, too");
+}
+
+#[test]
+fn what_is_held_in_all_may_be_large() {
+    let text = format!("limits: {{ held_bytes: 2GiB }}\nstore: {{ near_cache: 2GiB }}\n{ROUTE}");
+    let config = good(&text);
+    assert_eq!(config.store.near_cache, 2 << 30);
 }
 
 #[test]
