@@ -30,7 +30,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, header};
 use onlyonce::{
     Body, BoxError, Engine, FirstByteWithin, IdempotencyLayer, IdempotencyService, Policy, Problem,
     key_status::KeyStatus,
-    layer::{NotInTrailers, keep_end_to_end},
+    layer::{NotInTrailers, keep_end_to_end, strip_lookalikes},
     stats::Event,
 };
 use onlyonce_core::readings::Methods;
@@ -230,10 +230,15 @@ impl Edge {
             if keyed {
                 rules.layer.stats().count(Event::Request);
             }
-            if problem == Problem::Unauthenticated {
-                rules.layer.stats().count(Event::Unauthenticated);
-            }
+            rules.layer.stats().count(match problem {
+                Problem::AuthenticationUnavailable => Event::AuthenticationUnavailable,
+                _ => Event::Unauthenticated,
+            });
             return refused(&problem, policy, brings_key);
+        }
+        if keyed {
+            // A server that reads underscores as dashes would see another caller than the key's owner.
+            strip_lookalikes(request.headers_mut(), credentials.iter());
         }
         self.name(&mut request, rules);
         // The layer times requests with a key itself, from their last byte on; other requests have only this

@@ -80,6 +80,8 @@ events! {
     GrpcUnsupported,
     /// The request had no identity.
     Unauthenticated,
+    /// The service that vouches for credentials could not be asked.
+    AuthenticationUnavailable,
     /// The key had expired and may not be used again.
     Expired,
     /// A retry found an answer that was not stored.

@@ -152,6 +152,7 @@ fn decision(event: Event) -> Option<&'static str> {
         | Event::TooLarge
         | Event::GrpcUnsupported
         | Event::Unauthenticated
+        | Event::AuthenticationUnavailable
         | Event::Stored
         | Event::BecameUnknown
         | Event::Incomplete

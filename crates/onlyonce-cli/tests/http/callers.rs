@@ -44,6 +44,25 @@ async fn another_caller_gets_422_never_the_answer() {
     assert_eq!(upstream.executions(), 1);
 }
 
+/// Goal: no spelling of a credential header makes two callers look like one.
+///
+/// Method: every header that tells callers apart by default, with each of its dashes as an underscore, in a
+/// second caller's hand. Evidence: the upstream, which may read underscores as dashes, never sees that header
+/// on a request with a key; without a key it is passed on as it came.
+#[tokio::test]
+async fn underscores_do_not_hide_a_caller() {
+    let upstream = Upstream::start();
+    let gateway = Gateway::start(&upstream, "credential_headers: [X-Api-Key, X-User]").await;
+    for name in ["X_Api_Key", "X-Api_Key", "x_api-key", "X_User"] {
+        let keyed = Request::pay(name).header(name, "alice");
+        gateway.send(&keyed).await.expect(201);
+        assert_eq!(upstream.last().headers.one(name), None, "{name}");
+        let plain = Request::new("POST", "/payments").header(name, "alice");
+        gateway.send(&plain).await.expect(201);
+        assert_eq!(upstream.last().headers.one(name), Some("alice"), "{name}");
+    }
+}
+
 /// Goal: the binding holds in every state but a released one.
 ///
 /// Method: a stranger while the owner's request is held, and after a hang-up; with another request

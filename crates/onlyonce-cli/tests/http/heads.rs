@@ -55,6 +55,7 @@ async fn refusals_have_a_problem() {
         assert!(answer.header("date").is_some(), "{answer}");
         answer.refused(400, "request_malformed");
     }
+    let mut refused = 0;
     for byte in (0..0x20).chain([0x7f]) {
         if matches!(byte, b'\t' | b'\n' | b'\r') {
             continue;
@@ -69,8 +70,12 @@ async fn refusals_have_a_problem() {
             let answer = answer_to(&gateway, &bytes).await;
             assert!(!answer.text().contains("qzq"), "{answer}");
             answer.refused(400, "idempotency_key_invalid");
+            refused += 1;
         }
     }
+    let counted = gateway.admin(Request::get("/idempotency")).await.json();
+    assert_eq!(counted["r"]["invalid_key"], refused, "{counted}");
+    assert_eq!(counted["r"]["total_requests"], refused, "{counted}");
     let filler = format!("Host: a\r\nX-Filler: {}\r\n", "v".repeat(200_000));
     let lines = format!("Host: a\r\n{}", "X-Line: v\r\n".repeat(200));
     for bytes in [pay(&filler), pay(&lines)] {

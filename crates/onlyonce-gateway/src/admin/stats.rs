@@ -67,6 +67,8 @@ fn route(lane: &Lane) -> Value {
         "key_quota": total(Event::KeyQuota),
         "overloaded": total(Event::Overloaded),
         "request_too_old": total(Event::TooOld),
+        "history_lost": total(Event::HistoryLost),
+        "authentication_unavailable": total(Event::AuthenticationUnavailable),
         "shadow": lane.layer.observations().map(observed),
     })
 }

@@ -15,16 +15,16 @@ use std::{
 
 use bytes::{Buf, Bytes};
 use futures_util::FutureExt;
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, Request, header};
 use http_body_util::BodyExt;
-use onlyonce::Problem;
+use onlyonce::{Problem, stats::Event};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::{Instant, Sleep, sleep},
 };
 
 use super::{
-    Current,
+    Current, Edge,
     linger::{LINGER_BYTES, LINGER_IDLE, LINGER_TIME},
 };
 use crate::clock;
@@ -115,9 +115,26 @@ impl<T> Explained<T> {
         })
     }
 
+    /// Counts a key that no key may look like, for the route that its request line leads to.
+    fn count(&self, edge: &Edge) -> Option<()> {
+        let line = self.read.split(|byte| *byte == b'\r').next()?;
+        let mut words = line.split(|byte| *byte == b' ');
+        let head = Request::builder().method(words.next()?).uri(words.next()?);
+        let request = head.body(()).ok()?;
+        let (_, rules) = edge.lanes_of(&request)?;
+        if rules.layer.policy().honours(request.method()) {
+            rules.layer.stats().count(Event::Request);
+            rules.layer.stats().count(Event::InvalidKey);
+        }
+        Some(())
+    }
+
     /// The complete answer for `problem`, which also closes the connection.
     fn answer(&self, problem: &Problem) -> Bytes {
         let edge = self.current.edge();
+        if matches!(problem, Problem::KeyInvalid(_)) {
+            self.count(&edge);
+        }
         let mut response = match self.has_key(|_| true) {
             true => problem.response(&edge.policy),
             false => problem.unkeyed_response(&edge.policy),
