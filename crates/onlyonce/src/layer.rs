@@ -16,6 +16,7 @@ mod judge;
 mod pipe;
 mod preparation;
 mod reply;
+mod request;
 mod seen_through;
 mod service;
 mod shadow;

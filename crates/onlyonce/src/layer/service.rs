@@ -9,14 +9,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{
-    HeaderMap, HeaderValue, Method, Request, Response, header, request::Parts, uri::Authority,
-};
+use http::{HeaderValue, Method, Request, Response, header, request::Parts};
 use onlyonce_core::{
     Policy,
     machine::Refusal,
     policy::{OnInFlight, OnStoreError},
-    readings::Methods,
     record::State,
 };
 use onlyonce_store::StoreError;
@@ -28,13 +25,11 @@ use super::{
     Identity, Shared,
     capture::{Read, Room, read},
     execute::{Client, execute},
-    headers::{
-        ATTEMPT, KeyHeader, Sent, preferred_wait, read_key, strip_announced, strip_claims,
-        take_outcome,
-    },
+    headers::{ATTEMPT, Sent, preferred_wait, strip_announced, strip_claims, take_outcome},
     keep_end_to_end, reply,
+    request::{Wanted, arrived, brings_key, wanted},
     seen_through::SeenThrough,
-    shadow, strip_hop_by_hop,
+    shadow,
     trailers::{NotInTrailers, OwnTrailers},
 };
 use crate::{
@@ -172,13 +167,16 @@ where
     if let Some(observations) = &shared.observations {
         return Box::pin(shadow::observe(&shared, observations, inner, parts, body)).await;
     }
-    let (sent, identity) = match wanted_key(&shared, &parts) {
+    let (sent, identity) = match wanted(&shared, &parts) {
         Wanted::Key(sent, identity) => (sent, identity),
-        Wanted::Nothing => {
+        Wanted::Nothing | Wanted::Keyless => {
             let _upstream = trace.passed_on(&mut parts.headers);
             return pass(inner, parts, Body::stream(body), &shared.policy).await;
         }
-        Wanted::Refuse(problem) => return Ok(problem.response(&shared.policy)),
+        Wanted::Refuse(rejected) => {
+            shared.stats.count(rejected.event());
+            return Ok(rejected.problem().response(&shared.policy));
+        }
     };
     let pending = match gather(&shared, parts, body, (sent, identity), trace).await {
         Ok(pending) => pending,
@@ -221,64 +219,6 @@ where
     let body = Whole::new(Framing::of_answer(&parts, method), body);
     let body = OwnTrailers::of_upstream(body, policy.clone());
     Response::from_parts(parts, Body::stream(body))
-}
-
-enum Wanted {
-    /// The layer passes the request on.
-    Nothing,
-    Key(Sent, Identity),
-    Refuse(Problem),
-}
-
-/// Whether the request carries a key.
-fn brings_key(policy: &Policy, parts: &Parts) -> bool {
-    let methods = Methods::of(&parts.method, &parts.headers);
-    policy.honours(methods) && parts.headers.contains_key(&policy.header_name)
-}
-
-/// Whether the request is a gRPC call, whose answer does not show by its status how the call ended. If
-/// there are several content types, the upstream may believe any of them.
-pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
-    const PREFIX: &[u8] = b"application/grpc";
-    headers
-        .get_all(header::CONTENT_TYPE)
-        .iter()
-        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
-        .filter_map(|kind| kind.trim_ascii().get(..PREFIX.len()))
-        .any(|start| start.eq_ignore_ascii_case(PREFIX))
-}
-
-fn wanted_key(shared: &Shared, parts: &Parts) -> Wanted {
-    let policy = &shared.policy;
-    let methods = Methods::of(&parts.method, &parts.headers);
-    if !policy.honours(methods) {
-        return Wanted::Nothing;
-    }
-    let found = read_key(&parts.headers, policy);
-    let demanded = policy.demands_key(methods);
-    if matches!(found, KeyHeader::Absent) && !demanded {
-        return Wanted::Nothing;
-    }
-    shared.stats.count(Event::Request);
-    let Some(identity) = shared.identify.identify(parts) else {
-        shared.stats.count(Event::Unauthenticated);
-        return Wanted::Refuse(Problem::Unauthenticated);
-    };
-    if is_grpc(&parts.headers) {
-        shared.stats.count(Event::GrpcUnsupported);
-        return Wanted::Refuse(Problem::GrpcUnsupported);
-    }
-    match found {
-        KeyHeader::Present(sent) => Wanted::Key(sent, identity),
-        KeyHeader::Absent => {
-            shared.stats.count(Event::Enforced);
-            Wanted::Refuse(Problem::KeyMissing)
-        }
-        KeyHeader::Invalid(why) => {
-            shared.stats.count(Event::InvalidKey);
-            Wanted::Refuse(Problem::KeyInvalid(why))
-        }
-    }
 }
 
 /// A request that has arrived complete. The arrival keeps its headers until the request is sent.
@@ -339,45 +279,11 @@ where
         shared.stats.tally(identity.name()).count(Event::Overloaded);
     }
     let body = gathered?;
-    let target = parts
-        .uri
-        .path_and_query()
-        .map_or("/", |target| target.as_str());
     let prefers = preferred_wait(&parts.headers);
     let origin = parts.headers.get(header::ORIGIN).cloned();
-    let policy = &shared.policy;
-    let too_old = policy.max_request_age.is_some_and(|longest| {
-        let now = shared.engine.wall_clock();
-        limits::is_too_old(&parts.headers, &policy.request_time_header, longest, now)
-    });
-    // Before the comparison, so that a request is compared as it is forwarded; and before our headers are
-    // added, since a client could otherwise name them in `Connection`.
-    strip_hop_by_hop(&mut parts.headers);
-    let arrival = Arrival::new(
-        &shared.engine,
-        identity.scope.clone(),
-        sent.key,
-        None,
-        shared.route.clone(),
-        &parts.method,
-        target,
-        std::mem::take(&mut parts.headers),
-        body.clone(),
-    );
-    let authority = parts.uri.authority().map(Authority::as_str);
-    let marks = identity.marks(&shared.engine);
-    let executes_as = identity.executes_as(marks.mark, connection);
-    let mut arrival = arrival
-        .by(marks)
-        .spelled(sent.spelling)
-        .addressed_to(authority)
-        .made_too_long_ago(too_old)
-        .held_for(holder)
-        .executed_for(executes_as);
-    if let Some(client) = identity.client_id() {
-        arrival = arrival.from_client(client);
-    }
-    let arrival = arrival.fingerprinted(&policy.recipe).await;
+    let headers = std::mem::take(&mut parts.headers);
+    let arrival = arrived(shared, &parts, headers, (&sent, &identity), body.clone()).await;
+    let arrival = arrival.held_for(holder);
     trace.about(&shared.engine, arrival.key(), arrival.id());
     let tally = shared.stats.tally(identity.name());
     let followed = Followed::new(tally, trace.clone(), arrival.id());

@@ -2,35 +2,30 @@
 
 use std::{
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{Request, Response, request::Parts, uri::Authority};
+use http::{Request, Response, request::Parts};
 use http_body::{Frame, SizeHint};
-use onlyonce_core::{
-    Key,
-    policy::{Answered, lost_by_proxy},
-    readings::Methods,
-};
+use onlyonce_core::policy::{Answered, lost_by_proxy};
 use tower::ServiceExt;
 use tower_service::Service;
 
 use super::{
     Identity, Shared,
     capture::{Captured, capture_into, is_unkeepable},
-    headers::{KeyHeader, read_key, take_outcome},
-    service::{checked, is_grpc, pass},
+    headers::take_outcome,
+    request::{Wanted, arrived, wanted},
+    service::{checked, pass},
 };
 use crate::{
     body::{Body, BoxError},
-    engine::{Arrival, Attempt},
-    limits::{self, ConnectionId, Holder},
+    engine::Attempt,
+    limits::{ConnectionId, Holder},
     problem::Problem,
     seam::find_not_sent,
     shadow::{self, Observations, Would},
-    stats::Event,
 };
 
 /// Forwards the request, and notes what the layer would have done with it.
@@ -52,15 +47,20 @@ where
     let policy = &shared.policy;
     let body = Body::stream(body);
     let engine = &shared.engine;
-    let (key, identity) = match looked_at(shared, &parts) {
-        Looked::Key(key, identity) => (key, identity),
-        Looked::Nothing => return pass(inner, parts, body, policy).await,
-        Looked::Keyless(client) => {
-            observations.note(engine, Would::Keyless, client.as_ref(), None);
+    let note_without_key = |would| {
+        let identity = shared.identify.identify(&parts);
+        let client = identity.as_ref().and_then(Identity::name);
+        observations.note(engine, would, client, None);
+    };
+    let (sent, identity) = match wanted(shared, &parts) {
+        Wanted::Key(sent, identity) => (sent, identity),
+        Wanted::Nothing => return pass(inner, parts, body, policy).await,
+        Wanted::Keyless => {
+            note_without_key(Would::Keyless);
             return pass(inner, parts, body, policy).await;
         }
-        Looked::Refused(would, client) => {
-            observations.note(engine, would, client.as_ref(), None);
+        Wanted::Refuse(rejected) => {
+            note_without_key(rejected.would());
             return timely(shared, pass(inner, parts, body, policy)).await;
         }
     };
@@ -85,21 +85,23 @@ where
     let (bytes, trailers) = match captured {
         Captured::Whole { bytes, trailers } => (bytes, trailers),
         Captured::TooLong { read, rest } => {
-            observations.note(engine, Would::TooLarge, client, Some(&key));
+            observations.note(engine, Would::TooLarge, client, Some(&sent.key));
             let body = Body::stream(Resumed { read, rest });
             return timely(shared, pass(inner, parts, body, policy)).await;
         }
         // Observation must not cost anybody a request.
         Captured::NoRoom { read, rest } => {
-            observations.note(engine, Would::Unobserved, client, Some(&key));
+            observations.note(engine, Would::Unobserved, client, Some(&sent.key));
             let body = Body::stream(Resumed { read, rest });
             return timely(shared, pass(inner, parts, body, policy)).await;
         }
         Captured::Truncated(_) => return Ok(Problem::RequestIncomplete.response(policy)),
     };
-    let arrival = arrival(shared, &parts, key.clone(), &identity, bytes.clone());
+    // A copy, since the request is forwarded as it came.
+    let headers = parts.headers.clone();
+    let arrival = arrived(shared, &parts, headers, (&sent, &identity), bytes.clone()).await;
     let (would, attempt) = shared.engine.observatory().observe(arrival, policy).await;
-    observations.note(engine, would, client, Some(&key));
+    observations.note(engine, would, client, Some(&sent.key));
     let body = Body::full(bytes, trailers);
     match attempt {
         Some(attempt) => {
@@ -107,75 +109,6 @@ where
             Ok(executed(shared, &attempt, inner, request).await)
         }
         None => timely(shared, pass(inner, parts, body, policy)).await,
-    }
-}
-
-/// The result of examining the head of a request.
-enum Looked {
-    /// Its key, and the identity of its client.
-    Key(Key, Identity),
-    /// It would have been refused; its client, if known.
-    Refused(Would, Option<Arc<str>>),
-    /// It has no key and needs none. An operator who considers enforcing keys wants to count these.
-    Keyless(Option<Arc<str>>),
-    /// The layer does not apply to it.
-    Nothing,
-}
-
-fn looked_at(shared: &Shared, parts: &Parts) -> Looked {
-    let policy = &shared.policy;
-    let methods = Methods::of(&parts.method, &parts.headers);
-    if !policy.honours(methods) {
-        return Looked::Nothing;
-    }
-    let identity = shared.identify.identify(parts);
-    let client = identity
-        .as_ref()
-        .and_then(|identity| identity.name().cloned());
-    let found = read_key(&parts.headers, policy);
-    if matches!(found, KeyHeader::Absent) && !policy.demands_key(methods) {
-        return Looked::Keyless(client);
-    }
-    shared.stats.count(Event::Request);
-    let Some(identity) = identity else {
-        return Looked::Refused(Would::Unauthenticated, None);
-    };
-    if is_grpc(&parts.headers) {
-        return Looked::Refused(Would::Grpc, client);
-    }
-    match found {
-        KeyHeader::Present(sent) => Looked::Key(sent.key, identity),
-        KeyHeader::Absent => Looked::Refused(Would::Missing, client),
-        KeyHeader::Invalid(_) => Looked::Refused(Would::Invalid, client),
-    }
-}
-
-fn arrival(shared: &Shared, parts: &Parts, key: Key, identity: &Identity, body: Bytes) -> Arrival {
-    let (engine, policy) = (&shared.engine, &shared.policy);
-    let target = parts.uri.path_and_query();
-    let too_old = policy.max_request_age.is_some_and(|longest| {
-        let now = engine.wall_clock();
-        limits::is_too_old(&parts.headers, &policy.request_time_header, longest, now)
-    });
-    let arrival = Arrival::new(
-        engine,
-        identity.scope.clone(),
-        key,
-        None,
-        shared.route.clone(),
-        &parts.method,
-        target.map_or("/", |target| target.as_str()),
-        parts.headers.clone(),
-        body,
-    );
-    let authority = parts.uri.authority().map(Authority::as_str);
-    let arrival = arrival
-        .by(identity.marks(engine))
-        .addressed_to(authority)
-        .made_too_long_ago(too_old);
-    match identity.client_id() {
-        Some(client) => arrival.from_client(client),
-        None => arrival,
     }
 }
 
