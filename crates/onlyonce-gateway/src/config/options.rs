@@ -167,11 +167,13 @@ fn fingerprint(parent: &Section<'_>, report: &mut Report<'_>) -> Option<Fingerpr
     let section = parent.section("fingerprint", &FINGERPRINT, report);
     FingerprintTable::read_all(&section, &mut options, report);
     lone_alias(&section, options.host_aliases.as_deref(), report);
-    // Aliases may also be beside the section.
-    let beside: Option<Vec<String>> = parent.get("host_aliases", report);
-    lone_alias(parent, beside.as_deref(), report);
-    let is_said = parent.says("fingerprint") || beside.is_some();
-    options.host_aliases = options.host_aliases.or(beside);
+    // These two may also be beside the section.
+    let aliases: Option<Vec<String>> = parent.get("host_aliases", report);
+    lone_alias(parent, aliases.as_deref(), report);
+    let ignored: Option<Vec<String>> = parent.get("ignore_query", report);
+    let is_said = parent.says("fingerprint") || aliases.is_some() || ignored.is_some();
+    options.host_aliases = options.host_aliases.or(aliases);
+    options.ignore_query = options.ignore_query.or(ignored);
     if options.mode == Some(BodyMode::Raw) {
         for field in ["fields", "ignore"] {
             if let Some(at) = section.place(field) {

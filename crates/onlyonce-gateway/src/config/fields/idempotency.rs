@@ -117,6 +117,8 @@ options! {
             "[how requests are compared](#fingerprint)" [apart] => FingerprintTable::view(route);
         host_aliases = List(Item::Texts), ("none"),
             "the same as `fingerprint.host_aliases`" [apart];
+        ignore_query = List(Item::Texts), ("none"),
+            "the same as `fingerprint.ignore_query`" [apart];
         limits = Section(&LIMITS), (""), "[limits](#limits)" [apart] => LimitTable::view(route);
         max_request_age = Duration(AGE), ("none"),
             "a request that is older may not bring a new key: 400 `request_too_old`; at least \
@@ -152,7 +154,8 @@ options! {
             "names of one host, which count as equal; may stand beside `fingerprint`, too"
             => route.policy.recipe.host_aliases();
         ignore_query = List(Item::Texts), ("none"),
-            "parameters of the query that do not count, by their names"
+            "parameters of the query that do not count, by their names; may stand beside \
+             `fingerprint`, too"
             => route.policy.recipe.ignore_query();
     }
 }

@@ -227,6 +227,21 @@ fn the_command_line_overrides_the_file() {
 }
 
 #[test]
+fn what_the_query_does_not_say_may_stand_in_both_places() {
+    for options in [
+        "ignore_query: [ts, sig]",
+        "fingerprint: { ignore_query: [ts, sig] }",
+        "ignore_query: [other], fingerprint: { ignore_query: [sig, ts] }",
+    ] {
+        let config = good(&format!(
+            "idempotency: {{ enabled: true, {options} }}\n{ROUTE}"
+        ));
+        let recipe = &config.routes[0].policy.recipe;
+        assert_eq!(recipe.ignore_query(), ["sig", "ts"], "{options}");
+    }
+}
+
+#[test]
 fn what_is_held_in_all_may_be_large() {
     let text = format!("limits: {{ held_bytes: 2GiB }}\nstore: {{ near_cache: 2GiB }}\n{ROUTE}");
     let config = good(&text);
