@@ -270,12 +270,15 @@ impl Policy {
     /// The part of `response` that may be stored, whoever gives it: the upstream, a provider or an operator.
     /// No other code decides that.
     pub fn storable(&self, response: &Arc<StoredResponse>) -> Arc<StoredResponse> {
-        let by_head = self.remember == Remember::Head
-            || (self.hide_card_numbers && response.holds_card_number());
-        match by_head {
+        match self.stores_by_head(response) {
             true => Arc::new(response.head_only()),
             false => response.clone(),
         }
+    }
+
+    /// Whether only the head of `response` may be stored.
+    pub fn stores_by_head(&self, response: &StoredResponse) -> bool {
+        self.remember == Remember::Head || (self.hide_card_numbers && response.holds_card_number())
     }
 
     /// Whether new keys are refused on a store that may lose what it acknowledged.

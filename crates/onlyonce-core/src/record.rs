@@ -276,7 +276,7 @@ impl StoredResponse {
     }
 
     /// The answer without its bytes: its status, and where to find the resource that it created.
-    pub(crate) fn head_only(&self) -> Self {
+    pub fn head_only(&self) -> Self {
         let mut headers = HeaderMap::new();
         for name in &HEAD_ONLY {
             for value in self.headers.get_all(name) {
@@ -296,7 +296,7 @@ impl StoredResponse {
         }
     }
 
-    /// Whether a card number stands in it.
+    /// Whether the answer contains a card number.
     pub(crate) fn holds_card_number(&self) -> bool {
         let (bytes, trailers) = match &self.body {
             StoredBody::Full { bytes, trailers } => (&bytes[..], trailers.as_ref()),

@@ -18,7 +18,10 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Method};
 use onlyonce_core::{
-    Key, Policy, RecordId, Scope, machine::Refusal, policy::OnInFlight, record::StoredResponse,
+    Key, Policy, RecordId, Scope,
+    machine::Refusal,
+    policy::{OnInFlight, Remember},
+    record::StoredResponse,
 };
 use onlyonce_store::{
     StoreError, TransactionalStore,
@@ -173,7 +176,12 @@ impl<T: TransactionalStore> Transactions<T> {
     /// # Errors
     /// [`Unavailable`] if the store cannot keep the policy, or if a duration that must be positive is not.
     pub async fn operation(&self, name: &str, policy: Policy) -> Result<Operation<T>, Unavailable> {
-        let (name, policy) = (Arc::<str>::from(name), self.engine.fitted(policy));
+        let mut policy = policy;
+        // The application's own transaction owns the answer, and a commit whose reply was lost is answered
+        // with what it stored.
+        policy.remember = Remember::Full;
+        policy.hide_card_numbers = false;
+        let (name, policy) = (Arc::<str>::from(name), Arc::new(policy));
         self.engine.keep_recipe(&policy.recipe).await?;
         self.engine.keep_policy(&name, &policy).await?;
         self.engine.set_policy(name.clone(), policy.clone());

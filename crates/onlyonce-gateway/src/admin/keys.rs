@@ -149,7 +149,9 @@ impl Desk {
     pub(super) fn learn(&self, route: &Arc<str>) {
         let Some(kept) = &self.kept else { return };
         let ttl = kept.get(&**route).copied().unwrap_or(UNTOLD_TTL);
-        let policy = Policy::builder().ttl(ttl).build();
+        let mut policy = Policy::builder().ttl(ttl).build();
+        // The route's profile is not known here, so it counts as `payments`.
+        policy.hide_card_numbers = !self.engine.store().encrypts();
         self.engine.set_policy(route.clone(), Arc::new(policy));
     }
 

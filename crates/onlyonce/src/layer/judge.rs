@@ -38,20 +38,21 @@ pub(super) fn judge(
     strip_hop_by_hop(&mut parts.headers);
     match policy.judge(&answered) {
         Verdict::Complete => {
-            let mut headers = stored(&parts.headers, parts.status, policy);
-            let mut body = body;
-            match &mut body {
-                StoredBody::Full { bytes, .. } => compact(&mut headers, bytes),
-                StoredBody::NotStored => compact(&mut headers, &mut Bytes::new()),
+            let mut answer = StoredResponse {
+                status: parts.status,
+                headers: stored(&parts.headers, parts.status, policy),
+                body,
+            };
+            if policy.stores_by_head(&answer) {
+                answer = answer.head_only();
+            }
+            match &mut answer.body {
+                StoredBody::Full { bytes, .. } => compact(&mut answer.headers, bytes),
+                StoredBody::NotStored => compact(&mut answer.headers, &mut Bytes::new()),
                 // No upstream produces one.
                 StoredBody::Packed { .. } => {}
             }
-            let answer = Arc::new(StoredResponse {
-                status: parts.status,
-                headers,
-                body,
-            });
-            Settlement::Complete(policy.storable(&answer))
+            Settlement::Complete(Arc::new(answer))
         }
         Verdict::Release(error) => Settlement::Release(error),
         Verdict::Unknown(error) => Settlement::Unknown(error),
