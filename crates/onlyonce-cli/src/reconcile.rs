@@ -18,6 +18,7 @@ use std::{
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, builder::NonEmptyStringValueParser};
 use http::{HeaderName, Method, header};
+use onlyonce::body::may_be_cut;
 use onlyonce_gateway::{
     config::{self, Overrides},
     http_client::{Client, Endpoint, Outgoing, trusting},
@@ -278,6 +279,9 @@ async fn ledger(provider: &str, headers: &[String]) -> anyhow::Result<Box<dyn Bu
     let answer = answer.map_err(|why| anyhow!("{shown}: {why}"))?;
     if !answer.status.is_success() {
         bail!("{shown} answered {}", answer.status.as_u16());
+    }
+    if answer.ended_by_close && may_be_cut(&answer.headers, &answer.body) {
+        bail!("{shown}: the ledger may be cut off: only the end of the connection ended it");
     }
     Ok(Box::new(Cursor::new(answer.body)))
 }

@@ -20,7 +20,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use onlyonce::{
-    Answer, Body, BoxError,
+    Answer, Body, BoxError, EndedByClose,
+    body::may_be_cut,
     clock::Clock,
     find_not_sent,
     layer::strip_hop_by_hop,
@@ -244,6 +245,15 @@ where
                     return Delivery::Unclear(format!("the answer with status {said} broke off"));
                 }
             };
+            // Nothing but the end of its connection says that the answer is complete.
+            if head.extensions.get::<EndedByClose>().is_some()
+                && body
+                    .as_ref()
+                    .is_some_and(|body| may_be_cut(&head.headers, body))
+            {
+                let said = status.as_u16();
+                return Delivery::Unclear(format!("the answer with status {said} may be cut off"));
+            }
             self.read(status, &head.headers, body)
         })
     }

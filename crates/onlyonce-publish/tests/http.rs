@@ -316,6 +316,41 @@ async fn what_is_known_without_an_answer() {
     assert!(matches!(delivery, Delivery::NotSent(_)), "{delivery:?}");
 }
 
+/// Goal: half an answer delivers nothing, even where only the end of its connection ends it.
+///
+/// Method: every prefix of a JSON document, without a length. Evidence: only the whole document is an answer.
+#[tokio::test]
+async fn only_a_whole_answer_delivers() {
+    const JSON: &str = r#"{"id":"p_1","status":"paid"}"#;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let http = plain(format!("http://{address}/hook").parse().unwrap());
+    for cut in 0..=JSON.len() {
+        let receiver = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"{\"amount\":1000}") {
+                assert!(stream.read_buf(&mut request).await.unwrap() > 0);
+            }
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n";
+            let said = format!("{head}{}", &JSON[..cut]);
+            stream.write_all(said.as_bytes()).await.unwrap();
+        };
+        let parcel = parcel(&[]);
+        let (delivery, ()) = tokio::join!(http.publish(&parcel), receiver);
+        match cut == JSON.len() {
+            true => assert!(
+                matches!(delivery, Delivery::Delivered { .. }),
+                "{delivery:?}"
+            ),
+            false => assert!(
+                matches!(delivery, Delivery::Unclear(_)),
+                "{cut}: {delivery:?}"
+            ),
+        }
+    }
+}
+
 /// Goal: what no request can carry is refused before anything is sent.
 #[tokio::test]
 async fn what_cannot_be_sent() {

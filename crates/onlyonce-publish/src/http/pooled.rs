@@ -11,7 +11,7 @@ use hyper_util::{
     },
     rt::TokioExecutor,
 };
-use onlyonce::{Body, NotSent};
+use onlyonce::{Body, EndedByClose, NotSent, body::Framing};
 use tower_service::Service;
 
 /// hyper's client with its pool of connections. Clones share the pool.
@@ -60,15 +60,21 @@ impl<C: Connect + Clone + Send + Sync + 'static> Service<Request<Body>> for Pool
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let method = request.method().clone();
         let answer = self.0.request(request);
         Box::pin(async move {
-            answer.await.map_err(|error| {
+            let answer = answer.await.map_err(|error| {
                 if error.is_connect() {
                     PooledError::NotSent(NotSent::new(error))
                 } else {
                     PooledError::Lost(error)
                 }
-            })
+            })?;
+            let (mut head, body) = answer.into_parts();
+            if Framing::of_answer(&head, &method).ends_by_close(&head) {
+                head.extensions.insert(EndedByClose);
+            }
+            Ok(Response::from_parts(head, body))
         })
     }
 }
