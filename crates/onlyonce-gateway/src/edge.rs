@@ -236,7 +236,8 @@ impl Edge {
             });
             return refused(&problem, policy, brings_key);
         }
-        if keyed {
+        // Shadow mode does not touch the requests that it observes.
+        if keyed && !policy.shadow {
             // A server that reads underscores as dashes would see another caller than the key's owner.
             strip_lookalikes(request.headers_mut(), credentials.iter());
         }

@@ -167,7 +167,14 @@ fn fingerprint(parent: &Section<'_>, report: &mut Report<'_>) -> Option<Fingerpr
     let section = parent.section("fingerprint", &FINGERPRINT, report);
     FingerprintTable::read_all(&section, &mut options, report);
     lone_alias(&section, options.host_aliases.as_deref(), report);
-    // These two may also be beside the section.
+    // These two may also be beside the section, but not in both places.
+    for field in ["host_aliases", "ignore_query"] {
+        if let Some(at) = parent.place(field).filter(|_| section.says(field)) {
+            report
+                .error(at, format!("`{field}` beside `fingerprint.{field}`"))
+                .hint("leave one of them out");
+        }
+    }
     let aliases: Option<Vec<String>> = parent.get("host_aliases", report);
     lone_alias(parent, aliases.as_deref(), report);
     let ignored: Option<Vec<String>> = parent.get("ignore_query", report);

@@ -88,7 +88,7 @@ fn takes(kind: &Kind) -> Value {
         Kind::Size(_) => json!({
             "anyOf": [
                 { "type": "integer", "minimum": 0 },
-                { "type": "string", "pattern": "^[0-9]+ *([KMG]iB|B)?$" },
+                { "type": "string", "pattern": "^[0-9]+ *([KMGT]iB|B)?$" },
                 variable(),
             ],
         }),

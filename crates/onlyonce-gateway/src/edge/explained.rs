@@ -115,9 +115,13 @@ impl<T> Explained<T> {
         })
     }
 
-    /// Counts a key that no key may look like, for the route that its request line leads to.
+    /// Counts a refused key with a forbidden character, for the route of its request line.
     fn count(&self, edge: &Edge) -> Option<()> {
-        let line = self.read.split(|byte| *byte == b'\r').next()?;
+        let line = self
+            .read
+            .trim_ascii_start()
+            .split(|byte| *byte == b'\r')
+            .next()?;
         let mut words = line.split(|byte| *byte == b' ');
         let head = Request::builder().method(words.next()?).uri(words.next()?);
         let request = head.body(()).ok()?;

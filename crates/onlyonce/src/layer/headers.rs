@@ -148,9 +148,10 @@ pub fn strip_lookalikes<'a>(
     let is_lookalike = |name: &&HeaderName| {
         let text = name.as_str();
         text.contains('_')
+            && names.clone().all(|own| own != *name)
             && names.clone().any(|own| {
                 let own_text = own.as_str().bytes().map(dashed);
-                own != *name && text.bytes().map(dashed).eq(own_text)
+                text.bytes().map(dashed).eq(own_text)
             })
     };
     let found: Vec<HeaderName> = headers.keys().filter(is_lookalike).cloned().collect();

@@ -68,7 +68,7 @@ impl Rejected {
     }
 }
 
-/// Reads the head of a request, and counts it if the layer applies to it.
+/// Reads the head of a request, and counts the request if it has or needs a key.
 pub(super) fn wanted(shared: &Shared, parts: &Parts) -> Wanted {
     let policy = &shared.policy;
     let methods = Methods::of(&parts.method, &parts.headers);

@@ -639,7 +639,10 @@ where
     let policy = &shared.policy;
     if policy.on_store_error == OnStoreError::Refuse || !absent || first_is_running {
         let problem = match error.0.unfit() {
-            Some(unfit) if unfit.has_forgotten() => Problem::HistoryLost,
+            Some(unfit) if unfit.has_forgotten() => {
+                pending.followed.count(Event::HistoryLost);
+                Problem::HistoryLost
+            }
             _ => Problem::StoreUnavailable,
         };
         return Ok(problem.response(policy));

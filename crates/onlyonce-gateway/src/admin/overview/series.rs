@@ -39,6 +39,8 @@ impl Decided {
             Event::TooLarge,
             Event::GrpcUnsupported,
             Event::Unauthenticated,
+            Event::AuthenticationUnavailable,
+            Event::HistoryLost,
             Event::Expired,
             Event::NotStored,
             Event::Incomplete,

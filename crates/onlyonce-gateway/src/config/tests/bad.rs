@@ -90,6 +90,10 @@ const LINES: &[(&str, &str)] = &[
     ),
     ("redis: {}", "1:8: `redis` without `address`"),
     (
+        "idempotency: { ignore_query: [a], fingerprint: { ignore_query: [b] } }",
+        "1:30: `ignore_query` beside `fingerprint.ignore_query`",
+    ),
+    (
         "redis: { address: \"postgres://db/x\" }",
         "1:19: this is not the address of a Redis server: `postgres://db/x`",
     ),

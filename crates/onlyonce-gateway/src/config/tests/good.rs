@@ -227,11 +227,11 @@ fn the_command_line_overrides_the_file() {
 }
 
 #[test]
-fn what_the_query_does_not_say_may_stand_in_both_places() {
+fn ignore_query_may_stand_beside_fingerprint() {
     for options in [
         "ignore_query: [ts, sig]",
         "fingerprint: { ignore_query: [ts, sig] }",
-        "ignore_query: [other], fingerprint: { ignore_query: [sig, ts] }",
+        "ignore_query: [ts, sig], fingerprint: { mode: raw }",
     ] {
         let config = good(&format!(
             "idempotency: {{ enabled: true, {options} }}\n{ROUTE}"
