@@ -175,6 +175,7 @@ fn payments_demands_keys_distrusts_5xx_and_remembers_for_long() {
         ttl: 72 * HOUR,
         after_expiry: AfterExpiry::Reject,
         tombstone_ttl: 30 * 24 * HOUR,
+        hide_card_numbers: true,
         key_rules: KeyRules {
             min_length: 16,
             ..KeyRules::default()
